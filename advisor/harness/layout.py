@@ -1,0 +1,341 @@
+"""The run folder: its names and the fields of ``run.json``, defined once for both sides.
+
+The harness (inside the user's process, standard library and torch only) fills these dataclasses and writes
+them with :mod:`json`; :mod:`advisor.run` decodes the same classes with msgspec. Times are seconds, sizes
+bytes, unless the name carries another unit. Every field has a default, so that a run written by an older
+version, or cut short, still decodes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+SCHEMA = 1
+
+# Names inside a run folder.
+RUN_JSON = "run.json"
+STATUS_JSON = "status.json"
+OPTIONS_JSON = "options.json"
+OUTPUT_LOG = "output.log"
+DETAIL_DIR = "detail"
+FILES_DIR = "files"
+JOURNAL_DIR = "journal"
+JOURNAL_LOG = "journal.jsonl"
+TRACE_SUFFIX = ".pt.trace.json.gz"
+DETAIL_SUFFIX = ".trace.json.gz"
+
+# The annotations that the harness adds to the traces; `evidence` knows them by these names.
+FORWARD_RANGE = "advisor.forward"
+BACKWARD_RANGE = "advisor.backward"
+FETCH_RANGE = "advisor.fetch"
+
+# The exit status with which the harness says "I had to end the process myself"; the record is complete.
+EXIT_STOPPED = 0
+# Environment variable through which children of the script find the options file.
+OPTIONS_ENV = "ADVISOR_OPTIONS"
+
+
+@dataclass
+class Options:
+    """What the parent asks of the harness (``options.json``)."""
+
+    run_dir: str = ""
+    script: str = ""  # path, or the module's name when `module`
+    module: bool = False
+    argv: list[str] = field(default_factory=list)
+    cwd: str = ""
+    step: str = "auto"  # auto | optimizer | loader | forward
+    skip: int = 0  # boundaries ignored before anything is measured
+    min_steps: int = 20  # timing window: at least so many steps …
+    min_seconds: float = 5.0  # … and so many seconds …
+    max_seconds: float = 60.0  # … and at most so many seconds
+    settle_max_steps: int = 200
+    settle_max_seconds: float = 60.0
+    wait: int = 1
+    warmup: int = 2
+    active: int = 3
+    seed: int | None = None  # seeds random, numpy and torch before the script when not None
+    losses: int = 50  # how many of the first losses to keep
+    overlay: dict[str, str] = field(default_factory=dict)  # absolute path → file holding the patched text
+    keep_dirs: list[str] = field(default_factory=list)  # folders whose new files stay where they are
+    restore: bool = True  # journal what the script writes
+
+
+@dataclass
+class Site:
+    """A call in the user's own source. Lines count from 1; columns are UTF-8 byte offsets from 0, as in `ast`.
+
+    Columns are None before Python 3.11. ``end_line``/``end_column`` end the call expression.
+    """
+
+    file: str = ""
+    line: int = 0
+    column: int | None = None
+    end_line: int | None = None
+    end_column: int | None = None
+    function: str = ""
+
+
+@dataclass
+class CallSite:
+    """Calls of one kind made from one place.
+
+    ``kind`` is one of: ``DataLoader``, ``Optimizer``, ``Optimizer.step``, ``zero_grad``, ``backward``,
+    ``Module.to``, ``Module.cuda``, ``Module.half``, ``Module.eval``, ``Module.train``, ``Module.compile``,
+    ``Module.call`` (a root module's forward), ``Tensor.to``, ``Tensor.cuda``, ``Tensor.cpu``, ``Tensor.item``,
+    ``Tensor.numpy``, ``Tensor.tolist``, ``Tensor.print``, ``autocast``, ``GradScaler``, ``torch.compile``,
+    ``no_grad``, ``inference_mode``, ``DataParallel``, ``DistributedDataParallel``, ``debug_mode``,
+    ``torch.save``, ``synchronize``, ``empty_cache``, ``Compose``.
+    """
+
+    kind: str = ""
+    site: Site = field(default_factory=Site)
+    calls: int = 0  # in the whole run, timing window aside (there the wrappers are off)
+    calls_per_step: float = 0.0  # in the profile and detail windows
+    seconds_per_step: float = 0.0  # host time inside the call, in the profile window
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class TensorInfo:
+    """One tensor of a batch, as the loader delivered it."""
+
+    shape: list[int] = field(default_factory=list)
+    dtype: str = ""
+    device: str = ""
+    pinned: bool = False
+    bytes: int = 0
+
+
+@dataclass
+class Loader:
+    """One ``DataLoader`` that was iterated. Its index in the list is its identity."""
+
+    site: Site | None = None  # where the user made it; None inside a library
+    owner: str = ""  # module of the code that made it, e.g. "transformers.trainer"
+    cls: str = "DataLoader"
+    batch_size: int | None = None
+    num_workers: int = 0
+    pin_memory: bool = False
+    persistent_workers: bool = False
+    prefetch_factor: int | None = None
+    drop_last: bool = False
+    shuffle: bool | None = None  # by the sampler's class
+    context: str = ""  # multiprocessing start method; "" without workers
+    iterable: bool = False
+    dataset: str = ""  # qualified class name
+    dataset_file: str = ""
+    dataset_line: int = 0
+    dataset_length: int | None = None
+    batches: int | None = None  # len(loader)
+    transforms: list[str] = field(default_factory=list)  # class names along dataset.transform(.transforms)
+    collate: str = ""  # qualified name of collate_fn
+    tensors: list[TensorInfo] = field(default_factory=list)  # of its last observed batch
+    in_memory: bool = False  # TensorDataset or similar: fetching is indexing
+    trains: bool = False  # feeds the measured steps
+    fetched: int = 0  # batches delivered in the run
+    epochs: int = 0  # times iterated
+    # From the timing window; None where the loader was not used there.
+    wait_s: float | None = None  # per step: blocked in __next__
+    # Seconds to make one batch: measured in __next__ without workers, inside the worker with them.
+    fetch_s: float | None = None
+    fetch_cpu_s: float | None = None  # CPU seconds of that (all threads of the fetching process)
+    fetch_spread: float | None = None  # standard deviation over mean, batch by batch
+    start_s: float | None = None  # making the iterator (starting workers) and waiting for the first batch
+
+
+@dataclass
+class Window:
+    """One window of the run, in steps of the measured kind."""
+
+    name: str = ""  # settle | timing | profile | detail
+    first_step: int = 0
+    steps: int = 0
+    elapsed: float = 0.0
+    complete: bool = False
+
+
+@dataclass
+class Timing:
+    """The timing window: no profiler, no probes.
+
+    ``step_s`` = ``elapsed`` / ``steps`` over clean intervals; intervals in which something else happened are
+    set aside by cause in ``aside``.
+    """
+
+    steps: int = 0
+    elapsed: float = 0.0
+    step_s: float | None = None
+    median_s: float | None = None
+    intervals: list[float] = field(default_factory=list)  # clean ones, in order
+    loader_wait_s: list[float] = field(default_factory=list)  # per clean interval
+    cpu_s: float | None = None  # CPU seconds per step, this process, all threads
+    children_cpu_s: float | None = None  # CPU seconds per step of worker processes, where it can be read
+    samples_per_step: float | None = None
+    settled: bool = False
+    clock: str = "host"  # host | cuda
+    from_profile: bool = False  # too short a run: these times were taken under the profiler or before settling
+    aside: dict[str, float] = field(default_factory=dict)  # cause → seconds in the window, beyond a step's own
+    aside_counts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Memory:
+    """Peak memory over the timing window. CUDA's caching allocator, or the process's resident set on a CPU."""
+
+    peak_allocated: int | None = None
+    peak_reserved: int | None = None
+    capacity: int | None = None
+    free_at_start: int | None = None
+    alloc_retries: int | None = None
+    rss_peak: int | None = None
+    host_total: int | None = None
+    host_available: int | None = None  # cgroup limit counted
+
+
+@dataclass
+class Device:
+    type: str = "cpu"  # cpu | cuda (ROCm says cuda too, as torch does) | mps | xpu
+    name: str = ""
+    index: int = 0
+    count: int = 0
+    capability: list[int] = field(default_factory=list)
+    memory: int | None = None
+    multiprocessors: int | None = None
+    driver: str = ""
+    hip: str = ""
+    bf16: bool = False  # native bfloat16 arithmetic on this device
+    available: bool = True
+
+
+@dataclass
+class Environment:
+    python: str = ""
+    implementation: str = ""
+    platform: str = ""
+    torch: str = ""
+    torch_cuda: str = ""  # CUDA version torch was built for; "" for a CPU build
+    packages: dict[str, str] = field(default_factory=dict)  # torchvision, transformers, lightning, accelerate …
+    cpu: str = ""
+    cpu_flags: list[str] = field(default_factory=list)  # of: avx2 avx512f avx512_bf16 amx_bf16 amx_tile
+    usable_cpus: float = 1.0  # affinity and cgroup quota counted
+    intraop_threads: int = 1
+    interop_threads: int = 1
+    shm_bytes: int | None = None  # free in /dev/shm
+    compiler: str = ""  # C++ compiler found, "" if none
+    triton: str = ""
+    start_method: str = ""
+    cudnn_benchmark: bool | None = None
+    matmul_precision: str = ""
+    cudnn_tf32: bool | None = None
+    deterministic: bool | None = None
+    anomaly: bool | None = None
+    gpus: list[str] = field(default_factory=list)  # what nvidia-smi or the driver shows, even to a CPU build
+    variables: dict[str, str] = field(default_factory=dict)  # CUDA_LAUNCH_BLOCKING, OMP_NUM_THREADS …
+
+
+@dataclass
+class Model:
+    """A root module: one the script calls, that no other module holds."""
+
+    cls: str = ""
+    file: str = ""
+    line: int = 0
+    parameters: int = 0
+    parameter_bytes: int = 0
+    dtypes: list[str] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)
+    training: bool | None = None
+    compiled: bool = False
+    layers: dict[str, int] = field(default_factory=dict)  # class name → how many, leaves only
+    inputs: list[TensorInfo] = field(default_factory=list)
+    channels_last: bool | None = None
+    grad_enabled: bool | None = None  # while it was called
+    inference_mode: bool | None = None
+    autocast: str = ""  # dtype, "" when off
+    calls: int = 0
+
+
+@dataclass
+class OptimizerInfo:
+    cls: str = ""
+    site: Site | None = None
+    owner: str = ""
+    steps: int = 0
+    boundary: bool = False
+    fused: bool | None = None
+    foreach: bool | None = None
+    parameters: int = 0
+    zero_filled: int = 0  # parameters whose gradient was a zero-filled tensor after zero_grad
+
+
+@dataclass
+class Failure:
+    """How the script ended, when it did not end as it should."""
+
+    kind: str = ""  # exception | exit | signal | oom | timeout | interrupt | no_step
+    message: str = ""
+    traceback: str = ""  # our frames left out
+    exit_code: int | None = None
+
+
+@dataclass
+class RunRecord:
+    """``run.json``: all the facts of one run."""
+
+    schema: int = SCHEMA
+    advisor: str = ""
+    script: str = ""
+    module: bool = False
+    argv: list[str] = field(default_factory=list)
+    cwd: str = ""
+    started: float = 0.0  # Unix time
+    startup_s: float | None = None  # from the child's start to the first step
+    wall_s: float | None = None
+    complete: bool = False  # all three windows were filled
+    ended: str = ""  # stopped (by us) | finished (by itself) | failed | killed
+    step_kind: str = ""  # optimizer | loader | forward | explicit
+    seen: dict[str, int] = field(default_factory=dict)  # optimizer_steps, batches, forwards
+    environment: Environment = field(default_factory=Environment)
+    device: Device = field(default_factory=Device)
+    windows: list[Window] = field(default_factory=list)
+    timing: Timing = field(default_factory=Timing)
+    profile_step_s: float | None = None  # mean step under the profiler: the inflation is this over timing.step_s
+    memory: Memory = field(default_factory=Memory)
+    loaders: list[Loader] = field(default_factory=list)
+    optimizers: list[OptimizerInfo] = field(default_factory=list)
+    models: list[Model] = field(default_factory=list)
+    call_sites: list[CallSite] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    outputs: list[float] = field(default_factory=list)  # mean absolute output of the first forwards
+    compiles: int = 0  # dynamo frames compiled in the run
+    compile_s: float = 0.0
+    shapes_vary: bool | None = None  # more than one input shape among the observed batches
+    rank: int | None = None
+    world_size: int | None = None
+    traces: list[str] = field(default_factory=list)  # relative to the run folder
+    details: list[str] = field(default_factory=list)
+    aside: dict[str, float] = field(default_factory=dict)  # cause → seconds over the whole run after the first step
+    steps_wall_s: float | None = None  # seconds from the first step to the end of the run
+    notes: list[str] = field(default_factory=list)  # what is less certain, what was not covered: sentences
+    failure: Failure | None = None
+
+
+@dataclass
+class Status:
+    """``status.json``: what the harness is doing, rewritten at most once a second, not in the timing window."""
+
+    phase: str = "starting"  # starting | waiting | settle | timing | profile | detail | done
+    step: int = 0
+    step_s: float | None = None
+    optimizer_steps: int = 0
+    batches: int = 0
+    forwards: int = 0
+    since: float = 0.0  # Unix time when the phase began
+
+
+def to_dict(record: Any) -> dict[str, Any]:
+    """``dataclasses.asdict`` under a name that both sides use."""
+    return dataclasses.asdict(record)

@@ -1,0 +1,126 @@
+"""The vocabulary that every rule speaks: ``Rule``, ``Finding``, ``Gain``, ``Safety``, ``Fix``.
+
+A rule is one file under ``rules/`` with one subclass of :class:`Rule`; its docstring is its documentation.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from advisor.harness.layout import Site
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+
+
+class Safety(enum.Enum):
+    """What a fix may change besides speed."""
+
+    EXACT = "exact"  # same batches, same arithmetic
+    NUMERIC = "numeric"  # rounding changes
+    BEHAVIOUR = "behaviour"  # training dynamics change
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Predicted speedup: old time per sample over new time per sample, 1.0 = no change.
+
+    ``low`` ≤ ``likely`` ≤ ``high``. ``basis`` says where it comes from: ``"model"`` (the what-if replay of
+    this very run) or the source of a prior. ``one_time_s`` is paid once (a compilation, say).
+    """
+
+    low: float
+    likely: float
+    high: float
+    basis: str = "model"
+    one_time_s: float = 0.0
+
+    def pays_back_after(self, step_s: float) -> int | None:
+        """Steps after which ``one_time_s`` is earned back at the likely speedup; None when never or at once."""
+        if not self.one_time_s or self.likely <= 1.0 or step_s <= 0:
+            return None
+        return round(self.one_time_s / (step_s - step_s / self.likely)) + 1
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A fix on the script's command line: the options to add or replace, e.g. ``{"--batch-size": "256"}``."""
+
+    options: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A fix in the environment of the script."""
+
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A fix that no safe edit exists for: what to do, and where, in sentences; ``why`` no edit was made."""
+
+    text: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that holds the step back, with the numbers that say so.
+
+    ``evidence`` maps a figure's name (with its unit where it is not seconds, bytes or a share) to its value.
+    ``site`` is where the fix goes, when known. ``parameters`` is what ``fix`` needs (the number of workers …).
+    """
+
+    rule: str
+    title: str
+    summary: str  # one or two sentences: what was measured, in figures
+    gain: Gain
+    evidence: Mapping[str, float | int | str | bool | None]
+    site: Site | None = None
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    unmet: tuple[str, ...] = ()  # preconditions that turn the fix into advice: sentences
+
+
+@dataclass(frozen=True)
+class Example:
+    """A rule's own test case: ``fix`` applied to ``before`` must give ``after``.
+
+    The call whose site the finding names is marked in ``before`` by the comment ``# <-`` on its first line
+    (stripped before use); ``parameters`` are the finding's.
+    """
+
+    before: str
+    after: str
+    parameters: Mapping[str, object] = field(default_factory=dict)
+
+
+class Rule(ABC):
+    """One diagnosis. Subclass it in a file of its own under ``rules/``; nothing else needs to be touched."""
+
+    id: ClassVar[str]
+    title: ClassVar[str]
+    safety: ClassVar[Safety]
+    after: ClassVar[tuple[str, ...]] = ()  # rules whose fixes should come first
+    conflicts: ClassVar[tuple[str, ...]] = ()  # rules whose fixes exclude this one
+    EXAMPLES: ClassVar[tuple[Example, ...]] = ()
+    LEAVES_ALONE: ClassVar[tuple[Example, ...]] = ()  # `after` unused: no edit must come out
+
+    @abstractmethod
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        """Yield what the numbers of this run support; nothing when they do not."""
+
+    @abstractmethod
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Variable | Advice:
+        """The change that `finding` asks for, at its recorded site, or advice where no safe edit exists."""
+
+    @classmethod
+    def documentation(cls) -> str:
+        """The rule's docstring, dedented."""
+        return inspect.cleandoc(cls.__doc__ or "")
