@@ -1,0 +1,55 @@
+# `make demo` and `make test` are all that a fresh machine with Python >= 3.10 needs.
+
+PYTHON ?= python3
+VENV := .venv
+OLDEST := .venv-oldest
+# The lower bounds of the `demo` extra in pyproject.toml; tests/test_packaging.py keeps the two in step.
+OLDEST_TORCH := 2.6.0
+OLDEST_TORCHVISION := 0.21.0
+# torch 2.6.0 was built against this major version of numpy and has wheels for Python 3.9 to 3.13.
+OLDEST_NUMPY := 2.1.3
+OLDEST_PYTHON ?= $(PYTHON)
+PIP := -m pip --disable-pip-version-check install --quiet
+PYTEST := $(VENV)/bin/python -m pytest
+
+.PHONY: demo test lint test-oldest bench clean
+
+demo: $(VENV)/.demo
+	$(VENV)/bin/advisor profile fixtures/cifar_resnet.py
+	@printf '\nThe report: %s\n' "$$(ls -td "$$PWD"/advisor_runs/cifar_resnet-*/report.html | head -n 1)"
+
+# The tests whose figures are times run last and alone; pytest says 5 where there are none of a kind.
+test: $(VENV)/.dev lint
+	$(PYTEST) -n 2 --dist loadgroup -m "not serial"
+	$(PYTEST) -m serial || [ $$? -eq 5 ]
+
+lint: $(VENV)/.dev
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/mypy
+
+# The tool from the one environment, the scripts under the other's interpreter.
+test-oldest: $(VENV)/.dev $(OLDEST)/.ready
+	ADVISOR_TEST_PYTHON="$$PWD/$(OLDEST)/bin/python" $(PYTEST) -n 2 --dist loadgroup -m oldest
+
+bench: $(VENV)/.dev
+	$(PYTEST) tests/benchmarks -m "serial or not serial" -s
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "advisor needs Python 3.10 or newer; this is " + sys.version)'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
+	$(VENV)/bin/python $(PIP) -e '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+	$(VENV)/bin/python $(PIP) -e '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+$(OLDEST)/.ready: Makefile
+	$(OLDEST_PYTHON) -m venv --clear $(OLDEST)
+	$(OLDEST)/bin/python $(PIP) 'torch==$(OLDEST_TORCH)' 'torchvision==$(OLDEST_TORCHVISION)' 'numpy==$(OLDEST_NUMPY)'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) $(OLDEST) build dist *.egg-info advisor_runs
