@@ -1,0 +1,1 @@
+"""Reports: every one a rendering of the same findings document; none computes anything of its own."""

@@ -1,0 +1,266 @@
+"""How figures are said to a reader: labels, units, ranges. Used by every renderer, so that all say the same."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from advisor.findings import FindingDocument, Findings, Range, Scalar
+
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_SI_PREFIXES = ("", "K", "M", "G", "T", "P")
+
+# Words that are not written like the rest of a label.
+_SPELLING = {
+    "amp": "AMP",
+    "aten": "ATen",
+    "bf16": "bf16",
+    "cpu": "CPU",
+    "cpus": "CPUs",
+    "cuda": "CUDA",
+    "cudnn": "cuDNN",
+    "d2h": "D2H",
+    "dtod": "DtoD",
+    "dtoh": "DtoH",
+    "flops": "FLOP/s",
+    "flop": "FLOP",
+    "fp16": "fp16",
+    "fp32": "fp32",
+    "gpu": "GPU",
+    "h2d": "H2D",
+    "htod": "HtoD",
+    "mfu": "MFU",
+    "nccl": "NCCL",
+    "rccl": "RCCL",
+    "shm": "/dev/shm",
+    "tf32": "TF32",
+}
+
+SAFETY = {
+    "exact": "same batches, same arithmetic: only the speed changes",
+    "numeric": "rounding changes: results differ in the last digits",
+    "behaviour": "training dynamics change: check that it still learns as well",
+}
+
+FIX_KINDS = {
+    "edit": "edit of your source",
+    "argument": "command-line argument",
+    "environment": "environment variable",
+    "advice": "advice: no safe edit exists",
+}
+
+STATUSES = {
+    "proposed": "proposed, not tried yet",
+    "kept": "tried and kept",
+    "reverted": "tried and reverted: the measurement did not confirm it",
+    "failed": "tried, and the script failed with it",
+    "inconclusive": "tried: the machine's own spread hides the difference",
+    "skipped": "not tried",
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A class of a step's time. ``meaning`` explains it to somebody who reads such a report for the first time."""
+
+    label: str
+    meaning: str
+    family: str  # its colour: one of kernel, loader, copy, collective, sync, launch, host, python, backward, …
+
+
+PARTS = {
+    "kernel": Part("GPU kernels", "the device computes", "kernel"),
+    "exposed_copy": Part("exposed copies", "the device only moves data; nothing is computed meanwhile", "copy"),
+    "exposed_communication": Part(
+        "exposed communication", "the device waits for other ranks; nothing is computed meanwhile", "collective"
+    ),
+    "idle_loader": Part("idle: waiting for data", "the device has nothing to do until the loader delivers", "loader"),
+    "idle_sync": Part("idle: host synchronization", "the script waits for the device and then has to catch up", "sync"),
+    "idle_launch": Part("idle: launch-bound", "kernels end sooner than the host can launch the next ones", "launch"),
+    "idle_cpu": Part("idle: CPU operators", "the host runs operators on the CPU between two kernels", "host"),
+    "idle_python": Part("idle: Python", "the host runs Python code between two operators", "python"),
+    "idle_unknown": Part("idle: unknown", "the trace does not say what the device waited for", "other"),
+    "idle": Part("idle", "the device has nothing to do", "other"),
+    "loader": Part("waiting for data", "the step is blocked until the loader delivers the next batch", "loader"),
+    "forward": Part("forward", "the model computes its outputs and the loss", "kernel"),
+    "backward": Part("backward", "autograd computes the gradients", "backward"),
+    "optimizer": Part("optimizer", "the parameters are updated", "optimizer"),
+    "other": Part("other", "the rest of the step: Python, transfers, logging", "other"),
+}
+# The same classes under the other names that they go by.
+_SYNONYMS = {
+    "kernels": "kernel",
+    "compute": "kernel",
+    "exposed_comm": "exposed_communication",
+    "exposed_collective": "exposed_communication",
+    "communication": "exposed_communication",
+    "copy": "exposed_copy",
+    "idle_host_sync": "idle_sync",
+    "idle_host_synchronization": "idle_sync",
+    "idle_launch_bound": "idle_launch",
+    "idle_cpu_operators": "idle_cpu",
+    "idle_cpu_ops": "idle_cpu",
+    "idle_operators": "idle_cpu",
+    "data": "loader",
+    "dataloader": "loader",
+}
+
+
+def part(key: str) -> Part:
+    """What to call the breakdown's class `key`; a class unknown here is shown under its own name."""
+    known = PARTS.get(_SYNONYMS.get(key, key))
+    if known is not None:
+        return known
+    return Part(label(key), "", "other")
+
+
+def ordered(breakdown: dict[str, float]) -> list[tuple[str, float]]:
+    """The classes of a breakdown that take any time, largest first."""
+    return sorted(((key, share) for key, share in breakdown.items() if share > 0), key=lambda item: -item[1])
+
+
+def label(key: str) -> str:
+    """A figure's name as words: ``data_wait_share`` → ``data wait``, its unit being said by its value."""
+    stem = re.sub(r"_(share|ms|us|bytes|gb|percent|pct|s)$", "", key)
+    return " ".join(_SPELLING.get(word, word) for word in re.split(r"[_\-]+", stem) if word) or key
+
+
+def value(key: str, amount: Scalar) -> str:
+    """A figure as text; its unit is the one that its name carries (``_ms``, ``_share``, ``_bytes`` …)."""
+    if amount is None:
+        return "unknown"
+    if isinstance(amount, bool):
+        return "yes" if amount else "no"
+    if isinstance(amount, str):
+        return amount
+    if isinstance(amount, float) and not math.isfinite(amount):
+        return "unknown"
+    name = key.lower()
+    if re.search(r"(^|_)(share|mfu|utilization)(_(low|high))?$", name):
+        return percent(amount)
+    if name.endswith(("_percent", "_pct")):
+        return percent(amount / 100)
+    if name.endswith("_per_s"):
+        return number(amount)
+    if re.search(r"(^|_)flop(s|_s)?$", name):
+        return flops(amount)
+    if name.endswith("_ms"):
+        return milliseconds(amount)
+    if name.endswith("_us"):
+        return milliseconds(amount / 1e3)
+    if name.endswith(("_s", "_seconds")) or name == "seconds":
+        return milliseconds(amount * 1e3)
+    if name.endswith(("bytes", "_memory", "_capacity")) or name in ("memory", "capacity"):
+        return size(amount)
+    if name.endswith("speedup"):
+        return f"{amount:.2f}×"
+    return number(amount)
+
+
+def percent(share: float) -> str:
+    """A share of 1 as a percentage: whole above 10 %, one decimal below."""
+    shown = share * 100
+    if shown and abs(shown) < 0.05:
+        return "<0.1%" if shown > 0 else "0%"
+    return f"{shown:.0f}%" if abs(shown) >= 10 or shown == round(shown) else f"{shown:.1f}%"
+
+
+def number(amount: float) -> str:
+    """A plain count or rate: three significant digits, thousands separated."""
+    if isinstance(amount, int) or (abs(amount) < 1e15 and amount == int(amount)):
+        return f"{int(amount):,}"
+    if abs(amount) >= 100:
+        return f"{amount:,.0f}"
+    return f"{amount:.3g}"
+
+
+def milliseconds(ms: float) -> str:
+    """A duration, given in milliseconds, in the unit that reads best."""
+    size_of = abs(ms)
+    if size_of == 0:
+        return "0 ms"
+    if size_of < 1e-3:
+        return f"{ms * 1e6:.3g} ns"
+    if size_of < 1:
+        return f"{ms * 1e3:.3g} µs"
+    if size_of < 1000:
+        return f"{ms:.0f} ms" if size_of >= 100 else f"{ms:.3g} ms"
+    if size_of < 120_000:
+        return f"{ms / 1e3:.3g} s"
+    return f"{ms / 60_000:.3g} min"
+
+
+def size(count: float) -> str:
+    """Bytes, in binary units."""
+    amount = float(count)
+    for unit in _BYTE_UNITS:
+        if abs(amount) < 1024 or unit == _BYTE_UNITS[-1]:
+            break
+        amount /= 1024
+    if unit == "B":
+        return f"{amount:.0f} B"
+    return f"{amount:,.0f} {unit}" if abs(amount) >= 100 else f"{amount:.3g} {unit}"
+
+
+def flops(rate: float) -> str:
+    """Floating-point operations per second, in decimal units."""
+    amount = float(rate)
+    for prefix in _SI_PREFIXES:
+        if abs(amount) < 1000 or prefix == _SI_PREFIXES[-1]:
+            break
+        amount /= 1000
+    return f"{amount:.3g} {prefix}FLOP/s"
+
+
+def speedup(range_: Range) -> str:
+    """``1.4–1.8×``; two decimals where one cannot tell the ends apart."""
+    for decimals in (1, 2):
+        low, high = f"{range_.low:.{decimals}f}", f"{range_.high:.{decimals}f}"
+        if low != high and not (low.startswith("1.0") and decimals == 1 and range_.low < 1.05):
+            return f"{low}–{high}×"
+    return f"{range_.likely:.2f}×"
+
+
+def place(finding: FindingDocument) -> str:
+    """``train.py:41``, or a dash where no place in the source is known."""
+    if not finding.file:
+        return "–"
+    return f"{finding.file}:{finding.line}" if finding.line else finding.file
+
+
+def prediction(finding: FindingDocument) -> str:
+    """The predicted gain in one clause, with where it comes from when it is not this run's own model."""
+    predicted = finding.predicted
+    text = f"{speedup(predicted.speedup)} faster, likely {predicted.speedup.likely:.2f}×"
+    if predicted.basis and predicted.basis != "model":
+        text += f" ({predicted.basis})"
+    if predicted.one_time_s:
+        text += f"; costs {milliseconds(predicted.one_time_s * 1e3)} once"
+        if predicted.pays_back_after_steps:
+            text += f", pays back after {predicted.pays_back_after_steps:,} steps"
+    return text
+
+
+def measurement(finding: FindingDocument) -> str:
+    """What a trial measured, in one clause; empty when there was none."""
+    measured = finding.measured
+    if measured is None:
+        return ""
+    text = (
+        f"{milliseconds(measured.before_ms)} → {milliseconds(measured.after_ms)} per step: {measured.speedup:.2f}× "
+        f"(95% interval {measured.low:.2f}–{measured.high:.2f}×)"
+    )
+    if measured.loss_drift is not None:
+        text += f"; losses differ by {percent(measured.loss_drift)}"
+    return text
+
+
+def headline(document: Findings) -> list[str]:
+    """The run in a few words: script, device, step time, throughput; what is not known is left out."""
+    words = [document.script or "", document.device]
+    if document.step_ms is not None:
+        words.append(f"{milliseconds(document.step_ms)} per step")
+    if document.samples_per_s is not None:
+        words.append(f"{number(document.samples_per_s)} samples/s")
+    return [word for word in words if word]
