@@ -1,0 +1,75 @@
+"""The what-if model: how long would a step be if …
+
+A change is stated as data (:class:`Change`); :func:`estimate` answers with an :class:`Estimate`. Work that is hidden
+behind other work saves nothing when it is removed, and total CPU seconds never exceed the usable cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from advisor.evidence import Evidence
+
+
+@dataclass(frozen=True)
+class Change:
+    """What would be different. None (or the neutral value) leaves a thing as it was measured.
+
+    Loader: ``workers``; ``fetch_s`` and ``fetch_cpu_s``, the new seconds (wall and CPU) to make one batch;
+    ``persistent``: workers survive the epoch; ``loader``: index of the loader in the record.
+    Device: ``kernel_scale``: factor on kernel time, by kernel name or one per row of ``Trace.kernels``.
+    CPU: ``operator_scale``: factor on an operator's self time, by operator name or one per row of
+    ``Evidence.operators.rows``; ``remove_host_s``: host seconds per step that go away (negative: that come);
+    ``cpu_scale``: factor on all computing of a CPU step.
+    Copies: ``h2d_scale``: factor on the device time of host-to-device copies (fewer bytes, pinned memory);
+    ``copies_async``: they no longer block the host.
+    ``remove_syncs``: True for all, or indices of ``Evidence.syncs``.
+    ``batch_scale``: new batch over old; the estimate is then per old batch's worth of samples.
+    ``launch_scale``: factor on host time between launches (compilation, graphs).
+    """
+
+    workers: int | None = None
+    fetch_s: float | None = None
+    fetch_cpu_s: float | None = None
+    persistent: bool | None = None
+    loader: int | None = None
+    kernel_scale: Mapping[str, float] | NDArray[np.float64] | None = None
+    operator_scale: Mapping[str, float] | NDArray[np.float64] | None = None
+    cpu_scale: float = 1.0
+    remove_host_s: float = 0.0
+    launch_scale: float = 1.0
+    h2d_scale: float = 1.0
+    copies_async: bool = False
+    remove_syncs: bool | Collection[int] = False
+    batch_scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds per step after the change (per old batch's worth of samples when the batch grows).
+
+    ``low`` ≤ ``likely`` ≤ ``high`` and ``high`` / ``low`` ≤ 2; ``before`` is the step as it is, ``limits`` says in
+    words what bounds the new step: "device", "loader", "CPU cores", "host".
+    """
+
+    before: float
+    low: float
+    likely: float
+    high: float
+    limits: tuple[str, ...] = ()
+
+    @property
+    def speedup(self) -> tuple[float, float, float]:
+        """(low, likely, high): old time over new, 1.0 = no change."""
+        return self.before / self.high, self.before / self.likely, self.before / self.low
+
+
+def estimate(evidence: Evidence, change: Change) -> Estimate:
+    """The step after `change`."""
+    raise NotImplementedError
