@@ -48,7 +48,8 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
 
 $(OLDEST)/.ready: Makefile
 	$(OLDEST_PYTHON) -m venv --clear $(OLDEST)
-	$(OLDEST)/bin/python $(PIP) 'torch==$(OLDEST_TORCH)' 'torchvision==$(OLDEST_TORCHVISION)' 'numpy==$(OLDEST_NUMPY)'
+	$(OLDEST)/bin/python $(PIP) 'torch==$(OLDEST_TORCH)' 'torchvision==$(OLDEST_TORCHVISION)' 'numpy==$(OLDEST_NUMPY)' \
+		accelerate safetensors
 	@touch $@
 
 clean:
