@@ -18,17 +18,19 @@ class Colour(NamedTuple):
 
 
 FAMILIES: dict[str, Colour] = {
-    "kernel": Colour("#3b82c4", "blue", "#"),
-    "backward": Colour("#2f5f9e", "steel_blue", "%"),
-    "optimizer": Colour("#1d9a78", "green", "o"),
+    "kernel": Colour("#2f74b5", "blue", "#"),
+    "forward": Colour("#4a90c9", "blue", "#"),
+    "backward": Colour("#7472c4", "slate_blue1", "%"),
+    "optimizer": Colour("#1f9a7a", "green", "o"),
     "loader": Colour("#e08a1e", "dark_orange", "="),
-    "copy": Colour("#42b3d5", "cyan", "~"),
-    "collective": Colour("#8e6bbf", "medium_purple", "c"),
-    "sync": Colour("#c9483b", "red", "!"),
-    "launch": Colour("#d074a8", "magenta", "+"),
-    "host": Colour("#b59a3c", "yellow", "-"),
-    "python": Colour("#7d8f3a", "dark_olive_green3", ":"),
-    "other": Colour("#8a8f98", "bright_black", "."),
+    "copy": Colour("#37a9c9", "cyan", "~"),
+    "collective": Colour("#a05fb4", "medium_purple", "c"),
+    "sync": Colour("#cc4b3c", "red", "!"),
+    "launch": Colour("#cf6f9f", "magenta", "+"),
+    "host": Colour("#a98f2f", "yellow", "-"),
+    "python": Colour("#74893a", "dark_olive_green3", ":"),
+    "queued": Colour("#9bb3cc", "light_steel_blue", "'"),
+    "other": Colour("#878d97", "bright_black", "."),
 }
 
 

@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
+from advisor.evidence import facts
 from advisor.findings import FindingDocument, Findings, Range, Scalar
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -66,53 +67,33 @@ class Part:
 
     label: str
     meaning: str
-    family: str  # its colour: one of kernel, loader, copy, collective, sync, launch, host, python, backward, …
+    family: str  # its colour: a key of advisor.report.colours.FAMILIES
 
 
-PARTS = {
-    "kernel": Part("GPU kernels", "the device computes", "kernel"),
-    "exposed_copy": Part("exposed copies", "the device only moves data; nothing is computed meanwhile", "copy"),
-    "exposed_communication": Part(
-        "exposed communication", "the device waits for other ranks; nothing is computed meanwhile", "collective"
-    ),
-    "idle_loader": Part("idle: waiting for data", "the device has nothing to do until the loader delivers", "loader"),
-    "idle_sync": Part("idle: host synchronization", "the script waits for the device and then has to catch up", "sync"),
-    "idle_launch": Part("idle: launch-bound", "kernels end sooner than the host can launch the next ones", "launch"),
-    "idle_cpu": Part("idle: CPU operators", "the host runs operators on the CPU between two kernels", "host"),
-    "idle_python": Part("idle: Python", "the host runs Python code between two operators", "python"),
-    "idle_unknown": Part("idle: unknown", "the trace does not say what the device waited for", "other"),
-    "idle": Part("idle", "the device has nothing to do", "other"),
-    "loader": Part("waiting for data", "the step is blocked until the loader delivers the next batch", "loader"),
-    "forward": Part("forward", "the model computes its outputs and the loss", "kernel"),
-    "backward": Part("backward", "autograd computes the gradients", "backward"),
-    "optimizer": Part("optimizer", "the parameters are updated", "optimizer"),
-    "other": Part("other", "the rest of the step: Python, transfers, logging", "other"),
-}
-# The same classes under the other names that they go by.
-_SYNONYMS = {
-    "kernels": "kernel",
-    "compute": "kernel",
-    "exposed_comm": "exposed_communication",
-    "exposed_collective": "exposed_communication",
-    "communication": "exposed_communication",
-    "copy": "exposed_copy",
-    "idle_host_sync": "idle_sync",
-    "idle_host_synchronization": "idle_sync",
-    "idle_launch_bound": "idle_launch",
-    "idle_cpu_operators": "idle_cpu",
-    "idle_cpu_ops": "idle_cpu",
-    "idle_operators": "idle_cpu",
-    "data": "loader",
-    "dataloader": "loader",
+# class of the breakdown → (family, meaning)
+_MEANINGS = {
+    facts.KERNEL: ("kernel", "the device computes"),
+    facts.EXPOSED_COMMUNICATION: ("collective", "the device exchanges data with other ranks and computes nothing"),
+    facts.EXPOSED_COPY: ("copy", "the device only moves data and computes nothing"),
+    facts.IDLE_LOADER: ("loader", "the device has nothing to do until the loader delivers the next batch"),
+    facts.IDLE_SYNC: ("sync", "the script waited for the device, and now has to launch again from an empty queue"),
+    facts.IDLE_LAUNCH: ("launch", "kernels end sooner than the host can launch the next ones"),
+    facts.IDLE_OPERATORS: ("host", "the host runs operators on the CPU between two kernels"),
+    facts.IDLE_PYTHON: ("python", "the host runs Python code between two operators"),
+    facts.IDLE_QUEUED: ("queued", "the device itself pauses between kernels that are already queued"),
+    facts.IDLE_UNKNOWN: ("other", "the trace does not say what the device waited for"),
+    facts.LOADER: ("loader", "the step is blocked until the loader delivers the next batch"),
+    facts.FORWARD: ("forward", "the model computes its outputs and the loss"),
+    facts.BACKWARD: ("backward", "autograd computes the gradients"),
+    facts.OPTIMIZER: ("optimizer", "the parameters are updated"),
+    facts.OTHER: ("other", "the rest of the step: Python, logging, metrics"),
 }
 
 
 def part(key: str) -> Part:
     """What to call the breakdown's class `key`; a class unknown here is shown under its own name."""
-    known = PARTS.get(_SYNONYMS.get(key, key))
-    if known is not None:
-        return known
-    return Part(label(key), "", "other")
+    family, meaning = _MEANINGS.get(key, ("other", ""))
+    return Part(facts.LABELS.get(key) or label(key), meaning, family)
 
 
 def ordered(breakdown: dict[str, float]) -> list[tuple[str, float]]:

@@ -1,0 +1,340 @@
+"""A picture of one real step: lanes of boxes, small enough to travel inside the page.
+
+The number of boxes is bounded: where a step has more events than that, those shorter than a cell of time are
+merged with their neighbours in the same cell, and the cell is the smallest one that meets the bound.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.harness import layout
+from advisor.trace.tables import Spans, Trace
+
+# 4,000 boxes are about 100 KB of JSON and are drawn in a few milliseconds, so that zooming stays smooth.
+MOST_BOXES = 4000
+# Deeper nesting says little about a step and takes the height that the other lanes need.
+DEEPEST_ROW = 7
+MOST_THREADS = 6
+MOST_STREAMS = 8
+LONGEST_NAME = 240  # characters; C++ template names run to thousands
+
+Ints = NDArray[np.int64]
+
+_LOADER = re.compile(r"^(advisor\.fetch|enumerate\(DataLoader\))")
+_BACKWARD = re.compile(r"^(autograd::engine::evaluate_function|" + re.escape(layout.BACKWARD_RANGE) + r"|.*Backward\d*$)")
+_OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)")
+_COLLECTIVE = re.compile(r"nccl|rccl|c10d::|all_?reduce|all_?gather|reduce_?scatter", re.IGNORECASE)
+_SYNC = re.compile(r"Synchronize|^Memcpy$|(cuda|hip)Memcpy$")
+_LAUNCH = re.compile(r"Launch", re.IGNORECASE)
+_COPY = re.compile(r"^(cuda|hip)?Mem(cpy|set)|^aten::(to|_to_copy|copy_)$", re.IGNORECASE)
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """Boxes of one thread, stream or engine, as columns of one length. ``start`` counts ns from the step's start."""
+
+    name: str
+    rows: int
+    start: list[int]
+    duration: list[int]
+    row: list[int]
+    label: list[int]  # index into Picture.names
+    family: list[int]  # index into Picture.families
+    count: list[int]  # events in the box: 1, or more where they were merged
+
+
+class Picture(msgspec.Struct, frozen=True):
+    """One step. ``title`` says which; ``merged_below_ns`` is 0 where every event has a box of its own."""
+
+    title: str
+    duration_ns: int
+    names: list[str]
+    families: list[str]
+    lanes: list[Lane]
+    events: int
+    merged_below_ns: int
+    left_out: list[str]
+
+    @property
+    def boxes(self) -> int:
+        return sum(len(lane.start) for lane in self.lanes)
+
+
+@dataclass(frozen=True)
+class _Boxes:
+    """Events of one lane, clipped to the step, before merging."""
+
+    name: str
+    start: Ints
+    end: Ints
+    label: Ints  # codes into Trace.names
+    family: Ints
+    row: Ints
+
+
+def draw(trace: Trace, gaps: tuple[tuple[int, int, str], ...] = (), most_boxes: int = MOST_BOXES) -> Picture | None:
+    """The picture of the step that is nearest to the mean one, or of the whole trace where it has no steps.
+
+    ``gaps`` are idle times of the device as (start ns, end ns, the breakdown's class), drawn in a lane of their
+    own. None when the trace has nothing to draw.
+    """
+    window = _typical_step(trace)
+    if window is None:
+        return None
+    title, begin, end = window
+    painter = _Painter(trace, begin, end)
+    lanes = [
+        *painter.loader(),
+        *painter.threads(),
+        *painter.idle(gaps),
+        *painter.copies(),
+        *painter.streams(),
+    ]
+    lanes = [lane for lane in lanes if len(lane.start)]
+    if not lanes:
+        return None
+    cell = _cell_that_fits(lanes, end - begin, most_boxes)
+    codes: dict[int, int] = {}
+    drawn = [_merged(lane, cell, begin, codes) for lane in lanes]
+    names = [painter.text(code)[:LONGEST_NAME] for code in codes]
+    return Picture(
+        title=title,
+        duration_ns=end - begin,
+        names=names,
+        families=painter.families,
+        lanes=drawn,
+        events=sum(len(lane.start) for lane in lanes),
+        merged_below_ns=cell,
+        left_out=painter.left_out,
+    )
+
+
+def _typical_step(trace: Trace) -> tuple[str, int, int] | None:
+    """(title, start, end) of the step whose duration is nearest to the mean."""
+    if len(trace.steps):
+        durations = trace.steps.end - trace.steps.start
+        index = int(np.argmin(np.abs(durations - durations.mean())))
+        if durations[index] > 0:
+            number = trace.name(int(trace.steps.name[index])).partition("#")[2] or str(index)
+            return f"step {number}", int(trace.steps.start[index]), int(trace.steps.end[index])
+    tables = [table for table in (trace.kernels, trace.copies, trace.operators, trace.annotations) if len(table)]
+    if not tables:
+        return None
+    begin = min(int(table.start.min()) for table in tables)
+    end = max(int(table.end.max()) for table in tables)
+    return ("the whole trace: it marks no steps", begin, end) if end > begin else None
+
+
+class _Painter:
+    """Turns the trace's tables into lanes for one window; remembers what found no room."""
+
+    def __init__(self, trace: Trace, begin: int, end: int) -> None:
+        self.trace, self.begin, self.end = trace, begin, end
+        self.families: list[str] = []
+        self.left_out: list[str] = []
+        self._extra: list[str] = []  # names that are not the trace's: codes from len(trace.names) on
+        self._family_of: dict[int, int | None] = {}
+
+    def text(self, code: int) -> str:
+        known = len(self.trace.names)
+        return self._extra[code - known] if code >= known else self.trace.name(code)
+
+    def loader(self) -> list[_Boxes]:
+        found = []
+        for table in (self.trace.annotations, self.trace.operators):
+            rows = self._within(table)
+            rows = rows[[bool(_LOADER.match(self.trace.name(int(code)))) for code in table.name[rows]]]
+            found.append((table.start[rows], table.end[rows], table.name[rows].astype(np.int64)))
+        start, end, label = (np.concatenate(column) for column in zip(*found, strict=True))
+        return [self._packed("loader", start, end, label, np.full(len(start), self._family("loader")))]
+
+    def threads(self) -> list[_Boxes]:
+        """Operators, annotations and runtime calls, nested by depth; a lane for each thread, busiest first."""
+        tables = [self.trace.annotations, self.trace.operators, self.trace.runtime]
+        rows = [self._within(table) for table in tables]
+        start = np.concatenate([table.start[row] for table, row in zip(tables, rows, strict=True)])
+        end = np.concatenate([table.end[row] for table, row in zip(tables, rows, strict=True)])
+        label = np.concatenate([table.name[row] for table, row in zip(tables, rows, strict=True)]).astype(np.int64)
+        lane = np.concatenate([table.lane[row] for table, row in zip(tables, rows, strict=True)])
+        threads = sorted(set(lane.tolist()), key=lambda code: self._importance(code, lane, start, end))
+        if len(threads) > MOST_THREADS:
+            self.left_out.append(f"{len(threads) - MOST_THREADS} more CPU threads")
+        boxes = [
+            self._nested(self._thread_name(code, first=index == 0), start[lane == code], end[lane == code], label[lane == code])
+            for index, code in enumerate(threads[:MOST_THREADS])
+        ]
+        return boxes
+
+    def idle(self, gaps: tuple[tuple[int, int, str], ...]) -> list[_Boxes]:
+        from advisor.report import wording
+
+        inside = [gap for gap in gaps if gap[1] > self.begin and gap[0] < self.end]
+        if not inside:
+            return []
+        start = np.array([gap[0] for gap in inside], dtype=np.int64)
+        end = np.array([gap[1] for gap in inside], dtype=np.int64)
+        parts = [wording.part(gap[2]) for gap in inside]
+        label = np.array([self._code(part.label) for part in parts], dtype=np.int64)
+        family = np.array([self._family(part.family) for part in parts], dtype=np.int64)
+        return [self._packed("device idle", start, end, label, family)]
+
+    def copies(self) -> list[_Boxes]:
+        table = self.trace.copies
+        rows = self._within(table)
+        label = table.name[rows].astype(np.int64)
+        family = np.full(len(rows), self._family("copy"))
+        return [self._packed("copies", table.start[rows], table.end[rows], label, family)]
+
+    def streams(self) -> list[_Boxes]:
+        table = self.trace.kernels
+        rows = self._within(table)
+        where = list(zip(table.device[rows].tolist(), table.stream[rows].tolist(), strict=True))
+        keys = sorted(set(where), key=lambda key: (key[0], -where.count(key)) if len(where) < 5000 else key)
+        if len(keys) > MOST_STREAMS:
+            self.left_out.append(f"{len(keys) - MOST_STREAMS} more streams")
+        several = len({device for device, _ in keys}) > 1
+        lanes = []
+        for device, stream in keys[:MOST_STREAMS]:
+            mine = rows[(table.device[rows] == device) & (table.stream[rows] == stream)]
+            label = table.name[mine].astype(np.int64)
+            family = np.array([self._kernel_family(int(code)) for code in label], dtype=np.int64)
+            name = f"stream {stream}" if stream >= 0 else "kernels"
+            if several:
+                name = f"GPU {device} {name}"
+            lanes.append(self._packed(name, table.start[mine], table.end[mine], label, family))
+        return lanes
+
+    def _within(self, table: Spans) -> NDArray[np.intp]:
+        # Zero-length kernels are real and are kept: they are drawn as hairlines.
+        return np.flatnonzero((table.end >= self.begin) & (table.start < self.end))
+
+    def _packed(self, name: str, start: Ints, end: Ints, label: Ints, family: NDArray[np.int64]) -> _Boxes:
+        """Boxes that overlap in time go to further rows."""
+        order = np.argsort(start, kind="stable")
+        start, end, label, family = start[order], end[order], label[order], family[order]
+        row = np.zeros(len(start), dtype=np.int64)
+        if len(start) > 1 and (start[1:] < np.maximum.accumulate(end)[:-1]).any():
+            free: list[int] = []
+            for index, (begins, ends) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
+                chosen = next((at for at, until in enumerate(free) if until <= begins), len(free))
+                if chosen == len(free):
+                    free.append(ends)
+                free[chosen] = ends
+                row[index] = chosen
+        keep = row <= DEEPEST_ROW
+        start, end = np.clip(start, self.begin, self.end), np.clip(end, self.begin, self.end)
+        return _Boxes(name, start[keep], end[keep], label[keep], family[keep], row[keep])
+
+    def _nested(self, name: str, start: Ints, end: Ints, label: Ints) -> _Boxes:
+        """Events of one thread: each below the one that it runs in, and of its family unless it has its own."""
+        order = np.lexsort((-end, start))
+        start, end, label = start[order], end[order], label[order]
+        row = np.zeros(len(start), dtype=np.int64)
+        family = np.zeros(len(start), dtype=np.int64)
+        plain = self._family("other" if len(self.trace.kernels) == 0 else "host")
+        open_until: list[tuple[int, int]] = []  # (end, family) of what encloses the current event
+        loads = np.array([bool(_LOADER.match(self.trace.name(int(code)))) for code in label], dtype=bool)
+        for index, (begins, ends, code) in enumerate(zip(start.tolist(), end.tolist(), label.tolist(), strict=True)):
+            while open_until and open_until[-1][0] <= begins:
+                open_until.pop()
+            own = self._host_family(code)
+            chosen = own if own is not None else (open_until[-1][1] if open_until else plain)
+            # A loader's range has a lane of its own; what runs inside it stays at its depth here.
+            row[index], family[index] = len(open_until), chosen
+            open_until.append((ends, chosen))
+        keep = (row <= DEEPEST_ROW) & ~loads
+        hidden = int((row > DEEPEST_ROW).sum())
+        if hidden:
+            self.left_out.append(f"{hidden:,} events nested deeper than {DEEPEST_ROW + 1} levels")
+        start, end = np.clip(start, self.begin, self.end), np.clip(end, self.begin, self.end)
+        return _Boxes(name, start[keep], end[keep], label[keep], family[keep], row[keep])
+
+    def _importance(self, code: int, lane: NDArray[np.int32], start: Ints, end: Ints) -> tuple[bool, int]:
+        steps = set(self.trace.steps.lane.tolist())
+        return code not in steps, -int((end - start)[lane == code].sum())
+
+    def _thread_name(self, code: int, *, first: bool) -> str:
+        lane = self.trace.lanes[code]
+        plain = re.sub(r"^thread\s+\d+\s*", "", lane.thread).strip(" ()")
+        return plain or ("main thread" if first else f"thread {lane.tid}")
+
+    def _host_family(self, code: int) -> int | None:
+        if code not in self._family_of:
+            name = self.trace.name(code)
+            chosen = None
+            for pattern, family in (
+                (_LOADER, "loader"),
+                (_OPTIMIZER, "optimizer"),
+                (_BACKWARD, "backward"),
+                (_COLLECTIVE, "collective"),
+                (_SYNC, "sync"),
+                (_LAUNCH, "launch"),
+                (_COPY, "copy"),
+            ):
+                if pattern.search(name):
+                    chosen = self._family(family)
+                    break
+            if name == layout.FORWARD_RANGE:
+                chosen = self._family("forward")
+            self._family_of[code] = chosen
+        return self._family_of[code]
+
+    def _kernel_family(self, code: int) -> int:
+        return self._family("collective" if _COLLECTIVE.search(self.trace.name(code)) else "kernel")
+
+    def _family(self, name: str) -> int:
+        if name not in self.families:
+            self.families.append(name)
+        return self.families.index(name)
+
+    def _code(self, text: str) -> int:
+        if text not in self._extra:
+            self._extra.append(text)
+        return len(self.trace.names) + self._extra.index(text)
+
+
+def _groups(lane: _Boxes, cell: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """(order, first of each group) when events shorter than `cell` that start in one cell and row are merged."""
+    order = np.lexsort((lane.start, lane.row))
+    start, end, row = lane.start[order], lane.end[order], lane.row[order]
+    alone = np.ones(len(order), dtype=bool)
+    if cell > 0:
+        short = end - start < cell
+        same = (start[1:] // cell == start[:-1] // cell) & (row[1:] == row[:-1])
+        alone[1:] = ~(same & short[1:] & short[:-1])
+    return order, np.flatnonzero(alone)
+
+
+def _cell_that_fits(lanes: list[_Boxes], duration: int, most_boxes: int) -> int:
+    cell = 0
+    while sum(len(_groups(lane, cell)[1]) for lane in lanes) > most_boxes and cell < duration:
+        # From 1/65536 of the step, far below a pixel, in factors of two.
+        cell = max(1, cell * 2 if cell else duration >> 16)
+    return cell
+
+
+def _merged(lane: _Boxes, cell: int, begin: int, codes: dict[int, int]) -> Lane:
+    order, first = _groups(lane, cell)
+    start, end, row = lane.start[order], lane.end[order], lane.row[order]
+    bounds = np.append(first, len(order))
+    longest = np.array(
+        [low + int(np.argmax(end[low:high] - start[low:high])) for low, high in zip(bounds[:-1], bounds[1:], strict=True)],
+        dtype=np.int64,
+    )
+    begins = np.minimum.reduceat(start, first)
+    ends = np.maximum.reduceat(end, first)
+    return Lane(
+        name=lane.name,
+        rows=int(lane.row.max()) + 1,
+        start=(begins - begin).tolist(),
+        duration=(ends - begins).tolist(),
+        row=row[first].tolist(),
+        label=[codes.setdefault(int(code), len(codes)) for code in lane.label[order][longest]],
+        family=lane.family[order][longest].tolist(),
+        count=np.diff(bounds).tolist(),
+    )
