@@ -1,0 +1,233 @@
+"""``read_trace``: a Kineto JSON file → :class:`Trace`."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.errors import BAD_TRACE, AdvisorError
+from advisor.trace.categories import copy_kind, is_annotation, is_copy, is_pageable, is_step
+from advisor.trace.chunks import Around, Document, loads
+from advisor.trace.columns import Columns, InexactError, _integer
+from advisor.trace.source import DEFAULT_LIMIT, Blocks
+from advisor.trace.tables import Copies, Kernels, Lane, MemoryEvents, Operators, Spans, Trace
+
+Bools = NDArray[np.bool_]
+
+
+def read_trace(path: str | os.PathLike[str], *, limit_bytes: int = DEFAULT_LIMIT) -> Trace:
+    """Reads ``.json``, ``.json.gz`` or ``.json.zst`` (told by content), a local path or any URL that fsspec knows.
+
+    `limit_bytes` bounds the decompressed size. What could not be read is in ``Trace.warnings``: a file cut
+    short gives the events up to the last whole one. Raises AdvisorError: BAD_TRACE for a file that is empty,
+    no JSON, no trace, or holds no event of the profiler; USAGE for a path that cannot be opened.
+    """
+    name = os.fspath(path)
+    document = Document(Blocks(name, limit_bytes))
+    columns = Columns()
+    for piece in document.events():
+        try:
+            columns.add(piece.events)
+        except InexactError:
+            document.exact = True
+            columns.add(piece.exactly())
+    return _assemble(name, document, columns)
+
+
+def _assemble(path: str, document: Document, columns: Columns) -> Trace:
+    warnings = list(document.warnings)
+    if columns.dropped:
+        warnings.append(f"{columns.dropped} event(s) without a usable time were left out")
+    if columns.negative:
+        warnings.append(f"{columns.negative} event(s) of negative duration count as of none")
+    _move(columns, "kernels", "copies", _by_name(columns, is_copy))
+    annotation = _by_name(columns, is_annotation)
+    _move(columns, "operators", "annotations", annotation)
+    _move(columns, "annotations", "steps", _by_name(columns, is_step))
+    trace = Trace(
+        path=path,
+        operators=_operators(columns),
+        annotations=_spans(columns, "annotations"),
+        steps=_once(_spans(columns, "steps")),
+        kernels=_kernels(columns),
+        copies=_copies(columns),
+        runtime=_spans(columns, "runtime"),
+        device_annotations=_spans(columns, "device_annotations"),
+        overheads=_spans(columns, "overheads"),
+        python=_spans(columns, "python"),
+        syncs=_spans(columns, "syncs"),
+        memory=_memory(columns),
+        flows=dict(columns.flows),
+        devices=_devices(document.around),
+        distributed=_mapping(_top(document.around, "distributed")),
+        base_ns=_base(document.around),
+        host=str(_top(document.around, "host") or ""),
+        lanes=_lanes(columns),
+        names=tuple(columns.names),
+        warnings=tuple(warnings),
+    )
+    if not any(map(len, (trace.operators, trace.annotations, trace.steps, trace.kernels, trace.copies, trace.runtime,
+                         trace.device_annotations, trace.python))):  # fmt: skip
+        raise AdvisorError(
+            f"{path} holds no event that torch.profiler records; record it with activities (CPU, CUDA)", BAD_TRACE
+        )
+    return trace
+
+
+def _by_name(columns: Columns, test: Any) -> Bools:
+    return np.fromiter((test(name) for name in columns.names), np.bool_, len(columns.names))
+
+
+def _move(columns: Columns, source: str, target: str, chosen: Bools) -> None:
+    """Moves the rows whose name is `chosen` from one table's parts to another's."""
+    for number, names in enumerate(columns.parts[source]["name"]):
+        rows = chosen[names]
+        if rows.any():
+            for column, parts in columns.parts[source].items():
+                values = parts[number]
+                if column in _KEPT[target]:
+                    columns.parts[target][column].append(values[rows])
+                parts[number] = values[~rows]
+
+
+_SPAN_COLUMNS = frozenset(("start", "end", "name", "lane", "external"))
+_KEPT = {
+    "steps": _SPAN_COLUMNS,
+    "annotations": _SPAN_COLUMNS,
+    "copies": _SPAN_COLUMNS | {"correlation", "device", "stream", "bytes", "grid", "block", "occupancy"},
+}
+
+
+def _base_columns(columns: Columns, table: str) -> tuple[dict[str, NDArray[Any]], NDArray[np.intp]]:
+    """The columns of Spans and the order by start; of those that start together the longest first."""
+    start = columns.column(table, "start", np.int64)
+    end = columns.column(table, "end", np.int64)
+    order = np.lexsort((-end, start))
+    base = {
+        "start": start[order],
+        "end": end[order],
+        "name": columns.column(table, "name", np.int32)[order],
+        "lane": columns.column(table, "lane", np.int32)[order],
+        "correlation": columns.column(table, "correlation", np.int64)[order],
+        "external": columns.column(table, "external", np.int64)[order],
+    }
+    return base, order
+
+
+def _spans(columns: Columns, table: str) -> Spans:
+    return Spans(**_base_columns(columns, table)[0])
+
+
+def _operators(columns: Columns) -> Operators:
+    base, order = _base_columns(columns, "operators")
+    return Operators(
+        **base,
+        sequence=columns.column("operators", "sequence", np.int64)[order],
+        shapes=columns.column("operators", "shapes", np.int32)[order],
+        dtypes=columns.column("operators", "dtypes", np.int32)[order],
+    )
+
+
+def _place(columns: Columns, table: str, base: dict[str, NDArray[Any]], order: Any) -> dict[str, NDArray[Any]]:
+    """Device and stream: from the arguments, else from the lane, whose process is the device's index."""
+    device = columns.column(table, "device", np.int32)[order]
+    stream = columns.column(table, "stream", np.int32)[order]
+    lane = base["lane"]
+    if len(lane) and (device < 0).any():
+        of_lane = np.array([_small_int(pid) for pid, _ in columns.lanes], np.int32)
+        device = np.where(device < 0, of_lane[lane], device)
+    if len(lane) and (stream < 0).any():
+        of_lane = np.array([_small_int(tid.removeprefix("stream ")) for _, tid in columns.lanes], np.int32)
+        stream = np.where(stream < 0, of_lane[lane], stream)
+    return {"device": device, "stream": stream}
+
+
+def _small_int(text: str) -> int:
+    value = _integer(text, -1)
+    return value if 0 <= value < 2**31 else -1
+
+
+def _kernels(columns: Columns) -> Kernels:
+    base, order = _base_columns(columns, "kernels")
+    return Kernels(
+        **base,
+        **_place(columns, "kernels", base, order),
+        grid=columns.column("kernels", "grid", np.int64, 0)[order],
+        block=columns.column("kernels", "block", np.int64, 0)[order],
+        occupancy=columns.column("kernels", "occupancy", np.float64, np.nan)[order],
+    )
+
+
+def _copies(columns: Columns) -> Copies:
+    base, order = _base_columns(columns, "copies")
+    used = {int(code): columns.names[code] for code in np.unique(base["name"])}
+    kinds = {code: columns.name_codes[copy_kind(name)] for code, name in used.items()}
+    pageable = {code for code, name in used.items() if is_pageable(name)}
+    names = base["name"].tolist()
+    return Copies(
+        **base,
+        **_place(columns, "copies", base, order),
+        bytes=columns.column("copies", "bytes", np.int64, 0)[order],
+        kind=np.array([kinds[code] for code in names], np.int32),
+        pageable=np.array([code in pageable for code in names], np.bool_),
+    )
+
+
+def _memory(columns: Columns) -> MemoryEvents:
+    order = np.argsort(columns.column("memory", "at", np.int64), kind="stable")
+    return MemoryEvents(
+        at=columns.column("memory", "at", np.int64)[order],
+        bytes=columns.column("memory", "bytes", np.int64, 0)[order],
+        allocated=columns.column("memory", "allocated", np.int64)[order],
+        reserved=columns.column("memory", "reserved", np.int64)[order],
+        device_type=columns.column("memory", "device_type", np.int32)[order],
+        device=columns.column("memory", "device", np.int32)[order],
+    )
+
+
+def _once(steps: Spans) -> Spans:
+    """Steps without repeats: of those with one name that overlap, the first (and longest) stays."""
+    kept: list[int] = []
+    until: dict[int, int] = {}
+    for row, (name, start, end) in enumerate(
+        zip(steps.name.tolist(), steps.start.tolist(), steps.end.tolist(), strict=True)
+    ):
+        if name in until and start < until[name]:
+            continue
+        until[name] = end
+        kept.append(row)
+    rows = np.array(kept, np.intp)
+    return Spans(*(getattr(steps, column)[rows] for column in Spans.__dataclass_fields__))
+
+
+def _lanes(columns: Columns) -> tuple[Lane, ...]:
+    def label(kind: str, pid: str, tid: str) -> str:
+        return columns.labels.get((kind, pid, tid.removeprefix("stream ")), "")
+
+    processes = {pid: text for (kind, pid, _), text in columns.labels.items() if kind == "process_name"}
+    return tuple(
+        Lane(pid=pid, tid=tid, process=processes.get(pid, ""), thread=label("thread_name", pid, tid))
+        for pid, tid in columns.lanes
+    )
+
+
+def _top(around: list[Around], field: str) -> object:
+    values = (loads(getattr(part, field)) for part in around)
+    return next((value for value in values if value is not None), None)
+
+
+def _mapping(value: object) -> dict[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _devices(around: list[Around]) -> tuple[dict[str, object], ...]:
+    value = _top(around, "device_properties")
+    return tuple(device for device in value if isinstance(device, dict)) if isinstance(value, list) else ()
+
+
+def _base(around: list[Around]) -> int:
+    value = _top(around, "base")
+    return _integer(value, 0) if isinstance(value, (int, float, str)) else 0
