@@ -1,0 +1,13 @@
+"""Source edits with LibCST at recorded call sites.
+
+``Sources`` gives the texts, ``Drafts`` collects changes of one or several files, ``Drafts.edit`` makes them an
+``Edit``: a diff that is taken or left as a whole.
+"""
+
+from __future__ import annotations
+
+from advisor.edit.draft import Draft, Drafts
+from advisor.edit.patch import Edit, common_root
+from advisor.edit.sources import Source, Sources
+
+__all__ = ["Draft", "Drafts", "Edit", "Source", "Sources", "common_root"]

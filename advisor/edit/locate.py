@@ -1,0 +1,81 @@
+"""Finds the call that was recorded at a site: a file, a line and, from Python 3.11 on, columns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import libcst as cst
+
+from advisor.edit.draft import Draft
+from advisor.edit.names import imported_as
+from advisor.harness.layout import Site
+
+
+def call_at(draft: Draft, site: Site, names: Collection[str] = ()) -> cst.Call | None:
+    """The call that was recorded at `site`; None when it cannot be told which one it is.
+
+    With columns the call's own extent decides. Without (Python 3.10) it is the only call whose last name is in
+    `names` that starts on the line, else has its name there, else spans it (a frame's line inside a multi-line call).
+    """
+    calls = draft.nodes(cst.Call)
+    if site.column is not None:
+        exact = _by_extent(draft, calls, site)
+        if exact is not None:
+            return exact
+    named = [call for call in calls if not names or last_name(draft, call) in names]
+    for test in (_starts_on, _named_on, _spans):
+        found = [call for call in named if test(draft, call, site.line)]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
+
+
+def last_name(draft: Draft, call: cst.Call) -> str:
+    """The last part of a call's name, aliases resolved: ``DL(…)`` → ``DataLoader``, ``x.to(…)`` → ``to``."""
+    if isinstance(call.func, cst.Attribute):
+        return call.func.attr.value
+    if isinstance(call.func, cst.Name):
+        return imported_as(draft, call.func.value).rpartition(".")[2] or call.func.value
+    return ""
+
+
+def _by_extent(draft: Draft, calls: Sequence[cst.Call], site: Site) -> cst.Call | None:
+    if site.end_line is not None and site.end_column is not None:
+        end = (site.end_line, _characters(draft, site.end_line, site.end_column))
+        # No two calls end at the same place, while x.a().b() holds two that start alike; and a method's name
+        # on another line than its object moves the recorded start, not the end (CPython 3.12 and newer).
+        return next((call for call in calls if _end(draft, call) == end), None)
+    start = (site.line, _characters(draft, site.line, site.column or 0))
+    found = [call for call in calls if _start(draft, call) == start]
+    return found[0] if len(found) == 1 else None
+
+
+def _characters(draft: Draft, line: int, column: int) -> int:
+    """A column in UTF-8 bytes as one in characters."""
+    lines = draft.lines
+    if not 1 <= line <= len(lines):
+        return column
+    return len(lines[line - 1].encode()[:column].decode(errors="ignore"))
+
+
+def _start(draft: Draft, node: cst.CSTNode) -> tuple[int, int]:
+    start = draft.position(node).start
+    return start.line, start.column
+
+
+def _end(draft: Draft, node: cst.CSTNode) -> tuple[int, int]:
+    end = draft.position(node).end
+    return end.line, end.column
+
+
+def _starts_on(draft: Draft, call: cst.Call, line: int) -> bool:
+    return draft.line(call) == line
+
+
+def _named_on(draft: Draft, call: cst.Call, line: int) -> bool:
+    return draft.line(call.func.attr if isinstance(call.func, cst.Attribute) else call.func) == line
+
+
+def _spans(draft: Draft, call: cst.Call, line: int) -> bool:
+    where = draft.position(call)
+    return where.start.line <= line <= where.end.line

@@ -1,0 +1,146 @@
+"""What a name means in one file: imports and their aliases, and the edit that adds a missing one."""
+
+from __future__ import annotations
+
+import libcst as cst
+from libcst.helpers import get_full_name_for_node
+
+from advisor.edit.draft import Draft, Statement
+
+
+def _dotted(node: cst.CSTNode | None) -> str:
+    return (get_full_name_for_node(node) or "") if node is not None else ""
+
+
+def _top_level(draft: Draft) -> list[cst.BaseSmallStatement]:
+    """The simple statements that run on import: module level, and the first branch of a module-level ``try``."""
+    found: list[cst.BaseSmallStatement] = []
+    for statement in draft.module.body:
+        block = statement.body.body if isinstance(statement, cst.Try) else [statement]
+        for each in block:
+            if isinstance(each, cst.SimpleStatementLine):
+                found.extend(each.body)
+    return found
+
+
+def bindings(draft: Draft) -> dict[str, str]:
+    """Name in the file → full dotted name, for all module-level imports (``th`` → ``torch``)."""
+    found: dict[str, str] = {}
+    for statement in _top_level(draft):
+        if isinstance(statement, cst.Import):
+            for alias in statement.names:
+                name = get_full_name_for_node(alias.name) or ""
+                if alias.evaluated_alias:
+                    found[alias.evaluated_alias] = name
+                else:
+                    top = name.partition(".")[0]
+                    found[top] = top
+        elif isinstance(statement, cst.ImportFrom) and not isinstance(statement.names, cst.ImportStar):
+            module = "." * len(statement.relative) + _dotted(statement.module)
+            for alias in statement.names:
+                name = alias.evaluated_name
+                found[alias.evaluated_alias or name] = f"{module}.{name}" if module else name
+    return found
+
+
+def imported_as(draft: Draft, name: str) -> str:
+    """The full name behind an imported name; empty when `name` is no import of this file."""
+    return bindings(draft).get(name, "")
+
+
+def full_name(draft: Draft, node: cst.CSTNode) -> str:
+    """The dotted name of an expression with its first part resolved: ``DL`` → ``torch.utils.data.DataLoader``."""
+    written = get_full_name_for_node(node) or ""
+    first, dot, rest = written.partition(".")
+    return (imported_as(draft, first) or first) + dot + rest
+
+
+def name_for(draft: Draft, dotted: str) -> str | None:
+    """How the file would write `dotted` with the imports it has: ``torch.autocast`` → ``th.autocast``.
+
+    None when nothing that it imports reaches it.
+    """
+    known = bindings(draft)
+    best: tuple[int, str] | None = None
+    for local, full in known.items():
+        if dotted == full or dotted.startswith(full + "."):
+            candidate = (len(full), local + dotted[len(full) :])
+            if best is None or candidate > best:
+                best = candidate
+    return best[1] if best else None
+
+
+def ensure_name(draft: Draft, dotted: str) -> str:
+    """How to write `dotted` in this file; imports its top package when nothing reaches it yet."""
+    written = name_for(draft, dotted)
+    if written is not None:
+        return written
+    top = dotted.partition(".")[0]
+    add_import(draft, f"import {top}")
+    return dotted
+
+
+def add_import(draft: Draft, statement: str) -> None:
+    """Add an import at module level: after the first group of imports, else after docstring and ``__future__``."""
+    anchor = _import_anchor(draft)
+    if anchor is not None:
+        draft.insert_after(anchor, ("" if _is_import(anchor) else "\n") + statement)
+        return
+    body = draft.module.body
+    if body:
+        draft.insert_before(body[0], statement)
+
+
+def after_imports(draft: Draft, *lines: str) -> bool:
+    """Put statements below the last module-level import; False when the file has none and nothing was done."""
+    last: Statement | None = None
+    for statement in draft.module.body:
+        if _is_import(statement) or (isinstance(statement, cst.Try) and any(map(_is_import, statement.body.body))):
+            last = statement
+        elif isinstance(statement, (cst.ClassDef, cst.FunctionDef)):
+            break
+    if last is None:
+        return False
+    # A blank line sets the setting apart from the imports, as formatters want it.
+    draft.insert_after(last, "\n" + lines[0], *lines[1:])
+    return True
+
+
+def _is_import(statement: cst.CSTNode) -> bool:
+    return isinstance(statement, cst.SimpleStatementLine) and all(
+        isinstance(each, (cst.Import, cst.ImportFrom)) for each in statement.body
+    )
+
+
+def _import_anchor(draft: Draft) -> Statement | None:
+    """The statement that a new import goes behind: the end of the first group of imports, or the docstring."""
+    anchor: Statement | None = None
+    for index, statement in enumerate(draft.module.body):
+        if _is_import(statement) or (index == 0 and _is_docstring(statement)):
+            anchor = statement
+        else:
+            break
+    return anchor
+
+
+def _is_docstring(statement: cst.CSTNode) -> bool:
+    return (
+        isinstance(statement, cst.SimpleStatementLine)
+        and len(statement.body) == 1
+        and isinstance(statement.body[0], cst.Expr)
+        and isinstance(statement.body[0].value, (cst.SimpleString, cst.ConcatenatedString))
+    )
+
+
+def all_names(draft: Draft) -> set[str]:
+    """Every identifier in the file: what a new variable must not be called."""
+    return {name.value for name in draft.nodes(cst.Name)}
+
+
+def fresh_name(draft: Draft, wanted: str) -> str:
+    """`wanted`, or with a number behind it when the file uses it already."""
+    taken = all_names(draft)
+    name, number = wanted, 2
+    while name in taken:
+        name, number = f"{wanted}{number}", number + 1
+    return name

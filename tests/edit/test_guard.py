@@ -1,0 +1,100 @@
+"""A flat script can be given loader workers under spawn, and then really runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import libcst as cst
+import pytest
+
+from advisor.edit import Draft, Drafts, Source, Sources
+from advisor.edit.calls import add_argument
+from advisor.edit.guard import add_main_guard
+from advisor.edit.locate import last_name
+
+
+def loader_in(draft: Draft) -> cst.Call:
+    return next(call for call in draft.nodes(cst.Call) if last_name(draft, call) == "DataLoader")
+
+
+FLAT = """
+import multiprocessing
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+multiprocessing.set_start_method("spawn", force=True)
+
+
+class Squares(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        return torch.tensor([scale * i])
+
+
+scale = 2.0
+# the data
+loader = DataLoader(Squares(), batch_size=4)
+for batch in loader:
+    print(batch.sum().item())
+"""
+
+
+def test_guarded_script_runs_with_spawned_workers(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(FLAT)
+    drafts = Drafts(Sources())
+    draft = drafts[str(path)]
+    call = loader_in(draft)
+    add_argument(draft, call, "num_workers", "1")
+    assert add_main_guard(draft, call)
+    edit = drafts.edit("")
+    assert edit is not None
+    path.write_bytes(edit.contents[str(path)])
+    result = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == ["12.0", "44.0"]
+
+
+def test_guard_starts_behind_what_workers_need() -> None:
+    draft = Draft(Source("/x.py", FLAT))
+    assert add_main_guard(draft, loader_in(draft))
+    text = draft.render()
+    assert "\nscale = 2.0\n" in text
+    assert '\n# the data\nif __name__ == "__main__":\n    loader = DataLoader(' in text
+    assert "\n    for batch in loader:\n        print(batch.sum().item())\n" in text
+
+
+GUARDED = {
+    "inside a guard": 'if __name__ == "__main__":\n    DataLoader(ds)\n',
+    "inside a function of a guarded script": "def f():\n    DataLoader(ds)\nif '__main__' == __name__:\n    f()\n",
+    "inside an imported module": "import torch\nN = 3\ndef f():\n    DataLoader(ds)\n",
+}
+
+
+@pytest.mark.parametrize("code", GUARDED.values(), ids=GUARDED.keys())
+def test_guarded_code_is_left_alone(code: str) -> None:
+    draft = Draft(Source("/x.py", code))
+    assert add_main_guard(draft, loader_in(draft))
+    assert not draft.changed
+
+
+UNSAFE = {
+    "definition behind the loop": "for x in DataLoader(ds):\n    pass\nclass A:\n    pass\nprint(A)\n",
+    "worker needs what the loop makes": (
+        "class D:\n    def __getitem__(self, i):\n        return k\nfor x in DataLoader(D()):\n    pass\n"
+        "k = 3\nprint(k)\n"
+    ),
+    "outside an existing guard": 'for x in DataLoader(ds):\n    pass\nif __name__ == "__main__":\n    pass\n',
+}
+
+
+@pytest.mark.parametrize("code", UNSAFE.values(), ids=UNSAFE.keys())
+def test_unsafe_script_is_refused(code: str) -> None:
+    draft = Draft(Source("/x.py", code))
+    assert not add_main_guard(draft, loader_in(draft))
+    assert not draft.changed

@@ -1,0 +1,140 @@
+"""A value is changed where it is really written, or not at all."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import libcst as cst
+import pytest
+
+from advisor.edit import Drafts, Sources
+from advisor.edit.calls import DATALOADER_PARAMETERS
+from advisor.edit.locate import last_name
+from advisor.edit.values import EDITED, UNKNOWN, give
+
+
+def attempt(code: str, recorded: object = UNKNOWN, others: dict[str, str] | None = None, name: str = "batch_size"):
+    """What `give` answers for the file's only DataLoader, and the texts afterwards."""
+    code = textwrap.dedent(code).lstrip("\n")
+    texts = {f"/nowhere/{path}": textwrap.dedent(text).lstrip("\n") for path, text in (others or {}).items()}
+    drafts = Drafts(Sources({"/nowhere/train.py": code, **texts}))
+    draft = drafts["/nowhere/train.py"]
+    (call,) = [each for each in draft.nodes(cst.Call) if last_name(draft, each) == "DataLoader"]
+    answer = give(drafts, draft, call, name, "64", DATALOADER_PARAMETERS, recorded)
+    edit = drafts.edit("")
+    return answer, {Path(path).name: text for path, text in (edit.texts if edit else {}).items()}
+
+
+EDITS = {
+    "literal": ("DataLoader(ds, batch_size=32)", "DataLoader(ds, batch_size=64)"),
+    "positional": ("DataLoader(ds, 32, True)", "DataLoader(ds, 64, True)"),
+    "absent": ("DataLoader(ds)", "DataLoader(ds, batch_size=64)"),
+    "module constant": (
+        "BATCH = 32  # images\ndef f():\n    return DataLoader(ds, batch_size=BATCH)",
+        "BATCH = 64  # images\ndef f():\n    return DataLoader(ds, batch_size=BATCH)",
+    ),
+    "local name": (
+        "def f():\n    bs = 32\n    return DataLoader(ds, bs)",
+        "def f():\n    bs = 64\n    return DataLoader(ds, bs)",
+    ),
+    "parameter default": (
+        "def f(bs=32):\n    return DataLoader(ds, bs)\nf()",
+        "def f(bs=64):\n    return DataLoader(ds, bs)\nf()",
+    ),
+    "parameter from the one caller": (
+        "def f(ds, bs=8):\n    return DataLoader(ds, bs)\nf(1, 32)",
+        "def f(ds, bs=8):\n    return DataLoader(ds, bs)\nf(1, 64)",
+    ),
+    "self attribute from the constructor": (
+        "class T:\n    def __init__(self, bs=32):\n        self.bs = bs\n"
+        "    def go(self):\n        return DataLoader(ds, batch_size=self.bs)\nT().go()",
+        "class T:\n    def __init__(self, bs=64):\n        self.bs = bs\n"
+        "    def go(self):\n        return DataLoader(ds, batch_size=self.bs)\nT().go()",
+    ),
+    "dataclass default": (
+        "@dataclass\nclass Config:\n    bs: int = 32\ncfg = Config()\nDataLoader(ds, cfg.bs)",
+        "@dataclass\nclass Config:\n    bs: int = 64\ncfg = Config()\nDataLoader(ds, cfg.bs)",
+    ),
+    "dataclass construction": (
+        "@dataclass\nclass Config:\n    bs: int = 8\ncfg = Config(bs=32)\nDataLoader(ds, cfg.bs)",
+        "@dataclass\nclass Config:\n    bs: int = 8\ncfg = Config(bs=64)\nDataLoader(ds, cfg.bs)",
+    ),
+    "dict subscript": (
+        'cfg = {"bs": 32}\nDataLoader(ds, cfg["bs"])',
+        'cfg = {"bs": 64}\nDataLoader(ds, cfg["bs"])',
+    ),
+    "unpacked dict": (
+        'kw = {"batch_size": 32, "shuffle": True}\nDataLoader(ds, **kw)',
+        'kw = {"batch_size": 64, "shuffle": True}\nDataLoader(ds, **kw)',
+    ),
+    "unpacked dict call": (
+        "kw = dict(batch_size=32)\nDataLoader(ds, **kw)",
+        "kw = dict(batch_size=64)\nDataLoader(ds, **kw)",
+    ),
+    "unpacked dict without it": (
+        'kw = {"shuffle": True}\nDataLoader(ds, **kw)',
+        'kw = {"shuffle": True}\nDataLoader(ds, batch_size=64, **kw)',
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), EDITS.values(), ids=EDITS.keys())
+def test_value_is_edited_at_its_origin(before: str, after: str) -> None:
+    answer, texts = attempt(before + "\n", recorded=UNKNOWN)
+    assert answer == EDITED
+    assert texts == {"train.py": after + "\n"}
+
+
+def test_constant_of_a_module_beside_it() -> None:
+    answer, texts = attempt("from config import BATCH\nDataLoader(ds, BATCH)\n", 32, {"config.py": "BATCH = 32\n"})
+    assert answer == EDITED
+    assert texts == {"config.py": "BATCH = 64\n"}
+
+
+ARGPARSE = """
+import argparse
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("-b", "--batch-size", type=int, default=32)
+    args = p.parse_args({parsed})
+    run(args)
+def run(args):
+    DataLoader(ds, batch_size=args.batch_size)
+"""
+
+
+def test_command_line_option_is_named_not_edited() -> None:
+    assert attempt(ARGPARSE.format(parsed="")) == ("--batch-size", {})
+
+
+def test_option_parsed_from_a_given_list_is_edited_at_its_default() -> None:
+    answer, texts = attempt(ARGPARSE.format(parsed="[]"))
+    assert answer == EDITED
+    assert "default=64" in texts["train.py"]
+
+
+REFUSED = {
+    "computed": "DataLoader(ds, batch_size=32 // world)",
+    "two assignments": "bs = 32\nif fast:\n    bs = 64\nDataLoader(ds, bs)",
+    "loop variable": "for bs in (8, 16):\n    DataLoader(ds, bs)",
+    "unpacked tuple": "bs, n = 32, 4\nDataLoader(ds, bs)",
+    "parameter of several callers": "def f(bs):\n    return DataLoader(ds, bs)\nf(1)\nf(2)",
+    "unknown mapping": "def f(**kw):\n    return DataLoader(ds, **kw)",
+    "key put into the mapping later": 'kw = {}\nkw["batch_size"] = 3\nDataLoader(ds, **kw)',
+    "key in a mapping merged later": 'kw = {}\nkw.update({"batch_size": 3})\nDataLoader(ds, **kw)',
+    "starred": "DataLoader(*things)",
+    "attribute assigned elsewhere": "cfg.bs = 3\n@dataclass\nclass C:\n    bs: int = 32\nDataLoader(ds, cfg.bs)",
+    "global": "bs = 32\ndef f():\n    global bs\n    bs = 3\nDataLoader(ds, bs)",
+    "option set again": ARGPARSE.format(parsed="") + "    args.batch_size = 3\n",
+    "positional option": ARGPARSE.format(parsed="").replace('"-b", "--batch-size"', '"batch_size"'),
+}
+
+
+@pytest.mark.parametrize("code", REFUSED.values(), ids=REFUSED.keys())
+def test_uncertain_origin_is_refused(code: str) -> None:
+    assert attempt(code + "\n") == (None, {})
+
+
+def test_literal_that_the_run_did_not_see_is_left_alone() -> None:
+    assert attempt("DataLoader(ds, batch_size=32)\n", recorded=16) == (None, {})
