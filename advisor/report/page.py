@@ -69,30 +69,16 @@ def render(document: Findings, shown: Details | None = None) -> str:
         picture_json=_script_safe(msgspec.json.encode(picture)) if picture else "",
         picture_time=wording.milliseconds(picture.duration_ns / 1e6) if picture else "",
         picture_events=wording.number(picture.events) if picture else "",
-        picture_merged=wording.milliseconds(picture.merged_below_ns / 1e6) if picture and picture.merged_below_ns else "",
+        picture_merged=wording.milliseconds(picture.merged_below_ns / 1e6)
+        if picture and picture.merged_below_ns
+        else "",
         picture_families=_families(shown),
         tables=shown.tables,
         ranks=_ranks(document),
         figures=[(wording.label(key), wording.value(key, amount)) for key, amount in document.figures.items()],
-        environment=list(flattened(document.environment)),
+        environment=wording.flattened(document.environment),
         safety=list(wording.SAFETY.items()),
     )
-
-
-def flattened(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The environment as rows of text; what is empty or unknown is left out."""
-    rows = []
-    for key, entry in environment.items():
-        if entry is None or entry == "" or entry == [] or entry == {}:
-            continue
-        if isinstance(entry, Mapping):
-            text = ", ".join(f"{name} {amount}" for name, amount in entry.items())
-        elif isinstance(entry, (list, tuple)):
-            text = ", ".join(str(item) for item in entry)
-        else:
-            text = wording.value(key, entry)
-        rows.append((wording.label(key), text))
-    return rows
 
 
 def _tiles(document: Findings) -> list[_Tile]:
@@ -131,8 +117,6 @@ def _parts(document: Findings) -> list[dict[str, Any]]:
 
 
 def _finding(finding: FindingDocument) -> dict[str, Any]:
-    joint = "=" if finding.fix.kind == "environment" else " "
-    settings = [*finding.fix.arguments.items(), *finding.fix.environment.items()]
     return {
         "rank": finding.rank,
         "rule": finding.rule,
@@ -148,7 +132,7 @@ def _finding(finding: FindingDocument) -> dict[str, Any]:
         "evidence": [(wording.label(key), wording.value(key, amount)) for key, amount in finding.evidence.items()],
         "text": finding.fix.text,
         "why_advice": finding.fix.why_advice,
-        "settings": [f"{name}{joint}{setting}" for name, setting in settings],
+        "settings": wording.settings(finding.fix),
         "diff": finding.fix.diff,
         "lines": diffs.lines(finding.fix.diff) if finding.fix.diff else [],
         "status": finding.status,
@@ -207,7 +191,9 @@ def _script_safe(data: bytes) -> Markup:
 
 @cache
 def _template() -> jinja2.Template:
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
     return environment.from_string(_asset("report.html.j2"))
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from advisor.harness import layout
+from advisor.report import wording
 from advisor.trace.tables import Spans, Trace
 
 # 4,000 boxes are about 100 KB of JSON and are drawn in a few milliseconds, so that zooming stays smooth.
@@ -27,7 +29,9 @@ LONGEST_NAME = 240  # characters; C++ template names run to thousands
 Ints = NDArray[np.int64]
 
 _LOADER = re.compile(r"^(advisor\.fetch|enumerate\(DataLoader\))")
-_BACKWARD = re.compile(r"^(autograd::engine::evaluate_function|" + re.escape(layout.BACKWARD_RANGE) + r"|.*Backward\d*$)")
+_BACKWARD = re.compile(
+    r"^(autograd::engine::evaluate_function|" + re.escape(layout.BACKWARD_RANGE) + r"|.*Backward\d*$)"
+)
 _OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)")
 _COLLECTIVE = re.compile(r"nccl|rccl|c10d::|all_?reduce|all_?gather|reduce_?scatter", re.IGNORECASE)
 _SYNC = re.compile(r"Synchronize|^Memcpy$|(cuda|hip)Memcpy$")
@@ -139,6 +143,7 @@ class _Painter:
         self.left_out: list[str] = []
         self._extra: list[str] = []  # names that are not the trace's: codes from len(trace.names) on
         self._family_of: dict[int, int | None] = {}
+        self._steppers = set(trace.steps.lane.tolist())
 
     def text(self, code: int) -> str:
         known = len(self.trace.names)
@@ -164,15 +169,13 @@ class _Painter:
         threads = sorted(set(lane.tolist()), key=lambda code: self._importance(code, lane, start, end))
         if len(threads) > MOST_THREADS:
             self.left_out.append(f"{len(threads) - MOST_THREADS} more CPU threads")
-        boxes = [
-            self._nested(self._thread_name(code, first=index == 0), start[lane == code], end[lane == code], label[lane == code])
-            for index, code in enumerate(threads[:MOST_THREADS])
-        ]
-        return boxes
+        lanes = []
+        for code in threads[:MOST_THREADS]:
+            mine = lane == code
+            lanes.append(self._nested(self._thread_name(code, label[mine]), start[mine], end[mine], label[mine]))
+        return lanes
 
     def idle(self, gaps: tuple[tuple[int, int, str], ...]) -> list[_Boxes]:
-        from advisor.report import wording
-
         inside = [gap for gap in gaps if gap[1] > self.begin and gap[0] < self.end]
         if not inside:
             return []
@@ -236,17 +239,17 @@ class _Painter:
         start, end, label = start[order], end[order], label[order]
         row = np.zeros(len(start), dtype=np.int64)
         family = np.zeros(len(start), dtype=np.int64)
-        plain = self._family("other" if len(self.trace.kernels) == 0 else "host")
-        open_until: list[tuple[int, int]] = []  # (end, family) of what encloses the current event
+        plain = self._family("host")
+        open_until: list[tuple[int, int, int]] = []  # (end, family, row below) of what encloses the current event
         loads = np.array([bool(_LOADER.match(self.trace.name(int(code)))) for code in label], dtype=bool)
         for index, (begins, ends, code) in enumerate(zip(start.tolist(), end.tolist(), label.tolist(), strict=True)):
             while open_until and open_until[-1][0] <= begins:
                 open_until.pop()
+            _, inherited, depth = open_until[-1] if open_until else (0, plain, 0)
             own = self._host_family(code)
-            chosen = own if own is not None else (open_until[-1][1] if open_until else plain)
-            # A loader's range has a lane of its own; what runs inside it stays at its depth here.
-            row[index], family[index] = len(open_until), chosen
-            open_until.append((ends, chosen))
+            row[index], family[index] = depth, inherited if own is None else own
+            # A loader's range is drawn in a lane of its own: here it takes no row.
+            open_until.append((ends, int(family[index]), depth if loads[index] else depth + 1))
         keep = (row <= DEEPEST_ROW) & ~loads
         hidden = int((row > DEEPEST_ROW).sum())
         if hidden:
@@ -255,13 +258,15 @@ class _Painter:
         return _Boxes(name, start[keep], end[keep], label[keep], family[keep], row[keep])
 
     def _importance(self, code: int, lane: NDArray[np.int32], start: Ints, end: Ints) -> tuple[bool, int]:
-        steps = set(self.trace.steps.lane.tolist())
-        return code not in steps, -int((end - start)[lane == code].sum())
+        return code not in self._steppers, -int((end - start)[lane == code].sum())
 
-    def _thread_name(self, code: int, *, first: bool) -> str:
-        lane = self.trace.lanes[code]
-        plain = re.sub(r"^thread\s+\d+\s*", "", lane.thread).strip(" ()")
-        return plain or ("main thread" if first else f"thread {lane.tid}")
+    def _thread_name(self, code: int, label: Ints) -> str:
+        """What the thread is for: files name every thread after the process."""
+        if code in self._steppers:
+            return "main thread"
+        if any(_BACKWARD.match(self.trace.name(name)) for name in set(label.tolist())):
+            return "autograd thread"
+        return f"thread {self.trace.lanes[code].tid}"
 
     def _host_family(self, code: int) -> int | None:
         if code not in self._family_of:
@@ -323,7 +328,7 @@ def _merged(lane: _Boxes, cell: int, begin: int, codes: dict[int, int]) -> Lane:
     start, end, row = lane.start[order], lane.end[order], lane.row[order]
     bounds = np.append(first, len(order))
     longest = np.array(
-        [low + int(np.argmax(end[low:high] - start[low:high])) for low, high in zip(bounds[:-1], bounds[1:], strict=True)],
+        [low + int(np.argmax(end[low:high] - start[low:high])) for low, high in pairwise(bounds.tolist())],
         dtype=np.int64,
     )
     begins = np.minimum.reduceat(start, first)

@@ -141,10 +141,8 @@ def _show_finding(finding: FindingDocument, console: Console) -> None:
     if finding.fix.why_advice:
         body += [Text.assemble(("No edit was made: ", "dim"), _plain(finding.fix.why_advice, console))]
     _print_trimmed(Padding(Group(*body), (0, 0, 0, 3)), console)
-    commands = [*finding.fix.arguments.items(), *finding.fix.environment.items()]
-    for name, setting in commands:
-        joint = "=" if finding.fix.kind == "environment" else " "
-        _line(Text(f"      {name}{joint}{setting}", style="bold"), console)
+    for setting in wording.settings(finding.fix):
+        _line(Text(f"      {setting}", style="bold"), console)
     if finding.fix.diff:
         console.print()
         _show_diff(finding.fix.diff, console)

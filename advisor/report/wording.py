@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from advisor.evidence import facts
-from advisor.findings import FindingDocument, Findings, Range, Scalar
+from advisor.findings import FindingDocument, Findings, FixDocument, Range, Scalar
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _SI_PREFIXES = ("", "K", "M", "G", "T", "P")
@@ -245,3 +247,26 @@ def headline(document: Findings) -> list[str]:
     if document.samples_per_s is not None:
         words.append(f"{number(document.samples_per_s)} samples/s")
     return [word for word in words if word]
+
+
+def settings(fix: FixDocument) -> list[str]:
+    """The fix as it is typed: ``--batch-size 256``, ``OMP_NUM_THREADS=4``."""
+    return [f"{name} {setting}".rstrip() for name, setting in fix.arguments.items()] + [
+        f"{name}={setting}" for name, setting in fix.environment.items()
+    ]
+
+
+def flattened(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The environment as rows of text; what is empty or unknown is left out."""
+    rows = []
+    for key, entry in environment.items():
+        if entry is None or entry == "" or entry == [] or entry == {}:
+            continue
+        if isinstance(entry, Mapping):
+            text = ", ".join(f"{name} {amount}" for name, amount in entry.items())
+        elif isinstance(entry, (list, tuple)):
+            text = ", ".join(str(item) for item in entry)
+        else:
+            text = value(key, entry)
+        rows.append((label(key), text))
+    return rows

@@ -110,7 +110,8 @@ function drawPicture(picture, root) {
       pen.fillStyle = line;
       pen.fillRect(position, AXIS - 6, 1, height - AXIS);
       pen.fillStyle = dim;
-      pen.fillText(duration(at, step), position + 4, AXIS / 2);
+      const text = at === 0 ? "0" : duration(at, step);
+      if (position + 6 + pen.measureText(text).width < width) pen.fillText(text, position + 4, AXIS / 2);
     }
   }
   function drawLane(lane, ink) {
@@ -150,6 +151,7 @@ function drawPicture(picture, root) {
   }
   function short(name) {
     // The end of a C++ name without its arguments says more than its return type does.
+    if (name.startsWith("enumerate(DataLoader)")) return name.replace(/^.*#_?/, "");
     const bare = name.replace(/^void /, "").replace(/\(.*$/, "");
     const outer = bare.replace(/<.*$/, "");
     return outer.length > 3 ? outer.split("::").slice(outer.startsWith("aten::") ? 0 : -1).join("::") || name : name;
@@ -167,8 +169,9 @@ function drawPicture(picture, root) {
     const power = 10 ** Math.floor(Math.log10(Math.max(least, 1)));
     return [1, 2, 5, 10].map((n) => n * power).find((n) => n >= least);
   }
+  // In the unit that fits `ns`; with `precision` (ns), to as many digits as tell two marks apart.
   function duration(ns, precision) {
-    const [unit, size] = [["s", 1e9], ["ms", 1e6], ["µs", 1e3], ["ns", 1]].find(([, n]) => (precision || ns) >= n) || ["ns", 1];
+    const [unit, size] = [["s", 1e9], ["ms", 1e6], ["µs", 1e3], ["ns", 1]].find(([, n]) => (precision ? to : ns) >= n) || ["ns", 1];
     const digits = precision ? Math.max(0, -Math.floor(Math.log10(precision / size))) : ns / size >= 100 ? 0 : ns / size >= 10 ? 1 : 2;
     return (ns / size).toFixed(digits) + " " + unit;
   }

@@ -1,0 +1,110 @@
+"""The report as Markdown: for a pull request, an issue, or a terminal's pager."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from advisor.findings import FindingDocument, Findings
+from advisor.report import wording
+
+
+def render(document: Findings) -> str:
+    """The whole report; GitHub's dialect (tables, fenced diffs). Texts are escaped: they are shown, not interpreted."""
+    blocks = [f"# {_text(document.verdict)}", _text(" · ".join(wording.headline(document)))]
+    blocks += _breakdown(document)
+    if document.findings:
+        blocks += ["## What to change, most promising first", _ranking(document.findings)]
+        for finding in document.findings:
+            blocks += _finding(finding)
+    if document.notes:
+        blocks += ["## Less certain, and why", "\n".join(f"- {_text(note)}" for note in document.notes)]
+    if document.figures:
+        rows = [(wording.label(key), wording.value(key, amount)) for key, amount in document.figures.items()]
+        blocks += ["## Figures", _table(("figure", "value"), rows)]
+    if document.environment:
+        blocks += ["## Environment", _table(("what", "value"), wording.flattened(document.environment))]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _breakdown(document: Findings) -> list[str]:
+    classes = wording.ordered(document.breakdown)
+    if not classes:
+        return []
+    rows = []
+    for key, share in classes:
+        part = wording.part(key)
+        time = wording.milliseconds(document.step_ms * share) if document.step_ms else ""
+        rows.append((part.label, wording.percent(share), time, part.meaning))
+    return ["## Where a step's time goes", _table(("", "share", "time", "meaning"), rows, right=(1, 2))]
+
+
+def _ranking(findings: list[FindingDocument]) -> str:
+    rows = [
+        (
+            str(finding.rank),
+            finding.title,
+            wording.place(finding),
+            wording.speedup(finding.predicted.speedup),
+            finding.safety,
+            finding.fix.kind,
+            finding.status + (f" {finding.measured.speedup:.2f}×" if finding.measured else ""),
+        )
+        for finding in findings
+    ]
+    return _table(("#", "change", "place", "predicted", "safety", "fix", "result"), rows, right=(0, 3))
+
+
+def _finding(finding: FindingDocument) -> Iterable[str]:
+    yield f"### {finding.rank}. {_text(finding.title)}"
+    place = f" at {_code(wording.place(finding))}" if finding.file else ""
+    yield f"{_code(finding.rule)}{place} – **{finding.safety}**: {wording.SAFETY.get(finding.safety, '')}"
+    yield _text(finding.summary)
+    yield f"Predicted: {_text(wording.prediction(finding))}"
+    measured = wording.measurement(finding)
+    if measured:
+        yield f"Measured, and **{finding.status}**: {_text(measured)}"
+    elif finding.status != "proposed":
+        yield wording.STATUSES[finding.status]
+    yield "\n".join(
+        f"- {_text(wording.label(key))}: {_text(wording.value(key, amount))}"
+        for key, amount in finding.evidence.items()
+    )
+    yield _text(finding.fix.text)
+    if finding.fix.why_advice:
+        yield f"No edit was made: {_text(finding.fix.why_advice)}"
+    settings = wording.settings(finding.fix)
+    if settings:
+        yield _fenced("\n".join(settings), "")
+    if finding.fix.diff:
+        yield _fenced(finding.fix.diff.rstrip("\n"), "diff")
+
+
+def _table(header: Iterable[str], rows: Iterable[Iterable[str]], right: tuple[int, ...] = ()) -> str:
+    names = list(header)
+    rule = ["---:" if index in right else "---" for index in range(len(names))]
+    lines = [names, rule, *([_text(cell) for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _text(text: str) -> str:
+    """`text` so that Markdown shows it as it is, on one line."""
+    flat = " ".join(text.split())
+    flat = flat.replace("&", "&amp;").replace("<", "&lt;")
+    return re.sub(r"([\\`*_\[\]|#~])", r"\\\1", flat)
+
+
+def _code(text: str) -> str:
+    flat = " ".join(text.split())
+    ticks = "`" * (_longest_run(flat) + 1)
+    padding = " " if "`" in flat else ""
+    return f"{ticks}{padding}{flat}{padding}{ticks}"
+
+
+def _fenced(text: str, language: str) -> str:
+    fence = "`" * max(3, _longest_run(text) + 1)
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def _longest_run(text: str) -> int:
+    return max((len(run) for run in re.findall("`+", text)), default=0)
