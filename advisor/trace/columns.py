@@ -7,7 +7,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -155,25 +155,26 @@ class Columns:
         groups: defaultdict[str | None, list[AnyEvent]] = defaultdict(list)
         for event in events:
             groups[event.cat].append(event)
-        exact = isinstance(events[0], ExactEvent)
-        if not exact:
-            _check_resolution(events)
         by_table: dict[Table, list[AnyEvent]] = {}
+        others: list[tuple[str | None, list[AnyEvent], list[str]]] = []
         for category, group in groups.items():
             phases = [event.ph for event in group]
             complete = phases.count("X")
             table = table_of(category)
             if complete < len(group):
-                self._other_phases(category, group)
+                others.append((category, group, phases))
                 if complete:
                     group = [event for event in group if event.ph == "X"]
             if table is not None and complete:
                 by_table[table] = by_table.get(table, []) + group if table in by_table else group
+        times = {table: _times(group) for table, group in by_table.items()}
+        for category, group, phases in others:
+            self._other_phases(category, group, phases)
         for table, group in by_table.items():
-            self._add_table(table, group, exact)
+            self._add_table(table, group, *times[table])
 
-    def _other_phases(self, category: str | None, group: list[AnyEvent]) -> None:
-        flows = sum(event.ph in ("s", "t", "f") for event in group)
+    def _other_phases(self, category: str | None, group: list[AnyEvent], phases: list[str]) -> None:
+        flows = phases.count("s") + phases.count("t") + phases.count("f")
         if flows:
             self.flows[category or ""] += flows
         if flows == len(group):
@@ -188,15 +189,7 @@ class Columns:
                     pid, tid = str(event.pid), str(event.tid).removeprefix("stream ")
                     self.labels.setdefault((str(event.name), pid, tid), str(value).strip())
 
-    def _times(self, group: list[AnyEvent], exact: bool) -> tuple[Ints, NDArray[np.bool_]]:
-        if exact:
-            return _exact_times([cast(ExactEvent, event).ts for event in group])
-        ts = floats([cast("Scalar", event.ts) for event in group])
-        usable = np.abs(ts) < ABSURD_FROM  # NaN compares false
-        return nanoseconds(np.where(usable, ts, 0.0)), usable
-
-    def _add_table(self, table: Table, group: list[AnyEvent], exact: bool) -> None:
-        start, usable = self._times(group, exact)
+    def _add_table(self, table: Table, group: list[AnyEvent], start: Ints, usable: NDArray[np.bool_]) -> None:
         dur = floats([event.dur for event in group])
         missing = np.isnan(dur)
         if missing.any():
@@ -255,7 +248,7 @@ class Columns:
         columns["occupancy"] = floats([a.occupancy for a in args])
 
     def _add_memory(self, group: list[AnyEvent]) -> None:
-        at, usable = self._times(group, isinstance(group[0], ExactEvent))
+        at, usable = _times(group)
         self.dropped += int((~usable).sum())
         args = [event.args or NO_ARGS for event in group]
         parts = self.parts["memory"]
@@ -290,8 +283,16 @@ def _product(raw: bytes) -> int:
     return product if sizes and all(size > 0 for size in sizes) and product < _INT64 else 0
 
 
-def _check_resolution(events: Sequence[AnyEvent]) -> None:
-    times = floats([cast("Scalar", event.ts) for event in events])
-    late = times[(np.abs(times) >= INEXACT_FROM) & (np.abs(times) < ABSURD_FROM)]
-    if (late != np.floor(late)).any():
+def _times(group: Sequence[AnyEvent]) -> tuple[Ints, NDArray[np.bool_]]:
+    """Timestamps as (int64 ns, which of them are usable). Raises InexactError where float64 loses digits."""
+    stamps: list[Any] = [event.ts for event in group]
+    if isinstance(group[0], ExactEvent):
+        return _exact_times(stamps)
+    ts = floats(stamps)
+    size = np.abs(ts)
+    usable = size < ABSURD_FROM  # NaN compares false
+    if not usable.all():
+        ts, size = np.where(usable, ts, 0.0), np.where(usable, size, 0.0)
+    if size.max() >= INEXACT_FROM and (ts != np.floor(ts)).any():
         raise InexactError
+    return nanoseconds(ts), usable
