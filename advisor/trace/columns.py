@@ -237,6 +237,9 @@ class Columns:
         columns["dtypes"] = np.fromiter(
             [-1 if (raw := a.types) is ABSENT else texts[bytes(raw)] for a in args], np.int32, count
         )
+        columns["values"] = np.fromiter(
+            [-1 if (raw := a.concrete) is ABSENT else texts[bytes(raw)] for a in args], np.int32, count
+        )
 
     def _device_columns(self, table: Table, args: list[Args], columns: dict[str, NDArray[Any]]) -> None:
         sizes, count = self._sizes, len(args)

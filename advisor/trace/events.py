@@ -28,6 +28,7 @@ class Args(
         "sequence": "Sequence number",
         "dims": "Input Dims",
         "types": "Input type",
+        "concrete": "Concrete Inputs",
         "memory_bytes": "Bytes",
         "allocated": "Total Allocated",
         "reserved": "Total Reserved",
@@ -49,6 +50,7 @@ class Args(
     sequence: Scalar = -1
     dims: Raw = ABSENT
     types: Raw = ABSENT
+    concrete: Raw = ABSENT
     memory_bytes: Scalar = 0
     allocated: Scalar = -1
     reserved: Scalar = -1

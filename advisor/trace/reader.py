@@ -128,6 +128,7 @@ def _operators(columns: Columns) -> Operators:
         sequence=columns.column("operators", "sequence", np.int64)[order],
         shapes=columns.column("operators", "shapes", np.int32)[order],
         dtypes=columns.column("operators", "dtypes", np.int32)[order],
+        values=columns.column("operators", "values", np.int32)[order],
     )
 
 

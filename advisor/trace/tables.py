@@ -38,6 +38,7 @@ class Operators(Spans):
     sequence: Ints  # autograd sequence number; -1
     shapes: Codes  # "Input Dims" as written, a code into names; -1 (detail window only)
     dtypes: Codes  # "Input type" as written; -1
+    values: Codes | None = None  # "Concrete Inputs" as written (strides, paddings …); -1
 
 
 @dataclass(frozen=True)
