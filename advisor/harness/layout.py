@@ -52,12 +52,13 @@ class Options:
     min_seconds: float = 5.0  # … and so many seconds …
     max_seconds: float = 60.0  # … and at most so many seconds
     settle_max_steps: int = 200
-    settle_max_seconds: float = 60.0
+    settle_max_seconds: float = 30.0
     wait: int = 1
     warmup: int = 2
     active: int = 3
     seed: int | None = None  # seeds random, numpy and torch before the script when not None
     losses: int = 50  # how many of the first losses to keep
+    total_steps: int = 0  # how many steps the script has in all, known from an earlier run; 0 = plenty
     overlay: dict[str, str] = field(default_factory=dict)  # absolute path → file holding the patched text
     keep_dirs: list[str] = field(default_factory=list)  # folders whose new files stay where they are
     restore: bool = True  # journal what the script writes
@@ -155,6 +156,7 @@ class Window:
     steps: int = 0
     elapsed: float = 0.0
     complete: bool = False
+    repeats: int = 0  # how often it was begun anew because an evaluation or a checkpoint fell into it
 
 
 @dataclass
@@ -207,7 +209,6 @@ class Device:
     driver: str = ""
     hip: str = ""
     bf16: bool = False  # native bfloat16 arithmetic on this device
-    available: bool = True
 
 
 @dataclass
@@ -217,6 +218,7 @@ class Environment:
     platform: str = ""
     torch: str = ""
     torch_cuda: str = ""  # CUDA version torch was built for; "" for a CPU build
+    cuda_available: bool = False  # torch.cuda.is_available()
     packages: dict[str, str] = field(default_factory=dict)  # torchvision, transformers, lightning, accelerate …
     cpu: str = ""
     cpu_flags: list[str] = field(default_factory=list)  # of: avx2 avx512f avx512_bf16 amx_bf16 amx_tile
@@ -296,6 +298,7 @@ class RunRecord:
     wall_s: float | None = None
     complete: bool = False  # all three windows were filled
     ended: str = ""  # stopped (by us) | finished (by itself) | failed | killed
+    steps: int = 0  # steps seen in all
     step_kind: str = ""  # optimizer | loader | forward | explicit
     seen: dict[str, int] = field(default_factory=dict)  # optimizer_steps, batches, forwards
     environment: Environment = field(default_factory=Environment)

@@ -1,0 +1,306 @@
+"""Data loaders: their settings, how long the step waits for them, how long a batch takes to make.
+
+Two clocks: the wait is taken around ``__next__`` in the script's own process; the time to make a batch around
+the dataset fetcher, which with workers runs in the worker. Workers append theirs to a file in the run folder,
+because a queue or shared memory of ours would have to travel through the loader's own start-up.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+import struct
+import time
+import weakref
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from .layout import Loader, Site, TensorInfo
+from .patches import Patch
+from .places import owner, user_site
+
+FETCH_FILE = "fetches.bin"
+_RECORD = struct.Struct("<qddd")  # pid, when it ended (CLOCK_MONOTONIC), seconds, CPU seconds
+
+
+def tensor_info(tensor: Any) -> TensorInfo:
+    """Shape, type and place of one tensor."""
+    return TensorInfo(
+        shape=[int(size) for size in tensor.shape],
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        device=str(tensor.device.type),
+        pinned=bool(tensor.device.type == "cpu" and tensor.is_pinned()),
+        bytes=int(tensor.numel() * tensor.element_size()),
+    )
+
+
+def tensors_in(value: Any, torch: Any, limit: int = 16) -> Iterator[Any]:
+    """The tensors of a batch, in order, through mappings, sequences and plain objects; at most `limit`."""
+    stack, found, visited = [value], 0, 0
+    while stack and found < limit and visited < 1000:
+        item = stack.pop()
+        visited += 1
+        if isinstance(item, torch.Tensor):
+            found += 1
+            yield item
+        elif isinstance(item, dict) or hasattr(item, "keys") and hasattr(item, "__getitem__"):
+            stack.extend(reversed([item[key] for key in itertools.islice(item.keys(), 64)]))
+        elif isinstance(item, (list, tuple)):
+            stack.extend(reversed(item[:64]))
+        elif hasattr(item, "__dict__") and type(item).__module__ != "builtins":
+            stack.extend(reversed(list(vars(item).values())[:64]))
+
+
+def append_fetch(path: str, seconds: float, cpu_seconds: float) -> None:
+    """One line of a worker's: a single appending write is whole even when several workers write at once."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.write(descriptor, _RECORD.pack(os.getpid(), time.monotonic(), seconds, cpu_seconds))
+    finally:
+        os.close(descriptor)
+
+
+def fetch_patches(run_dir: str, main_pid: int, fetched: Any) -> list[Patch]:
+    """Time the making of each batch, in this process (``fetched(seconds, cpu)``) or, in a worker, into the file."""
+    from torch.utils.data._utils import fetch as module
+
+    path = os.path.join(run_dir, FETCH_FILE)
+
+    def make(original: Any) -> Any:
+        def fetch(self: Any, possibly_batched_index: Any) -> Any:
+            began, began_cpu = time.perf_counter(), time.process_time()
+            try:
+                return original(self, possibly_batched_index)
+            finally:
+                seconds, cpu = time.perf_counter() - began, time.process_time() - began_cpu
+                if os.getpid() == main_pid:
+                    fetched(seconds, cpu)
+                else:
+                    append_fetch(path, seconds, cpu)
+
+        return fetch
+
+    return [Patch(module._MapDatasetFetcher, "fetch", make), Patch(module._IterableDatasetFetcher, "fetch", make)]
+
+
+class Loaders:
+    """All loaders of the run. ``listener`` hears of batches and epochs: see :class:`windows.Windows`."""
+
+    def __init__(self, torch: ModuleType, run_dir: str, listener: Any) -> None:
+        self._torch: Any = torch
+        self._run_dir = run_dir
+        self._listener = listener
+        self.records: list[Loader] = []
+        self._objects: list[Any] = []
+        self._made_at: weakref.WeakKeyDictionary[Any, tuple[Site | None, str]] = weakref.WeakKeyDictionary()
+        self._timing_began = 0.0
+        self._pids: dict[int, int] = {}  # worker's pid → loader
+        self._worker_pids: set[int] = set()
+        self._fetches: dict[int, list[tuple[float, float]]] = {}  # in this process, by loader
+        self._starts: dict[int, list[float]] = {}
+        self._current = -1
+        self.observe = True  # look into batches; off in the timing window
+        self.wait = 0.0  # seconds blocked since it was last set to 0
+        self.delivered: dict[int, int] = {}  # loader → batches since it was last cleared
+        self.samples = 0
+        self.timing = False
+        self._batch_samples: dict[int, int] = {}
+        data: Any = torch.utils.data.dataloader  # type: ignore[attr-defined]
+        self.patches = [
+            Patch(data.DataLoader, "__init__", self._made),
+            Patch(data.DataLoader, "__iter__", self._iterated),
+            Patch(data._BaseDataLoaderIter, "__next__", self._next),
+            *fetch_patches(run_dir, os.getpid(), self._fetched),
+        ]
+
+    def install(self) -> None:
+        for patch in self.patches:
+            patch.on()
+
+    def start_timing(self) -> None:
+        """Forget what was measured so far: the figures of the record come from the timing window."""
+        self._fetches.clear()
+        self.timing, self.observe = True, False
+        self._timing_began = time.monotonic()
+
+    def stop_timing(self) -> None:
+        self.timing, self.observe = False, True
+        self._read_fetches()
+
+    def worker_pids(self) -> set[int]:
+        return self._worker_pids
+
+    def index(self, loader: Any) -> int:
+        for index, known in enumerate(self._objects):
+            if known is loader:
+                return index
+        self._objects.append(loader)
+        self.records.append(Loader())
+        self._describe(len(self._objects) - 1)
+        return len(self._objects) - 1
+
+    def _made(self, original: Any) -> Any:
+        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
+            original(loader, *args, **kwargs)
+            site, made_by = user_site(), owner()
+            try:
+                self._made_at[loader] = (site, made_by)
+            except TypeError:  # a subclass that cannot be hashed or referred to weakly
+                pass
+
+        return __init__
+
+    def _iterated(self, original: Any) -> Any:
+        def __iter__(loader: Any) -> Any:
+            began = time.perf_counter()
+            iterator = original(loader)
+            if os.getpid() != self._listener.pid:
+                return iterator
+            index = self.index(loader)
+            record = self.records[index]
+            record.epochs += 1
+            elapsed = time.perf_counter() - began
+            self._starts.setdefault(index, []).append(elapsed)
+            if self.timing:
+                self.wait += elapsed
+            try:
+                iterator._advisor_loader = index
+            except AttributeError:
+                pass
+            for worker in getattr(iterator, "_workers", ()):
+                self._pids[worker.pid] = index
+                self._worker_pids.add(worker.pid)
+            self._listener.epoch(index)
+            return iterator
+
+        return __iter__
+
+    def _next(self, original: Any) -> Any:
+        def __next__(iterator: Any) -> Any:
+            index = getattr(iterator, "_advisor_loader", -1)
+            if index < 0:
+                return original(iterator)
+            self._listener.before_batch(index)
+            self._current = index
+            began = time.perf_counter()
+            batch = original(iterator)
+            elapsed = time.perf_counter() - began
+            self.wait += elapsed
+            self.delivered[index] = self.delivered.get(index, 0) + 1
+            record = self.records[index]
+            record.fetched += 1
+            starts = self._starts.get(index)
+            if starts and starts[-1] >= 0 and record.num_workers:
+                # The first batch of an epoch waits for the workers to start and to make it.
+                record.start_s = starts[-1] + elapsed
+                starts[-1] = -1.0
+            if self.observe:
+                self._look(index, batch)
+            self.samples += self._batch_samples.get(index) or record.batch_size or 0
+            self._listener.batch(index)
+            return batch
+
+        return __next__
+
+    def _fetched(self, seconds: float, cpu: float) -> None:
+        self._fetches.setdefault(self._current, []).append((seconds, cpu))
+
+    def _look(self, index: int, batch: Any) -> None:
+        record = self.records[index]
+        infos = [tensor_info(tensor) for tensor in tensors_in(batch, self._torch)]
+        shapes = [info.shape for info in infos]
+        if record.tensors and shapes != [info.shape for info in record.tensors]:
+            # A smaller last batch is no change of shape worth the name; other dimensions are.
+            if [shape[1:] for shape in shapes] != [info.shape[1:] for info in record.tensors]:
+                self._listener.shapes_vary()
+        record.tensors = infos
+        first = next((shape[0] for shape in shapes if shape), None)
+        self._batch_samples[index] = record.batch_size or first or 0
+
+    def _describe(self, index: int) -> None:
+        loader, record = self._objects[index], self.records[index]
+        record.site, record.owner = self._made_at.get(loader, (None, ""))
+        dataset = loader.dataset
+        record.cls = type(loader).__name__
+        record.batch_size = loader.batch_size
+        if record.batch_size is None:
+            size = getattr(loader.batch_sampler, "batch_size", None)
+            record.batch_size = size if isinstance(size, int) else None
+        record.num_workers = loader.num_workers
+        record.pin_memory = bool(loader.pin_memory)
+        record.persistent_workers = bool(loader.persistent_workers)
+        record.prefetch_factor = loader.prefetch_factor
+        record.drop_last = bool(loader.drop_last)
+        context = getattr(loader, "multiprocessing_context", None)
+        if record.num_workers:
+            import multiprocessing
+
+            record.context = context.get_start_method() if context else multiprocessing.get_start_method()
+        record.iterable = isinstance(dataset, self._torch.utils.data.IterableDataset)
+        if not record.iterable:
+            record.shuffle = type(loader.sampler).__name__ != "SequentialSampler"
+        record.dataset = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+        record.dataset_file, record.dataset_line = source_of(type(dataset))
+        for field, measure in (("dataset_length", dataset), ("batches", loader)):
+            try:
+                setattr(record, field, len(measure))
+            except (TypeError, NotImplementedError, ValueError):
+                pass
+        inner = dataset
+        while hasattr(inner, "dataset") and inner.dataset is not inner:
+            inner = inner.dataset
+        record.in_memory = isinstance(inner, self._torch.utils.data.TensorDataset)
+        transform = getattr(inner, "transform", None) or getattr(inner, "transforms", None)
+        if transform is not None:
+            steps = getattr(transform, "transforms", None)
+            chain = steps if isinstance(steps, (list, tuple)) else [transform]
+            record.transforms = [type(step).__name__ for step in chain]
+        collate = loader.collate_fn
+        record.collate = f"{getattr(collate, '__module__', '')}.{getattr(collate, '__qualname__', type(collate).__name__)}"
+
+    def _read_fetches(self) -> None:
+        """Figures of the timing window into the records."""
+        by_loader = {index: list(pairs) for index, pairs in self._fetches.items()}
+        path = os.path.join(self._run_dir, FETCH_FILE)
+        if os.path.exists(path):
+            with open(path, "rb") as file:
+                data = file.read()
+            for pid, ended, seconds, cpu in _RECORD.iter_unpack(data[: len(data) // _RECORD.size * _RECORD.size]):
+                index = self._pids.get(pid, self._only_with_workers())
+                if index is not None and ended >= self._timing_began:
+                    by_loader.setdefault(index, []).append((seconds, cpu))
+        for index, pairs in by_loader.items():
+            if not 0 <= index < len(self.records) or not pairs:
+                continue
+            record = self.records[index]
+            record.fetch_s = statistics.fmean(seconds for seconds, _ in pairs)
+            record.fetch_cpu_s = statistics.fmean(cpu for _, cpu in pairs)
+            if len(pairs) > 1 and record.fetch_s > 0:
+                record.fetch_spread = statistics.stdev(seconds for seconds, _ in pairs) / record.fetch_s
+
+    def _only_with_workers(self) -> int | None:
+        """Under forkserver a worker's pid may be unknown; then there must be only one loader with workers."""
+        candidates = [index for index, record in enumerate(self.records) if record.num_workers]
+        return candidates[0] if len(candidates) == 1 else None
+
+    def without_timing(self) -> None:
+        """The script ended before the timing window: take the figures from all there was."""
+        self._timing_began = 0.0
+        self._read_fetches()
+
+
+def source_of(cls: type) -> tuple[str, int]:
+    """(file, line) where a class was written; ("", 0) where that cannot be told."""
+    import inspect
+    import sys
+
+    module = sys.modules.get(cls.__module__)
+    file = getattr(module, "__file__", None)
+    if not file:
+        return "", 0
+    try:
+        return os.path.realpath(file), inspect.getsourcelines(cls)[1]
+    except (OSError, TypeError):
+        return os.path.realpath(file), 0

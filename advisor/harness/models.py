@@ -1,0 +1,226 @@
+"""Root modules: those the script calls itself, and what they are called with.
+
+Hooks sit on the instances, not globally (a global module hook makes ``torch.compile(fullgraph=True)`` raise), and
+return at once while Dynamo traces: ``is_compiling()`` is a constant there, so nothing of them is left in a graph.
+They are off in the timing window, and taken off a module before TorchScript or ``torch.export`` looks at it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from types import ModuleType
+from typing import Any
+
+from .layout import FORWARD_RANGE, Model, TensorInfo
+from .loaders import source_of, tensor_info, tensors_in
+from .patches import Patch
+from .places import Site, user_site
+
+_active: Models | None = None
+
+
+def _before(module: Any, arguments: Any, kwargs: Any = None) -> None:
+    # A function of this file, not a bound method: a module with it can still be pickled and copied.
+    if _active is not None and not _active.compiling():
+        _active.enter(module, arguments, kwargs)
+
+
+def _after(module: Any, arguments: Any, output: Any) -> None:
+    if _active is not None and not _active.compiling():
+        _active.leave(module, output)
+
+
+class Models:
+    """All modules made since torch was loaded; hooks on the roots among them."""
+
+    def __init__(self, torch: ModuleType, listener: Any) -> None:
+        global _active
+        self._torch: Any = torch
+        self._listener = listener
+        self.compiling = torch.compiler.is_compiling
+        self._modules: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._hooks: dict[int, list[Any]] = {}
+        self._roots: list[weakref.ref[Any]] = []
+        self._records: dict[int, Model] = {}
+        self._sites: dict[int, Site] = {}
+        self._depth = 0
+        self._range: Any = None
+        self._range_owner: Any = None
+        self.outputs: list[float] = []
+        self._pending: list[Any] = []
+        self.annotate = False  # put a range around each outermost forward: in the profiled windows
+        self.samples = 0
+        self.forwards = 0
+        self.level = 0
+        nn: Any = torch.nn
+        self._birth = Patch(nn.Module, "__init__", self._born)
+        self._jit = [
+            Patch(owner, name, self._unhooked)
+            for owner, name in ((torch.jit, "script"), (torch.jit, "trace"), (torch.export, "export"))
+            if hasattr(owner, name)
+        ]
+        _active = self
+
+    def install(self) -> None:
+        self._birth.on()
+        for patch in self._jit:
+            patch.on()
+
+    def stop_collecting(self) -> None:
+        self._birth.off()
+
+    def _born(self, original: Any) -> Any:
+        modules = self._modules
+
+        def __init__(module: Any, *args: Any, **kwargs: Any) -> None:
+            original(module, *args, **kwargs)
+            try:
+                modules.add(module)
+            except TypeError:  # a module class that defines equality without a hash
+                pass
+
+        return __init__
+
+    def _unhooked(self, original: Any) -> Any:
+        def prepare(obj: Any, *args: Any, **kwargs: Any) -> Any:
+            self.hooks_off()
+            return original(obj, *args, **kwargs)
+
+        return prepare
+
+    def roots(self) -> list[Any]:
+        """Modules with parameters that no other module holds; `level` steps further down when those are never called."""
+        modules = list(self._modules)
+        held = {id(child) for module in modules for child in vars(module).get("_modules", {}).values()}
+        roots = [module for module in modules if id(module) not in held]
+        for _ in range(self.level):
+            roots = [child for root in roots for child in vars(root).get("_modules", {}).values() if child is not None]
+        lists = (self._torch.nn.ModuleList, self._torch.nn.ModuleDict)
+        return [
+            root
+            for root in roots
+            if not isinstance(root, (lists, self._torch.jit.ScriptModule))
+            and next(iter(self._torch.nn.Module.parameters(root)), None) is not None
+        ]
+
+    def hooks_on(self) -> None:
+        """Put hooks on the roots that have none yet."""
+        for root in self.roots():
+            if id(root) in self._hooks:
+                continue
+            self._hooks[id(root)] = [
+                root.register_forward_pre_hook(_before, with_kwargs=True),
+                root.register_forward_hook(_after),
+            ]
+            self._roots.append(weakref.ref(root))
+
+    def hooks_off(self) -> None:
+        for handles in self._hooks.values():
+            for handle in handles:
+                handle.remove()
+        self._hooks.clear()
+        self._depth = 0
+
+    def descend(self) -> None:
+        """No root was called in a whole step (a LightningModule is a root whose children are called): look lower."""
+        if self.level < 3:
+            self.level += 1
+            self.hooks_off()
+            self.hooks_on()
+
+    def step_ended(self) -> None:
+        """A forward that raised, or is suspended over a step boundary, must not leave its range open."""
+        self._depth = 0
+        self._close()
+
+    def _close(self) -> None:
+        if self._range is not None:
+            self._range.__exit__(None, None, None)
+            self._range = None
+
+    def enter(self, module: Any, arguments: Any, kwargs: Any) -> None:
+        self._depth += 1
+        if self._depth > 1:
+            return
+        self.forwards += 1
+        self._range_owner = module
+        site = user_site(3)
+        if site is not None:
+            self._sites[id(module)] = site
+        inputs = [tensor_info(tensor) for tensor in tensors_in((arguments, kwargs), self._torch, limit=8)]
+        self._observe(module, inputs)
+        shape = next((info.shape for info in inputs if info.shape), None)
+        self.samples += shape[0] if shape else 0
+        self._listener.before_forward(module, site)
+        if self.annotate:
+            self._range = self._torch.autograd.profiler.record_function(FORWARD_RANGE)
+            self._range.__enter__()
+
+    def leave(self, module: Any, output: Any) -> None:
+        self._depth = max(self._depth - 1, 0)
+        if self._depth or module is not self._range_owner:
+            return
+        self._close()
+        if len(self._pending) < 20:
+            tensor = next(tensors_in(output, self._torch, limit=1), None)
+            if tensor is not None and tensor.is_floating_point() and tensor.numel():
+                self._pending.append(tensor.detach().abs().mean(dtype=self._torch.float32))
+        self._listener.forward(module)
+
+    def _observe(self, module: Any, inputs: list[TensorInfo]) -> None:
+        record = self._records.get(id(module))
+        torch = self._torch
+        if record is None:
+            record = self._records[id(module)] = self._describe(module)
+        elif record.inputs and [i.shape[1:] for i in inputs] != [i.shape[1:] for i in record.inputs]:
+            self._listener.shapes_vary()
+        record.calls += 1
+        record.inputs = inputs
+        record.training = bool(module.training)
+        record.grad_enabled = torch.is_grad_enabled()
+        record.inference_mode = torch.is_inference_mode_enabled()
+        record.autocast = autocast_dtype(torch)
+
+    def _describe(self, module: Any) -> Model:
+        torch = self._torch
+        inner = getattr(module, "_orig_mod", module)
+        record = Model(cls=type(inner).__name__)
+        record.file, record.line = source_of(type(inner))
+        record.compiled = inner is not module or getattr(module, "_compiled_call_impl", None) is not None
+        parameters = list(torch.nn.Module.parameters(module))
+        record.parameters = sum(parameter.numel() for parameter in parameters)
+        record.parameter_bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+        record.dtypes = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters})
+        record.devices = sorted({str(parameter.device) for parameter in parameters})
+        for child in inner.modules():
+            if next(child.children(), None) is None:
+                name = type(child).__name__
+                record.layers[name] = record.layers.get(name, 0) + 1
+        weights = [parameter for parameter in parameters if parameter.dim() == 4]
+        if weights:
+            record.channels_last = all(
+                weight.is_contiguous(memory_format=torch.channels_last) for weight in weights if weight.shape[1] > 1
+            )
+        return record
+
+    def records(self) -> list[Model]:
+        """The roots that were called, most parameters first."""
+        return sorted(self._records.values(), key=lambda record: -record.parameters)
+
+    def devices(self) -> list[str]:
+        return [device for record in self.records() for device in record.devices]
+
+    def read_outputs(self) -> list[float]:
+        """Mean absolute outputs of the first forwards; read late, because reading waits for the device."""
+        return [float(value) for value in self._pending]
+
+
+def autocast_dtype(torch: Any) -> str:
+    """The autocast type in force on the accelerator or, failing that, on the CPU; "" when off."""
+    for kind in ("cuda", "cpu"):
+        try:
+            if torch.is_autocast_enabled(kind):
+                return str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
+        except (RuntimeError, TypeError):
+            continue
+    return ""

@@ -1,0 +1,194 @@
+"""Installs everything that observes the script, once torch is there, and makes the record at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from . import environment
+from .imports import PostImport
+from .journal import Journal
+from .layout import RUN_JSON, Failure, OptimizerInfo, Options, RunRecord, to_dict
+from .patches import Patch
+from .places import owner, user_site
+from .status import StatusFile
+from .windows import Stop, Windows
+
+
+class Observer:
+    """One per run. The script's process has exactly one; its workers have none."""
+
+    def __init__(self, options: Options, record: RunRecord, imports: PostImport, journal: Journal | None) -> None:
+        self._options = options
+        self.record = record
+        self._journal = journal
+        self._status = StatusFile(options.run_dir)
+        self.windows: Windows | None = None
+        self._torch: Any = None
+        self._written = False
+        self._optimizer_made: dict[int, tuple[Any, str]] = {}
+        self.stop_requested = False
+        self.on_stop: Any = None  # the runner's: watch that the script really ends
+        self._status.start()
+        imports.when_imported("torch", self._torch_loaded)
+
+    def note(self, text: str) -> None:
+        if text not in self.record.notes:
+            self.record.notes.append(text)
+
+    def _torch_loaded(self, torch: Any) -> None:
+        # Parts of torch that the wrappers need and that `import torch` may leave for later.
+        import torch.profiler
+        import torch.utils.data
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        self._torch = torch
+        if self._options.seed is not None:
+            torch.manual_seed(self._options.seed)
+        windows = self.windows = Windows(torch, self._options, self.record, self._status)
+        windows.on_finish = self._finish
+        windows.loaders.install()
+        windows.models.install()
+        windows.sites.on()
+        windows.inert.install()
+        register_optimizer_step_post_hook(self._optimizer_stepped)
+        Patch(torch.optim.Optimizer, "__init__", self._optimizer_init).on()
+        Patch(torch.nn.Module, "train", self._mode).on()
+        if self._journal is not None:
+            self._journal.on_write = self._wrote
+        self._status.status.optimizer_steps = 0
+        windows.finder.seen = _SharedCounts(self._status)
+
+    def _wrote(self, path: str) -> None:
+        if self.windows is not None and path.endswith(_CHECKPOINTS):
+            self.windows.saved(path)
+
+    def _optimizer_stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        # A constant to Dynamo: a compiled optimizer step keeps its graph whole.
+        if self._torch.compiler.is_compiling():
+            return
+        if self.windows is not None:
+            self.windows.optimizer_step(optimizer)
+
+    def _optimizer_init(self, original: Any) -> Any:
+        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            self._optimizer_made[id(optimizer)] = (user_site(), owner())
+            if self.windows is not None:
+                self.windows.optimizer_made(optimizer)
+
+        return __init__
+
+    def _mode(self, original: Any) -> Any:
+        def train(module: Any, mode: bool = True) -> Any:
+            # `train` calls itself for every child; only a change at the outermost says anything.
+            if self.windows is not None and not mode and module.training:
+                self.windows.mode_changed(False)
+            return original(module, mode)
+
+        return train
+
+    # The end.
+
+    def _finish(self, again: bool) -> None:
+        """Everything is measured. Called again when the script goes on after all: then there is no other way."""
+        if not again:
+            self.record.ended = "stopped"
+            self.write()
+            self.stop_requested = True
+            if self.on_stop is not None:
+                self.on_stop()
+            raise Stop
+        from .runner import end_process
+
+        end_process(0)
+
+    def write(self, failure: Failure | None = None) -> None:
+        """Complete the record and write ``run.json``, atomically; the first call counts."""
+        if self._written or os.getpid() != self._status._pid:
+            return
+        self._written = True
+        record = self.record
+        self._status.stop()
+        if self._journal is not None:
+            self._journal.enabled = False
+        if failure is not None:
+            record.failure = failure
+            record.ended = "failed"
+        record.wall_s = time.time() - record.started
+        if self.windows is not None:
+            try:
+                self._complete(self.windows)
+            except Exception as error:  # a fact that cannot be had must not cost the run
+                self.note(f"the record is incomplete: {type(error).__name__}: {error}")
+        path = os.path.join(self._options.run_dir, RUN_JSON)
+        temporary = path + ".part"
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(to_dict(record), file, default=str)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        if self._journal is not None:
+            self._journal.enabled = True
+
+    def _complete(self, windows: Windows) -> None:
+        record, torch = self.record, self._torch
+        windows.conclude()
+        record.step_kind = windows.finder.kind
+        record.steps = windows.boundaries
+        record.seen = dict(windows.finder.seen)
+        record.environment = environment.environment(torch)
+        kind, _, index = windows.device().partition(":")
+        record.device = environment.device(torch, kind, int(index or 0))
+        record.memory.host_total, record.memory.host_available = environment.host_memory()
+        record.loaders = windows.loaders.records
+        record.models = windows.models.records()
+        record.call_sites = windows.sites.records()
+        record.losses = windows.sites.read_losses()
+        record.outputs = windows.models.read_outputs()
+        record.aside = dict(record.timing.aside)
+        record.steps_wall_s = record.timing.elapsed + sum(record.aside.values())
+        for key, optimizer in windows.optimizers.items():
+            site, made_by = self._optimizer_made.get(key, (None, ""))
+            group = next(iter(getattr(optimizer, "param_groups", ())), {})
+            record.optimizers.append(
+                OptimizerInfo(
+                    cls=type(optimizer).__name__,
+                    site=site,
+                    owner=made_by,
+                    steps=windows.optimizer_steps.get(key, 0),
+                    boundary=key == windows.finder.boundary_optimizer,
+                    fused=group.get("fused"),
+                    foreach=group.get("foreach"),
+                    parameters=sum(len(group["params"]) for group in getattr(optimizer, "param_groups", ())),
+                    zero_filled=windows.zero_filled.get(key, 0),
+                )
+            )
+        utils = sys.modules.get("torch._dynamo.utils")
+        if utils is not None:
+            record.compiles = int(utils.counters["stats"]["unique_graphs"])
+            times = getattr(utils, "compilation_time_metrics", {})
+            record.compile_s = float(sum(times.get("compile_attempt_0", times.get("_compile.compile_inner", [0.0]))))
+        for name, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
+            if os.environ.get(variable, "").isdigit():
+                setattr(record, name, int(os.environ[variable]))
+
+
+# Endings under which training code saves its state; a log file that grows is no checkpoint.
+_CHECKPOINTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".tar", ".pkl", ".npz", ".h5")
+
+
+class _SharedCounts(dict[str, int]):
+    """What the step finder has seen, shown in the status as it counts."""
+
+    def __init__(self, status: StatusFile) -> None:
+        super().__init__(optimizer_steps=0, batches=0, forwards=0)
+        self._status = status.status
+
+    def __setitem__(self, key: str, value: int) -> None:
+        super().__setitem__(key, value)
+        setattr(self._status, key, value)
+

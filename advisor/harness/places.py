@@ -1,0 +1,83 @@
+"""Which frame is the user's: from a call inside torch or a library back to the line that a person wrote."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from itertools import islice
+from types import CodeType, FrameType
+
+from .layout import Site
+
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_STDLIB = tuple(
+    os.path.realpath(path) + os.sep for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")} if path
+)
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+_is_user_code: dict[CodeType, bool] = {}
+_site_of: dict[tuple[CodeType, int], Site] = {}
+
+
+def is_user_file(filename: str) -> bool:
+    """Whether a person wrote this file, as far as its place tells: not installed, not Python's, not ours."""
+    if filename.startswith("<"):
+        return False
+    path = os.path.realpath(filename)
+    if path.startswith(_HERE) or any(part in path for part in _INSTALLED):
+        return False
+    return not path.startswith(_STDLIB)
+
+
+def user_frame(depth: int = 2) -> FrameType | None:
+    """The innermost frame of the user's own code above the caller, None when there is none."""
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None:
+        code = frame.f_code
+        known = _is_user_code.get(code)
+        if known is None:
+            known = _is_user_code[code] = is_user_file(code.co_filename)
+        if known:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def site_of(frame: FrameType) -> Site:
+    """The call that `frame` is executing. One object per place, so that it can serve as an identity."""
+    key = (frame.f_code, frame.f_lasti)
+    site = _site_of.get(key)
+    if site is None:
+        site = _site_of[key] = _make_site(frame)
+    return site
+
+
+def _make_site(frame: FrameType) -> Site:
+    code = frame.f_code
+    site = Site(file=os.path.realpath(code.co_filename), line=frame.f_lineno or 0, function=code.co_name)
+    positions = getattr(code, "co_positions", None)  # Python 3.11
+    if positions is not None:
+        line, end_line, column, end_column = next(
+            islice(positions(), frame.f_lasti // 2, None), (None, None, None, None)
+        )
+        if line is not None and column is not None:
+            site.line, site.column, site.end_line, site.end_column = line, column, end_line, end_column
+    return site
+
+
+def user_site(depth: int = 2) -> Site | None:
+    """:func:`site_of` the nearest user frame."""
+    frame = user_frame(depth + 1)
+    return None if frame is None else site_of(frame)
+
+
+def owner(depth: int = 2) -> str:
+    """Name of the nearest module above the caller that is neither ours nor torch's."""
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if not name.startswith("_advisor_harness") and name.partition(".")[0] not in ("torch", "contextlib", "functools"):
+            return str(name)
+        frame = frame.f_back
+    return ""

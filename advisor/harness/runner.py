@@ -1,0 +1,238 @@
+"""Runs the user's script as ``__main__``, the way ``python script.py`` or ``python -m module`` would."""
+
+from __future__ import annotations
+
+import builtins
+import faulthandler
+import io
+import linecache
+import os
+import random
+import runpy
+import signal
+import sys
+import threading
+import time
+import traceback
+from types import CodeType, ModuleType
+from typing import Any
+
+from .imports import PostImport
+from .journal import Journal, NoRoomError
+from .layout import Failure, Options, RunRecord
+from .observer import Observer
+from .options import read_options
+from .savers import protect
+from .windows import Stop
+
+# How long a script may take to end once it was told to stop (`finally` blocks, atexit) before it is ended.
+_GRACE_SECONDS = 10.0
+HANG_FILE = "hang.txt"
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def end_process(status: int) -> None:
+    """Flush what the script printed and leave without asking anybody."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass
+    os._exit(status)
+
+
+def main(options_path: str) -> None:
+    """Run the script, observe it, write the record; never returns a half-written one."""
+    options = read_options(options_path)
+    _die_with_parent()
+    record = RunRecord(
+        script=options.script, module=options.module, argv=list(options.argv), cwd=os.getcwd(), started=time.time()
+    )
+    if hasattr(signal, "SIGUSR2"):
+        # The parent asks with this signal where a script hangs; a handler of the script's own replaces it.
+        hang = open(os.path.join(options.run_dir, HANG_FILE), "w", encoding="utf-8")  # noqa: SIM115 – open to the end
+        faulthandler.register(signal.SIGUSR2, file=hang, all_threads=False)
+    _arrange_path(options)
+    imports = PostImport()
+    journal = None
+    if options.restore:
+        notes: list[str] = record.notes
+        journal = Journal(options.run_dir, lambda text: notes.append(text) if text not in notes else None)
+    observer = Observer(options, record, imports, journal)
+    observer.on_stop = _watch
+    if journal is not None:
+        protect(imports, journal)
+        journal.install()
+    _offer_step(imports, observer)
+    if options.seed is not None:
+        _seed(options.seed)
+    status = 1
+    try:
+        _run(options)
+    except Stop:
+        status = 0
+    except SystemExit as error:
+        status = _exited(error, observer)
+    except KeyboardInterrupt:
+        observer.write(Failure(kind="interrupt", message="interrupted"))
+        status = 130
+    except BaseException as error:
+        status = _failed(error, observer)
+    else:
+        record.ended = record.ended or "finished"
+        observer.write()
+        status = 0
+    if observer.stop_requested:
+        status = 0
+    else:
+        _watch()
+    _leave(status)
+
+
+def _leave(status: int) -> None:
+    """End as Python does – threads, atexit – with the exit status that says whether the record is good."""
+    sys.exit(status)
+
+
+def _run(options: Options) -> None:
+    module, code = _load(options)
+    sys.modules["__main__"] = module
+    exec(code, module.__dict__)
+
+
+def _load(options: Options) -> tuple[ModuleType, CodeType]:
+    """The script's code and a real module for it: loader workers and pickles look for ``__main__`` there."""
+    module = ModuleType("__main__")
+    module.__dict__["__builtins__"] = builtins
+    if options.module:
+        # runpy's own search, so that packages with __main__ and namespace packages behave as under `python -m`.
+        name, spec, code = runpy._get_module_details(options.script)  # type: ignore[attr-defined]
+        module.__spec__ = spec
+        module.__file__ = spec.origin
+        module.__package__ = spec.parent
+        module.__loader__ = spec.loader
+        sys.argv = [spec.origin, *options.argv]
+        return module, code
+    path = options.script
+    module.__file__ = path
+    module.__spec__ = None
+    module.__package__ = None
+    sys.argv = [path, *options.argv]
+    with io.open_code(os.path.abspath(path)) as file:
+        source = file.read()
+    linecache.checkcache(path)
+    return module, compile(source, path, "exec", dont_inherit=True)
+
+
+def _arrange_path(options: Options) -> None:
+    """``sys.path[0]`` as Python sets it: the script's folder, or the current one for ``-m``."""
+    first = os.getcwd() if options.module else os.path.dirname(os.path.realpath(options.script))
+    sys.path.insert(0, first)
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+
+
+def _offer_step(imports: PostImport, observer: Observer) -> None:
+    """``import advisor; advisor.step()`` works in the script, whether or not we are installed for its Python."""
+
+    def step() -> None:
+        if observer.windows is not None:
+            observer.windows.explicit_step()
+
+    def loaded(module: ModuleType) -> None:
+        if hasattr(module, "_on_step"):
+            module.__dict__["_on_step"] = step
+
+    imports.when_imported("advisor", loaded)
+    sys.meta_path.append(_Fallback())
+
+
+class _Fallback:
+    """Finds our own ``advisor`` when nobody else does: only its ``step`` is there for the script."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        if fullname != "advisor":
+            return None
+        import importlib.util
+
+        return importlib.util.spec_from_file_location("advisor", os.path.join(os.path.dirname(_HERE), "__init__.py"))
+
+
+# How the script ended.
+
+
+def _exited(error: SystemExit, observer: Observer) -> int:
+    code = error.code
+    number = 0 if code is None else code if isinstance(code, int) else 1
+    enough = observer.windows is not None and observer.windows.boundaries >= 2
+    if number == 0 or enough:
+        observer.record.ended = observer.record.ended or "finished"
+        observer.write()
+        return 0
+    message = f"the script ended itself with sys.exit({code!r})"
+    observer.write(Failure(kind="exit", message=message, exit_code=number))
+    return 1
+
+
+def _failed(error: BaseException, observer: Observer) -> int:
+    if observer.stop_requested:
+        return 0  # a `finally` of the script's that failed because we stopped it
+    kind = "exception"
+    text = str(error)
+    out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    if out_of_memory or "out of memory" in text.lower() or "can't allocate memory" in text:
+        kind = "oom"
+    if isinstance(error, NoRoomError):
+        kind = "no_room"
+    own = _without_ours(error)
+    last = traceback.format_exception_only(type(error), error)[-1].strip()
+    observer.write(Failure(kind=kind, message=last, traceback=own))
+    sys.stderr.write(own)
+    return 1
+
+
+def _without_ours(error: BaseException) -> str:
+    """The traceback as the script would have shown it: frames of the harness left out."""
+    summary = traceback.TracebackException.from_exception(error)
+    _clean(summary)
+    return "".join(summary.format())
+
+
+def _clean(summary: traceback.TracebackException) -> None:
+    ours = [frame for frame in summary.stack if _ours(frame.filename)]
+    if len(ours) < len(summary.stack) or not isinstance(summary.exc_type, type) or summary.exc_type is not SyntaxError:
+        summary.stack = traceback.StackSummary.from_list(
+            [frame for frame in summary.stack if not _ours(frame.filename)]
+        )
+    for linked in (summary.__cause__, summary.__context__):
+        if linked is not None:
+            _clean(linked)
+
+
+def _ours(filename: str) -> bool:
+    return os.path.abspath(filename).startswith(_HERE + os.sep) or filename == "<frozen runpy>"
+
+
+def _watch() -> None:
+    """The record is written; a script that does not end by itself now is ended."""
+    timer = threading.Timer(_GRACE_SECONDS, end_process, (0,))
+    timer.daemon = True
+    timer.start()
+
+
+def _die_with_parent() -> None:
+    """On Linux: when ``advisor`` itself is killed, its script goes too (prctl(2), PR_SET_PDEATHSIG)."""
+    if sys.platform != "linux":
+        return
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+    except (OSError, AttributeError):
+        pass

@@ -1,0 +1,227 @@
+"""Call sites: thin wrappers that remember where the script does what a fix could change.
+
+They are in place outside the timing window only. Each walks to the first user frame, adds to that place's
+counters, and calls through; calls nested in another wrapped call (an ``.item()`` inside ``format``) belong to the outer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from .layout import BACKWARD_RANGE, CallSite
+from .patches import Patch
+from .places import Site, user_site
+
+Details = Callable[[tuple[Any, ...], dict[str, Any], Any], dict[str, Any]]
+
+
+class CallSites:
+    """The places seen so far, and the wrappers that see them."""
+
+    def __init__(self, torch: ModuleType, losses: int, listener: Any) -> None:
+        self._torch: Any = torch
+        self._listener = listener
+        self._nested = threading.local()
+        self._by_identity: dict[tuple[str, int], CallSite] = {}
+        self._keep_losses = losses
+        self._losses: list[Any] = []  # detached, on their device
+        self._scaled: dict[int, Any] = {}  # id of a scaled loss → the loss itself
+        self.annotate = False
+        self.counted_steps = 0  # steps over which `counts` and `seconds` ran
+        self.count = False
+        self._counts: dict[int, int] = {}
+        self._seconds: dict[int, float] = {}
+        self._patches = self._make_patches()
+
+    def on(self) -> None:
+        for patch in self._patches:
+            patch.on()
+
+    def off(self) -> None:
+        for patch in self._patches:
+            patch.off()
+
+    def add(self, kind: str, site: Site | None, details: dict[str, Any] | None = None) -> CallSite | None:
+        """Count one call; the entry, or None when no user frame is involved."""
+        if site is None:
+            return None
+        key = (kind, id(site))
+        entry = self._by_identity.get(key)
+        if entry is None:
+            entry = self._by_identity[key] = CallSite(kind=kind, site=site)
+        entry.calls += 1
+        if details:
+            entry.details.update(details)
+        if self.count:
+            self._counts[id(entry)] = self._counts.get(id(entry), 0) + 1
+        return entry
+
+    def records(self) -> list[CallSite]:
+        """All entries, per-step figures filled in, in order of file and line."""
+        steps = max(self.counted_steps, 1)
+        for entry in self._by_identity.values():
+            entry.calls_per_step = self._counts.get(id(entry), 0) / steps
+            entry.seconds_per_step = self._seconds.get(id(entry), 0.0) / steps
+        return sorted(self._by_identity.values(), key=lambda e: (e.site.file, e.site.line, e.site.column or 0, e.kind))
+
+    def read_losses(self) -> list[float]:
+        """The first losses, unscaled; read late, because reading waits for the device."""
+        values = []
+        for loss in self._losses:
+            try:
+                values.append(float(loss))
+            except (RuntimeError, ValueError, TypeError):
+                continue
+        return values
+
+    # The wrappers.
+
+    def _wrap(self, kind: str, details: Details | None = None) -> Callable[[Any], Any]:
+        nested = self._nested
+        compiling = self._torch.compiler.is_compiling  # a constant to Dynamo, so asked first: nothing else is traced
+
+        def make(original: Any) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                if compiling() or getattr(nested, "on", False):
+                    return original(*args, **kwargs)
+                nested.on = True
+                try:
+                    site = user_site(2)
+                    began = time.perf_counter()
+                    result = original(*args, **kwargs)
+                    elapsed = time.perf_counter() - began
+                finally:
+                    nested.on = False
+                entry = self.add(kind, site, details(args, kwargs, result) if details and site else None)
+                if entry is not None and self.count:
+                    self._seconds[id(entry)] = self._seconds.get(id(entry), 0.0) + elapsed
+                return result
+
+            return call
+
+        return make
+
+    def _make_patches(self) -> list[Patch]:
+        torch = self._torch
+        tensor, module, optimizer = torch.Tensor, torch.nn.Module, torch.optim.Optimizer
+        patches = [
+            Patch(tensor, "to", self._wrap("Tensor.to", _copied)),
+            Patch(tensor, "cuda", self._wrap("Tensor.cuda", _copied)),
+            Patch(tensor, "cpu", self._wrap("Tensor.cpu", _copied)),
+            Patch(tensor, "item", self._wrap("Tensor.item", _source)),
+            Patch(tensor, "tolist", self._wrap("Tensor.tolist", _source)),
+            Patch(tensor, "numpy", self._wrap("Tensor.numpy", _source)),
+            Patch(tensor, "__float__", self._wrap("Tensor.item", _source)),
+            Patch(tensor, "__int__", self._wrap("Tensor.item", _source)),
+            Patch(tensor, "__bool__", self._wrap("Tensor.item", _source)),
+            Patch(tensor, "__format__", self._wrap("Tensor.print", _source)),
+            Patch(tensor, "__repr__", self._wrap("Tensor.print", _source)),
+            Patch(tensor, "backward", self._backward),
+            Patch(module, "to", self._wrap("Module.to", _moved)),
+            Patch(module, "cuda", self._wrap("Module.cuda", _moved)),
+            Patch(module, "half", self._wrap("Module.half", _moved)),
+            Patch(optimizer, "__init__", self._wrap("Optimizer", _optimizer)),
+            Patch(optimizer, "zero_grad", self._wrap("zero_grad", _zeroed)),
+            Patch(module, "zero_grad", self._wrap("zero_grad", _zeroed)),
+            Patch(torch.amp.GradScaler, "scale", self._scale),
+            Patch(torch.amp.GradScaler, "__init__", self._wrap("GradScaler")),
+            Patch(torch.amp.autocast_mode.autocast, "__enter__", self._wrap("autocast", _autocast)),
+            Patch(torch, "compile", self._wrap("torch.compile", _compiled)),
+            Patch(module, "compile", self._wrap("Module.compile", _compiled)),
+            Patch(torch.nn.DataParallel, "__init__", self._wrap("DataParallel")),
+            Patch(torch.nn.parallel.DistributedDataParallel, "__init__", self._wrap("DistributedDataParallel")),
+            Patch(torch.autograd.anomaly_mode.set_detect_anomaly, "__init__", self._wrap("debug_mode", _mode)),
+            Patch(torch.autograd.anomaly_mode.detect_anomaly, "__init__", self._wrap("debug_mode", _mode)),
+            Patch(torch.cuda, "synchronize", self._wrap("synchronize")),
+            Patch(torch.cuda, "empty_cache", self._wrap("empty_cache")),
+        ]
+        return patches
+
+    def _scale(self, original: Any) -> Any:
+        inner = self._wrap("GradScaler.scale")(original)
+
+        def scale(scaler: Any, outputs: Any) -> Any:
+            result = inner(scaler, outputs)
+            if isinstance(outputs, self._torch.Tensor):
+                # `backward` will see the scaled loss; the record wants the script's own.
+                self._scaled.clear()
+                self._scaled[id(result)] = outputs.detach()
+            return result
+
+        return scale
+
+    def _backward(self, original: Any) -> Any:
+        inner = self._wrap("backward")(original)
+        compiling = self._torch.compiler.is_compiling
+
+        def backward(loss: Any, *args: Any, **kwargs: Any) -> Any:
+            if compiling() or getattr(self._nested, "on", False):
+                return original(loss, *args, **kwargs)
+            self._listener.backward()
+            if len(self._losses) < self._keep_losses and loss.numel() == 1:
+                kept = self._scaled.pop(id(loss), None)
+                self._losses.append((loss.detach() if kept is None else kept).clone())
+            if not self.annotate:
+                return inner(loss, *args, **kwargs)
+            with self._torch.autograd.profiler.record_function(BACKWARD_RANGE):
+                return inner(loss, *args, **kwargs)
+
+        return backward
+
+
+def _copied(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Any]:
+    source = args[0]
+    details: dict[str, Any] = {
+        "from_device": source.device.type,
+        "to_device": result.device.type,
+        "from_dtype": str(source.dtype).removeprefix("torch."),
+        "to_dtype": str(result.dtype).removeprefix("torch."),
+        "bytes": int(source.numel() * source.element_size()),
+        "non_blocking": bool(kwargs.get("non_blocking", False)),
+    }
+    if source.device.type == "cpu" and result.device.type == "cuda":
+        details["pinned"] = bool(source.is_pinned())
+    return details
+
+
+def _source(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Any]:
+    return {"device": args[0].device.type}
+
+
+def _moved(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Any]:
+    return {"module": type(args[0]).__name__, "arguments": [str(value) for value in (*args[1:], *kwargs.values())]}
+
+
+def _optimizer(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Any]:
+    return {"class": type(args[0]).__name__}
+
+
+def _zeroed(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Any]:
+    chosen = args[1] if len(args) > 1 else kwargs.get("set_to_none", True)
+    return {"set_to_none": bool(chosen), "class": type(args[0]).__name__}
+
+
+def _autocast(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Any]:
+    context = args[0]
+    return {
+        "device": context.device,
+        "dtype": str(context.fast_dtype).removeprefix("torch."),
+        "enabled": bool(context._enabled),
+    }
+
+
+def _compiled(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Any]:
+    target = args[0] if args else kwargs.get("model")
+    return {
+        "target": type(target).__name__,
+        "name": getattr(target, "__name__", ""),
+        "options": {key: str(value) for key, value in kwargs.items() if key != "model"},
+    }
+
+
+def _mode(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Any]:
+    return {"mode": type(args[0]).__name__, "arguments": [str(value) for value in args[1:]]}

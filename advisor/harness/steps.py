@@ -1,0 +1,163 @@
+"""Where one step ends and the next begins, found without changing the script."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Hashable
+
+from .places import is_user_file
+
+# Signs, in the user's own sources, that the script trains and its optimizer is still to come.
+_TRAINING = re.compile(r"\.backward\(|\boptim\b|\boptimizers?\b|Trainer\(|\.fit\(")
+# Without such a sign, inference is taken for granted at once. With one, and no optimizer step so far, only after so
+# many batches and seconds of forwards without gradients (an evaluation before training is usually shorter).
+_PATIENCE_EVENTS = 20
+_PATIENCE_SECONDS = 30.0
+
+
+def sources_train() -> bool:
+    """Whether any source the user wrote, among those loaded so far, looks like training."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and file.endswith(".py") and is_user_file(file):
+            try:
+                with open(file, encoding="utf-8", errors="replace") as source:
+                    if _TRAINING.search(source.read()):
+                        return True
+            except OSError:
+                continue
+    return False
+
+
+class LeastFrequent:
+    """Chooses, among things that happen in turn, the one that happens least: the outermost loop.
+
+    Five critic steps to one generator step make the generator's the boundary. Ties keep the first with
+    ``keep_first`` (things that begin a step), else go to the newcomer (things that end one).
+    """
+
+    def __init__(self, keep_first: bool) -> None:
+        self._keep_first = keep_first
+        self._counts: dict[Hashable, int] = {}
+        self._since: dict[Hashable, int] = {}  # events of each since the boundary last came
+        self._ratio = 1
+        self.chosen: Hashable | None = None
+        self.switched = False
+
+    def event(self, key: Hashable) -> bool:
+        """Whether this event is a boundary. ``switched`` tells whether the choice changed with it."""
+        self.switched = False
+        self._counts[key] = self._counts.get(key, 0) + 1
+        if self.chosen is None:
+            self.chosen = key
+        elif key != self.chosen:
+            mine, theirs = self._counts[key], self._counts[self.chosen]
+            newcomer = mine == 1 and not self._keep_first
+            self._since[key] = self._since.get(key, 0) + 1
+            # The chosen one has fallen silent: a first phase is over, another optimizer goes on alone.
+            silent = sum(self._since.values()) > 3 * self._ratio + 10
+            if mine < theirs or (newcomer and mine == theirs) or silent:
+                self.chosen, self.switched = key, True
+                self._since.clear()
+                self._counts = {key: 1}
+        if key != self.chosen:
+            return False
+        self._ratio = max(self._ratio, sum(self._since.values()))
+        self._since.clear()
+        return True
+
+
+class StepFinder:
+    """Turns optimizer steps, batches, forwards and explicit calls into step boundaries.
+
+    ``kind`` is ``auto`` until known. With an optimizer in sight, batches and forwards are only remembered.
+    """
+
+    def __init__(self, forced: str, trains: Callable[[], bool] = sources_train) -> None:
+        self.kind = "" if forced == "auto" else forced
+        self._forced = forced != "auto"
+        self._trains = trains
+        self._expects_training: bool | None = None
+        self._optimizers = LeastFrequent(keep_first=False)
+        self._loaders = LeastFrequent(keep_first=True)
+        self._forwards = LeastFrequent(keep_first=True)
+        self.optimizer_made = False
+        self.seen = {"optimizer_steps": 0, "batches": 0, "forwards": 0}
+        self._forwards_since_batch = 0
+        self._inference_since: float | None = None
+        self._inference_events = 0
+        self.restarted = False  # the last event changed what a step is: measure anew
+
+    @property
+    def boundary_optimizer(self) -> Hashable | None:
+        return self._optimizers.chosen
+
+    @property
+    def boundary_loader(self) -> Hashable | None:
+        return self._loaders.chosen
+
+    def _become(self, kind: str) -> None:
+        if self.kind != kind:
+            self.restarted = bool(self.kind)
+            self.kind = kind
+
+    def explicit(self) -> bool:
+        self.restarted = False
+        if not self._forced:
+            self._become("explicit")
+        return self.kind == "explicit"
+
+    def optimizer_step(self, key: Hashable) -> bool:
+        self.restarted = False
+        self.seen["optimizer_steps"] += 1
+        if self.kind not in ("", "optimizer") and (self._forced or self.kind == "explicit"):
+            return False
+        boundary = self._optimizers.event(key)
+        self._become("optimizer")
+        self.restarted = self.restarted or self._optimizers.switched and self.seen["optimizer_steps"] > 1
+        return boundary
+
+    def before_batch(self, key: Hashable) -> bool:
+        self.restarted = False
+        self.seen["batches"] += 1
+        fed, self._forwards_since_batch = self._forwards_since_batch > 0, 0
+        if self.kind == "" and fed and self._inference():
+            self._become("loader")
+        if self.kind != "loader" or not (fed or self._forced):
+            return False
+        boundary = self._loaders.event(key)
+        self.restarted = self._loaders.switched
+        return boundary
+
+    def before_forward(self, key: Hashable, grad_enabled: bool) -> bool:
+        self.restarted = False
+        self.seen["forwards"] += 1
+        self._forwards_since_batch += 1
+        if grad_enabled:
+            self._inference_since = None
+        elif self._inference_since is None:
+            self._inference_since, self._inference_events = time.monotonic(), 0
+        else:
+            self._inference_events += 1
+        if self.kind == "" and self.seen["batches"] == 0 and self._inference():
+            self._become("forward")
+        if self.kind != "forward":
+            return False
+        boundary = self._forwards.event(key)
+        self.restarted = self._forwards.switched
+        return boundary
+
+    def _inference(self) -> bool:
+        """Whether batches or forwards may count as steps now."""
+        if self._expects_training is None:
+            self._expects_training = self._trains()
+        if not self._expects_training and not self.optimizer_made:
+            return True
+        since = self._inference_since
+        return (
+            since is not None
+            and self._inference_events >= _PATIENCE_EVENTS
+            and time.monotonic() - since >= _PATIENCE_SECONDS
+        )

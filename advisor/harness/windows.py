@@ -1,0 +1,547 @@
+"""The three windows – timing, profile, detail – as a state machine over the step boundaries."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from types import ModuleType
+from typing import Any
+
+from .layout import Options, RunRecord, Timing, Window
+from .loaders import Loaders
+from .models import Models
+from .profiling import Inert, OurProfiler
+from .sites import CallSites
+from .status import StatusFile
+from .steps import StepFinder
+
+GROUP = 5  # steps per group while settling
+SETTLED = 0.05  # two successive groups this close have settled
+MOST_ACTIVE = 8  # the longest profile window: traces grow by megabytes a step
+MOST_REPEATS = 3  # how often a profile window is begun anew when an evaluation falls into it
+
+
+class Stop(BaseException):
+    """Ends the script once everything is measured; no ``except Exception`` catches it."""
+
+
+class Plan:
+    """How many intervals each window takes. ``total`` > 0: the script is known to have so many steps in all."""
+
+    def __init__(self, options: Options) -> None:
+        self.settle: int | None = None  # None: until settled
+        self.timing: int | None = None  # None: by the options' bounds
+        self.wait, self.warmup, self.active = options.wait, options.warmup, options.active
+        self.detail_warmup, self.detail_active = 1, 1
+        self.cut = options.total_steps > 0
+        if self.cut:
+            self._fit(options.total_steps - 1)
+
+    def _fit(self, intervals: int) -> None:
+        """Share `intervals` out: the profile first, then the detail, the rest to timing, a few to settle."""
+        self.wait, self.detail_warmup = 0, 0
+        self.detail_active = 1 if intervals >= 2 else 0
+        rest = intervals - self.detail_active
+        self.active = max(1, min(self.active, rest // 4))
+        self.warmup = 1 if rest >= 3 else 0
+        rest = max(rest - self.active - self.warmup, 0)
+        self.settle = min(2 * GROUP, rest // 4)
+        self.timing = rest - self.settle
+
+
+class Windows:
+    """Listens to everything that happens in the script and decides what is measured when."""
+
+    def __init__(self, torch: ModuleType, options: Options, record: RunRecord, status: StatusFile) -> None:
+        self._torch: Any = torch
+        self._options = options
+        self.record = record
+        self._status = status
+        self.pid = os.getpid()
+        self.finder = StepFinder(options.step)
+        self.plan = Plan(options)
+        self.loaders = Loaders(torch, options.run_dir, self)
+        self.models = Models(torch, self)
+        self.sites = CallSites(torch, options.losses, self)
+        self.inert = Inert(torch, self.note)
+        self.phase = "waiting"
+        self.boundaries = 0
+        self._skip = options.skip
+        self.first_boundary: float | None = None
+        self._last = 0.0
+        self._causes: set[str] = set()
+        self._intervals: list[tuple[float, frozenset[str], float, int]] = []  # seconds, causes, loader wait, samples
+        self._all_aside: dict[str, float] = {}
+        self._events: list[Any] = []
+        self._cuda = False
+        self._group_start = 0
+        self._timing_began = 0.0
+        self._profiler: OurProfiler | None = None
+        self._phase_step = 0
+        self._cpu = (0.0, 0.0)
+        self._compiled = 0
+        self._usual: set[str] = set()  # causes that come with most steps: part of the step
+        self._intervals_with_loader: dict[int, int] = {}
+        self._backwards = 0
+        self._zero_checked = False
+        self.optimizers: dict[int, Any] = {}
+        self.optimizer_steps: dict[int, int] = {}
+        self.finished = False
+        self.on_finish: Any = None
+
+    def note(self, text: str) -> None:
+        if text not in self.record.notes:
+            self.record.notes.append(text)
+
+    # What happens in the script.
+
+    def optimizer_made(self, optimizer: Any) -> None:
+        self.finder.optimizer_made = True
+        self.optimizers[id(optimizer)] = optimizer
+        self.models.hooks_on()
+
+    def optimizer_step(self, optimizer: Any) -> None:
+        if os.getpid() != self.pid:
+            return
+        key = id(optimizer)
+        self.optimizers.setdefault(key, optimizer)
+        self.optimizer_steps[key] = self.optimizer_steps.get(key, 0) + 1
+        if self.finder.optimizer_step(key):
+            self._boundary()
+        elif self.finder.restarted:
+            self._restart()
+
+    def before_batch(self, index: int) -> None:
+        if self.phase == "waiting":
+            self.models.hooks_on()
+        if self.finder.before_batch(index):
+            self._boundary()
+
+    def batch(self, index: int) -> None:
+        if self.phase not in ("waiting", "settle") and not self.loaders.records[index].trains:
+            self._causes.add("evaluation")
+
+    def epoch(self, index: int) -> None:
+        if self.phase not in ("waiting", "settle") and self.loaders.records[index].trains:
+            self._causes.add("epoch start")
+
+    def before_forward(self, module: Any, site: Any) -> None:
+        if site is not None and self.phase != "timing":
+            self.sites.add("Module.call", site, {"module": type(module).__name__})
+        if self.finder.before_forward(id(module), self._torch.is_grad_enabled()):
+            self._boundary()
+
+    def forward(self, module: Any) -> None:
+        """A root module's call has ended."""
+
+    def mode_changed(self, training: bool) -> None:
+        if not training:
+            self._causes.add("evaluation")
+
+    def saved(self, path: str) -> None:
+        self._causes.add("checkpoint")
+
+    def backward(self) -> None:
+        self._backwards += 1
+        if not self._zero_checked and self._backwards == 1 and self.boundaries >= 3:
+            self._zero_checked = True
+            self._check_gradients()
+
+    def explicit_step(self) -> None:
+        if os.getpid() == self.pid and self.finder.explicit():
+            self._boundary()
+
+    def shapes_vary(self) -> None:
+        self.record.shapes_vary = True
+
+    # The boundary.
+
+    def _boundary(self) -> None:
+        now = time.perf_counter()
+        if self.finder.restarted:
+            self._restart()
+        if self.finished:
+            self.on_finish(again=True)
+        if self._skip > 0:
+            self._skip -= 1
+            return
+        self.boundaries += 1
+        if self.phase == "timing":
+            if self._cuda:
+                self._events.append(self._record_event())
+            self._interval(now)
+            if self._timing_full(now):
+                self._end_timing()
+            return
+        self._slow_boundary(now)
+
+    def _slow_boundary(self, now: float) -> None:
+        """A boundary outside the timing window, where a few microseconds do not matter."""
+        if self.phase == "waiting":
+            self._begin(now)
+            return
+        self._status.status.step = self.boundaries
+        self.models.step_ended()
+        if self.sites.count:
+            self.sites.counted_steps += 1
+        if self.phase == "settle":
+            self._interval(now)
+            if self.models.forwards == 0 and self.boundaries in (2, 3, 4):
+                self.models.descend()
+            else:
+                self.models.hooks_on()
+            if self._settled(now):
+                self._begin_timing()
+        elif self.phase in ("profile", "detail"):
+            self._interval(now)
+            self._profiled_step()
+
+    def _begin(self, now: float) -> None:
+        self.first_boundary = self.first_boundary or now
+        self.record.startup_s = time.time() - self.record.started
+        self._last = now
+        self._group_start = 0
+        self._enter("settle")
+        self.models.hooks_on()
+        self._clear_interval()
+        if self.plan.settle == 0:
+            self._begin_timing()
+
+    def _restart(self) -> None:
+        """What counts as a step has changed: forget the intervals and begin to settle again."""
+        if self.phase in ("waiting", "done"):
+            return
+        if self.phase in ("profile", "detail") and self._profiler is not None:
+            self._profiler.abandon()
+            self._profiler = None
+        self.note("what ends a step changed while it was measured, so measuring began anew")
+        self._probes(True)
+        self.loaders.timing, self.loaders.observe = False, True
+        self._intervals.clear()
+        self._intervals_with_loader.clear()
+        self.phase = "waiting"
+
+    def _enter(self, phase: str) -> None:
+        self.phase = phase
+        self._phase_step = self.boundaries
+        self._intervals_start = len(self._intervals)
+        self._status.phase(phase)
+
+    def _clear_interval(self) -> None:
+        self._causes.clear()
+        self._backwards = 0
+        self.loaders.wait = 0.0
+        self.loaders.samples = 0
+        self.models.samples = 0
+        self.loaders.delivered.clear()
+        self._compiled = compiled_frames()
+
+    def _interval(self, now: float) -> None:
+        if compiled_frames() != self._compiled:
+            self._causes.add("compilation")
+        for index in self.loaders.delivered:
+            self._intervals_with_loader[index] = self._intervals_with_loader.get(index, 0) + 1
+        samples = self.loaders.samples or self.models.samples
+        self._intervals.append((now - self._last, frozenset(self._causes), self.loaders.wait, samples))
+        self._last = now
+        self._clear_interval()
+
+    # Settling.
+
+    def _settled(self, now: float) -> bool:
+        count = len(self._intervals)
+        if self.plan.settle is not None:
+            return count >= self.plan.settle
+        clean = [seconds for seconds, causes, _, _ in self._intervals if not causes - {"epoch start", "evaluation"}]
+        elapsed = sum(seconds for seconds, *_ in self._intervals)
+        late = count >= self._options.settle_max_steps or elapsed >= self._options.settle_max_seconds
+        if count and count % GROUP == 0 and len(clean) >= 2 * GROUP:
+            recent = self._intervals[-2 * GROUP :]
+            if not any("compilation" in causes for _, causes, _, _ in recent):
+                before, after = sum(clean[-2 * GROUP : -GROUP]), sum(clean[-GROUP:])
+                if abs(after - before) <= SETTLED * max(before, after):
+                    self.record.timing.settled = True
+                    return True
+        if late:
+            self.note(
+                f"the step time had not settled after {count} steps ({elapsed:.0f} s): successive groups of {GROUP} "
+                f"steps still differed by more than {SETTLED:.0%}"
+            )
+        return late
+
+    def _mark_training_loaders(self) -> None:
+        """A loader feeds the steps when most steps took a batch from it."""
+        for index, record in enumerate(self.loaders.records):
+            record.trains = self._intervals_with_loader.get(index, 0) * 2 >= max(len(self._intervals), 1)
+        if not self._intervals:  # settling was cut to nothing: the loader used last it must be
+            for index in list(self.loaders.delivered) or list(range(len(self.loaders.records)))[-1:]:
+                self.loaders.records[index].trains = True
+
+    # Timing.
+
+    def _probes(self, on: bool) -> None:
+        if on:
+            self.sites.on()
+            self.models.hooks_on()
+            return
+        self.sites.off()
+        self.models.stop_collecting()
+        if self.finder.kind != "forward":  # there the hook is the boundary
+            self.models.hooks_off()
+
+    def _begin_timing(self) -> None:
+        self._mark_training_loaders()
+        if self.plan.timing == 0:
+            self.record.timing.from_profile = True
+            self._begin_profile()
+            return
+        self.inert.begin()
+        self._probes(False)
+        self._cuda = self._on_cuda()
+        self.record.memory.free_at_start = self._free_memory()
+        self._events = [self._record_event()] if self._cuda else []
+        self._intervals.clear()
+        self._enter("timing")
+        self.loaders.start_timing()
+        self._cpu = (time.process_time(), children_cpu(self.loaders.worker_pids()))
+        self._clear_interval()
+        self._last = self._timing_began = time.perf_counter()
+
+    def _on_cuda(self) -> bool:
+        cuda = self._torch.cuda
+        return bool(cuda.is_available() and cuda.is_initialized() and self.device().startswith("cuda"))
+
+    def device(self) -> str:
+        """The device of the parameters that are trained or called."""
+        chosen = self.optimizers.get(self.finder.boundary_optimizer)  # type: ignore[arg-type]
+        for group in getattr(chosen, "param_groups", ()):
+            for parameter in group["params"]:
+                return str(parameter.device)
+        return next(iter(self.models.devices()), "cpu")
+
+    def _record_event(self) -> Any:
+        event = self._torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _timing_full(self, now: float) -> bool:
+        steps, elapsed = len(self._intervals), now - self._timing_began
+        if self.plan.timing is not None:
+            return steps >= self.plan.timing
+        options = self._options
+        return (steps >= options.min_steps and elapsed >= options.min_seconds) or elapsed >= options.max_seconds
+
+    def _end_timing(self) -> None:
+        cpu = time.process_time() - self._cpu[0], children_cpu(self.loaders.worker_pids()) - self._cpu[1]
+        timing = self.record.timing
+        if self._cuda:
+            self._events[-1].synchronize()
+            seconds = [a.elapsed_time(b) / 1e3 for a, b in zip(self._events, self._events[1:], strict=False)]
+            rows = zip(seconds, self._intervals, strict=False)
+            self._intervals = [(measured, *row[1:]) for measured, row in rows]
+            timing.clock = "cuda"
+        self.loaders.stop_timing()
+        summarize(timing, self._intervals, self.loaders.records)
+        self._usual = usual_causes(self._intervals)
+        steps = max(len(self._intervals), 1)
+        timing.cpu_s, timing.children_cpu_s = cpu[0] / steps, max(cpu[1], 0.0) / steps
+        self._memory()
+        self._window("timing", len(self._intervals), time.perf_counter() - self._timing_began)
+        self._probes(True)
+        self._begin_profile()
+
+    def _window(self, name: str, steps: int, elapsed: float, repeats: int = 0) -> None:
+        first = self.boundaries - steps
+        self.record.windows.append(Window(name, first, steps, elapsed, complete=True, repeats=repeats))
+
+    def _free_memory(self) -> int | None:
+        return int(self._torch.cuda.mem_get_info()[0]) if self._cuda else None
+
+    def _memory(self) -> None:
+        memory = self.record.memory
+        if self._cuda:
+            stats = self._torch.cuda.memory_stats()
+            memory.peak_allocated = int(self._torch.cuda.max_memory_allocated())
+            memory.peak_reserved = int(self._torch.cuda.max_memory_reserved())
+            memory.capacity = int(self._torch.cuda.mem_get_info()[1])
+            memory.alloc_retries = int(stats.get("num_alloc_retries", 0))
+        memory.rss_peak = peak_resident()
+
+    # Profile and detail.
+
+    def _begin_profile(self) -> None:
+        self.inert.begin()
+        active = self.plan.active
+        if not self.plan.cut:
+            workers = max((record.num_workers for record in self.loaders.records if record.trains), default=0)
+            active = min(max(active, workers), MOST_ACTIVE)
+        self._start_profiler("profile", self.plan.wait, self.plan.warmup, active, detail=False)
+
+    def _start_profiler(self, name: str, wait: int, warmup: int, active: int, *, detail: bool, repeats: int = 0) -> None:
+        self._enter(name)
+        self._repeats = repeats
+        self.models.annotate = self.sites.annotate = self.sites.count = True
+        self._profiler = OurProfiler(
+            self._torch, self._options.run_dir, wait=wait, warmup=warmup, active=active, detail=detail
+        )
+        self._profiler.start()
+        self._clear_interval()
+        self._last = time.perf_counter()
+
+    def _profiled_step(self) -> None:
+        profiler = self._profiler
+        assert profiler is not None
+        causes = self._intervals[-1][1] - self._usual - {"epoch start"}
+        active = profiler.taken >= profiler.lead
+        if causes and active and self._repeats < MOST_REPEATS and not self.plan.cut:
+            # An evaluation in the middle would be taken for the step: begin this window anew.
+            detail, length = self.phase == "detail", profiler.length - profiler.lead
+            profiler.abandon()
+            self._discard(profiler)
+            lead = (0, self.plan.detail_warmup) if detail else (self.plan.wait, self.plan.warmup)
+            self._start_profiler(self.phase, *lead, length, detail=detail, repeats=self._repeats + 1)
+            return
+        now = time.perf_counter()
+        if not profiler.step():
+            self._last = time.perf_counter()
+            return
+        elapsed = now - profiler.started_at
+        steps = profiler.length - profiler.lead
+        self._window(self.phase, steps, elapsed, self._repeats)
+        self._store(profiler)
+        if self.phase == "profile":
+            self.record.profile_step_s = elapsed / steps
+            if self.plan.detail_active:
+                self._start_profiler("detail", 0, self.plan.detail_warmup, self.plan.detail_active, detail=True)
+                return
+        self.record.complete = True
+        self.finished = True
+        self._enter("done")
+        self.on_finish(again=False)
+
+    def _discard(self, profiler: OurProfiler) -> None:
+        if profiler.path and os.path.exists(profiler.path):
+            os.remove(profiler.path)
+
+    def _store(self, profiler: OurProfiler) -> None:
+        if profiler.path is None:
+            self.note(f"the {self.phase} window gave no trace")
+            return
+        relative = os.path.relpath(profiler.path, self._options.run_dir)
+        (self.record.details if self.phase == "detail" else self.record.traces).append(relative)
+        self._profiler = None
+
+    # The end.
+
+    def conclude(self) -> None:
+        """The script is over, by itself or by us: whatever was not measured is taken from what there was."""
+        if self.phase in ("profile", "detail") and self._profiler is not None:
+            profiler, self._profiler = self._profiler, None
+            profiler.abandon()
+            if profiler.path is not None and self.phase == "profile":
+                self._store(profiler)
+                self.note("the script ended while it was profiled; the trace holds what there was")
+            elif profiler.path is not None:
+                self._discard(profiler)
+        timing = self.record.timing
+        if timing.step_s is None and self._intervals:
+            if self.phase in ("timing",):
+                self.loaders.stop_timing()
+            else:
+                self.loaders.without_timing()
+                timing.from_profile = True
+            self._mark_training_loaders()
+            summarize(timing, self._intervals, self.loaders.records)
+            self._memory()
+
+    def _check_gradients(self) -> None:
+        """Before the first backward of a step: are the gradients tensors full of zeros, or gone?"""
+        for key, optimizer in self.optimizers.items():
+            parameters = [p for group in getattr(optimizer, "param_groups", ()) for p in group["params"]]
+            with_gradient = [p for p in parameters if p.grad is not None]
+            sample = [p.grad for p in with_gradient[:3]]
+            filled = bool(sample) and all(not bool(gradient.detach().any()) for gradient in sample)
+            self.zero_filled[key] = len(with_gradient) if filled else 0
+
+    @property
+    def zero_filled(self) -> dict[int, int]:
+        if not hasattr(self, "_zero_filled"):
+            self._zero_filled: dict[int, int] = {}
+        return self._zero_filled
+
+
+def usual_causes(intervals: list[tuple[float, frozenset[str], float, int]]) -> set[str]:
+    """Causes that come with more than half of the steps: they are part of the step, not beside it."""
+    counts: dict[str, int] = {}
+    for _, causes, _, _ in intervals:
+        for cause in causes:
+            counts[cause] = counts.get(cause, 0) + 1
+    return {cause for cause, count in counts.items() if count * 2 > len(intervals)}
+
+
+def summarize(timing: Timing, intervals: list[tuple[float, frozenset[str], float, int]], loaders: list[Any]) -> None:
+    """Fill the timing record from the intervals: clean ones make the step, the others are set aside by cause.
+
+    An epoch's start (new workers, the wait for a first batch) is part of training: it is spread over the epoch's
+    steps, as ``aside["epoch start"]`` says, and only the rest of an interval beyond a clean step counts as aside.
+    """
+    usual = usual_causes(intervals)
+    clean = [row for row in intervals if not row[1] - usual]
+    if not clean:
+        clean = intervals
+    timing.steps = len(clean)
+    timing.intervals = [row[0] for row in clean]
+    timing.loader_wait_s = [row[2] for row in clean]
+    timing.elapsed = sum(timing.intervals)
+    timing.step_s = timing.elapsed / len(clean)
+    timing.median_s = statistics.median(timing.intervals)
+    samples = [row[3] for row in clean if row[3]]
+    timing.samples_per_step = statistics.fmean(samples) if samples else None
+    for seconds, causes, _, _ in intervals:
+        unusual = sorted(causes - usual)
+        if unusual and clean is not intervals:
+            cause = unusual[0] if len(unusual) == 1 else next(c for c in _WEIGHT if c in unusual)
+            timing.aside[cause] = timing.aside.get(cause, 0.0) + max(seconds - timing.step_s, 0.0)
+            timing.aside_counts[cause] = timing.aside_counts.get(cause, 0) + 1
+    waits = statistics.fmean(timing.loader_wait_s)
+    for loader in loaders:
+        if loader.trains:
+            loader.wait_s = waits
+            waits = 0.0  # several loaders in one step: the wait is known for all together, and shown once
+
+
+# When several things fell between two boundaries, the weightiest gives its name.
+_WEIGHT = ("compilation", "evaluation", "checkpoint", "epoch start")
+
+
+def compiled_frames() -> int:
+    """How many frames Dynamo has compiled so far; 0 while it was never imported."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    counters = getattr(utils, "counters", None)
+    return int(counters["stats"]["unique_graphs"]) if counters is not None else 0
+
+
+def children_cpu(pids: set[int]) -> float:
+    """CPU seconds used so far by these processes (Linux: /proc/PID/stat, fields 14 and 15)."""
+    total, tick = 0, os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+                fields = file.read().rpartition(")")[2].split()
+            total += int(fields[11]) + int(fields[12])
+        except (OSError, IndexError, ValueError):
+            continue
+    return total / tick
+
+
+def peak_resident() -> int | None:
+    """Peak resident set of this process in bytes."""
+    try:
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return int(peak if sys.platform == "darwin" else peak * 1024)
+    except ImportError:
+        return None
