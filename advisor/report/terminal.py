@@ -100,7 +100,7 @@ def _show_ranking(findings: Sequence[FindingDocument], console: Console) -> None
     for finding in findings:
         row: list[RenderableType] = [
             str(finding.rank),
-            Text(finding.rule, style="bold"),
+            Text(_clean(finding.rule), style="bold"),
             _plain(wording.place(finding), console),
             _plain(wording.speedup(finding.predicted.speedup), console),
             Text(finding.safety, style=_SAFETY_STYLES.get(finding.safety, "")),
@@ -116,7 +116,10 @@ def _show_ranking(findings: Sequence[FindingDocument], console: Console) -> None
 def _show_finding(finding: FindingDocument, console: Console) -> None:
     console.print()
     console.print(
-        Text.assemble((f"{finding.rank}. {_plain(finding.title, console)}", "bold"), (f"  [{finding.rule}]", "dim"))
+        Text.assemble(
+            (f"{finding.rank}. {_plain(finding.title, console)}", "bold"),
+            (f"  [{_plain(finding.rule, console)}]", "dim"),
+        )
     )
     body: list[RenderableType] = [
         _plain(" · ".join(([wording.place(finding)] if finding.file else []) + [wording.prediction(finding)]), console),
@@ -142,7 +145,7 @@ def _show_finding(finding: FindingDocument, console: Console) -> None:
         body += [Text.assemble(("No edit was made: ", "dim"), _plain(finding.fix.why_advice, console))]
     _print_trimmed(Padding(Group(*body), (0, 0, 0, 3)), console)
     for setting in wording.settings(finding.fix):
-        _line(Text(f"      {setting}", style="bold"), console)
+        _line(Text(f"      {_clean(setting)}", style="bold"), console)
     if finding.fix.diff:
         console.print()
         _show_diff(finding.fix.diff, console)
@@ -150,9 +153,10 @@ def _show_finding(finding: FindingDocument, console: Console) -> None:
 
 def _show_diff(diff: str, console: Console) -> None:
     # Flush left and never wrapped, so that what is copied from the terminal is what `git apply` takes.
-    text = Text(diff.rstrip("\n"))
+    diff = _clean(diff.rstrip("\n"))
+    text = Text(diff)
     if console.color_system is not None:
-        text = Syntax("", "diff", theme="ansi_dark", background_color="default").highlight(diff.rstrip("\n"))
+        text = Syntax("", "diff", theme="ansi_dark", background_color="default").highlight(diff)
     _line(text, console)
 
 
@@ -200,5 +204,9 @@ def _plain(text: str, console: Console) -> Text:
         for fancy, simple in (("–", "-"), ("×", "x"), ("·", "|"), ("→", "->"), ("µ", "u"), ("…", "...")):
             text = text.replace(fancy, simple)
         text = text.encode(console.encoding, "replace").decode(console.encoding)
-    # A trace's names are anybody's text: none of it may move the cursor or recolour the terminal.
-    return Text(re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", text))
+    return Text(_clean(text))
+
+
+def _clean(text: str) -> str:
+    """Without control characters: a trace's names are anybody's text, and may not move the cursor or recolour."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "", text)

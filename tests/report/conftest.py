@@ -9,7 +9,7 @@ from advisor.findings import FindingDocument, Findings, FixDocument, Measured, P
 WORKERS_DIFF = """\
 --- a/train.py
 +++ b/train.py
-@@ -38,7 +38,7 @@
+@@ -38,5 +38,5 @@
  def main():
      dataset = CIFAR(images=4096)
 -    loader = DataLoader(dataset, batch_size=32, shuffle=True)  # one process

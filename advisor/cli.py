@@ -1,0 +1,261 @@
+"""The ``advisor`` command: one click command per verb, each a thin call."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from advisor import __version__
+from advisor.errors import BUG, INTERRUPTED, OK, USAGE, AdvisorError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from advisor.evidence import Evidence
+    from advisor.findings import Findings
+
+SESSIONS = "advisor_runs"
+FORMATS = ("text", "json", "html", "md")
+
+
+class _InOrder(click.Group):
+    """Lists the commands in the order in which one meets them, not by the alphabet."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(
+    cls=_InOrder,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Nothing is uploaded, and no account is needed. `advisor COMMAND --help` says more about each.",
+)
+@click.version_option(__version__, "-V", "--version", message="advisor %(version)s")
+def cli() -> None:
+    """Find out where a PyTorch script's time goes, and what to change about it.
+
+    `advisor profile train.py` runs your script as it is, measures its steps, and reports ranked changes to it: each
+    with the numbers behind it, the speedup that it should bring, and the diff.
+    """
+
+
+@cli.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="What to print: the report as text, Markdown or one HTML page, or the findings alone as JSON.",
+)
+@click.option(
+    "--source",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The script that was profiled, so that findings can name its lines and bring a diff.",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Also write report.html, report.md and findings.json to this folder.",
+)
+def analyze(paths: tuple[str, ...], format_: str, source: Path | None, output: Path | None) -> None:
+    """Diagnose traces that were recorded elsewhere, or a run again.
+
+    PATH is a trace of torch.profiler (.json, .json.gz or .json.zst, also a URL), a folder of traces, a pattern, or a
+    run folder of `advisor profile`. Several traces are taken as the ranks of one job.
+    """
+    from advisor.analyze import analyze as diagnose_paths
+
+    document, evidence = diagnose_paths(paths, source)
+    files = _write(document, output, evidence) if output else {}
+    if format_ == "text":
+        _show(document, files)
+        return
+    _print(_as_text(document, evidence, format_))
+
+
+@cli.command()
+@click.argument("session", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="What to print: the report as text, Markdown or one HTML page, or the findings alone as JSON.",
+)
+@click.option("--open", "open_", is_flag=True, help="Open the HTML report in the browser instead of printing.")
+def report(session: Path, format_: str, open_: bool) -> None:
+    """Show the report of a finished session again.
+
+    SESSION is a folder that `advisor profile` or `advisor analyze --output` wrote, or a findings.json.
+    """
+    from advisor import report as reports
+
+    document = reports.read(session)
+    folder = session if session.is_dir() else session.parent
+    names = {"report": reports.REPORT_HTML, "markdown": reports.REPORT_MD, "findings": reports.FINDINGS_JSON}
+    files = {what: str(folder / name) for what, name in names.items() if (folder / name).is_file()}
+    if open_:
+        if "report" not in files:
+            raise AdvisorError(f"{folder} holds no {reports.REPORT_HTML}: print the report without --open.")
+        click.launch((folder / reports.REPORT_HTML).resolve().as_uri())
+        click.echo(files["report"])
+    elif format_ == "text":
+        _show(document, files)
+    elif format_ == "html" and "report" in files:
+        _print((folder / reports.REPORT_HTML).read_text(encoding="utf-8"))
+    else:
+        _print(_as_text(document, None, format_))
+
+
+@cli.command(short_help="List what can be found, or explain one rule.")
+@click.argument("name", required=False)
+def rules(name: str | None) -> None:
+    """List what can be found, or explain one rule: what is wrong, why it costs time, when to leave it.
+
+    NAME is a rule's name as reports show it, `loader-workers` for example.
+    """
+    from advisor.diagnose import load_rules
+    from advisor.report import catalogue
+
+    console = _console()
+    if name is None:
+        catalogue.show_all(console, load_rules())
+    else:
+        catalogue.show(name, console, load_rules())
+
+
+@cli.command(short_help="Open TensorBoard on the sessions: traces, step times.")
+@click.argument("folder", default=SESSIONS, type=click.Path(path_type=Path), metavar="[DIR]")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Listen on this port; 0 takes any free one. [default: 6006 or the next]",
+)
+@click.option("--host", default="localhost", show_default=True, help="Listen on this address.")
+def tensorboard(folder: Path, port: int | None, host: str) -> None:
+    """Open TensorBoard on the sessions in DIR (advisor_runs): their traces, step times and throughput.
+
+    The traces are under "PyTorch Profiler", step times and throughput under "Scalars". Ctrl-C ends it.
+    """
+    from advisor.tensorboard import scalars
+    from advisor.tensorboard.serve import Server
+
+    runs = scalars.find_runs(folder) if folder.is_dir() else []
+    for run in runs:
+        try:
+            scalars.write(run)
+        except AdvisorError as error:
+            click.echo(f"advisor: {error}", err=True)  # one bad run must not hide the others
+    with Server(folder, port, host) as server:
+        count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+        click.echo(f"TensorBoard shows {count} of {folder} at {server.url} (Ctrl-C ends it)")
+        server.wait()
+
+
+def _as_text(document: Findings, evidence: Evidence | None, format_: str) -> str:
+    from advisor import findings
+
+    if format_ == "json":
+        return findings.encode(document).decode()
+    if format_ == "md":
+        from advisor.report import markdown
+
+        return markdown.render(document)
+    from advisor.report import page
+    from advisor.report.details import details
+
+    return page.render(document, details(evidence) if evidence is not None else None)
+
+
+def _write(document: Findings, folder: Path, evidence: Evidence | None) -> dict[str, str]:
+    from advisor import report as reports
+
+    return reports.write(document, folder, evidence)
+
+
+def _show(document: Findings, files: dict[str, str]) -> None:
+    from advisor.report import terminal
+
+    terminal.show(document, _console(), files)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console()
+
+
+def _print(text: str) -> None:
+    # As bytes: what is printed is the document, in UTF-8, whatever the terminal's encoding.
+    click.get_binary_stream("stdout").write(text.encode("utf-8", "replace"))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command and exit with its status (``advisor.errors`` lists them)."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """The command without the exit: its status. Whatever goes wrong becomes one line on stderr and a status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a character that the terminal lacks must not end the report
+    try:
+        result = cli.main(
+            args=list(arguments) if arguments is not None else None, prog_name="advisor", standalone_mode=False
+        )
+        sys.stdout.flush()
+        return result if isinstance(result, int) else OK
+    except AdvisorError as error:
+        click.echo(f"advisor: {error}", err=True)
+        if error.detail:
+            click.echo(error.detail, err=True)
+        return error.exit_status
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("advisor: interrupted", err=True)
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return USAGE
+    except BrokenPipeError:
+        # Whoever read our output (`| head`) has seen enough; nothing more can be said on this stream.
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except Exception as error:
+        where = _keep_traceback()
+        what = f"{type(error).__name__}: {error}"
+        click.echo(f"advisor: this is a bug of ours: {what}. Its traceback is in {where}; please report it.", err=True)
+        return BUG
+
+
+def _keep_traceback() -> str:
+    text = f"advisor {__version__}, Python {sys.version}\n{' '.join(sys.argv)}\n\n{traceback.format_exc()}"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="advisor-bug-", suffix=".txt", delete=False, encoding="utf-8", errors="replace"
+        ) as file:
+            file.write(text)
+            return file.name
+    except OSError:
+        click.echo(text, err=True)
+        return "the lines above"
+
+
+if __name__ == "__main__":
+    main()

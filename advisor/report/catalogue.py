@@ -1,0 +1,55 @@
+"""The catalogue of rules on a terminal, from the rules' own docstrings."""
+
+from __future__ import annotations
+
+import difflib
+
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.table import Table
+from rich.text import Text
+
+from advisor.errors import AdvisorError
+from advisor.report import wording
+from advisor.rule import Rule
+
+
+def show_all(console: Console, rules: list[type[Rule]]) -> None:
+    """Each rule on a line: its name, what it is about, how safe its fix is."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("rule", no_wrap=True)
+    table.add_column("safety", no_wrap=True)
+    table.add_column("about", ratio=1)
+    for rule in sorted(rules, key=lambda rule: rule.id):
+        table.add_row(Text(rule.id, style="bold"), rule.safety.value, Text(rule.title))
+    console.print(table)
+    console.print(Text("\n`advisor rules NAME` explains one of them.", style="dim"))
+
+
+def show(name: str, console: Console, rules: list[type[Rule]]) -> None:
+    """One rule: title, safety, documentation, and an example of its fix. Raises AdvisorError for an unknown name."""
+    known = {rule.id: rule for rule in rules}
+    rule = known.get(name)
+    if rule is None:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]}?" if close else "`advisor rules` lists them all."
+        raise AdvisorError(f"there is no rule called {name!r}: {hint}")
+    console.print(Text.assemble((rule.title, "bold"), (f"  [{rule.id}]", "dim")))
+    console.print(Text(f"{rule.safety.value}: {wording.SAFETY[rule.safety.value]}", style="dim"))
+    console.print()
+    console.print(Markdown(rule.documentation()))
+    relations = [(text, names) for text, names in (("Comes after", rule.after), ("Excludes", rule.conflicts)) if names]
+    if relations:
+        console.print()
+    for text, names in relations:
+        console.print(f"{text}: {', '.join(names)}")
+    if rule.EXAMPLES:
+        example = rule.EXAMPLES[0]
+        before = example.before.replace("  # <-", "").splitlines()
+        lines = list(difflib.unified_diff(before, example.after.splitlines(), "before", "after", lineterm="", n=3))
+        if lines:
+            console.print()
+            console.print(Text("For example", style="bold"))
+            for line in lines[2:]:
+                style = {"+": "green", "-": "red", "@": "magenta"}.get(line[:1], "")
+                console.print(Text("    " + line, style=style), soft_wrap=True)

@@ -1,0 +1,79 @@
+"""How figures are said."""
+
+from __future__ import annotations
+
+import pytest
+
+from advisor.evidence import facts
+from advisor.findings import Range
+from advisor.report import wording
+from advisor.report.colours import FAMILIES
+
+
+@pytest.mark.parametrize(
+    ("key", "amount", "said"),
+    [
+        ("data_wait_share", 0.612, "61%"),
+        ("gpu_busy_share", 0.021, "2.1%"),
+        ("tensor_core_share_low", 0.0, "0%"),
+        ("loss_share", 0.0001, "<0.1%"),
+        ("mfu", 0.041, "4.1%"),
+        ("fetch_s", 0.0312, "31.2 ms"),
+        ("start_s", 2.5, "2.5 s"),
+        ("h2d_ms", 0.0004, "400 ns"),
+        ("mean_step_ms", 1234.5, "1.23 s"),
+        ("h2d_bytes", 38_535_168, "36.8 MiB"),
+        ("peak_memory_bytes", 11_811_160_064, "11 GiB"),
+        ("samples_per_s", 12345.6, "12,346"),
+        ("achieved_flops", 3.2e12, "3.2 TFLOP/s"),
+        ("kernels", 4012, "4,012"),
+        ("usable_cpus", 2.0, "2"),
+        ("pin_memory", False, "no"),
+        ("dtype", "float32", "float32"),
+        ("peak", None, "unknown"),
+        ("odd", float("nan"), "unknown"),
+    ],
+)
+def test_a_figure_is_said_in_the_unit_of_its_name(key: str, amount: object, said: str) -> None:
+    assert wording.value(key, amount) == said  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("low", "likely", "high", "said"),
+    [
+        (1.4, 1.6, 1.8, "1.4–1.8×"),
+        (1.03, 1.05, 1.08, "1.03–1.08×"),
+        (1.42, 1.43, 1.44, "1.42–1.44×"),
+        (2.0, 2.0, 2.0, "2.00×"),
+    ],
+)
+def test_a_range_has_as_many_decimals_as_tell_its_ends_apart(low: float, likely: float, high: float, said: str) -> None:
+    assert wording.speedup(Range(low=low, likely=likely, high=high)) == said
+
+
+def test_a_label_spells_the_names_of_the_field() -> None:
+    assert wording.label("gpu_busy_share") == "GPU busy"
+    assert wording.label("h2d_ms") == "H2D"
+    assert wording.label("usable_cpus") == "usable CPUs"
+
+
+@pytest.mark.parametrize("key", [*facts.DEVICE_CLASSES, *facts.CPU_CLASSES])
+def test_every_class_of_the_breakdown_is_explained_and_has_a_colour(key: str) -> None:
+    part = wording.part(key)
+    assert part.meaning
+    assert part.family in FAMILIES
+
+
+@pytest.mark.parametrize("classes", [facts.DEVICE_CLASSES, facts.CPU_CLASSES])
+def test_no_two_classes_of_a_breakdown_share_a_colour_or_a_character(classes: tuple[str, ...]) -> None:
+    families = [FAMILIES[wording.part(key).family] for key in classes]
+    assert len({family.page for family in families}) == len(classes)
+    assert len({family.glyph for family in families}) == len(classes)
+    assert len({family.terminal for family in families}) == len(classes)
+
+
+def test_an_environment_is_rows_of_text_without_the_empty_ones() -> None:
+    rows = wording.flattened(
+        {"torch": "2.15", "compiler": "", "flags": ["avx2", "amx"], "packages": {"lightning": "2.5"}}
+    )
+    assert rows == [("torch", "2.15"), ("flags", "avx2, amx"), ("packages", "lightning 2.5")]
