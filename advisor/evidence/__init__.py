@@ -10,7 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from advisor.evidence.absent import empty_trace
+from advisor.evidence.breakdown import cpu_breakdown, device_breakdown
+from advisor.evidence.copies import copy_facts
+from advisor.evidence.device import DeviceWork
+from advisor.evidence.devices import Peak, peak_of
 from advisor.evidence.facts import (
+    IDLE_LOADER,
+    LOADER,
     Aside,
     Breakdown,
     Copies,
@@ -24,11 +31,23 @@ from advisor.evidence.facts import (
     Steps,
     SyncRow,
 )
-from advisor.evidence.whatif import Change, Estimate
+from advisor.evidence.figures import mean_figures, trace_figures
+from advisor.evidence.flops import count_flops, flops_facts
+from advisor.evidence.host import Host
+from advisor.evidence.idle import idle_gaps
+from advisor.evidence.kernels import kernel_rows, launching_operators, matrix_work
+from advisor.evidence.loaders import loader_facts
+from advisor.evidence.memory import memory_facts
+from advisor.evidence.nesting import Nesting
+from advisor.evidence.operators import operator_rows
+from advisor.evidence.steps import step_windows
+from advisor.evidence.syncs import sync_rows
+from advisor.evidence.verdict import bound_of, verdict_of
+from advisor.evidence.whatif import Change, Estimate, estimate
 from advisor.findings import Scalar
 from advisor.harness.layout import RunRecord
 from advisor.run import Run
-from advisor.trace.tables import Trace
+from advisor.trace.tables import Ints, Trace
 
 __all__ = ["Change", "Estimate", "Evidence"]
 
@@ -50,103 +69,234 @@ class Evidence:
     @classmethod
     def from_run(cls, run: Run) -> Evidence:
         """Evidence of a run; a run without a trace (over too soon) gives what its record alone can say."""
+        trace = run.trace if run.trace is not None else empty_trace()
+        return cls(trace, run.record, run, run.detail, run.other_traces)
 
     @classmethod
     def from_trace(cls, trace: Trace, others: Iterable[Trace] = ()) -> Evidence:
         """Evidence of a trace recorded elsewhere; `others` are its fellow ranks."""
+        return cls(trace, others=tuple(others))
 
     # --- the step
 
     @cached_property
-    def steps(self) -> Steps: ...
+    def steps(self) -> Steps:
+        """The step windows of the trace; ``pseudo`` where it has no step annotations."""
+        return step_windows(self.trace)
 
     @cached_property
     def step_s(self) -> float | None:
         """Mean seconds per step: the timing window's where there is a run, else the trace's; None without either."""
+        timed = self.record.timing.step_s if self.record is not None else None
+        return timed if timed else self.trace_step_s
 
     @cached_property
     def trace_step_s(self) -> float | None:
         """Mean seconds per step as traced, profiler included."""
+        return self.steps.total_ns / 1e9 / len(self.steps) if len(self.steps) else None
 
     @cached_property
     def inflation(self) -> float:
         """Step under the profiler over step without, at least 1; 1 where unknown."""
+        if self.record is None or not self.record.timing.step_s:
+            return 1.0
+        profiled = self.record.profile_step_s or self.trace_step_s
+        return max(1.0, profiled / self.record.timing.step_s) if profiled else 1.0
 
     @cached_property
-    def samples_per_s(self) -> float | None: ...
+    def samples_per_s(self) -> float | None:
+        """Samples per second of the timing window; None where samples or steps are unknown."""
+        if self.record is None or not self.record.timing.samples_per_step or not self.step_s:
+            return None
+        return self.record.timing.samples_per_step / self.step_s
 
     @cached_property
-    def breakdown(self) -> Breakdown: ...
+    def breakdown(self) -> Breakdown:
+        """Where the steps' time goes: device classes where there is device work, CPU classes otherwise."""
+        if len(self.trace.kernels) or len(self.trace.copies):
+            return device_breakdown(self.steps, self.device, self.idle_gaps)
+        return cpu_breakdown(self.steps, self.host)
 
     @cached_property
-    def idle_gaps(self) -> IdleGaps: ...
+    def idle_gaps(self) -> IdleGaps:
+        """Every gap of the device inside the steps, with what the host did meanwhile."""
+        return idle_gaps(self.steps, self.host, self.device)
 
     # --- the device
 
     @cached_property
     def device_is_gpu(self) -> bool:
-        """The steps ran device work (kernels are in the trace, or the record's model was on a GPU)."""
+        """Device work is in the trace, or the record says that a model was on a GPU."""
+        if len(self.trace.kernels) or len(self.trace.copies):
+            return True
+        models = self.record.models if self.record is not None else []
+        return any(not device.startswith(("cpu", "meta")) for model in models for device in model.devices)
 
     @cached_property
-    def device_name(self) -> str: ...
+    def device_name(self) -> str:
+        """The device's (or, for a CPU run, the processor's) name; "" where unknown."""
+        if self.record is not None:
+            if not self.device_is_gpu:
+                return self.record.environment.cpu or "CPU"
+            if self.record.device.name:
+                return self.record.device.name
+        if not self.device_is_gpu:
+            return "CPU"
+        return str(self._device_properties.get("name") or "")
+
+    @cached_property
+    def peak(self) -> Peak | None:
+        """The device's row in the table of peaks; None for a CPU or a device that the table does not have."""
+        if not self.device_is_gpu:
+            return None
+        units = self._device_properties.get("numSms")
+        if self.record is not None and self.record.device.multiprocessors:
+            units = self.record.device.multiprocessors
+        amd = self._device_properties.get("warpSize") == 64 or bool(self.record and self.record.device.hip)
+        return peak_of(self.device_name, multiprocessors=units if isinstance(units, int) else None, amd=amd)
 
     @cached_property
     def kernels(self) -> tuple[KernelRow, ...]:
         """Kernels in the steps by name, the most expensive first."""
+        return kernel_rows(self.trace, self.steps, self._launchers)
 
     @cached_property
-    def matrix(self) -> MatrixWork: ...
+    def matrix(self) -> MatrixWork:
+        """Matrix work on, off, and perhaps on the matrix cores."""
+        return matrix_work(self.kernels)
 
     @cached_property
-    def copies(self) -> Copies: ...
+    def copies(self) -> Copies:
+        """Copies in the steps, by kind and memory."""
+        return copy_facts(self.steps, self.device, self.record)
 
     @cached_property
     def syncs(self) -> tuple[SyncRow, ...]:
         """Host synchronizations in the steps, the most expensive first."""
+        return sync_rows(self.steps, self.device, self.nesting, self.record)
 
     @cached_property
-    def memory(self) -> MemoryFacts: ...
+    def memory(self) -> MemoryFacts:
+        """Peak memory against capacity."""
+        return memory_facts(self.record, self.trace, self.device_is_gpu)
 
     @cached_property
-    def flops(self) -> Flops: ...
+    def flops(self) -> Flops:
+        """FLOPs per step from the detail window's shapes (or the trace's own), and the share of the peak."""
+        window = self.detail if self.detail is not None else self.trace
+        steps = step_windows(window) if window is self.detail else self.steps
+        return flops_facts(count_flops(window, steps), self.step_s, self.peak, self.matrix, self.device_is_gpu)
 
     # --- the host
 
     @cached_property
     def loaders(self) -> tuple[LoaderFacts, ...]:
         """Loaders that feed the steps, the one with the longest wait first."""
+        name = IDLE_LOADER if self.breakdown.on_device else LOADER
+        return loader_facts(self.record, self.steps, self.host, self.step_s, self.breakdown.share(name))
 
     @cached_property
     def data_wait_share(self) -> float | None:
         """Share of the step that the host is blocked in loaders; None where no loader is seen."""
+        if not self.loaders:
+            return None
+        return min(1.0, sum(loader.wait_share for loader in self.loaders))
 
     @cached_property
-    def operators(self) -> Operators: ...
+    def operators(self) -> Operators:
+        """Operators in the steps by name, the most self time first."""
+        return operator_rows(self.trace, self.steps, self.nesting, self._launchers, self.detail)
 
     @cached_property
-    def aside(self) -> Aside: ...
+    def aside(self) -> Aside:
+        """Wall time between the first step and the end of the run that is not steps."""
+        if self.record is None:
+            return Aside(None)
+        return Aside(self.record.steps_wall_s, dict(self.record.aside))
 
     # --- conclusions
 
     @cached_property
     def bound(self) -> str:
         """input | device | host | sync | copy | communication | compute (a CPU step) | unknown."""
+        return bound_of(self.breakdown, self.data_wait_share)
 
     @cached_property
     def verdict(self) -> str:
         """One sentence: "input-bound: 61% of the step waits for data"."""
+        return verdict_of(self.bound, self.breakdown, self.data_wait_share, self.loaders, self.matrix)
 
     @cached_property
     def figures(self) -> dict[str, Scalar]:
         """The figures of ``findings.json``: means over ranks where there are several."""
+        figures = mean_figures(self.ranks) if self.ranks else trace_figures(self.trace)
+        more: dict[str, Scalar] = {
+            "step_ms": self.step_s * 1e3 if self.step_s else None,
+            "samples_per_s": self.samples_per_s,
+            "data_wait_share": self.data_wait_share,
+            "tensor_core_share_low": self.matrix.share_low,
+            "tensor_core_share_high": self.matrix.share_high,
+            "matrix_off_tensor_cores_share": self.matrix.eligible_share if self.matrix.total_s else None,
+            "peak_memory_share": self.memory.share,
+            "flops_per_step": self.flops.per_step if self.flops.achieved else None,
+            "flops_per_s": self.flops.achieved,
+            "mfu": self.flops.mfu,
+            "idle_share": self.breakdown.idle_share if self.breakdown.on_device else None,
+            "profiler_inflation": self.inflation if self.record is not None else None,
+            "aside_share": self.aside.share if self.aside.wall_s else None,
+        }
+        return figures | {key: value for key, value in more.items() if value is not None}
 
     @cached_property
     def ranks(self) -> list[dict[str, Scalar]]:
         """One entry of figures per rank where there are several, else empty."""
+        if not self.others:
+            return []
+        return [{"rank": _rank(trace, i)} | trace_figures(trace) for i, trace in enumerate((self.trace, *self.others))]
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """What is less certain, in sentences."""
+        notes = list(self.record.notes) if self.record is not None else []
+        notes.extend(self.trace.warnings)
+        if self.steps.pseudo and len(self.steps):
+            notes.append("The trace has no step annotations: the whole trace is taken as one step.")
+        if self.record is not None and self.record.timing.from_profile:
+            notes.append("The script was over too soon: step times were taken before it had settled.")
+        elif self.record is not None and not self.record.timing.settled and self.record.timing.step_s:
+            notes.append("The step time had not settled when it was measured.")
+        return tuple(dict.fromkeys(notes))
 
     def what_if(self, change: Change) -> Estimate:
         """The step after `change`: low, likely and high seconds."""
+        return estimate(self, change)
+
+    # --- what the properties above are made from
+
+    @cached_property
+    def host(self) -> Host:
+        return Host(self.trace, self.steps)
+
+    @cached_property
+    def device(self) -> DeviceWork:
+        return DeviceWork(self.trace, self.host)
+
+    @cached_property
+    def nesting(self) -> Nesting:
+        return Nesting(self.trace)
+
+    @cached_property
+    def _launchers(self) -> Ints:
+        return launching_operators(self.device, self.nesting)
+
+    @cached_property
+    def _device_properties(self) -> dict[str, object]:
+        """Properties of the device that the kernels ran on."""
+        used = int(self.trace.kernels.device[0]) if len(self.trace.kernels) else 0
+        found = [device for device in self.trace.devices if device.get("id") == used]
+        return (found or list(self.trace.devices) or [{}])[0]
+
+
+def _rank(trace: Trace, index: int) -> int:
+    rank = trace.distributed.get("rank")
+    return rank if isinstance(rank, int) else index

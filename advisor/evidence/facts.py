@@ -304,8 +304,8 @@ class Flops:
     """Floating-point operations per step from the detail window's shapes, and what they say.
 
     ``by_dtype`` sums to ``per_step``. ``peak`` is FLOP/s of the device for the work's dtypes (weighted), None where
-    the device is not in the table; ``mfu`` = achieved / peak over the step; ``uncounted``: matrix operators without
-    usable shapes.
+    the device is not in the table; ``mfu`` = achieved / peak over the step; ``uncounted``: matrix operators per step
+    without usable shapes (``achieved`` and ``mfu`` are None when these are more than a few).
     """
 
     per_step: float
@@ -314,8 +314,7 @@ class Flops:
     peak: float | None
     peak_dtype: str
     mfu: float | None
-    uncounted: int
-    shapes_known: bool
+    uncounted: float
 
 
 @dataclass(frozen=True)

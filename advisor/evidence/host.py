@@ -1,0 +1,173 @@
+"""What the host did, as sets of moments: loading data, synchronizing, launching, running operators.
+
+Only threads that matter to the step are looked at: the one that runs the steps, and those that launch device work or
+run the backward pass. A pin-memory thread, say, is not the host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.evidence.coverage import Coverage
+from advisor.evidence.facts import Steps
+from advisor.harness import layout
+from advisor.trace.tables import Codes, Ints, Spans, Trace
+
+Mask = NDArray[np.bool_]
+
+_LOADER = re.compile(r"^enumerate\(DataLoader\)#|^enumerate\(DataPipe\)#|DataLoader.*__next__$")
+_OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#|^## optimizer ##$")
+_BACKWARD = re.compile(r"^## backward ##$")
+_FORWARD = re.compile(r"^DistributedDataParallel\.forward$|^## forward ##$")
+_BACKWARD_OPERATOR = re.compile(r"^autograd::engine::evaluate_function")
+
+# Calls in which the host waits for the device.
+_SYNC = re.compile(
+    r"^(cuda|hip|cu)(Stream|Device|Event|Ctx)Synchronize|^hipMemcpyWithStream$|^(cuda|hip)Memcpy$|^cuMemcpy[DH]to[DH]_v2$"
+)
+# Calls that synchronize the device as a side effect (CUDA C++ programming guide, "Implicit Synchronization").
+_ALLOCATION = re.compile(
+    r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocHost|FreeHost|HostMalloc|HostFree|HostRegister)$|^cuMem(Alloc|Free)"
+)
+_LAUNCH = re.compile(
+    r"^(cuda|hip)(Launch\w*Kernel\w*|Ext(Module)?Launch\w*|ModuleLaunchKernel|GraphLaunch\w*|MemcpyAsync|MemsetAsync"
+    r"|Memcpy\w*Async|Memset\w*|MemcpyWithStream|Memcpy)$|^cu(LaunchKernel\w*|GraphLaunch|Memcpy\w*Async\w*|Memset\w*)$"
+)
+
+# Launches that follow each other faster than this come from a host that does nothing but launch: eager PyTorch spends
+# 5-50 µs on an operator, and the profiler adds to that (measured on launch-bound public traces: 36-90 µs a launch).
+LAUNCH_PERIOD_NS = 100_000
+
+
+def names_like(trace: Trace, codes: Codes, matches: Callable[[str], object]) -> Mask:
+    """Which rows have a name that `matches`; each distinct name is looked at once."""
+    if not len(codes):
+        return np.zeros(0, bool)
+    unique, inverse = np.unique(codes, return_inverse=True)
+    answers = np.array([code >= 0 and bool(matches(trace.names[code])) for code in unique], bool)
+    return answers[inverse]
+
+
+def select(spans: Spans, mask: Mask) -> Coverage:
+    """The moments that the rows of `mask` occupy."""
+    return Coverage.of(spans.start[mask], spans.end[mask])
+
+
+def is_launch(name: str) -> bool:
+    """A runtime or driver call that puts work on a device's queue."""
+    return _LAUNCH.match(name) is not None
+
+
+def is_sync(name: str) -> bool:
+    """A runtime or driver call in which the host waits for the device."""
+    return _SYNC.match(name) is not None
+
+
+@dataclass(frozen=True, eq=False)
+class Host:
+    """The host's side of a trace."""
+
+    trace: Trace
+    steps: Steps
+
+    @cached_property
+    def lanes(self) -> Ints:
+        """Threads that matter (codes into ``Trace.lanes``)."""
+        backward = names_like(self.trace, self.trace.operators.name, _BACKWARD_OPERATOR.match)
+        found = [self.trace.runtime.lane[self.launches], self.trace.operators.lane[backward]]
+        if self.steps.lane >= 0:
+            found.append(np.array([self.steps.lane], np.int32))
+        return np.unique(np.concatenate(found)).astype(np.int64)
+
+    @cached_property
+    def launches(self) -> Mask:
+        """Rows of ``Trace.runtime`` that put work on a device's queue."""
+        return names_like(self.trace, self.trace.runtime.name, is_launch)
+
+    @cached_property
+    def sync_rows(self) -> Mask:
+        """Rows of ``Trace.runtime`` in which the host waits for the device."""
+        return names_like(self.trace, self.trace.runtime.name, is_sync)
+
+    @cached_property
+    def loader_rows(self) -> Mask:
+        """Rows of ``Trace.annotations`` in which a loader makes or awaits a batch."""
+        return names_like(
+            self.trace, self.trace.annotations.name, lambda n: n == layout.FETCH_RANGE or _LOADER.search(n)
+        )
+
+    @cached_property
+    def loader(self) -> Coverage:
+        return select(self.trace.annotations, self.loader_rows)
+
+    @cached_property
+    def sync(self) -> Coverage:
+        rows = self.sync_rows | names_like(self.trace, self.trace.runtime.name, _ALLOCATION.match)
+        return select(self.trace.runtime, rows & np.isin(self.trace.runtime.lane, self.lanes))
+
+    @cached_property
+    def forward(self) -> Coverage:
+        return self._annotated(layout.FORWARD_RANGE, _FORWARD)
+
+    @cached_property
+    def backward(self) -> Coverage:
+        rows = names_like(self.trace, self.trace.operators.name, _BACKWARD_OPERATOR.match)
+        return self._annotated(layout.BACKWARD_RANGE, _BACKWARD).union(select(self.trace.operators, rows))
+
+    @cached_property
+    def optimizer(self) -> Coverage:
+        rows = names_like(self.trace, self.trace.annotations.name, _OPTIMIZER.match)
+        return select(self.trace.annotations, rows)
+
+    @cached_property
+    def operators(self) -> Coverage:
+        """Any operator running on a thread that matters."""
+        return select(self.trace.operators, np.isin(self.trace.operators.lane, self.lanes))
+
+    @cached_property
+    def differentiated(self) -> Coverage:
+        """Operators that autograd numbered: with the backward's own left out, they are the forward pass."""
+        return select(
+            self.trace.operators, np.isin(self.trace.operators.lane, self.lanes) & (self.trace.operators.sequence >= 0)
+        )
+
+    @cached_property
+    def launching(self) -> Coverage:
+        """Operators that launch device work, and stretches of launches less than LAUNCH_PERIOD_NS apart."""
+        parts = []
+        runtime, operators = self.trace.runtime, self.trace.operators
+        for lane in self.lanes:
+            calls = self.launches & (runtime.lane == lane)
+            starts, ends = runtime.start[calls], runtime.end[calls]
+            order = np.argsort(starts)
+            starts, ends = starts[order], ends[order]
+            close = np.diff(starts) < LAUNCH_PERIOD_NS
+            parts.append(Coverage.of(starts, ends))
+            parts.append(Coverage.of(starts[:-1][close], starts[1:][close]))
+            tops = Coverage.of(operators.start[operators.lane == lane], operators.end[operators.lane == lane])
+            busy = np.searchsorted(starts, tops.end) > np.searchsorted(starts, tops.start)
+            parts.append(Coverage(tops.start[busy], tops.end[busy]))
+        if not parts:
+            return Coverage.empty()
+        return Coverage.of(np.concatenate([p.start for p in parts]), np.concatenate([p.end for p in parts]))
+
+    @cached_property
+    def seen(self) -> tuple[int, int]:
+        """From the first to the last event of these threads: only in between can "nothing runs" mean Python."""
+        spans: list[Spans] = [self.trace.operators, self.trace.runtime, self.trace.annotations, self.trace.steps]
+        rows = [(s.start[m], s.end[m]) for s in spans if (m := np.isin(s.lane, self.lanes)).any()]
+        if not rows:
+            return 0, 0
+        return min(int(start.min()) for start, _ in rows), max(int(end.max()) for _, end in rows)
+
+    def _annotated(self, name: str, pattern: re.Pattern[str]) -> Coverage:
+        return select(
+            self.trace.annotations,
+            names_like(self.trace, self.trace.annotations.name, lambda n: n == name or pattern.match(n)),
+        )

@@ -1,0 +1,74 @@
+"""Kernels by name, with the operator that launched them, and how much matrix work runs on the matrix cores."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from advisor.evidence.device import DeviceWork
+from advisor.evidence.facts import KernelRow, MatrixWork, Steps
+from advisor.evidence.matrix import OFF, ON, UNKNOWN, cores_of, kind_of
+from advisor.evidence.nesting import Nesting
+from advisor.evidence.steps import assign
+from advisor.trace.tables import Ints, Trace
+
+
+def launching_operators(device: DeviceWork, nesting: Nesting) -> Ints:
+    """Row of the operator that launched each item (kernels, then copies): by launch call, else by external id; -1."""
+    trace = device.trace
+    launch = device.items_launch
+    found = np.full(len(launch), -1, np.int64)
+    if len(trace.runtime):
+        found = np.where(launch >= 0, nesting.around(trace.runtime)[launch], -1)
+    external = np.concatenate((trace.kernels.external, trace.copies.external))
+    rows = np.flatnonzero(trace.operators.external > 0)
+    if not len(rows):
+        return found
+    rows = rows[np.argsort(trace.operators.external[rows], kind="stable")]
+    keys = trace.operators.external[rows]
+    at = np.minimum(np.searchsorted(keys, external), len(keys) - 1)
+    by_id = np.where((keys[at] == external) & (external > 0), rows[at], -1)
+    return np.where(found >= 0, found, by_id)
+
+
+def kernel_rows(trace: Trace, steps: Steps, operators: Ints) -> tuple[KernelRow, ...]:
+    """Kernels that start inside the steps, by name, the most expensive first. `operators`: as launching_operators."""
+    inside = assign(steps, trace.kernels.start) >= 0
+    names = trace.kernels.name[inside]
+    ns = (trace.kernels.end - trace.kernels.start)[inside]
+    launchers = operators[: len(trace.kernels)][inside]
+    launcher_names = np.where(launchers >= 0, trace.operators.name[launchers] if len(trace.operators) else -1, -1)
+    unique, inverse, counts = np.unique(names, return_inverse=True, return_counts=True)
+    totals = np.zeros(len(unique), np.int64)
+    np.add.at(totals, inverse, ns)
+    everything = int(totals.sum())
+    rows = []
+    for i in np.argsort(-totals, kind="stable"):
+        name = trace.name(int(unique[i]))
+        total = int(totals[i]) / 1e9
+        rows.append(
+            KernelRow(
+                name=name,
+                count=int(counts[i]),
+                total_s=total,
+                per_step_s=total / len(steps),
+                share=int(totals[i]) / everything if everything else 0.0,
+                operator=_most_frequent(trace, launcher_names[inverse == i]),
+                matrix=cores_of(name),
+                kind=kind_of(name),
+            )
+        )
+    return tuple(rows)
+
+
+def matrix_work(rows: tuple[KernelRow, ...]) -> MatrixWork:
+    """Seconds of matrix work by class."""
+    seconds = {answer: sum(row.total_s for row in rows if row.matrix == answer) for answer in (ON, OFF, UNKNOWN)}
+    return MatrixWork(seconds[ON], seconds[OFF], seconds[UNKNOWN], sum(row.total_s for row in rows))
+
+
+def _most_frequent(trace: Trace, codes: Ints) -> str:
+    known = codes[codes >= 0]
+    if not len(known):
+        return ""
+    values, counts = np.unique(known, return_counts=True)
+    return trace.name(int(values[np.argmax(counts)]))

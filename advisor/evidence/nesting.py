@@ -1,0 +1,72 @@
+"""How operators nest on their threads: parents, self time, and the operator around a runtime call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from advisor.trace import intervals
+from advisor.trace.tables import Ints, Spans, Trace
+
+
+@dataclass(frozen=True, eq=False)
+class Nesting:
+    """Rows are rows of ``Trace.operators``; -1 means none."""
+
+    trace: Trace
+
+    @cached_property
+    def parent(self) -> Ints:
+        """The innermost operator around each operator, on the same thread."""
+        spans = self.trace.operators
+        parent = np.full(len(spans), -1, np.int64)
+        for rows in self._by_lane.values():
+            found = intervals.parents(spans.start[rows], spans.end[rows])
+            parent[rows] = np.where(found >= 0, rows[found], -1)
+        return parent
+
+    @cached_property
+    def self_ns(self) -> Ints:
+        """Duration of each operator without the operators directly inside it; never negative."""
+        spans = self.trace.operators
+        duration = spans.end - spans.start
+        own = duration.copy()
+        inner = np.flatnonzero(self.parent >= 0)
+        # A child that sticks out of its parent (rounding in old files) takes from it only what lies inside.
+        outer = self.parent[inner]
+        shared = np.minimum(spans.end[inner], spans.end[outer]) - spans.start[inner]
+        np.subtract.at(own, outer, np.maximum(0, shared))
+        return np.maximum(own, 0)
+
+    @cached_property
+    def outermost(self) -> Ints:
+        """The outermost operator around each operator (itself where it is that)."""
+        top: Ints = np.arange(len(self.parent), dtype=np.int64)
+        while True:
+            up = self.parent[top]
+            inner = up >= 0
+            if not inner.any():
+                return top
+            top[inner] = up[inner]
+
+    def around(self, spans: Spans) -> Ints:
+        """The innermost operator around the start of each row of `spans`, on the same thread."""
+        operators = self.trace.operators
+        found = np.full(len(spans), -1, np.int64)
+        for lane, rows in self._by_lane.items():
+            asked = np.flatnonzero(spans.lane == lane)
+            if not len(asked):
+                continue
+            inner = intervals.innermost(operators.start[rows], operators.end[rows], spans.start[asked])
+            found[asked] = np.where(inner >= 0, rows[inner], -1)
+        return found
+
+    @cached_property
+    def _by_lane(self) -> dict[int, Ints]:
+        """Lane → its rows by start, the longer one first where two begin together."""
+        spans = self.trace.operators
+        order = np.lexsort((-spans.end, spans.start, spans.lane)).astype(np.int64)
+        lanes, first = np.unique(spans.lane[order], return_index=True)
+        return {int(lane): rows for lane, rows in zip(lanes, np.split(order, first[1:]), strict=True)}

@@ -1,0 +1,66 @@
+"""The step windows of a trace."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from advisor.evidence.facts import Steps
+from advisor.trace.tables import Ints, Spans, Trace
+
+_NUMBER = re.compile(r"#(\d+)")
+
+
+def step_windows(trace: Trace) -> Steps:
+    """Windows of the ``ProfilerStep#N`` annotations; without any, one pseudo-step over the device's events (the
+    host's, where there are none): what the host did before the first and after the last of them is no part of the work.
+
+    A step ends where the next one begins, should they overlap. An empty trace has no steps.
+    """
+    spans = trace.steps
+    keep = spans.end > spans.start
+    if keep.any():
+        order = np.argsort(spans.start[keep], kind="stable")
+        start, end = spans.start[keep][order], spans.end[keep][order].copy()
+        end[:-1] = np.minimum(end[:-1], start[1:])
+        numbers = [_number(trace.name(int(code))) for code in spans.name[keep][order]]
+        lanes, counts = np.unique(spans.lane[keep], return_counts=True)
+        return Steps(start, end, np.array(numbers, np.int64), int(lanes[np.argmax(counts)]))
+    lo, hi = whole_window(trace)
+    if hi <= lo:
+        empty = np.empty(0, np.int64)
+        return Steps(empty, empty, empty, pseudo=True)
+    return Steps(np.array([lo]), np.array([hi]), np.zeros(1, np.int64), busiest_lane(trace), pseudo=True)
+
+
+def whole_window(trace: Trace) -> tuple[int, int]:
+    """[first start, last end) of the device's events, or of the host's without any; (0, 0) without events."""
+    present: list[Spans] = [table for table in (trace.kernels, trace.copies) if len(table)]
+    present = present or [table for table in (trace.operators, trace.annotations, trace.runtime) if len(table)]
+    if not present:
+        return 0, 0
+    return min(int(table.start.min()) for table in present), max(int(table.end.max()) for table in present)
+
+
+def busiest_lane(trace: Trace) -> int:
+    """The thread with most operators, else with most runtime calls; -1 without any."""
+    for table in (trace.operators, trace.runtime):
+        if len(table):
+            lanes, counts = np.unique(table.lane, return_counts=True)
+            return int(lanes[np.argmax(counts)])
+    return -1
+
+
+def assign(steps: Steps, moments: Ints) -> Ints:
+    """Index of the step that contains each moment; -1 outside of all steps."""
+    if not len(steps):
+        return np.full(len(moments), -1, np.int64)
+    index = np.searchsorted(steps.start, moments, side="right") - 1
+    inside = (index >= 0) & (moments < steps.end[np.maximum(index, 0)])
+    return np.where(inside, index, -1)
+
+
+def _number(name: str) -> int:
+    match = _NUMBER.search(name)
+    return int(match.group(1)) if match else 0

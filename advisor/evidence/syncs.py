@@ -1,0 +1,84 @@
+"""Where the host waits for the device inside a step, and why."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from advisor.evidence.copies import D2H_SITES, H2D_SITES, sites_of
+from advisor.evidence.device import DeviceWork
+from advisor.evidence.facts import Steps, SyncRow
+from advisor.evidence.nesting import Nesting
+from advisor.evidence.steps import assign
+from advisor.harness.layout import CallSite, RunRecord
+from advisor.trace.tables import Ints
+
+ITEM = "item"
+COPY = "copy"
+EXPLICIT = "explicit"
+OTHER = "other"
+
+_ITEM_OPERATORS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal")
+_COPY_OPERATORS = ("aten::copy_", "aten::to", "aten::_to_copy", "aten::_copy_from", "aten::cpu", "aten::cuda")
+_SITES = {
+    ITEM: ("Tensor.item", "Tensor.print", "Tensor.tolist"),
+    COPY: tuple(dict.fromkeys(H2D_SITES + D2H_SITES)),
+    EXPLICIT: ("synchronize",),
+}
+
+
+def sync_rows(steps: Steps, device: DeviceWork, nesting: Nesting, record: RunRecord | None) -> tuple[SyncRow, ...]:
+    """Synchronizations inside the steps, by runtime call and operator, those that wait longest first."""
+    _, groups = sync_groups(steps, device, nesting)
+    runtime = device.trace.runtime
+    rows = []
+    for index, ((call, operator), members) in enumerate(groups):
+        wait = device.busy.within(runtime.start[members], runtime.end[members])
+        cause = _cause(call, operator)
+        rows.append(
+            SyncRow(
+                index=index,
+                call=call,
+                operator=operator,
+                count=len(members) / len(steps),
+                total_s=float((runtime.end[members] - runtime.start[members]).sum()) / 1e9 / len(steps),
+                wait_s=float(wait.sum()) / 1e9 / len(steps),
+                cause=cause,
+                sites=_sites(cause, record),
+            )
+        )
+    return tuple(rows)
+
+
+def sync_groups(
+    steps: Steps, device: DeviceWork, nesting: Nesting
+) -> tuple[Ints, list[tuple[tuple[str, str], Ints]]]:
+    """(group of each row of ``Trace.runtime`` or -1, [((call, operator), rows)]), the longest first."""
+    trace = device.trace
+    runtime = trace.runtime
+    group = np.full(len(runtime), -1, np.int64)
+    rows = np.flatnonzero(device.host.sync_rows & (assign(steps, runtime.start) >= 0))
+    if not len(rows):
+        return group, []
+    inner = nesting.around(runtime)[rows]
+    outer = np.where(inner >= 0, nesting.outermost[inner], -1) if len(trace.operators) else np.full(len(rows), -1)
+    members: dict[tuple[str, str], list[int]] = {}
+    for row, operator in zip(rows.tolist(), outer.tolist(), strict=True):
+        name = trace.name(int(trace.operators.name[operator])) if operator >= 0 else ""
+        members.setdefault((trace.name(int(runtime.name[row])), name), []).append(row)
+    groups = [(key, np.array(found, np.int64)) for key, found in members.items()]
+    groups.sort(key=lambda item: -int((runtime.end[item[1]] - runtime.start[item[1]]).sum()))
+    for index, (_, found) in enumerate(groups):
+        group[found] = index
+    return group, groups
+
+
+def _cause(call: str, operator: str) -> str:
+    if operator in _ITEM_OPERATORS:
+        return ITEM
+    if operator in _COPY_OPERATORS or "Memcpy" in call:
+        return COPY
+    return EXPLICIT if not operator and "Synchronize" in call else OTHER
+
+
+def _sites(cause: str, record: RunRecord | None) -> tuple[CallSite, ...]:
+    return sites_of(record, _SITES.get(cause, ()))
