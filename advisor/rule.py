@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import enum
 import inspect
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from advisor.harness.layout import Site
+from advisor.harness.layout import CallSite, Site
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
-    from advisor.evidence import Evidence
+    from advisor.evidence import Estimate, Evidence
+
+# The least likely speedup worth a finding: below it the timing window, which repeats to about 3 % on a quiet
+# machine, could not tell a kept fix from none.
+WORTH_IT = 1.03
 
 
 class Safety(enum.Enum):
@@ -40,6 +45,17 @@ class Gain:
     high: float
     basis: str = "model"
     one_time_s: float = 0.0
+
+    @classmethod
+    def of(cls, estimate: Estimate, one_time_s: float = 0.0, basis: str = "model") -> Gain:
+        """The gain that the what-if model predicts."""
+        low, likely, high = estimate.speedup
+        return cls(low, likely, high, basis, one_time_s)
+
+    @property
+    def worth_it(self) -> bool:
+        """Whether the likely speedup is large enough to be reported, and could be measured."""
+        return self.likely >= WORTH_IT
 
     def pays_back_after(self, step_s: float) -> int | None:
         """Steps after which ``one_time_s`` is earned back at the likely speedup; None when never or at once."""
@@ -86,6 +102,7 @@ class Finding:
     site: Site | None = None
     parameters: Mapping[str, object] = field(default_factory=dict)
     unmet: tuple[str, ...] = ()  # preconditions that turn the fix into advice: sentences
+    safety: Safety | None = None  # where it is not the rule's own: a loader whose transforms draw random numbers
 
 
 @dataclass(frozen=True)
@@ -93,12 +110,15 @@ class Example:
     """A rule's own test case: ``fix`` applied to ``before`` must give ``after``.
 
     The call whose site the finding names is marked in ``before`` by the comment ``# <-`` on its first line
-    (stripped before use); ``parameters`` are the finding's.
+    (stripped before use); ``parameters`` are the finding's. A comment ``# <- name`` marks a site that the finding has
+    in ``parameters["name"]``, a tuple of sites in the order of the text. ``options`` are what the fix sets on the
+    command line instead of an edit; ``after`` is then ``before``.
     """
 
     before: str
     after: str
     parameters: Mapping[str, object] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 class Rule(ABC):
@@ -124,3 +144,38 @@ class Rule(ABC):
     def documentation(cls) -> str:
         """The rule's docstring, dedented."""
         return inspect.cleandoc(cls.__doc__ or "")
+
+
+def call_sites(evidence: Evidence, *kinds: str, every_step: bool = True) -> tuple[CallSite, ...]:
+    """The recorded call sites of these kinds; with `every_step` those reached about once a step or more."""
+    record = evidence.record
+    if record is None:
+        return ()
+    # Half a call per step: two branches that take turns still count, a print every ten steps does not.
+    return tuple(
+        each for each in record.call_sites if each.kind in kinds and (not every_step or each.calls_per_step >= 0.5)
+    )
+
+
+def sites(found: tuple[CallSite, ...]) -> tuple[Site, ...]:
+    """Where those calls are."""
+    return tuple(each.site for each in found)
+
+
+def site_list(finding: Finding, name: str) -> tuple[Site, ...]:
+    """The sites that a finding carries under `name` in its parameters; empty when it has none."""
+    value = finding.parameters.get(name, ())
+    return value if isinstance(value, tuple) else ()
+
+
+def framework_of(owner: str) -> str:
+    """``transformers``, ``lightning`` or ``accelerate`` when a module of theirs made the object; else empty."""
+    top = owner.partition(".")[0]
+    return {"pytorch_lightning": "lightning"}.get(
+        top, top if top in ("transformers", "lightning", "accelerate") else ""
+    )
+
+
+def at(site: Site | None) -> str:
+    """A place in words: "train.py:41"; "your script" where it is not known."""
+    return f"{os.path.basename(site.file)}:{site.line}" if site is not None and site.file else "your script"

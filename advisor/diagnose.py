@@ -1,0 +1,216 @@
+"""Runs every rule over the evidence, asks each finding for its fix, ranks them, and writes the findings document."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import math
+import os
+import pkgutil
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from advisor.edit import Edit, Sources, common_root
+from advisor.errors import AdvisorError
+from advisor.evidence import Evidence
+from advisor.findings import FindingDocument, Findings, FixDocument, Predicted, Range
+from advisor.harness import layout
+from advisor.rule import WORTH_IT, Advice, Argument, Finding, Rule, Safety, Variable
+
+Fix = Edit | Argument | Variable | Advice
+
+# Advice is not tried by itself: of two findings alike, the one with a fix at hand comes first.
+_ADVICE_WEIGHT = 0.75
+
+
+@dataclass(frozen=True)
+class Diagnosed:
+    """A finding, the rule that found it, and its fix."""
+
+    rule: Rule
+    finding: Finding
+    fix: Fix
+
+    @property
+    def safety(self) -> Safety:
+        return self.finding.safety or self.rule.safety
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The findings document, and behind each of its entries, in the same order, the finding with its fix.
+
+    Paths in the document and its diffs are relative to ``root``.
+    """
+
+    document: Findings
+    found: tuple[Diagnosed, ...]
+    root: str
+
+
+@cache
+def load_rules() -> tuple[Rule, ...]:
+    """One instance of every rule in the package ``advisor.rules``, in order of their files' names.
+
+    A file that cannot be imported is an error: the package itself is broken then, not the user's run.
+    """
+    package = importlib.import_module("advisor.rules")
+    rules: list[Rule] = []
+    for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda each: each.name):
+        contents = importlib.import_module(f"advisor.rules.{module.name}")
+        for value in vars(contents).values():
+            if inspect.isclass(value) and issubclass(value, Rule) and value.__module__ == contents.__name__:
+                rules.append(value())
+    return tuple(rules)
+
+
+def diagnose(
+    evidence: Evidence,
+    sources: Sources | None = None,
+    root: str | None = None,
+    rules: Sequence[Rule] | None = None,
+) -> Diagnosis:
+    """Find out what holds this run back.
+
+    `sources` are the texts that fixes edit (default: the files on disk); `root` is what paths are relative to
+    (default: the folder that the script ran in, or the deepest one that holds all edited files). A rule that raises
+    is a note in the document and never ends the diagnosis.
+    """
+    sources = sources if sources is not None else Sources()
+    notes: list[str] = []
+    found: list[Diagnosed] = []
+    for rule in rules if rules is not None else load_rules():
+        found.extend(_apply(rule, evidence, sources, notes))
+    ranked = rank(found)
+    root = root if root is not None else _root(evidence, ranked)
+    return Diagnosis(_document(evidence, ranked, root, notes), tuple(ranked), root)
+
+
+def _apply(rule: Rule, evidence: Evidence, sources: Sources, notes: list[str]) -> list[Diagnosed]:
+    try:
+        findings = list(rule.check(evidence))
+    except Exception as error:  # a rule's fault must not cost the user the other rules
+        notes.append(_fault(rule, error))
+        return []
+    found = []
+    for finding in findings:
+        try:
+            fix: Fix = rule.fix(finding, sources)
+        except AdvisorError as error:
+            fix = Advice(f"{rule.title}.", f"no edit was made: {error}")
+        except Exception as error:
+            notes.append(_fault(rule, error))
+            fix = Advice(f"{rule.title}.", "making the edit failed, which is a fault of the advisor")
+        found.append(Diagnosed(rule, finding, fix))
+    return found
+
+
+def _fault(rule: Rule, error: Exception) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{os.path.basename(frame.filename)}:{frame.lineno}"
+    return f"the rule {rule.id} failed and was left out: {type(error).__name__}: {error} ({where})"
+
+
+# Ranking ------------------------------------------------------------------------------------------------------------
+
+
+def rank(found: Iterable[Diagnosed]) -> list[Diagnosed]:
+    """Largest expected gain first; a finding comes behind those that its rule names in ``after``."""
+    waiting = sorted(found, key=lambda each: (-_score(each), each.rule.id))
+    ranked: list[Diagnosed] = []
+    while waiting:
+        present = {each.rule.id for each in waiting}
+        free = [each for each in waiting if not present & set(each.rule.after) - {each.rule.id}]
+        ranked.append((free or waiting)[0])
+        waiting.remove(ranked[-1])
+    return ranked
+
+
+def _score(each: Diagnosed) -> float:
+    """Likely gain, weighed by how certain it is: the mean of the logarithms of the low end and the likely speedup."""
+    gain = each.finding.gain
+    expected = (math.log(max(gain.low, 0.1)) + math.log(max(gain.likely, 0.1))) / 2
+    return expected * (_ADVICE_WEIGHT if isinstance(each.fix, Advice) else 1.0)
+
+
+# The document -------------------------------------------------------------------------------------------------------
+
+
+def _root(evidence: Evidence, found: Sequence[Diagnosed]) -> str:
+    edited = [path for each in found if isinstance(each.fix, Edit) for path in each.fix.after]
+    cwd = evidence.record.cwd if evidence.record is not None and evidence.record.cwd else os.getcwd()
+    if all(os.path.abspath(path).startswith(cwd.rstrip(os.sep) + os.sep) for path in edited):
+        return cwd
+    return common_root(edited)
+
+
+def _document(evidence: Evidence, found: Sequence[Diagnosed], root: str, notes: list[str]) -> Findings:
+    record = evidence.record
+    all_notes = [*evidence.notes, *(record.notes if record is not None else ()), *notes]
+    return Findings(
+        verdict=evidence.verdict if found else f"nothing worth changing: {_why_nothing(evidence)}",
+        script=record.script if record is not None else None,
+        step_ms=evidence.step_s * 1e3 if evidence.step_s is not None else None,
+        samples_per_s=evidence.samples_per_s,
+        device=evidence.device_name,
+        figures=dict(evidence.figures),
+        findings=[_entry(number, each, evidence, root) for number, each in enumerate(found, 1)],
+        breakdown=dict(evidence.breakdown.shares),
+        ranks=list(evidence.ranks),
+        notes=list(dict.fromkeys(all_notes)),
+        environment=_environment(record) if record is not None else {},
+    )
+
+
+def _why_nothing(evidence: Evidence) -> str:
+    least = f"{WORTH_IT - 1:.0%}"
+    return f"no fix known here is predicted to make the step {least} faster ({evidence.verdict})"
+
+
+def _environment(record: layout.RunRecord) -> dict[str, object]:
+    return {**dataclasses.asdict(record.environment), "device": dataclasses.asdict(record.device)}
+
+
+def _entry(number: int, each: Diagnosed, evidence: Evidence, root: str) -> FindingDocument:
+    finding, gain = each.finding, each.finding.gain
+    site = finding.site
+    return FindingDocument(
+        rank=number,
+        rule=each.rule.id,
+        title=finding.title,
+        summary=finding.summary,
+        safety=each.safety.value,
+        evidence=dict(finding.evidence),
+        predicted=Predicted(
+            Range(gain.low, gain.likely, gain.high),
+            gain.basis,
+            gain.one_time_s,
+            gain.pays_back_after(evidence.step_s) if evidence.step_s else None,
+        ),
+        fix=fix_document(each.fix, root),
+        file=_relative(site.file, root) if site is not None and site.file else None,
+        line=site.line if site is not None else None,
+    )
+
+
+def fix_document(fix: Fix, root: str) -> FixDocument:
+    """A fix as ``findings.json`` has it; diffs are relative to `root`."""
+    if isinstance(fix, Edit):
+        return FixDocument("edit", fix.summary, diff=fix.diff(root))
+    if isinstance(fix, Argument):
+        options = " ".join(f"{option} {value}".rstrip() for option, value in fix.options.items())
+        return FixDocument("argument", f"Run the script with {options}.", arguments=dict(fix.options))
+    if isinstance(fix, Variable):
+        values = " ".join(f"{name}={value}" for name, value in fix.values.items())
+        return FixDocument(
+            "environment", f"Run the script with {values} in its environment.", environment=dict(fix.values)
+        )
+    return FixDocument("advice", fix.text, why_advice=fix.why)
+
+
+def _relative(path: str, root: str) -> str:
+    path = os.path.abspath(path)
+    return os.path.relpath(path, root) if path.startswith(os.path.abspath(root).rstrip(os.sep) + os.sep) else path

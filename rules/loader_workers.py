@@ -1,0 +1,321 @@
+"""Too few loader workers: the step waits for data that could be prepared beside it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from advisor.edit import Drafts
+from advisor.edit.calls import DATALOADER_PARAMETERS
+from advisor.edit.guard import add_main_guard
+from advisor.edit.locate import call_at
+from advisor.edit.values import give
+from advisor.evidence import Change
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, framework_of
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+    from advisor.evidence.facts import LoaderFacts
+    from advisor.harness.layout import Loader
+
+# Main-process CPU seconds to take a batch of two tensors from a worker (measured: torch 2.15, two workers, tensors
+# of 40 bytes to 2.4 MB, 0.4 to 0.8 ms on a 2-core machine).
+_ARRIVAL_S = 0.4e-3
+_MOST = 16  # more workers than this have not helped one process in practice, and each holds a copy of the dataset
+_SHM_SHARE = 0.5  # leave half of /dev/shm to others
+_LEAST_WAIT = 0.02  # a step that waits less than 2 % of its time for data gains nothing measurable
+_RANDOM = ("random", "jitter", "augment", "mix", "erasing", "crop")  # transforms that draw random numbers, by name
+
+
+class LoaderWorkers(Rule):
+    """The training process prepares the batches itself, or with too few workers, and the step waits for them.
+
+    Without workers, ``DataLoader`` reads, decodes and collates every batch in the training process, between two steps:
+    the device has nothing to do meanwhile. Worker processes prepare the next batches during the step. As many are
+    needed as batches are prepared in the time of one step; more than the usable cores only compete with each other and
+    with the step, unless they mostly wait for a disk or a network. The number given here is the smallest that the
+    replay of this very run finds to be within 2 % of the best. ``persistent_workers`` keeps them from one epoch to the
+    next.
+
+    When not: the data is in memory and fetching is cheap (a batch from a worker costs about 0.4 ms to receive); the
+    cores are already busy with the step; ``/dev/shm`` is too small for the batches in flight (a container's default
+    is 64 MB; ``--shm-size`` raises it); an ``IterableDataset`` that does not divide its data with ``get_worker_info()``
+    would deliver everything once per worker. Random transforms draw other numbers in workers, of the same
+    distribution.
+
+    Source: PyTorch performance tuning guide, "Enable asynchronous data loading and augmentation"; torch.utils.data,
+    "Single- and Multi-process Data Loading".
+    """
+
+    id = "loader-workers"
+    title = "Prepare batches in worker processes"
+    safety = Safety.EXACT
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        for facts in evidence.loaders:
+            if facts.wait_share < _LEAST_WAIT:
+                continue
+            chosen = _choose(evidence, facts)
+            if chosen is None:
+                continue
+            workers, gain = chosen
+            record, now = facts.record, facts.workers
+            place = at(facts.site) if facts.site is not None else (record.owner if record is not None else "")
+            yield Finding(
+                rule=self.id,
+                title=self.title,
+                summary=f"The step waits {facts.wait_s * 1e3:.1f} ms ({facts.wait_share:.0%}) for the next batch"
+                + (f" from the loader made at {place}" if place else "")
+                + (f", which has {now or 'no'} worker{'' if now == 1 else 's'}." if now is not None else "."),
+                gain=gain,
+                evidence={
+                    "data_wait_share": facts.wait_share,
+                    "data_wait_s": facts.wait_s,
+                    "fetch_s": facts.fetch_s,
+                    "fetch_cpu_s": facts.fetch_cpu_s,
+                    "step_s": evidence.step_s,
+                    "workers": now,
+                    "usable_cpus": evidence.record.environment.usable_cpus if evidence.record else None,
+                },
+                site=facts.site,
+                parameters=_parameters(evidence, facts, workers),
+                unmet=_unmet(evidence, record, workers),
+                safety=Safety.BEHAVIOUR if record is not None and _draws(record) else None,
+            )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        workers, site = finding.parameters["workers"], finding.site
+        framework = str(finding.parameters.get("framework", ""))
+        text = f"Give the loader at {at(site)} num_workers={workers}, persistent_workers=True."
+        if framework:
+            return Advice(_FRAMEWORKS[framework].format(workers=workers), f"{framework} makes the loader")
+        if site is None:
+            return Advice(
+                f"Give the DataLoader num_workers={workers}, persistent_workers=True.", "its place is unknown"
+            )
+        if finding.unmet:
+            return Advice(text, " ".join(finding.unmet))
+        drafts = Drafts(sources)
+        draft = drafts[site.file]
+        call = call_at(draft, site, ("DataLoader",))
+        if call is None:
+            return Advice(text, "the call cannot be told from others on its line")
+        recorded = finding.parameters.get("recorded", 0)
+        option = give(drafts, draft, call, "num_workers", str(workers), DATALOADER_PARAMETERS, recorded)
+        if option is None:
+            return Advice(text, "where the number of workers comes from cannot be told from the source")
+        if option:
+            return Argument({option: str(workers)})
+        give(drafts, draft, call, "persistent_workers", "True")
+        if finding.parameters.get("imports_again") and not add_main_guard(draft, call):
+            if not finding.parameters.get("fork"):
+                return Advice(text, 'the script needs an `if __name__ == "__main__":` guard around what it does first')
+            give(drafts, draft, call, "multiprocessing_context", '"fork"', DATALOADER_PARAMETERS)
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="loader = DataLoader(images, batch_size=64, shuffle=True)  # <-\n",
+            after="loader = DataLoader(images, batch_size=64, shuffle=True, num_workers=2, persistent_workers=True)\n",
+            parameters={"workers": 2},
+        ),
+        Example(
+            before="""
+class Trainer:
+    def loaders(self):
+        return torch.utils.data.DataLoader(  # <-
+            self.train_set,  # 50,000 images
+            batch_size=self.batch_size,
+            num_workers=0,  # safe on any machine
+            pin_memory=True,
+        )
+""",
+            after="""
+class Trainer:
+    def loaders(self):
+        return torch.utils.data.DataLoader(
+            self.train_set,  # 50,000 images
+            batch_size=self.batch_size,
+            num_workers=4,  # safe on any machine
+            pin_memory=True,
+            persistent_workers=True,
+        )
+""",
+            parameters={"workers": 4},
+        ),
+        Example(
+            before="""
+NUM_WORKERS = 1
+
+def make(dataset):
+    return DataLoader(dataset, 32, True, num_workers=NUM_WORKERS)  # <-
+""",
+            after="""
+NUM_WORKERS = 3
+
+def make(dataset):
+    return DataLoader(dataset, 32, True, num_workers=NUM_WORKERS, persistent_workers=True)
+""",
+            parameters={"workers": 3, "recorded": 1},
+        ),
+        Example(
+            before="""
+train_kwargs = {"batch_size": 64}
+train_loader = DataLoader(dataset, **train_kwargs)  # <-
+""",
+            after="""
+train_kwargs = {"batch_size": 64}
+train_loader = DataLoader(dataset, num_workers=2, persistent_workers=True, **train_kwargs)
+""",
+            parameters={"workers": 2},
+        ),
+        Example(  # a flat script where workers import it again
+            before="""
+from torch.utils.data import DataLoader as DL
+
+dataset = make_dataset()
+loader = DL(dataset, batch_size=8)  # <-
+for batch in loader:
+    train(batch)
+""",
+            after="""
+from torch.utils.data import DataLoader as DL
+
+if __name__ == "__main__":
+    dataset = make_dataset()
+    loader = DL(dataset, batch_size=8, num_workers=2, persistent_workers=True)
+    for batch in loader:
+        train(batch)
+""",
+            parameters={"workers": 2, "imports_again": True},
+        ),
+        Example(  # no place for a guard: the start method that needs none
+            before="""
+for batch in DataLoader(dataset, batch_size=8):  # <-
+    train(batch)
+
+def later():
+    pass
+""",
+            after="""
+for batch in DataLoader(dataset, batch_size=8, num_workers=2, persistent_workers=True, multiprocessing_context="fork"):
+    train(batch)
+
+def later():
+    pass
+""",
+            parameters={"workers": 2, "imports_again": True, "fork": True},
+        ),
+        Example(
+            before="""
+parser.add_argument("-j", "--workers", default=0, type=int)
+args = parser.parse_args()
+loader = DataLoader(dataset, num_workers=args.workers)  # <-
+""",
+            after="""
+parser.add_argument("-j", "--workers", default=0, type=int)
+args = parser.parse_args()
+loader = DataLoader(dataset, num_workers=args.workers)
+""",
+            parameters={"workers": 4},
+            options={"--workers": "4"},
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("loader = DataLoader(dataset, **make_kwargs())  # <-\n", "", {"workers": 2}),
+        Example("loader = DataLoader(dataset, num_workers=os.cpu_count() // 4)  # <-\n", "", {"workers": 2}),
+        Example(
+            "kwargs = {}\nif cuda:\n    kwargs.update({'num_workers': 1})\nDataLoader(dataset, **kwargs)  # <-\n",
+            "",
+            {"workers": 2},
+        ),
+        Example("loader = DataLoader(dataset)  # <-\n", "", {"workers": 2, "framework": "transformers"}),
+    )
+
+
+_FRAMEWORKS = {
+    "transformers": "Pass TrainingArguments(dataloader_num_workers={workers}, dataloader_persistent_workers=True).",
+    "lightning": "Give the DataLoader that you hand to the Trainer num_workers={workers}, persistent_workers=True.",
+    "accelerate": "Give the DataLoader that you hand to accelerator.prepare() num_workers={workers}, "
+    "persistent_workers=True.",
+}
+
+
+def _choose(evidence: Evidence, facts: LoaderFacts) -> tuple[int, Gain] | None:
+    """The smallest number of workers within 2 % of the best, and its gain; None when none is worth it."""
+    now = facts.workers or 0
+    candidates: dict[int, Gain] = {}
+    for workers in _candidates(evidence, facts, now):
+        arrival = _ARRIVAL_S if now == 0 else 0.0
+        change = Change(workers=workers, persistent=True, loader=max(facts.index, 0), remove_host_s=-arrival)
+        candidates[workers] = Gain.of(evidence.what_if(change))
+    best = max((gain.likely for gain in candidates.values()), default=0.0)
+    for workers, gain in candidates.items():
+        if gain.worth_it and gain.likely >= 0.98 * best:
+            return workers, gain
+    return None
+
+
+def _candidates(evidence: Evidence, facts: LoaderFacts, now: int) -> list[int]:
+    record = evidence.record
+    if record is None:
+        return [each for each in (2, 4, 8) if each > now]  # another machine's cores are unknown
+    cores = max(1, math.floor(record.environment.usable_cpus))
+    if facts.fetch_s and facts.fetch_cpu_s is not None and facts.fetch_cpu_s > 0:
+        # Workers that wait (disk, network) share a core: as many fit as waits overlap.
+        cores = math.ceil(cores * min(4.0, facts.fetch_s / facts.fetch_cpu_s))
+    most = min(_MOST, max(cores, 1))
+    loader = facts.record
+    if loader is not None and loader.iterable and not _divides_its_data(loader):
+        most = 1
+    return [each for each in (1, 2, 3, 4, 6, 8, 12, 16) if now < each <= most]
+
+
+def _parameters(evidence: Evidence, facts: LoaderFacts, workers: int) -> dict[str, object]:
+    record, loader = evidence.record, facts.record
+    parameters: dict[str, object] = {"workers": workers, "recorded": facts.workers or 0}
+    if record is None or loader is None:
+        return parameters
+    owner = framework_of(loader.owner)
+    if owner and loader.site is None:
+        parameters["framework"] = owner
+    # Workers started by fork have the parent's memory; the others import the script again.
+    parameters["imports_again"] = (loader.context or record.environment.start_method) in ("spawn", "forkserver")
+    parameters["fork"] = "linux" in record.environment.platform.lower()
+    return parameters
+
+
+def _unmet(evidence: Evidence, loader: Loader | None, workers: int) -> tuple[str, ...]:
+    record = evidence.record
+    if record is None or loader is None:
+        return ("The trace alone does not say how many cores the machine has.",)
+    found = []
+    shm = record.environment.shm_bytes
+    needed = workers * (loader.prefetch_factor or 2) * sum(tensor.bytes for tensor in loader.tensors)
+    if shm is not None and needed > _SHM_SHARE * shm:
+        found.append(
+            f"/dev/shm has {shm / 1e6:.0f} MB free and {workers} workers keep {needed / 1e6:.0f} MB of batches there: "
+            "enlarge it (docker run --shm-size) or pass prefetch_factor=1."
+        )
+    method = loader.context or record.environment.start_method
+    if method in ("spawn", "forkserver") and "linux" not in record.environment.platform.lower():
+        unpicklable = [name for name in (loader.dataset, loader.collate) if "<l" in name]
+        if unpicklable or "Lambda" in loader.transforms:
+            what = unpicklable[0] if unpicklable else "a Lambda transform"
+            found.append(f"Workers started by {method} cannot take {what}: move it to the top level of a module.")
+    return tuple(found)
+
+
+def _draws(loader: Loader) -> bool:
+    return any(word in name.lower() for name in loader.transforms for word in _RANDOM)
+
+
+def _divides_its_data(loader: Loader) -> bool:
+    """Whether the dataset's own file asks which worker it is in."""
+    if not os.path.isfile(loader.dataset_file):
+        return False
+    with open(loader.dataset_file, encoding="utf-8", errors="replace") as file:
+        return "get_worker_info" in file.read()
