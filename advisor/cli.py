@@ -46,6 +46,84 @@ def cli() -> None:
     `advisor profile train.py` runs your script as it is, measures its steps, and reports ranked changes to it: each
     with the numbers behind it, the speedup that it should bring, and the diff.
     """
+    from advisor.restore import recover
+
+    for run_dir, restored in recover(Path(SESSIONS)):
+        count = len(restored.put_back)
+        click.echo(f"advisor: an earlier run was killed; {count} files of {run_dir} were put back.", err=True)
+        for failure in restored.failed:
+            click.echo(f"advisor: could not be put back: {failure}", err=True)
+
+
+@cli.command(short_help="Run a script, find what holds it back, and report.")
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS...]")
+@click.option("-m", "module", is_flag=True, help="SCRIPT is a module's name, as for `python -m`.")
+@click.option("--python", "interpreter", help="The interpreter that runs the script. [default: the active venv's]")
+@click.option(
+    "--accept",
+    type=click.Choice(["none"]),
+    default="none",
+    show_default=True,
+    help="Which fixes to try out. Until the loop exists, none: they are reported only.",
+)
+@click.option(
+    "--step",
+    type=click.Choice(["auto", "optimizer", "loader", "forward"]),
+    default="auto",
+    show_default=True,
+    help="What one step is, where the advisor does not find it out by itself.",
+)
+@click.option("--skip", type=click.IntRange(min=0), default=0, help="Ignore so many steps before measuring.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=1800.0,
+    show_default=True,
+    help="End the script after so many seconds.",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=SESSIONS,
+    show_default=True,
+    help="Where sessions are kept.",
+)
+def profile(
+    script: str,
+    arguments: tuple[str, ...],
+    module: bool,
+    interpreter: str | None,
+    accept: str,
+    step: str,
+    skip: int,
+    timeout: float,
+    output: Path,
+) -> None:
+    """Run SCRIPT as it is, measure its steps, and report what to change first.
+
+    The script's own options go after `--`: advisor profile train.py -- --epochs 1. It is stopped as soon as enough was
+    measured, and every file that it changed is put back; what it wrote anew is kept in the session's folder.
+    """
+    from rich.console import Console
+
+    from advisor.profile import profile as run_profile
+    from advisor.report.progress import Progress
+
+    with Progress(Console(stderr=True)) as progress:
+        document, files = run_profile(
+            script,
+            arguments,
+            module=module,
+            python=interpreter,
+            output=output,
+            step=step,
+            skip=skip,
+            timeout=timeout,
+            progress=progress.show,
+        )
+    _show(document, files)
 
 
 @cli.command()

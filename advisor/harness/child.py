@@ -1,0 +1,31 @@
+"""What a Python process started by the script does for the run: keep the journal, time the batches it makes."""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+
+from .imports import PostImport
+from .journal import Journal
+from .loaders import fetch_patches
+from .options import read_options
+from .savers import protect
+
+
+def join(options_path: str) -> None:
+    """Called by our ``sitecustomize`` in each such process."""
+    if not os.path.exists(options_path):
+        return
+    options = read_options(options_path)
+    imports = PostImport()
+    if options.restore:
+        journal = Journal(options.run_dir, lambda text: None)
+        protect(imports, journal)
+        journal.install()
+
+    def torch_loaded(torch: ModuleType) -> None:
+        for patch in fetch_patches(options.run_dir, -1, None):
+            patch.on()
+
+    # Not on `torch`: its loader of data may come later, or never.
+    imports.when_imported("torch.utils.data._utils.fetch", lambda module: torch_loaded(module))
