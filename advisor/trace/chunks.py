@@ -31,6 +31,7 @@ _SPACE = b" \t\r\n"
 _KEY = re.compile(rb'"traceEvents"\s*:\s*(\S)')
 _BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{)")
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
+# A whole string (raw line breaks may not stand in one), a bracket, or a quote that opens no whole string.
 _TOKEN = re.compile(rb'"[^"\\\n]*(?:\\.[^"\\\n]*)*"|[{}\[\]"]', re.DOTALL)
 
 
@@ -182,6 +183,7 @@ class Document:
 
         `gap` is what stands between the array's text and the next piece.
         """
+        body = array[1:-1] + gap
         for mended in (False, True):
             if mended:
                 array = mend(array)
@@ -198,7 +200,7 @@ class Document:
                     return Piece(decode_array(array[:end], self.exact), [array[:end]]), array[end:-1], b""
                 except (msgspec.DecodeError, UnicodeDecodeError):
                     break
-        return self._one_by_one(array[1:-1] + gap, last)
+        return self._one_by_one(body, last)
 
     def _one_by_one(self, body: bytes, last: bool) -> tuple[Piece, bytes | None, bytes]:
         """The same for an array that does not decode as a whole."""
@@ -221,7 +223,7 @@ class Document:
             if start < 0:
                 end = body[stop:] if stop >= 0 else None
                 break
-            if not last and len(body) - start <= MAX_EVENT:
+            if stop == _OPEN and not last and len(body) - start <= MAX_EVENT:
                 unread = body[start:]
                 break
             # An event that never ends: damaged, or the file's last one, cut.
@@ -259,33 +261,43 @@ def _cut(block: bytes) -> int:
     return -1
 
 
+_OPEN, _BROKEN, _NONE = -1, -2, -3
+
+
 def _next_event(body: bytes, position: int) -> tuple[int, int]:
-    """The next object in an array's text: (start, stop); (start, -1) when it does not end; (-1, stop) at the
-    array's end; (-1, -1) when there is none."""
-    depth = 0
-    start = -1
+    """The next object in the text of an array, as (start, stop).
+
+    stop is _OPEN when the text ends within the object, _BROKEN when its brackets cannot be right any more.
+    start is _NONE when there is no further object; stop then is behind the array's end, or _NONE without one.
+    """
+    containers = bytearray()
+    start = _NONE
     for token in _TOKEN.finditer(body, position):
         kind = token.group()
-        if depth == 0:
+        if not containers:
             if kind == b"{":
-                start, depth = token.start(), 1
+                start = token.start()
+                containers += kind
             elif kind == b"]":
-                return -1, token.end()
-        elif kind in (b"{", b"["):
-            depth += 1
-        elif kind in (b"}", b"]"):
-            depth -= 1
-            if depth == 0:
+                return _NONE, token.end()
+        elif kind == b'"':  # a string without an end: what follows cannot be told from its text
+            return start, _OPEN
+        elif kind == b"{" or kind == b"[":
+            if containers[-1:] == b"{" and body[max(0, token.start() - 64) : token.start()].rstrip()[-1:] == b",":
+                return start, _BROKEN  # a bracket where a key must stand: a closing one is missing before
+            containers += kind
+        elif kind == b"}" or kind == b"]":
+            if containers.pop() != (0x7B if kind == b"}" else 0x5B):
+                return start, _BROKEN
+            if not containers:
                 return start, token.end()
-    return start, -1
+    return (start, _OPEN) if containers else (_NONE, _NONE)
 
 
 def loads(raw: Raw) -> object:
     """The value of a field kept as written; None where it is absent or unreadable."""
-    if raw is ABSENT or not bytes(raw):
-        return None
     try:
-        value: object = json.loads(bytes(raw))
+        value: object = json.loads(bytes(raw).decode("utf-8", errors="replace"))
     except (ValueError, RecursionError):
         return None
     return value

@@ -8,6 +8,7 @@ import os
 import queue
 import re
 import threading
+import zlib
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, cast
 
@@ -16,15 +17,14 @@ from advisor.errors import BAD_TRACE, USAGE, AdvisorError
 # Decompressed bytes read at most unless told otherwise: far above real traces (the largest public ones are
 # under 1 GB), far below what a gzip bomb makes of a few megabytes.
 DEFAULT_LIMIT = 4 << 30
-# Decompressed bytes per block: big enough that the work per block vanishes, small enough to stay in the cache.
-BLOCK = 2 << 20
-# Compressed bytes read at a time; and the size from which decompression gets a thread of its own.
+# Decompressed bytes per block: big enough that the work per block vanishes, small enough that its objects stay in
+BLOCK = 1 << 20
+# Compressed bytes read at a time; what is longer is decompressed in a thread of its own.
 READ = 256 << 10
-THREAD_FROM = 1 << 20
 # How much of a file is looked at to say whether it is a trace. Some have long metadata before the events.
 SNIFF = 1 << 20
 
-_URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
+_URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*(://|::)")
 _NAMES = (".json", ".json.gz", ".json.zst")
 
 
@@ -99,26 +99,39 @@ class Blocks:
         from isal.igzip_lib import IsalError
 
         stream = isal_zlib.decompressobj(31)  # 31: gzip wrapper, 32 KiB window
+        done = 0
         while data:
             try:
                 block = stream.decompress(data, BLOCK)
             except IsalError as error:  # type: ignore[misc]  # typed as Any
                 self.cut_short = f"its gzip data are damaged ({error})"
+                yield from self._salvage(done)
                 return
+            done += len(block)
             yield block
-            if stream.eof:
-                # gzip files may hold several members; anything else behind the first is padding.
-                data = stream.unused_data.lstrip(b"\0") or self._read(file, READ)
-                if data and not data.startswith(b"\x1f"):
-                    return
-                stream = isal_zlib.decompressobj(31)
-                if not data:
-                    return
-            else:
+            if not stream.eof:
                 data = stream.unconsumed_tail or self._read(file, READ)
-        # What the decompressor still holds back, when a block was full at the very end of the input.
-        if not stream.eof:
-            self.cut_short = "its gzip data end too early"
+                continue
+            # gzip files may hold several members; anything else behind the first is padding.
+            data = stream.unused_data.lstrip(b"\0") or self._read(file, READ)
+            if not data.startswith(b"\x1f"):
+                return
+            stream = isal_zlib.decompressobj(31)
+        self.cut_short = "its gzip data end too early"
+
+    def _salvage(self, skip: int) -> Iterator[bytes]:
+        """What zlib makes of damaged gzip data beyond the first `skip` bytes, in steps so small that little is lost."""
+        with _open(self.path) as file:
+            stream = zlib.decompressobj(31)
+            while data := stream.unconsumed_tail or self._read(file, READ):
+                try:
+                    block = stream.decompress(data, 256)
+                except zlib.error:
+                    return
+                if stream.eof:
+                    return
+                yield block[skip:] if skip else block
+                skip = max(0, skip - len(block))
 
     def _unzstd(self, data: bytes, file: IO[bytes]) -> Iterator[bytes]:
         reader: Any
@@ -219,7 +232,7 @@ def find_traces(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
     for path in paths:
         given = os.fspath(path)
         if is_url(given):
-            matches = [given]
+            matches = _at_url(given)
         elif os.path.isdir(given):
             matches = _in_folder(given)
             if not matches:
@@ -236,8 +249,33 @@ def find_traces(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
     return list(found)
 
 
+def _at_url(url: str) -> list[str]:
+    """What a URL stands for: a file, or what a pattern or a folder of a remote file system holds."""
+    import fsspec
+
+    if "::" in url:  # chained file systems name one file
+        return [url]
+    try:
+        system, path = fsspec.core.url_to_fs(url)
+        if glob.has_magic(path) and not system.exists(path):
+            matches = [str(system.unstrip_protocol(match)) for match in sorted(system.glob(path))]
+        elif system.isdir(path):
+            entries = [str(system.unstrip_protocol(entry)) for entry in sorted(system.ls(path, detail=False))]
+            matches = _choose([entry for entry in entries if entry.endswith(_NAMES)])
+        else:
+            return [url]
+    except Exception as error:  # fsspec's file systems raise exceptions of their own
+        raise AdvisorError(f"cannot look at {url}: {error}", USAGE) from None
+    if not matches:
+        raise AdvisorError(f"there is no trace (.json, .json.gz, .json.zst) at {url}; check the address", USAGE)
+    return matches
+
+
 def _in_folder(folder: str) -> list[str]:
-    names = sorted(name for name in os.listdir(folder) if name.endswith(_NAMES))
-    files = [path for path in (os.path.join(folder, name) for name in names) if os.path.isfile(path)]
+    paths = [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(_NAMES)]
+    return _choose([path for path in paths if os.path.isfile(path)])
+
+
+def _choose(files: list[str]) -> list[str]:
     profiler = [path for path in files if re.search(r"\.pt\.trace\.json(\.gz|\.zst)?$", path)]
     return profiler or [path for path in files if looks_like_a_trace(path)]
