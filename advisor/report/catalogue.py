@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.markdown import Markdown
@@ -14,7 +15,7 @@ from advisor.report import wording
 from advisor.rule import Rule
 
 
-def show_all(console: Console, rules: list[type[Rule]]) -> None:
+def show_all(console: Console, rules: Iterable[Rule]) -> None:
     """Each rule on a line: its name, what it is about, how safe its fix is."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("rule", no_wrap=True)
@@ -26,7 +27,7 @@ def show_all(console: Console, rules: list[type[Rule]]) -> None:
     console.print(Text("\n`advisor rules NAME` explains one of them.", style="dim"))
 
 
-def show(name: str, console: Console, rules: list[type[Rule]]) -> None:
+def show(name: str, console: Console, rules: Iterable[Rule]) -> None:
     """One rule: title, safety, documentation, and an example of its fix. Raises AdvisorError for an unknown name."""
     known = {rule.id: rule for rule in rules}
     rule = known.get(name)

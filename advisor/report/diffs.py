@@ -40,6 +40,8 @@ def lines(diff: str) -> list[Line]:
         begun, old, new = at, int(header[2] or 1), int(header[4] or 1)
         while at < len(texts) and (old > 0 or new > 0 or texts[at].startswith("\\")):
             sign = texts[at][:1]
+            if sign not in ("-", "+", " ", "\\", ""):
+                break
             old -= sign in ("-", " ", "")
             new -= sign in ("+", " ", "")
             at += 1

@@ -172,7 +172,8 @@ class _Painter:
         lanes = []
         for code in threads[:MOST_THREADS]:
             mine = lane == code
-            lanes.append(self._nested(self._thread_name(code, label[mine]), start[mine], end[mine], label[mine]))
+            name, family = self._thread(code, label[mine])
+            lanes.append(self._nested(name, family, start[mine], end[mine], label[mine]))
         return lanes
 
     def idle(self, gaps: tuple[tuple[int, int, str], ...]) -> list[_Boxes]:
@@ -233,13 +234,13 @@ class _Painter:
         start, end = np.clip(start, self.begin, self.end), np.clip(end, self.begin, self.end)
         return _Boxes(name, start[keep], end[keep], label[keep], family[keep], row[keep])
 
-    def _nested(self, name: str, start: Ints, end: Ints, label: Ints) -> _Boxes:
+    def _nested(self, name: str, plain_family: str, start: Ints, end: Ints, label: Ints) -> _Boxes:
         """Events of one thread: each below the one that it runs in, and of its family unless it has its own."""
         order = np.lexsort((-end, start))
         start, end, label = start[order], end[order], label[order]
         row = np.zeros(len(start), dtype=np.int64)
         family = np.zeros(len(start), dtype=np.int64)
-        plain = self._family("host")
+        plain = self._family(plain_family)
         open_until: list[tuple[int, int, int]] = []  # (end, family, row below) of what encloses the current event
         loads = np.array([bool(_LOADER.match(self.trace.name(int(code)))) for code in label], dtype=bool)
         for index, (begins, ends, code) in enumerate(zip(start.tolist(), end.tolist(), label.tolist(), strict=True)):
@@ -260,13 +261,13 @@ class _Painter:
     def _importance(self, code: int, lane: NDArray[np.int32], start: Ints, end: Ints) -> tuple[bool, int]:
         return code not in self._steppers, -int((end - start)[lane == code].sum())
 
-    def _thread_name(self, code: int, label: Ints) -> str:
-        """What the thread is for: files name every thread after the process."""
+    def _thread(self, code: int, label: Ints) -> tuple[str, str]:
+        """(what the thread is for, the family of what runs there): files name every thread after the process."""
         if code in self._steppers:
-            return "main thread"
+            return "main thread", "host"
         if any(_BACKWARD.match(self.trace.name(name)) for name in set(label.tolist())):
-            return "autograd thread"
-        return f"thread {self.trace.lanes[code].tid}"
+            return "autograd thread", "backward"
+        return f"thread {self.trace.lanes[code].tid}", "host"
 
     def _host_family(self, code: int) -> int | None:
         if code not in self._family_of:

@@ -1,0 +1,45 @@
+"""``advisor analyze``: evidence of traces that were recorded elsewhere, or of a run folder, diagnosed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from advisor.errors import AdvisorError
+from advisor.evidence import Evidence
+from advisor.findings import Findings
+from advisor.harness import layout
+from advisor.run import Run
+from advisor.trace import find_traces, read_trace
+
+BASELINE = "baseline"  # the run of a session that findings are about
+
+
+def analyze(paths: Sequence[str | os.PathLike[str]], source: Path | None = None) -> tuple[Findings, Evidence]:
+    """Diagnose what `paths` name; ``source`` is the script, for traces that do not know where it was.
+
+    Raises AdvisorError when there is nothing to read, or it cannot be read.
+    """
+    from advisor.diagnose import diagnose
+
+    evidence = open_evidence(paths)
+    return diagnose(evidence).document, evidence
+
+
+def open_evidence(paths: Sequence[str | os.PathLike[str]]) -> Evidence:
+    """Evidence of one run folder (or a session: its baseline), or of traces, which are taken as ranks of one job."""
+    runs = [folder for folder in map(_run_folder, paths) if folder is not None]
+    if runs:
+        if len(paths) > 1:
+            raise AdvisorError(f"{runs[0]} is a run: name one run, or traces, but not several runs at once.")
+        return Evidence.from_run(Run.load(runs[0]))
+    first, *others = [read_trace(path) for path in find_traces(paths)]
+    return Evidence.from_trace(first, others)
+
+
+def _run_folder(path: str | os.PathLike[str]) -> Path | None:
+    for folder in (Path(path), Path(path) / BASELINE):
+        if (folder / layout.RUN_JSON).is_file():
+            return folder
+    return None
