@@ -109,7 +109,7 @@ class Document:
     def _head(self, stream: Iterator[bytes]) -> tuple[bytes, bool]:
         """Consumes everything up to the first event; returns what was read beyond, and whether it is a bare list."""
         path = self.blocks.path
-        data = b""
+        data = bytearray()
         searched = 0
         for block in stream:
             data += block
@@ -118,19 +118,20 @@ class Document:
                 if not data:
                     continue
                 if data[:1] == b"[":
-                    return data[1:], True
+                    return bytes(data[1:]), True
                 if data[:1] != b"{":
-                    raise AdvisorError(f"{path} is not JSON; expected a trace that torch.profiler exported", BAD_TRACE)
+                    raise AdvisorError(f"{path} is not JSON; expected a trace from torch.profiler", BAD_TRACE)
             for match in _KEY.finditer(data, max(0, searched - 64)):
-                if match.end() == len(data) and match.group(1) != b"[":
-                    break
-                if self._take_head(data[: match.start()]):
+                if self._take_head(bytes(data[: match.start()])):
                     if match.group(1) != b"[":
                         raise AdvisorError(f"{path} is no trace: its traceEvents is not a list", BAD_TRACE)
-                    return data[match.end() :], False
+                    return bytes(data[match.end() :]), False
             searched = len(data)
             if searched > MAX_AROUND:
-                break
+                raise AdvisorError(
+                    f"{path} has no traceEvents in its first {MAX_AROUND >> 20} MiB; expected a trace from torch.profiler",
+                    BAD_TRACE,
+                )
         if not data:
             why = f" ({self.blocks.cut_short})" if self.blocks.cut_short else ""
             raise AdvisorError(f"{path} is empty{why}; record the trace again", BAD_TRACE)
@@ -138,9 +139,9 @@ class Document:
         for match in _KEY.finditer(data):
             if match.group(1) == b"[":
                 self.warnings.append("what stands before the events in the file is damaged and was left out")
-                return data[match.end() :], False
+                return bytes(data[match.end() :]), False
         try:
-            msgspec.json.decode(mend(data))
+            msgspec.json.decode(mend(bytes(data)))
         except (msgspec.DecodeError, RecursionError):
             if self.blocks.cut_short or data.rstrip(_SPACE)[-1:] != b"}":
                 raise AdvisorError(f"{path} ends before its first event; record the trace again", BAD_TRACE) from None

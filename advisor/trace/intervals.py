@@ -131,6 +131,8 @@ def innermost(start: ArrayLike, end: ArrayLike, at: ArrayLike) -> NDArray[np.int
     """
     starts, ends = np.asarray(start, np.int64), np.asarray(end, np.int64)
     points = np.asarray(at, np.int64)
+    if not len(starts):
+        return np.full(points.shape, -1, np.intp)
     row: NDArray[np.intp] = np.searchsorted(starts, points, side="right").astype(np.intp) - 1
     outer = parents(starts, ends)
     # Climb from the last interval that began to the first of its ancestors that has not ended: one round per level.

@@ -44,7 +44,7 @@ def document() -> Document:
                     "Input Dims": [[64, 32], [32, 10]],
                     "Input type": ["float", "long int"],
                 },
-            ),  # fmt: skip
+            ),
             event("cuda_runtime", "cudaLaunchKernel", 1210.0, 5.0, **{"External id": 5, "correlation": 77}),
             event(
                 "kernel",
@@ -62,7 +62,7 @@ def document() -> Document:
                     "block": [128, 1, 1],
                     "est. achieved occupancy %": 50,
                 },
-            ),  # fmt: skip
+            ),
             event("kernel", "empty", 1250.0, 0, 0, 7, **{"device": 0, "stream": 7}),
             event(
                 "gpu_memcpy",
@@ -75,7 +75,7 @@ def document() -> Document:
                 stream=7,
                 bytes=4096,
                 correlation=70,
-            ),  # fmt: skip
+            ),
             event("gpu_memset", "Memset (Device)", 1180.0, 1.0, 0, 7, device=0, stream=7, bytes=64),
             {"ph": "s", "id": 77, "pid": 100, "tid": 100, "ts": 1210.0, "cat": "ac2g", "name": "ac2g"},
             {"ph": "f", "id": 77, "pid": 0, "tid": 7, "ts": 1300.0, "cat": "ac2g", "name": "ac2g", "bp": "e"},
@@ -94,7 +94,7 @@ def document() -> Document:
                     "Device Id": 0,
                     "Device Type": 1,
                 },
-            },  # fmt: skip
+            },
             event("python_function", "train.py(3): step", 1100.0, 700.0, **{"Python id": 1}),
             event("overhead", "Activity Buffer Request", 1050.0, 3.0, -1, 0),
             event("cuda_sync", "Stream Sync", 1500.0, 10.0, 0, 7, stream=7, correlation=78),

@@ -61,7 +61,7 @@ def test_gzip_cut_short_gives_the_events_before_the_cut(long: Document, read: Re
     trace = read(packed[: len(packed) * 3 // 4])
     assert 100 < len(trace.operators) < 501
     assert any("gzip data end too early" in warning for warning in trace.warnings)
-    with pytest.raises(AdvisorError, match="ends before its first event|is empty"):
+    with pytest.raises(AdvisorError, match=r"ends before its first event|is empty"):
         read(packed[:60])
 
 

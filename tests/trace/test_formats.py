@@ -75,7 +75,7 @@ def test_layout_and_order_of_keys_do_not_matter(document: Document, read: Read) 
     expected = read(document)
     events = document["traceEvents"]
     shuffled = {key: document[key] for key in reversed(document)}
-    assert list(shuffled)[0] == "traceEvents"
+    assert next(iter(shuffled)) == "traceEvents"
     first = {"traceEvents": events} | document
     backwards = [dict(reversed(event.items())) for event in events]
     for variant in (
