@@ -38,6 +38,7 @@ from advisor.evidence.idle import idle_gaps
 from advisor.evidence.kernels import kernel_rows, launching_operators, matrix_work
 from advisor.evidence.loaders import loader_facts
 from advisor.evidence.memory import memory_facts
+from advisor.evidence.model import StepModel
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.operators import operator_rows
 from advisor.evidence.steps import step_windows
@@ -142,17 +143,17 @@ class Evidence:
                 return self.record.device.name
         if not self.device_is_gpu:
             return "CPU"
-        return str(self._device_properties.get("name") or "")
+        return str(self.device_properties.get("name") or "")
 
     @cached_property
     def peak(self) -> Peak | None:
         """The device's row in the table of peaks; None for a CPU or a device that the table does not have."""
         if not self.device_is_gpu:
             return None
-        units = self._device_properties.get("numSms")
+        units = self.device_properties.get("numSms")
         if self.record is not None and self.record.device.multiprocessors:
             units = self.record.device.multiprocessors
-        amd = self._device_properties.get("warpSize") == 64 or bool(self.record and self.record.device.hip)
+        amd = self.device_properties.get("warpSize") == 64 or bool(self.record and self.record.device.hip)
         return peak_of(self.device_name, multiprocessors=units if isinstance(units, int) else None, amd=amd)
 
     @cached_property
@@ -271,6 +272,11 @@ class Evidence:
         """The step after `change`: low, likely and high seconds."""
         return estimate(self, change)
 
+    @cached_property
+    def step_model(self) -> StepModel:
+        """The what-if model, calibrated to this run."""
+        return StepModel(self, self.step_s or 0.0)
+
     # --- what the properties above are made from
 
     @cached_property
@@ -290,7 +296,7 @@ class Evidence:
         return launching_operators(self.device, self.nesting)
 
     @cached_property
-    def _device_properties(self) -> dict[str, object]:
+    def device_properties(self) -> dict[str, object]:
         """Properties of the device that the kernels ran on."""
         used = int(self.trace.kernels.device[0]) if len(self.trace.kernels) else 0
         found = [device for device in self.trace.devices if device.get("id") == used]

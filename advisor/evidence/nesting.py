@@ -32,13 +32,14 @@ class Nesting:
         """Duration of each operator without the operators directly inside it; never negative."""
         spans = self.trace.operators
         duration = spans.end - spans.start
-        own = duration.copy()
+        own: Ints = duration.copy()
         inner = np.flatnonzero(self.parent >= 0)
         # A child that sticks out of its parent (rounding in old files) takes from it only what lies inside.
         outer = self.parent[inner]
         shared = np.minimum(spans.end[inner], spans.end[outer]) - spans.start[inner]
         np.subtract.at(own, outer, np.maximum(0, shared))
-        return np.maximum(own, 0)
+        own[own < 0] = 0
+        return own
 
     @cached_property
     def outermost(self) -> Ints:

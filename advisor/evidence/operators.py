@@ -50,6 +50,8 @@ def _device_time(trace: Trace, launchers: Ints, unique: Codes, steps: Steps) -> 
     kernels = trace.kernels
     rows = launchers[: len(kernels)]
     chosen = (rows >= 0) & (assign(steps, kernels.start) >= 0)
+    if not chosen.any() or not len(unique):
+        return totals
     names = trace.operators.name[rows[chosen]]
     at = np.searchsorted(unique, names)
     known = (at < len(unique)) & (unique[np.minimum(at, len(unique) - 1)] == names)

@@ -1,7 +1,12 @@
 """The what-if model: how long would a step be if …
 
-A change is stated as data (:class:`Change`); :func:`estimate` answers with an :class:`Estimate`. Work that is hidden
-behind other work saves nothing when it is removed, and total CPU seconds never exceed the usable cores.
+A change is stated as data (:class:`Change`); :func:`estimate` answers with an :class:`Estimate`. The step itself is
+replayed (:mod:`advisor.evidence.replay`) where there is device work; on a CPU the operators run one after the other
+and their times add. The loader runs beside it on the cores that are left (:mod:`advisor.evidence.pipeline`). So work
+that is hidden behind other work saves nothing when it is removed, and total CPU seconds never exceed the usable cores.
+
+The model's step is calibrated to the measured one: the profiler slows the host and not the device, so host time is
+scaled until the replay without a change takes as long as the timing window says.
 """
 
 from __future__ import annotations
@@ -22,16 +27,17 @@ class Change:
     """What would be different. None (or the neutral value) leaves a thing as it was measured.
 
     Loader: ``workers``; ``fetch_s`` and ``fetch_cpu_s``, the new seconds (wall and CPU) to make one batch;
-    ``persistent``: workers survive the epoch; ``loader``: index of the loader in the record.
+    ``persistent``: workers survive the epoch; ``loader``: index of the loader in the record (default: the one that the
+    step waits for longest).
     Device: ``kernel_scale``: factor on kernel time, by kernel name or one per row of ``Trace.kernels``.
     CPU: ``operator_scale``: factor on an operator's self time, by operator name or one per row of
     ``Evidence.operators.rows``; ``remove_host_s``: host seconds per step that go away (negative: that come);
-    ``cpu_scale``: factor on all computing of a CPU step.
+    ``cpu_scale``: factor on all computing of a CPU step, data loading aside.
     Copies: ``h2d_scale``: factor on the device time of host-to-device copies (fewer bytes, pinned memory);
     ``copies_async``: they no longer block the host.
     ``remove_syncs``: True for all, or indices of ``Evidence.syncs``.
     ``batch_scale``: new batch over old; the estimate is then per old batch's worth of samples.
-    ``launch_scale``: factor on host time between launches (compilation, graphs).
+    ``launch_scale``: factor on host time between launches (compilation, graphs); device runs only.
     """
 
     workers: int | None = None
@@ -54,8 +60,9 @@ class Change:
 class Estimate:
     """Seconds per step after the change (per old batch's worth of samples when the batch grows).
 
-    ``low`` ≤ ``likely`` ≤ ``high`` and ``high`` / ``low`` ≤ 2; ``before`` is the step as it is, ``limits`` says in
-    words what bounds the new step: "device", "loader", "CPU cores", "host".
+    ``low`` ≤ ``likely`` ≤ ``high`` and ``high`` / ``low`` ≤ 2; ``before`` is the step as it is (with the share of an
+    epoch's start where the change is about workers), ``limits`` says what bounds the new step: "device", "host",
+    "compute" (a CPU step), "loader", "CPU cores".
     """
 
     before: float
@@ -71,5 +78,7 @@ class Estimate:
 
 
 def estimate(evidence: Evidence, change: Change) -> Estimate:
-    """The step after `change`."""
-    raise NotImplementedError
+    """The step after `change`. Without any measured step: 0 seconds, all equal."""
+    from advisor.evidence.model import StepModel  # the model needs Change and Estimate
+
+    return StepModel.of(evidence).estimate(change)

@@ -1,0 +1,44 @@
+"""How a step grows with its batch: what is paid per step stays, what is paid per sample grows."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.evidence.device import DeviceWork
+from advisor.evidence.host import names_like
+from advisor.evidence.matrix import MATRIX_KINDS, kind_of
+
+# Of every kernel this much is start and end, whatever its size (empty kernels take 1.5-2.5 µs in the reference traces).
+KERNEL_FIXED_NS = 2_000
+# A multiprocessor holds 2048 threads (1536 on consumer cards) and at most 32 blocks (CUDA C++ programming guide,
+# "Compute Capabilities"); gemm, convolution and attention kernels use its whole shared memory for one block.
+THREADS_PER_UNIT = 2048
+BLOCKS_PER_UNIT = 32
+UNITS = 108  # where the device does not say: an A100
+# Host seconds of a CPU operator that do not depend on its size: dispatch, allocation, autograd (2-10 µs measured).
+OPERATOR_FIXED_S = 5e-6
+
+
+def item_factors(device: DeviceWork, factor: float, units: int | None, *, filling: bool) -> NDArray[np.float64]:
+    """Factor on the duration of each item (kernels, then copies) for a batch `factor` times as large.
+
+    With `filling` a kernel that leaves multiprocessors empty grows into them for nothing; without, all grow in
+    proportion. The optimizer's kernels and collectives do not see the batch.
+    """
+    trace = device.trace
+    kernels, copies = trace.kernels, trace.copies
+    duration = (kernels.end - kernels.start).astype(np.float64)
+    growth = np.full(len(kernels), factor)
+    if filling:
+        per_unit = np.clip(THREADS_PER_UNIT // np.maximum(kernels.block, 1), 1, BLOCKS_PER_UNIT)
+        matrix = names_like(trace, kernels.name, lambda name: kind_of(name) in MATRIX_KINDS)
+        full = (units or UNITS) * np.where(matrix, 1, per_unit)
+        fill = np.where(kernels.grid > 0, np.minimum(1.0, kernels.grid / full), 1.0)
+        growth = np.maximum(1.0, factor * fill)
+    fixed = np.minimum(duration, KERNEL_FIXED_NS)
+    scaled = np.where(duration > 0, (fixed + (duration - fixed) * growth) / np.maximum(duration, 1), 1.0)
+    launch = device.items_launch[: len(kernels)]
+    moment = np.where(launch >= 0, trace.runtime.start[launch] if len(trace.runtime) else 0, kernels.start)
+    scaled[device.host.optimizer.contains(moment) | device.communication] = 1.0
+    return np.concatenate((scaled, np.full(len(copies), factor)))

@@ -1,0 +1,333 @@
+"""The step as a model: its replay or its sum, its loader, its cores; calibrated once per run, asked many times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.evidence import batch, facts, pipeline
+from advisor.evidence.facts import LoaderFacts
+from advisor.evidence.replay import LOAD, Script, Variation, async_copies, replay, script_of
+from advisor.evidence.syncs import sync_groups
+from advisor.evidence.whatif import Change, Estimate
+
+if TYPE_CHECKING:
+    from advisor.evidence import Evidence
+
+# What the model's own inaccuracy does to the time it says is saved: a tenth more, a quarter less. Losses likewise.
+# (From runs of fixtures/ with and without their fixes; predictions of savings err towards too much.)
+OPTIMISM, PESSIMISM = 0.10, 0.25
+# high / low of an estimate never exceeds this: a wider range says nothing.
+WIDEST = 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class StepModel:
+    """How the step of one run responds to changes. Seconds throughout."""
+
+    evidence: Evidence
+    step_s: float
+
+    @classmethod
+    def of(cls, evidence: Evidence) -> StepModel:
+        return evidence.step_model
+
+    # --- the loader
+
+    def loader(self, index: int | None) -> LoaderFacts | None:
+        """The loader that a change is about: by its index in the record, else the one waited for longest."""
+        loaders = self.evidence.loaders
+        if index is not None:
+            return next((loader for loader in loaders if loader.index == index), None)
+        return loaders[0] if loaders else None
+
+    def _fetch(self, loader: LoaderFacts) -> tuple[float, float]:
+        """(wall, CPU) seconds to make one batch as things are."""
+        wall = loader.fetch_s
+        if wall is None:
+            # Workers keep up exactly when nothing waits: all that is known otherwise is their throughput.
+            waiting = loader.wait_share > 0.05
+            wall = (loader.workers or 1) * self.step_s if waiting else loader.wait_s
+        cpu = loader.fetch_cpu_s
+        return wall, wall if cpu is None else cpu
+
+    @cached_property
+    def wait_s(self) -> float:
+        """Seconds per step that the host is blocked in loaders."""
+        return min(self.step_s, (self.evidence.data_wait_share or 0.0) * self.step_s)
+
+    @cached_property
+    def main_threads(self) -> float:
+        """Threads that the step keeps busy on average outside of loading; at least one, as far as is known."""
+        record = self.evidence.record
+        if record is None or record.timing.cpu_s is None:
+            return 1.0
+        rest = self.step_s - self.wait_s
+        in_line = sum(self._fetch(loader)[1] for loader in self.evidence.loaders if loader.workers == 0)
+        if rest <= 0:
+            return 1.0
+        return min(max(1.0, (record.timing.cpu_s - in_line) / rest), max(1.0, self.cores or 1.0))
+
+    @cached_property
+    def cores(self) -> float | None:
+        record = self.evidence.record
+        return max(1.0, record.environment.usable_cpus) if record is not None else None
+
+    # --- the replay
+
+    @cached_property
+    def script(self) -> Script | None:
+        """The traced course, for a step with device work."""
+        return script_of(self.evidence.steps, self.evidence.device) if self.evidence.breakdown.on_device else None
+
+    @cached_property
+    def _as_traced(self) -> Variation:
+        device = self.evidence.device
+        duration = (device.items_end - device.items_start).astype(np.float64)
+        return Variation(duration, load_ns=self._load_ns(self.wait_s))
+
+    def _load_ns(self, seconds_per_step: float) -> float | None:
+        """Time of one load in the replay, so that a step's loads take so long in all."""
+        if self.script is None:
+            return None
+        loads = self.script.kind.count(LOAD)
+        return seconds_per_step * 1e9 * self.script.steps / loads if loads else None
+
+    @cached_property
+    def _host_scale(self) -> float:
+        """Factor on host time with which the replay takes the measured step; 1 for a bare trace."""
+        if self.script is None or self.evidence.record is None:
+            return 1.0
+        low, high = 0.2, 1.0
+        if replay(self.script, self._as_traced) <= self.step_s * 1e9:
+            return 1.0
+        for _ in range(7):
+            middle = (low + high) / 2
+            if replay(self.script, replace(self._as_traced, host_scale=middle)) > self.step_s * 1e9:
+                high = middle
+            else:
+                low = middle
+        return (low + high) / 2
+
+    @cached_property
+    def _base(self) -> Variation:
+        return replace(self._as_traced, host_scale=self._host_scale)
+
+    @cached_property
+    def _base_ns(self) -> float:
+        return replay(self.script, self._base) if self.script is not None else self.step_s * 1e9
+
+    # --- answers
+
+    def estimate(self, change: Change) -> Estimate:
+        """The step after `change`, with a range."""
+        if self.step_s <= 0:
+            return Estimate(0.0, 0.0, 0.0, 0.0)
+        loader = self.loader(change.loader)
+        about_workers = loader is not None and (change.workers is not None or change.persistent is not None)
+        before = self.step_s + (self._epoch_s(loader, Change()) if loader is not None and about_workers else 0.0)
+        low, likely, high, limit = self._after(change, loader)
+        if loader is not None and about_workers:
+            extra = self._epoch_s(loader, change)
+            low, likely, high = low + extra, likely + extra, high + extra
+        scale = change.batch_scale
+        low, likely, high = low / scale, likely / scale, high / scale
+        saved = before - likely
+        low = min(low, likely) - (OPTIMISM * saved if saved > 0 else -PESSIMISM * saved)
+        high = max(high, likely) + (PESSIMISM * saved if saved > 0 else -OPTIMISM * saved)
+        if scale > 1.0:
+            low = max(low, before / scale)  # a larger batch cannot save more than all that is paid per step
+        return Estimate(before, *_narrow(low, likely, high), (limit,) if limit else ())
+
+    def _after(self, change: Change, loader: LoaderFacts | None) -> tuple[float, float, float, str]:
+        """(low, likely, high, limit) seconds of a step with the new batch."""
+        workers = (loader.workers or 0) if loader is not None else 0
+        unknown_workers = loader is not None and loader.workers is None
+        if change.workers is not None:
+            workers, unknown_workers = max(0, change.workers), False
+        touches_loader = (
+            change.workers is not None
+            or change.fetch_s is not None
+            or change.fetch_cpu_s is not None
+            or change.batch_scale != 1.0
+        )
+        if loader is None or (not touches_loader and (loader.workers != 0 or unknown_workers)):
+            return self._with_wait(change, self.wait_s)
+        wall, cpu = self._fetch(loader)
+        new_wall = wall if change.fetch_s is None else change.fetch_s
+        new_cpu = cpu if change.fetch_cpu_s is None else change.fetch_cpu_s
+        if change.fetch_s is not None and change.fetch_cpu_s is None:
+            new_cpu = cpu * new_wall / wall if wall > 0 else new_wall
+        new_wall, new_cpu = new_wall * change.batch_scale, new_cpu * change.batch_scale
+        others = max(0.0, self.wait_s - loader.wait_s)
+        if workers == 0:
+            # What the fetch does not explain of the wait (collating, waking up) stays.
+            overhead = max(0.0, loader.wait_s - wall) if loader.workers == 0 else 0.0
+            return self._with_wait(change, others + new_wall + overhead)
+        rest = self._with_wait(change, others)
+        low, likely, high = (
+            pipeline.period(
+                seconds,
+                workers=workers,
+                fetch_s=new_wall,
+                fetch_cpu_s=new_cpu,
+                main_threads=self._threads(change),
+                cores=self.cores,
+            )
+            for seconds in rest[:3]
+        )
+        limit = rest[3] if likely.limit == "step" else likely.limit
+        return low.low, likely.likely, high.high, limit
+
+    def _threads(self, change: Change) -> float:
+        """Busy threads of the step's own; a host that waits for a GPU does not lose by sharing its core."""
+        if self.script is None:
+            return self.main_threads
+        return min(1.0, self.script.host_ns * self._host_scale * change.launch_scale / self._base_ns)
+
+    def _epoch_s(self, loader: LoaderFacts, change: Change) -> float:
+        """A step's share of starting the epoch's workers."""
+        record = loader.record
+        if record is None or not loader.batches:
+            return 0.0
+        workers = record.num_workers if change.workers is None else change.workers
+        persistent = record.persistent_workers if change.persistent is None else change.persistent
+        if workers == 0 or persistent:
+            return 0.0
+        if loader.workers and loader.start_s is not None:
+            per_epoch = loader.start_s * max(1.0, workers / loader.workers)
+        else:
+            context = record.context or (self.evidence.record.environment.start_method if self.evidence.record else "")
+            per_epoch = pipeline.start_s(workers, self._fetch(loader)[0], context)
+        return per_epoch / loader.batches
+
+    def _with_wait(self, change: Change, wait_s: float) -> tuple[float, float, float, str]:
+        """The step when the host is blocked in loaders for `wait_s`."""
+        if self.script is None:
+            on_device = self.evidence.breakdown.on_device
+            return self._without_host(change, wait_s) if on_device else self._on_cpu(change, wait_s)
+        bounds = []
+        for filling in (True, False) if change.batch_scale != 1.0 else (True,):
+            varied = self._varied(change, wait_s, filling)
+            bounds.append(replay(self.script, varied) / self._base_ns * self.step_s)
+        low, high = min(bounds), max(bounds)
+        likely = (low + high) / 2
+        busy = float(varied.duration[self.script.items].sum()) / self.script.steps / 1e9
+        device = busy / self._base_ns * 1e9 * self.step_s
+        return low, likely, high, "device" if device >= 0.9 * likely else "host"
+
+    def _without_host(self, change: Change, wait_s: float) -> tuple[float, float, float, str]:
+        """Device work whose launches are not in the trace (a trimmed file): only the work itself can shrink or grow."""
+        device = self.evidence.device
+        steps = self.evidence.steps
+        inside = (device.items_start >= steps.start[0]) & (device.items_start < steps.end[-1])
+        seconds = []
+        for filling in (True, False) if change.batch_scale != 1.0 else (True,):
+            duration = self._as_traced.duration * self._factors(change, filling)
+            growth = float(duration[inside].sum()) / max(1.0, float(self._as_traced.duration[inside].sum()))
+            busy = 1.0 - self.evidence.breakdown.idle_share
+            seconds.append(self.step_s * (1.0 + busy * (growth - 1.0)) + wait_s - self.wait_s)
+        return min(seconds), sum(seconds) / len(seconds), max(seconds), "device"
+
+    def _varied(self, change: Change, wait_s: float, filling: bool) -> Variation:
+        """`change` in the terms of the replay."""
+        script, evidence = self.script, self.evidence
+        assert script is not None
+        device = evidence.device
+        quick, dropped = async_copies(script, device) if change.copies_async else (frozenset(), frozenset())
+        if change.remove_syncs is not False:
+            group, groups = sync_groups(evidence.steps, device, evidence.nesting)
+            wanted = range(len(groups)) if change.remove_syncs is True else change.remove_syncs
+            rows = np.flatnonzero(np.isin(group, list(wanted)))
+            dropped |= {event for event, row in enumerate(script.row.tolist()) if row in set(rows.tolist())}
+        removed = change.remove_host_s + self._operator_savings(change) * self._host_scale
+        scale = self._base.host_scale * change.launch_scale
+        if removed and script.host_ns:
+            scale = max(0.0, scale - removed * 1e9 / script.host_ns)
+        duration = self._base.duration * self._factors(change, filling)
+        return Variation(duration, scale, self._load_ns(wait_s), quick, dropped)
+
+    def _factors(self, change: Change, filling: bool) -> NDArray[np.float64]:
+        """Factor on the duration of every piece of device work."""
+        device, trace = self.evidence.device, self.evidence.trace
+        kernels = len(trace.kernels)
+        factors = np.ones(kernels + len(trace.copies))
+        if change.kernel_scale is not None:
+            factors[:kernels] *= _per_row(change.kernel_scale, [trace.name(int(c)) for c in trace.kernels.name])
+        if change.h2d_scale != 1.0:
+            to_device = [trace.name(int(code)) == "HtoD" for code in trace.copies.kind]
+            factors[kernels:] *= np.where(to_device, change.h2d_scale, 1.0)
+        if change.batch_scale != 1.0:
+            factors *= batch.item_factors(device, change.batch_scale, self._units, filling=filling)
+        return factors
+
+    @cached_property
+    def _units(self) -> int | None:
+        record = self.evidence.record
+        if record is not None and record.device.multiprocessors:
+            return record.device.multiprocessors
+        units = self.evidence.device_properties.get("numSms")
+        return units if isinstance(units, int) else None
+
+    def _operator_savings(self, change: Change) -> float:
+        """Seconds per step, as traced, that `operator_scale` takes from the operators."""
+        if change.operator_scale is None:
+            return 0.0
+        rows = self.evidence.operators.rows
+        factors = _per_row(change.operator_scale, [row.name for row in rows])
+        return float(sum(row.self_s * (1 - factor) for row, factor in zip(rows, factors, strict=True)))
+
+    def _on_cpu(self, change: Change, wait_s: float) -> tuple[float, float, float, str]:
+        """A CPU step: its parts add. Times of the trace are scaled to the measured step."""
+        rest = max(0.0, self.step_s - self.wait_s)
+        traced = self.evidence.trace_step_s or self.step_s
+        breakdown = self.evidence.breakdown
+        traced_rest = max(1e-12, traced - breakdown.mean_s(facts.LOADER))
+        deflate = min(1.0, rest / traced_rest)
+        computing = max(0.0, rest - self._operator_savings(change) * deflate) * change.cpu_scale
+        computing = max(0.0, computing - change.remove_host_s)
+        if change.batch_scale == 1.0:
+            total = computing + wait_s
+            return total, total, total, "compute" if wait_s < 0.5 * total else "loader"
+        fixed = self._fixed_share(deflate) * computing
+        total = fixed + (computing - fixed) * change.batch_scale + wait_s
+        # Not all of what looks fixed is (Python is not always), and larger activations miss the cache.
+        worst = computing * change.batch_scale + wait_s
+        return total, total, (total + worst) / 2, "compute"
+
+    def _fixed_share(self, deflate: float) -> float:
+        """Share of a CPU step's computing that does not depend on the batch."""
+        breakdown, evidence = self.evidence.breakdown, self.evidence
+        computing = 1.0 - breakdown.share(facts.LOADER)
+        if computing <= 0 or not evidence.trace_step_s:
+            return 0.0
+        per_sample = (breakdown.share(facts.FORWARD) + breakdown.share(facts.BACKWARD)) * evidence.trace_step_s
+        calls = sum(row.count for row in evidence.operators.rows)
+        dispatch = min(0.9 * per_sample, calls * batch.OPERATOR_FIXED_S / max(deflate, 0.1))
+        return min(0.95, 1.0 - (per_sample - dispatch) / (computing * evidence.trace_step_s))
+
+
+def _per_row(factors: Mapping[str, float] | NDArray[np.float64], names: list[str]) -> NDArray[np.float64]:
+    """One factor per row, from factors by name or given per row."""
+    if isinstance(factors, Mapping):
+        return np.array([factors.get(name, 1.0) for name in names], np.float64)
+    if len(factors) != len(names):
+        raise ValueError(f"{len(factors)} factors for {len(names)} rows")
+    return np.asarray(factors, np.float64)
+
+
+def _narrow(low: float, likely: float, high: float) -> tuple[float, float, float]:
+    """The range in order, positive, and at most WIDEST wide around the likely value."""
+    likely = max(likely, 1e-9)
+    low, high = min(max(low, 1e-9), likely), max(high, likely)
+    if high > WIDEST * low:
+        # Shrink both ends towards the likely value in proportion (on a log scale) until they are that close.
+        above, below = np.log(high / likely), np.log(likely / low)
+        shrink = np.log(WIDEST) / (above + below)
+        low, high = likely * float(np.exp(-below * shrink)), likely * float(np.exp(above * shrink))
+    return low, likely, high

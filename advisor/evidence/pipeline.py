@@ -1,0 +1,89 @@
+"""The loader beside the step: how long a step is when so many workers make batches on so many cores.
+
+With no worker a step is the fetch and then the rest. With workers the slowest of three limits rules in the steady
+state: the rest of the step; the workers' throughput (fetch / workers); and the CPU seconds, for which the cores are too
+few.
+
+The last one needs care. A worker that computes takes a core. While a free one is left that costs nothing. Otherwise
+it shares a core with a thread of the step's own, and as the operators' threads wait for each other at the end of every
+parallel region, the whole step runs at half speed as long as the worker does: a worker's CPU second costs the step one
+second, as if it had been fetched in line. (If the scheduler could spread the loss evenly it would be 1/cores of that:
+the bound that no schedule beats.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# What a batch costs on top when it comes from another process: the worker copies it to shared memory and shares caches
+# and memory with the step; the main process maps it and is woken.
+WORKER_OVERHEAD = 1.1
+RECEIVE_S = 0.0005
+
+# Between the perfect schedule (0) and one core shared all the time (1), for the likely value and the range's ends.
+SHARING = (0.5, 0.8, 1.0)
+
+# Computing workers slow the step down even on cores of their own: memory bandwidth, caches, clock. (Public V100 traces of
+# one training with 0 and with 4 workers: the host needs 105 ms a step with none and 138 ms with four.)
+NEIGHBOURS = (0.0, 0.04, 0.12)
+
+# Starting a worker: fork copies page tables (10-50 ms); spawn and forkserver import torch again (1-3 s, side by side).
+FORK_S = 0.03
+SPAWN_S = 2.0
+
+
+@dataclass(frozen=True)
+class Period:
+    """Seconds per step (optimistic, likely, pessimistic) and what rules the likely one."""
+
+    low: float
+    likely: float
+    high: float
+    limit: str  # "step" | "loader" | "CPU cores"
+
+
+def period(
+    rest_s: float,
+    *,
+    workers: int,
+    fetch_s: float,
+    fetch_cpu_s: float,
+    main_threads: float,
+    cores: float | None,
+) -> Period:
+    """The step with `workers` processes making batches.
+
+    `rest_s`: the step when data is always there; `fetch_s`, `fetch_cpu_s`: wall and CPU seconds to make one batch;
+    `main_threads`: threads that the rest keeps busy on average; `cores`: usable ones, None where unknown.
+    """
+    if workers <= 0:
+        return Period(rest_s + fetch_s, rest_s + fetch_s, rest_s + fetch_s, "step")
+    # A worker has one thread: what several threads computed in line takes it that much longer.
+    cpu = fetch_cpu_s * WORKER_OVERHEAD
+    wall = max(fetch_s, cpu)
+    throughput = wall / workers
+    computing = min(1.0, cpu / wall) if wall > 0 else 0.0
+    base = rest_s + RECEIVE_S
+    if cores is None:
+        even = shared = 0.0
+    else:
+        busy = min(main_threads, cores)
+        free = cores - busy
+        even = (busy * rest_s + cpu) / cores
+        shared = (rest_s + cpu) / (1.0 + free)
+    bounds = [
+        max(base * (1 + slower * computing), throughput, even + part * max(0.0, shared - even))
+        for slower, part in zip(NEIGHBOURS, SHARING, strict=True)
+    ]
+    limit = "step"
+    if bounds[1] > base * (1 + NEIGHBOURS[1]) * 1.001:
+        limit = "loader" if throughput >= bounds[1] * 0.999 else "CPU cores"
+    return Period(bounds[0], bounds[1], bounds[2], limit)
+
+
+def start_s(workers: int, fetch_s: float, context: str) -> float:
+    """Seconds to start an epoch's workers and wait for the first batch; 0 without workers."""
+    if workers <= 0:
+        return 0.0
+    process = SPAWN_S if context in ("spawn", "forkserver") else FORK_S * workers
+    return process + fetch_s

@@ -1,0 +1,253 @@
+"""A replay of the traced steps: the host launches, streams work off their queues, synchronizations join them again.
+
+The replay keeps what was observed between cause and effect. A piece of device work starts when its stream is free, it
+has been launched, and what it visibly waited for on another stream is done, plus the delay that remained in the trace.
+The host goes on as fast as it did, unless it waits: for the device, for data, or because a queue is full. So a replay
+without a change gives the traced step, and one with a change tells what was hidden behind what.
+
+The traced steps are replayed several times over, each pass going on from the state of the one before, and the last pass
+is the answer: a host that may run ahead needs a while to do so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.evidence.copies import following_sync
+from advisor.evidence.device import DeviceWork
+from advisor.evidence.facts import Steps
+from advisor.trace.tables import Ints
+
+# Launches that may be under way before the host has to wait (CUDA's queue holds 1024).
+QUEUE_DEPTH = 1000
+PASSES = 3
+# Work that starts within this time of the end of work on another stream has waited for it (event latency: 1-10 µs).
+DEPENDS_NS = 10_000
+# A launch call that takes much longer than usual was waiting for room in the queue: the replay models that itself.
+LAUNCH_CAP = 5
+
+LAUNCH, SYNC, LOAD = 0, 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Script:
+    """The host's course through the traced steps, and the work that it launches; times in ns.
+
+    Host events in order: ``kind``; ``gap`` host time before it; ``length`` of the call itself; ``row`` in
+    ``Trace.runtime`` (-1 for a load). Items of event e are ``items[first[e]:first[e + 1]]`` (indices as in
+    DeviceWork.items_*). Per item: ``stream``, ``duration``, ``delay``, ``after`` (an item on another stream, -1). Per
+    event: ``waits_for`` the item that a synchronization ended with (-1), ``tail`` what it took after that.
+    """
+
+    steps: int
+    kind: list[int]
+    gap: Ints
+    length: Ints
+    row: Ints
+    first: list[int]
+    items: list[int]
+    stream: list[int]
+    duration: Ints
+    delay: list[int]
+    after: list[int]
+    waits_for: list[int]
+    tail: list[int]
+    launch_length: int  # a usual launch call
+    end_gap: int  # host time from the last event to the end of the last step
+
+    @property
+    def host_ns(self) -> int:
+        """Host time per step outside of waiting and loading."""
+        launching = np.array(self.kind) == LAUNCH
+        return int((self.gap.sum() + self.length[launching].sum() + self.end_gap) / self.steps)
+
+
+@dataclass(frozen=True, eq=False)
+class Variation:
+    """What differs from the traced course. Arrays are per item or per host event of the script."""
+
+    duration: NDArray[np.float64]
+    host_scale: float = 1.0
+    load_ns: float | None = None  # each load takes this long; None: as traced
+    quick: frozenset[int] = field(default_factory=frozenset)  # events whose call takes no longer than a usual launch
+    dropped: frozenset[int] = field(default_factory=frozenset)  # synchronizations that are gone
+
+
+def replay(script: Script, variation: Variation) -> float:
+    """ns per step in the steady state."""
+    duration = variation.duration.tolist()
+    scale = variation.host_scale
+    gaps = (script.gap * scale).tolist()
+    lengths = script.length.astype(np.float64)
+    launching = np.array(script.kind) == LAUNCH
+    lengths[launching] *= scale
+    for event in variation.quick:
+        lengths[event] = min(lengths[event], script.launch_length * scale)
+    if variation.load_ns is not None:
+        lengths[np.array(script.kind) == LOAD] = variation.load_ns
+    calls = lengths.tolist()
+    host = 0.0
+    free: dict[int, float] = {}
+    queue: list[float] = []  # ends of launched items, in order of launch
+    boundary = [0.0]
+    end = [0.0] * len(duration)
+    for _ in range(PASSES):
+        for event, kind in enumerate(script.kind):
+            host += gaps[event]
+            launched = script.items[script.first[event] : script.first[event + 1]]
+            if launched and len(queue) >= QUEUE_DEPTH:
+                host = max(host, queue[-QUEUE_DEPTH])
+            for item in launched:
+                stream = script.stream[item]
+                ready = max(free.get(stream, 0.0), host)
+                after = script.after[item]
+                if after >= 0:
+                    ready = max(ready, end[after])
+                finished = ready + script.delay[item] + duration[item]
+                end[item] = free[stream] = finished
+                queue.append(finished)
+            if kind != SYNC:
+                host += calls[event]
+            elif event not in variation.dropped:
+                target = script.waits_for[event]
+                if target >= 0:
+                    host = max(host, end[target])
+                host += script.tail[event]
+        host += script.end_gap * scale
+        boundary.append(max(host, max(free.values(), default=0.0)))
+        del queue[:-QUEUE_DEPTH]
+    return (boundary[-1] - boundary[-2]) / script.steps
+
+
+def script_of(steps: Steps, device: DeviceWork) -> Script | None:
+    """The course of the traced steps; None where nothing was launched inside them."""
+    trace, host = device.trace, device.host
+    runtime = trace.runtime
+    if not len(steps):
+        return None
+    begin, close = int(steps.start[0]), int(steps.end[-1])
+    matter = (host.launches | host.sync_rows) & np.isin(runtime.lane, host.lanes)
+    rows = np.flatnonzero(matter & (runtime.start >= begin) & (runtime.start < close))
+    loads = np.flatnonzero(host.loader_rows & (trace.annotations.start >= begin) & (trace.annotations.start < close))
+    if not len(rows):
+        return None
+    start = np.concatenate((runtime.start[rows], trace.annotations.start[loads]))
+    stop = np.concatenate((runtime.end[rows], trace.annotations.end[loads]))
+    row = np.concatenate((rows, np.full(len(loads), -1)))
+    order = np.lexsort((-stop, start))
+    start, stop, row = start[order], np.minimum(stop[order], close), row[order]
+    kind = np.where(row < 0, LOAD, np.where(host.sync_rows[row], SYNC, LAUNCH))
+
+    # Calls on several threads, or inside a load, may overlap: the host's time counts once.
+    reached = np.maximum.accumulate(np.concatenate(([begin], stop[:-1])))
+    gap = np.maximum(0, start - reached)
+    length = np.maximum(0, stop - np.maximum(start, reached))
+    usual = int(np.median((stop - start)[kind == LAUNCH])) if (kind == LAUNCH).any() else 0
+    blocking = _blocking(device, row)
+    capped = (kind == LAUNCH) & ~blocking
+    length = np.where(capped, np.minimum(length, LAUNCH_CAP * max(usual, 1)), length)
+
+    event_of_row = np.full(len(runtime), -1, np.int64)
+    known = row >= 0
+    event_of_row[row[known]] = np.flatnonzero(known)
+    first, items = _items_by_event(device, event_of_row, start, begin, close)
+    stream, delay, after = _dependencies(device, items)
+    waits_for, tail = _waits(device, kind, start, stop, first, items)
+    duration = device.items_end - device.items_start
+    end_gap = max(0, close - int(max(reached[-1], stop[-1])))
+    return Script(
+        len(steps), kind.tolist(), gap, length, row, first, items, stream, duration, delay, after, waits_for, tail,
+        usual, end_gap,
+    )  # fmt: skip
+
+
+def async_copies(script: Script, device: DeviceWork) -> tuple[frozenset[int], frozenset[int]]:
+    """(events whose call becomes a usual launch, synchronizations that go) when copies to the device do not block."""
+    trace = device.trace
+    kernels = len(trace.kernels)
+    to_device = np.array([trace.name(int(code)) == "HtoD" for code in trace.copies.kind], bool)
+    launch = device.items_launch[kernels:][to_device]
+    launch = launch[launch >= 0]
+    followers = following_sync(device)[launch] if len(launch) else launch
+    events = {int(row): event for event, row in enumerate(script.row.tolist()) if row >= 0}
+    quick = frozenset(events[int(r)] for r in launch if int(r) in events)
+    dropped = frozenset(events[int(r)] for r in followers if r >= 0 and int(r) in events)
+    return quick, dropped
+
+
+def _blocking(device: DeviceWork, row: Ints) -> NDArray[np.bool_]:
+    """Events that are copies from pageable memory: their call is long because it copies."""
+    trace = device.trace
+    launch = device.items_launch[len(trace.kernels) :]
+    pageable = launch[(launch >= 0) & trace.copies.pageable]
+    return np.isin(row, pageable) & (row >= 0)
+
+
+def _items_by_event(
+    device: DeviceWork, event_of_row: Ints, start: Ints, begin: int, close: int
+) -> tuple[list[int], list[int]]:
+    """Items in order of their launching event, and of their start within it.
+
+    An item whose launch is not in the file goes with the last launch before it, if it ran inside the steps.
+    """
+    launch = device.items_launch
+    event = np.where(launch >= 0, event_of_row[launch] if len(event_of_row) else -1, -1)
+    orphan = (launch < 0) & (device.items_start >= begin) & (device.items_start < close)
+    event = np.where(orphan, np.maximum(0, np.searchsorted(start, device.items_start, side="right") - 1), event)
+    chosen = np.flatnonzero(event >= 0)
+    chosen = chosen[np.lexsort((device.items_start[chosen], event[chosen]))]
+    first = np.searchsorted(event[chosen], np.arange(len(start) + 1), side="left")
+    return first.tolist(), chosen.tolist()
+
+
+def _dependencies(device: DeviceWork, items: list[int]) -> tuple[list[int], list[int], list[int]]:
+    """(stream, remaining delay, item on another stream that it waited for or -1), for every item of the device."""
+    trace = device.trace
+    start, end = device.items_start, device.items_end
+    stream = np.concatenate((trace.kernels.stream, trace.copies.stream)).astype(np.int64)
+    stream += 1_000_000 * np.concatenate((trace.kernels.device, trace.copies.device)).astype(np.int64)
+    launch = device.items_launch
+    launched = np.where(launch >= 0, trace.runtime.start[launch] if len(trace.runtime) else 0, np.int64(-1 << 62))
+    before = np.full(len(start), np.int64(-1 << 62))
+    order = np.lexsort((start, stream))
+    same = stream[order[1:]] == stream[order[:-1]]
+    before[order[1:][same]] = end[order[:-1][same]]
+    ready = np.maximum(before, launched)
+    after = np.full(len(start), -1, np.int64)
+    usable = np.zeros(len(start), bool)
+    usable[items] = True
+    by_end = np.flatnonzero(usable)
+    by_end = by_end[np.argsort(end[by_end], kind="stable")]
+    late = np.flatnonzero(usable & (start - ready > DEPENDS_NS))
+    if len(late) and len(by_end):
+        found = np.searchsorted(end[by_end], start[late] + 1_000, side="right") - 1
+        other = by_end[np.maximum(found, 0)]
+        near = (found >= 0) & (start[late] - end[other] < DEPENDS_NS) & (stream[other] != stream[late])
+        near &= launched[other] <= launched[late]  # it must have been launched before, to be known in the replay
+        after[late[near]] = other[near]
+        ready[late[near]] = np.maximum(ready[late[near]], end[other[near]])
+    unknown = ready < -(1 << 61)
+    delay = np.where(unknown, 0, np.maximum(0, start - ready))
+    return stream.tolist(), delay.tolist(), after.tolist()
+
+
+def _waits(
+    device: DeviceWork, kind: Ints, start: Ints, stop: Ints, first: list[int], items: list[int]
+) -> tuple[list[int], list[int]]:
+    """Per event: the item whose end a synchronization waited for (-1), and what remained of the call then (ns)."""
+    waits_for, tail = [-1] * len(kind), [0] * len(kind)
+    ends = device.items_end[items] if items else np.empty(0, np.int64)
+    for event in np.flatnonzero(kind == SYNC).tolist():
+        # A blocking copy launches its own item: that belongs to what it waits for.
+        launched = ends[: first[event + 1]]
+        in_time = np.flatnonzero((launched <= stop[event] + 2_000) & (launched > start[event]))
+        remaining = int(stop[event] - start[event])
+        if len(in_time):
+            last = in_time[np.argmax(launched[in_time])]
+            waits_for[event] = items[int(last)]
+            remaining = max(0, int(stop[event] - launched[last]))
+        tail[event] = remaining
+    return waits_for, tail
