@@ -111,7 +111,8 @@ class Example:
 
     The call whose site the finding names is marked in ``before`` by the comment ``# <-`` on its first line
     (stripped before use); ``parameters`` are the finding's. A comment ``# <- name`` marks a site that the finding has
-    in ``parameters["name"]``, a tuple of sites in the order of the text. ``options`` are what the fix sets on the
+    in ``parameters["name"]``, a tuple of sites in the order of the text (``# <- a, b``
+    marks two, ``# <- a=f(x)`` the call ``f(x)`` with its columns). ``options`` are what the fix sets on the
     command line instead of an edit; ``after`` is then ``before``.
     """
 
@@ -155,6 +156,15 @@ def call_sites(evidence: Evidence, *kinds: str, every_step: bool = True) -> tupl
     return tuple(
         each for each in record.call_sites if each.kind in kinds and (not every_step or each.calls_per_step >= 0.5)
     )
+
+
+def forward_sites(evidence: Evidence) -> tuple[CallSite, ...]:
+    """Where each step calls the script's models; loss modules and others without parameters aside."""
+    found = call_sites(evidence, "Module.call")
+    models = (
+        {model.cls for model in evidence.record.models if model.parameters} if evidence.record is not None else set()
+    )
+    return tuple(each for each in found if not models or each.details.get("module", "") in {*models, ""})
 
 
 def sites(found: tuple[CallSite, ...]) -> tuple[Site, ...]:

@@ -30,6 +30,29 @@ def call_at(draft: Draft, site: Site, names: Collection[str] = ()) -> cst.Call |
     return None
 
 
+def outermost_at(draft: Draft, site: Site) -> cst.Call | None:
+    """The call at `site`; without columns the one call of that line that all its other calls are part of."""
+    exact = call_at(draft, site)
+    if exact is not None or site.column is not None:
+        return exact
+    found = [call for call in draft.nodes(cst.Call) if draft.line(call) == site.line]
+    holders = [each for each in found if all(each is call or _part_of(draft, call, each) for call in found)]
+    return holders[0] if len(holders) == 1 else None
+
+
+def within_statement_at(draft: Draft, site: Site) -> cst.Call | None:
+    """The call at `site`, or any call of its line when they are all in one statement, which is then what counts."""
+    exact = call_at(draft, site)
+    if exact is not None or site.column is not None:
+        return exact
+    found = [call for call in draft.nodes(cst.Call) if draft.line(call) == site.line]
+    return found[0] if len({id(draft.statement(call)) for call in found}) == 1 else None
+
+
+def _part_of(draft: Draft, inner: cst.CSTNode, outer: cst.CSTNode) -> bool:
+    return any(above is outer for above in draft.ancestors(inner))
+
+
 def last_name(draft: Draft, call: cst.Call) -> str:
     """The last part of a call's name, aliases resolved: ``DL(…)`` → ``DataLoader``, ``x.to(…)`` → ``to``."""
     if isinstance(call.func, cst.Attribute):

@@ -20,7 +20,7 @@ FIRST_TWELVE = {
     "loader-workers", "copy-pinned-async", "copy-narrow-dtype", "batch-size", "zero-grad", "amp-autocast",
     "tf32-matmul", "channels-last", "cudnn-benchmark", "compile", "host-sync", "device-unused",
 }  # fmt: skip
-_MARK = re.compile(r"[ ]*# <-[ ]*(\w*)[ ]*$")
+_MARK = re.compile(r"[ ]*# <-[ ]*(\w+=.+|[\w, ]*)$")
 
 
 def case(rule: Rule, example: Example, path: Path) -> tuple[str, Finding]:
@@ -34,9 +34,13 @@ def case(rule: Rule, example: Example, path: Path) -> tuple[str, Finding]:
             continue
         lines[number - 1] = line[: mark.start()]
         here = Site(str(path), number)
-        if mark[1]:
-            parameters[mark[1]] = (*parameters.get(mark[1], ()), here)  # type: ignore[misc]
-        else:
+        names, _, code = mark[1].partition("=")
+        if code:  # with columns, as Python 3.11 records them
+            column = line.index(code)
+            here = Site(str(path), number, column, number, column + len(code))
+        for name in filter(None, names.replace(",", " ").split()):
+            parameters[name] = (*parameters.get(name, ()), here)  # type: ignore[misc]
+        if not mark[1]:
             assert site is None, "an example marks one site without a name"
             site = here
     finding = Finding(rule.id, rule.title, "", Gain(1.1, 1.2, 1.3), {}, site, {"script": str(path), **parameters})

@@ -1,0 +1,141 @@
+"""Where a script has its model ready: the statement to put a change of the model behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+from libcst.helpers import get_full_name_for_node
+
+from advisor.edit.draft import Draft, Drafts, Statement
+from advisor.edit.locate import call_at, outermost_at
+from advisor.edit.origin import assignments, scope_of
+from advisor.harness.layout import Site
+
+# Methods that return the module itself and so may stand between it and the name it is given.
+_CHAIN = ("to", "cuda", "cpu", "eval", "train", "half", "float", "double", "bfloat16", "requires_grad_")
+
+
+@dataclass(frozen=True)
+class Binding:
+    """``name`` (``model``, ``self.net``) holds the model once ``statement`` has run; ``moved`` is the call that put it
+    on its device there, when there is one."""
+
+    draft: Draft
+    name: str
+    statement: Statement
+    moved: cst.Call | None = None
+
+
+def model_name(draft: Draft, forward: cst.Call) -> str:
+    """What the script calls the model where it is called: ``model(x)`` → ``model``; empty for other expressions."""
+    return get_full_name_for_node(forward.func) or "" if isinstance(forward.func, (cst.Name, cst.Attribute)) else ""
+
+
+def binding(
+    drafts: Drafts, forwards: Sequence[Site], moves: Sequence[Site], optimizers: Sequence[Site]
+) -> Binding | None:
+    """The last statement that makes or moves the model that is called at `forwards`.
+
+    `moves` are sites of ``Module.to``, ``.cuda``, ``.eval``; `optimizers` of optimizers, whose
+    ``model.parameters()`` names it. None when the places contradict each other, or several models are called.
+    """
+    called = {name for site in forwards for name in [_called(drafts, site)]}
+    if len(called) != 1 or "" in called:
+        return None
+    last_part = called.pop().rpartition(".")[2]
+    candidates = [
+        each
+        for each in (*_moved(drafts, moves), *_optimized(drafts, optimizers))
+        if each.name.rpartition(".")[2] == last_part
+    ]
+    candidates = candidates or list(_assigned(drafts, forwards, last_part))
+    if not candidates:
+        candidates = list(_optimized(drafts, optimizers))
+        candidates = candidates if len({(id(each.draft), each.name) for each in candidates}) == 1 else []
+    if not candidates or len({id(each.draft) for each in candidates}) != 1:
+        return None
+    scopes = {id(scope_of(each.draft, each.statement)) for each in candidates}
+    if len(scopes) != 1:
+        return None
+    moved = [each for each in candidates if each.moved is not None]
+    return max(moved or candidates, key=lambda each: each.draft.line(each.statement))
+
+
+def _called(drafts: Drafts, site: Site) -> str:
+    draft = drafts[site.file]
+    call = call_at(draft, site)
+    return model_name(draft, call) if call is not None else ""
+
+
+def _moved(drafts: Drafts, moves: Sequence[Site]) -> Iterator[Binding]:
+    for site in moves:
+        draft = drafts[site.file]
+        call = call_at(draft, site, _CHAIN)
+        statement = draft.statement(call) if call is not None else None
+        if call is None or statement is None or draft.loop(call) is not None:
+            continue
+        name = _bound_to(draft, statement, call)
+        if name:
+            yield Binding(draft, name, statement, call)
+
+
+def _bound_to(draft: Draft, statement: Statement, call: cst.Call) -> str:
+    """The name that holds the module: of the assignment, else of the object of a statement ``model.to(…)``."""
+    if not isinstance(statement, cst.SimpleStatementLine):
+        return ""
+    small = statement.body[0]
+    if isinstance(small, cst.Assign) and len(small.targets) == 1 and _through(small.value, call):
+        return get_full_name_for_node(small.targets[0].target) or ""
+    if isinstance(small, cst.Expr) and _through(small.value, call) and isinstance(call.func, cst.Attribute):
+        value: cst.BaseExpression = call.func.value
+        while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in _CHAIN:
+            value = value.func.value
+        return (get_full_name_for_node(value) or "") if isinstance(value, (cst.Name, cst.Attribute)) else ""
+    return ""
+
+
+def _through(value: cst.BaseExpression, call: cst.Call) -> bool:
+    """Whether `value` is the call, or it with methods behind it that return the module."""
+    while value is not call:
+        if not (isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute)):
+            return False
+        if value.func.attr.value not in _CHAIN:
+            return False
+        value = value.func.value
+    return True
+
+
+def _optimized(drafts: Drafts, optimizers: Sequence[Site]) -> Iterator[Binding]:
+    """The statement before which a model is ready because an optimizer takes ``model.parameters()``."""
+    for site in optimizers:
+        draft = drafts[site.file]
+        call = outermost_at(draft, site)
+        statement = draft.statement(call) if call is not None else None
+        if call is None or statement is None or not call.args:
+            continue
+        first = call.args[0].value
+        if (
+            isinstance(first, cst.Call)
+            and isinstance(first.func, cst.Attribute)
+            and first.func.attr.value == "parameters"
+        ):
+            name = get_full_name_for_node(first.func.value)
+            if name and isinstance(first.func.value, (cst.Name, cst.Attribute)):
+                yield Binding(draft, name, statement)
+
+
+def _assigned(drafts: Drafts, forwards: Sequence[Site], name: str) -> Iterator[Binding]:
+    """A plain ``model = Net()``, the only one in the scope of the call or of its module."""
+    draft = drafts[forwards[0].file]
+    call = call_at(draft, forwards[0])
+    if call is None or not isinstance(call.func, cst.Name):
+        return
+    for scope in dict.fromkeys((scope_of(draft, call), draft.module)):
+        values = list(assignments(draft, name, scope))
+        if len(values) == 1 and isinstance(values[0], cst.Call):
+            statement = draft.statement(values[0])
+            if statement is not None and draft.loop(statement) is None:
+                yield Binding(draft, name, statement)
+            return

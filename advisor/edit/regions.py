@@ -1,0 +1,126 @@
+"""Regions of statements that belong together: from a model's forward to the loss that is then differentiated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import libcst as cst
+
+from advisor.edit.draft import Draft, Statement
+
+Region = tuple[Statement, Statement]
+
+
+def forward_regions(
+    draft: Draft, forwards: Sequence[cst.Call], backwards: Sequence[cst.Call], trains: bool
+) -> list[Region] | None:
+    """First and last statement of each region to put a context around: forwards and the loss made of them.
+
+    One region per ``backward`` that has forwards in front of it; where a forward's own function calls no
+    ``backward``, from the forward to the end of its block if a loss is computed there, and the forward's
+    statement alone when the script does not train. None when a statement holds both, or nothing safe is found.
+    """
+    regions: list[Region] = []
+    remaining = [forward for forward in forwards if draft.statement(forward) is not None]
+    if len(remaining) != len(forwards):
+        return None
+    for backward in backwards:
+        region = _before_backward(draft, remaining, backward, backwards)
+        if region == "inseparable":
+            return None
+        if isinstance(region, tuple):
+            regions.append(region)
+            remaining = [each for each in remaining if not _inside(draft, each, region)]
+    for forward in remaining:
+        if any(_inside(draft, forward, region) for region in regions):
+            continue
+        alone = _without_backward(draft, forward, trains)
+        if alone is None:
+            return None
+        regions.append(alone)
+    return regions or None
+
+
+def _before_backward(
+    draft: Draft, forwards: Sequence[cst.Call], backward: cst.Call, backwards: Sequence[cst.Call]
+) -> Region | str | None:
+    block = draft.statement(backward)
+    while block is not None:
+        siblings = draft.siblings(block)
+        end = _index(siblings, block)
+        earlier = [
+            index
+            for each in backwards
+            if each is not backward and (index := _holder(draft, siblings, each)) is not None and index < end
+        ]
+        starts = [index for each in forwards if (index := _holder(draft, siblings, each)) is not None and index <= end]
+        starts = [index for index in starts if index > max(earlier, default=-1)]
+        if any(index == end for index in starts):
+            return "inseparable" if draft.statement(backward) is block else None
+        if starts:
+            first = min(starts)
+            return siblings[first], siblings[_last_of_loss(draft, siblings, first, end, backward)]
+        block = _outer(draft, block)
+    return None
+
+
+def _last_of_loss(draft: Draft, siblings: Sequence[Statement], first: int, end: int, backward: cst.Call) -> int:
+    """The last statement before `end` that binds a name which the differentiated expression uses."""
+    used = {name.value for name in draft.nodes(cst.Name, backward.func)}
+    for index in range(end - 1, first, -1):
+        if used & bound_names(draft, siblings[index]):
+            return index
+    return first if used & bound_names(draft, siblings[first]) else end - 1
+
+
+def bound_names(draft: Draft, statement: cst.CSTNode) -> set[str]:
+    """Names that a statement assigns."""
+    names: set[str] = set()
+    for target in draft.nodes(cst.AssignTarget, statement):
+        names |= {name.value for name in draft.nodes(cst.Name, target)}
+    for update in draft.nodes(cst.AugAssign, statement):
+        names |= {name.value for name in draft.nodes(cst.Name, update.target)}
+    return names
+
+
+def _without_backward(draft: Draft, forward: cst.Call, trains: bool) -> Region | None:
+    statement = draft.statement(forward)
+    if statement is None:
+        return None
+    if not trains:
+        return statement, statement
+    siblings = draft.siblings(statement)
+    rest = siblings[_index(siblings, statement) :]
+    losses = [index for index, each in enumerate(rest) if "loss" in draft.code(each).lower()]
+    return (statement, rest[losses[-1]]) if losses and draft.function(forward) is not None else None
+
+
+def _holder(draft: Draft, siblings: Sequence[Statement], node: cst.CSTNode) -> int | None:
+    """Which of these statements holds the node, at any depth within the same function."""
+    for above in (node, *draft.ancestors(node)):
+        if isinstance(above, (cst.FunctionDef, cst.ClassDef)) and not any(above is each for each in siblings):
+            return None
+        for index, each in enumerate(siblings):
+            if each is above:
+                return index if not isinstance(each, (cst.FunctionDef, cst.ClassDef)) else None
+    return None
+
+
+def _inside(draft: Draft, node: cst.CSTNode, region: Region) -> bool:
+    siblings = draft.siblings(region[0])
+    index = _holder(draft, siblings, node)
+    return index is not None and _index(siblings, region[0]) <= index <= _index(siblings, region[1])
+
+
+def _index(siblings: Sequence[Statement], statement: cst.CSTNode) -> int:
+    return next(index for index, each in enumerate(siblings) if each is statement)
+
+
+def _outer(draft: Draft, statement: Statement) -> Statement | None:
+    """The statement whose block holds this one; None at the border of a function, class or module."""
+    for above in draft.ancestors(statement):
+        if isinstance(above, (cst.FunctionDef, cst.ClassDef, cst.Module)):
+            return None
+        if isinstance(above, cst.BaseCompoundStatement):
+            return draft.statement(above)
+    return None

@@ -1,0 +1,427 @@
+"""Matrix work runs in float32 where the device computes faster in 16 bits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import libcst as cst
+from libcst.helpers import get_full_name_for_node
+
+from advisor.edit import Draft, Drafts
+from advisor.edit.calls import wrap_call
+from advisor.edit.locate import call_at, outermost_at, within_statement_at
+from advisor.edit.names import ensure_name, fresh_name
+from advisor.edit.origin import scope_of
+from advisor.edit.regions import forward_regions
+from advisor.evidence import Change
+from advisor.rule import (
+    Advice,
+    Argument,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    at,
+    call_sites,
+    forward_sites,
+    framework_of,
+    site_list,
+    sites,
+)
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import RunRecord, Site
+
+# A kernel's time in 16 bits over its time now. Matrix work off the Tensor Cores: their peak is 8 to 16 times
+# float32's (V100 125 to 15.7, A100 312 to 19.5 TFLOP/s, data sheets), memory holds most products to about a third.
+# On them already it is TF32, at half the 16-bit rate. Other kernels move half the bytes, but optimizers and
+# normalization stay in float32.
+_GPU_SCALE = {"off": 0.35, "unknown": 0.7, "on": 0.65, "": 0.85}
+_LEAST_OFF = 0.05  # share of kernel time that is matrix work off the Tensor Cores
+# The same for a CPU's matrix operators. Measured with torch 2.15 and avx512_bf16, one thread, training: ResNet-18
+# 0.60 to 0.72 of the float32 step, a small convolutional net 0.63, an MLP 0.57, a transformer encoder 0.70; depthwise
+# convolutions get slower (MobileNetV2 1.26). AMX multiplies bfloat16 at up to 16 times float32's rate (Intel's manual).
+_CPU_SCALE = {"amx_bf16": 0.4, "avx512_bf16": 0.6}
+_CPU_MATRIX = re.compile(
+    r"aten::(addmm|mm|bmm|baddbmm|mkldnn_convolution|convolution_backward|_scaled_dot_product\w*)$"
+)
+_DEPTHWISE = re.compile(r"\[(?!1,)\d+, 1, \d+, \d+\]")  # a weight of one input channel per group
+
+_FRAMEWORKS = {
+    "transformers": "Pass TrainingArguments({short}=True).",
+    "lightning": 'Pass Trainer(precision="{long}-mixed").',
+    "accelerate": 'Pass Accelerator(mixed_precision="{short}").',
+}
+
+
+class AmpAutocast(Rule):
+    """Matrix products and convolutions run in float32 where the device has faster 16-bit units for them.
+
+    ``torch.autocast`` runs matrix work in bfloat16 (or float16) and keeps what needs the range in float32; parameters,
+    gradients and optimizer stay as they are. Around forward and loss, not around backward. bfloat16 has float32's range
+    and needs nothing else; float16, for GPUs without native bfloat16 (before compute capability 8.0), needs a
+    ``GradScaler`` so that small gradients survive. The trigger is measured: matrix kernels off the Tensor Cores; on a
+    CPU matrix operators, and only with instructions for bfloat16 (AVX512_BF16, AMX).
+
+    When not: the loss is sensitive to rounding (compare the loss curves); custom CUDA operators expect float32; models
+    of depthwise convolutions on a CPU get slower.
+
+    Source: PyTorch, "Automatic Mixed Precision package" and its recipe; NVIDIA, "Train With Mixed Precision".
+    """
+
+    id = "amp-autocast"
+    title = "Compute forward and loss in 16 bits with autocast"
+    safety = Safety.NUMERIC
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record = evidence.record
+        if record is not None and not _all_float32(record):
+            return
+        found = _on_gpu(evidence) if evidence.device_is_gpu else _on_cpu(evidence)
+        if found is None:
+            return
+        change, figures, summary = found
+        gain = Gain.of(evidence.what_if(change))
+        if not gain.worth_it:
+            return
+        forwards = sites(forward_sites(evidence))
+        fp16 = evidence.device_is_gpu and record is not None and not record.device.bf16
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=summary,
+            gain=gain,
+            evidence=figures,
+            site=forwards[0] if forwards else None,
+            parameters={
+                "forward": forwards,
+                "backward": sites(call_sites(evidence, "backward")),
+                "step": sites(call_sites(evidence, "Optimizer.step")),
+                "optimizer": _optimizer_sites(record),
+                "device": "cuda" if evidence.device_is_gpu else "cpu",
+                "dtype": "float16" if fp16 else "bfloat16",
+                "framework": next(
+                    (f for o in (record.optimizers if record else ()) if (f := framework_of(o.owner))), ""
+                ),
+            },
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        dtype, device = str(finding.parameters.get("dtype", "bfloat16")), str(finding.parameters.get("device", "cuda"))
+        text = f'Run forward and loss under torch.autocast("{device}", dtype=torch.{dtype}) at {at(finding.site)}'
+        text += ", with a GradScaler around backward and optimizer." if dtype == "float16" else "."
+        framework = str(finding.parameters.get("framework") or "")
+        if framework:
+            short, long = ("fp16", "16") if dtype == "float16" else ("bf16", "bf16")
+            return Advice(_FRAMEWORKS[framework].format(short=short, long=long), f"{framework} runs the forward")
+        forwards, backwards = site_list(finding, "forward"), site_list(finding, "backward")
+        if not forwards:
+            return Advice(text, "the place of the forward is unknown")
+        drafts = Drafts(sources)
+        why = _wrap(drafts, forwards, backwards, device, dtype)
+        if not why and dtype == "float16" and backwards:
+            why = _scale(drafts, backwards, site_list(finding, "step"), site_list(finding, "optimizer"), device)
+        if why:
+            return Advice(text, why)
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+import torch
+
+for x, y in loader:
+    optimizer.zero_grad()
+    # forward
+    out = model(x)  # logits  # <- forward
+
+    loss = criterion(
+        out,
+        y,
+    )
+    loss.backward()  # <- backward
+    optimizer.step()
+""",
+            after="""
+import torch
+
+for x, y in loader:
+    optimizer.zero_grad()
+    # forward
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        out = model(x)  # logits
+
+        loss = criterion(
+            out,
+            y,
+        )
+    loss.backward()
+    optimizer.step()
+""",
+        ),
+        Example(  # what stands between loss and backward stays outside
+            before="""
+import torch as th
+import torch.nn.functional as F
+
+class Trainer:
+    def step(self, batch):
+        loss = F.mse_loss(self.model(batch["x"]), batch["y"])  # <- forward
+        self.optimizer.zero_grad()
+        loss.backward()  # <- backward
+""",
+            after="""
+import torch as th
+import torch.nn.functional as F
+
+class Trainer:
+    def step(self, batch):
+        with th.autocast("cpu", dtype=th.bfloat16):
+            loss = F.mse_loss(self.model(batch["x"]), batch["y"])
+        self.optimizer.zero_grad()
+        loss.backward()
+""",
+            parameters={"device": "cpu"},
+        ),
+        Example(  # float16: the loss is scaled
+            before="""
+import torch
+
+def main():
+    model = Net().cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)  # <- optimizer
+    for x, y in loader:
+        loss = criterion(model(x), y)  # <- forward
+        optimizer.zero_grad()
+        loss.backward()  # <- backward
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()  # <- step
+        scheduler.step()
+""",
+            after="""
+import torch
+
+def main():
+    model = Net().cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        scheduler.step()
+""",
+            parameters={"dtype": "float16"},
+        ),
+        Example(  # a GAN: one region per backward
+            before="""
+import torch
+
+for real, _ in loader:
+    fake = G(z)  # <- forward
+    g_loss = bce(D(fake), valid)  # <- forward
+    g_loss.backward()  # <- backward
+    opt_g.step()
+    d_loss = bce(D(real), valid) + bce(D(fake.detach()), zeros)  # both  # <- forward
+    opt_d.zero_grad()
+    d_loss.backward()  # <- backward
+    opt_d.step()
+""",
+            after="""
+import torch
+
+for real, _ in loader:
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        fake = G(z)
+        g_loss = bce(D(fake), valid)
+    g_loss.backward()
+    opt_g.step()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        d_loss = bce(D(real), valid) + bce(D(fake.detach()), zeros)  # both
+    opt_d.zero_grad()
+    d_loss.backward()
+    opt_d.step()
+""",
+        ),
+        Example(  # backward deeper than the forward
+            before="""
+import torch
+
+for x, y in loader:
+    with torch.set_grad_enabled(phase == "train"):
+        out = model(x)  # <- forward
+        loss = criterion(out, y)
+        if phase == "train":
+            loss.backward()  # <- backward
+            optimizer.step()
+""",
+            after="""
+import torch
+
+for x, y in loader:
+    with torch.set_grad_enabled(phase == "train"):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            out = model(x)
+            loss = criterion(out, y)
+        if phase == "train":
+            loss.backward()
+            optimizer.step()
+""",
+        ),
+        Example(  # inference
+            before="""
+import torch
+
+for x in images:
+    scores = model(x)  # <- forward
+    top = scores.argmax(1)
+""",
+            after="""
+import torch
+
+for x in images:
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        scores = model(x)
+    top = scores.argmax(1)
+""",
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("import torch\ncriterion(model(x), y).backward()  # <- forward, backward\n", ""),
+        Example("import torch\nfor x in xs:\n    out = model(x)  # <- forward\n    save(out.numpy())\n", ""),
+        Example("import torch\nloss = model(x)  # <- forward\n", "", {"framework": "lightning"}),
+        Example(
+            "import torch\ndef closure():\n    loss = model(x)  # <- forward\n    loss.backward()  # <- backward\n"
+            "    return loss\noptimizer = LBFGS(ps)  # <- optimizer\noptimizer.step(closure)  # <- step\n",
+            "",
+            {"dtype": "float16"},
+        ),
+    )
+
+
+# The numbers ------------------------------------------------------------------------------------------------------
+
+
+def _all_float32(record: RunRecord) -> bool:
+    """Whether the models compute in float32 now: no autocast, no 16-bit or 64-bit parameters."""
+    models = [model for model in record.models if model.parameters]
+    return all(not model.autocast and set(model.dtypes) <= {"float32", "torch.float32"} for model in models)
+
+
+def _on_gpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], str] | None:
+    matrix = evidence.matrix
+    record = evidence.record
+    capability = record.device.capability if record is not None else [7, 0]
+    if record is not None and not record.device.hip and (not capability or capability[0] < 7):
+        return None  # no Tensor Cores
+    if matrix.eligible_share < _LEAST_OFF:
+        return None
+    change = Change(kernel_scale={row.name: _GPU_SCALE.get(row.matrix, 1.0) for row in evidence.kernels})
+    figures = {
+        "matrix_off_tensor_cores_share": matrix.eligible_share,
+        "tensor_core_share_low": matrix.share_low,
+        "tensor_core_share_high": matrix.share_high,
+    }
+    return (
+        change,
+        dict(figures),
+        f"{matrix.eligible_share:.0%} of the kernels' time is matrix work off the Tensor Cores.",
+    )
+
+
+def _on_cpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], str] | None:
+    flags = evidence.record.environment.cpu_flags if evidence.record is not None else []
+    unit = next((flag for flag in _CPU_SCALE if flag in flags), None)
+    rows = [row for row in evidence.operators if _CPU_MATRIX.match(row.name)]
+    if unit is None or not rows or any(_DEPTHWISE.search(shape) for row in rows for shape in row.shapes):
+        return None
+    share = sum(row.share for row in rows)
+    change = Change(operator_scale={row.name: _CPU_SCALE[unit] for row in rows})
+    figures: dict[str, float | str | None] = {"matrix_operator_share": share, "instructions": unit}
+    return change, figures, f"{share:.0%} of the step is matrix operators in float32 on a CPU with {unit}."
+
+
+def _framework(record: RunRecord | None) -> str:
+    owners = [framework_of(each.owner) for each in record.optimizers] if record is not None else []
+    return next((owner for owner in owners if owner), "")
+
+
+def _optimizer_sites(record: RunRecord | None) -> tuple[Site, ...]:
+    return tuple(each.site for each in record.optimizers if each.site is not None) if record is not None else ()
+
+
+# The edit ---------------------------------------------------------------------------------------------------------
+
+
+def _forwards(draft: Draft, found: Sequence[Site]) -> list[cst.Call] | None:
+    calls = [within_statement_at(draft, site) for site in found if site.file == draft.source.path]
+    return None if None in calls else [call for call in calls if call is not None]
+
+
+def _backwards(draft: Draft, found: Sequence[Site]) -> list[cst.Call] | None:
+    calls = [call_at(draft, site, ("backward",)) for site in found if site.file == draft.source.path]
+    return None if None in calls else [call for call in calls if call is not None]
+
+
+def _wrap(drafts: Drafts, forwards: Sequence[Site], backwards: Sequence[Site], device: str, dtype: str) -> str:
+    """Have each region wrapped; why not, when that is not safe."""
+    for path in dict.fromkeys(site.file for site in forwards):
+        draft = drafts[path]
+        models, losses = _forwards(draft, forwards), _backwards(draft, backwards)
+        if models is None or losses is None:
+            return "the calls cannot be told from others on their lines"
+        if not backwards and ".numpy(" in draft.source.text:
+            return "the outputs become NumPy arrays, which have no bfloat16: add .float() to them"
+        regions = forward_regions(draft, models, losses, trains=bool(backwards))
+        if regions is None:
+            return "forward and loss are not statements of their own in front of backward"
+        torch = ensure_name(draft, "torch")
+        autocast = ensure_name(draft, "torch.autocast")
+        for first, last in regions:
+            draft.wrap(first, last, f'with {autocast}("{device}", dtype={torch}.{dtype})')
+    return ""
+
+
+def _scale(
+    drafts: Drafts, backwards: Sequence[Site], steps: Sequence[Site], optimizers: Sequence[Site], device: str
+) -> str:
+    """Have a GradScaler made beside the optimizer and used around backward and step; why not, when not safe."""
+    if len(steps) != 1 or len(optimizers) != 1:
+        return "float16 needs one GradScaler per optimizer, and there is not exactly one optimizer"
+    if len({site.file for site in (*backwards, *steps, *optimizers)}) != 1:
+        return "backward, step and optimizer are in different files"
+    draft = drafts[steps[0].file]
+    step, made = call_at(draft, steps[0], ("step",)), outermost_at(draft, optimizers[0])
+    losses = _backwards(draft, backwards)
+    if step is None or made is None or not losses:
+        return "the calls cannot be told from others on their lines"
+    step_line, made_line = draft.statement(step), draft.statement(made)
+    name = get_full_name_for_node(step.func.value) if isinstance(step.func, cst.Attribute) else None
+    if step_line is None or made_line is None or step.args or not name:
+        return "the optimizer's step takes a closure, or is part of a larger expression"
+    own = name.startswith("self.")
+    inside = [scope_of(draft, each) for each in (step, *losses)]
+    if not own and any(scope is not scope_of(draft, made) for scope in inside):
+        return "the optimizer is made in another function than the one that steps it"
+    scaler = ("self." if own else "") + fresh_name(draft, "scaler")
+    draft.insert_after(made_line, f'{scaler} = {ensure_name(draft, "torch.amp.GradScaler")}("{device}")')
+    for loss in losses:
+        wrap_call(draft, cst.ensure_type(loss.func, cst.Attribute).value, f"{scaler}.scale")
+    for call in draft.nodes(cst.Call):
+        clips = (get_full_name_for_node(call.func) or "").rpartition(".")[2] in ("clip_grad_norm_", "clip_grad_value_")
+        line = draft.statement(call) if clips and scope_of(draft, call) is scope_of(draft, step) else None
+        if line is not None:
+            draft.insert_before(line, f"{scaler}.unscale_({name})")
+    draft.change(step, lambda _: cst.parse_expression(f"{scaler}.step({name})"))
+    draft.insert_after(step_line, f"{scaler}.update()")
+    return ""

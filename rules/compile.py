@@ -1,0 +1,206 @@
+"""The model runs operator by operator where a compiler would fuse them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from advisor.edit import Drafts
+from advisor.edit.models import binding
+from advisor.evidence import Change
+from advisor.rule import (
+    Advice,
+    Argument,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    at,
+    call_sites,
+    forward_sites,
+    framework_of,
+    site_list,
+    sites,
+)
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import RunRecord
+
+# What Inductor leaves of the work that it can fuse: elementwise kernels and operators, and the launches between. On
+# 163 models PyTorch 2.0's announcement measured 1.21x (float32) to 1.51x (AMP) for training on an A100, matrix work
+# nearly unchanged: that is about half of the rest.
+_FUSED_SCALE = 0.5
+_LAUNCH_SCALE = 0.6
+_BASIS = "prior: half of the elementwise work and launches fused away (PyTorch 2.0, 163 models)"
+# Elementwise and reduction operators that Inductor fuses; views and matrix work are not among them.
+_FUSIBLE = re.compile(
+    r"aten::(add|sub|mul|div|rsub|neg|exp|log|pow|sqrt|rsqrt|tanh|sigmoid|relu|gelu|silu|softmax|_softmax|_log_softmax|"
+    r"native_layer_norm|native_group_norm|native_dropout|where|clamp\w*|threshold\w*|leaky_relu|hardtanh|mean|sum|copy_|"
+    r"abs|maximum|minimum|masked_fill|erf|sin|cos|eq|gt|lt|le|ge|lerp|addcmul|addcdiv|_to_copy)_?(_backward\w*)?$"
+)
+_NOT_FUSED_ON_GPU = ("gemm", "conv", "attention", "communication")
+# Seconds: measured with torch 2.15 and Inductor on two cores, ResNet-18 (62 leaf layers) 40 to 60 s cold for forward
+# and backward, an MLP (9) about 10 s. A warm cache takes a fraction.
+_COMPILE_BASE_S, _COMPILE_PER_LAYER_S = 6.0, 0.7
+
+_FRAMEWORKS = {
+    "transformers": "Pass TrainingArguments(torch_compile=True).",
+    "lightning": "Call model.compile() (or torch.compile(model)) before trainer.fit(model).",
+    "accelerate": 'Pass Accelerator(dynamo_backend="inductor").',
+}
+
+
+class Compile(Rule):
+    """The model runs one operator after the other, each reading and writing memory and launched by Python.
+
+    ``model.compile()`` lets TorchInductor trace the model and generate fused kernels: elementwise work joins into few
+    kernels, and Python's overhead between them goes. It pays where the step has much elementwise work or is bound by
+    launches; matrix products and convolutions keep their speed. The first steps take long, once; the finding says after
+    how many steps that is earned back. ``model.compile()`` changes neither the model's class nor its ``state_dict``.
+
+    When not: input shapes change from step to step (each may compile again); the run is short; the model's Python
+    branches on tensor values (each branch breaks the graph); no C++ compiler (or, on a GPU, no Triton) is installed.
+
+    Source: PyTorch, "Introduction to torch.compile"; PyTorch 2.0 announcement (163 models). The gain is a prior: no
+    model can know it before compiling.
+    """
+
+    id = "compile"
+    title = "Compile the model"
+    safety = Safety.NUMERIC
+    after = ("amp-autocast", "channels-last")
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record = evidence.record
+        if record is None or record.compiles or any(model.compiled for model in record.models):
+            return
+        models = [model for model in record.models if model.parameters]
+        if not models or call_sites(evidence, "torch.compile", "Module.compile", every_step=False):
+            return
+        change, share = _on_gpu(evidence) if evidence.device_is_gpu else _on_cpu(evidence)
+        layers = sum(sum(model.layers.values()) for model in models)
+        seconds = _COMPILE_BASE_S + _COMPILE_PER_LAYER_S * layers
+        gain = Gain.of(evidence.what_if(change), one_time_s=seconds, basis=_BASIS)
+        if not gain.worth_it:
+            return
+        forwards = forward_sites(evidence)
+        owners = [owner for each in record.optimizers if (owner := framework_of(each.owner))]
+        moves = call_sites(evidence, "Module.to", "Module.cuda", "Module.eval", every_step=False)
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"{share:.0%} of the step is elementwise work and launches that a compiler can fuse; "
+            f"compiling takes about {seconds:.0f} s once.",
+            gain=Gain(min(1.0, gain.low), gain.likely, gain.high, gain.basis, gain.one_time_s),
+            evidence={"fusible_share": share, "leaf_layers": layers, "step_s": evidence.step_s},
+            site=forwards[0].site if forwards else None,
+            parameters={
+                "forward": sites(forwards),
+                "moves": sites(moves),
+                "optimizer": tuple(each.site for each in record.optimizers if each.site is not None),
+                "framework": owners[0] if owners else "",
+            },
+            unmet=_unmet(evidence, record),
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        text = f"Call .compile() on the model that is called at {at(finding.site)}, once it is on its device."
+        framework = str(finding.parameters.get("framework") or "")
+        if framework:
+            return Advice(_FRAMEWORKS[framework], f"{framework} runs the model")
+        if finding.unmet:
+            return Advice(text, " ".join(finding.unmet))
+        forwards = site_list(finding, "forward")
+        if not forwards:
+            return Advice(text, "the place of the forward is unknown")
+        drafts = Drafts(sources)
+        bound = binding(drafts, forwards, site_list(finding, "moves"), site_list(finding, "optimizer"))
+        if bound is None:
+            return Advice(text, "where the script makes its model cannot be told from the source")
+        bound.draft.insert_after(bound.statement, f"{bound.name}.compile()")
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+model = Net(config).to(device)  # the usual size  # <- moves
+optimizer = AdamW(model.parameters())  # <- optimizer
+for batch in loader:
+    loss = model(batch)  # <- forward
+""",
+            after="""
+model = Net(config).to(device)  # the usual size
+model.compile()
+optimizer = AdamW(model.parameters())
+for batch in loader:
+    loss = model(batch)
+""",
+        ),
+        Example(
+            before="""
+class Trainer:
+    def setup(self):
+        self.net = Net()
+        self.opt = SGD(  # <- optimizer
+            self.net.parameters(),
+            lr=0.1,
+        )
+
+    def step(self, x):
+        return self.net(x)  # <- forward
+""",
+            after="""
+class Trainer:
+    def setup(self):
+        self.net = Net()
+        self.opt = SGD(
+            self.net.parameters(),
+            lr=0.1,
+        )
+        self.net.compile()
+
+    def step(self, x):
+        return self.net(x)
+""",
+        ),
+        Example(  # inference
+            before="model = load()\nmodel.eval()  # <- moves\nfor x in xs:\n    y = model(x)  # <- forward\n",
+            after="model = load()\nmodel.eval()\nmodel.compile()\nfor x in xs:\n    y = model(x)\n",
+        ),
+        Example(
+            before="net = Net()\nfor x in xs:\n    y = net(x)  # <- forward\n",
+            after="net = Net()\nnet.compile()\nfor x in xs:\n    y = net(x)\n",
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("for net in nets:\n    net.to(device)  # <- moves\n    y = net(x)  # <- forward\n", ""),
+        Example("model = Net()\ny = model(x)  # <- forward\n", "", {"framework": "accelerate"}),
+    )
+
+
+def _on_gpu(evidence: Evidence) -> tuple[Change, float]:
+    rows = [row for row in evidence.kernels if row.kind not in _NOT_FUSED_ON_GPU and not row.matrix]
+    busy = evidence.breakdown.share("kernel")
+    launches = evidence.breakdown.share("idle_launch") + evidence.breakdown.share("idle_python")
+    share = busy * sum(row.share for row in rows) + launches
+    return Change(kernel_scale={row.name: _FUSED_SCALE for row in rows}, launch_scale=_LAUNCH_SCALE), share
+
+
+def _on_cpu(evidence: Evidence) -> tuple[Change, float]:
+    rows = [row for row in evidence.operators if _FUSIBLE.match(row.name)]
+    return Change(operator_scale={row.name: _FUSED_SCALE for row in rows}), sum(row.share for row in rows)
+
+
+def _unmet(evidence: Evidence, record: RunRecord) -> tuple[str, ...]:
+    found = []
+    if evidence.device_is_gpu and not record.environment.triton:
+        found.append("Triton is not installed: pip install triton.")
+    if not record.environment.compiler:
+        found.append("There is no C++ compiler: install one (apt-get install g++).")
+    if record.shapes_vary:
+        found.append("Input shapes change between steps: pad them to a few sizes first, or compile with dynamic=True.")
+    return tuple(found)

@@ -1,0 +1,190 @@
+"""Gradients are filled with zeros where dropping them does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+import libcst.matchers as m
+
+from advisor.edit import Draft, Drafts
+from advisor.edit.calls import ZERO_GRAD_PARAMETERS, argument, remove_argument
+from advisor.edit.locate import call_at
+from advisor.edit.values import give
+from advisor.evidence import Change
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, sites
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+
+_FILLS = ("aten::zero_", "aten::_foreach_zero_", "aten::fill_")
+_ADDS = ("aten::add_", "aten::add")
+
+
+class ZeroGrad(Rule):
+    """Gradients are set to zero instead of being dropped, so each backward adds to zeros.
+
+    Filling a gradient writes all of it once, and the backward that follows reads it, adds, and writes again, where it
+    could simply hand over the tensor that it has computed. ``zero_grad()`` drops gradients (sets them to ``None``)
+    unless ``set_to_none=False`` says otherwise, and ``p.grad = None`` does where a loop over the parameters zeroes them
+    by hand. Reported only where gradients were seen to be full of zeros before a backward.
+
+    When not: code between ``zero_grad`` and ``backward`` reads ``p.grad`` and expects a tensor; parameters that take no
+    part in some steps should still be moved by momentum or weight decay (an optimizer skips a gradient of ``None``).
+
+    Source: PyTorch performance tuning guide, "Use parameter.grad = None instead of model.zero_grad()"; torch.optim,
+    ``Optimizer.zero_grad``: "this will in general have lower memory footprint, and can modestly improve performance".
+    """
+
+    id = "zero-grad"
+    title = "Drop gradients instead of filling them with zeros"
+    safety = Safety.EXACT
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record = evidence.record
+        filled = sum(each.zero_filled for each in record.optimizers) if record is not None else 0
+        if record is None or not filled:
+            return
+        gain = Gain.of(evidence.what_if(_without_filling(evidence, filled)))
+        if not gain.worth_it:
+            return
+        calls = tuple(each for each in call_sites(evidence, "zero_grad") if each.details.get("set_to_none") is False)
+        optimizers = tuple(each.site for each in record.optimizers if each.site is not None and each.zero_filled)
+        fills = [row for name in _FILLS if (row := evidence.operators.row(name)) is not None]
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"{filled} gradients are full of zeros when the backward begins: each step fills them, reads them "
+            "back and adds, instead of taking over what it computed.",
+            gain=gain,
+            evidence={
+                "zero_filled_gradients": filled,
+                "fill_s": sum(row.self_s + row.device_s for row in fills),
+                "step_s": evidence.step_s,
+            },
+            site=calls[0].site if calls else (optimizers[0] if optimizers else None),
+            parameters={
+                "zero_grad": sites(calls),
+                "near": (*sites(call_sites(evidence, "backward", "Optimizer.step")), *optimizers),
+            },
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        text = f"Let zero_grad() drop the gradients (set_to_none=True, its default) at {at(finding.site)}."
+        drafts = Drafts(sources)
+        for site in site_list(finding, "zero_grad"):
+            draft = drafts[site.file]
+            call = call_at(draft, site, ("zero_grad",))
+            if call is None or not _drop(drafts, draft, call):
+                return Advice(text, "where its argument comes from cannot be told from the source")
+        edit = drafts.edit(text)
+        if edit is None:
+            for path in dict.fromkeys(site.file for site in site_list(finding, "near")):
+                _drop_by_hand(drafts[path])
+            edit = drafts.edit("Set the gradients to None instead of zeroing them in a loop.")
+        return edit or Advice(text, "the place that zeroes them was not found")
+
+    EXAMPLES = (
+        Example(
+            before="optimizer.zero_grad(set_to_none=False)  # keep them  # <- zero_grad\n",
+            after="optimizer.zero_grad()  # keep them\n",
+        ),
+        Example(before="opt.zero_grad(False)  # <- zero_grad\n", after="opt.zero_grad()\n"),
+        Example(
+            before="""
+SET_TO_NONE = False
+
+def step(model):
+    model.zero_grad(set_to_none=SET_TO_NONE)  # <- zero_grad
+""",
+            after="""
+SET_TO_NONE = True
+
+def step(model):
+    model.zero_grad(set_to_none=SET_TO_NONE)
+""",
+        ),
+        Example(
+            before="""
+def train(model):
+    for p in model.parameters():
+        if p.grad is not None:
+            p.grad.zero_()  # from the step before
+    loss.backward()  # <- near
+""",
+            after="""
+def train(model):
+    for p in model.parameters():
+        if p.grad is not None:
+            p.grad = None  # from the step before
+    loss.backward()
+""",
+        ),
+        Example(
+            before="""
+for group in optimizer.param_groups:
+    for w in group["params"]:
+        w.grad.data.zero_()
+loss.backward()  # <- near
+""",
+            after="""
+for group in optimizer.param_groups:
+    for w in group["params"]:
+        w.grad = None
+loss.backward()
+""",
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("optimizer.zero_grad(set_to_none=not keep)  # <- zero_grad\n", ""),
+        Example("buffer.zero_()\nloss.backward()  # <- near\n", ""),
+        Example("norm = w.grad.zero_().norm()\nloss.backward()  # <- near\n", ""),
+    )
+
+
+def _without_filling(evidence: Evidence, filled: int) -> Change:
+    """No fills of gradients, and none of the additions to them, as far as these operators are for gradients."""
+    operators: dict[str, float] = {}
+    for name in _FILLS:
+        row = evidence.operators.row(name)
+        if row is not None and row.count > 0:
+            # One call fills all gradients (_foreach_zero_), or one call each.
+            calls = row.count if "foreach" in name else min(filled, row.count)
+            operators[name] = 1.0 - calls / row.count
+    for name in _ADDS:
+        row = evidence.operators.row(name)
+        if row is not None and row.count >= filled:
+            operators[name] = 1.0 - filled / row.count
+            break
+    kernels = {row.name: operators[row.operator] for row in evidence.kernels if row.operator in operators}
+    return Change(operator_scale=operators, kernel_scale=kernels or None)
+
+
+def _drop(drafts: Drafts, draft: Draft, call: cst.Call) -> bool:
+    passed = argument(call, "set_to_none", ZERO_GRAD_PARAMETERS)
+    if passed is None:
+        return False
+    if m.matches(passed.value, m.Name("False")) and len(call.args) == 1:
+        remove_argument(draft, call, "set_to_none", ZERO_GRAD_PARAMETERS)
+        return True
+    return give(drafts, draft, call, "set_to_none", "True", ZERO_GRAD_PARAMETERS, False) == ""
+
+
+_GRAD = m.Attribute(attr=m.Name("grad"))
+_ZEROED = m.Call(
+    func=m.Attribute(value=_GRAD | m.Attribute(value=_GRAD, attr=m.Name("data")), attr=m.Name("zero_")), args=[]
+)
+
+
+def _drop_by_hand(draft: Draft) -> None:
+    """Have each statement ``p.grad.zero_()`` inside a loop say ``p.grad = None``."""
+    for statement in draft.nodes(cst.Expr):
+        if not m.matches(statement.value, _ZEROED) or draft.loop(statement) is None:
+            continue
+        target = cst.ensure_type(cst.ensure_type(statement.value, cst.Call).func, cst.Attribute).value
+        if m.matches(target, m.Attribute(attr=m.Name("data"))):
+            target = cst.ensure_type(target, cst.Attribute).value
+        assigned = cst.Assign([cst.AssignTarget(cst.ensure_type(target, cst.Attribute))], cst.Name("None"))
+        draft.change(statement, lambda _, assigned=assigned: assigned)  # type: ignore[misc]
