@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 from msgspec import Raw
 
 from advisor.errors import BAD_TRACE, AdvisorError
-from advisor.trace.events import ABSENT, AnyEvent, decode_array, decode_one, mend
+from advisor.trace.events import ABSENT, AnyEvent, decode_array, decode_objects, decode_one, mend
 from advisor.trace.source import Blocks
+
+T = TypeVar("T")
 
 # No event is longer (call stacks and shape lists included); an opened one that does not end here is damaged.
 MAX_EVENT = 1 << 20
@@ -129,7 +133,8 @@ class Document:
             searched = len(data)
             if searched > MAX_AROUND:
                 raise AdvisorError(
-                    f"{path} has no traceEvents in its first {MAX_AROUND >> 20} MiB; expected a trace from torch.profiler",
+                    f"{path} has no traceEvents in its first {MAX_AROUND >> 20} MiB; "
+                    "expected a trace from torch.profiler",
                     BAD_TRACE,
                 )
         if not data:
@@ -186,44 +191,48 @@ class Document:
         """
         body = array[1:-1] + gap
         for mended in (False, True):
-            if mended:
-                array = mend(array)
+            text = mend(array) if mended else array
             try:
-                return Piece(decode_array(array, self.exact), [array]), None, b""
-            except msgspec.DecodeError as error:
-                trailing = _TRAILING.search(str(error))
-            except (UnicodeDecodeError, RecursionError):
-                continue
-            if trailing:
-                # msgspec counts the byte it stumbled over from 1; a bare list's own end is such a byte.
-                end = array.rfind(b"]", 0, int(trailing.group(1)) - 1) + 1
+                events, text, after = _up_to_end(text, partial(decode_array, exact=self.exact))
+                return Piece(events, [text]), after, b""
+            except msgspec.ValidationError:
+                # Right as JSON, but with a field of another type somewhere: event by event.
                 try:
-                    return Piece(decode_array(array[:end], self.exact), [array[:end]]), array[end:-1], b""
-                except (msgspec.DecodeError, UnicodeDecodeError):
-                    break
+                    raws, text, after = _up_to_end(text, decode_objects)
+                except (msgspec.DecodeError, RecursionError):
+                    continue
+                return self._each(raws), after, b""
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                continue
         return self._one_by_one(body, last)
+
+    def _each(self, texts: list[bytes]) -> Piece:
+        events: list[AnyEvent] = []
+        kept: list[bytes] = []
+        for text in texts:
+            event = decode_one(text, self.exact)
+            if event is None:
+                self._count_damage()
+            else:
+                events.append(event)
+                kept.append(text)
+        return Piece(events, kept)
 
     def _one_by_one(self, body: bytes, last: bool) -> tuple[Piece, bytes | None, bytes]:
         """The same for an array that does not decode as a whole."""
-        events: list[AnyEvent] = []
         texts: list[bytes] = []
         end: bytes | None = None
         unread = b""
         position = 0
         while True:
             start, stop = _next_event(body, position)
-            if start >= 0 and stop >= 0:
-                event = decode_one(body[start:stop], self.exact)
-                if event is None:
-                    self._count_damage()
-                else:
-                    events.append(event)
-                    texts.append(body[start:stop])
+            if start == _NONE:
+                end = body[stop:] if stop != _NONE else None
+                break
+            if stop >= 0:
+                texts.append(body[start:stop])
                 position = stop
                 continue
-            if start < 0:
-                end = body[stop:] if stop >= 0 else None
-                break
             if stop == _OPEN and not last and len(body) - start <= MAX_EVENT:
                 unread = body[start:]
                 break
@@ -233,7 +242,7 @@ class Document:
                 break
             self._count_damage()
             position = boundary.end()
-        return Piece(events, texts), end, unread
+        return self._each(texts), end, unread
 
     def _count_damage(self) -> None:
         self.damage += 1
@@ -241,6 +250,19 @@ class Document:
             raise AdvisorError(
                 f"{self.blocks.path} is damaged in more than {MAX_DAMAGE} places; record the trace again", BAD_TRACE
             )
+
+
+def _up_to_end(array: bytes, decode: Callable[[bytes], T]) -> tuple[T, bytes, bytes | None]:
+    """Decodes `array`, which may end before its last byte: (result, the array's text, what follows it or None)."""
+    try:
+        return decode(array), array, None
+    except msgspec.DecodeError as error:
+        trailing = _TRAILING.search(str(error))
+        if not trailing:
+            raise
+    # msgspec counts the byte it stumbled over from 1; a bare list's own end is such a byte.
+    end = array.rfind(b"]", 0, int(trailing.group(1)) - 1) + 1
+    return decode(array[:end]), array[:end], array[end:-1]
 
 
 def _trim(block: bytes, cut: int) -> int:

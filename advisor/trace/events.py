@@ -95,6 +95,7 @@ _EVENTS: dict[bool, msgspec.json.Decoder[Any]] = {
     False: msgspec.json.Decoder(list[Event]),
     True: msgspec.json.Decoder(list[ExactEvent]),
 }
+_RAWS = msgspec.json.Decoder(list[Raw])
 _EVENT: dict[bool, msgspec.json.Decoder[Any]] = {
     False: msgspec.json.Decoder(Event),
     True: msgspec.json.Decoder(ExactEvent),
@@ -105,6 +106,11 @@ def decode_array(data: bytes, exact: bool) -> list[AnyEvent]:
     """A whole JSON array of events. Raises what msgspec raises, and UnicodeDecodeError."""
     events: list[AnyEvent] = _EVENTS[exact].decode(data)
     return events
+
+
+def decode_objects(data: bytes) -> list[bytes]:
+    """The texts of the objects in a JSON array, whatever is in them."""
+    return [text for raw in _RAWS.decode(data) if (text := bytes(raw)).startswith(b"{")]
 
 
 # A string (raw line breaks end it: JSON allows none inside), or what JSON does not know outside strings.
@@ -136,17 +142,24 @@ def mend(data: bytes) -> bytes:
 
 def decode_one(data: bytes, exact: bool) -> AnyEvent | None:
     """One event from its own bytes, as tolerantly as possible; None when nothing can be made of them."""
-    for attempt in (data, mend(data)):
+    for mended in (False, True):
+        if mended:
+            data = mend(data)
         try:
-            event: AnyEvent = _EVENT[exact].decode(attempt)
+            event: AnyEvent = _EVENT[exact].decode(data)
             return event
+        except msgspec.ValidationError:
+            break
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue
     try:
-        loose = json.loads(attempt, strict=False)
+        loose = json.loads(data.decode("utf-8", errors="replace"), strict=False)
     except (ValueError, RecursionError):
         return None
     return _from_dict(loose, exact) if isinstance(loose, dict) else None
+
+
+_ARGS = [(field.name, field.encode_name, field.type is Raw) for field in msgspec.structs.fields(Args)]
 
 
 def _scalar(value: Any) -> Scalar:
@@ -158,19 +171,19 @@ def _from_dict(loose: dict[str, Any], exact: bool) -> AnyEvent:
     given = loose.get("args")
     fields: dict[str, Any] = {}
     if isinstance(given, dict):
-        for field in msgspec.structs.fields(Args):
-            value = given.get(field.encode_name)
-            if field.type is Raw:
+        for name, key, raw in _ARGS:
+            value = given.get(key)
+            if raw:
                 if isinstance(value, list):
-                    fields[field.name] = Raw(json.dumps(value).encode())
+                    fields[name] = Raw(json.dumps(value).encode())
             elif _scalar(value) is not None:
-                fields[field.name] = value
+                fields[name] = value
     ts = _scalar(loose.get("ts"))
-    name, cat = loose.get("name"), loose.get("cat")
+    title, cat = loose.get("name"), loose.get("cat")
     common: dict[str, Any] = {
         "ph": str(loose.get("ph", "")),
         "cat": cat if isinstance(cat, str) else None,
-        "name": name if isinstance(name, str) else "",
+        "name": title if isinstance(title, str) else "",
         "pid": _scalar(loose.get("pid")),
         "tid": _scalar(loose.get("tid")),
         "dur": _scalar(loose.get("dur")),

@@ -63,7 +63,7 @@ def document() -> Document:
                     "est. achieved occupancy %": 50,
                 },
             ),
-            event("kernel", "empty", 1250.0, 0, 0, 7, **{"device": 0, "stream": 7}),
+            event("kernel", "empty", 1250.0, 0, 0, 7, device=0, stream=7),
             event(
                 "gpu_memcpy",
                 "Memcpy HtoD (Pageable -> Device)",

@@ -18,7 +18,7 @@ from advisor.trace import Trace, read_trace
 
 Document = dict[str, Any]
 BOUNDED = settings(
-    max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 SCALARS = st.one_of(
@@ -28,9 +28,7 @@ SCALARS = st.one_of(
     st.sampled_from([0, -1, 2**31, 2**53 + 1, 2**63 - 1, 2**63, 2**64, 10**30, -(10**30), 1e-300, 1e300, -1e18]),
     st.floats(),
     st.text(max_size=6),
-    st.sampled_from(
-        ["stream 7", "7", "-1", "1e5", "NaN", "X", "kernel", "ProfilerStep#1", "[memory]", "\x00", "\ud800"]
-    ),
+    st.sampled_from(["stream 7", "7", "-1", "1e5", "NaN", "X", "kernel", "ProfilerStep#1", "[memory]", "\ud800"]),
 )
 VALUES = st.recursive(
     SCALARS,
