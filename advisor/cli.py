@@ -164,7 +164,7 @@ def analyze(paths: tuple[str, ...], format_: str, source: Path | None, output: P
 
 
 @cli.command()
-@click.argument("session", type=click.Path(path_type=Path))
+@click.argument("session", required=False, type=click.Path(path_type=Path), metavar="[SESSION]")
 @click.option(
     "--format",
     "format_",
@@ -174,13 +174,15 @@ def analyze(paths: tuple[str, ...], format_: str, source: Path | None, output: P
     help="What to print: the report as text, Markdown or one HTML page, or the findings alone as JSON.",
 )
 @click.option("--open", "open_", is_flag=True, help="Open the HTML report in the browser instead of printing.")
-def report(session: Path, format_: str, open_: bool) -> None:
+def report(session: Path | None, format_: str, open_: bool) -> None:
     """Show the report of a finished session again.
 
-    SESSION is a folder that `advisor profile` or `advisor analyze --output` wrote, or a findings.json.
+    SESSION is a folder that `advisor profile` or `advisor analyze --output` wrote, or a findings.json; without it, the
+    newest session in advisor_runs is shown.
     """
     from advisor import report as reports
 
+    session = session if session is not None else reports.newest(SESSIONS)
     document = reports.read(session)
     folder = session if session.is_dir() else session.parent
     names = {"report": reports.REPORT_HTML, "markdown": reports.REPORT_MD, "findings": reports.FINDINGS_JSON}
@@ -278,7 +280,7 @@ def _console() -> Console:
 
 def _print(text: str) -> None:
     # As bytes: what is printed is the document, in UTF-8, whatever the terminal's encoding.
-    click.get_binary_stream("stdout").write(text.encode("utf-8", "replace"))
+    click.echo(text.encode("utf-8", "replace"), nl=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -72,3 +72,11 @@ def read(folder: str | os.PathLike[str]) -> Findings:
         raise AdvisorError(f"cannot read {path}: {error.strerror or error}.") from error
     except msgspec.DecodeError as error:
         raise AdvisorError(f"{path} is no findings document of this version of advisor: {error}.") from error
+
+
+def newest(sessions: str | os.PathLike[str]) -> Path:
+    """The session in the folder `sessions` whose findings were written last. Raises AdvisorError when there is none."""
+    found = list(Path(sessions).glob(f"*/{FINDINGS_JSON}"))
+    if not found:
+        raise AdvisorError(f"{sessions} holds no finished session: run `advisor profile` first, or name a folder.")
+    return max(found, key=lambda path: path.stat().st_mtime).parent

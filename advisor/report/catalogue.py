@@ -12,6 +12,7 @@ from rich.text import Text
 
 from advisor.errors import AdvisorError
 from advisor.report import wording
+from advisor.report.terminal import print_trimmed
 from advisor.rule import Rule
 
 
@@ -23,7 +24,7 @@ def show_all(console: Console, rules: Iterable[Rule]) -> None:
     table.add_column("about", ratio=1)
     for rule in sorted(rules, key=lambda rule: rule.id):
         table.add_row(Text(rule.id, style="bold"), rule.safety.value, Text(rule.title))
-    console.print(table)
+    print_trimmed(table, console)
     console.print(Text("\n`advisor rules NAME` explains one of them.", style="dim"))
 
 
@@ -38,7 +39,7 @@ def show(name: str, console: Console, rules: Iterable[Rule]) -> None:
     console.print(Text.assemble((rule.title, "bold"), (f"  [{rule.id}]", "dim")))
     console.print(Text(f"{rule.safety.value}: {wording.SAFETY[rule.safety.value]}", style="dim"))
     console.print()
-    console.print(Markdown(rule.documentation()))
+    print_trimmed(Markdown(rule.documentation()), console)
     relations = [(text, names) for text, names in (("Comes after", rule.after), ("Excludes", rule.conflicts)) if names]
     if relations:
         console.print()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from advisor.findings import FindingDocument, Findings
-from advisor.report import wording
+from advisor.report import parts, wording
 
 
 def render(document: Findings) -> str:
@@ -20,7 +20,7 @@ def render(document: Findings) -> str:
     if document.notes:
         blocks += ["## Less certain, and why", "\n".join(f"- {_text(note)}" for note in document.notes)]
     if document.figures:
-        rows = [(wording.label(key), wording.value(key, amount)) for key, amount in document.figures.items()]
+        rows = [(wording.figure(key), wording.value(key, amount)) for key, amount in document.figures.items()]
         blocks += ["## Figures", _table(("figure", "value"), rows)]
     if document.environment:
         blocks += ["## Environment", _table(("what", "value"), wording.flattened(document.environment))]
@@ -28,12 +28,12 @@ def render(document: Findings) -> str:
 
 
 def _breakdown(document: Findings) -> list[str]:
-    classes = wording.ordered(document.breakdown)
+    classes = parts.ordered(document.breakdown)
     if not classes:
         return []
     rows = []
     for key, share in classes:
-        part = wording.part(key)
+        part = parts.part(key)
         time = wording.milliseconds(document.step_ms * share) if document.step_ms else ""
         rows.append((part.label, wording.percent(share), time, part.meaning))
     return ["## Where a step's time goes", _table(("", "share", "time", "meaning"), rows, right=(1, 2))]

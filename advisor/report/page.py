@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from advisor import __version__
 from advisor.findings import FindingDocument, Findings, Scalar
-from advisor.report import diffs, wording
+from advisor.report import diffs, parts, wording
 from advisor.report.colours import FAMILIES
 from advisor.report.details import Details
 
@@ -57,6 +57,7 @@ def render(document: Findings, shown: Details | None = None) -> str:
     return _template().render(
         document=document,
         version=__version__,
+        script_name=wording.script(document.script),
         css=Markup(_stylesheet()),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -75,7 +76,7 @@ def render(document: Findings, shown: Details | None = None) -> str:
         picture_families=_families(shown),
         tables=shown.tables,
         ranks=_ranks(document),
-        figures=[(wording.label(key), wording.value(key, amount)) for key, amount in document.figures.items()],
+        figures=[(wording.figure(key), wording.value(key, amount)) for key, amount in document.figures.items()],
         environment=wording.flattened(document.environment),
         safety=list(wording.SAFETY.items()),
     )
@@ -100,8 +101,8 @@ def _tiles(document: Findings) -> list[_Tile]:
 
 def _parts(document: Findings) -> list[dict[str, Any]]:
     rows = []
-    for key, share in wording.ordered(document.breakdown):
-        part = wording.part(key)
+    for key, share in parts.ordered(document.breakdown):
+        part = parts.part(key)
         time = wording.milliseconds(document.step_ms * share) if document.step_ms else ""
         rows.append(
             {
@@ -174,7 +175,7 @@ def _ranks(document: Findings) -> dict[str, Any] | None:
         return None
     keys: list[str] = list(dict.fromkeys(key for rank in document.ranks for key in rank))
     rows: list[list[str]] = [[_cell(key, rank) for key in keys] for rank in document.ranks]
-    return {"columns": [wording.label(key) for key in keys], "rows": rows}
+    return {"columns": [wording.figure(key) for key in keys], "rows": rows}
 
 
 def _cell(key: str, rank: Mapping[str, Scalar]) -> str:

@@ -23,7 +23,7 @@ def sentence(status: Status, now: float | None = None) -> str:
     """One line for a status; `now` is Unix time."""
     seconds = (time.time() if now is None else now) - status.since
     spent = f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
-    if status.phase == "waiting" or status.phase == "starting" and status.batches + status.forwards:
+    if status.phase == "waiting" or (status.phase == "starting" and status.batches + status.forwards):
         return (
             f"waiting for the first step: {spent}, {status.optimizer_steps} optimizer steps, {status.batches} batches, "
             f"{status.forwards} forwards"

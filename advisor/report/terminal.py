@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.findings import FindingDocument, Findings
-from advisor.report import wording
+from advisor.report import parts, wording
 from advisor.report.colours import colour
 
 _SAFETY_STYLES = {"exact": "green", "numeric": "yellow", "behaviour": "red"}
@@ -49,7 +49,7 @@ def _show_verdict(document: Findings, console: Console) -> None:
 
 
 def _show_breakdown(document: Findings, console: Console) -> None:
-    classes = wording.ordered(document.breakdown)
+    classes = parts.ordered(document.breakdown)
     if not classes:
         return
     _heading("Where a step's time goes", console)
@@ -60,7 +60,7 @@ def _show_breakdown(document: Findings, console: Console) -> None:
     legend.add_column(justify="right")
     legend.add_column(ratio=1)
     for key, share in classes:
-        part = wording.part(key)
+        part = parts.part(key)
         time = wording.milliseconds(document.step_ms * share) if document.step_ms else ""
         legend.add_row(
             Text.assemble(_swatch(part.family, console), " ", _plain(part.label, console)),
@@ -68,7 +68,7 @@ def _show_breakdown(document: Findings, console: Console) -> None:
             _plain(time, console),
             Text(part.meaning, style="dim"),
         )
-    _print_trimmed(legend, console)
+    print_trimmed(legend, console)
 
 
 def breakdown_bar(classes: Sequence[tuple[str, float]], console: Console) -> Text:
@@ -81,7 +81,7 @@ def breakdown_bar(classes: Sequence[tuple[str, float]], console: Console) -> Tex
         position += share / total * width
         cells = round(position) - done
         done += cells
-        bar.append_text(_swatch(wording.part(key).family, console, cells))
+        bar.append_text(_swatch(parts.part(key).family, console, cells))
     return bar
 
 
@@ -110,7 +110,7 @@ def _show_ranking(findings: Sequence[FindingDocument], console: Console) -> None
             result = finding.status + (f" {finding.measured.speedup:.2f}×" if finding.measured else "")
             row.append(Text(_plain(result, console).plain, style=_STATUS_STYLES.get(finding.status, "")))
         table.add_row(*row)
-    _print_trimmed(table, console)
+    print_trimmed(table, console)
 
 
 def _show_finding(finding: FindingDocument, console: Console) -> None:
@@ -143,7 +143,7 @@ def _show_finding(finding: FindingDocument, console: Console) -> None:
         body += [Text(""), _plain(finding.fix.text, console)]
     if finding.fix.why_advice:
         body += [Text.assemble(("No edit was made: ", "dim"), _plain(finding.fix.why_advice, console))]
-    _print_trimmed(Padding(Group(*body), (0, 0, 0, 3)), console)
+    print_trimmed(Padding(Group(*body), (0, 0, 0, 3)), console)
     for setting in wording.settings(finding.fix):
         _line(Text(f"      {_clean(setting)}", style="bold"), console)
     if finding.fix.diff:
@@ -165,7 +165,7 @@ def _show_list(title: str, sentences: Sequence[str], console: Console) -> None:
         return
     _heading(title, console)
     for sentence in sentences:
-        _print_trimmed(Padding(_plain(f"- {sentence}", console), (0, 0, 0, 2)), console)
+        print_trimmed(Padding(_plain(f"- {sentence}", console), (0, 0, 0, 2)), console)
 
 
 def _heading(text: str, console: Console) -> None:
@@ -173,7 +173,7 @@ def _heading(text: str, console: Console) -> None:
     console.print(Text(text, style="bold cyan"))
 
 
-def _print_trimmed(renderable: RenderableType, console: Console) -> None:
+def print_trimmed(renderable: RenderableType, console: Console) -> None:
     """Print without the blanks that rich fills its columns up with: they are a nuisance in a log file."""
     for line in console.render_lines(renderable, pad=False):
         while line and not line[-1].text.strip(" "):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from advisor.evidence import facts
 from advisor.findings import FindingDocument, Findings, FixDocument, Range, Scalar
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -63,50 +62,46 @@ STATUSES = {
 }
 
 
-@dataclass(frozen=True)
-class Part:
-    """A class of a step's time. ``meaning`` explains it to somebody who reads such a report for the first time."""
-
-    label: str
-    meaning: str
-    family: str  # its colour: a key of advisor.report.colours.FAMILIES
-
-
-# class of the breakdown → (family, meaning)
-_MEANINGS = {
-    facts.KERNEL: ("kernel", "the device computes"),
-    facts.EXPOSED_COMMUNICATION: ("collective", "the device exchanges data with other ranks and computes nothing"),
-    facts.EXPOSED_COPY: ("copy", "the device only moves data and computes nothing"),
-    facts.IDLE_LOADER: ("loader", "the device has nothing to do until the loader delivers the next batch"),
-    facts.IDLE_SYNC: ("sync", "the script waited for the device, and now has to launch again from an empty queue"),
-    facts.IDLE_LAUNCH: ("launch", "kernels end sooner than the host can launch the next ones"),
-    facts.IDLE_OPERATORS: ("host", "the host runs operators on the CPU between two kernels"),
-    facts.IDLE_PYTHON: ("python", "the host runs Python code between two operators"),
-    facts.IDLE_QUEUED: ("queued", "the device itself pauses between kernels that are already queued"),
-    facts.IDLE_UNKNOWN: ("other", "the trace does not say what the device waited for"),
-    facts.LOADER: ("loader", "the step is blocked until the loader delivers the next batch"),
-    facts.FORWARD: ("forward", "the model computes its outputs and the loss"),
-    facts.BACKWARD: ("backward", "autograd computes the gradients"),
-    facts.OPTIMIZER: ("optimizer", "the parameters are updated"),
-    facts.OTHER: ("other", "the rest of the step: Python, logging, metrics"),
+# The figures whose name alone would not tell a newcomer what they count.
+_FIGURES = {
+    "kernels": "kernels recorded",
+    "copies": "copies and memsets recorded",
+    "steps": "steps recorded",
+    "gpu_window_ms": "first to last GPU event",
+    "gpu_busy_share": "GPU busy, of that",
+    "kernel_busy_ms": "time with any kernel running",
+    "kernel_sum_ms": "kernel time, all streams summed",
+    "h2d_ms": "host-to-device copies",
+    "h2d_bytes": "host-to-device bytes",
+    "h2d_pageable": "host-to-device copies from pageable memory",
+    "mean_step_ms": "step under the profiler",
+    "kernel_busy_share_of_steps": "kernels running, of the steps",
+    "step_ms": "step",
+    "samples_per_s": "samples per second",
+    "data_wait_share": "waiting for data, of the step",
+    "tensor_core_share_low": "matrix work on Tensor cores, at least",
+    "tensor_core_share_high": "matrix work on Tensor cores, at most",
+    "matrix_off_tensor_cores_share": "matrix work off Tensor cores, of kernel time",
+    "peak_memory_share": "peak memory, of the capacity",
+    "flops_per_step": "floating-point operations per step",
+    "flops_per_s": "achieved FLOP/s",
+    "mfu": "model FLOPs utilization (MFU)",
+    "idle_share": "device idle, of the step",
+    "profiler_inflation": "step under the profiler over step without",
+    "aside_share": "wall time that is not steps",
 }
 
 
-def part(key: str) -> Part:
-    """What to call the breakdown's class `key`; a class unknown here is shown under its own name."""
-    family, meaning = _MEANINGS.get(key, ("other", ""))
-    return Part(facts.LABELS.get(key) or label(key), meaning, family)
-
-
-def ordered(breakdown: dict[str, float]) -> list[tuple[str, float]]:
-    """The classes of a breakdown that take any time, largest first."""
-    return sorted(((key, share) for key, share in breakdown.items() if share > 0), key=lambda item: -item[1])
+def figure(key: str) -> str:
+    """What a figure of the document is called in a table of figures."""
+    return _FIGURES.get(key) or label(key)
 
 
 def label(key: str) -> str:
     """A figure's name as words: ``data_wait_share`` → ``data wait``, its unit being said by its value."""
-    stem = re.sub(r"_(share|ms|us|bytes|gb|percent|pct|s)$", "", key)
-    return " ".join(_SPELLING.get(word, word) for word in re.split(r"[_\-]+", stem) if word) or key
+    words = re.sub(r"_per_s$", " per second", key)
+    words = re.sub(r"_(share|ms|us|bytes|percent|pct|s)$", "", words)
+    return " ".join(_SPELLING.get(word, word) for word in re.split(r"[_\-\s]+", words) if word) or key
 
 
 def value(key: str, amount: Scalar) -> str:
@@ -120,14 +115,16 @@ def value(key: str, amount: Scalar) -> str:
     if isinstance(amount, float) and not math.isfinite(amount):
         return "unknown"
     name = key.lower()
-    if re.search(r"(^|_)(share|mfu|utilization)(_(low|high))?$", name):
+    if re.search(r"(^|_)(share|mfu|utilization)(_(low|high)|_of_[a-z_]+)?$", name):
         return percent(amount)
     if name.endswith(("_percent", "_pct")):
         return percent(amount / 100)
+    if re.search(r"(^|_)flops?(_s|_per_s)?$", name):
+        return decimal(amount, "FLOP/s")
+    if re.search(r"(^|_)flops?_per_step$", name):
+        return decimal(amount, "FLOP")
     if name.endswith("_per_s"):
         return number(amount)
-    if re.search(r"(^|_)flop(s|_s)?$", name):
-        return flops(amount)
     if name.endswith("_ms"):
         return milliseconds(amount)
     if name.endswith("_us"):
@@ -136,7 +133,7 @@ def value(key: str, amount: Scalar) -> str:
         return milliseconds(amount * 1e3)
     if name.endswith(("bytes", "_memory", "_capacity")) or name in ("memory", "capacity"):
         return size(amount)
-    if name.endswith("speedup"):
+    if name.endswith(("speedup", "inflation")):
         return f"{amount:.2f}×"
     return number(amount)
 
@@ -186,14 +183,14 @@ def size(count: float) -> str:
     return f"{amount:,.0f} {unit}" if abs(amount) >= 100 else f"{amount:.3g} {unit}"
 
 
-def flops(rate: float) -> str:
-    """Floating-point operations per second, in decimal units."""
-    amount = float(rate)
+def decimal(amount: float, unit: str) -> str:
+    """An amount in decimal units: ``3.2 TFLOP/s``."""
+    amount = float(amount)
     for prefix in _SI_PREFIXES:
         if abs(amount) < 1000 or prefix == _SI_PREFIXES[-1]:
             break
         amount /= 1000
-    return f"{amount:.3g} {prefix}FLOP/s"
+    return f"{amount:.3g} {prefix}{unit}"
 
 
 def speedup(range_: Range) -> str:
@@ -239,9 +236,17 @@ def measurement(finding: FindingDocument) -> str:
     return text
 
 
+def script(path: str | None) -> str:
+    """The script as its user would name it: relative to the current folder where it lies below it."""
+    if not path or not os.path.isabs(path):
+        return path or ""
+    relative = os.path.relpath(path)
+    return path if relative.startswith(os.pardir) else relative
+
+
 def headline(document: Findings) -> list[str]:
     """The run in a few words: script, device, step time, throughput; what is not known is left out."""
-    words = [document.script or "", document.device]
+    words = [script(document.script), document.device]
     if document.step_ms is not None:
         words.append(f"{milliseconds(document.step_ms)} per step")
     if document.samples_per_s is not None:
@@ -258,15 +263,13 @@ def settings(fix: FixDocument) -> list[str]:
 
 def flattened(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The environment as rows of text; what is empty or unknown is left out."""
-    rows = []
-    for key, entry in environment.items():
-        if entry is None or entry == "" or entry == [] or entry == {}:
-            continue
-        if isinstance(entry, Mapping):
-            text = ", ".join(f"{name} {amount}" for name, amount in entry.items())
-        elif isinstance(entry, (list, tuple)):
-            text = ", ".join(str(item) for item in entry)
-        else:
-            text = value(key, entry)
-        rows.append((label(key), text))
-    return rows
+    return [(label(key), text) for key, entry in environment.items() if (text := _entry(key, entry))]
+
+
+def _entry(key: str, entry: Any) -> str:
+    if isinstance(entry, Mapping):
+        inner = ((name, _entry(name, amount)) for name, amount in entry.items())
+        return ", ".join(f"{_SPELLING.get(name, name)} {text}" for name, text in inner if text)
+    if isinstance(entry, (list, tuple)):
+        return ", ".join(str(item) for item in entry)
+    return "" if entry is None or entry == "" else value(key, entry)

@@ -8,6 +8,7 @@ from advisor.evidence import facts
 from advisor.findings import Range
 from advisor.report import wording
 from advisor.report.colours import FAMILIES
+from advisor.report.parts import part
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,10 @@ from advisor.report.colours import FAMILIES
         ("peak_memory_bytes", 11_811_160_064, "11 GiB"),
         ("samples_per_s", 12345.6, "12,346"),
         ("achieved_flops", 3.2e12, "3.2 TFLOP/s"),
+        ("flops_per_s", 3.2e12, "3.2 TFLOP/s"),
+        ("flops_per_step", 6.95e9, "6.95 GFLOP"),
+        ("kernel_busy_share_of_steps", 0.549, "55%"),
+        ("profiler_inflation", 1.04, "1.04×"),
         ("kernels", 4012, "4,012"),
         ("usable_cpus", 2.0, "2"),
         ("pin_memory", False, "no"),
@@ -59,17 +64,27 @@ def test_a_label_spells_the_names_of_the_field() -> None:
 
 @pytest.mark.parametrize("key", [*facts.DEVICE_CLASSES, *facts.CPU_CLASSES])
 def test_every_class_of_the_breakdown_is_explained_and_has_a_colour(key: str) -> None:
-    part = wording.part(key)
-    assert part.meaning
-    assert part.family in FAMILIES
+    known = part(key)
+    assert known.meaning
+    assert known.family in FAMILIES
 
 
 @pytest.mark.parametrize("classes", [facts.DEVICE_CLASSES, facts.CPU_CLASSES])
 def test_no_two_classes_of_a_breakdown_share_a_colour_or_a_character(classes: tuple[str, ...]) -> None:
-    families = [FAMILIES[wording.part(key).family] for key in classes]
+    families = [FAMILIES[part(key).family] for key in classes]
     assert len({family.page for family in families}) == len(classes)
     assert len({family.glyph for family in families}) == len(classes)
     assert len({family.terminal for family in families}) == len(classes)
+
+
+def test_every_figure_of_a_trace_has_a_name_of_its_own() -> None:
+    keys = ("h2d_ms", "h2d_bytes", "h2d_pageable", "mean_step_ms", "step_ms", "kernel_busy_ms", "kernel_sum_ms")
+    assert len({wording.figure(key) for key in keys}) == len(keys)
+
+
+def test_the_device_is_told_without_what_it_lacks() -> None:
+    device = {"type": "cpu", "name": "EPYC", "capability": [], "memory": 25_276_514_304, "driver": "", "hip": None}
+    assert wording.flattened({"device": device}) == [("device", "type cpu, name EPYC, memory 23.5 GiB")]
 
 
 def test_an_environment_is_rows_of_text_without_the_empty_ones() -> None:

@@ -1,0 +1,274 @@
+"""The command around the reports: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+
+import click
+import jsonschema
+import pytest
+
+from advisor import cli, report
+from advisor.errors import AdvisorError
+from advisor.findings import FindingDocument, Findings, FixDocument, Predicted, Range, decode
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def advisor(tmp_path: Path) -> Run:
+    """The command in a process of its own, in an empty folder."""
+
+    def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+        # What other runs on this machine left to put back is no business of ours: the state is our own.
+        environment = {
+            **os.environ,
+            "COLUMNS": "80",
+            "TMPDIR": str(tmp_path),
+            "XDG_STATE_HOME": str(tmp_path),
+            **dict(options.pop("env", {})),
+        }  # type: ignore[call-overload]
+        return subprocess.run(
+            [sys.executable, "-m", "advisor.cli", *arguments],
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            cwd=tmp_path,
+            env=environment,
+            timeout=120,
+            **options,  # type: ignore[call-overload]
+        )
+
+    return run
+
+
+@pytest.fixture
+def trace(shared_traces: Path) -> Path:
+    return shared_traces / "h100-vit-inference.json.gz"
+
+
+@pytest.fixture
+def document() -> Findings:
+    finding = FindingDocument(
+        rank=1,
+        rule="compile",
+        title="Compile the model",
+        summary="s",
+        safety="numeric",
+        evidence={},
+        predicted=Predicted(speedup=Range(low=1.1, likely=1.2, high=1.3)),
+        fix=FixDocument(kind="advice", text="t"),
+    )
+    return Findings(
+        verdict="launch-bound",
+        script="a.py",
+        step_ms=1.0,
+        samples_per_s=2.0,
+        device="d",
+        figures={},
+        findings=[finding],
+    )
+
+
+# What it prints
+
+
+@pytest.mark.parametrize("arguments", [(), ("analyze",), ("report",), ("rules",), ("tensorboard",), ("profile",)])
+def test_help_reads_as_sentences(arguments: tuple[str, ...]) -> None:
+    command: click.Command = cli.cli
+    for name in arguments:
+        assert isinstance(command, click.Group)
+        command = command.commands[name]
+    assert command.help
+    sentences = [command.help, *(option.help for option in command.params if isinstance(option, click.Option))]
+    for text in sentences:
+        assert text, command.params
+        assert text[0].isupper() and text.rstrip()[-1] in ".)]", text
+
+
+def test_help_and_version_are_printed_and_end_well(advisor: Run) -> None:
+    shown = advisor("--help")
+    assert shown.returncode == 0
+    assert [name for name in ("profile", "analyze", "report", "rules", "tensorboard") if name in shown.stdout]
+    assert re.fullmatch(r"advisor \d+\.\d+\.\d+\n", advisor("--version").stdout)
+
+
+def test_analyze_prints_a_report_that_a_log_file_can_hold(advisor: Run, trace: Path) -> None:
+    shown = advisor("analyze", str(trace))
+    assert shown.returncode == 0, shown.stderr
+    assert "Where a step's time goes" in shown.stdout
+    assert "\x1b" not in shown.stdout
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+
+
+def test_json_is_the_findings_document_alone(advisor: Run, trace: Path, shared_traces: Path) -> None:
+    shown = advisor("analyze", str(trace), "--format", "json")
+    assert shown.returncode == 0, shown.stderr
+    schema = json.loads((resources.files("advisor.report") / "findings.schema.json").read_text())
+    found = json.loads(shown.stdout)
+    jsonschema.validate(found, schema, cls=jsonschema.Draft202012Validator)
+    expected = json.loads((shared_traces / "expected.json").read_text())[trace.name]
+    for key, amount in expected.items():
+        if isinstance(amount, (int, float)) and key in found["figures"]:
+            assert found["figures"][key] == pytest.approx(amount, rel=1e-3), key
+    assert "gpu_busy_share" in found["figures"]
+
+
+def test_several_ranks_are_one_job(advisor: Run, shared_traces: Path) -> None:
+    shown = advisor("analyze", str(shared_traces / "two-ranks"), "--format", "json")
+    found = decode(shown.stdout.encode())
+    assert [rank["rank"] for rank in found.ranks] == [0, 1]
+    low, high = sorted(float(rank["gpu_busy_share"] or 0) for rank in found.ranks)
+    assert low <= float(found.figures["gpu_busy_share"] or 0) <= high
+
+
+def test_output_writes_every_report(advisor: Run, trace: Path, tmp_path: Path) -> None:
+    shown = advisor("analyze", str(trace), "--output", "out")
+    assert shown.returncode == 0, shown.stderr
+    assert "out/report.html" in shown.stdout
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.html", "report.md", "findings.json"}
+
+
+@pytest.mark.parametrize(("format_", "start"), [("html", "<!doctype html>"), ("md", "# ")])
+def test_other_formats_go_to_the_output_too(advisor: Run, trace: Path, format_: str, start: str) -> None:
+    assert advisor("analyze", str(trace), "--format", format_).stdout.startswith(start)
+
+
+def test_report_shows_a_session_again(advisor: Run, document: Findings, tmp_path: Path) -> None:
+    report.write(document, tmp_path / "advisor_runs" / "a-1")
+    os.utime(tmp_path / "advisor_runs" / "a-1" / "findings.json", (1, 1))
+    report.write(Findings("newest", None, None, None, "", {}, []), tmp_path / "advisor_runs" / "a-2")
+    assert "launch-bound" in advisor("report", "advisor_runs/a-1").stdout
+    assert advisor("report", "advisor_runs/a-1", "--format", "json").stdout == (
+        tmp_path / "advisor_runs" / "a-1" / "findings.json"
+    ).read_text(encoding="utf-8")
+    assert "newest" in advisor("report").stdout
+
+
+def test_rules_lists_every_rule_and_explains_one(advisor: Run) -> None:
+    from advisor.diagnose import load_rules
+
+    listed = advisor("rules").stdout
+    assert [rule.id for rule in load_rules() if rule.id not in listed] == []
+    explained = advisor("rules", "loader-workers").stdout
+    assert "num_workers" in explained
+    assert "Source:" in explained
+
+
+# How it ends
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("analyse",), 2, "No such command"),
+        (("analyze",), 2, "Missing argument"),
+        (("analyze", "nowhere.json"), 2, "nowhere.json"),
+        (("analyze", "--format", "xml", "x"), 2, "xml"),
+        (("report", "nowhere"), 2, "does not exist"),
+        (("report",), 2, "advisor_runs"),
+        (("rules", "loader-wrkers"), 2, "did you mean loader-workers?"),
+        (("tensorboard", "nowhere"), 2, "not a folder"),
+        (("tensorboard", "--port", "70000"), 2, "70000"),
+    ],
+)
+def test_wrong_usage_is_one_clear_line(advisor: Run, arguments: tuple[str, ...], status: int, said: str) -> None:
+    ended = advisor(*arguments)
+    assert ended.returncode == status
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert ended.stdout == ""
+
+
+@pytest.mark.parametrize("content", [b"", b"not json", b'{"a": 1}', b"\x1f\x8b\x08\x00rubbish"])
+def test_a_file_that_is_no_trace_ends_with_status_4(advisor: Run, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_bytes(content)
+    ended = advisor("analyze", "bad.json")
+    assert ended.returncode == 4
+    assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
+
+
+def test_the_detail_of_an_error_follows_its_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**_: object) -> None:
+        raise AdvisorError("the script failed.", 1, "Traceback of the script\nValueError: no")
+
+    monkeypatch.setattr(cli.cli, "main", fail)
+    assert cli.run([]) == 1
+    assert capsys.readouterr().err == "advisor: the script failed.\nTraceback of the script\nValueError: no\n"
+
+
+def test_a_bug_of_ours_is_said_and_its_traceback_kept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def fail(**_: object) -> None:
+        raise ZeroDivisionError("a test")
+
+    monkeypatch.setattr(cli.cli, "main", fail)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert cli.run([]) == 70
+    said = capsys.readouterr().err
+    assert "a bug of ours" in said and "Traceback (most recent" not in said
+    kept = list(tmp_path.glob("advisor-bug-*.txt"))
+    assert len(kept) == 1 and str(kept[0]) in said
+    assert "ZeroDivisionError: a test" in kept[0].read_text()
+
+
+def test_ctrl_c_ends_with_130_and_takes_tensorboard_along(tmp_path: Path) -> None:
+    (tmp_path / "advisor_runs").mkdir()
+    started = subprocess.Popen(
+        [sys.executable, "-u", "-m", "advisor.cli", "tensorboard", "--port", "0"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert started.stdout is not None
+    line = started.stdout.readline()
+    assert "http://localhost:" in line
+    started.send_signal(signal.SIGINT)
+    _, errors = started.communicate(timeout=30)
+    assert started.returncode == 130
+    assert "Traceback" not in errors
+    port = int(re.findall(r":(\d+)/", line)[0])
+    assert _closed(port)
+
+
+def _closed(port: int) -> bool:
+    import socket
+
+    for _ in range(50):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                return True
+        time.sleep(0.1)
+    return False
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(trace: Path, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        f"{sys.executable} -m advisor.cli analyze {trace} --format html | head -c 10; echo ${{PIPESTATUS[0]}}",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=60,
+    )
+    assert ended.stdout == "<!doctype 0\n"
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_terminal_without_the_characters_still_gets_the_report(advisor: Run, trace: Path) -> None:
+    shown = advisor("analyze", str(trace), env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C"})
+    assert shown.returncode == 0, shown.stderr
