@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Iterator
+
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
 from advisor.findings import FindingDocument, Findings, FixDocument, Measured, Predicted, Range
 
@@ -143,3 +148,17 @@ def hostile_document() -> Findings:
         environment={HOSTILE: HOSTILE},
         ranks=[{HOSTILE: HOSTILE}],
     )
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """A real browser. Skipped where none is installed; on continuous integration that is a failure."""
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        if os.environ.get("CI"):
+            pytest.fail("continuous integration has to install chromium")
+        pytest.skip("no Chromium is installed")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()

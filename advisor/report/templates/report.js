@@ -22,6 +22,7 @@ async function copyText(text) {
     area.style.position = "fixed";
     area.style.opacity = "0";
     document.body.append(area);
+    area.focus();
     area.select();
     const copied = document.execCommand("copy");
     area.remove();
