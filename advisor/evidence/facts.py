@@ -131,18 +131,16 @@ class Breakdown:
 
 
 def exact_shares(classes: tuple[str, ...], ns: Ints) -> dict[str, float]:
-    """Shares of integer parts that add up to exactly 1.0 with ``sum``: the largest takes the rounding."""
+    """Shares of integer parts that add up to exactly 1.0 with ``sum``, in any order.
+
+    Multiples of 2**-50 below 1 add without rounding; the largest share takes what is lost by cutting the others there.
+    """
     total = int(ns.sum())
     if total <= 0:
         return {}
-    shares = {name: int(part) / total for name, part in zip(classes, ns, strict=True)}
-    largest = max(shares, key=shares.__getitem__)
-    for _ in range(4):  # the sum's own rounding may need a second pass
-        rest = 1.0 - sum(shares.values())
-        if rest == 0.0:
-            break
-        shares[largest] += rest
-    return shares
+    units = {name: (int(part) << 50) // total for name, part in zip(classes, ns, strict=True)}
+    units[max(units, key=units.__getitem__)] += (1 << 50) - sum(units.values())
+    return {name: unit / (1 << 50) for name, unit in units.items()}
 
 
 @dataclass(frozen=True)

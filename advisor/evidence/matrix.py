@@ -80,7 +80,7 @@ _CORES: tuple[tuple[str, str], ...] = (
     (ON, r"deep_gemm|fp8_gemm_kernel|deep_gemm::|marlin|Marlin|machete"),
     (ON, r"flash_(fwd|bwd)|flash::|FlashAttnFwd|FlashAttnBwd|cudnn\w*sdpa|sdpa\w*flash|fmha_v2"),  # fp16/bf16 only
     (ON, r"fmha_cutlass[FB]_(f16|bf16)_|fmha_cutlass[FB]_f32_\w*sm(80|90)"),  # f32 on sm80: OpMultiplyAddFastF32
-    (ON, r"triton_(tem|mm)_|triton_tem"),  # Inductor's matmul templates: tl.dot
+    (ON, r"triton_(tem|mm)(_|$)"),  # Inductor's matmul templates: tl.dot
     # --- NVIDIA: gemm and convolution without Tensor Cores.
     (OFF, r"(sm\d\d_|maxwell_|pascal_|volta_|turing_|ampere_|hopper_|_|\b)[sdczh]?(sgemm|dgemm|cgemm|zgemm|hgemm)"),
     (OFF, r"scudnn|(implicit|explicit|precomputed)_convolve_(s|d|h|c)gemm"),

@@ -23,8 +23,8 @@ RECEIVE_S = 0.0005
 # Between the perfect schedule (0) and one core shared all the time (1), for the likely value and the range's ends.
 SHARING = (0.5, 0.8, 1.0)
 
-# Computing workers slow the step down even on cores of their own: memory bandwidth, caches, clock. (Public V100 traces of
-# one training with 0 and with 4 workers: the host needs 105 ms a step with none and 138 ms with four.)
+# Computing workers slow the step down even on cores of their own: memory bandwidth, caches, clock. (Public V100 traces
+# of one training with 0 and 4 workers: the host needs 105 ms a step with none and 138 ms with four.)
 NEIGHBOURS = (0.0, 0.04, 0.12)
 
 # Starting a worker: fork copies page tables (10-50 ms); spawn and forkserver import torch again (1-3 s, side by side).
