@@ -9,6 +9,7 @@ Only a piece that does not decode is looked at event by event.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -317,10 +318,16 @@ def _next_event(body: bytes, position: int) -> tuple[int, int]:
     return (start, _OPEN) if containers else (_NONE, _NONE)
 
 
+def _finite(digits: str) -> float | None:
+    number = float(digits)
+    return number if math.isfinite(number) else None
+
+
 def loads(raw: Raw) -> object:
-    """The value of a field kept as written; None where it is absent or unreadable."""
+    """The value of a field kept as written; None where it is absent or unreadable, and for numbers without end."""
     try:
-        value: object = json.loads(bytes(raw).decode("utf-8", errors="replace"))
+        text = bytes(raw).decode("utf-8", errors="replace")
+        value: object = json.loads(text, parse_float=_finite, parse_constant=lambda _: None)
     except (ValueError, RecursionError):
         return None
     return value

@@ -47,6 +47,7 @@ def _assemble(path: str, document: Document, columns: Columns) -> Trace:
     annotation = _by_name(columns, is_annotation)
     _move(columns, "operators", "annotations", annotation)
     _move(columns, "annotations", "steps", _by_name(columns, is_step))
+    host = _top(document.around, "host")
     trace = Trace(
         path=path,
         operators=_operators(columns),
@@ -64,7 +65,7 @@ def _assemble(path: str, document: Document, columns: Columns) -> Trace:
         devices=_devices(document.around),
         distributed=_mapping(_top(document.around, "distributed")),
         base_ns=_base(document.around),
-        host=str(_top(document.around, "host") or ""),
+        host=host if isinstance(host, str) else "",
         lanes=_lanes(columns),
         names=tuple(columns.names),
         warnings=tuple(warnings),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -75,9 +76,17 @@ def test_damaged_gzip_gives_the_events_before_the_damage(long: Document, read: R
 
 def test_zstd_cut_short(long: Document, read: Read) -> None:
     packed = pytest.importorskip("zstandard").compress(json.dumps(long).encode())
-    with pytest.raises(AdvisorError) as caught:
-        read(packed[: len(packed) // 2])
-    assert caught.value.exit_status == BAD_TRACE
+    for content in (packed[: len(packed) // 2], b"\x28\xb5\x2f\xfdgarbage"):
+        with pytest.raises(AdvisorError) as caught:
+            read(content)
+        assert caught.value.exit_status == BAD_TRACE
+
+
+def test_zstd_without_its_package_says_what_to_install(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(AdvisorError, match="pip install zstandard") as caught:
+        read(b"\x28\xb5\x2f\xfd")
+    assert caught.value.exit_status == USAGE
 
 
 @pytest.mark.parametrize(
@@ -102,7 +111,6 @@ def test_zstd_cut_short(long: Document, read: Read) -> None:
         (b'{"traceEvents": [', "holds no event"),
         (b'{"schemaVersion": 1, "deviceProp', "ends before its first event"),
         (b"\x1f\x8b\x08\x00garbage", "."),
-        (b"\x28\xb5\x2f\xfdgarbage", "."),
         (b"[" * 100_000, "."),
         (b'{"a":' * 100_000, "."),
     ],

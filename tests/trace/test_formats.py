@@ -275,6 +275,14 @@ def test_odd_device_properties(document: Document, read: Read, value: Any) -> No
     assert read(document).devices == ()
 
 
+def test_odd_values_around_the_events(document: Document, read: Read) -> None:
+    document |= {"host_name": {"a": 1}, "distributedInfo": [1], "baseTimeNanoseconds": "1711964646000000000"}
+    text = json.dumps(document).replace('"numSms": 132', '"numSms": 1e999')
+    trace = read(text.encode())
+    assert (trace.host, trace.distributed, trace.base_ns) == ("", {}, 1711964646000000000)
+    assert trace.devices[0]["numSms"] is None
+
+
 @pytest.mark.parametrize("packing", ["gzip", "two members", "zstd", "plain under a .gz name"])
 def test_compression_is_told_by_content(document: Document, read: Read, tmp_path: Path, packing: str) -> None:
     expected = read(document)
