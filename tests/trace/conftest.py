@@ -8,10 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from advisor.trace import Trace, read_trace
 
 Document = dict[str, Any]
+
+# The machine may be busy with other tests: examples have no time limit of their own.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 def event(cat: str, name: str, ts: Any, dur: Any, pid: Any = 100, tid: Any = 100, **args: Any) -> dict[str, Any]:
