@@ -62,14 +62,14 @@ _FRAMEWORKS = {
 class AmpAutocast(Rule):
     """Matrix products and convolutions run in float32 where the device has faster 16-bit units for them.
 
-    ``torch.autocast`` runs matrix work in bfloat16 (or float16) and keeps what needs the range in float32; parameters,
-    gradients and optimizer stay as they are. Around forward and loss, not around backward. bfloat16 has float32's range
-    and needs nothing else; float16, for GPUs without native bfloat16 (before compute capability 8.0), needs a
-    ``GradScaler`` so that small gradients survive. The trigger is measured: matrix kernels off the Tensor Cores; on a
-    CPU matrix operators, and only with instructions for bfloat16 (AVX512_BF16, AMX).
+    ``torch.autocast`` runs matrix work in bfloat16 (or float16) and keeps what needs the range in float32;
+    parameters, gradients and optimizer stay as they are. Around forward and loss, not around backward. bfloat16 has
+    float32's range and needs nothing else; float16, for GPUs without native bfloat16 (before compute capability 8.0),
+    needs a ``GradScaler`` so that small gradients survive. The trigger is measured: matrix kernels off the Tensor
+    Cores; on a CPU matrix operators, and only with instructions for bfloat16 (AVX512_BF16, AMX).
 
-    When not: the loss is sensitive to rounding (compare the loss curves); custom CUDA operators expect float32; models
-    of depthwise convolutions on a CPU get slower.
+    When not: the loss is sensitive to rounding (compare the loss curves); custom CUDA operators expect float32;
+    models of depthwise convolutions on a CPU get slower.
 
     Source: PyTorch, "Automatic Mixed Precision package" and its recipe; NVIDIA, "Train With Mixed Precision".
     """

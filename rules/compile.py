@@ -59,8 +59,9 @@ class Compile(Rule):
 
     ``model.compile()`` lets TorchInductor trace the model and generate fused kernels: elementwise work joins into few
     kernels, and Python's overhead between them goes. It pays where the step has much elementwise work or is bound by
-    launches; matrix products and convolutions keep their speed. The first steps take long, once; the finding says after
-    how many steps that is earned back. ``model.compile()`` changes neither the model's class nor its ``state_dict``.
+    launches; matrix products and convolutions keep their speed. The first steps take long, once; the finding says
+    after how many steps that is earned back. ``model.compile()`` changes neither the model's class nor its
+    ``state_dict``.
 
     When not: input shapes change from step to step (each may compile again); the run is short; the model's Python
     branches on tensor values (each branch breaks the graph); no C++ compiler (or, on a GPU, no Triton) is installed.

@@ -28,8 +28,8 @@ class CudnnBenchmark(Rule):
     With ``torch.backends.cudnn.benchmark = True`` cuDNN tries its algorithms when it meets a shape for the first time
     and keeps the fastest. That costs once per shape, seconds in all for a usual image model.
 
-    When not: input shapes change (each new one is tried again); the run must be reproducible bit by bit (the choice may
-    differ between runs); memory is nearly full (some of the fast algorithms need a large workspace).
+    When not: input shapes change (each new one is tried again); the run must be reproducible bit by bit (the choice
+    may differ between runs); memory is nearly full (some of the fast algorithms need a large workspace).
 
     Source: PyTorch performance tuning guide, "Enable cuDNN auto-tuner". The gain is a prior, not measured here.
     """

@@ -33,18 +33,18 @@ _RANDOM = ("random", "jitter", "augment", "mix", "erasing", "crop")  # transform
 class LoaderWorkers(Rule):
     """The training process prepares the batches itself, or with too few workers, and the step waits for them.
 
-    Without workers, ``DataLoader`` reads, decodes and collates every batch in the training process, between two steps:
-    the device has nothing to do meanwhile. Worker processes prepare the next batches during the step. As many are
-    needed as batches are prepared in the time of one step; more than the usable cores only compete with each other and
-    with the step, unless they mostly wait for a disk or a network. The number given here is the smallest that the
-    replay of this very run finds to be within 2 % of the best. ``persistent_workers`` keeps them from one epoch to the
-    next.
+    Without workers, ``DataLoader`` reads, decodes and collates every batch in the training process, between two
+    steps: the device has nothing to do meanwhile. Worker processes prepare the next batches during the step. As many
+    are needed as batches are prepared in the time of one step; more than the usable cores only compete with each
+    other and with the step, unless they mostly wait for a disk or a network. The number given here is the smallest
+    that the replay of this very run finds to be within 2 % of the best. ``persistent_workers`` keeps them from one
+    epoch to the next.
 
     When not: the data is in memory and fetching is cheap (a batch from a worker costs about 0.4 ms to receive); the
     cores are already busy with the step; ``/dev/shm`` is too small for the batches in flight (a container's default
-    is 64 MB; ``--shm-size`` raises it); an ``IterableDataset`` that does not divide its data with ``get_worker_info()``
-    would deliver everything once per worker. Random transforms draw other numbers in workers, of the same
-    distribution.
+    is 64 MB; ``--shm-size`` raises it); an ``IterableDataset`` that does not divide its data with
+    ``get_worker_info()`` would deliver everything once per worker. Random transforms draw other numbers in workers,
+    of the same distribution.
 
     Source: PyTorch performance tuning guide, "Enable asynchronous data loading and augmentation"; torch.utils.data,
     "Single- and Multi-process Data Loading".

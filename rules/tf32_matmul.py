@@ -30,8 +30,8 @@ class Tf32Matmul(Rule):
     mantissa (TF32) and float32 sums, several times faster. PyTorch uses that for convolutions by default, for matrix
     products only after ``torch.set_float32_matmul_precision("high")``. One line, no change of dtypes.
 
-    When not: the computation needs all of float32 (solvers, long recurrences, double differences); the run already uses
-    autocast, whose products are on the Tensor Cores anyway.
+    When not: the computation needs all of float32 (solvers, long recurrences, double differences); the run already
+    uses autocast, whose products are on the Tensor Cores anyway.
 
     Source: PyTorch notes, "CUDA semantics: TensorFloat-32 (TF32) on Ampere (and later) devices".
     """

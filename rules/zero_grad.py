@@ -28,11 +28,12 @@ class ZeroGrad(Rule):
 
     Filling a gradient writes all of it once, and the backward that follows reads it, adds, and writes again, where it
     could simply hand over the tensor that it has computed. ``zero_grad()`` drops gradients (sets them to ``None``)
-    unless ``set_to_none=False`` says otherwise, and ``p.grad = None`` does where a loop over the parameters zeroes them
-    by hand. Reported only where gradients were seen to be full of zeros before a backward.
+    unless ``set_to_none=False`` says otherwise, and ``p.grad = None`` does where a loop over the parameters zeroes
+    them by hand. Reported only where gradients were seen to be full of zeros before a backward.
 
-    When not: code between ``zero_grad`` and ``backward`` reads ``p.grad`` and expects a tensor; parameters that take no
-    part in some steps should still be moved by momentum or weight decay (an optimizer skips a gradient of ``None``).
+    When not: code between ``zero_grad`` and ``backward`` reads ``p.grad`` and expects a tensor; parameters that take
+    no part in some steps should still be moved by momentum or weight decay (an optimizer skips a gradient of
+    ``None``).
 
     Source: PyTorch performance tuning guide, "Use parameter.grad = None instead of model.zero_grad()"; torch.optim,
     ``Optimizer.zero_grad``: "this will in general have lower memory footprint, and can modestly improve performance".

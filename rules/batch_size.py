@@ -1,0 +1,201 @@
+"""The batch is small: each step's fixed costs are spread over few samples, and memory is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from advisor.edit import Drafts
+from advisor.edit.calls import DATALOADER_PARAMETERS
+from advisor.edit.locate import call_at
+from advisor.edit.values import give
+from advisor.evidence import Change
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, forward_sites, framework_of
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import Loader, RunRecord
+
+_SCALES = (2, 4, 8)  # more than eightfold is another training recipe, not a setting
+_MEMORY_SHARE = 0.85  # of the device's memory: fragmentation and cuDNN's workspaces need the rest
+_LEAST_BATCHES = 20  # an epoch of fewer steps than this is no training any more
+# Changing the batch means tuning the learning rate again: it has to be worth more than noise.
+_LEAST_GAIN = 1.10
+# Copies of the parameters that stay whatever the batch: with gradients and Adam's two moments, or alone.
+_TRAINING_COPIES, _INFERENCE_COPIES = 4, 1
+
+_FRAMEWORKS = {
+    "transformers": "Pass TrainingArguments(per_device_train_batch_size={batch}).",
+    "lightning": "Give the DataLoader that you hand to the Trainer batch_size={batch}.",
+    "accelerate": "Give the DataLoader that you hand to accelerator.prepare() batch_size={batch}.",
+}
+_RATE = (
+    " More samples per step mean fewer steps: raise the learning rate with the batch ({times} times for SGD, "
+    "{root:.1f} times for Adam), warm it up over the first epochs, and compare the validation loss."
+)
+
+
+class BatchSize(Rule):
+    """The batch is so small that the device spends much of each step on what does not depend on the batch.
+
+    Launching kernels, Python, and the optimizer cost the same for 16 samples as for 64, and small kernels leave most
+    of a GPU idle. A larger batch spreads that over more samples, as far as memory reaches: what activations take
+    grows with the batch, parameters and optimizer state do not. The gain given is per sample.
+
+    This changes the training: with k times the batch there are k times fewer steps. The usual remedy is a learning
+    rate raised k-fold (SGD) or by the square root of k (Adam), warmed up over the first epochs; above some batch
+    size, different for each problem, results get worse. In inference it only changes latency.
+
+    When not: the step waits for data (then the loader comes first); the batch size is part of a recipe to reproduce;
+    latency of single requests counts; small data sets.
+
+    Source: Goyal et al. 2017, "Accurate, Large Minibatch SGD" (linear scaling, warm-up); Malladi et al. 2022, "On the
+    SDEs and Scaling Rules for Adaptive Gradient Algorithms" (square root); McCandlish et al. 2018, "An Empirical
+    Model of Large-Batch Training".
+    """
+
+    id = "batch-size"
+    title = "Use a larger batch"
+    safety = Safety.BEHAVIOUR
+    after = ("loader-workers", "amp-autocast", "channels-last")
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record = evidence.record
+        loader = _feeding(evidence)
+        if record is None or loader is None or not loader.batch_size:
+            return
+        trains = any(each.steps for each in record.optimizers)
+        chosen = _choose(evidence, record, loader, trains)
+        if chosen is None:
+            return
+        scale, gain = chosen
+        batch, share = loader.batch_size * scale, evidence.memory.share
+        forwards = forward_sites(evidence)
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"Each step takes {loader.batch_size} samples"
+            + (f" and {share:.0%} of the device's memory" if share is not None and evidence.device_is_gpu else "")
+            + f"; with {batch} the costs that do not grow with the batch are spread over {scale} times as many.",
+            gain=gain,
+            evidence={
+                "batch_size": loader.batch_size,
+                "peak_memory_share": share if evidence.device_is_gpu else None,
+                "samples_per_s": evidence.samples_per_s,
+                "expected_memory": _memory(record, scale, trains),
+            },
+            site=loader.site or (forwards[0].site if forwards else None),
+            parameters={
+                "batch": batch,
+                "recorded": loader.batch_size,
+                "times": scale,
+                "trains": trains,
+                "framework": framework_of(loader.owner) if loader.site is None else "",
+            },
+            safety=None if trains else Safety.NUMERIC,
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        batch, times, site = finding.parameters["batch"], finding.parameters.get("times", 2), finding.site
+        text = f"Use batch_size={batch} at {at(site)}."
+        if finding.parameters.get("trains") and isinstance(times, int):
+            text += _RATE.format(times=times, root=times**0.5)
+        framework = str(finding.parameters.get("framework") or "")
+        if framework:
+            return Advice(_FRAMEWORKS[framework].format(batch=batch), f"{framework} makes the loader")
+        if site is None:
+            return Advice(text, "the place of the loader is unknown")
+        drafts = Drafts(sources)
+        draft = drafts[site.file]
+        call = call_at(draft, site, ("DataLoader",))
+        if call is None:
+            return Advice(text, "the call cannot be told from others on its line")
+        recorded = finding.parameters.get("recorded")
+        option = give(drafts, draft, call, "batch_size", str(batch), DATALOADER_PARAMETERS, recorded)
+        if option is None:
+            return Advice(text, "where the batch size comes from cannot be told from the source")
+        if option:
+            return Argument({option: str(batch)})
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="loader = DataLoader(ds, 32, shuffle=True)  # small  # <-\n",
+            after="loader = DataLoader(ds, 128, shuffle=True)  # small\n",
+            parameters={"batch": 128, "recorded": 32, "times": 4, "trains": True},
+        ),
+        Example(
+            before="""
+@dataclass
+class Config:
+    batch_size: int = 16  # per device
+    lr: float = 0.1
+
+def main():
+    cfg = Config(lr=0.2)
+    loader = DataLoader(  # <-
+        dataset,
+        batch_size=cfg.batch_size,
+    )
+""",
+            after="""
+@dataclass
+class Config:
+    batch_size: int = 64  # per device
+    lr: float = 0.1
+
+def main():
+    cfg = Config(lr=0.2)
+    loader = DataLoader(
+        dataset,
+        batch_size=cfg.batch_size,
+    )
+""",
+            parameters={"batch": 64, "recorded": 16},
+        ),
+        Example(
+            before="""
+parser.add_argument("--batch-size", type=int, default=64, metavar="N")
+args = parser.parse_args()
+train_kwargs = {"batch_size": args.batch_size}
+loader = DataLoader(dataset, **train_kwargs)  # <-
+""",
+            after="",
+            parameters={"batch": 256, "recorded": 64},
+            options={"--batch-size": "256"},
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("DataLoader(ds, batch_size=total // world)  # <-\n", "", {"batch": 64, "recorded": 32}),
+        Example("DataLoader(ds, batch_size=8)  # <-\n", "", {"batch": 64, "recorded": 32}),
+    )
+
+
+def _feeding(evidence: Evidence) -> Loader | None:
+    loaders = [each.record for each in evidence.loaders if each.record is not None]
+    return next((each for each in loaders if each.trains), loaders[0] if loaders else None)
+
+
+def _memory(record: RunRecord, scale: int, trains: bool) -> int | None:
+    """Bytes of peak memory to expect: what the batch does not change, and `scale` times the rest."""
+    peak = record.memory.peak_allocated
+    if peak is None:
+        return None
+    fixed = (_TRAINING_COPIES if trains else _INFERENCE_COPIES) * sum(each.parameter_bytes for each in record.models)
+    return int(min(fixed, peak) + max(0, peak - fixed) * scale)
+
+
+def _choose(evidence: Evidence, record: RunRecord, loader: Loader, trains: bool) -> tuple[int, Gain] | None:
+    """The smallest scale within 3 % of the best that memory and data allow; None when none is worth it."""
+    gains: dict[int, Gain] = {}
+    for scale in _SCALES:
+        expected, capacity = _memory(record, scale, trains), evidence.memory.capacity
+        if evidence.device_is_gpu and (expected is None or not capacity or expected > _MEMORY_SHARE * capacity):
+            break
+        batches = (loader.dataset_length or 0) / ((loader.batch_size or 1) * scale)
+        if loader.dataset_length is not None and batches < (_LEAST_BATCHES if trains else 1):
+            break
+        gains[scale] = Gain.of(evidence.what_if(Change(batch_scale=float(scale))))
+    best = max((gain.likely for gain in gains.values()), default=0.0)
+    return next(((s, g) for s, g in gains.items() if g.likely >= max(_LEAST_GAIN, 0.97 * best)), None)

@@ -1,0 +1,352 @@
+"""Images travel to the GPU as float32 although they are bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+import libcst.matchers as m
+
+from advisor.edit import Draft, Drafts
+from advisor.edit.draft import Statement
+from advisor.edit.locate import call_at, last_name
+from advisor.edit.names import add_import, ensure_name, fresh_name
+from advisor.evidence import Change
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, sites
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import Loader, TensorInfo
+
+# CPU seconds that ToTensor and Normalize take beyond PILToTensor, per image and per value (measured with torchvision
+# 0.29 on images of 32x32 to 224x224: 45, 71, 187 us).
+_IMAGE_S, _VALUE_S = 42e-6, 0.96e-9
+_LAUNCHES_S = 30e-6  # host time of the four small kernels that convert and normalize instead
+_BYTES = 4  # float32 over uint8
+
+
+class CopyNarrowDtype(Rule):
+    """Images are converted to float32 on the CPU and travel to the GPU at four times their size.
+
+    ``ToTensor`` and ``Normalize`` turn each byte of an image into a float32 before the batch is collated, pinned and
+    copied. Sent as ``uint8``, a batch is a quarter of the size; converting and normalizing it on the GPU is a matter
+    of microseconds, for the whole batch at once, and the CPU is spared both. The arithmetic is the same, up to how
+    the GPU rounds a division.
+
+    When not: the transforms need floats on the CPU (they come after ``ToTensor``); the same data set also feeds code
+    that expects normalized images; the copy is small and hidden, and the loader is not what the step waits for.
+
+    Source: torchvision, "Transforming and augmenting images: Performance considerations" (uint8 images); NVIDIA
+    DALI's and FFCV's pipelines, which normalize on the device.
+    """
+
+    id = "copy-narrow-dtype"
+    title = "Send images as bytes and normalize them on the GPU"
+    safety = Safety.NUMERIC
+    after = ("copy-pinned-async",)
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        if not evidence.device_is_gpu or evidence.record is None:
+            return
+        for facts in evidence.loaders:
+            loader = facts.record
+            images = _float_images(loader) if loader is not None else None
+            size = evidence.copies.h2d_bytes
+            if loader is None or images is None or not size:
+                continue
+            converts = "ToTensor" in loader.transforms
+            saved = images.bytes * (1 - 1 / _BYTES)
+            spared = images.shape[0] * (_IMAGE_S + _VALUE_S * _values(images)) if converts else 0.0
+            change = Change(
+                h2d_scale=max(0.0, 1 - saved / size),
+                fetch_s=max(0.0, facts.fetch_s - spared) if facts.fetch_s is not None else None,
+                fetch_cpu_s=max(0.0, facts.fetch_cpu_s - spared) if facts.fetch_cpu_s is not None else None,
+                loader=facts.index,
+                remove_host_s=-_LAUNCHES_S,
+            )
+            gain = Gain.of(evidence.what_if(change))
+            if not gain.worth_it:
+                continue
+            copies = tuple(
+                each
+                for each in call_sites(evidence, "Tensor.to", "Tensor.cuda")
+                if each.details.get("to_device") == "cuda"
+                and each.details.get("from_dtype") == "float32"
+                and each.details.get("bytes") == images.bytes
+            )
+            yield Finding(
+                rule=self.id,
+                title=self.title,
+                summary=f"Each step copies {images.bytes / 1e6:.1f} MB of float32 images "
+                f"({'x'.join(map(str, images.shape))}); as bytes they are {images.bytes / _BYTES / 1e6:.1f} MB.",
+                gain=gain,
+                evidence={
+                    "image_bytes": images.bytes,
+                    "h2d_bytes": size,
+                    "h2d_s": evidence.copies.h2d_s,
+                    "conversion_cpu_s": spared,
+                },
+                site=facts.site,
+                parameters={
+                    "loaders": (loader.site,) if loader.site is not None else (),
+                    "copies": sites(copies),
+                    "converts": converts,
+                },
+            )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        text = (
+            f"Let the loader made at {at(finding.site)} deliver uint8 images (PILToTensor instead of ToTensor and "
+            "Normalize), and convert and normalize them on the GPU: x.float().div_(255).sub_(mean).div_(std)."
+        )
+        loaders, copies = site_list(finding, "loaders"), site_list(finding, "copies")
+        if not loaders or len(copies) != 1 or not finding.parameters.get("converts", True):
+            return Advice(text, "the transform, or the one copy that it feeds, is not in sight")
+        drafts = Drafts(sources)
+        draft = drafts[loaders[0].file]
+        if copies[0].file != loaders[0].file:
+            return Advice(text, "loader and copy are in different files")
+        loader, copy = call_at(draft, loaders[0], ("DataLoader",)), call_at(draft, copies[0], ("to", "cuda"))
+        normalize = _transform(draft, loader) if loader is not None else None
+        if normalize is None or copy is None:
+            return Advice(text, "no transform that ends in ToTensor and Normalize feeds only this loader")
+        if not _normalize_after(draft, copy, normalize):
+            return Advice(text, "the copy is no assignment to a name inside a loop")
+        _deliver_bytes(draft, normalize)
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+import torch
+import torchvision.transforms as T
+from torchvision.datasets import CIFAR10
+
+transform = T.Compose([
+    T.RandomHorizontalFlip(),  # cheap
+    T.ToTensor(),
+    T.Normalize((0.5, 0.5, 0.5), (0.2, 0.2, 0.2)),
+])
+train_set = CIFAR10("data", transform=transform)
+loader = DataLoader(train_set, batch_size=256)  # <- loaders
+for epoch in range(10):
+    for images, labels in loader:
+        images = images.to(device)  # <- copies
+        out = model(images)
+""",
+            after="""
+import torch
+import torchvision.transforms as T
+from torchvision.datasets import CIFAR10
+
+transform = T.Compose([
+    T.RandomHorizontalFlip(),  # cheap
+    T.PILToTensor(),
+])
+train_set = CIFAR10("data", transform=transform)
+loader = DataLoader(train_set, batch_size=256)
+mean = torch.tensor((0.5, 0.5, 0.5), device=device).view(1, -1, 1, 1)
+std = torch.tensor((0.2, 0.2, 0.2), device=device).view(1, -1, 1, 1)
+for epoch in range(10):
+    for images, labels in loader:
+        images = images.to(device)
+        images = images.float().div_(255).sub_(mean).div_(std)
+        out = model(images)
+""",
+        ),
+        Example(
+            before="""
+import torch as th
+from PIL import Image
+from torchvision.transforms import Compose, Normalize, ToTensor
+
+def main():
+    data = Images(transform=Compose([ToTensor(), Normalize((0.1307,), (0.3081,))]))
+    mean = 3
+    loader = DataLoader(data)  # <- loaders
+    print(len(data))
+    for step, batch in enumerate(loader):
+        x, y = batch[0].cuda(non_blocking=True), batch[1].cuda()  # <- copies=batch[0].cuda(non_blocking=True)
+""",
+            after="""
+import torch as th
+from PIL import Image
+from torchvision.transforms import Compose, Normalize, ToTensor
+from torchvision.transforms import PILToTensor
+
+def main():
+    data = Images(transform=Compose([PILToTensor()]))
+    mean = 3
+    loader = DataLoader(data)
+    print(len(data))
+    mean2 = th.tensor((0.1307,), device="cuda").view(1, -1, 1, 1)
+    std = th.tensor((0.3081,), device="cuda").view(1, -1, 1, 1)
+    for step, batch in enumerate(loader):
+        x, y = batch[0].cuda(non_blocking=True), batch[1].cuda()
+        x = x.float().div_(255).sub_(mean2).div_(std)
+""",
+        ),
+    )
+    LEAVES_ALONE = (
+        Example(  # the transform also feeds another loader
+            """
+import torch
+from torchvision import transforms as T, datasets
+t = T.Compose([T.ToTensor(), T.Normalize(0.5, 0.5)])
+train, test = datasets.MNIST("a", transform=t), datasets.MNIST("b", transform=t)
+loader = DataLoader(train)  # <- loaders
+for x, y in loader:
+    x = x.to(device)  # <- copies
+""",
+            "",
+        ),
+        Example(  # floats are needed on the CPU
+            """
+import torch
+from torchvision import transforms as T, datasets
+t = T.Compose([T.ToTensor(), T.Normalize(0.5, 0.5), T.RandomErasing()])
+loader = DataLoader(datasets.MNIST("a", transform=t))  # <- loaders
+for x, y in loader:
+    x = x.to(device)  # <- copies
+""",
+            "",
+        ),
+    )
+
+
+def _float_images(loader: Loader) -> TensorInfo | None:
+    """The batch's float32 images (N, 1 or 3, H, W) on the CPU, unless they are in memory that way already."""
+    if loader.in_memory:
+        return None
+    for tensor in loader.tensors:
+        plain = tensor.dtype.endswith("float32") and tensor.device == "cpu"
+        if plain and len(tensor.shape) == 4 and tensor.shape[1] in (1, 3) and min(tensor.shape[2:]) >= 16:
+            return tensor
+    return None
+
+
+def _values(images: TensorInfo) -> int:
+    return images.shape[1] * images.shape[2] * images.shape[3]
+
+
+# The edit ---------------------------------------------------------------------------------------------------------
+
+
+def _transform(draft: Draft, loader: cst.Call) -> cst.Call | None:
+    """The ``Normalize(…)`` behind a ``ToTensor()`` at the end of the only Compose, if it feeds this loader alone."""
+    composed = [call for call in draft.nodes(cst.Call) if last_name(draft, call) == "Compose"]
+    if len(composed) != 1 or not composed[0].args or not isinstance(composed[0].args[0].value, cst.List):
+        return None
+    last = [each.value for each in composed[0].args[0].value.elements[-2:]]
+    names = [last_name(draft, each) for each in last if isinstance(each, cst.Call)]
+    pil = "PIL" in draft.source.text or "torchvision.datasets" in draft.source.text or "datasets." in draft.source.text
+    if names != ["ToTensor", "Normalize"] or not pil or not _feeds_only(draft, composed[0], loader):
+        return None
+    normalize = cst.ensure_type(last[1], cst.Call)
+    return normalize if len(normalize.args) == 2 and not any(arg.star for arg in normalize.args) else None
+
+
+def _feeds_only(draft: Draft, value: cst.BaseExpression, loader: cst.Call) -> bool:
+    """Whether a value reaches nothing but this loader: inline, or through names each used once (and in ``len``)."""
+    for _ in range(4):
+        above = draft.parent(value)
+        while isinstance(above, cst.Arg):
+            call = draft.parent(above)
+            if call is loader:
+                return True
+            if not isinstance(call, cst.Call):
+                return False
+            value, above = call, draft.parent(call)
+        if not isinstance(above, cst.Assign) or len(above.targets) != 1:
+            return False
+        target = above.targets[0].target
+        uses = [
+            name
+            for name in draft.nodes(cst.Name)
+            if name is not target and m.matches(target, m.Name(name.value)) and not _keyword(draft, name)
+        ]
+        uses = [name for name in uses if not _measured(draft, name)]
+        if len(uses) != 1:
+            return False
+        value = uses[0]
+    return False
+
+
+def _keyword(draft: Draft, name: cst.Name) -> bool:
+    """Whether the name only labels an argument, a parameter or an attribute."""
+    above = draft.parent(name)
+    if isinstance(above, cst.Arg):
+        return above.keyword is name
+    if isinstance(above, cst.Attribute):
+        return above.attr is name
+    return isinstance(above, cst.Param) or _inside_other_function(draft, name)
+
+
+def _inside_other_function(draft: Draft, name: cst.Name) -> bool:
+    """Whether a parameter of the same name hides it: ``def __init__(self, transform)`` and what uses it there."""
+    function = draft.function(name)
+    return function is not None and any(
+        each.name.value == name.value for each in (*function.params.params, *function.params.kwonly_params)
+    )
+
+
+def _measured(draft: Draft, name: cst.Name) -> bool:
+    above = draft.parent(draft.parent(name) or name)
+    return m.matches(above or name, m.Call(func=m.Name("len")))
+
+
+def _normalize_after(draft: Draft, copy: cst.Call, normalize: cst.Call) -> bool:
+    """Have the copied images normalized behind the statement that copies them, with constants made before the loop."""
+    statement = draft.statement(copy)
+    name = _copied_to(statement, copy)
+    loop: Statement | None = draft.loop(copy)
+    while loop is not None and (outer := draft.loop(loop)) is not None:
+        loop = outer
+    if statement is None or loop is None or not name or draft.block(loop) is None:
+        return False
+    method = cst.ensure_type(copy.func, cst.Attribute).attr.value
+    device = draft.code(copy.args[0].value) if method == "to" and copy.args else '"cuda"'
+    tensor = ensure_name(draft, "torch.tensor")
+    mean, std = (fresh_name(draft, each) for each in ("mean", "std"))
+    for constant, arg in zip((mean, std), normalize.args, strict=True):
+        values = draft.code(arg.value)
+        draft.insert_before(loop, f"{constant} = {tensor}({values}, device={device}).view(1, -1, 1, 1)")
+    draft.insert_after(statement, f"{name} = {name}.float().div_(255).sub_({mean}).div_({std})")
+    return True
+
+
+def _copied_to(statement: cst.CSTNode | None, copy: cst.Call) -> str:
+    """The name that the copied tensor is given by ``x = x.to(d)`` or ``x, y = x.to(d), y.to(d)``."""
+    if not m.matches(statement or copy, m.SimpleStatementLine([m.Assign(targets=[m.AssignTarget()])])):
+        return ""
+    assign = cst.ensure_type(cst.ensure_type(statement or copy, cst.SimpleStatementLine).body[0], cst.Assign)
+    target: cst.BaseExpression = cst.ensure_type(assign.targets[0].target, cst.BaseExpression)
+    value = assign.value
+    if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple) and len(target.elements) == len(value.elements):
+        pairs = zip(target.elements, value.elements, strict=True)
+        target = next((each.value for each, given in pairs if given.value is copy), target)
+    elif value is not copy:
+        return ""
+    return target.value if isinstance(target, cst.Name) else ""
+
+
+def _deliver_bytes(draft: Draft, normalize: cst.Call) -> None:
+    """Have the list of transforms end in PILToTensor."""
+    element = draft.parent(normalize)
+    holder = cst.ensure_type(draft.parent(element or normalize) or normalize, cst.List)
+    convert = cst.ensure_type(holder.elements[-2].value, cst.Call)
+    if isinstance(convert.func, cst.Attribute):
+        draft.change(convert.func.attr, lambda _: cst.Name("PILToTensor"))
+    else:
+        draft.change(convert.func, lambda _: cst.Name("PILToTensor"))
+        add_import(draft, "from torchvision.transforms import PILToTensor")
+
+    def change(node: cst.CSTNode) -> cst.CSTNode:
+        elements = list(cst.ensure_type(node, cst.List).elements)
+        removed = elements.pop()
+        elements[-1] = elements[-1].with_changes(comma=removed.comma)
+        return node.with_changes(elements=elements)
+
+    draft.change(holder, change)

@@ -1,0 +1,204 @@
+"""Batches are copied to the GPU from pageable memory, and the script waits for each copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from advisor.edit import Draft, Drafts
+from advisor.edit.calls import DATALOADER_PARAMETERS, argument
+from advisor.edit.locate import call_at
+from advisor.edit.values import EDITED, give
+from advisor.evidence import Change
+from advisor.rule import (
+    Advice,
+    Argument,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    at,
+    call_sites,
+    framework_of,
+    site_list,
+    sites,
+)
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+    from advisor.evidence.facts import CopyRow
+
+# Bytes per second that pinned memory reaches on the slowest bus still in use, PCIe 3.0 x16 (15.75 GB/s on paper,
+# about 12 in NVIDIA's bandwidthTest); a pageable copy goes through a staging buffer at a fraction of the bus.
+_PINNED_RATE = 12e9
+_LEAST_FACTOR = 0.3
+
+_FRAMEWORKS = {
+    "transformers": "Pass TrainingArguments(dataloader_pin_memory=True): it is the default, and the run turned it off.",
+    "lightning": "Give the DataLoader that you hand to the Trainer pin_memory=True; Lightning does the rest.",
+    "accelerate": "Give the DataLoader that you hand to accelerator.prepare() pin_memory=True, and pass "
+    "Accelerator(dataloader_config=DataLoaderConfiguration(non_blocking=True)).",
+}
+
+
+class CopyPinnedAsync(Rule):
+    """Copies to the GPU start in pageable memory, so each of them blocks the script and the GPU waits.
+
+    The driver cannot copy from pageable memory by itself: it first copies into a buffer of its own, and the call
+    returns only when that is done. From pinned (page-locked) memory the GPU reads directly, at the full rate of the
+    bus, and with ``non_blocking=True`` the script goes on to launch kernels meanwhile. Neither helps alone: from
+    pageable memory ``non_blocking`` still waits, and a pinned copy without it does too.
+    ``DataLoader(pin_memory=True)`` pins batches in a thread of its own.
+
+    When not: the machine's memory is short (pinned pages cannot be swapped); the copies are hidden behind kernels
+    already; copies from the GPU to the CPU, where ``non_blocking`` needs a synchronization before the data is read.
+
+    Source: CUDA C++ Best Practices Guide, "Pinned Memory"; PyTorch tutorial "A guide on good usage of non_blocking
+    and pin_memory() in PyTorch".
+    """
+
+    id = "copy-pinned-async"
+    title = "Copy batches from pinned memory, without waiting"
+    safety = Safety.EXACT
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        if not evidence.device_is_gpu:
+            return
+        rows = evidence.copies.of("HtoD")
+        pageable = [row for row in rows if row.pageable]
+        seconds, size = sum(row.total_s for row in rows), sum(row.bytes for row in rows)
+        if not size or not any(row.blocking for row in rows):
+            return
+        gain = Gain.of(evidence.what_if(Change(copies_async=True, h2d_scale=_factor(pageable, seconds))))
+        if not gain.worth_it:
+            return
+        record = evidence.record
+        loaders = [each for each in record.loaders if each.trains and not each.pin_memory] if record is not None else []
+        copies = tuple(
+            each
+            for each in call_sites(evidence, "Tensor.to", "Tensor.cuda")
+            if each.details.get("from_device") == "cpu"
+            and each.details.get("to_device") == "cuda"
+            and not each.details.get("non_blocking")
+        )
+        owners = [owner for each in loaders if each.site is None and (owner := framework_of(each.owner))]
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"Each step copies {size / 1e6:.1f} MB to the GPU, "
+            f"{sum(row.bytes for row in pageable) / size:.0%} of it from pageable memory; the host is blocked for "
+            f"{sum(row.blocking_s for row in rows) * 1e3:.2f} ms.",
+            gain=gain,
+            evidence={
+                "h2d_bytes": size,
+                "h2d_s": seconds,
+                "h2d_exposed_s": sum(row.exposed_s for row in rows),
+                "h2d_blocking_s": sum(row.blocking_s for row in rows),
+                "h2d_pageable_share": sum(row.bytes for row in pageable) / size,
+            },
+            site=copies[0].site if copies else None,
+            parameters={
+                "copies": sites(copies),
+                "loaders": tuple(each.site for each in loaders if each.site is not None),
+                "by_hand": bool(pageable) and record is not None and not record.loaders,
+                "framework": owners[0] if owners else "",
+            },
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        text = "Give the loader pin_memory=True and the copies to the GPU non_blocking=True"
+        copies, loaders = site_list(finding, "copies"), site_list(finding, "loaders")
+        text += f", at {', '.join(at(site) for site in (*loaders, *copies))}." if copies or loaders else "."
+        framework = str(finding.parameters.get("framework") or "")
+        if framework:
+            return Advice(_FRAMEWORKS[framework], f"{framework} makes the loader")
+        if finding.parameters.get("by_hand"):
+            return Advice(
+                f"At {at(finding.site)} copy with x.pin_memory().to(device, non_blocking=True) if there is a GPU.",
+                "the batch is made by hand, and pin_memory() raises on a machine without a GPU",
+            )
+        if not copies and not loaders:
+            return Advice(text, "the places are unknown")
+        drafts = Drafts(sources)
+        for site in loaders:
+            draft = drafts[site.file]
+            call = call_at(draft, site, ("DataLoader",))
+            if call is None or give(drafts, draft, call, "pin_memory", "True", DATALOADER_PARAMETERS, False) != EDITED:
+                return Advice(text, f"whether the loader at {at(site)} pins memory is decided elsewhere")
+        for site in copies:
+            draft = drafts[site.file]
+            call = call_at(draft, site, ("to", "cuda"))
+            if call is None or not _without_waiting(drafts, draft, call):
+                return Advice(text, f"the copy at {at(site)} cannot be changed safely")
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+loader = DataLoader(dataset, batch_size=64)  # <- loaders
+for images, labels in loader:
+    images = images.to(device)  # to the GPU  # <- copies
+    labels = labels.cuda()  # <- copies
+""",
+            after="""
+loader = DataLoader(dataset, batch_size=64, pin_memory=True)
+for images, labels in loader:
+    images = images.to(device, non_blocking=True)  # to the GPU
+    labels = labels.cuda(non_blocking=True)
+""",
+        ),
+        Example(
+            before="""
+kwargs = {"num_workers": 2, "pin_memory": False}
+loader = torch.utils.data.DataLoader(  # <- loaders
+    dataset,
+    **kwargs,
+)
+x, y = x.to(device), y  # <- copies
+""",
+            after="""
+kwargs = {"num_workers": 2, "pin_memory": True}
+loader = torch.utils.data.DataLoader(
+    dataset,
+    **kwargs,
+)
+x, y = x.to(device, non_blocking=True), y
+""",
+        ),
+        Example(  # pinned already: only the waiting goes
+            before="""
+batch = {k: v.to("cuda", non_blocking=False) for k, v in batch.items()}  # <- copies
+""",
+            after="""
+batch = {k: v.to("cuda", non_blocking=True) for k, v in batch.items()}
+""",
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("loader = DataLoader(ds, pin_memory=torch.cuda.is_available())  # <- loaders\n", ""),
+        Example("x = x.to(device, torch.float32, False)  # <- copies\n", ""),
+        Example("x = x.to(device)  # <- copies\n", "", {"by_hand": True}),
+    )
+
+
+def _factor(pageable: list[CopyRow], seconds: float) -> float:
+    """New over old device time of all copies, when the pageable ones run at the pinned rate."""
+    slow = sum(row.total_s for row in pageable)
+    size = sum(row.bytes for row in pageable)
+    if not seconds or not slow:
+        return 1.0
+    factor = min(1.0, max(_LEAST_FACTOR, size / _PINNED_RATE / slow))
+    return (seconds - slow + slow * factor) / seconds
+
+
+def _without_waiting(drafts: Drafts, draft: Draft, call: cst.Call) -> bool:
+    method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+    positional = [arg for arg in call.args if arg.keyword is None]
+    # .to(device, dtype, non_blocking) and .cuda(device, non_blocking): set by position, and not simply to see.
+    if argument(call, "non_blocking") is None and len(positional) > (1 if method == "cuda" else 2):
+        return False
+    return give(drafts, draft, call, "non_blocking", "True", (), False) == EDITED

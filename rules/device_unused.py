@@ -1,0 +1,191 @@
+"""A GPU is there and the model, or a stage of it, runs on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+import libcst.matchers as m
+
+from advisor.edit import Draft, Drafts
+from advisor.edit.calls import argument
+from advisor.edit.names import full_name
+from advisor.edit.origin import string_value
+from advisor.evidence import Change
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, forward_sites, sites
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import RunRecord
+
+# Time of the computing on a GPU over that on the CPU: a prior. A T4 has 8.1 TFLOP/s in float32 and 320 GB/s (data
+# sheet), a server CPU of 16 AVX2 cores about 1 TFLOP/s and 40 to 80 GB/s.
+_SCALE = 0.15
+_BASIS = "prior: a GPU computes about 7 times as fast as the CPU; loading stays as it is"
+
+
+class DeviceUnused(Rule):
+    """The machine has a GPU, and the model computes on the CPU.
+
+    Nothing moves a model to a GPU by itself: ``model.to("cuda")`` and ``batch.to("cuda")`` have to say so; and a
+    build of PyTorch for the CPU only cannot use the GPU at all, whatever the script says. Also reported where one
+    model of several stays on the CPU while the others run on the GPU (a loss network, a tokenizer's embedding), so
+    that its inputs and outputs are copied back and forth.
+
+    When not: tiny models, for which launching kernels costs more than computing; the GPU is meant for others; its
+    memory does not hold the model.
+
+    Source: PyTorch notes, "CUDA semantics"; pytorch.org, "Get started" (builds). The gain is a prior.
+    """
+
+    id = "device-unused"
+    title = "Use the GPU"
+    safety = Safety.NUMERIC
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record = evidence.record
+        if record is None or record.device.type not in ("cpu", "cuda"):
+            return
+        models = [model for model in record.models if model.parameters and model.calls]
+        on_cpu = [model for model in models if set(model.devices) == {"cpu"}]
+        gpus = record.environment.gpus or ([record.device.name or "a GPU"] if record.device.type == "cuda" else [])
+        if not gpus or not on_cpu or record.environment.variables.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1"):
+            return
+        stage = len(on_cpu) < len(models) and evidence.device_is_gpu
+        if evidence.device_is_gpu and not stage:
+            return
+        gain = _stage_gain(evidence) if stage else Gain.of(evidence.what_if(Change(cpu_scale=_SCALE)), basis=_BASIS)
+        if not gain.worth_it:
+            return
+        names = ", ".join(dict.fromkeys(model.cls for model in on_cpu))
+        forwards = forward_sites(evidence)
+        places = [each for each in forwards if each.details.get("module") in {model.cls for model in on_cpu}]
+        site = next((each.site for each in (*places, *forwards)), None)
+        cpu_build = not record.environment.torch_cuda and not record.device.hip
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"{names} computes on the CPU, and the machine has {gpus[0]}"
+            + ("; this build of PyTorch is for the CPU only." if cpu_build else "."),
+            gain=gain,
+            evidence={"gpu": gpus[0], "models_on_cpu": names, "torch": record.environment.torch},
+            site=site,
+            parameters={
+                "script": record.script if not record.module else "",
+                "moves": sites(call_sites(evidence, "Module.to", every_step=False)),
+                "cpu_build": cpu_build,
+                "stage": stage,
+                "torch": record.environment.torch,
+            },
+            unmet=_unmet(record),
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        if finding.parameters.get("cpu_build"):
+            return Advice(
+                "Install a build of PyTorch for this GPU (pip install torch --index-url with the CUDA or ROCm index "
+                "that pytorch.org's 'Get started' names), then move model and batches to it.",
+                f"PyTorch {finding.parameters.get('torch', '')} is built for the CPU only".replace("  ", " "),
+            )
+        text = f'Move the model that is called at {at(finding.site)}, and its inputs, to the GPU with .to("cuda").'
+        if finding.unmet:
+            return Advice(text, " ".join(finding.unmet))
+        script = str(finding.parameters.get("script") or "")
+        if finding.parameters.get("stage") or not script or not sources.has(script):
+            return Advice(text, "which of its tensors have to move cannot be told from the source")
+        drafts = Drafts(sources)
+        draft = drafts[script]
+        option = _option(draft)
+        if option is not None:
+            return Argument(option)
+        device = _device_literal(draft)
+        if device is None:
+            return Advice(text, "the script has no single place that names its device")
+        draft.replace(device, '"cuda"')
+        return drafts.edit('Set the device to "cuda".') or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+import torch
+
+device = torch.device("cpu")  # laptop
+model = Net().to(device)  # <- moves
+for x, y in loader:
+    loss = criterion(model(x.to(device)), y.to(device))
+""",
+            after="""
+import torch
+
+device = torch.device("cuda")  # laptop
+model = Net().to(device)
+for x, y in loader:
+    loss = criterion(model(x.to(device)), y.to(device))
+""",
+        ),
+        Example(
+            before="DEVICE = 'cpu'\nmodel = Net().to(DEVICE)\nx = x.to(DEVICE)\n",
+            after='DEVICE = "cuda"\nmodel = Net().to(DEVICE)\nx = x.to(DEVICE)\n',
+        ),
+        Example(
+            before="""
+parser.add_argument("--device", default="cpu")
+args = parser.parse_args()
+model = Net().to(args.device)
+x = x.to(args.device)
+""",
+            after="",
+            options={"--device": "cuda"},
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("model = Net()\nfor x in xs:\n    model(x)\n", ""),
+        Example("device = 'cpu'\nmodel = Net().to(device)\nprint(model(x))\n", ""),
+        Example("device = 'cpu'\nmodel = Net().to(device)\nx = x.to(device)\n", "", {"cpu_build": True}),
+    )
+
+
+def _stage_gain(evidence: Evidence) -> Gain:
+    """A stage on the CPU while the GPU waits: the operators between kernels go down to a fraction."""
+    waiting = evidence.breakdown.mean_s("idle_operators") / max(evidence.inflation, 1.0)
+    return Gain.of(evidence.what_if(Change(remove_host_s=waiting * (1 - _SCALE))), basis=_BASIS)
+
+
+def _unmet(record: RunRecord) -> tuple[str, ...]:
+    return (
+        ()
+        if record.environment.cuda_available
+        else ("PyTorch cannot use the GPU now: run nvidia-smi, look at its driver.",)
+    )
+
+
+def _option(draft: Draft) -> dict[str, str] | None:
+    """``--device cuda``, where the script has that option and it is the CPU by default."""
+    for call in draft.nodes(cst.Call):
+        if m.matches(call, m.Call(func=m.Attribute(attr=m.Name("add_argument")))) and call.args:
+            default = argument(call, "default")
+            if string_value(call.args[0].value) == "--device" and default is not None:
+                return {"--device": "cuda"} if string_value(default.value) == "cpu" else None
+    return None
+
+
+def _device_literal(draft: Draft) -> cst.BaseExpression | None:
+    """The "cpu" in the only ``device = "cpu"`` or ``torch.device("cpu")``, if the name then moves model and inputs."""
+    found: list[cst.BaseExpression] = []
+    for assign in draft.nodes(cst.Assign):
+        value = assign.value
+        if isinstance(value, cst.Call) and full_name(draft, value.func) == "torch.device" and len(value.args) == 1:
+            value = value.args[0].value
+        if string_value(value) == "cpu" and len(assign.targets) == 1:
+            name = draft.code(assign.targets[0].target)
+            used = [call for call in draft.nodes(cst.Call) if _moves_to(draft, call, name)]
+            if len(used) >= 2:  # the model, and at least one input
+                found.append(value)
+    return found[0] if len(found) == 1 else None
+
+
+def _moves_to(draft: Draft, call: cst.Call, name: str) -> bool:
+    moves = m.matches(call.func, m.Attribute(attr=m.Name("to"))) and bool(call.args)
+    return moves and draft.code(call.args[0].value) == name

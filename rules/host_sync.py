@@ -1,0 +1,188 @@
+"""The script reads a value back from the GPU in every step, and waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+import libcst.matchers as m
+
+from advisor.edit import Draft, Drafts
+from advisor.edit.locate import call_at
+from advisor.edit.origin import scope_of
+from advisor.evidence import Change
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, sites
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+
+_KINDS = ("Tensor.item", "Tensor.cpu", "Tensor.numpy", "Tensor.tolist", "Tensor.print")
+
+
+class HostSync(Rule):
+    """A value is read from the GPU in every step, so the script waits until the GPU has done all its work.
+
+    ``loss.item()``, ``.cpu()``, ``.tolist()``, ``print(loss)`` and ``if loss > x`` need the number, and the number is
+    there only when everything launched before it has finished. Meanwhile the script launches nothing, and then the
+    GPU waits for the next launches. Sums can stay on the GPU (``total += loss.detach()``) and be read where they are
+    printed; values for a log can be collected as tensors and read every hundred steps.
+
+    When not: the value decides what the next step does (early stopping, gradient scaling by hand, sampling a token);
+    the GPU is busy all the time anyway, because the launches are far ahead again soon.
+
+    Source: PyTorch performance tuning guide, "Avoid unnecessary CPU-GPU synchronization".
+    """
+
+    id = "host-sync"
+    title = "Do not read values back in every step"
+    safety = Safety.EXACT
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        if not evidence.device_is_gpu:
+            return
+        places = tuple(
+            each
+            for each in call_sites(evidence, *_KINDS)
+            if each.details.get("device", each.details.get("from_device")) == "cuda"
+        )
+        rows = [row for row in evidence.syncs if row.cause == "item" or (row.cause != "copy" and row.sites)]
+        rows += [row for row in evidence.syncs if row.cause == "copy" and any(s.kind in _KINDS for s in row.sites)]
+        if not rows or (evidence.record is not None and not places):
+            return
+        gain = Gain.of(evidence.what_if(Change(remove_syncs=[row.index for row in rows])))
+        if not gain.worth_it:
+            return
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"Each step waits for the GPU {sum(row.count for row in rows):.0f} time(s), "
+            f"{sum(row.wait_s for row in rows) * 1e3:.2f} ms in all"
+            + (f", at {', '.join(at(each.site) for each in places[:4])}." if places else "."),
+            gain=gain,
+            evidence={
+                "syncs_per_step": sum(row.count for row in rows),
+                "sync_wait_s": sum(row.wait_s for row in rows),
+                "step_s": evidence.step_s,
+            },
+            site=places[0].site if places else None,
+            parameters={"syncs": sites(places)},
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        found = site_list(finding, "syncs")
+        where = ", ".join(dict.fromkeys(at(site) for site in found)) or "your script"
+        text = (
+            f"Do not read values from the GPU in every step at {where}: sum or collect tensors (x.detach()), and call "
+            ".item() where they are printed, every 50 steps or once an epoch."
+        )
+        if not found:
+            return Advice(text, "the places are unknown")
+        drafts = Drafts(sources)
+        for site in found:
+            draft = drafts[site.file]
+            call = call_at(draft, site, ("item",))
+            if call is None or not _keep_on_device(draft, call):
+                return Advice(text, f"what is done with the value at {at(site)} may need the number itself")
+        edit = drafts.edit(f"Sum the values of {where} on the GPU; they are read where they are printed.")
+        return edit or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+def train(loader):
+    running_loss = 0.0
+    for i, (x, y) in enumerate(loader):
+        loss = step(x, y)
+        running_loss += loss.item()  # for the log  # <- syncs
+        if i % 100 == 99:
+            print(f"{i}: {running_loss / 100:.3f}")
+            running_loss = 0.0
+""",
+            after="""
+def train(loader):
+    running_loss = 0.0
+    for i, (x, y) in enumerate(loader):
+        loss = step(x, y)
+        running_loss += loss.detach()  # for the log
+        if i % 100 == 99:
+            print(f"{i}: {running_loss / 100:.3f}")
+            running_loss = 0.0
+""",
+        ),
+        Example(
+            before="""
+total = 0
+for x, y in loader:
+    total += criterion(model(x), y).item() * x.size(0)  # <- syncs=criterion(model(x), y).item()
+print("loss %.4f" % (total / len(dataset)))
+""",
+            after="""
+total = 0
+for x, y in loader:
+    total += criterion(model(x), y).detach() * x.size(0)
+print("loss %.4f" % (total / len(dataset)))
+""",
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("for x in xs:\n    losses.append(step(x).item())  # <- syncs=step(x).item()\n", ""),
+        Example(
+            "def f():\n    t = 0\n    for x in xs:\n        t += g(x).item()  # <- syncs=g(x).item()\n    return t\n",
+            "",
+        ),
+        Example("t = 0\nfor x in xs:\n    t += y.item()  # <- syncs\n    if t > 3:\n        break\n", ""),
+        Example("for x in xs:\n    if loss.item() > 3:  # <- syncs\n        break\n", ""),
+    )
+
+
+_NUMBER = m.Integer() | m.Float()
+_FORMATTED = m.FormattedStringExpression(format_spec=m.MatchIfTrue(bool))
+_TEXT = m.SimpleString() | m.ConcatenatedString() | m.FormattedString()
+_READ = m.Call(func=m.Name("float")) | m.Call(func=m.Attribute(attr=m.Name("item")))
+
+
+def _keep_on_device(draft: Draft, call: cst.Call) -> bool:
+    """Have ``total += x.item()`` keep a tensor, where all that happens to `total` else is to be formatted or reset."""
+    statement = draft.statement(call)
+    if not m.matches(statement or call, m.SimpleStatementLine([m.AugAssign(m.Name(), m.AddAssign())])):
+        return False
+    update = cst.ensure_type(cst.ensure_type(statement or call, cst.SimpleStatementLine).body[0], cst.AugAssign)
+    name, scope = cst.ensure_type(update.target, cst.Name).value, scope_of(draft, call)
+    func = cst.ensure_type(call.func, cst.Attribute)
+    if not _linear(draft, call, update):
+        return False
+    for use in draft.nodes(cst.Name, scope):
+        if use.value == name and use is not update.target and not _harmless(draft, use):
+            return False
+    draft.change(func.attr, lambda _: cst.Name("detach"))
+    return True
+
+
+def _linear(draft: Draft, call: cst.Call, update: cst.AugAssign) -> bool:
+    """Whether the value is used as it is, or multiplied or divided: all of which tensors do alike."""
+    node: cst.CSTNode = call
+    while node is not update.value:
+        above = draft.parent(node)
+        if above is None or not m.matches(above, m.BinaryOperation(operator=m.Multiply() | m.Divide())):
+            return False
+        node = above
+    return True
+
+
+def _harmless(draft: Draft, use: cst.Name) -> bool:
+    above = draft.parent(use)
+    if isinstance(above, cst.AssignTarget):
+        return m.matches(draft.parent(above) or above, m.Assign(value=_NUMBER))
+    if isinstance(above, cst.AugAssign) and above.target is use:
+        return m.matches(above, m.AugAssign(operator=m.AddAssign()))
+    for node in draft.ancestors(use):
+        if m.matches(node, _FORMATTED | _READ):
+            return True
+        if isinstance(node, cst.BinaryOperation):
+            if m.matches(node, m.BinaryOperation(left=_TEXT, operator=m.Modulo())):
+                return True
+        elif not isinstance(node, (cst.Tuple, cst.Element)):
+            return False
+    return False
