@@ -8,9 +8,9 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 model = nn.Sequential(nn.Linear(128, 512), nn.ReLU(), nn.Linear(512, 10)).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 scaler = torch.amp.GradScaler(device)
-x = torch.randn(6400, 128, device=device)
+x = torch.randn(32_000, 128, device=device)
 y = x[:, :10].argmax(1)
-for step in range(200):
+for step in range(1000):
     part = slice(step * 32, step * 32 + 32)
     optimizer.zero_grad()
     with torch.autocast(device_type=device, dtype=torch.float16 if device == "cuda" else torch.bfloat16):
@@ -20,5 +20,5 @@ for step in range(200):
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     scaler.step(optimizer)
     scaler.update()
-    if step % 20 == 0:
+    if step % 100 == 0:
         print(f"loss {loss.item():.6f}")

@@ -12,7 +12,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--fullgraph", action="store_true")
 parser.add_argument("--function", action="store_true", help="compile forward and loss as one function")
 parser.add_argument("--backend", default="aot_eager")
-parser.add_argument("--steps", type=int, default=300)
+parser.add_argument("--steps", type=int, default=2000)
 args = parser.parse_args()
 
 

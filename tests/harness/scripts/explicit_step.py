@@ -11,7 +11,7 @@ except ImportError:
 
 
 weights = torch.randn(256, 256, requires_grad=True)
-for _ in range(300):
+for _ in range(5000):
     loss = (torch.randn(64, 256) @ weights).tanh().square().mean()
     (gradient,) = torch.autograd.grad(loss, weights)
     with torch.no_grad():

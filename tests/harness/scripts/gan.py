@@ -7,7 +7,7 @@ from torch import nn
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--critic-steps", type=int, default=1)
-parser.add_argument("--iterations", type=int, default=300)
+parser.add_argument("--iterations", type=int, default=3000)
 args = parser.parse_args()
 
 latent, width, batch = 32, 256, 64

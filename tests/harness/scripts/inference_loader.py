@@ -8,7 +8,7 @@ model = nn.Sequential(
     nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)
 )
 model.eval()
-images = TensorDataset(torch.rand(2400, 3, 32, 32))
+images = TensorDataset(torch.rand(9600, 3, 32, 32))
 predictions = []
 with torch.no_grad():
     for (batch,) in DataLoader(images, batch_size=8):

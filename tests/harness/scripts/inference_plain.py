@@ -10,7 +10,7 @@ head = nn.Linear(64, 100)
 model = nn.Sequential(encoder, head).eval()
 
 with torch.inference_mode():
-    for request in range(300):
+    for request in range(3000):
         prompt = torch.randn(1, 16 + request % 3, 64)
         scores = model(prompt)
         answer = scores[0, -1].argmax().item()

@@ -19,7 +19,7 @@ with open(HERE / "log.txt", "a") as log:
     log.write("started\n")
 shutil.rmtree(HERE / "old_run", ignore_errors=True)
 (HERE / "old_run").mkdir()
-for step in range(200):
+for step in range(1000):
     optimizer.zero_grad()
     loss = model(torch.randn(32, 64)).square().mean()
     loss.backward()

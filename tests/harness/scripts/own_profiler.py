@@ -18,7 +18,7 @@ def ready(prof):
 with profile(
     activities=[ProfilerActivity.CPU], schedule=schedule(wait=1, warmup=1, active=3, repeat=2), on_trace_ready=ready
 ) as prof:
-    for step in range(300):
+    for step in range(3000):
         with record_function("my_step"):
             optimizer.zero_grad()
             model(torch.randn(32, 64)).square().mean().backward()

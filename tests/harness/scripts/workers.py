@@ -43,7 +43,7 @@ def main():
     model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     pids = set()
-    for _ in range(3):
+    for _ in range(10):
         for x, pid in loader:
             pids.update(pid.tolist())
             optimizer.zero_grad()

@@ -6,4 +6,4 @@ from vision.trainer import Trainer
 
 if __name__ == "__main__":
     train_loader, test_loader = make_loaders()
-    Trainer(SmallNet(), train_loader, test_loader).fit(epochs=2)
+    Trainer(SmallNet(), train_loader, test_loader).fit(epochs=10)

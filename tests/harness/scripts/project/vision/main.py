@@ -1,4 +1,4 @@
-"""`python -m vision.main --epochs 2` from the project's folder; relative imports fail any other way."""
+"""`python -m vision.main --epochs 10` from the project's folder; relative imports fail any other way."""
 
 import argparse
 
@@ -9,7 +9,7 @@ from .trainer import Trainer
 
 def main():
     parser = argparse.ArgumentParser(prog="vision")
-    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=16)
     args = parser.parse_args()
     Trainer(SmallNet(), *make_loaders(args.batch_size)).fit(args.epochs)
