@@ -46,7 +46,7 @@ def profile(
     run = measure(command, session.baseline_dir, options, timeout=timeout, progress=progress)
     _check_trace(run)
     evidence = Evidence.from_run(run)
-    document = diagnose(evidence)
+    document = diagnose(evidence).document
     files = report.write(document, session.folder, evidence)
     patch = session.write_patch(document)
     if patch is not None:

@@ -322,7 +322,7 @@ def _copied_to(statement: cst.CSTNode | None, copy: cst.Call) -> str:
     if not m.matches(statement or copy, m.SimpleStatementLine([m.Assign(targets=[m.AssignTarget()])])):
         return ""
     assign = cst.ensure_type(cst.ensure_type(statement or copy, cst.SimpleStatementLine).body[0], cst.Assign)
-    target: cst.BaseExpression = cst.ensure_type(assign.targets[0].target, cst.BaseExpression)
+    target: cst.CSTNode = assign.targets[0].target
     value = assign.value
     if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple) and len(target.elements) == len(value.elements):
         pairs = zip(target.elements, value.elements, strict=True)

@@ -69,7 +69,8 @@ class LoaderWorkers(Rule):
                 title=self.title,
                 summary=f"The step waits {facts.wait_s * 1e3:.1f} ms ({facts.wait_share:.0%}) for the next batch"
                 + (f" from the loader made at {place}" if place else "")
-                + (f", which has {now or 'no'} worker{'' if now == 1 else 's'}." if now is not None else "."),
+                + (f", which has {now or 'no'} worker{'' if now == 1 else 's'}." if now is not None else ".")
+                + (" Use no more workers than the machine has free cores." if evidence.record is None else ""),
                 gain=gain,
                 evidence={
                     "data_wait_share": facts.wait_share,
@@ -250,7 +251,8 @@ def _choose(evidence: Evidence, facts: LoaderFacts) -> tuple[int, Gain] | None:
     candidates: dict[int, Gain] = {}
     for workers in _candidates(evidence, facts, now):
         arrival = _ARRIVAL_S if now == 0 else 0.0
-        change = Change(workers=workers, persistent=True, loader=max(facts.index, 0), remove_host_s=-arrival)
+        index = facts.index if facts.index >= 0 else None
+        change = Change(workers=workers, persistent=True, loader=index, remove_host_s=-arrival)
         candidates[workers] = Gain.of(evidence.what_if(change))
     best = max((gain.likely for gain in candidates.values()), default=0.0)
     for workers, gain in candidates.items():
@@ -291,7 +293,8 @@ def _parameters(evidence: Evidence, facts: LoaderFacts, workers: int) -> dict[st
 def _unmet(evidence: Evidence, loader: Loader | None, workers: int) -> tuple[str, ...]:
     record = evidence.record
     if record is None or loader is None:
-        return ("The trace alone does not say how many cores the machine has.",)
+        # With the script at hand its user can judge; the summary says what to judge.
+        return () if evidence.source_sites else ("The trace alone does not say how many cores the machine has.",)
     found = []
     shm = record.environment.shm_bytes
     needed = workers * (loader.prefetch_factor or 2) * sum(tensor.bytes for tensor in loader.tensors)
