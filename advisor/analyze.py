@@ -11,6 +11,7 @@ from advisor.evidence import Evidence
 from advisor.findings import Findings
 from advisor.harness import layout
 from advisor.run import Run
+from advisor.source_sites import read_call_sites
 from advisor.trace import find_traces, read_trace
 
 BASELINE = "baseline"  # the run of a session that findings are about
@@ -23,19 +24,22 @@ def analyze(paths: Sequence[str | os.PathLike[str]], source: Path | None = None)
     """
     from advisor.diagnose import diagnose
 
-    evidence = open_evidence(paths)
+    evidence = open_evidence(paths, source)
     return diagnose(evidence).document, evidence
 
 
-def open_evidence(paths: Sequence[str | os.PathLike[str]]) -> Evidence:
-    """Evidence of one run folder (or a session: its baseline), or of traces, which are taken as ranks of one job."""
+def open_evidence(paths: Sequence[str | os.PathLike[str]], source: Path | None = None) -> Evidence:
+    """Evidence of one run folder (or a session: its baseline), or of traces, which are taken as ranks of one job.
+
+    ``source`` gives traces the call sites that a run has recorded.
+    """
     runs = [folder for folder in map(_run_folder, paths) if folder is not None]
     if runs:
         if len(paths) > 1:
             raise AdvisorError(f"{runs[0]} is a run: name one run, or traces, but not several runs at once.")
         return Evidence.from_run(Run.load(runs[0]))
     first, *others = [read_trace(path) for path in find_traces(paths)]
-    return Evidence.from_trace(first, others)
+    return Evidence.from_trace(first, others, read_call_sites(source) if source is not None else ())
 
 
 def _run_folder(path: str | os.PathLike[str]) -> Path | None:

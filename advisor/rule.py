@@ -148,13 +148,14 @@ class Rule(ABC):
 
 
 def call_sites(evidence: Evidence, *kinds: str, every_step: bool = True) -> tuple[CallSite, ...]:
-    """The recorded call sites of these kinds; with `every_step` those reached about once a step or more."""
-    record = evidence.record
-    if record is None:
-        return ()
+    """The recorded call sites of these kinds; with `every_step` those reached about once a step or more.
+
+    Without a record they are those that were read from the source, if it was given.
+    """
+    recorded = evidence.record.call_sites if evidence.record is not None else evidence.source_sites
     # Half a call per step: two branches that take turns still count, a print every ten steps does not.
     return tuple(
-        each for each in record.call_sites if each.kind in kinds and (not every_step or each.calls_per_step >= 0.5)
+        each for each in recorded if each.kind in kinds and (not every_step or each.calls_per_step >= 0.5)
     )
 
 

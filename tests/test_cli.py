@@ -143,6 +143,26 @@ def test_other_formats_go_to_the_output_too(advisor: Run, trace: Path, format_: 
     assert advisor("analyze", str(trace), "--format", format_).stdout.startswith(start)
 
 
+def test_source_turns_advice_into_a_diff_that_applies(advisor: Run, shared_traces: Path, tmp_path: Path) -> None:
+    script = (
+        "loader = DataLoader(dataset, batch_size=32)  # CIFAR\n"
+        "for images, labels in loader:\n"
+        "    loss = criterion(model(images), labels)\n"
+        "    loss.backward()\n"
+    )
+    (tmp_path / "train.py").write_text("from torch.utils.data import DataLoader\n" + script)
+    trace = str(shared_traces / "v100-resnet50-workers0.pt.trace.json.gz")
+    bare = decode(advisor("analyze", trace, "--format", "json").stdout.encode())
+    with_source = decode(advisor("analyze", trace, "--source", "train.py", "--format", "json").stdout.encode())
+    (advice,) = [each for each in bare.findings if each.rule == "loader-workers"]
+    (edit,) = [each for each in with_source.findings if each.rule == "loader-workers"]
+    assert advice.fix.kind == "advice" and not advice.fix.diff
+    assert (edit.file, edit.line) == ("train.py", 2)
+    subprocess.run(["git", "apply", "-"], input=edit.fix.diff, text=True, cwd=tmp_path, check=True)
+    assert "num_workers=" in (tmp_path / "train.py").read_text()
+    assert "# CIFAR" in (tmp_path / "train.py").read_text()
+
+
 def test_report_shows_a_session_again(advisor: Run, document: Findings, tmp_path: Path) -> None:
     report.write(document, tmp_path / "advisor_runs" / "a-1")
     os.utime(tmp_path / "advisor_runs" / "a-1" / "findings.json", (1, 1))

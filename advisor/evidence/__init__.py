@@ -7,7 +7,7 @@ this one; the records that they return are in :mod:`advisor.evidence.facts`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from advisor.evidence.absent import empty_trace
@@ -46,7 +46,7 @@ from advisor.evidence.syncs import sync_rows
 from advisor.evidence.verdict import bound_of, verdict_of
 from advisor.evidence.whatif import Change, Estimate, estimate
 from advisor.findings import Scalar
-from advisor.harness.layout import RunRecord
+from advisor.harness.layout import CallSite, RunRecord
 from advisor.run import Run
 from advisor.trace.tables import Ints, Trace
 
@@ -58,7 +58,8 @@ class Evidence:
     """Facts about one run, or one trace.
 
     ``record`` is None for a bare trace: facts then come from the trace only. ``detail`` is the window with stacks and
-    shapes (attribution, never durations). ``others`` are the traces of the other ranks.
+    shapes (attribution, never durations). ``others`` are the traces of the other ranks. ``source_sites`` are call sites
+    read from the script's source, for a trace that was recorded elsewhere.
     """
 
     trace: Trace
@@ -66,6 +67,7 @@ class Evidence:
     run: Run | None = None
     detail: Trace | None = None
     others: tuple[Trace, ...] = ()
+    source_sites: tuple[CallSite, ...] = ()
 
     @classmethod
     def from_run(cls, run: Run) -> Evidence:
@@ -74,9 +76,11 @@ class Evidence:
         return cls(trace, run.record, run, run.detail, run.other_traces)
 
     @classmethod
-    def from_trace(cls, trace: Trace, others: Iterable[Trace] = ()) -> Evidence:
-        """Evidence of a trace recorded elsewhere; `others` are its fellow ranks."""
-        return cls(trace, others=tuple(others))
+    def from_trace(
+        cls, trace: Trace, others: Iterable[Trace] = (), source_sites: Iterable[CallSite] = ()
+    ) -> Evidence:
+        """Evidence of a trace recorded elsewhere; `others` are its fellow ranks, `source_sites` its script's calls."""
+        return cls(trace, others=tuple(others), source_sites=tuple(source_sites))
 
     # --- the step
 
@@ -194,7 +198,11 @@ class Evidence:
     def loaders(self) -> tuple[LoaderFacts, ...]:
         """Loaders that feed the steps, the one with the longest wait first."""
         name = IDLE_LOADER if self.breakdown.on_device else LOADER
-        return loader_facts(self.record, self.steps, self.host, self.step_s, self.breakdown.share(name))
+        found = loader_facts(self.record, self.steps, self.host, self.step_s, self.breakdown.share(name))
+        made = [each.site for each in self.source_sites if each.kind == "DataLoader"]
+        if len(found) == len(made) == 1 and found[0].site is None:
+            found = (replace(found[0], site=made[0]),)
+        return found
 
     @cached_property
     def data_wait_share(self) -> float | None:

@@ -66,10 +66,7 @@ def _finding(finding: FindingDocument) -> Iterable[str]:
         yield f"Measured, and **{finding.status}**: {_text(measured)}"
     elif finding.status != "proposed":
         yield wording.STATUSES[finding.status]
-    yield "\n".join(
-        f"- {_text(wording.label(key))}: {_text(wording.value(key, amount))}"
-        for key, amount in finding.evidence.items()
-    )
+    yield "\n".join(f"- {_text(name)}: {_text(text)}" for name, text in wording.evidence(finding.evidence))
     yield _text(finding.fix.text)
     if finding.fix.why_advice:
         yield f"No edit was made: {_text(finding.fix.why_advice)}"

@@ -130,7 +130,7 @@ def _finding(finding: FindingDocument) -> dict[str, Any]:
         "safety": finding.safety,
         "safety_meaning": wording.SAFETY.get(finding.safety, ""),
         "kind": finding.fix.kind,
-        "evidence": [(wording.label(key), wording.value(key, amount)) for key, amount in finding.evidence.items()],
+        "evidence": wording.evidence(finding.evidence),
         "text": finding.fix.text,
         "why_advice": finding.fix.why_advice,
         "settings": wording.settings(finding.fix),

@@ -130,8 +130,8 @@ def _show_finding(finding: FindingDocument, console: Console) -> None:
         Text(""),
         _plain(finding.summary, console),
     ]
-    if finding.evidence:
-        figures = [f"{wording.label(key)} {wording.value(key, amount)}" for key, amount in finding.evidence.items()]
+    figures = [f"{name} {text}" for name, text in wording.evidence(finding.evidence)]
+    if figures:
         body += [_plain("Evidence: " + " · ".join(figures), console)]
     measured = wording.measurement(finding)
     if measured:

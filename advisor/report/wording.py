@@ -92,6 +92,21 @@ _FIGURES = {
 }
 
 
+def evidence(figures: Mapping[str, Scalar]) -> list[tuple[str, str]]:
+    """A finding's figures as (label, text); what is unknown is left out, and equal labels are told apart."""
+    known = {key: amount for key, amount in figures.items() if amount is not None}
+    labels = [label(key) for key in known]
+    rows = []
+    for key, amount in known.items():
+        name = label(key)
+        if labels.count(name) > 1 and key.endswith("_share"):
+            name += " share"
+        elif labels.count(name) > 1 and key.endswith("bytes"):
+            name += " size"
+        rows.append((name, value(key, amount)))
+    return rows
+
+
 def figure(key: str) -> str:
     """What a figure of the document is called in a table of figures."""
     return _FIGURES.get(key) or label(key)

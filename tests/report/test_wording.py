@@ -87,6 +87,11 @@ def test_the_device_is_told_without_what_it_lacks() -> None:
     assert wording.flattened({"device": device}) == [("device", "type cpu, name EPYC, memory 23.5 GiB")]
 
 
+def test_evidence_leaves_out_the_unknown_and_tells_a_share_from_a_time() -> None:
+    rows = wording.evidence({"data_wait_share": 0.4, "data_wait_s": 0.07, "fetch_cpu_s": None})
+    assert rows == [("data wait share", "40%"), ("data wait", "70 ms")]
+
+
 def test_an_environment_is_rows_of_text_without_the_empty_ones() -> None:
     rows = wording.flattened(
         {"torch": "2.15", "compiler": "", "flags": ["avx2", "amx"], "packages": {"lightning": "2.5"}}
