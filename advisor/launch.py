@@ -101,23 +101,24 @@ def measure(
     """
     deadline = time.monotonic() + timeout if timeout else None
     record = _once(command, run_dir, options, deadline, timeout, progress)
-    again = _second_try(record, options)
-    if again is not None:
-        note, changed = again
+    notes: list[str] = []
+    while (again := _next_try(record, options)) is not None:
+        note, options = again
+        notes.append(note)
         first = record
         _clear(run_dir)
-        record = _once(command, run_dir, changed, deadline, timeout, progress)
-        record.notes.insert(0, note)
-        if first.timing.step_s is not None and record.timing.steps < first.timing.steps and not changed.step == "loader":
+        record = _once(command, run_dir, options, deadline, timeout, progress)
+        if options.total_steps and first.timing.step_s is not None and record.timing.steps < first.timing.steps:
             # The first run had more undisturbed steps than the cut one: its times are the better ones.
             keep = record.timing
             record.timing = replace(first.timing, cpu_s=keep.cpu_s, children_cpu_s=keep.children_cpu_s)
+        record.notes[:0] = notes
         _write_record(run_dir, record)
     _check(record, command, run_dir)
     return Run.load(run_dir)
 
 
-def _second_try(record: RunRecord, options: Options) -> tuple[str, Options] | None:
+def _next_try(record: RunRecord, options: Options) -> tuple[str, Options] | None:
     """Whether another run would tell more, and with which options; None when this one is as good as it gets."""
     if record.complete or options.total_steps:
         return None

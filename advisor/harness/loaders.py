@@ -94,7 +94,7 @@ class Loaders:
         self._listener = listener
         self.records: list[Loader] = []
         self._objects: list[Any] = []
-        self._made_at: weakref.WeakKeyDictionary[Any, tuple[Site | None, str]] = weakref.WeakKeyDictionary()
+        self._made_at: dict[int, tuple[weakref.ref[Any], Site | None, str]] = {}
         self._timing_began = 0.0
         self._pids: dict[int, int] = {}  # worker's pid → loader
         self._worker_pids: set[int] = set()
@@ -145,10 +145,7 @@ class Loaders:
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
             original(loader, *args, **kwargs)
             site, made_by = user_site(), owner()
-            try:
-                self._made_at[loader] = (site, made_by)
-            except TypeError:  # a subclass that cannot be hashed or referred to weakly
-                pass
+            self._made_at[id(loader)] = (weakref.ref(loader), site, made_by)
 
         return __init__
 
@@ -221,7 +218,9 @@ class Loaders:
 
     def _describe(self, index: int) -> None:
         loader, record = self._objects[index], self.records[index]
-        record.site, record.owner = self._made_at.get(loader, (None, ""))
+        made = self._made_at.get(id(loader))
+        if made is not None and made[0]() is loader:
+            record.site, record.owner = made[1:]
         dataset = loader.dataset
         record.cls = type(loader).__name__
         record.batch_size = loader.batch_size

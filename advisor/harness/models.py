@@ -7,7 +7,10 @@ They are off in the timing window, and taken off a module before TorchScript or 
 
 from __future__ import annotations
 
+import threading
+import time
 import weakref
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -38,7 +41,8 @@ class Models:
         self._torch: Any = torch
         self._listener = listener
         self.compiling = torch.compiler.is_compiling
-        self._modules: weakref.WeakSet[Any] = weakref.WeakSet()
+        # By identity: a module's own __hash__ or __eq__ may not work yet while it is being made (torchmetrics).
+        self._modules: dict[int, weakref.ref[Any]] = {}
         self._hooks: dict[int, list[Any]] = {}
         self._roots: list[weakref.ref[Any]] = []
         self._records: dict[int, Model] = {}
@@ -66,6 +70,26 @@ class Models:
         for patch in self._jit:
             patch.on()
 
+    def watch(self, waiting: Callable[[], bool]) -> None:
+        """Hook the roots while the first step is awaited, for scripts that give no other sign of a model.
+
+        Looks ten times a second, and only once no module was added since it last looked (a model under construction
+        has children that are not held yet).
+        """
+
+        def look() -> None:
+            count = -1
+            while waiting():
+                time.sleep(0.1)
+                try:
+                    previous, count = count, len(self._modules)
+                    if count == previous and count and waiting():
+                        self.hooks_on()
+                except RuntimeError:  # modules were made at this very moment
+                    continue
+
+        threading.Thread(target=look, name="advisor-roots", daemon=True).start()
+
     def stop_collecting(self) -> None:
         self._birth.off()
 
@@ -74,10 +98,8 @@ class Models:
 
         def __init__(module: Any, *args: Any, **kwargs: Any) -> None:
             original(module, *args, **kwargs)
-            try:
-                modules.add(module)
-            except TypeError:  # a module class that defines equality without a hash
-                pass
+            key = id(module)
+            modules[key] = weakref.ref(module, lambda _: modules.pop(key, None))
 
         return __init__
 
@@ -90,7 +112,7 @@ class Models:
 
     def roots(self) -> list[Any]:
         """Modules with parameters that no other module holds; `level` steps further down when those are never called."""
-        modules = list(self._modules)
+        modules = [module for reference in list(self._modules.values()) if (module := reference()) is not None]
         held = {id(child) for module in modules for child in vars(module).get("_modules", {}).values()}
         roots = [module for module in modules if id(module) not in held]
         for _ in range(self.level):

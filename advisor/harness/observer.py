@@ -54,6 +54,7 @@ class Observer:
         windows.models.install()
         windows.sites.on()
         windows.inert.install()
+        windows.models.watch(lambda: windows.phase == "waiting")
         register_optimizer_step_post_hook(self._optimizer_stepped)
         Patch(torch.optim.Optimizer, "__init__", self._optimizer_init).on()
         Patch(torch.nn.Module, "train", self._mode).on()

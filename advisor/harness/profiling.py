@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import time
+import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -32,7 +33,8 @@ class OurProfiler:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
-        with Inert.ours():
+        with Inert.ours(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a short script leaves no step for a warm-up: our business, not its log's
             self._profile: Any = torch.profiler.profile(
                 activities=activities,
                 schedule=torch.profiler.schedule(wait=wait, warmup=warmup, active=active, repeat=1),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
+import ast
 import sys
 import time
 from collections.abc import Callable, Hashable
 
 from .places import is_user_file
 
-# Signs, in the user's own sources, that the script trains and its optimizer is still to come.
-_TRAINING = re.compile(r"\.backward\(|\boptim\b|\boptimizers?\b|Trainer\(|\.fit\(")
+# Names that, anywhere in the user's own code, are signs that the script trains and its optimizer is still to come.
+_TRAINING = frozenset({"backward", "optim", "Optimizer", "Trainer", "Seq2SeqTrainer", "fit", "zero_grad"})
 # Without such a sign, inference is taken for granted at once. With one, and no optimizer step so far, only after so
 # many batches and seconds of forwards without gradients (an evaluation before training is usually shorter).
 _PATIENCE_EVENTS = 20
@@ -18,17 +18,30 @@ _PATIENCE_SECONDS = 30.0
 
 
 def sources_train() -> bool:
-    """Whether any source the user wrote, among those loaded so far, looks like training."""
+    """Whether any source the user wrote, among those loaded so far, looks like training (comments do not count)."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and file.endswith(".py") and is_user_file(file):
             try:
-                with open(file, encoding="utf-8", errors="replace") as source:
-                    if _TRAINING.search(source.read()):
-                        return True
-            except OSError:
+                with open(file, "rb") as source:
+                    tree = ast.parse(source.read())
+            except (OSError, SyntaxError, ValueError):
                 continue
+            if any(_names(node) & _TRAINING for node in ast.walk(tree)):
+                return True
     return False
+
+
+def _names(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.Attribute):
+        return {node.attr}
+    if isinstance(node, ast.Name):
+        return {node.id}
+    if isinstance(node, ast.ImportFrom):
+        return {*(node.module or "").split("."), *(alias.name for alias in node.names)}
+    if isinstance(node, ast.Import):
+        return {part for alias in node.names for part in alias.name.split(".")}
+    return set()
 
 
 class LeastFrequent:
@@ -41,6 +54,7 @@ class LeastFrequent:
     def __init__(self, keep_first: bool) -> None:
         self._keep_first = keep_first
         self._counts: dict[Hashable, int] = {}
+        self._known: set[Hashable] = set()
         self._since: dict[Hashable, int] = {}  # events of each since the boundary last came
         self._ratio = 1
         self.chosen: Hashable | None = None
@@ -54,14 +68,16 @@ class LeastFrequent:
             self.chosen = key
         elif key != self.chosen:
             mine, theirs = self._counts[key], self._counts[self.chosen]
-            newcomer = mine == 1 and not self._keep_first
+            newcomer = key not in self._known and not self._keep_first
             self._since[key] = self._since.get(key, 0) + 1
             # The chosen one has fallen silent: a first phase is over, another optimizer goes on alone.
             silent = sum(self._since.values()) > 3 * self._ratio + 10
             if mine < theirs or (newcomer and mine == theirs) or silent:
                 self.chosen, self.switched = key, True
                 self._since.clear()
-                self._counts = {key: 1}
+                if silent:
+                    self._counts = {key: 1}
+        self._known.add(key)
         if key != self.chosen:
             return False
         self._ratio = max(self._ratio, sum(self._since.values()))
@@ -125,7 +141,8 @@ class StepFinder:
         fed, self._forwards_since_batch = self._forwards_since_batch > 0, 0
         if self.kind == "" and fed and self._inference():
             self._become("loader")
-        if self.kind != "loader" or not (fed or self._forced):
+        # Once it is known that batches are steps, forwards need not be seen any more (their hooks are off while timing).
+        if self.kind != "loader":
             return False
         boundary = self._loaders.event(key)
         self.restarted = self._loaders.switched
