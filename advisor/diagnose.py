@@ -202,7 +202,8 @@ def fix_document(fix: Fix, root: str) -> FixDocument:
         return FixDocument("edit", fix.summary, diff=fix.diff(root))
     if isinstance(fix, Argument):
         options = " ".join(f"{option} {value}".rstrip() for option, value in fix.options.items())
-        return FixDocument("argument", f"Run the script with {options}.", arguments=dict(fix.options))
+        text = f"Run the script with {options}. {fix.text}".strip()
+        return FixDocument("argument", text, arguments=dict(fix.options))
     if isinstance(fix, Variable):
         values = " ".join(f"{name}={value}" for name, value in fix.values.items())
         return FixDocument(

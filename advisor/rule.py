@@ -66,9 +66,13 @@ class Gain:
 
 @dataclass(frozen=True)
 class Argument:
-    """A fix on the script's command line: the options to add or replace, e.g. ``{"--batch-size": "256"}``."""
+    """A fix on the script's command line: the options to add or replace, e.g. ``{"--batch-size": "256"}``.
+
+    An empty value is a flag. ``text`` is what to consider besides.
+    """
 
     options: Mapping[str, str]
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -154,9 +158,7 @@ def call_sites(evidence: Evidence, *kinds: str, every_step: bool = True) -> tupl
     """
     recorded = evidence.record.call_sites if evidence.record is not None else evidence.source_sites
     # Half a call per step: two branches that take turns still count, a print every ten steps does not.
-    return tuple(
-        each for each in recorded if each.kind in kinds and (not every_step or each.calls_per_step >= 0.5)
-    )
+    return tuple(each for each in recorded if each.kind in kinds and (not every_step or each.calls_per_step >= 0.5))
 
 
 def forward_sites(evidence: Evidence) -> tuple[CallSite, ...]:

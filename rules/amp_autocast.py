@@ -47,10 +47,13 @@ _LEAST_OFF = 0.05  # share of kernel time that is matrix work off the Tensor Cor
 # 0.60 to 0.72 of the float32 step, a small convolutional net 0.63, an MLP 0.57, a transformer encoder 0.70; depthwise
 # convolutions get slower (MobileNetV2 1.26). AMX multiplies bfloat16 at up to 16 times float32's rate (Intel's manual).
 _CPU_SCALE = {"amx_bf16": 0.4, "avx512_bf16": 0.6}
+_CAST_S = 20e-6  # a CPU's casts around one matrix operator: small ones cost more than they save (measured as above)
+_LEAST_ON_CPU = 1.10  # the scales above spread too far to promise less
 _CPU_MATRIX = re.compile(
     r"aten::(addmm|mm|bmm|baddbmm|mkldnn_convolution|convolution_backward|_scaled_dot_product\w*)$"
 )
-_DEPTHWISE = re.compile(r"\[(?!1,)\d+, 1, \d+, \d+\]")  # a weight of one input channel per group
+# Input and weight of a convolution, as the trace writes them: [[N,C,H,W],[K,C/groups,h,w],…
+_CONVOLUTION = re.compile(r"\[\[\d+,\s*(\d+),\s*\d+,\s*\d+\],\s*\[\d+,\s*(\d+),\s*\d+,\s*\d+\]")
 
 _FRAMEWORKS = {
     "transformers": "Pass TrainingArguments({short}=True).",
@@ -87,7 +90,7 @@ class AmpAutocast(Rule):
             return
         change, figures, summary = found
         gain = Gain.of(evidence.what_if(change))
-        if not gain.worth_it:
+        if not gain.worth_it or (not evidence.device_is_gpu and gain.likely < _LEAST_ON_CPU):
             return
         forwards = sites(forward_sites(evidence))
         fp16 = evidence.device_is_gpu and record is not None and not record.device.bf16
@@ -343,12 +346,19 @@ def _on_cpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
     flags = evidence.record.environment.cpu_flags if evidence.record is not None else []
     unit = next((flag for flag in _CPU_SCALE if flag in flags), None)
     rows = [row for row in evidence.operators if _CPU_MATRIX.match(row.name)]
-    if unit is None or not rows or any(_DEPTHWISE.search(shape) for row in rows for shape in row.shapes):
+    if unit is None or not rows or any(_depthwise(shape) for row in rows for shape in row.shapes):
         return None
     share = sum(row.share for row in rows)
-    change = Change(operator_scale={row.name: _CPU_SCALE[unit] for row in rows})
+    casts = sum(row.count for row in rows) * _CAST_S
+    change = Change(operator_scale={row.name: _CPU_SCALE[unit] for row in rows}, remove_host_s=-casts)
     figures: dict[str, float | str | None] = {"matrix_operator_share": share, "instructions": unit}
     return change, figures, f"{share:.0%} of the step is matrix operators in float32 on a CPU with {unit}."
+
+
+def _depthwise(shapes: str) -> bool:
+    """Whether these are a convolution's with one input channel per group."""
+    found = _CONVOLUTION.match(shapes)
+    return found is not None and int(found[1]) > 1 and int(found[2]) == 1
 
 
 def _framework(record: RunRecord | None) -> str:

@@ -31,7 +31,7 @@ _FRAMEWORKS = {
     "accelerate": "Give the DataLoader that you hand to accelerator.prepare() batch_size={batch}.",
 }
 _RATE = (
-    " More samples per step mean fewer steps: raise the learning rate with the batch ({times} times for SGD, "
+    "More samples per step mean fewer steps: raise the learning rate with the batch ({times} times for SGD, "
     "{root:.1f} times for Adam), warm it up over the first epochs, and compare the validation loss."
 )
 
@@ -98,9 +98,10 @@ class BatchSize(Rule):
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         batch, times, site = finding.parameters["batch"], finding.parameters.get("times", 2), finding.site
-        text = f"Use batch_size={batch} at {at(site)}."
+        rate = ""
         if finding.parameters.get("trains") and isinstance(times, int):
-            text += _RATE.format(times=times, root=times**0.5)
+            rate = _RATE.format(times=times, root=times**0.5)
+        text = f"Use batch_size={batch} at {at(site)}. {rate}".strip()
         framework = str(finding.parameters.get("framework") or "")
         if framework:
             return Advice(_FRAMEWORKS[framework].format(batch=batch), f"{framework} makes the loader")
@@ -116,7 +117,7 @@ class BatchSize(Rule):
         if option is None:
             return Advice(text, "where the batch size comes from cannot be told from the source")
         if option:
-            return Argument({option: str(batch)})
+            return Argument({option: str(batch)}, rate)
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
     EXAMPLES = (

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from advisor.evidence.facts import LoaderFacts
     from advisor.harness.layout import Loader
 
-# Main-process CPU seconds to take a batch of two tensors from a worker (measured: torch 2.15, two workers, tensors
-# of 40 bytes to 2.4 MB, 0.4 to 0.8 ms on a 2-core machine).
-_ARRIVAL_S = 0.4e-3
 _MOST = 16  # more workers than this have not helped one process in practice, and each holds a copy of the dataset
 _SHM_SHARE = 0.5  # leave half of /dev/shm to others
 _LEAST_WAIT = 0.02  # a step that waits less than 2 % of its time for data gains nothing measurable
@@ -40,9 +37,9 @@ class LoaderWorkers(Rule):
     that the replay of this very run finds to be within 2 % of the best. ``persistent_workers`` keeps them from one
     epoch to the next.
 
-    When not: the data is in memory and fetching is cheap (a batch from a worker costs about 0.4 ms to receive); the
-    cores are already busy with the step; ``/dev/shm`` is too small for the batches in flight (a container's default
-    is 64 MB; ``--shm-size`` raises it); an ``IterableDataset`` that does not divide its data with
+    When not: the data is in memory and fetching is cheap (a batch from a worker takes half a millisecond to receive);
+    the cores are already busy with the step; ``/dev/shm`` is too small for the batches in flight (a container's
+    default is 64 MB; ``--shm-size`` raises it); an ``IterableDataset`` that does not divide its data with
     ``get_worker_info()`` would deliver everything once per worker. Random transforms draw other numbers in workers,
     of the same distribution.
 
@@ -250,9 +247,8 @@ def _choose(evidence: Evidence, facts: LoaderFacts) -> tuple[int, Gain] | None:
     now = facts.workers or 0
     candidates: dict[int, Gain] = {}
     for workers in _candidates(evidence, facts, now):
-        arrival = _ARRIVAL_S if now == 0 else 0.0
         index = facts.index if facts.index >= 0 else None
-        change = Change(workers=workers, persistent=True, loader=index, remove_host_s=-arrival)
+        change = Change(workers=workers, persistent=True, loader=index)
         candidates[workers] = Gain.of(evidence.what_if(change))
     best = max((gain.likely for gain in candidates.values()), default=0.0)
     for workers, gain in candidates.items():
