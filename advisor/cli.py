@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -239,6 +240,7 @@ def tensorboard(folder: Path, port: int | None, host: str) -> None:
             scalars.write(run)
         except AdvisorError as error:
             click.echo(f"advisor: {error}", err=True)  # one bad run must not hide the others
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # or TensorBoard would outlive us
     with Server(folder, port, host) as server:
         count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
         click.echo(f"TensorBoard shows {count} of {folder} at {server.url} (Ctrl-C ends it)")

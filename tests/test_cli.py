@@ -244,7 +244,8 @@ def test_a_bug_of_ours_is_said_and_its_traceback_kept(
     assert "ZeroDivisionError: a test" in kept[0].read_text()
 
 
-def test_ctrl_c_ends_with_130_and_takes_tensorboard_along(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_what_ends_advisor_ends_tensorboard_too(tmp_path: Path, number: signal.Signals, status: int) -> None:
     (tmp_path / "advisor_runs").mkdir()
     started = subprocess.Popen(
         [sys.executable, "-u", "-m", "advisor.cli", "tensorboard", "--port", "0"],
@@ -256,9 +257,9 @@ def test_ctrl_c_ends_with_130_and_takes_tensorboard_along(tmp_path: Path) -> Non
     assert started.stdout is not None
     line = started.stdout.readline()
     assert "http://localhost:" in line
-    started.send_signal(signal.SIGINT)
+    started.send_signal(number)
     _, errors = started.communicate(timeout=30)
-    assert started.returncode == 130
+    assert started.returncode == status
     assert "Traceback" not in errors
     port = int(re.findall(r":(\d+)/", line)[0])
     assert _closed(port)

@@ -18,6 +18,7 @@ MOST_THREADS = 6
 MOST_STREAMS = 8
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 _LOADER = re.compile(r"^(advisor\.fetch|enumerate\(DataLoader\))")
 _BACKWARD = re.compile(
@@ -32,7 +33,7 @@ _COPY = re.compile(r"^(cuda|hip)?Mem(cpy|set)|^aten::(to|_to_copy|copy_)$", re.I
 
 @dataclass(frozen=True)
 class Boxes:
-    """Events of one lane, clipped to the step, before merging."""
+    """Events of one lane, clipped to the step, before merging; sorted by row, then by start."""
 
     name: str
     start: Ints
@@ -139,8 +140,7 @@ class Painter:
                 free[chosen] = ends
                 row[index] = chosen
         keep = row <= DEEPEST_ROW
-        start, end = np.clip(start, self.begin, self.end), np.clip(end, self.begin, self.end)
-        return Boxes(name, start[keep], end[keep], label[keep], family[keep], row[keep])
+        return self._boxes(name, start, end, label, family, row, keep)
 
     def _nested(self, name: str, plain_family: str, start: Ints, end: Ints, label: Ints) -> Boxes:
         """Events of one thread: each below the one that it runs in, and of its family unless it has its own."""
@@ -163,8 +163,12 @@ class Painter:
         hidden = int((row > DEEPEST_ROW).sum())
         if hidden:
             self.left_out.append(f"{hidden:,} events nested deeper than {DEEPEST_ROW + 1} levels")
-        start, end = np.clip(start, self.begin, self.end), np.clip(end, self.begin, self.end)
-        return Boxes(name, start[keep], end[keep], label[keep], family[keep], row[keep])
+        return self._boxes(name, start, end, label, family, row, keep)
+
+    def _boxes(self, name: str, start: Ints, end: Ints, label: Ints, family: Ints, row: Ints, keep: Bools) -> Boxes:
+        order = np.flatnonzero(keep)[np.lexsort((start[keep], row[keep]))]
+        start, end = (np.clip(column[order], self.begin, self.end) for column in (start, end))
+        return Boxes(name, start, end, label[order], family[order], row[order])
 
     def _importance(self, code: int, lane: NDArray[np.int32], start: Ints, end: Ints) -> tuple[bool, int]:
         return code not in self._steppers, -int((end - start)[lane == code].sum())

@@ -103,30 +103,27 @@ def _typical_step(trace: Trace) -> tuple[str, int, int] | None:
     return ("the whole trace: it marks no steps", begin, end) if end > begin else None
 
 
-def _groups(lane: Boxes, cell: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """(order, first of each group) when events shorter than `cell` that start in one cell and row are merged."""
-    order = np.lexsort((lane.start, lane.row))
-    start, end, row = lane.start[order], lane.end[order], lane.row[order]
-    alone = np.ones(len(order), dtype=bool)
+def _firsts(lane: Boxes, cell: int) -> NDArray[np.intp]:
+    """First of each group when events shorter than `cell` that start in one cell and row are merged."""
+    alone = np.ones(len(lane.start), dtype=bool)
     if cell > 0:
-        short = end - start < cell
-        same = (start[1:] // cell == start[:-1] // cell) & (row[1:] == row[:-1])
+        short = lane.end - lane.start < cell
+        same = (lane.start[1:] // cell == lane.start[:-1] // cell) & (lane.row[1:] == lane.row[:-1])
         alone[1:] = ~(same & short[1:] & short[:-1])
-    return order, np.flatnonzero(alone)
+    return np.flatnonzero(alone)
 
 
 def _cell_that_fits(lanes: list[Boxes], duration: int, most_boxes: int) -> int:
     cell = 0
-    while sum(len(_groups(lane, cell)[1]) for lane in lanes) > most_boxes and cell < duration:
+    while sum(len(_firsts(lane, cell)) for lane in lanes) > most_boxes and cell < duration:
         # From 1/65536 of the step, far below a pixel, in factors of two.
         cell = max(1, cell * 2 if cell else duration >> 16)
     return cell
 
 
 def _merged(lane: Boxes, cell: int, begin: int, codes: dict[int, int]) -> Lane:
-    order, first = _groups(lane, cell)
-    start, end, row = lane.start[order], lane.end[order], lane.row[order]
-    bounds = np.append(first, len(order))
+    start, end, first = lane.start, lane.end, _firsts(lane, cell)
+    bounds = np.append(first, len(start))
     longest = np.array(
         [low + int(np.argmax(end[low:high] - start[low:high])) for low, high in pairwise(bounds.tolist())],
         dtype=np.int64,
@@ -138,8 +135,8 @@ def _merged(lane: Boxes, cell: int, begin: int, codes: dict[int, int]) -> Lane:
         rows=int(lane.row.max()) + 1,
         start=(begins - begin).tolist(),
         duration=(ends - begins).tolist(),
-        row=row[first].tolist(),
-        label=[codes.setdefault(int(code), len(codes)) for code in lane.label[order][longest]],
-        family=lane.family[order][longest].tolist(),
+        row=lane.row[first].tolist(),
+        label=[codes.setdefault(int(code), len(codes)) for code in lane.label[longest]],
+        family=lane.family[longest].tolist(),
         count=np.diff(bounds).tolist(),
     )

@@ -209,12 +209,10 @@ def decimal(amount: float, unit: str) -> str:
 
 
 def speedup(range_: Range) -> str:
-    """``1.4–1.8×``; two decimals where one cannot tell the ends apart."""
-    for decimals in (1, 2):
-        low, high = f"{range_.low:.{decimals}f}", f"{range_.high:.{decimals}f}"
-        if low != high and not (low.startswith("1.0") and decimals == 1 and range_.low < 1.05):
-            return f"{low}–{high}×"
-    return f"{range_.likely:.2f}×"
+    """``1.4–1.8×``; two decimals where the ends are close to each other or to 1."""
+    decimals = 1 if range_.high - range_.low >= 0.15 and range_.low >= 1.05 else 2
+    low, high = f"{range_.low:.{decimals}f}", f"{range_.high:.{decimals}f}"
+    return f"{low}–{high}×" if low != high else f"{range_.likely:.2f}×"
 
 
 def place(finding: FindingDocument) -> str:
