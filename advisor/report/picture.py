@@ -100,7 +100,7 @@ def _typical_step(trace: Trace) -> tuple[str, int, int] | None:
         return None
     begin = min(int(table.start.min()) for table in tables)
     end = max(int(table.end.max()) for table in tables)
-    return ("the whole trace: it marks no steps", begin, end) if end > begin else None
+    return ("the whole trace (it marks no steps)", begin, end) if end > begin else None
 
 
 def _firsts(lane: Boxes, cell: int) -> NDArray[np.intp]:

@@ -157,6 +157,7 @@ def _show_diff(diff: str, console: Console) -> None:
     text = Text(diff)
     if console.color_system is not None:
         text = Syntax("", "diff", theme="ansi_dark", background_color="default").highlight(diff)
+        text.rstrip()  # it adds a line
     _line(text, console)
 
 

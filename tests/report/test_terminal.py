@@ -116,3 +116,4 @@ def test_colours_are_used_where_there_are_colours(rich_document: Findings) -> No
     shown = _shown(rich_document, colour=True)
     assert "█" in shown
     assert "\x1b[" in shown
+    assert re.sub(r"\x1b\[[0-9;]*m", "", shown).count("\n") == _shown(rich_document).count("\n")
