@@ -270,9 +270,10 @@ class Evidence:
         notes.extend(self.trace.warnings)
         if self.steps.pseudo and len(self.steps):
             notes.append("The trace has no step annotations: the whole trace is taken as one step.")
-        if self.record is not None and self.record.timing.from_profile:
+        if self.record is not None and self.record.timing.from_profile and not self.record.notes:
             notes.append("The script was over too soon: step times were taken before it had settled.")
-        elif self.record is not None and not self.record.timing.settled and self.record.timing.step_s:
+        unsettled = self.record is not None and not self.record.timing.settled and self.record.timing.step_s
+        if unsettled and not any("settle" in note for note in notes):
             notes.append("The step time had not settled when it was measured.")
         return tuple(dict.fromkeys(notes))
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 WORKER_OVERHEAD = 1.1
 RECEIVE_S = 0.0005
 
-# Between the perfect schedule (0) and one core shared all the time (1), for the likely value and the range's ends.
-SHARING = (0.5, 0.8, 1.0)
+# Between the perfect schedule (0) and one core shared all the time (1); at the far end switching costs something too.
+SHARING = (0.6, 1.0, 1.15)
 
 # Computing workers slow the step down even on cores of their own: memory bandwidth, caches, clock. (Public V100 traces
 # of one training with 0 and 4 workers: the host needs 105 ms a step with none and 138 ms with four.)

@@ -145,9 +145,8 @@ def script_of(steps: Steps, device: DeviceWork) -> Script | None:
     reached = np.maximum.accumulate(np.concatenate(([begin], stop[:-1])))
     gap = np.maximum(0, start - reached)
     length = np.maximum(0, stop - np.maximum(start, reached))
-    usual = int(np.median((stop - start)[kind == LAUNCH])) if (kind == LAUNCH).any() else 0
-    blocking = _blocking(device, row)
-    capped = (kind == LAUNCH) & ~blocking
+    capped = (kind == LAUNCH) & ~_blocking(device, row)
+    usual = int(np.median((stop - start)[capped])) if capped.any() else 0
     length = np.where(capped, np.minimum(length, LAUNCH_CAP * max(usual, 1)), length)
 
     event_of_row = np.full(len(runtime), -1, np.int64)

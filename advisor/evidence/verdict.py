@@ -16,7 +16,7 @@ def bound_of(breakdown: Breakdown, data_wait_share: float | None) -> str:
     """input | device | host | sync | copy | communication | compute (a CPU step) | unknown."""
     shares = breakdown.shares
     if not shares:
-        return "unknown"
+        return "input" if (data_wait_share or 0.0) >= BOUND_SHARE else "unknown"
     if not breakdown.on_device:
         waiting = shares[facts.LOADER] if data_wait_share is None else data_wait_share
         return "input" if waiting >= BOUND_SHARE else "compute"
@@ -46,8 +46,8 @@ def verdict_of(
 ) -> str:
     """One sentence for the top of every report."""
     shares = breakdown.shares
-    if not shares:
-        return "no step was measured"
+    if not shares and bound != "input":
+        return "no step was traced"
     if bound == "input":
         waiting = shares.get(facts.IDLE_LOADER, data_wait_share or shares.get(facts.LOADER, 0.0))
         if not breakdown.on_device and data_wait_share is not None:

@@ -74,6 +74,8 @@ class Estimate:
     @property
     def speedup(self) -> tuple[float, float, float]:
         """(low, likely, high): old time over new, 1.0 = no change."""
+        if not self.before:
+            return 1.0, 1.0, 1.0
         return self.before / self.high, self.before / self.likely, self.before / self.low
 
 

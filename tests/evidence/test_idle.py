@@ -106,9 +106,7 @@ def test_backward_thread_counts_as_the_host(builder: Any, tmp_path: Path) -> Non
     build.step(1, 0, 1000)
     build.kernel(10, 100, launched=5)
     for start in range(100, 940, 60):
-        build.operator(
-            "autograd::engine::evaluate_function: AddBackward0", start, start + 55, thread=101
-        )
+        build.operator("autograd::engine::evaluate_function: AddBackward0", start, start + 55, thread=101)
         build.kernel(start + 46, start + 50, launched=start + 40, thread=101)
     found = shares(build, tmp_path)
     assert found["idle_launch"] > 0.7
