@@ -50,8 +50,13 @@ def cli() -> None:
     from advisor.restore import recover
 
     for run_dir, restored in recover(Path(SESSIONS)):
-        count = len(restored.put_back)
-        click.echo(f"advisor: an earlier run was killed; {count} files of {run_dir} were put back.", err=True)
+        if restored.put_back or restored.moved:
+            changed, made = len(restored.put_back), len(restored.moved)
+            click.echo(
+                f"advisor: the run {run_dir} was killed; {changed} files that it had changed were put back, and {made} "
+                "new ones moved there.",
+                err=True,
+            )
         for failure in restored.failed:
             click.echo(f"advisor: could not be put back: {failure}", err=True)
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -82,9 +82,14 @@ def check_script(command: Command) -> None:
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         reason = error.msg if isinstance(error, SyntaxError) else error
-        # The script's interpreter may know newer syntax than ours: then it is left to judge.
-        if b"\0" in path.read_bytes()[:4096] or path.suffix != ".py" or command.python == sys.executable:
+        if not _compiles_with(command.python, path):
             raise AdvisorError(f"{command.script} is not a Python script{line}: {reason}.") from error
+
+
+def _compiles_with(python: str, path: Path) -> bool:
+    """The script's interpreter may know newer syntax than ours: it has the last word."""
+    code = "import sys; compile(open(sys.argv[1], 'rb').read(), sys.argv[1], 'exec')"
+    return subprocess.run([python, "-c", code, str(path)], capture_output=True, check=False).returncode == 0
 
 
 def measure(
@@ -193,7 +198,7 @@ def _once(
             raise AdvisorError(f"{command.python} cannot be started: {error.strerror or error}.") from error
         try:
             status = _wait(child, run_dir, deadline, progress)
-        except _TimeUp:
+        except _TimeUpError:
             where = _where_it_hangs(child, run_dir)
             raise AdvisorError(
                 f"the time limit of {timeout:.0f} s (--timeout) was reached {_doing(run_dir)}{where}.",
@@ -211,7 +216,7 @@ def _once(
     return record
 
 
-class _TimeUp(Exception):
+class _TimeUpError(Exception):
     pass
 
 
@@ -226,7 +231,7 @@ def _wait(child: subprocess.Popen[bytes], run_dir: Path, deadline: float | None,
             pass
         now = time.monotonic()
         if deadline is not None and now > deadline:
-            raise _TimeUp
+            raise _TimeUpError
         if ending is None and record.exists():
             ending = now + _ENDING_SECONDS
         if ending is not None and now > ending:
@@ -248,11 +253,8 @@ def _status(run_dir: Path) -> Status | None:
 
 def _end(child: subprocess.Popen[bytes], run_dir: Path) -> None:
     """The child and everything it started are gone when this returns."""
-    for attempt in (signal.SIGKILL,):
-        try:
-            os.killpg(child.pid, attempt)
-        except (ProcessLookupError, PermissionError):
-            pass
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
     child.wait()
     end_processes(run_dir)
 
@@ -267,10 +269,8 @@ def _restoring(run_dir: Path, options: Options) -> Iterator[Restored]:
 
     previous = {}
     for number in (signal.SIGTERM, signal.SIGHUP):
-        try:
+        with suppress(ValueError):  # not the main thread: a program that uses us as a library keeps its own handlers
             previous[number] = signal.signal(number, terminate)
-        except ValueError:  # not the main thread: a program that uses us as a library keeps its own handlers
-            pass
     try:
         yield result
     except KeyboardInterrupt:
@@ -279,10 +279,8 @@ def _restoring(run_dir: Path, options: Options) -> Iterator[Restored]:
     finally:
         ignored = {}
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            try:
+            with suppress(ValueError):
                 ignored[number] = signal.signal(number, signal.SIG_IGN)
-            except ValueError:
-                pass
         done = restore(run_dir, tuple(options.keep_dirs))
         result.put_back, result.moved, result.failed = done.put_back, done.moved, done.failed
         for number, handler in {**ignored, **previous}.items():
@@ -371,10 +369,15 @@ def _check(record: RunRecord, command: Command, run_dir: Path) -> None:
     """Raise when the run holds too little to report on."""
     failure = record.failure
     enough = record.timing.step_s is not None and record.steps >= 2
+    if failure is not None and failure.kind == "no_module":
+        raise AdvisorError(f"{failure.message}: name a module that `python -m` finds from this folder.")
     if failure is not None and not enough:
-        raise AdvisorError(_sentence(failure, command), errors.SCRIPT_FAILED, detail=failure.traceback or _tail(run_dir))
+        output = failure.traceback or _tail(run_dir)
+        raise AdvisorError(_sentence(failure, command), errors.SCRIPT_FAILED, detail=output)
     if failure is not None:
-        record.notes.append(f"the script failed after {record.steps} steps ({failure.message}); reported is what ran before")
+        record.notes.append(
+            f"the script failed after {record.steps} steps ({failure.message}); reported is what ran before"
+        )
         _write_record(run_dir, record)
     if not enough:
         raise AdvisorError(_no_step(record), errors.NO_STEP, detail="")
@@ -404,10 +407,10 @@ def _no_step(record: RunRecord) -> str:
     if not record.environment.torch:
         return "no step was found: the script never imported torch; name the script that trains or predicts."
     if record.steps == 1:
-        return f"only one step was found ({counts}): give the script more data or epochs, so that steps can be compared."
+        return f"only one step was found ({counts}): give the script more data or epochs to run through."
     return (
-        f"no step was found (seen: {counts}): choose --step loader or --step forward, or call advisor.step() at the end "
-        "of each step."
+        f"no step was found (seen: {counts}): choose --step loader or --step forward, or call advisor.step() at the "
+        "end of each step."
     )
 
 

@@ -17,7 +17,6 @@ from typing import Any
 
 from advisor.harness import layout
 
-_DONE = "restored"
 OWNER_JSON = "owner.json"
 
 
@@ -37,7 +36,8 @@ def restore(run_dir: Path, keep: tuple[str, ...] = ()) -> Restored:
     """
     result = Restored()
     log = run_dir / layout.JOURNAL_DIR / layout.JOURNAL_LOG
-    if not log.exists():
+    if not log.exists():  # the script changed nothing
+        _finish(run_dir)
         return result
     entries = _first_entries(log)
     kept = tuple(os.path.realpath(path) + os.sep for path in keep)
@@ -55,9 +55,13 @@ def restore(run_dir: Path, keep: tuple[str, ...] = ()) -> Restored:
         if os.path.isdir(path) and not os.path.islink(path) and not path.startswith(kept):
             _guarded(result, path, _clear_folder, path, run_dir, result)
     if not result.failed:
-        shutil.rmtree(run_dir / layout.JOURNAL_DIR, ignore_errors=True)
-        _forget(run_dir)
+        _finish(run_dir)
     return result
+
+
+def _finish(run_dir: Path) -> None:
+    shutil.rmtree(run_dir / layout.JOURNAL_DIR, ignore_errors=True)
+    _forget(run_dir)
 
 
 def _first_entries(log: Path) -> dict[str, dict[str, Any]]:
@@ -191,14 +195,14 @@ def pending(*places: Path) -> list[Path]:
     found: dict[Path, None] = {}
     with contextlib.suppress(OSError):
         for entry in _registry().iterdir():
-            run_dir = Path(entry.read_text())
+            run_dir = Path(entry.read_text()).resolve()
             if not (run_dir / layout.JOURNAL_DIR).exists():
                 entry.unlink(missing_ok=True)
             else:
                 found[run_dir] = None
     for place in places:
         for folder in place.glob(f"*/*/{layout.JOURNAL_DIR}"):
-            found[folder.parent] = None
+            found[folder.parent.resolve()] = None
     return [run_dir for run_dir in found if not _owner_alive(run_dir)]
 
 

@@ -37,8 +37,8 @@ class Session:
             ignore = output / ".gitignore"
             if not ignore.exists():
                 ignore.write_text("*\n")
-            taken = [int(match[1]) for path in output.iterdir() if (match := re.fullmatch(rf"{re.escape(name)}-(\d+)", path.name))]
-            number = max(taken, default=0) + 1
+            matches = (re.fullmatch(rf"{re.escape(name)}-(\d+)", path.name) for path in output.iterdir())
+            number = max((int(match[1]) for match in matches if match), default=0) + 1
             while True:  # another session may start at the same moment
                 folder = output / f"{name}-{number}"
                 try:
@@ -71,9 +71,8 @@ class Session:
 
     def write_patch(self, document: Findings) -> Path | None:
         """All proposed diffs, one after another, for reading; each alone applies with ``git apply``."""
-        parts = [
-            f"# {finding.rank}. {finding.title}\n{finding.fix.diff}" for finding in document.findings if finding.fix.diff
-        ]
+        edits = [finding for finding in document.findings if finding.fix.diff]
+        parts = [f"# {finding.rank}. {finding.title}\n{finding.fix.diff}" for finding in edits]
         if not parts:
             return None
         path = self.folder / PATCH

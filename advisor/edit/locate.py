@@ -14,14 +14,16 @@ from advisor.harness.layout import Site
 def call_at(draft: Draft, site: Site, names: Collection[str] = ()) -> cst.Call | None:
     """The call that was recorded at `site`; None when it cannot be told which one it is.
 
-    With columns the call's own extent decides. Without (Python 3.10) it is the only call whose last name is in
+    With columns the call's own extent decides; if it is of another name than `names` (a library made the loader inside
+    ``trainer.train()``) there is nothing to edit there. Classes may have other names: a subclass, or the
+    ``super().__init__`` of one. Without columns (Python 3.10) it is the only call whose last name is in
     `names` that starts on the line, else has its name there, else spans it (a frame's line inside a multi-line call).
     """
     calls = draft.nodes(cst.Call)
     if site.column is not None:
         exact = _by_extent(draft, calls, site)
         if exact is not None:
-            return exact
+            return exact if not names or _is_named(draft, exact, names) else None
     named = [call for call in calls if not names or last_name(draft, call) in names]
     for test in (_starts_on, _named_on, _spans):
         found = [call for call in named if test(draft, call, site.line)]
@@ -60,6 +62,12 @@ def last_name(draft: Draft, call: cst.Call) -> str:
     if isinstance(call.func, cst.Name):
         return imported_as(draft, call.func.value).rpartition(".")[2] or call.func.value
     return ""
+
+
+def _is_named(draft: Draft, call: cst.Call, names: Collection[str]) -> bool:
+    name = last_name(draft, call)
+    of_class = any(each[:1].isupper() for each in names)
+    return name in names or (of_class and (name[:1].isupper() or name == "__init__"))
 
 
 def _by_extent(draft: Draft, calls: Sequence[cst.Call], site: Site) -> cst.Call | None:

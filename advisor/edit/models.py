@@ -113,8 +113,10 @@ def _optimized(drafts: Drafts, optimizers: Sequence[Site]) -> Iterator[Binding]:
         draft = drafts[site.file]
         call = outermost_at(draft, site)
         statement = draft.statement(call) if call is not None else None
-        if call is None or statement is None or not call.args:
+        if call is None or not isinstance(statement, cst.SimpleStatementLine) or not call.args:
             continue
+        if isinstance(statement.body[0], cst.Return):
+            continue  # nothing can follow it
         first = call.args[0].value
         if (
             isinstance(first, cst.Call)

@@ -132,6 +132,19 @@ def _is_docstring(statement: cst.CSTNode) -> bool:
     )
 
 
+def framework_used(draft: Draft) -> str:
+    """The framework whose trainer a file imports: ``lightning``, ``transformers``, ``accelerate``; else empty."""
+    for full in bindings(draft).values():
+        top, _, rest = full.partition(".")
+        if top in ("lightning", "pytorch_lightning"):
+            return "lightning"
+        if (top, rest[-7:]) == ("transformers", "Trainer"):
+            return top
+        if (top, rest) == ("accelerate", "Accelerator"):
+            return top
+    return ""
+
+
 def all_names(draft: Draft) -> set[str]:
     """Every identifier in the file: what a new variable must not be called."""
     return {name.value for name in draft.nodes(cst.Name)}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from advisor.edit.draft import Draft, Statement
+from advisor.edit.names import fresh_name
 
 Region = tuple[Statement, Statement]
 
@@ -66,7 +67,7 @@ def _before_backward(
 
 def _last_of_loss(draft: Draft, siblings: Sequence[Statement], first: int, end: int, backward: cst.Call) -> int:
     """The last statement before `end` that binds a name which the differentiated expression uses."""
-    used = {name.value for name in draft.nodes(cst.Name, backward.func)}
+    used = {name.value for name in draft.nodes(cst.Name, backward)}
     for index in range(end - 1, first, -1):
         if used & bound_names(draft, siblings[index]):
             return index
@@ -91,8 +92,36 @@ def _without_backward(draft: Draft, forward: cst.Call, trains: bool) -> Region |
         return statement, statement
     siblings = draft.siblings(statement)
     rest = siblings[_index(siblings, statement) :]
-    losses = [index for index, each in enumerate(rest) if "loss" in draft.code(each).lower()]
-    return (statement, rest[losses[-1]]) if losses and draft.function(forward) is not None else None
+    losses = [each for each in rest if _makes_loss(draft, each)]
+    return (statement, losses[-1]) if losses and draft.function(forward) is not None else None
+
+
+def _makes_loss(draft: Draft, statement: Statement) -> bool:
+    if any("loss" in name.lower() for name in bound_names(draft, statement)):
+        return True
+    returned = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    return isinstance(returned, cst.Return) and isinstance(returned.value, cst.Call)
+
+
+def separate_backward(draft: Draft, backward: cst.Call, header: str) -> bool:
+    """Have ``loss_fn(model(x), y).backward()`` become ``with …: loss = loss_fn(model(x), y)``, ``loss.backward()``.
+
+    False, with nothing changed, for anything but such a statement whose expression is on one line.
+    """
+    statement = draft.statement(backward)
+    if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(backward.func, cst.Attribute):
+        return False
+    small, expression = statement.body[0], backward.func.value
+    code = draft.code(expression)
+    if (
+        not (isinstance(small, cst.Expr) and small.value is backward and isinstance(expression, cst.Call))
+        or "\n" in code
+    ):
+        return False
+    name = fresh_name(draft, "loss")
+    draft.insert_before(statement, f"{header}:\n{draft.module.default_indent}{name} = {code}")
+    draft.replace(expression, name)
+    return True
 
 
 def _holder(draft: Draft, siblings: Sequence[Statement], node: cst.CSTNode) -> int | None:

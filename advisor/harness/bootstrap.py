@@ -30,7 +30,7 @@ def load_package() -> ModuleType:
 
 
 def main() -> None:
-    if sys.version_info < (3, 10):
+    if sys.version_info < (3, 10):  # noqa: UP036 – the user's interpreter, not the one that installed us
         sys.exit("advisor: the script's Python is older than 3.10; choose another interpreter with --python")
     sys.path.pop(0)  # this folder, which Python put there
     load_package()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import shutil
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from .layout import Device, Environment
@@ -133,31 +135,26 @@ def environment(torch: Any) -> Environment:
     if not facts.triton:
         import importlib.util
 
-        try:
+        with contextlib.suppress(ImportError, ValueError):
             facts.triton = "installed" if importlib.util.find_spec("triton") else ""
-        except (ImportError, ValueError):
-            pass
-    try:
+    with contextlib.suppress(OSError):
         facts.shm_bytes = shutil.disk_usage("/dev/shm").free
-    except OSError:
-        pass
     multiprocessing = sys.modules.get("multiprocessing")
     if multiprocessing is not None:
         facts.start_method = multiprocessing.get_start_method(allow_none=True) or (
             "forkserver" if sys.version_info >= (3, 14) else "fork" if sys.platform == "linux" else "spawn"
         )
-    for field, read in {
+    readers: dict[str, Callable[[], object]] = {
         "cudnn_benchmark": lambda: bool(torch.backends.cudnn.benchmark),
         "cudnn_tf32": lambda: bool(torch.backends.cudnn.allow_tf32),
         "matmul_precision": lambda: str(torch.get_float32_matmul_precision()),
         "deterministic": lambda: bool(torch.are_deterministic_algorithms_enabled()),
         "cuda_available": lambda: bool(torch.cuda.is_available()),
         "anomaly": lambda: bool(torch.is_anomaly_enabled()),
-    }.items():
-        try:
+    }
+    for field, read in readers.items():
+        with contextlib.suppress(Exception):  # torch 2.15 raises when old and new precision settings were mixed
             setattr(facts, field, read())
-        except Exception:  # torch 2.15 raises when old and new precision settings were mixed
-            pass
     return facts
 
 
@@ -174,9 +171,7 @@ def device(torch: Any, kind: str, index: int) -> Device:
         facts.hip = str(torch.version.hip or "")
         # Native bfloat16 arithmetic since Ampere (CUDA C++ Programming Guide, compute capability 8.0); CDNA has it.
         facts.bf16 = properties.major >= 8 or bool(torch.version.hip)
-        facts.driver = next(
-            iter(_read("/proc/driver/nvidia/version").partition("Kernel Module")[2].split()), ""
-        )
+        facts.driver = next(iter(_read("/proc/driver/nvidia/version").partition("Kernel Module")[2].split()), "")
     elif kind == "cpu":
         name, flags = _cpu()
         facts.name, facts.count = name, 1

@@ -227,8 +227,34 @@ class Journal:
 
 # Programs that libraries start to look around; they write nothing of the user's.
 _HARMLESS = frozenset(
-    "uname lscpu nvidia-smi rocm-smi rocminfo ldconfig gcc g++ cc c++ clang clang++ ld as objdump nm which git sh hostname "
-    "ptxas ccache whoami id file lspci".split()
+    (
+        "uname",
+        "lscpu",
+        "nvidia-smi",
+        "rocm-smi",
+        "rocminfo",
+        "ldconfig",
+        "gcc",
+        "g++",
+        "cc",
+        "c++",
+        "clang",
+        "clang++",
+        "ld",
+        "as",
+        "objdump",
+        "nm",
+        "which",
+        "git",
+        "sh",
+        "hostname",
+        "ptxas",
+        "ccache",
+        "whoami",
+        "id",
+        "file",
+        "lspci",
+    )
 )
 
 _HANDLERS: dict[str, Callable[..., None]] = {

@@ -7,6 +7,7 @@ because a queue or shared memory of ours would have to travel through the loader
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import statistics
@@ -45,7 +46,7 @@ def tensors_in(value: Any, torch: Any, limit: int = 16) -> Iterator[Any]:
         if isinstance(item, torch.Tensor):
             found += 1
             yield item
-        elif isinstance(item, dict) or hasattr(item, "keys") and hasattr(item, "__getitem__"):
+        elif isinstance(item, dict) or (hasattr(item, "keys") and hasattr(item, "__getitem__")):
             stack.extend(reversed([item[key] for key in itertools.islice(item.keys(), 64)]))
         elif isinstance(item, (list, tuple)):
             stack.extend(reversed(item[:64]))
@@ -107,7 +108,7 @@ class Loaders:
         self.samples = 0
         self.timing = False
         self._batch_samples: dict[int, int] = {}
-        data: Any = torch.utils.data.dataloader  # type: ignore[attr-defined]
+        data: Any = torch.utils.data.dataloader
         self.patches = [
             Patch(data.DataLoader, "__init__", self._made),
             Patch(data.DataLoader, "__iter__", self._iterated),
@@ -142,15 +143,15 @@ class Loaders:
         return len(self._objects) - 1
 
     def _made(self, original: Any) -> Any:
-        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
+        def init(loader: Any, *args: Any, **kwargs: Any) -> None:
             original(loader, *args, **kwargs)
             site, made_by = user_site(), owner()
             self._made_at[id(loader)] = (weakref.ref(loader), site, made_by)
 
-        return __init__
+        return init
 
     def _iterated(self, original: Any) -> Any:
-        def __iter__(loader: Any) -> Any:
+        def iterate(loader: Any) -> Any:
             began = time.perf_counter()
             iterator = original(loader)
             if os.getpid() != self._listener.pid:
@@ -162,20 +163,18 @@ class Loaders:
             self._starts.setdefault(index, []).append(elapsed)
             if self.timing:
                 self.wait += elapsed
-            try:
+            with contextlib.suppress(AttributeError):
                 iterator._advisor_loader = index
-            except AttributeError:
-                pass
             for worker in getattr(iterator, "_workers", ()):
                 self._pids[worker.pid] = index
                 self._worker_pids.add(worker.pid)
             self._listener.epoch(index)
             return iterator
 
-        return __iter__
+        return iterate
 
     def _next(self, original: Any) -> Any:
-        def __next__(iterator: Any) -> Any:
+        def fetch_next(iterator: Any) -> Any:
             index = getattr(iterator, "_advisor_loader", -1)
             if index < 0:
                 return original(iterator)
@@ -199,7 +198,7 @@ class Loaders:
             self._listener.batch(index)
             return batch
 
-        return __next__
+        return fetch_next
 
     def _fetched(self, seconds: float, cpu: float) -> None:
         self._fetches.setdefault(self._current, []).append((seconds, cpu))
@@ -208,10 +207,9 @@ class Loaders:
         record = self.records[index]
         infos = [tensor_info(tensor) for tensor in tensors_in(batch, self._torch)]
         shapes = [info.shape for info in infos]
-        if record.tensors and shapes != [info.shape for info in record.tensors]:
-            # A smaller last batch is no change of shape worth the name; other dimensions are.
-            if [shape[1:] for shape in shapes] != [info.shape[1:] for info in record.tensors]:
-                self._listener.shapes_vary()
+        # A smaller last batch is no change of shape worth the name; other dimensions are.
+        if record.tensors and [shape[1:] for shape in shapes] != [info.shape[1:] for info in record.tensors]:
+            self._listener.shapes_vary()
         record.tensors = infos
         first = next((shape[0] for shape in shapes if shape), None)
         self._batch_samples[index] = record.batch_size or first or 0
@@ -243,10 +241,8 @@ class Loaders:
         record.dataset = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
         record.dataset_file, record.dataset_line = source_of(type(dataset))
         for field, measure in (("dataset_length", dataset), ("batches", loader)):
-            try:
+            with contextlib.suppress(TypeError, NotImplementedError, ValueError):
                 setattr(record, field, len(measure))
-            except (TypeError, NotImplementedError, ValueError):
-                pass
         inner = dataset
         while hasattr(inner, "dataset") and inner.dataset is not inner:
             inner = inner.dataset
@@ -257,7 +253,8 @@ class Loaders:
             chain = steps if isinstance(steps, (list, tuple)) else [transform]
             record.transforms = [type(step).__name__ for step in chain]
         collate = loader.collate_fn
-        record.collate = f"{getattr(collate, '__module__', '')}.{getattr(collate, '__qualname__', type(collate).__name__)}"
+        name = getattr(collate, "__qualname__", type(collate).__name__)
+        record.collate = f"{getattr(collate, '__module__', '')}.{name}"
 
     def _read_fetches(self) -> None:
         """Figures of the timing window into the records."""

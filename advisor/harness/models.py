@@ -14,10 +14,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from .layout import FORWARD_RANGE, Model, TensorInfo
+from .layout import FORWARD_RANGE, Model, Site, TensorInfo
 from .loaders import source_of, tensor_info, tensors_in
 from .patches import Patch
-from .places import Site, user_site
+from .places import user_site
 
 _active: Models | None = None
 
@@ -96,12 +96,12 @@ class Models:
     def _born(self, original: Any) -> Any:
         modules = self._modules
 
-        def __init__(module: Any, *args: Any, **kwargs: Any) -> None:
+        def init(module: Any, *args: Any, **kwargs: Any) -> None:
             original(module, *args, **kwargs)
             key = id(module)
             modules[key] = weakref.ref(module, lambda _: modules.pop(key, None))
 
-        return __init__
+        return init
 
     def _unhooked(self, original: Any) -> Any:
         def prepare(obj: Any, *args: Any, **kwargs: Any) -> Any:
@@ -111,7 +111,7 @@ class Models:
         return prepare
 
     def roots(self) -> list[Any]:
-        """Modules with parameters that no other module holds; `level` steps further down when those are never called."""
+        """Modules with parameters that no other module holds; `level` steps lower when those are never called."""
         modules = [module for reference in list(self._modules.values()) if (module := reference()) is not None]
         held = {id(child) for module in modules for child in vars(module).get("_modules", {}).values()}
         roots = [module for module in modules if id(module) not in held]

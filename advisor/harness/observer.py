@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Hashable
 from typing import Any
 
 from . import environment
@@ -29,7 +30,7 @@ class Observer:
         self.windows: Windows | None = None
         self._torch: Any = None
         self._written = False
-        self._optimizer_made: dict[int, tuple[Any, str]] = {}
+        self._optimizer_made: dict[Hashable, tuple[Any, str]] = {}
         self.stop_requested = False
         self.on_stop: Any = None  # the runner's: watch that the script really ends
         self._status.start()
@@ -75,13 +76,13 @@ class Observer:
             self.windows.optimizer_step(optimizer)
 
     def _optimizer_init(self, original: Any) -> Any:
-        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
             self._optimizer_made[id(optimizer)] = (user_site(), owner())
             if self.windows is not None:
                 self.windows.optimizer_made(optimizer)
 
-        return __init__
+        return init
 
     def _mode(self, original: Any) -> Any:
         def train(module: Any, mode: bool = True) -> Any:
@@ -154,7 +155,7 @@ class Observer:
         record.steps_wall_s = record.timing.elapsed + sum(record.aside.values())
         for key, optimizer in windows.optimizers.items():
             site, made_by = self._optimizer_made.get(key, (None, ""))
-            group = next(iter(getattr(optimizer, "param_groups", ())), {})
+            group: dict[str, Any] = next(iter(getattr(optimizer, "param_groups", ())), {})
             record.optimizers.append(
                 OptimizerInfo(
                     cls=type(optimizer).__name__,
@@ -192,4 +193,3 @@ class _SharedCounts(dict[str, int]):
     def __setitem__(self, key: str, value: int) -> None:
         super().__setitem__(key, value)
         setattr(self._status, key, value)
-

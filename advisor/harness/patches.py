@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -23,10 +24,8 @@ class Patch:
         original = getattr(owner, name)
         self.replacement = make(original)
         if callable(original):
-            try:
+            with contextlib.suppress(AttributeError, TypeError):  # a slot wrapper without a writable dictionary
                 functools.update_wrapper(self.replacement, original)
-            except (AttributeError, TypeError):  # a slot wrapper without a writable dictionary
-                pass
         self._on = False
 
     def on(self) -> None:

@@ -76,8 +76,8 @@ def owner(depth: int = 2) -> str:
     """Name of the nearest module above the caller that is neither ours nor torch's."""
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
-        name = frame.f_globals.get("__name__", "")
-        if not name.startswith("_advisor_harness") and name.partition(".")[0] not in ("torch", "contextlib", "functools"):
-            return str(name)
+        name = str(frame.f_globals.get("__name__", ""))
+        if name.partition(".")[0] not in ("_advisor_harness", "torch", "contextlib", "functools"):
+            return name
         frame = frame.f_back
     return ""

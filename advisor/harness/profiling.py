@@ -5,6 +5,7 @@ A second profiler inside ours cancels ours without a word, so from the timing wi
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -64,11 +65,9 @@ class OurProfiler:
 
     def abandon(self) -> None:
         """End the window early; a trace that was begun is written if it holds anything."""
-        with Inert.ours():
-            try:
-                self._profile.stop()
-            except Exception:  # whatever state it was in, there is nothing to save
-                pass
+        # Whatever state it was in: what could not be written is not there to be saved.
+        with Inert.ours(), contextlib.suppress(Exception):
+            self._profile.stop()
 
     def _export(self, profile: Any) -> None:
         folder = os.path.join(self._run_dir, DETAIL_DIR) if self._detail else self._run_dir
@@ -183,7 +182,7 @@ class Inert:
         return get
 
     def _legacy(self, original: Any) -> Any:
-        def __enter__(profile: Any) -> Any:
+        def enter(profile: Any) -> Any:
             if not self._passes():
                 self._say()
                 profile.enabled = False
@@ -191,4 +190,4 @@ class Inert:
                 return profile
             return original(profile)
 
-        return __enter__
+        return enter

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import faulthandler
 import io
 import linecache
@@ -32,13 +33,15 @@ HANG_FILE = "hang.txt"
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
+class NoModuleError(Exception):
+    """``-m`` names a module that is not there."""
+
+
 def end_process(status: int) -> None:
     """Flush what the script printed and leave without asking anybody."""
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-        except (OSError, ValueError, AttributeError):
-            pass
     os._exit(status)
 
 
@@ -107,7 +110,10 @@ def _load(options: Options) -> tuple[ModuleType, CodeType]:
     module.__dict__["__builtins__"] = builtins
     if options.module:
         # runpy's own search, so that packages with __main__ and namespace packages behave as under `python -m`.
-        name, spec, code = runpy._get_module_details(options.script)  # type: ignore[attr-defined]
+        try:
+            _, spec, code = runpy._get_module_details(options.script)  # type: ignore[attr-defined]
+        except ImportError as error:
+            raise NoModuleError(f"there is no module {options.script} to run ({error})") from None
         module.__spec__ = spec
         module.__file__ = spec.origin
         module.__package__ = spec.parent
@@ -190,6 +196,10 @@ def _failed(error: BaseException, observer: Observer) -> int:
         kind = "oom"
     if isinstance(error, NoRoomError):
         kind = "no_room"
+    if isinstance(error, NoModuleError):
+        kind, text = "no_module", str(error)
+        observer.write(Failure(kind=kind, message=text))
+        return 1
     own = _without_ours(error)
     last = traceback.format_exception_only(type(error), error)[-1].strip()
     observer.write(Failure(kind=kind, message=last, traceback=own))
@@ -205,11 +215,7 @@ def _without_ours(error: BaseException) -> str:
 
 
 def _clean(summary: traceback.TracebackException) -> None:
-    ours = [frame for frame in summary.stack if _ours(frame.filename)]
-    if len(ours) < len(summary.stack) or not isinstance(summary.exc_type, type) or summary.exc_type is not SyntaxError:
-        summary.stack = traceback.StackSummary.from_list(
-            [frame for frame in summary.stack if not _ours(frame.filename)]
-        )
+    summary.stack = traceback.StackSummary.from_list([frame for frame in summary.stack if not _ours(frame.filename)])
     for linked in (summary.__cause__, summary.__context__):
         if linked is not None:
             _clean(linked)

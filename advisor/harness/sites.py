@@ -1,7 +1,7 @@
 """Call sites: thin wrappers that remember where the script does what a fix could change.
 
 They are in place outside the timing window only. Each walks to the first user frame, adds to that place's
-counters, and calls through; calls nested in another wrapped call (an ``.item()`` inside ``format``) belong to the outer.
+counters, and calls through; a call nested in another wrapped one (``.item()`` inside ``format``) is the outer's.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from .layout import BACKWARD_RANGE, CallSite
+from .layout import BACKWARD_RANGE, CallSite, Site
 from .patches import Patch
-from .places import Site, user_site
+from .places import user_site
 
 Details = Callable[[tuple[Any, ...], dict[str, Any], Any], dict[str, Any]]
 

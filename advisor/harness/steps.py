@@ -132,7 +132,7 @@ class StepFinder:
             return False
         boundary = self._optimizers.event(key)
         self._become("optimizer")
-        self.restarted = self.restarted or self._optimizers.switched and self.seen["optimizer_steps"] > 1
+        self.restarted = self.restarted or (self._optimizers.switched and self.seen["optimizer_steps"] > 1)
         return boundary
 
     def before_batch(self, key: Hashable) -> bool:
@@ -141,7 +141,7 @@ class StepFinder:
         fed, self._forwards_since_batch = self._forwards_since_batch > 0, 0
         if self.kind == "" and fed and self._inference():
             self._become("loader")
-        # Once it is known that batches are steps, forwards need not be seen any more (their hooks are off while timing).
+        # Once it is known that batches are steps, forwards need not be seen (their hooks are off while timing).
         if self.kind != "loader":
             return False
         boundary = self._loaders.event(key)

@@ -6,6 +6,7 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Hashable
 from types import ModuleType
 from typing import Any
 
@@ -92,8 +93,9 @@ class Windows:
         self._intervals_with_loader: dict[int, int] = {}
         self._backwards = 0
         self._zero_checked = False
-        self.optimizers: dict[int, Any] = {}
-        self.optimizer_steps: dict[int, int] = {}
+        self.zero_filled: dict[Hashable, int] = {}
+        self.optimizers: dict[Hashable, Any] = {}
+        self.optimizer_steps: dict[Hashable, int] = {}
         self.finished = False
         self.on_finish: Any = None
 
@@ -325,7 +327,7 @@ class Windows:
 
     def device(self) -> str:
         """The device of the parameters that are trained or called."""
-        chosen = self.optimizers.get(self.finder.boundary_optimizer)  # type: ignore[arg-type]
+        chosen = self.optimizers.get(self.finder.boundary_optimizer)
         for group in getattr(chosen, "param_groups", ()):
             for parameter in group["params"]:
                 return str(parameter.device)
@@ -389,7 +391,9 @@ class Windows:
             active = min(max(active, workers), MOST_ACTIVE)
         self._start_profiler("profile", self.plan.wait, self.plan.warmup, active, detail=False)
 
-    def _start_profiler(self, name: str, wait: int, warmup: int, active: int, *, detail: bool, repeats: int = 0) -> None:
+    def _start_profiler(
+        self, name: str, wait: int, warmup: int, active: int, *, detail: bool, repeats: int = 0
+    ) -> None:
         self._enter(name)
         self._repeats = repeats
         self.models.annotate = self.sites.annotate = self.sites.count = True
@@ -474,12 +478,6 @@ class Windows:
             sample = [p.grad for p in with_gradient[:3]]
             filled = bool(sample) and all(not bool(gradient.detach().any()) for gradient in sample)
             self.zero_filled[key] = len(with_gradient) if filled else 0
-
-    @property
-    def zero_filled(self) -> dict[int, int]:
-        if not hasattr(self, "_zero_filled"):
-            self._zero_filled: dict[int, int] = {}
-        return self._zero_filled
 
 
 def usual_causes(intervals: list[tuple[float, frozenset[str], float, int]]) -> set[str]:

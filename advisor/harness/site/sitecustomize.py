@@ -26,7 +26,7 @@ def _chain() -> None:
 def _join() -> None:
     options = os.environ.get("ADVISOR_OPTIONS")
     # The process that the advisor itself started sets everything up on its own.
-    if not options or any(argument == os.path.join(os.path.dirname(_HERE), "bootstrap.py") for argument in sys.orig_argv):
+    if not options or os.path.join(os.path.dirname(_HERE), "bootstrap.py") in sys.orig_argv:
         return
     spec = importlib.util.spec_from_file_location(
         "_advisor_bootstrap", os.path.join(os.path.dirname(_HERE), "bootstrap.py")
