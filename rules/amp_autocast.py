@@ -12,9 +12,9 @@ from libcst.helpers import get_full_name_for_node
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import wrap_call
 from advisor.edit.locate import call_at, outermost_at, within_statement_at
-from advisor.edit.names import ensure_name, fresh_name
+from advisor.edit.names import ensure_name, framework_used, fresh_name
 from advisor.edit.origin import scope_of
-from advisor.edit.regions import forward_regions
+from advisor.edit.regions import forward_regions, separate_backward
 from advisor.evidence import Change
 from advisor.rule import (
     Advice,
@@ -47,7 +47,9 @@ _LEAST_OFF = 0.05  # share of kernel time that is matrix work off the Tensor Cor
 # 0.60 to 0.72 of the float32 step, a small convolutional net 0.63, an MLP 0.57, a transformer encoder 0.70; depthwise
 # convolutions get slower (MobileNetV2 1.26). AMX multiplies bfloat16 at up to 16 times float32's rate (Intel's manual).
 _CPU_SCALE = {"amx_bf16": 0.4, "avx512_bf16": 0.6}
-_CAST_S = 20e-6  # a CPU's casts around one matrix operator: small ones cost more than they save (measured as above)
+# A CPU's casts around one matrix operator, and the operator's size from which bfloat16 gains: measured as above on
+# MLPs, 25 us and 8 MFLOP (64x256x256: 0.89; 32x128x128: 1.76).
+_CAST_S, _LEAST_FLOP = 25e-6, 8e6
 _LEAST_ON_CPU = 1.10  # the scales above spread too far to promise less
 _CPU_MATRIX = re.compile(
     r"aten::(addmm|mm|bmm|baddbmm|mkldnn_convolution|convolution_backward|_scaled_dot_product\w*)$"
@@ -118,14 +120,15 @@ class AmpAutocast(Rule):
         dtype, device = str(finding.parameters.get("dtype", "bfloat16")), str(finding.parameters.get("device", "cuda"))
         text = f'Run forward and loss under torch.autocast("{device}", dtype=torch.{dtype}) at {at(finding.site)}'
         text += ", with a GradScaler around backward and optimizer." if dtype == "float16" else "."
+        forwards, backwards = site_list(finding, "forward"), site_list(finding, "backward")
+        drafts = Drafts(sources)
         framework = str(finding.parameters.get("framework") or "")
+        framework = framework or next((f for site in forwards if (f := framework_used(drafts[site.file]))), "")
         if framework:
             short, long = ("fp16", "16") if dtype == "float16" else ("bf16", "bf16")
             return Advice(_FRAMEWORKS[framework].format(short=short, long=long), f"{framework} runs the forward")
-        forwards, backwards = site_list(finding, "forward"), site_list(finding, "backward")
         if not forwards:
             return Advice(text, "the place of the forward is unknown")
-        drafts = Drafts(sources)
         why = _wrap(drafts, forwards, backwards, device, dtype)
         if not why and dtype == "float16" and backwards:
             why = _scale(drafts, backwards, site_list(finding, "step"), site_list(finding, "optimizer"), device)
@@ -281,6 +284,28 @@ for x, y in loader:
             optimizer.step()
 """,
         ),
+        Example(  # forward, loss and backward in one
+            before="""
+import torch
+
+for x, y in loader:
+    optimizer.zero_grad()
+    # all at once
+    criterion(model(x), y).backward()  # <- forward, backward
+    optimizer.step()
+""",
+            after="""
+import torch
+
+for x, y in loader:
+    optimizer.zero_grad()
+    # all at once
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = criterion(model(x), y)
+    loss.backward()
+    optimizer.step()
+""",
+        ),
         Example(  # inference
             before="""
 import torch
@@ -300,7 +325,11 @@ for x in images:
         ),
     )
     LEAVES_ALONE = (
-        Example("import torch\ncriterion(model(x), y).backward()  # <- forward, backward\n", ""),
+        Example("import torch\n(loss + model(x)).backward()  # <- forward, backward\n", ""),
+        Example(
+            "from lightning import Trainer\ndef training_step(x):\n    loss = f(model(x))  # <- forward\n",
+            "",
+        ),
         Example("import torch\nfor x in xs:\n    out = model(x)  # <- forward\n    save(out.numpy())\n", ""),
         Example("import torch\nloss = model(x)  # <- forward\n", "", {"framework": "lightning"}),
         Example(
@@ -348,8 +377,12 @@ def _on_cpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
     rows = [row for row in evidence.operators if _CPU_MATRIX.match(row.name)]
     if unit is None or not rows or any(_depthwise(shape) for row in rows for shape in row.shapes):
         return None
+    calls = sum(row.count for row in rows)
+    flops = evidence.flops
+    if flops.per_step and flops.uncounted < 0.25 * calls and flops.per_step < _LEAST_FLOP * calls:
+        return None
     share = sum(row.share for row in rows)
-    casts = sum(row.count for row in rows) * _CAST_S
+    casts = calls * _CAST_S
     change = Change(operator_scale={row.name: _CPU_SCALE[unit] for row in rows}, remove_host_s=-casts)
     figures: dict[str, float | str | None] = {"matrix_operator_share": share, "instructions": unit}
     return change, figures, f"{share:.0%} of the step is matrix operators in float32 on a CPU with {unit}."
@@ -392,14 +425,23 @@ def _wrap(drafts: Drafts, forwards: Sequence[Site], backwards: Sequence[Site], d
             return "the calls cannot be told from others on their lines"
         if not backwards and ".numpy(" in draft.source.text:
             return "the outputs become NumPy arrays, which have no bfloat16: add .float() to them"
-        regions = forward_regions(draft, models, losses, trains=bool(backwards))
+        torch = ensure_name(draft, "torch")
+        header = f'with {ensure_name(draft, "torch.autocast")}("{device}", dtype={torch}.{dtype})'
+        for loss in [each for each in losses if any(_within(draft, model, each) for model in models)]:
+            if not separate_backward(draft, loss, header):
+                return "forward and loss are not statements of their own in front of backward"
+            models = [model for model in models if not _within(draft, model, loss)]
+            losses.remove(loss)
+        regions = forward_regions(draft, models, losses, trains=bool(backwards)) if models else []
         if regions is None:
             return "forward and loss are not statements of their own in front of backward"
-        torch = ensure_name(draft, "torch")
-        autocast = ensure_name(draft, "torch.autocast")
         for first, last in regions:
-            draft.wrap(first, last, f'with {autocast}("{device}", dtype={torch}.{dtype})')
+            draft.wrap(first, last, header)
     return ""
+
+
+def _within(draft: Draft, model: cst.Call, loss: cst.Call) -> bool:
+    return draft.statement(model) is draft.statement(loss)
 
 
 def _scale(

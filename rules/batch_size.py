@@ -22,6 +22,8 @@ _MEMORY_SHARE = 0.85  # of the device's memory: fragmentation and cuDNN's worksp
 _LEAST_BATCHES = 20  # an epoch of fewer steps than this is no training any more
 # Changing the batch means tuning the learning rate again: it has to be worth more than noise.
 _LEAST_GAIN = 1.10
+_LEAST_ON_CPU = 1.30  # a CPU's cores are busy with small batches already; more is mostly less overhead of Python
+_MOST_WAIT = 0.2  # a step that waits longer for data needs a faster loader: each sample costs what it costs
 # Copies of the parameters that stay whatever the batch: with gradients and Adam's two moments, or alone.
 _TRAINING_COPIES, _INFERENCE_COPIES = 4, 1
 
@@ -63,7 +65,7 @@ class BatchSize(Rule):
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         record = evidence.record
         loader = _feeding(evidence)
-        if record is None or loader is None or not loader.batch_size:
+        if record is None or loader is None or not loader.batch_size or (evidence.data_wait_share or 0.0) > _MOST_WAIT:
             return
         trains = any(each.steps for each in record.optimizers)
         chosen = _choose(evidence, record, loader, trains)
@@ -91,7 +93,7 @@ class BatchSize(Rule):
                 "recorded": loader.batch_size,
                 "times": scale,
                 "trains": trains,
-                "framework": framework_of(loader.owner) if loader.site is None else "",
+                "framework": framework_of(loader.owner),
             },
             safety=None if trains else Safety.NUMERIC,
         )
@@ -199,4 +201,5 @@ def _choose(evidence: Evidence, record: RunRecord, loader: Loader, trains: bool)
             break
         gains[scale] = Gain.of(evidence.what_if(Change(batch_scale=float(scale))))
     best = max((gain.likely for gain in gains.values()), default=0.0)
-    return next(((s, g) for s, g in gains.items() if g.likely >= max(_LEAST_GAIN, 0.97 * best)), None)
+    least = max(_LEAST_GAIN if evidence.device_is_gpu else _LEAST_ON_CPU, 0.97 * best)
+    return next(((scale, gain) for scale, gain in gains.items() if gain.likely >= least), None)

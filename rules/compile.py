@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
 from advisor.edit.models import binding
+from advisor.edit.names import framework_used
 from advisor.evidence import Change
 from advisor.rule import (
     Advice,
@@ -113,15 +114,15 @@ class Compile(Rule):
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         text = f"Call .compile() on the model that is called at {at(finding.site)}, once it is on its device."
+        forwards, drafts = site_list(finding, "forward"), Drafts(sources)
         framework = str(finding.parameters.get("framework") or "")
+        framework = framework or next((f for site in forwards if (f := framework_used(drafts[site.file]))), "")
         if framework:
             return Advice(_FRAMEWORKS[framework], f"{framework} runs the model")
         if finding.unmet:
             return Advice(text, " ".join(finding.unmet))
-        forwards = site_list(finding, "forward")
         if not forwards:
             return Advice(text, "the place of the forward is unknown")
-        drafts = Drafts(sources)
         bound = binding(drafts, forwards, site_list(finding, "moves"), site_list(finding, "optimizer"))
         if bound is None:
             return Advice(text, "where the script makes its model cannot be told from the source")

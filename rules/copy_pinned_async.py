@@ -85,7 +85,7 @@ class CopyPinnedAsync(Rule):
             and each.details.get("to_device") == "cuda"
             and not each.details.get("non_blocking")
         )
-        owners = [owner for each in loaders if each.site is None and (owner := framework_of(each.owner))]
+        owners = [owner for each in loaders if (owner := framework_of(each.owner))]
         yield Finding(
             rule=self.id,
             title=self.title,

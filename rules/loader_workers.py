@@ -278,7 +278,7 @@ def _parameters(evidence: Evidence, facts: LoaderFacts, workers: int) -> dict[st
     if record is None or loader is None:
         return parameters
     owner = framework_of(loader.owner)
-    if owner and loader.site is None:
+    if owner:
         parameters["framework"] = owner
     # Workers started by fork have the parent's memory; the others import the script again.
     parameters["imports_again"] = (loader.context or record.environment.start_method) in ("spawn", "forkserver")
