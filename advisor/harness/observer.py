@@ -61,7 +61,7 @@ class Observer:
         Patch(torch.nn.Module, "train", self._mode).on()
         if self._journal is not None:
             self._journal.on_write = self._wrote
-        self._status.status.optimizer_steps = 0
+        self._status.phase("waiting")
         windows.finder.seen = _SharedCounts(self._status)
 
     def _wrote(self, path: str) -> None:

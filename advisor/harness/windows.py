@@ -198,6 +198,8 @@ class Windows:
             self.sites.counted_steps += 1
         if self.phase == "settle":
             self._interval(now)
+            recent = self._intervals[-GROUP:]
+            self._status.status.step_s = sum(seconds for seconds, *_ in recent) / len(recent)
             if self.models.forwards == 0 and self.boundaries in (2, 3, 4):
                 self.models.descend()
             else:
@@ -227,7 +229,8 @@ class Windows:
         if self.phase in ("profile", "detail") and self._profiler is not None:
             self._profiler.abandon()
             self._profiler = None
-        self.note("what ends a step changed while it was measured, so measuring began anew")
+        if self.phase != "settle":
+            self.note("what ends a step changed while it was measured, so measuring began anew")
         self._probes(True)
         self.loaders.timing, self.loaders.observe = False, True
         self._intervals.clear()
