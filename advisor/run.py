@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -87,11 +88,17 @@ class Run:
 def decode_record(data: bytes, where: str = layout.RUN_JSON) -> RunRecord:
     """Decode ``run.json``. Unknown fields are ignored (a newer writer), missing ones take their defaults.
 
-    Numbers that JSON spells as another type (``1`` for a float) are taken. Raises AdvisorError otherwise.
+    Numbers that JSON spells as another type (``1`` for a float) are taken, and NaN (a diverged loss), as Python's json
+    writes it. Raises AdvisorError otherwise.
     """
     try:
-        record = msgspec.json.decode(data, type=RunRecord, strict=False)
-    except msgspec.DecodeError as error:  # ValidationError is one of them
+        try:
+            record = msgspec.json.decode(data, type=RunRecord, strict=False)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError:
+            record = msgspec.convert(json.loads(data), RunRecord, strict=False)
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:  # JSON's and Unicode's errors are ValueErrors
         raise AdvisorError(
             f"{where} cannot be read ({error}): it is damaged or was not written by advisor; profile the script again.",
             BAD_TRACE,

@@ -214,7 +214,7 @@ class Evidence:
     @cached_property
     def operators(self) -> Operators:
         """Operators in the steps by name, the most self time first."""
-        return operator_rows(self.trace, self.steps, self.nesting, self._launchers, self.detail)
+        return operator_rows(self.trace, self.steps, self.nesting, self._launchers, self.host.loader, self.detail)
 
     @cached_property
     def aside(self) -> Aside:

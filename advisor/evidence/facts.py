@@ -326,6 +326,7 @@ class OperatorRow:
     share: float  # of the step, self time
     shapes: tuple[str, ...] = ()
     device_s: float = 0.0  # per step: kernels launched by it
+    loading_s: float = 0.0  # the part of self_s inside the loader's own ranges
 
 
 @dataclass(frozen=True)

@@ -291,12 +291,13 @@ class StepModel:
         return units if isinstance(units, int) else None
 
     def _operator_savings(self, change: Change) -> float:
-        """Seconds per step, as traced, that `operator_scale` takes from the operators."""
+        """Seconds per step, as traced, that `operator_scale` takes from the operators (the loader's own stay)."""
         if change.operator_scale is None:
             return 0.0
         rows = self.evidence.operators.rows
         factors = _per_row(change.operator_scale, [row.name for row in rows])
-        return float(sum(row.self_s * (1 - factor) for row, factor in zip(rows, factors, strict=True)))
+        own = ((row.self_s - row.loading_s) * (1 - factor) for row, factor in zip(rows, factors, strict=True))
+        return float(sum(own))
 
     def _on_cpu(self, change: Change, wait_s: float) -> tuple[float, float, float, str]:
         """A CPU step: its parts add. Times of the trace are scaled to the measured step."""
@@ -304,19 +305,19 @@ class StepModel:
         traced = self.evidence.trace_step_s or self.step_s
         breakdown = self.evidence.breakdown
         traced_rest = max(1e-12, traced - breakdown.mean_s(facts.LOADER))
-        deflate = min(1.0, rest / traced_rest)
+        deflate = rest / traced_rest
         computing = max(0.0, rest - self._operator_savings(change) * deflate) * change.cpu_scale
         computing = max(0.0, computing - change.remove_host_s)
         if change.batch_scale == 1.0:
             total = computing + wait_s
             return total, total, total, "compute" if wait_s < 0.5 * total else "loader"
-        fixed = self._fixed_share(deflate) * computing
+        fixed = self._fixed_share() * computing
         total = fixed + (computing - fixed) * change.batch_scale + wait_s
         # Not all of what looks fixed is (Python is not always), and larger activations miss the cache.
         worst = computing * change.batch_scale + wait_s
         return total, total, (total + worst) / 2, "compute"
 
-    def _fixed_share(self, deflate: float) -> float:
+    def _fixed_share(self) -> float:
         """Share of a CPU step's computing that does not depend on the batch."""
         breakdown, evidence = self.evidence.breakdown, self.evidence
         computing = 1.0 - breakdown.share(facts.LOADER)
@@ -324,7 +325,7 @@ class StepModel:
             return 0.0
         per_sample = (breakdown.share(facts.FORWARD) + breakdown.share(facts.BACKWARD)) * evidence.trace_step_s
         calls = sum(row.count for row in evidence.operators.rows)
-        dispatch = min(0.9 * per_sample, calls * batch.OPERATOR_FIXED_S / max(deflate, 0.1))
+        dispatch = min(0.9 * per_sample, calls * batch.OPERATOR_FIXED_S)
         return min(0.95, 1.0 - (per_sample - dispatch) / (computing * evidence.trace_step_s))
 
 

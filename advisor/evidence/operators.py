@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 
+from advisor.evidence.coverage import Coverage
 from advisor.evidence.facts import OperatorRow, Operators, Steps
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.steps import assign, step_windows
@@ -15,11 +16,12 @@ _SHAPES_KEPT = 3
 
 
 def operator_rows(
-    trace: Trace, steps: Steps, nesting: Nesting, launchers: Ints, detail: Trace | None
+    trace: Trace, steps: Steps, nesting: Nesting, launchers: Ints, loader: Coverage, detail: Trace | None
 ) -> Operators:
     """Operators that start inside the steps, by name, the most self time first.
 
-    `launchers`: operator row of each kernel and copy (:func:`advisor.evidence.kernels.launching_operators`).
+    `launchers`: operator row of each kernel and copy (:func:`advisor.evidence.kernels.launching_operators`); `loader`:
+    when the host loads data.
     """
     if not len(steps) or not len(trace.operators):
         return Operators((), None)
@@ -27,6 +29,8 @@ def operator_rows(
     unique, inverse, counts = np.unique(trace.operators.name[inside], return_inverse=True, return_counts=True)
     own = np.zeros(len(unique), np.int64)
     np.add.at(own, inverse, nesting.self_ns[inside])
+    loading = np.zeros(len(unique), np.int64)
+    np.add.at(loading, inverse, np.where(loader.contains(trace.operators.start[inside]), nesting.self_ns[inside], 0))
     device_ns = _device_time(trace, launchers, unique, steps)
     per_step = {trace.name(int(code)): int(count) / len(steps) for code, count in zip(unique, counts, strict=True)}
     shapes, unmatched = _join(per_step, detail)
@@ -38,6 +42,7 @@ def operator_rows(
             share=int(own[i]) / steps.total_ns,
             shapes=shapes.get(name, ()),
             device_s=float(device_ns[i]) / 1e9 / len(steps),
+            loading_s=int(loading[i]) / 1e9 / len(steps),
         )
         for i in np.argsort(-own, kind="stable")
     ]

@@ -23,6 +23,9 @@ RECEIVE_S = 0.0005
 # Between the perfect schedule (0) and one core shared all the time (1); at the far end switching costs something too.
 SHARING = (0.6, 1.0, 1.15)
 
+# From this many busy threads beyond one on, the step counts as one parallel region after another; below, in proportion.
+BARRIERS = 0.5
+
 # Computing workers slow the step down even on cores of their own: memory bandwidth, caches, clock. (Public V100 traces
 # of one training with 0 and 4 workers: the host needs 105 ms a step with none and 138 ms with four.)
 NEIGHBOURS = (0.0, 0.04, 0.12)
@@ -68,9 +71,11 @@ def period(
         even = shared = 0.0
     else:
         busy = min(main_threads, cores)
-        free = cores - busy
         even = (busy * rest_s + cpu) / cores
-        shared = (rest_s + cpu) / (1.0 + free)
+        # What the cores that the step leaves free cannot take while it runs comes on top, for several threads.
+        excess = max(0.0, cpu - min(cores - busy, workers) * rest_s)
+        barriers = min(1.0, max(0.0, busy - 1.0) / BARRIERS)
+        shared = even + barriers * max(0.0, rest_s + excess - even)
     bounds = [
         max(base * (1 + slower * computing), throughput, even + part * max(0.0, shared - even))
         for slower, part in zip(NEIGHBOURS, SHARING, strict=True)

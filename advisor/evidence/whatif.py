@@ -31,7 +31,8 @@ class Change:
     step waits for longest).
     Device: ``kernel_scale``: factor on kernel time, by kernel name or one per row of ``Trace.kernels``.
     CPU: ``operator_scale``: factor on an operator's self time, by operator name or one per row of
-    ``Evidence.operators.rows``; ``remove_host_s``: host seconds per step that go away (negative: that come);
+    ``Evidence.operators.rows``, outside of data loading; ``remove_host_s``: host seconds per undisturbed step that go
+    away (negative: that come);
     ``cpu_scale``: factor on all computing of a CPU step, data loading aside.
     Copies: ``h2d_scale``: factor on the device time of host-to-device copies (fewer bytes, pinned memory);
     ``copies_async``: they no longer block the host.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,11 @@ def test_whole_numbers_are_taken_for_seconds_and_unknown_fields_are_left() -> No
     record = decode_record(b'{"timing": {"step_s": 1, "of_the_future": []}, "also_new": {"a": 1}}')
     assert record.timing.step_s == 1.0
     assert record.loaders == []
+
+
+def test_diverged_loss_is_still_a_record(tmp_path: Path) -> None:
+    losses = Run.load(write(tmp_path, layout.RunRecord(losses=[1.0, float("nan"), float("inf")]))).record.losses
+    assert losses[0] == 1.0 and math.isnan(losses[1]) and math.isinf(losses[2])
 
 
 def test_run_without_traces_still_says_what_its_record_knows(tmp_path: Path) -> None:

@@ -156,6 +156,15 @@ def test_computing_fetch_makes_two_busy_cores_slower() -> None:
         assert evidence.what_if(Change(workers=workers)).limits == ("CPU cores",)
 
 
+def test_no_schedule_beats_the_cores_for_a_step_of_one_thread() -> None:
+    # One thread on two cores: the second is free for the worker, a third worker's worth of computing is not.
+    free = period(0.050, workers=1, fetch_s=0.030, fetch_cpu_s=0.030, main_threads=1, cores=2)
+    assert free.likely == pytest.approx(0.0525, rel=0.01)
+    full = period(0.050, workers=4, fetch_s=0.200, fetch_cpu_s=0.200, main_threads=1, cores=2)
+    assert full.likely == pytest.approx((0.050 + 0.220) / 2)
+    assert full.limit == "CPU cores"
+
+
 def test_computing_fetch_helps_where_cores_are_free() -> None:
     evidence = cpu_run(step_s=0.080, fetch_s=0.030, fetch_cpu_s=0.030, cores=16, cpu_s=0.130)
     assert evidence.what_if(Change(workers=2)).speedup[1] == pytest.approx(80 / 52.5, rel=0.03)
@@ -185,6 +194,18 @@ def test_short_epochs_without_persistent_workers_do_not_gain() -> None:
     short = cpu_run(step_s=0.030, fetch_s=0.010, fetch_cpu_s=0.0, cores=8, batches=5)
     assert short.what_if(Change(workers=4)).speedup[1] < 1.0
     assert short.what_if(Change(workers=4, persistent=True)).speedup[1] > 1.3
+
+
+def test_operators_of_the_loader_are_not_the_steps(builder: Any, tmp_path: Path) -> None:
+    build = builder()
+    build.step(1, 0, 1000)
+    build.load(0, 400)
+    build.operator("aten::div", 100, 300)
+    build.operator("aten::div", 500, 900)
+    evidence = Evidence.from_trace(build.read(tmp_path))
+    row = evidence.operators.row("aten::div")
+    assert row is not None and (row.self_s, row.loading_s) == (pytest.approx(600e-6), pytest.approx(200e-6))
+    assert evidence.what_if(Change(operator_scale={"aten::div": 0.0})).likely == pytest.approx(600e-6)
 
 
 def test_larger_batch_amortizes_what_is_paid_per_step(shared_traces: Path) -> None:
