@@ -98,7 +98,7 @@ def decode_record(data: bytes, where: str = layout.RUN_JSON) -> RunRecord:
             raise
         except msgspec.DecodeError:
             record = msgspec.convert(json.loads(data), RunRecord, strict=False)
-    except (msgspec.ValidationError, ValueError, RecursionError) as error:  # JSON's and Unicode's errors are ValueErrors
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:  # JSON errors are ValueErrors
         raise AdvisorError(
             f"{where} cannot be read ({error}): it is damaged or was not written by advisor; profile the script again.",
             BAD_TRACE,

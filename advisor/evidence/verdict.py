@@ -75,6 +75,7 @@ def verdict_of(
         classes = {name: shares[name] for name in facts.CPU_CLASSES if name != facts.LOADER}
         main = max(classes, key=lambda name: classes[name])
         waits = f", {data_wait_share:.0%} waits for data" if data_wait_share is not None else ""
-        return f"compute-bound on the CPU: {classes[main]:.0%} of the step is {facts.LABELS[main]}{waits}"
+        what = "outside of forward, backward and optimizer" if main == facts.OTHER else facts.LABELS[main]
+        return f"compute-bound on the CPU: {classes[main]:.0%} of the step is {what}{waits}"
     idle = breakdown.idle_share
     return f"the GPU is idle for {idle:.0%} of the step, and the trace does not say why"
