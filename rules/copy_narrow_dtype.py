@@ -58,13 +58,15 @@ class CopyNarrowDtype(Rule):
                 continue
             converts = "ToTensor" in loader.transforms
             saved = images.bytes * (1 - 1 / _BYTES)
+            # A pageable copy keeps the host busy for as long as it takes.
+            blocked = sum(row.blocking_s for row in evidence.copies.of("HtoD") if row.pageable) * min(1.0, saved / size)
             spared = images.shape[0] * (_IMAGE_S + _VALUE_S * _values(images)) if converts else 0.0
             change = Change(
                 h2d_scale=max(0.0, 1 - saved / size),
                 fetch_s=max(0.0, facts.fetch_s - spared) if facts.fetch_s is not None else None,
                 fetch_cpu_s=max(0.0, facts.fetch_cpu_s - spared) if facts.fetch_cpu_s is not None else None,
                 loader=facts.index,
-                remove_host_s=-_LAUNCHES_S,
+                remove_host_s=blocked - _LAUNCHES_S,
             )
             gain = Gain.of(evidence.what_if(change))
             if not gain.worth_it:

@@ -1,0 +1,314 @@
+"""The numbers of a run decide what is found, and what is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.diagnose import diagnose, load_rules
+from advisor.edit import Sources
+from advisor.harness.layout import Site
+from advisor.rule import Advice, Finding, Safety
+
+A100 = "NVIDIA A100-SXM4-40GB"
+SGEMM = "ampere_sgemm_128x64_tn"
+TENSOR_CORE = "ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_64x4_tn"
+CONVOLUTION = "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16_stage4_warpsize2x2x1"
+CONVERSION = "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>"
+ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4>"
+
+
+def found(scene: Any, folder: Path, rule: str) -> Finding | None:
+    """What one rule finds; it finds at most one thing here."""
+    (checked,) = [each for each in load_rules() if each.id == rule]
+    findings = list(checked.check(scene.evidence(folder)))
+    assert len(findings) <= 1
+    return findings[0] if findings else None
+
+
+def busy_cpu(scene: Any, step_ms: float = 50.0, **operators: float) -> Any:
+    """A CPU run that computes all the time, in the operators named (shares)."""
+    made = scene(step_ms)
+    made.each("user_annotation", "advisor.forward", 0.4, step_ms)
+    start = 0.5
+    for name, share in (operators or {"addmm": 0.99}).items():
+        made.operator(f"aten::{name}", start, start + share * step_ms)
+        start += share * step_ms
+    return made
+
+
+def busy_gpu(scene: Any, *kernels: tuple[str, float], step_ms: float = 50.0) -> Any:
+    """A GPU run whose kernels follow each other without a gap; (name, share of the step)."""
+    made = scene(step_ms, A100)
+    made.operator("aten::empty", 0.0, 0.005)
+    made.each("cuda_runtime", "cudaDeviceSynchronize", 0.1, step_ms - 0.005)  # the host is far ahead, and waits
+    start = 0.1
+    for index, (name, share) in enumerate(kernels):
+        made.kernel(name, start, start + share * (step_ms - 0.15), launched=0.01 * index)
+        start += share * (step_ms - 0.15)
+    return made
+
+
+# loader-workers
+
+
+def test_waiting_loader_gets_workers(scene: Any, tmp_path: Path) -> None:
+    made = scene(50.0)
+    made.loader(wait_ms=35, fetch_ms=35, cpu_ms=3)
+    made.operator("aten::addmm", 36.0, 49.0)
+    finding = found(made, tmp_path, "loader-workers")
+    assert finding is not None
+    assert finding.gain.likely > 1.5
+    assert finding.gain.high / finding.gain.low <= 2.0
+    assert finding.parameters["workers"] in (2, 3, 4)
+    assert finding.site == Site("/nowhere/train.py", 8)
+
+
+def test_quick_loader_is_left_alone(scene: Any, tmp_path: Path) -> None:
+    made = busy_cpu(scene)
+    made.loader(wait_ms=0.3, fetch_ms=0.3, cpu_ms=0.3)
+    assert found(made, tmp_path, "loader-workers") is None
+
+
+def test_computing_fetch_on_busy_cores_is_left_alone(scene: Any, tmp_path: Path) -> None:
+    made = scene(50.0)
+    made.record.environment.usable_cpus = 2.0
+    made.record.environment.intraop_threads = 2
+    made.record.timing.cpu_s = 0.095
+    made.loader(wait_ms=5, fetch_ms=5, cpu_ms=5)
+    made.operator("aten::addmm", 6.0, 49.0)
+    assert found(made, tmp_path, "loader-workers") is None
+
+
+def test_small_shared_memory_makes_it_advice(scene: Any, tmp_path: Path) -> None:
+    made = scene(50.0)
+    made.record.environment.shm_bytes = 1 << 20
+    made.loader(wait_ms=35, fetch_ms=35, cpu_ms=3)
+    finding = found(made, tmp_path, "loader-workers")
+    assert finding is not None
+    (unmet,) = finding.unmet
+    assert "/dev/shm" in unmet
+
+
+def test_iterable_dataset_that_does_not_divide_its_data_gets_one_worker(scene: Any, tmp_path: Path) -> None:
+    made = scene(50.0)
+    made.loader(wait_ms=40, fetch_ms=40, cpu_ms=2, iterable=True)
+    finding = found(made, tmp_path, "loader-workers")
+    assert finding is None or finding.parameters["workers"] == 1
+
+
+def test_random_transforms_change_behaviour(scene: Any, tmp_path: Path) -> None:
+    made = scene(50.0)
+    made.loader(wait_ms=35, fetch_ms=35, cpu_ms=3, transforms=["RandomCrop", "ToTensor"])
+    finding = found(made, tmp_path, "loader-workers")
+    assert finding is not None and finding.safety is Safety.BEHAVIOUR
+
+
+def test_a_frameworks_loader_is_advice_naming_its_setting(scene: Any, tmp_path: Path) -> None:
+    made = scene(50.0)
+    made.loader(wait_ms=35, fetch_ms=35, cpu_ms=3, owner="transformers.trainer")
+    finding = found(made, tmp_path, "loader-workers")
+    assert finding is not None
+    (rule,) = [each for each in load_rules() if each.id == "loader-workers"]
+    fix = rule.fix(finding, Sources())
+    assert isinstance(fix, Advice) and "dataloader_num_workers" in fix.text
+
+
+# amp-autocast, tf32-matmul
+
+
+def test_float32_products_on_an_a100_want_tf32_or_autocast(scene: Any, tmp_path: Path) -> None:
+    made = busy_gpu(scene, (SGEMM, 0.7), (ELEMENTWISE, 0.3))
+    amp, tf32 = found(made, tmp_path, "amp-autocast"), found(made, tmp_path, "tf32-matmul")
+    assert amp is not None and amp.parameters["dtype"] == "bfloat16" and amp.gain.likely > 1.3
+    assert tf32 is not None and tf32.gain.likely > 1.3
+
+
+def test_a_v100_gets_float16_and_no_tf32(scene: Any, tmp_path: Path) -> None:
+    made = busy_gpu(scene, ("volta_sgemm_128x64_nn", 0.8), (ELEMENTWISE, 0.2))
+    made.record.device.capability, made.record.device.bf16 = [7, 0], False
+    amp = found(made, tmp_path, "amp-autocast")
+    assert amp is not None and amp.parameters["dtype"] == "float16"
+    assert found(made, tmp_path, "tf32-matmul") is None
+
+
+def test_products_on_tensor_cores_are_left_alone(scene: Any, tmp_path: Path) -> None:
+    made = busy_gpu(scene, (TENSOR_CORE, 0.7), (ELEMENTWISE, 0.3))
+    assert found(made, tmp_path, "amp-autocast") is None
+    assert found(made, tmp_path, "tf32-matmul") is None
+
+
+def test_autocast_that_is_on_is_not_proposed(scene: Any, tmp_path: Path) -> None:
+    made = busy_gpu(scene, (SGEMM, 0.7), (ELEMENTWISE, 0.3))
+    made.record.models[0].autocast = "bfloat16"
+    assert found(made, tmp_path, "amp-autocast") is None
+
+
+@pytest.mark.parametrize(("flags", "proposed"), [([], False), (["avx2", "avx512f"], False), (["avx512_bf16"], True)])
+def test_autocast_on_a_cpu_needs_its_instructions(flags: list[str], proposed: bool, scene: Any, tmp_path: Path) -> None:
+    made = busy_cpu(scene, addmm=0.9)
+    made.record.environment.cpu_flags = flags
+    assert (found(made, tmp_path, "amp-autocast") is not None) is proposed
+
+
+# channels-last, cudnn-benchmark
+
+
+def convolutional(made: Any, size: int = 224) -> Any:
+    model = made.record.models[0]
+    model.layers = {"Conv2d": 20, "BatchNorm2d": 20}
+    model.inputs = [made.loader(0.0, 0.1, 0.1).tensors[0]]
+    model.inputs[0].shape = [32, 3, size, size]
+    model.channels_last = False
+    made.record.shapes_vary = False
+    return made
+
+
+def test_layout_conversions_want_channels_last(scene: Any, tmp_path: Path) -> None:
+    made = convolutional(busy_gpu(scene, (CONVERSION, 0.2), (CONVOLUTION, 0.6), (ELEMENTWISE, 0.2)))
+    finding = found(made, tmp_path, "channels-last")
+    assert finding is not None and finding.gain.likely > 1.15
+    made.record.models[0].channels_last = True
+    assert found(made, tmp_path, "channels-last") is None
+
+
+def test_small_images_on_a_cpu_stay_as_they_are(scene: Any, tmp_path: Path) -> None:
+    large = convolutional(busy_cpu(scene, mkldnn_convolution=0.4, convolution_backward=0.5), 96)
+    assert found(large, tmp_path, "channels-last") is not None
+    small = convolutional(busy_cpu(scene, mkldnn_convolution=0.4, convolution_backward=0.5), 32)
+    assert found(small, tmp_path, "channels-last") is None
+
+
+def test_changing_shapes_keep_the_heuristic(scene: Any, tmp_path: Path) -> None:
+    made = convolutional(busy_gpu(scene, (CONVOLUTION, 0.9), (ELEMENTWISE, 0.1)))
+    assert found(made, tmp_path, "cudnn-benchmark") is not None
+    made.record.shapes_vary = True
+    assert found(made, tmp_path, "cudnn-benchmark") is None
+
+
+# copies and synchronizations
+
+
+def copying(scene: Any, name: str = "Memcpy HtoD (Pageable -> Device)") -> Any:
+    made = scene(20.0, A100)
+    made.operator("aten::to", 0.2, 9.15)
+    made.loader(0.1, 2.0, 2.0, num_workers=4, transforms=["Compose", "ToTensor", "Normalize"])
+    image = made.record.loaders[0].tensors[0]
+    image.shape, image.bytes = [64, 3, 224, 224], 64 * 3 * 224 * 224 * 4
+    made.copy(name, 0.5, 9.0, image.bytes, launched=0.3, returned=9.1)
+    made.call("Tensor.to", 9, from_device="cpu", to_device="cuda", from_dtype="float32", bytes=image.bytes)
+    made.kernel(TENSOR_CORE, 9.3, 19.8, launched=9.2)
+    return made
+
+
+def test_blocking_pageable_copies_are_found(scene: Any, tmp_path: Path) -> None:
+    finding = found(copying(scene), tmp_path, "copy-pinned-async")
+    assert finding is not None and finding.gain.likely > 1.2
+    assert finding.parameters["copies"] == (Site("/nowhere/train.py", 9),)
+    assert finding.parameters["loaders"] == (Site("/nowhere/train.py", 8),)
+
+
+def test_float_images_could_travel_as_bytes(scene: Any, tmp_path: Path) -> None:
+    finding = found(copying(scene), tmp_path, "copy-narrow-dtype")
+    assert finding is not None and finding.gain.likely > 1.2
+
+
+def test_images_in_memory_are_no_bytes(scene: Any, tmp_path: Path) -> None:
+    made = copying(scene)
+    made.record.loaders[0].in_memory = True
+    assert found(made, tmp_path, "copy-narrow-dtype") is None
+
+
+def test_reading_the_loss_each_step_is_found_where_it_costs(scene: Any, tmp_path: Path) -> None:
+    made = scene(20.0, A100)
+    made.kernel(TENSOR_CORE, 0.5, 10.0, launched=0.1)
+    made.operator("aten::item", 1.0, 10.2)
+    made.each("cuda_runtime", "cudaStreamSynchronize", 1.1, 10.1)
+    for index in range(40):  # launched one by one after the wait, so the device starts late
+        start = 10.5 + 0.2 * index
+        made.kernel(ELEMENTWISE, start + 0.03, start + 0.12, launched=start)
+    made.call("Tensor.item", 14, device="cuda")
+    finding = found(made, tmp_path, "host-sync")
+    assert finding is not None and finding.parameters["syncs"] == (Site("/nowhere/train.py", 14),)
+
+
+# zero-grad, batch-size, compile, device-unused
+
+
+def test_filling_gradients_is_found_only_where_it_was_seen(scene: Any, tmp_path: Path) -> None:
+    made = busy_cpu(scene, addmm=0.7, zero_=0.12, add_=0.15)
+    assert found(made, tmp_path, "zero-grad") is None
+    made.record.optimizers[0].zero_filled = 10
+    finding = found(made, tmp_path, "zero-grad")
+    assert finding is not None and finding.gain.likely > 1.05
+
+
+def test_larger_batch_stays_within_memory(scene: Any, tmp_path: Path) -> None:
+    made = scene(10.0, A100)
+    for index in range(40):
+        made.kernel(ELEMENTWISE, 0.2 * index + 0.03, 0.2 * index + 0.05, launched=0.2 * index)
+    made.loader(0.05, 0.05, 0.05, num_workers=2)
+    made.record.memory = layout_memory(peak=2 << 30)
+    finding = found(made, tmp_path, "batch-size")
+    assert finding is not None and finding.gain.likely > 1.5
+    made.record.memory = layout_memory(peak=30 << 30)
+    assert found(made, tmp_path, "batch-size") is None
+
+
+def layout_memory(peak: int) -> Any:
+    from advisor.harness.layout import Memory
+
+    return Memory(peak_allocated=peak, peak_reserved=peak, capacity=40 << 30)
+
+
+def test_elementwise_work_wants_a_compiler(scene: Any, tmp_path: Path) -> None:
+    made = busy_gpu(scene, (TENSOR_CORE, 0.4), (ELEMENTWISE, 0.6))
+    finding = found(made, tmp_path, "compile")
+    assert finding is not None and finding.gain.one_time_s > 0 and not finding.unmet
+    made.record.environment.compiler = ""
+    finding = found(made, tmp_path, "compile")
+    assert finding is not None and finding.unmet
+
+
+def test_matrix_work_alone_needs_no_compiler(scene: Any, tmp_path: Path) -> None:
+    assert found(busy_gpu(scene, (TENSOR_CORE, 0.97), (ELEMENTWISE, 0.03)), tmp_path, "compile") is None
+
+
+def test_gpu_with_a_cpu_build_is_advice_to_install(scene: Any, tmp_path: Path) -> None:
+    made = busy_cpu(scene)
+    made.record.environment.gpus, made.record.environment.torch_cuda = ["NVIDIA A10"], ""
+    finding = found(made, tmp_path, "device-unused")
+    assert finding is not None and finding.parameters["cpu_build"]
+    made.record.environment.gpus = []
+    assert found(made, tmp_path, "device-unused") is None
+
+
+# All of them together
+
+
+def test_clean_cpu_script_is_left_alone(scene: Any, tmp_path: Path) -> None:
+    made = busy_cpu(scene, addmm=0.95)
+    made.loader(wait_ms=0.2, fetch_ms=2.0, cpu_ms=2.0, num_workers=2, persistent_workers=True)
+    diagnosis = diagnose(made.evidence(tmp_path))
+    assert diagnosis.document.findings == []
+    assert diagnosis.document.verdict.startswith("nothing worth changing: ")
+    assert len(diagnosis.document.verdict) > 40
+
+
+def test_clean_gpu_script_is_left_alone(scene: Any, tmp_path: Path) -> None:
+    made = busy_gpu(scene, (TENSOR_CORE, 0.96), (ELEMENTWISE, 0.04))
+    made.record.models[0].autocast = "bfloat16"
+    made.record.memory = layout_memory(peak=30 << 30)
+    assert diagnose(made.evidence(tmp_path)).document.findings == []
+
+
+@pytest.mark.parametrize(
+    "rule", ["copy-pinned-async", "copy-narrow-dtype", "tf32-matmul", "cudnn-benchmark", "host-sync"]
+)
+def test_device_rules_are_silent_on_a_cpu(rule: str, scene: Any, tmp_path: Path) -> None:
+    made = convolutional(busy_cpu(scene, mkldnn_convolution=0.5, item=0.2, copy_=0.2))
+    made.call("Tensor.item", 14, device="cpu")
+    made.call("Tensor.to", 9, from_device="cpu", to_device="cpu", from_dtype="float32", bytes=1000)
+    assert found(made, tmp_path, rule) is None
