@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-import statistics
-import sys
 import time
 from collections.abc import Hashable
 from types import ModuleType
 from typing import Any
 
-from .layout import Options, RunRecord, Timing, Window
+from .layout import Options, RunRecord, Window
 from .loaders import Loaders
 from .models import Models
+from .plan import GROUP, Plan
 from .profiling import Inert, OurProfiler
 from .sites import CallSites
 from .status import StatusFile
 from .steps import StepFinder
+from .timing import Interval, children_cpu, compiled_frames, peak_resident, summarize, usual_causes
 
-GROUP = 5  # steps per group while settling
 SETTLED = 0.05  # two successive groups this close have settled
 MOST_ACTIVE = 8  # the longest profile window: traces grow by megabytes a step
 MOST_REPEATS = 3  # how often a profile window is begun anew when an evaluation falls into it
@@ -26,36 +25,6 @@ MOST_REPEATS = 3  # how often a profile window is begun anew when an evaluation 
 
 class Stop(BaseException):
     """Ends the script once everything is measured; no ``except Exception`` catches it."""
-
-
-class Plan:
-    """How many intervals each window takes. ``total`` > 0: the script is known to have so many steps in all."""
-
-    def __init__(self, options: Options) -> None:
-        self.settle: int | None = None  # None: until settled
-        self.timing: int | None = None  # None: by the options' bounds
-        self.wait, self.warmup, self.active = options.wait, options.warmup, options.active
-        self.detail_warmup, self.detail_active = 1, 1
-        self.cut = options.total_steps > 0
-        if self.cut:
-            self._fit(options.total_steps - 1)
-
-    def _fit(self, intervals: int) -> None:
-        """Share `intervals` out: the detail and the profile first, the rest to timing, a few to settle.
-
-        The detail keeps its warm-up or is left out: a window with stacks that begins without one corrupts memory
-        (seen with torch 2.15: 7 crashes in 12 runs, none in 19 with a warm-up).
-        """
-        self.wait = 0
-        detail = self.detail_warmup + self.detail_active
-        if intervals < 2 * detail:
-            detail = self.detail_active = 0
-        rest = intervals - detail
-        self.active = max(1, min(self.active, rest // 4))
-        self.warmup = 1 if rest >= 3 else 0
-        rest = max(rest - self.active - self.warmup, 0)
-        self.settle = min(2 * GROUP, rest // 4)
-        self.timing = rest - self.settle
 
 
 class Windows:
@@ -79,11 +48,9 @@ class Windows:
         self.first_boundary: float | None = None
         self._last = 0.0
         self._causes: set[str] = set()
-        self._intervals: list[tuple[float, frozenset[str], float, int]] = []  # seconds, causes, loader wait, samples
-        self._all_aside: dict[str, float] = {}
+        self._intervals: list[Interval] = []
         self._events: list[Any] = []
         self._cuda = False
-        self._group_start = 0
         self._timing_began = 0.0
         self._profiler: OurProfiler | None = None
         self._phase_step = 0
@@ -199,7 +166,7 @@ class Windows:
         if self.phase == "settle":
             self._interval(now)
             recent = self._intervals[-GROUP:]
-            self._status.status.step_s = sum(seconds for seconds, *_ in recent) / len(recent)
+            self._status.status.step_s = sum(interval.seconds for interval in recent) / len(recent)
             if self.models.forwards == 0 and self.boundaries in (2, 3, 4):
                 self.models.descend()
             else:
@@ -214,7 +181,6 @@ class Windows:
         self.first_boundary = self.first_boundary or now
         self.record.startup_s = time.time() - self.record.started
         self._last = now
-        self._group_start = 0
         self._enter("settle")
         self.models.hooks_off()  # those of modules that have found a parent since
         self.models.hooks_on()
@@ -259,7 +225,7 @@ class Windows:
         for index in self.loaders.delivered:
             self._intervals_with_loader[index] = self._intervals_with_loader.get(index, 0) + 1
         samples = self.loaders.samples or self.models.samples
-        self._intervals.append((now - self._last, frozenset(self._causes), self.loaders.wait, samples))
+        self._intervals.append(Interval(now - self._last, frozenset(self._causes), self.loaders.wait, samples))
         self._last = now
         self._clear_interval()
 
@@ -269,12 +235,12 @@ class Windows:
         count = len(self._intervals)
         if self.plan.settle is not None:
             return count >= self.plan.settle
-        clean = [seconds for seconds, causes, _, _ in self._intervals if not causes - {"epoch start", "evaluation"}]
-        elapsed = sum(seconds for seconds, *_ in self._intervals)
+        clean = [row.seconds for row in self._intervals if not row.causes - {"epoch start", "evaluation"}]
+        elapsed = sum(row.seconds for row in self._intervals)
         late = count >= self._options.settle_max_steps or elapsed >= self._options.settle_max_seconds
         if count and count % GROUP == 0 and len(clean) >= 2 * GROUP:
             recent = self._intervals[-2 * GROUP :]
-            if not any("compilation" in causes for _, causes, _, _ in recent):
+            if not any("compilation" in row.causes for row in recent):
                 before, after = sum(clean[-2 * GROUP : -GROUP]), sum(clean[-GROUP:])
                 if abs(after - before) <= SETTLED * max(before, after):
                     self.record.timing.settled = True
@@ -355,7 +321,7 @@ class Windows:
             self._events[-1].synchronize()
             seconds = [a.elapsed_time(b) / 1e3 for a, b in zip(self._events, self._events[1:], strict=False)]
             rows = zip(seconds, self._intervals, strict=False)
-            self._intervals = [(measured, *row[1:]) for measured, row in rows]
+            self._intervals = [row._replace(seconds=measured) for measured, row in rows]
             timing.clock = "cuda"
         self.loaders.stop_timing()
         summarize(timing, self._intervals, self.loaders.records)
@@ -404,13 +370,15 @@ class Windows:
             self._torch, self._options.run_dir, wait=wait, warmup=warmup, active=active, detail=detail
         )
         self._profiler.start()
+        # On a GPU the host runs ahead: how long the profiled steps took is asked of the device, as in the timing window.
+        self._events = [self._record_event()] if self._cuda and self._profiler.lead == 0 else []
         self._clear_interval()
         self._last = time.perf_counter()
 
     def _profiled_step(self) -> None:
         profiler = self._profiler
         assert profiler is not None
-        causes = self._intervals[-1][1] - self._usual - {"epoch start"}
+        causes = self._intervals[-1].causes - self._usual - {"epoch start"}
         active = profiler.taken >= profiler.lead
         if causes and active and self._repeats < MOST_REPEATS and not self.plan.cut:
             # An evaluation in the middle would be taken for the step: begin this window anew.
@@ -421,10 +389,15 @@ class Windows:
             self._start_profiler(self.phase, *lead, length, detail=detail, repeats=self._repeats + 1)
             return
         now = time.perf_counter()
+        if self._cuda and profiler.taken + 1 in (profiler.lead, profiler.length):
+            self._events.append(self._record_event())
         if not profiler.step():
             self._last = time.perf_counter()
             return
         elapsed = now - profiler.started_at
+        if self._cuda and len(self._events) == 2:
+            self._events[1].synchronize()
+            elapsed = self._events[0].elapsed_time(self._events[1]) / 1e3
         steps = profiler.length - profiler.lead
         self._window(self.phase, steps, elapsed, self._repeats)
         self._store(profiler)
@@ -481,78 +454,3 @@ class Windows:
             sample = [p.grad for p in with_gradient[:3]]
             filled = bool(sample) and all(not bool(gradient.detach().any()) for gradient in sample)
             self.zero_filled[key] = len(with_gradient) if filled else 0
-
-
-def usual_causes(intervals: list[tuple[float, frozenset[str], float, int]]) -> set[str]:
-    """Causes that come with more than half of the steps: they are part of the step, not beside it."""
-    counts: dict[str, int] = {}
-    for _, causes, _, _ in intervals:
-        for cause in causes:
-            counts[cause] = counts.get(cause, 0) + 1
-    return {cause for cause, count in counts.items() if count * 2 > len(intervals)}
-
-
-def summarize(timing: Timing, intervals: list[tuple[float, frozenset[str], float, int]], loaders: list[Any]) -> None:
-    """Fill the timing record from the intervals: clean ones make the step, the others are set aside by cause.
-
-    An epoch's start (new workers, the wait for a first batch) is part of training: it is spread over the epoch's
-    steps, as ``aside["epoch start"]`` says, and only the rest of an interval beyond a clean step counts as aside.
-    """
-    usual = usual_causes(intervals)
-    clean = [row for row in intervals if not row[1] - usual]
-    if not clean:
-        clean = intervals
-    timing.steps = len(clean)
-    timing.intervals = [row[0] for row in clean]
-    timing.loader_wait_s = [row[2] for row in clean]
-    timing.elapsed = sum(timing.intervals)
-    timing.step_s = timing.elapsed / len(clean)
-    timing.median_s = statistics.median(timing.intervals)
-    samples = [row[3] for row in clean if row[3]]
-    timing.samples_per_step = statistics.fmean(samples) if samples else None
-    for seconds, causes, _, _ in intervals:
-        unusual = sorted(causes - usual)
-        if unusual and clean is not intervals:
-            cause = unusual[0] if len(unusual) == 1 else next(c for c in _WEIGHT if c in unusual)
-            timing.aside[cause] = timing.aside.get(cause, 0.0) + max(seconds - timing.step_s, 0.0)
-            timing.aside_counts[cause] = timing.aside_counts.get(cause, 0) + 1
-    waits = statistics.fmean(timing.loader_wait_s)
-    for loader in loaders:
-        if loader.trains:
-            loader.wait_s = waits
-            waits = 0.0  # several loaders in one step: the wait is known for all together, and shown once
-
-
-# When several things fell between two boundaries, the weightiest gives its name.
-_WEIGHT = ("compilation", "evaluation", "checkpoint", "epoch start")
-
-
-def compiled_frames() -> int:
-    """How many frames Dynamo has compiled so far; 0 while it was never imported."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    counters = getattr(utils, "counters", None)
-    return int(counters["stats"]["unique_graphs"]) if counters is not None else 0
-
-
-def children_cpu(pids: set[int]) -> float:
-    """CPU seconds used so far by these processes (Linux: /proc/PID/stat, fields 14 and 15)."""
-    total, tick = 0, os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-    for pid in pids:
-        try:
-            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-                fields = file.read().rpartition(")")[2].split()
-            total += int(fields[11]) + int(fields[12])
-        except (OSError, IndexError, ValueError):
-            continue
-    return total / tick
-
-
-def peak_resident() -> int | None:
-    """Peak resident set of this process in bytes."""
-    try:
-        import resource
-
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return int(peak if sys.platform == "darwin" else peak * 1024)
-    except ImportError:
-        return None

@@ -7,12 +7,13 @@ import itertools
 import pytest
 
 from advisor.harness.layout import Loader, Options, Timing
+from advisor.harness.plan import Plan
 from advisor.harness.steps import LeastFrequent, StepFinder
-from advisor.harness.windows import Plan, summarize, usual_causes
+from advisor.harness.timing import Interval, summarize, usual_causes
 
 
 def boundaries(finder: StepFinder, events: list[str]) -> list[int]:
-    """Positions of the events that end a step; capitals are optimizers, `b` a batch, `f` a forward without gradients."""
+    """Positions of the events that end a step: capitals are optimizers, `b` a batch, `f` a forward."""
     found = []
     for position, event in enumerate(events):
         if event.isupper():
@@ -112,9 +113,9 @@ def test_a_plan_for_a_short_script_uses_no_more_intervals_than_there_are(steps: 
 
 
 def test_an_evaluation_is_set_aside_by_its_cause_not_by_its_size() -> None:
-    slow_step = (0.5, frozenset[str](), 0.0, 8)
-    step = (0.1, frozenset[str](), 0.0, 8)
-    evaluation = (1.1, frozenset({"evaluation"}), 0.0, 8)
+    slow_step = Interval(0.5, frozenset[str](), 0.0, 8)
+    step = Interval(0.1, frozenset[str](), 0.0, 8)
+    evaluation = Interval(1.1, frozenset({"evaluation"}), 0.0, 8)
     timing = Timing()
     summarize(timing, [step, step, step, slow_step, evaluation], [])
     assert timing.step_s == pytest.approx(0.2)
@@ -123,7 +124,7 @@ def test_an_evaluation_is_set_aside_by_its_cause_not_by_its_size() -> None:
 
 
 def test_what_comes_with_most_steps_is_part_of_the_step() -> None:
-    rows = [(0.1, frozenset({"checkpoint"}), 0.0, 8)] * 4 + [(0.1, frozenset[str](), 0.0, 8)]
+    rows = [Interval(0.1, frozenset({"checkpoint"}), 0.0, 8)] * 4 + [Interval(0.1, frozenset[str](), 0.0, 8)]
     assert usual_causes(rows) == {"checkpoint"}
     timing = Timing()
     summarize(timing, rows, [])
@@ -133,7 +134,7 @@ def test_what_comes_with_most_steps_is_part_of_the_step() -> None:
 
 def test_the_wait_of_a_step_is_told_of_the_training_loader_only() -> None:
     training, evaluating = Loader(trains=True), Loader(trains=False)
-    summarize(Timing(), [(0.1, frozenset(), 0.04, 8)] * 3, [evaluating, training])
+    summarize(Timing(), [Interval(0.1, frozenset(), 0.04, 8)] * 3, [evaluating, training])
     assert training.wait_s == pytest.approx(0.04)
     assert evaluating.wait_s is None
 

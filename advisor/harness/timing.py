@@ -1,0 +1,94 @@
+"""From the intervals between step boundaries to the timing record; what the process used meanwhile."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+from typing import NamedTuple
+
+from .layout import Loader, Timing
+
+
+class Interval(NamedTuple):
+    """From one step boundary to the next."""
+
+    seconds: float
+    causes: frozenset[str]  # what happened in it besides the step: evaluation, checkpoint, compilation, epoch start
+    wait: float  # seconds blocked in loaders
+    samples: int
+
+
+def usual_causes(intervals: list[Interval]) -> set[str]:
+    """Causes that come with more than half of the steps: they are part of the step, not beside it."""
+    counts: dict[str, int] = {}
+    for interval in intervals:
+        for cause in interval.causes:
+            counts[cause] = counts.get(cause, 0) + 1
+    return {cause for cause, count in counts.items() if count * 2 > len(intervals)}
+
+
+def summarize(timing: Timing, intervals: list[Interval], loaders: list[Loader]) -> None:
+    """Fill the timing record from the intervals: clean ones make the step, the others are set aside by cause.
+
+    An epoch's start (new workers, the wait for a first batch) is part of training: it is spread over the epoch's
+    steps, as ``aside["epoch start"]`` says, and only the rest of an interval beyond a clean step counts as aside.
+    """
+    usual = usual_causes(intervals)
+    clean = [row for row in intervals if not row.causes - usual]
+    if not clean:
+        clean = intervals
+    timing.steps = len(clean)
+    timing.intervals = [row.seconds for row in clean]
+    timing.loader_wait_s = [row.wait for row in clean]
+    timing.elapsed = sum(timing.intervals)
+    timing.step_s = timing.elapsed / len(clean)
+    timing.median_s = statistics.median(timing.intervals)
+    samples = [row.samples for row in clean if row.samples]
+    timing.samples_per_step = statistics.fmean(samples) if samples else None
+    for interval in intervals:
+        unusual = sorted(interval.causes - usual)
+        if unusual and clean is not intervals:
+            cause = unusual[0] if len(unusual) == 1 else next(c for c in _WEIGHT if c in unusual)
+            timing.aside[cause] = timing.aside.get(cause, 0.0) + max(interval.seconds - timing.step_s, 0.0)
+            timing.aside_counts[cause] = timing.aside_counts.get(cause, 0) + 1
+    waits = statistics.fmean(timing.loader_wait_s)
+    for loader in loaders:
+        if loader.trains:
+            loader.wait_s = waits
+            waits = 0.0  # several loaders in one step: the wait is known for all together, and shown once
+
+
+# When several things fell between two boundaries, the weightiest gives its name.
+_WEIGHT = ("compilation", "evaluation", "checkpoint", "epoch start")
+
+
+def compiled_frames() -> int:
+    """How many frames Dynamo has compiled so far; 0 while it was never imported."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    counters = getattr(utils, "counters", None)
+    return int(counters["stats"]["unique_graphs"]) if counters is not None else 0
+
+
+def children_cpu(pids: set[int]) -> float:
+    """CPU seconds used so far by these processes (Linux: /proc/PID/stat, fields 14 and 15)."""
+    total, tick = 0, os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+                fields = file.read().rpartition(")")[2].split()
+            total += int(fields[11]) + int(fields[12])
+        except (OSError, IndexError, ValueError):
+            continue
+    return total / tick
+
+
+def peak_resident() -> int | None:
+    """Peak resident set of this process in bytes."""
+    try:
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return int(peak if sys.platform == "darwin" else peak * 1024)
+    except ImportError:
+        return None
