@@ -71,6 +71,7 @@ CASES = (
     Case("swallows.py"),
     Case("five_steps.py", samples=16),
     Case("many_writes.py"),
+    Case("whole_model.py"),
     Case("explicit_step.py", kind="explicit"),
 )
 FAILING = (

@@ -10,7 +10,7 @@ def main():
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     model = nn.Sequential(nn.Linear(128, 512), nn.ReLU(), nn.Linear(512, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    loader = DataLoader(TensorDataset(torch.randn(6400, 128), torch.randint(0, 10, (6400,))), batch_size=16, shuffle=True)
+    loader = DataLoader(TensorDataset(torch.randn(25600, 128), torch.randint(0, 10, (25600,))), batch_size=16, shuffle=True)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 50)
     model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
     model.train()
