@@ -370,7 +370,7 @@ class Windows:
             self._torch, self._options.run_dir, wait=wait, warmup=warmup, active=active, detail=detail
         )
         self._profiler.start()
-        # On a GPU the host runs ahead: how long the profiled steps took is asked of the device, as in the timing window.
+        # On a GPU the host runs ahead: the device is asked how long the profiled steps took, as in the timing window.
         self._events = [self._record_event()] if self._cuda and self._profiler.lead == 0 else []
         self._clear_interval()
         self._last = time.perf_counter()

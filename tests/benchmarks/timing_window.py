@@ -106,7 +106,7 @@ def main() -> None:
     lines = [
         "# The timing window's step beside the bare one",
         "",
-        f"{datetime.date.today()} · torch {torch.__version__} · {platform.machine()}, {torch.get_num_threads()} threads, "
+        f"{datetime.date.today()}, torch {torch.__version__}, {platform.machine()}, {torch.get_num_threads()} threads; "
         f"{arguments.pairs} alternating pairs of {STEPS} steps",
         "",
         "| bare step, median | ratio on/off, median | quartiles |",
