@@ -33,15 +33,16 @@ def is_user_file(filename: str) -> bool:
 def user_frame(depth: int = 2) -> FrameType | None:
     """The innermost frame of the user's own code above the caller, None when there is none."""
     frame: FrameType | None = sys._getframe(depth)
-    while frame is not None:
-        code = frame.f_code
-        known = _is_user_code.get(code)
-        if known is None:
-            known = _is_user_code[code] = is_user_file(code.co_filename)
-        if known:
-            return frame
+    while frame is not None and not _users(frame.f_code):
         frame = frame.f_back
-    return None
+    return frame
+
+
+def _users(code: CodeType) -> bool:
+    known = _is_user_code.get(code)
+    if known is None:
+        known = _is_user_code[code] = is_user_file(code.co_filename)
+    return known
 
 
 def site_of(frame: FrameType) -> Site:
@@ -73,11 +74,17 @@ def user_site(depth: int = 2) -> Site | None:
 
 
 def owner(depth: int = 2) -> str:
-    """Name of the nearest module above the caller that is neither ours nor torch's."""
+    """Who makes what is being made: the user's module or, when a library does it for them, the one that they called.
+
+    ``trainer.train()`` of transformers makes its loaders through accelerate: the owner is transformers.
+    """
     frame: FrameType | None = sys._getframe(depth)
+    library = ""
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
+        if _users(frame.f_code):
+            return library or name
         if name.partition(".")[0] not in ("_advisor_harness", "torch", "contextlib", "functools"):
-            return name
+            library = name
         frame = frame.f_back
-    return ""
+    return library

@@ -29,6 +29,7 @@ def protect(imports: PostImport, journal: Journal) -> None:
         Patch(torch, "save", before(1, "f")).on()
         jit: Any = torch.jit
         Patch(jit, "save", before(1, "f")).on()
+        Patch(torch.autograd.profiler.profile, "export_chrome_trace", before(1, "path")).on()
         # A scripted module's own `save` goes straight to C++; its class exists only in builds with TorchScript.
         scripted = getattr(jit, "RecursiveScriptModule", None)
         if scripted is not None and "save" in vars(scripted):
