@@ -18,7 +18,6 @@ from filelock import FileLock
 
 from advisor.errors import AdvisorError
 from advisor.harness.layout import Options
-from advisor.launch import Command, check_script, measure
 from advisor.run import Run
 
 REPO = Path(__file__).resolve().parents[1]
@@ -142,6 +141,8 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Profiled
 def _profile(
     place: Path, script: str, arguments: tuple[str, ...], module: bool, inside: str, timeout: float
 ) -> Profiled:
+    from advisor.launch import Command, check_script, measure  # here: most rooms' tests start without it
+
     folder = place / "scripts"
     place.mkdir()
     lay_out(folder)

@@ -55,5 +55,6 @@ def test_tool_itself_does_not_require_torch(wheel: zipfile.ZipFile) -> None:
 
 def test_oldest_torch_of_pyproject_is_the_one_that_is_tested(repo: Path) -> None:
     admitted = dict(re.findall(r'"(torch|torchvision)>=([\d.]+)"', (repo / "pyproject.toml").read_text()))
-    tested = dict(re.findall(r"^OLDEST_(TORCH|TORCHVISION) := ([\d.]+)$", (repo / "Makefile").read_text(), re.MULTILINE))
+    makefile = (repo / "Makefile").read_text()
+    tested = dict(re.findall(r"^OLDEST_(TORCH|TORCHVISION) := ([\d.]+)$", makefile, re.MULTILINE))
     assert admitted == {name.lower(): version for name, version in tested.items()}
