@@ -272,6 +272,16 @@ def test_elementwise_work_wants_a_compiler(scene: Any, tmp_path: Path) -> None:
     assert finding is not None and finding.unmet
 
 
+def test_many_small_operators_on_a_cpu_want_a_compiler_and_large_ones_do_not(scene: Any, tmp_path: Path) -> None:
+    small = scene(3.0)
+    small.each("user_annotation", "advisor.forward", 0.01, 2.99)
+    for index in range(1400):
+        small.operator("aten::mul", 0.02 + 0.002 * index, 0.0215 + 0.002 * index)
+    finding = found(small, tmp_path, "compile")
+    assert finding is not None and finding.gain.likely > 1.2
+    assert found(busy_cpu(scene, mul=0.5, addmm=0.45), tmp_path, "compile") is None
+
+
 def test_matrix_work_alone_needs_no_compiler(scene: Any, tmp_path: Path) -> None:
     assert found(busy_gpu(scene, (TENSOR_CORE, 0.97), (ELEMENTWISE, 0.03)), tmp_path, "compile") is None
 
