@@ -9,17 +9,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import IO, Any
 
-from advisor import __version__, errors
+from advisor import __version__, endings, errors
 from advisor.errors import AdvisorError
 from advisor.harness import layout
 from advisor.harness.layout import Options, RunRecord, Status
-from advisor.restore import Restored, end_processes, register, restore
-from advisor.run import Run, decode_record
+from advisor.pending import Claim, end_processes, register
+from advisor.restore import Restored, mark, restore
+from advisor.run import Run
 
 _BOOTSTRAP = Path(__file__).parent / "harness" / "bootstrap.py"
 _SITE = Path(__file__).parent / "harness" / "site"
@@ -76,10 +79,12 @@ def check_script(command: Command) -> None:
         raise AdvisorError(f"{command.script} is a folder: name the script in it, or use -m for a package.")
     try:
         source = path.read_bytes()
-        compile(source, str(path), "exec", dont_inherit=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what it warns of, it says to its own user
+            compile(source, str(path), "exec", dont_inherit=True)
     except OSError as error:
         raise AdvisorError(f"{command.script} cannot be read: {error.strerror or error}.") from error
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         reason = error.msg if isinstance(error, SyntaxError) else error
         if not _compiles_with(command.python, path):
@@ -119,7 +124,8 @@ def measure(
             record.timing = replace(first.timing, cpu_s=keep.cpu_s, children_cpu_s=keep.children_cpu_s)
         record.notes[:0] = notes
         _write_record(run_dir, record)
-    _check(record, command, run_dir)
+    endings.check(record, command.python, run_dir)
+    _write_record(run_dir, record)
     return Run.load(run_dir)
 
 
@@ -164,63 +170,71 @@ def _once(
     progress: Progress | None,
 ) -> RunRecord:
     """One run of the script, from start to restored files."""
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        options_path = run_dir / layout.OPTIONS_JSON
-        filled = replace(
-            options,
-            run_dir=str(run_dir),
-            script=command.script,
-            module=command.module,
-            argv=list(command.argv),
-            cwd=os.path.abspath(command.cwd),
-        )
-        options_path.write_text(json.dumps(layout.to_dict(filled)))
-        register(run_dir)
-        output = (run_dir / layout.OUTPUT_LOG).open("wb")
-    except OSError as error:
-        raise AdvisorError(
-            f"the folder {run_dir} cannot be written ({error.strerror or error}): choose another with --output."
-        ) from error
-    with output, _restoring(run_dir, options) as restored:
-        started = time.monotonic()
+    with _Protected(run_dir, tuple(options.keep_dirs)) as protected:
         try:
-            child = subprocess.Popen(
-                [command.python, str(_BOOTSTRAP), str(options_path)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=_environment(command, run_dir, options_path),
-                cwd=command.cwd,
-                start_new_session=True,
-            )
+            options_path, output = _prepare(command, run_dir, options, protected)
         except OSError as error:
-            raise AdvisorError(f"{command.python} cannot be started: {error.strerror or error}.") from error
+            raise AdvisorError(
+                f"the folder {run_dir} cannot be written ({error.strerror or error}): choose another with --output."
+            ) from error
+        started = time.monotonic()
+        with output:
+            try:
+                child = protected.start(
+                    [command.python, str(_BOOTSTRAP), str(options_path)],
+                    stdout=output,
+                    env=_environment(command, run_dir, options_path),
+                    cwd=command.cwd,
+                )
+            except OSError as error:
+                raise AdvisorError(f"{command.python} cannot be started: {error.strerror or error}.") from error
         try:
-            status = _wait(child, run_dir, deadline, progress)
+            status = _wait(child, run_dir, deadline, progress, protected)
         except _TimeUpError:
             where = _where_it_hangs(child, run_dir)
             raise AdvisorError(
-                f"the time limit of {timeout:.0f} s (--timeout) was reached {_doing(run_dir)}{where}.",
+                f"the time limit of {timeout:.0f} s (--timeout) was reached {endings.doing(run_dir)}{where}.",
                 errors.TIME_LIMIT,
-                detail=_tail(run_dir),
+                detail=endings.tail(run_dir),
             ) from None
-        finally:
-            _end(child, run_dir)
-    record = _read_record(run_dir)
+    record = endings.read_record(run_dir)
     if record is None:
-        record = _died(command, run_dir, status, time.monotonic() - started)
+        raise endings.died(command.python, run_dir, status, time.monotonic() - started)
     record.advisor = __version__
-    record.notes.extend(f"could not be put back as it was: {failure}" for failure in restored.failed)
+    record.notes.extend(f"could not be put back as it was: {failure}" for failure in protected.restored.failed)
     _write_record(run_dir, record)
     return record
+
+
+def _prepare(command: Command, run_dir: Path, options: Options, protected: _Protected) -> tuple[Path, IO[bytes]]:
+    run_dir.mkdir(parents=True, exist_ok=True)
+    protected.claim = register(run_dir)
+    (run_dir / layout.FILES_DIR).mkdir(exist_ok=True)
+    options_path = run_dir / layout.OPTIONS_JSON
+    filled = replace(
+        options,
+        run_dir=str(run_dir),
+        script=command.script,
+        module=command.module,
+        argv=list(command.argv),
+        cwd=os.path.abspath(command.cwd),
+        parent_pid=os.getpid(),
+    )
+    options_path.write_text(json.dumps(layout.to_dict(filled)))
+    return options_path, (run_dir / layout.OUTPUT_LOG).open("wb")
 
 
 class _TimeUpError(Exception):
     pass
 
 
-def _wait(child: subprocess.Popen[bytes], run_dir: Path, deadline: float | None, progress: Progress | None) -> int:
+def _wait(
+    child: subprocess.Popen[bytes],
+    run_dir: Path,
+    deadline: float | None,
+    progress: Progress | None,
+    protected: _Protected,
+) -> int:
     """The child's exit status. Progress is told at most once a second, and not in the timing window."""
     told, phase, ending = 0.0, "", None
     record = run_dir / layout.RUN_JSON
@@ -229,6 +243,7 @@ def _wait(child: subprocess.Popen[bytes], run_dir: Path, deadline: float | None,
             return child.wait(_POLL_SECONDS if phase != "timing" else 4 * _POLL_SECONDS)
         except subprocess.TimeoutExpired:
             pass
+        protected.check()
         now = time.monotonic()
         if deadline is not None and now > deadline:
             raise _TimeUpError
@@ -238,61 +253,83 @@ def _wait(child: subprocess.Popen[bytes], run_dir: Path, deadline: float | None,
             return 0  # measured and written; whatever it still does, it does in vain
         if progress is not None and now - told >= 1.0:
             told = now
-            current = _status(run_dir)
+            current = endings.status(run_dir)
             if current is not None and not (current.phase == phase == "timing"):
                 phase = current.phase
                 progress(current)
 
 
-def _status(run_dir: Path) -> Status | None:
-    try:
-        return Status(**json.loads((run_dir / layout.STATUS_JSON).read_text()))
-    except (OSError, ValueError, TypeError):
-        return None
+class _Protected:
+    """From the moment the run folder is ours until every file is back: no signal leaves things half done.
 
+    Ctrl-C, SIGTERM, SIGHUP and SIGQUIT are only remembered while this is entered; :meth:`check` raises the
+    KeyboardInterrupt at a place of its own choosing, and leaving does at the latest, when everything is back.
+    """
 
-def _end(child: subprocess.Popen[bytes], run_dir: Path) -> None:
-    """The child and everything it started are gone when this returns."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
-    end_processes(run_dir)
+    def __init__(self, run_dir: Path, keep: tuple[str, ...]) -> None:
+        self.restored = Restored()
+        self.claim: Claim | None = None
+        self._run_dir = run_dir
+        self._keep = keep
+        self._child: subprocess.Popen[bytes] | None = None
+        self._interrupted = False
+        self._previous: dict[int, Any] = {}
 
-
-@contextmanager
-def _restoring(run_dir: Path, options: Options) -> Iterator[Restored]:
-    """Put files back on the way out, whatever happened; a second Ctrl-C has to wait for it."""
-    result = Restored()
-
-    def terminate(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    previous = {}
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        with suppress(ValueError):  # not the main thread: a program that uses us as a library keeps its own handlers
-            previous[number] = signal.signal(number, terminate)
-    try:
-        yield result
-    except KeyboardInterrupt:
-        _mark_interrupted(run_dir)
-        raise
-    finally:
-        ignored = {}
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    def __enter__(self) -> _Protected:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            # Ignored ones stay so (nohup, a background job). Only the main thread may set handlers: a program that
+            # uses us as a library elsewhere keeps its own.
             with suppress(ValueError):
-                ignored[number] = signal.signal(number, signal.SIG_IGN)
-        done = restore(run_dir, tuple(options.keep_dirs))
-        result.put_back, result.moved, result.failed = done.put_back, done.moved, done.failed
-        for number, handler in {**ignored, **previous}.items():
-            signal.signal(number, handler)
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                    self._previous[number] = signal.signal(number, self._hear)
+        return self
 
+    def _hear(self, number: int, frame: object) -> None:
+        self._interrupted = True
 
-def _mark_interrupted(run_dir: Path) -> None:
-    record = _read_record(run_dir) or RunRecord()
-    record.complete = False
-    record.ended = "failed"
-    record.failure = layout.Failure(kind="interrupt", message="interrupted by the user before the run was complete")
-    _write_record(run_dir, record)
+    def check(self) -> None:
+        """A sign of life to other commands; raises KeyboardInterrupt when one was heard."""
+        if self._interrupted:
+            raise KeyboardInterrupt
+        if self.claim is not None:
+            self.claim.beat()
+
+    def start(self, arguments: list[str], stdout: IO[bytes], env: dict[str, str], cwd: str) -> subprocess.Popen[bytes]:
+        """The child, in a session of its own: the terminal's Ctrl-C is for us alone."""
+        self._child = subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.STDOUT,
+            env=env,
+            cwd=cwd,
+            start_new_session=True,
+        )
+        return self._child
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            self._clean_up()
+        finally:
+            for number, handler in self._previous.items():
+                signal.signal(number, handler)
+        if self._interrupted and kind is None:
+            raise KeyboardInterrupt
+
+    def _clean_up(self) -> None:
+        if self._child is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+            self._child.wait()
+        if self.claim is None:
+            return
+        try:
+            end_processes(self._run_dir)
+            self.restored = restore(self._run_dir, self._keep)
+            if self._interrupted:
+                mark(self._run_dir, "failed", "interrupted by the user before the run was complete")
+        finally:
+            self.claim.release()
 
 
 def _environment(command: Command, run_dir: Path, options_path: Path) -> dict[str, str]:
@@ -315,20 +352,14 @@ def _environment(command: Command, run_dir: Path, options_path: Path) -> dict[st
             "CLEARML_OFFLINE_MODE": "1",
             "SWANLAB_MODE": "offline",
             "HF_HUB_DISABLE_TELEMETRY": "1",
+            # `git status`, which trackers ask, else rewrites the user's index.
+            "GIT_OPTIONAL_LOCKS": "0",
         }
     )
     # Kineto complains on every machine without a GPU unless told not to.
     environment.setdefault("KINETO_LOG_LEVEL", "99")
     environment.update(command.environment)
-    files.mkdir(parents=True, exist_ok=True)
     return environment
-
-
-def _read_record(run_dir: Path) -> RunRecord | None:
-    try:
-        return decode_record((run_dir / layout.RUN_JSON).read_bytes())
-    except (OSError, AdvisorError):
-        return None
 
 
 def _write_record(run_dir: Path, record: RunRecord) -> None:
@@ -341,89 +372,6 @@ def _write_record(run_dir: Path, record: RunRecord) -> None:
         raise AdvisorError(
             f"{path} cannot be written ({error.strerror or error}): free some space or choose --output."
         ) from error
-
-
-# What went wrong, in one sentence each.
-
-
-def _died(command: Command, run_dir: Path, status: int, seconds: float) -> RunRecord:
-    """The child is gone and left no record: a signal, `os._exit`, or a Python that could not start."""
-    output = _tail(run_dir)
-    if status < 0:
-        name = signal.Signals(-status).name
-        why = ": the system may have run out of memory" if -status == signal.SIGKILL else ""
-        raise AdvisorError(
-            f"the script was killed by {name} after {seconds:.0f} s {_doing(run_dir)}{why}.",
-            errors.SCRIPT_FAILED,
-            detail=output,
-        )
-    raise AdvisorError(
-        f"the script ended with status {status} after {seconds:.0f} s without leaving a record "
-        "(os._exit, or an interpreter that does not work).",
-        errors.SCRIPT_FAILED,
-        detail=output,
-    )
-
-
-def _check(record: RunRecord, command: Command, run_dir: Path) -> None:
-    """Raise when the run holds too little to report on."""
-    failure = record.failure
-    enough = record.timing.step_s is not None and record.steps >= 2
-    if failure is not None and failure.kind == "no_module":
-        raise AdvisorError(f"{failure.message}: name a module that `python -m` finds from this folder.")
-    if failure is not None and not enough:
-        output = failure.traceback or _tail(run_dir)
-        raise AdvisorError(_sentence(failure, command), errors.SCRIPT_FAILED, detail=output)
-    if failure is not None:
-        record.notes.append(
-            f"the script failed after {record.steps} steps ({failure.message}); reported is what ran before"
-        )
-        _write_record(run_dir, record)
-    if not enough:
-        raise AdvisorError(_no_step(record), errors.NO_STEP, detail="")
-
-
-def _sentence(failure: layout.Failure, command: Command) -> str:
-    message = failure.message
-    if failure.kind == "exit":
-        return f"{message} before two steps were done; run it with arguments that let it train."
-    if failure.kind == "oom":
-        return f"the script ran out of memory ({message}); make the batch or the model smaller and profile again."
-    if failure.kind == "interrupt":
-        return "the script was interrupted."
-    if "No module named 'torch'" in message:
-        return f"{command.python} has no torch: name the interpreter that you run the script with, by --python."
-    if any(text in message for text in ("not compiled with CUDA", "No CUDA GPUs", "no NVIDIA driver")):
-        return f"the script asks for CUDA, and there is none that this torch can use ({message})."
-    return f"the script failed: {message}"
-
-
-def _no_step(record: RunRecord) -> str:
-    seen = record.seen
-    counts = ", ".join(
-        f"{seen.get(key, 0)} {noun}"
-        for key, noun in (("optimizer_steps", "optimizer steps"), ("batches", "batches"), ("forwards", "forwards"))
-    )
-    if not record.environment.torch:
-        return "no step was found: the script never imported torch; name the script that trains or predicts."
-    if record.steps == 1:
-        return f"only one step was found ({counts}): give the script more data or epochs to run through."
-    return (
-        f"no step was found (seen: {counts}): choose --step loader or --step forward, or call advisor.step() at the "
-        "end of each step."
-    )
-
-
-def _doing(run_dir: Path) -> str:
-    status = _status(run_dir)
-    if status is None or status.phase == "starting":
-        return "before the script did a step"
-    if status.phase == "waiting":
-        return (
-            f"while waiting for the first step ({status.optimizer_steps} optimizer steps, {status.batches} batches, "
-            f"{status.forwards} forwards seen)"
-        )
-    return f"in the {status.phase} window, at step {status.step}"
 
 
 def _where_it_hangs(child: subprocess.Popen[bytes], run_dir: Path) -> str:
@@ -440,11 +388,3 @@ def _where_it_hangs(child: subprocess.Popen[bytes], run_dir: Path) -> str:
         if text.startswith("File") and here not in text and "site-packages" not in text and "/lib/python" not in text:
             return "; it was at " + text.removeprefix("File ")
     return ""
-
-
-def _tail(run_dir: Path, lines: int = 15) -> str:
-    try:
-        text = (run_dir / layout.OUTPUT_LOG).read_text(errors="replace")
-    except OSError:
-        return ""
-    return "\n".join(text.splitlines()[-lines:])

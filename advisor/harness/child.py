@@ -8,7 +8,7 @@ from types import ModuleType
 from .imports import PostImport
 from .journal import Journal
 from .loaders import fetch_patches
-from .options import read_options
+from .options import home, read_options
 from .savers import protect
 
 
@@ -19,7 +19,7 @@ def join(options_path: str) -> None:
     options = read_options(options_path)
     imports = PostImport()
     if options.restore:
-        journal = Journal(options.run_dir, lambda text: None)
+        journal = Journal(options.run_dir, lambda text: None, home(options))
         protect(imports, journal)
         journal.install()
 

@@ -62,6 +62,7 @@ class Options:
     overlay: dict[str, str] = field(default_factory=dict)  # absolute path → file holding the patched text
     keep_dirs: list[str] = field(default_factory=list)  # folders whose new files stay where they are
     restore: bool = True  # journal what the script writes
+    parent_pid: int = 0  # the advisor's: a script whose parent is another one has outlived it
 
 
 @dataclass

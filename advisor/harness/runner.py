@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import ctypes
+import errno
 import faulthandler
 import io
 import linecache
@@ -22,7 +24,8 @@ from .imports import PostImport
 from .journal import Journal, NoRoomError
 from .layout import Failure, Options, RunRecord
 from .observer import Observer
-from .options import read_options
+from .options import home, read_options
+from .patches import Patch
 from .savers import protect
 from .windows import Stop
 
@@ -30,7 +33,12 @@ from .windows import Stop
 _GRACE_SECONDS = 10.0
 HANG_FILE = "hang.txt"
 
+_exit = os._exit  # the script's own calls go another way: see _watch_exit
 _HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+# Standard modules that only we load, as far as a script with torch is concerned.
+_OURS_ONLY = ("statistics", "decimal", "fractions", "shlex")
 
 
 class NoModuleError(Exception):
@@ -40,15 +48,15 @@ class NoModuleError(Exception):
 def end_process(status: int) -> None:
     """Flush what the script printed and leave without asking anybody."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
+        with contextlib.suppress(Exception):  # the script may have put anything there
             stream.flush()
-    os._exit(status)
+    _exit(status)
 
 
 def main(options_path: str) -> None:
     """Run the script, observe it, write the record; never returns a half-written one."""
     options = read_options(options_path)
-    _die_with_parent()
+    _die_with_parent(options.parent_pid)
     record = RunRecord(
         script=options.script, module=options.module, argv=list(options.argv), cwd=os.getcwd(), started=time.time()
     )
@@ -56,22 +64,26 @@ def main(options_path: str) -> None:
         # The parent asks with this signal where a script hangs; a handler of the script's own replaces it.
         hang = open(os.path.join(options.run_dir, HANG_FILE), "w", encoding="utf-8")  # noqa: SIM115 – open to the end
         faulthandler.register(signal.SIGUSR2, file=hang, all_threads=False)
-    _arrange_path(options)
     imports = PostImport()
     journal = None
     if options.restore:
         notes: list[str] = record.notes
-        journal = Journal(options.run_dir, lambda text: notes.append(text) if text not in notes else None)
+        journal = Journal(
+            options.run_dir, lambda text: notes.append(text) if text not in notes else None, home(options)
+        )
     observer = Observer(options, record, imports, journal)
     observer.on_stop = _watch
     if journal is not None:
         protect(imports, journal)
         journal.install()
+    _watch_exit(observer)
     _offer_step(imports, observer)
+    _arrange_path(options)
     if options.seed is not None:
         _seed(options.seed)
     status = 1
     try:
+        _forget_hidden(options)
         _run(options)
     except Stop:
         status = 0
@@ -110,10 +122,8 @@ def _load(options: Options) -> tuple[ModuleType, CodeType]:
     module.__dict__["__builtins__"] = builtins
     if options.module:
         # runpy's own search, so that packages with __main__ and namespace packages behave as under `python -m`.
-        try:
-            _, spec, code = runpy._get_module_details(options.script)  # type: ignore[attr-defined]
-        except ImportError as error:
-            raise NoModuleError(f"there is no module {options.script} to run ({error})") from None
+        # An ImportError of the package's own is not "no such module": that one comes as ours.
+        _, spec, code = runpy._get_module_details(options.script, NoModuleError)  # type: ignore[attr-defined]
         module.__spec__ = spec
         module.__file__ = spec.origin
         module.__package__ = spec.parent
@@ -173,7 +183,7 @@ class _Fallback:
 # How the script ended.
 
 
-def _exited(error: SystemExit, observer: Observer) -> int:
+def _exited(error: SystemExit, observer: Observer, how: str = "sys.exit") -> int:
     code = error.code
     number = 0 if code is None else code if isinstance(code, int) else 1
     enough = observer.windows is not None and observer.windows.boundaries >= 2
@@ -181,7 +191,7 @@ def _exited(error: SystemExit, observer: Observer) -> int:
         observer.record.ended = observer.record.ended or "finished"
         observer.write()
         return 0
-    message = f"the script ended itself with sys.exit({code!r})"
+    message = f"the script ended itself with {how}({code!r})"
     observer.write(Failure(kind="exit", message=message, exit_code=number))
     return 1
 
@@ -194,16 +204,18 @@ def _failed(error: BaseException, observer: Observer) -> int:
     out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     if out_of_memory or "out of memory" in text.lower() or "can't allocate memory" in text:
         kind = "oom"
-    if isinstance(error, NoRoomError):
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         kind = "no_room"
     if isinstance(error, NoModuleError):
-        kind, text = "no_module", str(error)
-        observer.write(Failure(kind=kind, message=text))
+        observer.write(Failure(kind="no_module", message=f"there is no module to run: {text}"))
         return 1
-    own = _without_ours(error)
     last = traceback.format_exception_only(type(error), error)[-1].strip()
+    if isinstance(error, NoRoomError):
+        kind, last = "no_room", error.strerror or str(error)
+    own = _without_ours(error)
     observer.write(Failure(kind=kind, message=last, traceback=own))
-    sys.stderr.write(own)
+    with contextlib.suppress(Exception):
+        sys.stderr.write(own)
     return 1
 
 
@@ -222,7 +234,7 @@ def _clean(summary: traceback.TracebackException) -> None:
 
 
 def _ours(filename: str) -> bool:
-    return os.path.abspath(filename).startswith(_HERE + os.sep) or filename == "<frozen runpy>"
+    return os.path.abspath(filename).startswith(_HERE + os.sep) or filename in ("<frozen runpy>", runpy.__file__)
 
 
 def _watch() -> None:
@@ -232,13 +244,37 @@ def _watch() -> None:
     timer.start()
 
 
-def _die_with_parent() -> None:
+def _watch_exit(observer: Observer) -> None:
+    """``os._exit`` leaves no time for anything: what was measured is written before it."""
+    pid = os.getpid()
+
+    def make(original: Any) -> Any:
+        def leave(status: int) -> Any:
+            if os.getpid() == pid:  # not in a forked child, which always leaves like this
+                with contextlib.suppress(Exception):
+                    _exited(SystemExit(status), observer, "os._exit")
+            return original(status)
+
+        return leave
+
+    Patch(os, "_exit", make).on()
+
+
+def _die_with_parent(parent: int) -> None:
     """On Linux: when ``advisor`` itself is killed, its script goes too (prctl(2), PR_SET_PDEATHSIG)."""
     if sys.platform != "linux":
         return
-    try:
-        import ctypes
-
+    with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
-    except (OSError, AttributeError):
-        pass
+    if parent and os.getppid() != parent:
+        _exit(1)  # it was killed before the system knew
+
+
+def _forget_hidden(options: Options) -> None:
+    """The script's own modules come first, as in plain Python, also where a standard one of that name is in our use.
+
+    A folder with a `statistics.py` or a `profile.py` works under plain Python as long as nothing else asks for those.
+    """
+    for name in _OURS_ONLY:
+        if any(os.path.exists(os.path.join(sys.path[0], name + ending)) for ending in (".py", "/__init__.py")):
+            sys.modules.pop(name, None)
