@@ -7,9 +7,11 @@ They are off in the timing window, and taken off a module before TorchScript or 
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -22,8 +24,18 @@ from .places import user_site
 _active: Models | None = None
 
 
+class _Hooks(OrderedDict[int, Any]):
+    """A module's hooks, ours among them, that pickle and copy as if ours were not there.
+
+    A model that is saved whole must load where we are not, and a copy (an averaged model) is nobody's root.
+    """
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        own = [(key, hook) for key, hook in self.items() if hook is not _before and hook is not _after]
+        return OrderedDict, (own,)
+
+
 def _before(module: Any, arguments: Any, kwargs: Any = None) -> None:
-    # A function of this file, not a bound method: a module with it can still be pickled and copied.
     if _active is not None and not _active.compiling():
         _active.enter(module, arguments, kwargs)
 
@@ -56,6 +68,7 @@ class Models:
         self.samples = 0
         self.forwards = 0
         self.level = 0
+        self._quiet = False  # let the calls of compiled functions pass unseen: in the timing window
         nn: Any = torch.nn
         self._birth = Patch(nn.Module, "__init__", self._born)
         self._jit = [
@@ -63,6 +76,9 @@ class Models:
             for owner, name in ((torch.jit, "script"), (torch.jit, "trace"), (torch.export, "export"))
             if hasattr(owner, name)
         ]
+        # At once: the wrapper that remembers call sites goes around this one.
+        Patch(torch, "compile", self._compiled).on()
+        self._inside_graphs = False
         _active = self
 
     def install(self) -> None:
@@ -110,6 +126,35 @@ class Models:
 
         return prepare
 
+    def _compiled(self, original: Any) -> Any:
+        def compile(*args: Any, **kwargs: Any) -> Any:
+            target = args[0] if args else kwargs.get("model")
+            result = original(*args, **kwargs)
+            if target is None or isinstance(target, (self._torch.nn.Module, type)):
+                return result
+            # The graph of a function guards on the hooks of the modules in it: put on and off, they would compile it
+            # again each time. The compiled function itself stands for the forward instead, from outside.
+            self._inside_graphs = True
+            self.hooks_off()
+            method_of = getattr(target, "__self__", None)  # Module.compile() compiles the module's own call
+            return self._outermost(result, method_of if isinstance(method_of, self._torch.nn.Module) else result)
+
+        return compile
+
+    def _outermost(self, function: Any, subject: Any) -> Any:
+        compiling = self.compiling
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if compiling() or self._quiet:
+                return function(*args, **kwargs)
+            self.enter(subject, args, kwargs)
+            output = function(*args, **kwargs)
+            self.leave(subject, output)
+            return output
+
+        return call
+
     def roots(self) -> list[Any]:
         """Modules with parameters that no other module holds; `level` steps lower when those are never called."""
         modules = [module for reference in list(self._modules.values()) if (module := reference()) is not None]
@@ -127,9 +172,14 @@ class Models:
 
     def hooks_on(self) -> None:
         """Put hooks on the roots that have none yet."""
+        self._quiet = False
+        if self._inside_graphs:
+            return
         for root in self.roots():
             if id(root) in self._hooks:
                 continue
+            for name in ("_forward_pre_hooks", "_forward_hooks"):
+                vars(root)[name] = _Hooks(vars(root)[name])
             self._hooks[id(root)] = [
                 root.register_forward_pre_hook(_before, with_kwargs=True),
                 root.register_forward_hook(_after),
@@ -140,12 +190,23 @@ class Models:
         for handles in self._hooks.values():
             for handle in handles:
                 handle.remove()
+        for reference in self._roots:
+            root = reference()
+            for name in ("_forward_pre_hooks", "_forward_hooks"):
+                if root is not None and isinstance(vars(root)[name], _Hooks):
+                    vars(root)[name] = OrderedDict(vars(root)[name])
+        self._roots.clear()
         self._hooks.clear()
         self._depth = 0
 
+    def quiet(self) -> None:
+        """Hooks off, compiled functions unseen."""
+        self.hooks_off()
+        self._quiet = True
+
     def descend(self) -> None:
         """No root was called in a whole step (a LightningModule is a root whose children are called): look lower."""
-        if self.level < 3:
+        if self.level < 3 and not self._inside_graphs:
             self.level += 1
             self.hooks_off()
             self.hooks_on()
@@ -170,7 +231,8 @@ class Models:
         if site is not None:
             self._sites[id(module)] = site
         inputs = [tensor_info(tensor) for tensor in tensors_in((arguments, kwargs), self._torch, limit=8)]
-        self._observe(module, inputs)
+        if isinstance(module, self._torch.nn.Module):
+            self._observe(module, inputs)
         shape = next((info.shape for info in inputs if info.shape), None)
         self.samples += shape[0] if shape else 0
         self._listener.before_forward(module, site)
@@ -226,8 +288,9 @@ class Models:
         return record
 
     def records(self) -> list[Model]:
-        """The roots that were called, most parameters first."""
-        return sorted(self._records.values(), key=lambda record: -record.parameters)
+        """The roots that were called, most parameters first; where no call could be seen, all there are."""
+        called = list(self._records.values()) or [self._describe(root) for root in self.roots()]
+        return sorted(called, key=lambda record: -record.parameters)
 
     def devices(self) -> list[str]:
         return [device for record in self.records() for device in record.devices]

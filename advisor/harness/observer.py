@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 from . import environment
 from .imports import PostImport
 from .journal import Journal
-from .layout import RUN_JSON, Failure, OptimizerInfo, Options, RunRecord, to_dict
+from .layout import PARTIAL_JSON, RUN_JSON, Failure, OptimizerInfo, Options, RunRecord, to_dict
 from .patches import Patch
 from .places import owner, user_site
 from .status import StatusFile
@@ -51,6 +52,7 @@ class Observer:
             torch.manual_seed(self._options.seed)
         windows = self.windows = Windows(torch, self._options, self.record, self._status)
         windows.on_finish = self._finish
+        windows.on_profiled = self._keep_partial
         windows.loaders.install()
         windows.models.install()
         windows.sites.on()
@@ -108,6 +110,23 @@ class Observer:
 
         end_process(0)
 
+    def _keep_partial(self) -> None:
+        """Before the last window begins: all that is known so far, for a parent that finds nothing better."""
+        if self.windows is not None:
+            partial = copy.copy(self.record)
+            partial.notes = list(self.record.notes)
+            self._fill(self.windows, partial)
+            self._store(partial, PARTIAL_JSON)
+
+    def _store(self, record: RunRecord, name: str) -> None:
+        path = os.path.join(self._options.run_dir, name)
+        temporary = path + ".part"
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(to_dict(record), file, default=str)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+
     def write(self, failure: Failure | None = None) -> None:
         """Complete the record and write ``run.json``, atomically; the first call counts."""
         if self._written or os.getpid() != self._status._pid:
@@ -123,22 +142,16 @@ class Observer:
         record.wall_s = time.time() - record.started
         if self.windows is not None:
             try:
-                self._complete(self.windows)
+                self.windows.conclude()
+                self._fill(self.windows, record)
             except Exception as error:  # a fact that cannot be had must not cost the run
                 self.note(f"the record is incomplete: {type(error).__name__}: {error}")
-        path = os.path.join(self._options.run_dir, RUN_JSON)
-        temporary = path + ".part"
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(to_dict(record), file, default=str)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        self._store(record, RUN_JSON)
         if self._journal is not None:
             self._journal.enabled = True
 
-    def _complete(self, windows: Windows) -> None:
-        record, torch = self.record, self._torch
-        windows.conclude()
+    def _fill(self, windows: Windows, record: RunRecord) -> None:
+        torch = self._torch
         record.step_kind = windows.finder.kind
         record.steps = windows.boundaries
         record.seen = dict(windows.finder.seen)
@@ -153,6 +166,7 @@ class Observer:
         record.outputs = windows.models.read_outputs()
         record.aside = dict(record.timing.aside)
         record.steps_wall_s = record.timing.elapsed + sum(record.aside.values())
+        record.optimizers = []
         for key, optimizer in windows.optimizers.items():
             site, made_by = self._optimizer_made.get(key, (None, ""))
             group: dict[str, Any] = next(iter(getattr(optimizer, "param_groups", ())), {})

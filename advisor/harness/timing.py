@@ -45,7 +45,8 @@ def summarize(timing: Timing, intervals: list[Interval], loaders: list[Loader]) 
     timing.step_s = timing.elapsed / len(clean)
     timing.median_s = statistics.median(timing.intervals)
     samples = [row.samples for row in clean if row.samples]
-    timing.samples_per_step = statistics.fmean(samples) if samples else None
+    # The median: a script that ends, or fetches ahead, leaves one interval with other samples than the rest.
+    timing.samples_per_step = float(statistics.median(samples)) if samples else None
     for interval in intervals:
         unusual = sorted(interval.causes - usual)
         if unusual and clean is not intervals:

@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from types import ModuleType
 from typing import Any
 
-from .layout import Options, RunRecord, Window
+from .layout import CHILD_TRAINS, Options, RunRecord, Window
 from .loaders import Loaders
 from .models import Models
 from .plan import GROUP, Plan
@@ -20,11 +20,20 @@ from .timing import Interval, children_cpu, compiled_frames, peak_resident, summ
 
 SETTLED = 0.05  # two successive groups this close have settled
 MOST_ACTIVE = 8  # the longest profile window: traces grow by megabytes a step
+# A profiled step is given up after so many seconds and so many times the step's own length: work of another kind
+# has begun (the next layer of a layer-wise training, say).
+OVERDUE_SECONDS, OVERDUE_STEPS = 15.0, 10
 MOST_REPEATS = 3  # how often a profile window is begun anew when an evaluation falls into it
 
 
 class Stop(BaseException):
     """Ends the script once everything is measured; no ``except Exception`` catches it."""
+
+
+def tell_child_trains(run_dir: str) -> None:
+    """Leave word that steps happen in a process that the script started, where nothing is measured."""
+    with open(os.path.join(run_dir, CHILD_TRAINS), "w", encoding="utf-8") as file:
+        file.write(f"{os.getpid()}\n")
 
 
 class Windows:
@@ -54,6 +63,7 @@ class Windows:
         self._timing_began = 0.0
         self._profiler: OurProfiler | None = None
         self._phase_step = 0
+        self._overdue = 0
         self._cpu = (0.0, 0.0)
         self._compiled = 0
         self._usual: set[str] = set()  # causes that come with most steps: part of the step
@@ -65,6 +75,7 @@ class Windows:
         self.optimizer_steps: dict[Hashable, int] = {}
         self.finished = False
         self.on_finish: Any = None
+        self.on_profiled: Any = None
 
     def note(self, text: str) -> None:
         if text not in self.record.notes:
@@ -79,6 +90,7 @@ class Windows:
 
     def optimizer_step(self, optimizer: Any) -> None:
         if os.getpid() != self.pid:
+            tell_child_trains(self._options.run_dir)
             return
         key = id(optimizer)
         self.optimizers.setdefault(key, optimizer)
@@ -87,12 +99,16 @@ class Windows:
             self._boundary()
         elif self.finder.restarted:
             self._restart()
+        else:
+            self._check_overdue()
 
     def before_batch(self, index: int) -> None:
         if self.phase == "waiting":
             self.models.hooks_on()
         if self.finder.before_batch(index):
             self._boundary()
+        else:
+            self._check_overdue()
 
     def batch(self, index: int) -> None:
         if self.phase not in ("waiting", "settle") and not self.loaders.records[index].trains:
@@ -122,6 +138,9 @@ class Windows:
 
     def backward(self) -> None:
         self._backwards += 1
+        if self.phase == "waiting":
+            self.models.hooks_on()  # a loop without optimizer and loader gives no earlier sign of its model
+        self._check_overdue()
         if not self._zero_checked and self._backwards == 1 and self.boundaries >= 3:
             self._zero_checked = True
             self._check_gradients()
@@ -153,6 +172,32 @@ class Windows:
                 self._end_timing()
             return
         self._slow_boundary(now)
+
+    def _check_overdue(self) -> None:
+        """End a profiled window whose boundary does not come: recording everything of an endless step fills the memory.
+
+        Called by what happens within steps, in the script's own thread (a profiler must be ended where it was begun).
+        """
+        if self.phase not in ("profile", "detail") or self._profiler is None:
+            return
+        limit = max(OVERDUE_SECONDS, OVERDUE_STEPS * (self.record.timing.step_s or 0.0))
+        if time.perf_counter() - self._last < limit:
+            return
+        profiler, self._profiler = self._profiler, None
+        profiler.abandon()
+        self._discard(profiler)
+        self.note(f"no step ended for {limit:.0f} s in the {self.phase} window, which was given up")
+        if self.phase == "profile" and self._overdue == 0:
+            self._overdue += 1
+            self._restart()
+            return
+        self._complete()
+
+    def _complete(self) -> None:
+        self.record.complete = True
+        self.finished = True
+        self._enter("done")
+        self.on_finish(again=False)
 
     def _slow_boundary(self, now: float) -> None:
         """A boundary outside the timing window, where a few microseconds do not matter."""
@@ -270,7 +315,7 @@ class Windows:
         self.sites.off()
         self.models.stop_collecting()
         if self.finder.kind != "forward":  # there the hook is the boundary
-            self.models.hooks_off()
+            self.models.quiet()
 
     def _begin_timing(self) -> None:
         self._mark_training_loaders()
@@ -404,12 +449,10 @@ class Windows:
         if self.phase == "profile":
             self.record.profile_step_s = elapsed / steps
             if self.plan.detail_active:
+                self.on_profiled()
                 self._start_profiler("detail", 0, self.plan.detail_warmup, self.plan.detail_active, detail=True)
                 return
-        self.record.complete = True
-        self.finished = True
-        self._enter("done")
-        self.on_finish(again=False)
+        self._complete()
 
     def _discard(self, profiler: OurProfiler) -> None:
         if profiler.path and os.path.exists(profiler.path):
