@@ -192,14 +192,14 @@ def _once(
             status = _wait(child, run_dir, deadline, progress, protected)
         except _TimeUpError:
             where = _where_it_hangs(child, run_dir)
-            raise AdvisorError(
-                f"the time limit of {timeout:.0f} s (--timeout) was reached {endings.doing(run_dir)}{where}.",
-                errors.TIME_LIMIT,
-                detail=endings.tail(run_dir),
-            ) from None
+            message = f"the time limit of {timeout:.0f} s (--timeout) was reached {endings.doing(run_dir)}{where}."
+            mark(run_dir, "killed", message, "timeout")
+            raise AdvisorError(message, errors.TIME_LIMIT, detail=endings.tail(run_dir)) from None
     record = endings.read_record(run_dir)
     if record is None:
-        raise endings.died(command.python, run_dir, status, time.monotonic() - started)
+        end = endings.died(command.python, run_dir, status, time.monotonic() - started)
+        mark(run_dir, "killed", str(end), "killed")
+        raise end
     record.advisor = __version__
     record.notes.extend(f"could not be put back as it was: {failure}" for failure in protected.restored.failed)
     _write_record(run_dir, record)

@@ -53,6 +53,9 @@ def restore(run_dir: Path, keep: tuple[str, ...] = (), died: float | None = None
 
 
 def _finish(run_dir: Path) -> None:
+    # The log first: copies that are half removed must never be taken for something to put back.
+    with contextlib.suppress(OSError):
+        (run_dir / layout.JOURNAL_DIR / layout.JOURNAL_LOG).unlink(missing_ok=True)
     shutil.rmtree(run_dir / layout.JOURNAL_DIR, ignore_errors=True)
     forget(run_dir)
 
@@ -375,7 +378,7 @@ def recover(*places: Path) -> list[tuple[Path, Restored]]:
     return recovered
 
 
-def mark(run_dir: Path, ended: str, message: str) -> None:
+def mark(run_dir: Path, ended: str, message: str, kind: str = "interrupt") -> None:
     """Say in ``run.json`` that the run is partial, unless it says how it ended already."""
     path = run_dir / layout.RUN_JSON
     record = layout.RunRecord()
@@ -384,7 +387,7 @@ def mark(run_dir: Path, ended: str, message: str) -> None:
     if record.complete or record.ended:
         return
     record.ended = ended
-    record.failure = layout.Failure(kind="interrupt", message=message)
+    record.failure = layout.Failure(kind=kind, message=message)
     with contextlib.suppress(OSError):
         temporary = path.with_suffix(".part")
         temporary.write_text(json.dumps(layout.to_dict(record)))

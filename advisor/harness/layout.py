@@ -280,7 +280,7 @@ class OptimizerInfo:
 class Failure:
     """How the script ended, when it did not end as it should."""
 
-    kind: str = ""  # exception | exit | oom | interrupt | no_room | no_module
+    kind: str = ""  # exception | exit | oom | interrupt | no_room | no_module | killed | timeout
     message: str = ""
     traceback: str = ""  # our frames left out
     exit_code: int | None = None

@@ -93,21 +93,21 @@ def _one(words: list[str], cwd: str, env: Mapping[Any, Any] | None) -> Program:
         return Program(note=f"the script started {name!r} apart from its environment; what it writes is not put back")
     if name in _HARMLESS or (name == "git" and not _READS.isdisjoint(words)):
         return Program(_paths(redirected, cwd))
-    names = _paths([*words[1:], *redirected], cwd)
+    names = _paths([*words[1:], *redirected], cwd, into=name not in ("rm", "rmdir", "unlink", "mkdir"))
     note = f"the script started {name!r}; files that it writes, other than those it was given, are not put back"
     return Program(names, name in _REMOVES, "" if name in _REMOVES or name == "mkdir" else note)
 
 
-def _paths(words: list[str], cwd: str) -> tuple[str, ...]:
+def _paths(words: list[str], cwd: str, into: bool = False) -> tuple[str, ...]:
     """Every path among `words` that is there, or whose folder is there, as an absolute one.
 
-    A file that goes into a folder (``cp a folder``) is a path, too.
+    With `into` a file that goes into a folder (``cp a folder``) is a path, too.
     """
     found: dict[str, None] = {}
     folders = []
     for word in words:
         for part in {word, word.partition("=")[2]} if word.startswith("-") else (word,):
-            if not part or part.startswith(("-", "/dev/", "/proc/")) or "://" in part:
+            if not part or set(part) <= set("<>&|") or part.startswith(("-", "/dev/", "/proc/")) or "://" in part:
                 continue
             path = os.path.join(cwd, os.path.expanduser(os.path.expandvars(part)))
             matches = [path] if os.path.lexists(path) or not glob.has_magic(part) else glob.glob(path)
@@ -122,7 +122,7 @@ def _paths(words: list[str], cwd: str) -> tuple[str, ...]:
                 found[match] = None
                 if os.path.isdir(match):
                     folders.append(match)
-    for folder in folders[-1:]:
+    for folder in folders[-1:] if into else ():
         for path in list(found):
             if path != folder:
                 found[os.path.join(folder, os.path.basename(path))] = None

@@ -10,36 +10,60 @@ from .imports import PostImport
 from .journal import Journal
 from .patches import Patch
 
+# Module, attribute in it, and which argument is the file (by position and by name); for a method, counted with `self`.
+_SAVERS = (
+    ("torch", "save", 1, "f"),
+    ("torch", "jit.save", 1, "f"),
+    # A scripted module's own `save` goes straight to C++; its class exists only in builds with TorchScript.
+    ("torch", "jit.RecursiveScriptModule.save", 1, "f"),
+    # Under torch.save, torch.package, torch.export.save and compiled packages.
+    ("torch", "_C.PyTorchFileWriter.__init__", 1, "file_name"),
+    ("safetensors.torch", "save_file", 1, "filename"),
+    ("safetensors.torch", "serialize_file", 1, "filename"),
+    ("safetensors.numpy", "save_file", 1, "filename"),
+    ("safetensors.numpy", "serialize_file", 1, "filename"),
+    ("tokenizers", "Tokenizer.save", 1, "path"),
+    ("torchvision.io", "write_file", 0, "filename"),
+    ("torchvision.io", "write_png", 1, "filename"),
+    ("torchvision.io", "write_jpeg", 1, "filename"),
+    ("h5py", "File.__init__", 1, "name"),
+    ("pyarrow.parquet", "ParquetWriter.__init__", 1, "where"),
+    ("cv2", "imwrite", 0, "filename"),
+    ("soundfile", "SoundFile.__init__", 1, "file"),
+)
+
 
 def protect(imports: PostImport, journal: Journal) -> None:
-    """Tell the journal before torch, TorchScript or safetensors open a file for writing."""
+    """Tell the journal before a library's native code opens a file for writing."""
+    for module in dict.fromkeys(entry[0] for entry in _SAVERS):
+        entries = [entry[1:] for entry in _SAVERS if entry[0] == module]
+        imports.when_imported(module, lambda loaded, entries=entries: _wrap(loaded, entries, journal))  # type: ignore[misc]
 
-    def before(position: int, keyword: str) -> Callable[[Any], Any]:
-        def make(original: Any) -> Any:
-            def save(*args: Any, **kwargs: Any) -> Any:
-                target = kwargs.get(keyword, args[position] if len(args) > position else None)
-                journal.guard(target)
-                return original(*args, **kwargs)
 
-            return save
+def _wrap(module: ModuleType, entries: list[tuple[str, int, str]], journal: Journal) -> None:
+    for name, position, keyword in entries:
+        *path, last = name.split(".")
+        owner: Any = module
+        for part in path:
+            owner = getattr(owner, part, None)
+        if owner is None or not hasattr(owner, last) or _inherited(owner, last):
+            continue
+        try:
+            Patch(owner, last, _before(position, keyword, journal)).on()
+        except (AttributeError, TypeError):
+            continue  # a native class that takes no attributes
 
-        return make
 
-    def torch_loaded(torch: ModuleType) -> None:
-        Patch(torch, "save", before(1, "f")).on()
-        jit: Any = torch.jit
-        Patch(jit, "save", before(1, "f")).on()
-        Patch(torch.autograd.profiler.profile, "export_chrome_trace", before(1, "path")).on()
-        # A scripted module's own `save` goes straight to C++; its class exists only in builds with TorchScript.
-        scripted = getattr(jit, "RecursiveScriptModule", None)
-        if scripted is not None and "save" in vars(scripted):
-            Patch(scripted, "save", before(1, "f")).on()
+def _inherited(owner: Any, name: str) -> bool:
+    return isinstance(owner, type) and name not in vars(owner)
 
-    def safetensors_loaded(module: ModuleType) -> None:
-        Patch(module, "save_file", before(1, "filename")).on()
-        if hasattr(module, "serialize_file"):
-            Patch(module, "serialize_file", before(1, "filename")).on()
 
-    imports.when_imported("torch", torch_loaded)
-    for name in ("safetensors.torch", "safetensors.numpy"):
-        imports.when_imported(name, safetensors_loaded)
+def _before(position: int, keyword: str, journal: Journal) -> Callable[[Any], Any]:
+    def make(original: Any) -> Any:
+        def save(*args: Any, **kwargs: Any) -> Any:
+            journal.guard(kwargs.get(keyword, args[position] if len(args) > position else None))
+            return original(*args, **kwargs)
+
+        return save
+
+    return make

@@ -5,6 +5,7 @@ Each case runs a piece of plain Python in a process of its own, which keeps the 
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -17,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from advisor.harness import bootstrap, layout
-from advisor.restore import Restored, restore
+from advisor.harness.programs import look_at
+from advisor.restore import EARLIER_DIR, Restored, restore
 
 HARNESS = Path(bootstrap.__file__).parent
 IMPORTS = "import os, pathlib, pickle, shutil, sqlite3, subprocess, sys, tempfile, threading\n"
@@ -160,12 +162,8 @@ CASES = {
         "f = os.open('d', os.O_WRONLY | os.O_TRUNC, dir_fd=d); os.write(f, b'x')\n"
         "os.unlink('deep/e', dir_fd=d); os.mkdir('n', dir_fd=d); os.rename('d', 'm', src_dir_fd=d, dst_dir_fd=d)"
     ),
-    "SQLite": (
-        "import shutil; c = sqlite3.connect('db'); c.execute('create table t (x)'); c.commit(); c.close()"
-    ),
-    "pipe and socket": (
-        "import socket; os.mkfifo('pipe'); s = socket.socket(socket.AF_UNIX); s.bind('sock')"
-    ),
+    "SQLite": ("import shutil; c = sqlite3.connect('db'); c.execute('create table t (x)'); c.commit(); c.close()"),
+    "pipe and socket": ("import socket; os.mkfifo('pipe'); s = socket.socket(socket.AF_UNIX); s.bind('sock')"),
     "threads": (
         "def work(n):\n"
         "    for i in range(30):\n"
@@ -191,7 +189,8 @@ CASES = {
         "    open('a', 'w').write(method)"
     ),
     "shell": (
-        "os.system('rm -rf sub; mkdir -p sub/x out/y && echo hello > c; cp a b; cp a empty; mv link moved; touch out/z')"
+        "os.system('rm -rf sub; mkdir -p sub/x out/y && echo hello > c; cp a b; cp a empty; mv link moved')\n"
+        "os.system('touch out/z')"
     ),
     "shell with a pattern": "subprocess.run('rm -f ?; sed -i s/o/0/ café', shell=True, check=True)",
     "programs": "subprocess.run(['rm', '-r', 'sub', 'a']); subprocess.check_call(['truncate', '--size=1', 'c'])",
@@ -215,3 +214,215 @@ def test_everything_is_as_it_was(sandbox: Sandbox, name: str) -> None:
     assert done.failed == []
     assert sandbox.tree() == sandbox.before
     assert sorted(sandbox.run_dir.iterdir()) != [] and not (sandbox.run_dir / layout.JOURNAL_DIR).exists()
+
+
+MUCH = (
+    "\n".join(
+        CASES[name]
+        for name in ("rename chain", "rmtree", "write through a link", "hard link, written and then replaced")
+    )
+    + "\nos.chmod('read-only', 0o600); os.makedirs('n/m'); open('n/m/f', 'w').write('x'); os.remove('café')"
+)
+
+
+def test_new_files_are_in_the_run_folder(sandbox: Sandbox) -> None:
+    sandbox.run("os.makedirs('out/x'); open('out/x/f', 'w').write('new'); os.chdir('sub'); open('g', 'w').write('too')")
+    done = sandbox.restore()
+    assert sandbox.moved("out/x/f").read_text() == "new"
+    assert sandbox.moved("sub/g").read_text() == "too"
+    assert len(done.moved) == 2
+
+
+def test_file_renamed_and_changed_is_kept_as_the_script_left_it(sandbox: Sandbox) -> None:
+    sandbox.run("os.rename('a', 'z'); open('z', 'a').write('more')")
+    sandbox.restore()
+    assert sandbox.moved("z").read_text() == (sandbox.folder / "a").read_text() + "more"
+
+
+def test_files_of_two_runs_do_not_collide(sandbox: Sandbox) -> None:
+    sandbox.run("open('n', 'w').write('file')")
+    sandbox.restore()
+    sandbox.run("os.mkdir('n'); open('n/f', 'w').write('x')")
+    assert sandbox.restore().failed == []
+    sandbox.run("open('n', 'w').write('file')")
+    assert sandbox.restore().failed == []
+    assert sandbox.tree() == sandbox.before
+
+
+def test_restoring_twice_is_harmless(sandbox: Sandbox) -> None:
+    sandbox.run(MUCH)
+    sandbox.restore()
+    (sandbox.folder / "a").write_text("newer work")
+    sandbox.restore()
+    assert (sandbox.folder / "a").read_text() == "newer work"
+
+
+@pytest.mark.parametrize("first", range(1, 6))
+def test_interrupted_restore_is_completed_by_the_next(sandbox: Sandbox, first: int) -> None:
+    """Cut off, as by `kill -9`, at the n-th thing that it does to a file, for every n from `first` in steps of 5."""
+    limit, ended = first, False
+    while not ended:
+        sandbox.run(MUCH)
+        child = os.fork()
+        if child == 0:
+            _die_at(limit)
+            sandbox.restore()
+            os._exit(0)
+        ended = os.waitpid(child, 0)[1] == 0
+        assert sandbox.restore().failed == []
+        assert sandbox.tree() == sandbox.before, limit
+        limit += 5
+    assert limit > 50
+
+
+def _die_at(limit: int) -> None:
+    seen = 0
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal seen
+        touches = event.startswith(("os.", "shutil.")) or (event == "open" and arguments[1] != "r")
+        seen += touches and event not in ("os.listdir", "os.scandir")
+        if seen >= limit:
+            os._exit(9)
+
+    sys.addaudithook(hook)
+
+
+def test_what_could_not_be_put_back_stays_for_the_next_time(sandbox: Sandbox) -> None:
+    sandbox.run("open('a', 'w').write('x'); open('c', 'w').write('x')")
+    stash = next((sandbox.run_dir / layout.JOURNAL_DIR).glob("*-1"))
+    stash.rename(stash.with_suffix(".away"))
+    inode = stash.with_name(stash.name + ".inode")
+    done = sandbox.restore()
+    assert [text.split(":")[0] for text in done.failed] == [str(sandbox.folder / "a")]
+    (sandbox.folder / "c").write_text("newer work")  # already put back: not again
+    stash.with_suffix(".away").rename(stash)
+    assert inode.exists()
+    assert sandbox.restore().failed == []
+    assert (sandbox.folder / "a").read_bytes() == sandbox.before["a"][0]
+    assert (sandbox.folder / "c").read_text() == "newer work"
+
+
+def test_work_done_after_the_run_was_killed_is_left(sandbox: Sandbox) -> None:
+    sandbox.run("open('a', 'w').write('x'); open('c', 'w').write('x'); open('n', 'w').write('x')")
+    died = os.stat(sandbox.folder / "n").st_ctime
+    while (sandbox.folder / "a").stat().st_ctime <= died:  # a coarse clock
+        (sandbox.folder / "a").write_text("newer work")
+    done = restore(sandbox.run_dir, died=died)
+    assert (sandbox.folder / "a").read_text() == "newer work"
+    assert (sandbox.folder / "c").read_bytes() == sandbox.before["c"][0]
+    assert not (sandbox.folder / "n").exists()
+    assert (sandbox.run_dir / EARLIER_DIR / "a").read_bytes() == sandbox.before["a"][0]
+    assert len(done.failed) == 1 and "after the run was killed" in done.failed[0]
+
+
+def test_too_large_to_copy_is_not_changed_and_said(sandbox: Sandbox) -> None:
+    with open(sandbox.folder / "huge", "wb") as file:
+        file.truncate(shutil.disk_usage(sandbox.folder).total * 2)  # sparse
+    said = sandbox.run(
+        "for _ in range(2):\n    try: open('huge', 'r+').write('x')\n    except OSError as e: print(e.strerror)\n"
+        "open('a', 'w').write('x')"
+    )
+    assert said.count("no room") == 2 and "huge" in said
+    with open(sandbox.folder / "huge", "rb") as file:
+        assert file.read(1) == b"\0"
+    os.remove(sandbox.folder / "huge")
+    sandbox.restore()
+    assert sandbox.tree() == sandbox.before
+
+
+def test_removing_a_huge_file_costs_no_room(sandbox: Sandbox) -> None:
+    size = shutil.disk_usage(sandbox.folder).total * 2
+    with open(sandbox.folder / "huge", "wb") as file:
+        file.truncate(size)
+    sandbox.run("os.remove('huge'); open('huge', 'w').write('x')")
+    assert (sandbox.folder / "huge").stat().st_size == 1
+    assert sandbox.restore().failed == []
+    assert (sandbox.folder / "huge").stat().st_size == size
+
+
+def test_removal_that_failed_is_no_licence_to_write(sandbox: Sandbox) -> None:
+    # The audit event comes before the removal, which fails here; the file is written afterwards.
+    sandbox.run("sys.audit('os.remove', 'a', -1); open('a', 'w').write('x')")
+    sandbox.restore()
+    assert sandbox.tree() == sandbox.before
+
+
+def test_run_folder_itself_cannot_be_removed(sandbox: Sandbox) -> None:
+    said = sandbox.run("open('a', 'w').write('x'); shutil.rmtree('../advisor_runs')", check=False)
+    assert "advisor's own folder" in said
+    said = sandbox.run("os.system('rm -rf ../advisor_runs')", check=False)
+    assert "advisor's own folder" in said
+    sandbox.restore()
+    assert sandbox.tree() == sandbox.before
+
+
+def test_full_disk_under_the_journal_forbids_the_write(sandbox: Sandbox) -> None:
+    # A limit on the size of files stands in for a full disk: the copy can be begun, and not ended.
+    said = sandbox.run(
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))\n"
+        "for name in ('a', 'c', 'a'):\n"
+        "    try: open(name, 'w')\n"
+        "    except OSError as e: print('refused', name)"
+    )
+    assert said.split() == ["refused", "a", "refused", "c", "refused", "a"]
+    assert sandbox.tree() == sandbox.before
+
+
+def test_what_cannot_be_followed_is_said(sandbox: Sandbox) -> None:
+    record = layout.RunRecord()
+    assert record.notes == []
+    for words, expected in (
+        (["python", "-I", "-c", "pass"], "apart from its environment"),
+        (["wget", "http://example.org/x"], "'wget'"),
+        (["nvidia-smi"], ""),
+        (["git", "rev-parse", "HEAD"], ""),
+        (["sh", "-c", "cd sub && rm -rf deep"], ""),
+    ):
+        note = look_at(words, str(sandbox.folder), None).note
+        assert expected in note and bool(expected) == bool(note)
+
+
+@pytest.mark.parametrize(
+    "command, expected",
+    [
+        ("rm -rf sub/deep", {"sub/deep"}),
+        ("cd sub && rm -f d > log.txt", {"sub/d", "sub/log.txt"}),
+        ("cp a c empty", {"a", "c", "empty", "empty/a", "empty/c"}),
+        ("mkdir -p x/y/z", {"x"}),
+        ("tar -xf a --directory=sub", {"a", "sub", "sub/a"}),
+        ("rm -f sub/*", {"sub/d", "sub/deep"}),
+        ("echo 'it''s", set()),
+        ("rm -rf /", set()),
+    ],
+)
+def test_command_lines_name_what_they_change(sandbox: Sandbox, command: str, expected: set[str]) -> None:
+    names = look_at(["/bin/sh", "-c", command], str(sandbox.folder), None).names
+    assert {os.path.relpath(name, sandbox.folder) for name in names} == expected
+
+
+def test_native_savers_are_followed(sandbox: Sandbox) -> None:
+    pytest.importorskip("torch")
+    code = (
+        "import torch\n"
+        "torch.save([1], 'a'); torch.save([1], pathlib.Path('new.pt')); torch.save([1], open('c', 'wb'))\n"
+        "w = torch._C.PyTorchFileWriter('sub/d'); w.write_end_of_file()\n"
+        "torch.jit.save(torch.jit.script(torch.nn.ReLU()), 'café')\n"
+        "torch.jit.script(torch.nn.ReLU()).save('sub/deep/e')\n"
+    )
+    if importlib.util.find_spec("safetensors"):
+        code += "import safetensors.torch as s; s.save_file({'x': torch.ones(1)}, 'read-only')\n"
+    if importlib.util.find_spec("tokenizers"):
+        code += "import tokenizers as t; k = t.Tokenizer(t.models.WordLevel({'a': 0})); k.save('b')\n"
+    if importlib.util.find_spec("numpy"):
+        code += (
+            "import numpy as np; np.save('odd name\\nand line', np.ones(3)); np.ones(3).tofile('n')\n"
+            "np.memmap('b', dtype='uint8', mode='r+')[:3] = 1\n"
+        )
+    sandbox.run(code)
+    changed = sandbox.tree()
+    for name in ("a", "c", "sub/d", "café", "sub/deep/e"):
+        assert changed[name] != sandbox.before[name]
+    assert sandbox.restore().failed == []
+    assert sandbox.tree() == sandbox.before
