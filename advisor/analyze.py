@@ -39,7 +39,9 @@ def open_evidence(paths: Sequence[str | os.PathLike[str]], source: Path | None =
             raise AdvisorError(f"{runs[0]} is a run: name one run, or traces, but not several runs at once.")
         return Evidence.from_run(Run.load(runs[0]))
     first, *others = [read_trace(path) for path in find_traces(paths)]
-    return Evidence.from_trace(first, others, read_call_sites(source) if source is not None else ())
+    if source is None:
+        return Evidence.from_trace(first, others)
+    return Evidence.from_trace(first, others, read_call_sites(source), str(source.resolve()))
 
 
 def _run_folder(path: str | os.PathLike[str]) -> Path | None:

@@ -17,11 +17,15 @@ from advisor.harness.layout import CallSite, Site
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
-    from advisor.evidence import Estimate, Evidence
+    from advisor.evidence import Change, Estimate, Evidence
 
 # The least likely speedup worth a finding: below it the timing window, which repeats to about 3 % on a quiet
 # machine, could not tell a kept fix from none.
 WORTH_IT = 1.03
+
+
+# high / low of a prediction never exceeds this.
+WIDEST = 2.0
 
 
 class Safety(enum.Enum):
@@ -51,6 +55,12 @@ class Gain:
         """The gain that the what-if model predicts."""
         low, likely, high = estimate.speedup
         return cls(low, likely, high, basis, one_time_s)
+
+    @classmethod
+    def prior(cls, estimate: Estimate, basis: str, one_time_s: float = 0.0) -> Gain:
+        """The gain that the model predicts from a prior: it may be none, as far as a range twice as wide can say."""
+        low, likely, high = estimate.speedup
+        return cls(max(min(1.0, low), high / WIDEST), likely, high, basis, one_time_s)
 
     @property
     def worth_it(self) -> bool:
@@ -168,6 +178,31 @@ def forward_sites(evidence: Evidence) -> tuple[CallSite, ...]:
         {model.cls for model in evidence.record.models if model.parameters} if evidence.record is not None else set()
     )
     return tuple(each for each in found if not models or each.details.get("module", "") in {*models, ""})
+
+
+def unless_source(evidence: Evidence, *unknown: str) -> tuple[str, ...]:
+    """What only a run could tell: unmet for a bare trace's fix, unless its script is at hand, whose user can judge."""
+    return unknown if evidence.record is None and not evidence.source else ()
+
+
+def once_fed(evidence: Evidence, change: Change) -> tuple[Estimate, str]:
+    """The estimate for a change of the step's own work, and a sentence to add to the summary.
+
+    A bare trace is not measured again after its first fix: where it waits for data, the estimate is for the step that
+    no longer does, or nothing but the loader would ever be found.
+    """
+    ready = evidence.record is None and evidence.bound == "input"
+    said = " The prediction is for the step once it no longer waits for data." if ready else ""
+    return evidence.what_if(change, data_ready=ready), said
+
+
+def serving_engine(evidence: Evidence) -> str:
+    """``vllm`` or ``sglang`` where their operators are in the steps; else empty."""
+    names = [row.name for row in evidence.operators]
+    return next((engine for engine, prefix in _ENGINES.items() if any(n.startswith(prefix) for n in names)), "")
+
+
+_ENGINES = {"vllm": ("vllm::", "_C_cache_ops::"), "sglang": ("sgl_kernel::", "sglang::")}
 
 
 def sites(found: tuple[CallSite, ...]) -> tuple[Site, ...]:

@@ -16,6 +16,7 @@ from advisor.edit.names import ensure_name, framework_used, fresh_name
 from advisor.edit.origin import scope_of
 from advisor.edit.regions import forward_regions, separate_backward
 from advisor.evidence import Change
+from advisor.evidence.matrix import format_of
 from advisor.rule import (
     Advice,
     Argument,
@@ -28,6 +29,7 @@ from advisor.rule import (
     call_sites,
     forward_sites,
     framework_of,
+    once_fed,
     site_list,
     sites,
 )
@@ -35,6 +37,7 @@ from advisor.rule import (
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
+    from advisor.evidence.facts import KernelRow
     from advisor.harness.layout import RunRecord, Site
 
 # A kernel's time in 16 bits over its time now. Matrix work off the Tensor Cores: their peak is 8 to 16 times
@@ -82,6 +85,7 @@ class AmpAutocast(Rule):
     id = "amp-autocast"
     title = "Compute forward and loss in 16 bits with autocast"
     safety = Safety.NUMERIC
+    after = ("loader-workers",)
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         record = evidence.record
@@ -91,15 +95,16 @@ class AmpAutocast(Rule):
         if found is None:
             return
         change, figures, summary = found
-        gain = Gain.of(evidence.what_if(change))
+        estimate, fed = once_fed(evidence, change)
+        gain = Gain.of(estimate)
         if not gain.worth_it or (not evidence.device_is_gpu and gain.likely < _LEAST_ON_CPU):
             return
         forwards = sites(forward_sites(evidence))
-        fp16 = evidence.device_is_gpu and record is not None and not record.device.bf16
+        fp16 = evidence.device_is_gpu and not _has_bf16(evidence)
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=summary,
+            summary=summary + fed,
             gain=gain,
             evidence=figures,
             site=forwards[0] if forwards else None,
@@ -110,16 +115,17 @@ class AmpAutocast(Rule):
                 "optimizer": _optimizer_sites(record),
                 "device": "cuda" if evidence.device_is_gpu else "cpu",
                 "dtype": "float16" if fp16 else "bfloat16",
-                "framework": next(
-                    (f for o in (record.optimizers if record else ()) if (f := framework_of(o.owner))), ""
-                ),
+                "framework": _framework(record),
+                "scales": fp16 and evidence.trains,
             },
+            unmet=_unmet(evidence),
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         dtype, device = str(finding.parameters.get("dtype", "bfloat16")), str(finding.parameters.get("device", "cuda"))
         text = f'Run forward and loss under torch.autocast("{device}", dtype=torch.{dtype}) at {at(finding.site)}'
-        text += ", with a GradScaler around backward and optimizer." if dtype == "float16" else "."
+        scales = dtype == "float16" and finding.parameters.get("scales", True)
+        text += ", with a GradScaler around backward and optimizer." if scales else "."
         forwards, backwards = site_list(finding, "forward"), site_list(finding, "backward")
         drafts = Drafts(sources)
         framework = str(finding.parameters.get("framework") or "")
@@ -127,6 +133,8 @@ class AmpAutocast(Rule):
         if framework:
             short, long = ("fp16", "16") if dtype == "float16" else ("bf16", "bf16")
             return Advice(_FRAMEWORKS[framework].format(short=short, long=long), f"{framework} runs the forward")
+        if finding.unmet:
+            return Advice(text, " ".join(finding.unmet))
         if not forwards:
             return Advice(text, "the place of the forward is unknown")
         why = _wrap(drafts, forwards, backwards, device, dtype)
@@ -351,24 +359,42 @@ def _all_float32(record: RunRecord) -> bool:
 
 
 def _on_gpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], str] | None:
-    matrix = evidence.matrix
-    record = evidence.record
-    capability = record.device.capability if record is not None else [7, 0]
-    if record is not None and not record.device.hip and (not capability or capability[0] < 7):
+    capability, matrix, recorded = evidence.capability, evidence.matrix, evidence.record is not None
+    if capability is not None and capability < (7, 0):
         return None  # no Tensor Cores
-    if matrix.eligible_share < _LEAST_OFF:
-        return None
-    change = Change(kernel_scale={row.name: _GPU_SCALE.get(row.matrix, 1.0) for row in evidence.kernels})
-    figures = {
-        "matrix_off_tensor_cores_share": matrix.eligible_share,
+    if capability is None and (recorded or evidence.amd) and not (evidence.amd and (recorded or evidence.peak)):
+        return None  # unknown, or one of AMD's without matrix cores
+    formats = {row.name: format_of(row.name) for row in evidence.kernels}
+    off = sum(row.share for row in evidence.kernels if row.matrix == "off" and formats[row.name] == "float32")
+    narrow = sum(row.share for row in evidence.kernels if row.matrix == "on" and formats[row.name] == "narrow")
+    if off < _LEAST_OFF or narrow > off:
+        return None  # with 16 bits in most of the work, autocast is on, and the rest is meant to be float32
+
+    def factor(row: KernelRow) -> float:
+        if row.kind == "communication" or formats[row.name] in ("wide", "narrow" if row.matrix != "unknown" else ""):
+            return 1.0
+        return _GPU_SCALE.get(row.matrix, 1.0) if recorded or row.matrix != "unknown" else 1.0
+
+    figures: dict[str, float | str | None] = {
+        "matrix_off_tensor_cores_share": off,
         "tensor_core_share_low": matrix.share_low,
         "tensor_core_share_high": matrix.share_high,
     }
-    return (
-        change,
-        dict(figures),
-        f"{matrix.eligible_share:.0%} of the kernels' time is matrix work off the Tensor Cores.",
-    )
+    summary = f"{off:.0%} of the kernels' time is float32 matrix work off the Tensor Cores."
+    return Change(kernel_scale={row.name: factor(row) for row in evidence.kernels}), figures, summary
+
+
+def _has_bf16(evidence: Evidence) -> bool:
+    """Native bfloat16: NVIDIA's since Ampere, AMD's since MI200."""
+    if evidence.record is not None:
+        return evidence.record.device.bf16
+    return evidence.amd or evidence.capability is None or evidence.capability >= (8, 0)
+
+
+def _unmet(evidence: Evidence) -> tuple[str, ...]:
+    if evidence.record is not None or evidence.capability is not None or evidence.amd:
+        return ()
+    return ("The trace does not say which GPU it was: Tensor Cores came with compute capability 7.0.",)
 
 
 def _on_cpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], str] | None:

@@ -22,14 +22,16 @@ from advisor.rule import (
     call_sites,
     forward_sites,
     framework_of,
+    once_fed,
+    serving_engine,
     site_list,
     sites,
+    unless_source,
 )
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
-    from advisor.harness.layout import RunRecord
 
 # What Inductor leaves of the work that it can fuse on a GPU: elementwise kernels, and the launches between. On 163
 # models PyTorch 2.0's announcement measured 1.21x (float32) to 1.51x (AMP) for training on an A100, matrix work nearly
@@ -47,6 +49,10 @@ _ON_CPU = "prior: 1 us for each operator call that is fused away (six models mea
 _LEAST_GAIN = 1.10
 _OPTIMIZER = re.compile(r"multi_tensor_apply|FusedAdam|fused_adam", re.IGNORECASE)  # not part of the model
 _NOT_FUSED_ON_GPU = ("gemm", "conv", "attention", "communication")
+# Layers by the operators that a step of a bare trace calls; fewer launches than these are no model's.
+_LAYERS = {"aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::layer_norm", "aten::batch_norm"}
+_LAYERS |= {"aten::embedding", "aten::group_norm", "aten::scaled_dot_product_attention", "aten::relu", "aten::gelu"}
+_LEAST_LAUNCHES = 20
 # Seconds: measured with torch 2.15 and Inductor on two cores, forward and backward, cold: an MLP (3 leaf layers) 5 s, a
 # transformer encoder (18) 27 s, ResNet-18 (52) 19 s. A warm cache takes a fraction.
 _COMPILE_BASE_S, _COMPILE_PER_LAYER_S = 6.0, 0.5
@@ -55,6 +61,9 @@ _FRAMEWORKS = {
     "transformers": "Pass TrainingArguments(torch_compile=True).",
     "lightning": "Call model.compile() (or torch.compile(model)) before trainer.fit(model).",
     "accelerate": 'Pass Accelerator(dynamo_backend="inductor").',
+    "vllm": "Start vLLM without enforce_eager=True (--enforce-eager): it then compiles the model and replays it as "
+    "CUDA graphs.",
+    "sglang": "Start SGLang without --disable-cuda-graph, and with --enable-torch-compile.",
 }
 
 
@@ -82,40 +91,43 @@ class Compile(Rule):
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         record = evidence.record
-        if record is None or record.compiles or any(model.compiled for model in record.models):
+        layers = _layers(evidence)
+        if evidence.compiled or not layers:
             return
-        models = [model for model in record.models if model.parameters]
-        if not models or call_sites(evidence, "torch.compile", "Module.compile", every_step=False):
+        if call_sites(evidence, "torch.compile", "Module.compile", every_step=False):
             return
         change, share = _on_gpu(evidence) if evidence.device_is_gpu else _on_cpu(evidence)
-        layers = sum(sum(model.layers.values()) for model in models)
         seconds = _COMPILE_BASE_S + _COMPILE_PER_LAYER_S * layers
-        basis = _BASIS if evidence.device_is_gpu else _ON_CPU
-        gain = Gain.of(evidence.what_if(change), one_time_s=seconds, basis=basis)
+        estimate, fed = once_fed(evidence, change)
+        gain = Gain.prior(estimate, _BASIS if evidence.device_is_gpu else _ON_CPU, seconds)
         if gain.likely < _LEAST_GAIN:
             return
         forwards = forward_sites(evidence)
-        owners = [owner for each in record.optimizers if (owner := framework_of(each.owner))]
+        optimizers = record.optimizers if record is not None else []
+        owners = [owner for each in optimizers if (owner := framework_of(each.owner))]
         moves = call_sites(evidence, "Module.to", "Module.cuda", "Module.eval", every_step=False)
         yield Finding(
             rule=self.id,
             title=self.title,
             summary=f"{share:.0%} of the step is elementwise work and calls of operators that a compiler can fuse; "
-            f"compiling takes about {seconds:.0f} s once.",
-            gain=Gain(min(1.0, gain.low), gain.likely, gain.high, gain.basis, gain.one_time_s),
+            f"compiling takes about {seconds:.0f} s once." + fed,
+            gain=gain,
             evidence={"fusible_share": share, "leaf_layers": layers, "step_s": evidence.step_s},
             site=forwards[0].site if forwards else None,
             parameters={
                 "forward": sites(forwards),
                 "moves": sites(moves),
-                "optimizer": tuple(each.site for each in record.optimizers if each.site is not None),
-                "framework": owners[0] if owners else "",
+                "optimizer": tuple(each.site for each in optimizers if each.site is not None),
+                "framework": owners[0] if owners else serving_engine(evidence),
+                "graphs": record is None and evidence.bound == "host" and not evidence.trains,
             },
-            unmet=_unmet(evidence, record),
+            unmet=_unmet(evidence),
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         text = f"Call .compile() on the model that is called at {at(finding.site)}, once it is on its device."
+        if finding.parameters.get("graphs"):
+            text += ' With mode="reduce-overhead" its kernels are launched as one CUDA graph, if shapes do not change.'
         forwards, drafts = site_list(finding, "forward"), Drafts(sources)
         framework = str(finding.parameters.get("framework") or "")
         framework = framework or next((f for site in forwards if (f := framework_used(drafts[site.file]))), "")
@@ -189,12 +201,29 @@ class Trainer:
     )
 
 
+def _layers(evidence: Evidence) -> float:
+    """Leaf layers of the models that are called; of a bare trace, calls of layers per step. 0: nothing to compile."""
+    record = evidence.record
+    if record is not None:
+        return sum(sum(model.layers.values()) for model in record.models if model.parameters) or (
+            1.0 if any(model.parameters for model in record.models) else 0.0
+        )
+    launches = sum(row.count for row in evidence.kernels) / max(1, len(evidence.steps))
+    # What bounds the step has to be known, and something has to be launched again and again.
+    if not evidence.device_is_gpu or launches < _LEAST_LAUNCHES or evidence.bound in ("unknown", "communication"):
+        return 0.0
+    return sum(row.count for row in evidence.operators if row.name in _LAYERS)
+
+
 def _on_gpu(evidence: Evidence) -> tuple[Change, float]:
     rows = [row for row in evidence.kernels if row.kind not in _NOT_FUSED_ON_GPU and not _OPTIMIZER.search(row.name)]
-    busy = evidence.breakdown.share("kernel")
-    launches = evidence.breakdown.share("idle_launch") + evidence.breakdown.share("idle_python")
+    busy = evidence.breakdown.share("kernel") + evidence.breakdown.share("exposed_communication")
+    optimizing = evidence.host.optimizer.within(evidence.steps.start, evidence.steps.end).sum()
+    model = 1.0 - float(optimizing) / max(1, evidence.steps.total_ns)  # the optimizer is not compiled
+    launches = (evidence.breakdown.share("idle_launch") + evidence.breakdown.share("idle_python")) * model
     share = busy * sum(row.share for row in rows) + launches
-    return Change(kernel_scale={row.name: _FUSED_SCALE for row in rows}, launch_scale=_LAUNCH_SCALE), share
+    scale = 1.0 - (1.0 - _LAUNCH_SCALE) * model
+    return Change(kernel_scale={row.name: _FUSED_SCALE for row in rows}, launch_scale=scale), share
 
 
 def _on_cpu(evidence: Evidence) -> tuple[Change, float]:
@@ -205,7 +234,11 @@ def _on_cpu(evidence: Evidence) -> tuple[Change, float]:
     return Change(remove_host_s=removed), max(0.0, removed) / evidence.step_s if evidence.step_s else 0.0
 
 
-def _unmet(evidence: Evidence, record: RunRecord) -> tuple[str, ...]:
+def _unmet(evidence: Evidence) -> tuple[str, ...]:
+    record = evidence.record
+    if record is None:
+        unknown = "The trace does not say whether its PyTorch is 2.0 or later, nor whether there is a C++ compiler."
+        return unless_source(evidence, unknown)
     found = []
     if evidence.device_is_gpu and not record.environment.triton:
         found.append("Triton is not installed: pip install triton.")

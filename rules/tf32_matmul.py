@@ -11,7 +11,8 @@ from advisor.edit import Drafts
 from advisor.edit.locate import last_name
 from advisor.edit.names import after_imports, ensure_name, full_name
 from advisor.evidence import Change
-from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety
+from advisor.evidence.matrix import format_of
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, once_fed
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
@@ -41,29 +42,33 @@ class Tf32Matmul(Rule):
     safety = Safety.NUMERIC
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
-        record = evidence.record
-        if not evidence.device_is_gpu or record is None or record.device.hip:
+        record, capability = evidence.record, evidence.capability
+        if capability is None or capability < (8, 0):
+            return  # AMD's devices have none: their table of capabilities is another one
+        # In a bare trace the kernels say it: float32 products off the Tensor Cores are products without TF32.
+        precision = record.environment.matmul_precision if record is not None else ""
+        if precision not in ("highest", "") or (record is not None and any(model.autocast for model in record.models)):
             return
-        capability = record.device.capability
-        if not capability or capability[0] < 8 or record.environment.matmul_precision not in ("highest", ""):
-            return
-        off = [row for row in evidence.kernels if row.matrix == "off" and row.kind in ("gemm", "attention")]
+        products = [row for row in evidence.kernels if row.kind == "gemm"]
+        off = [row for row in products if row.matrix == "off" and format_of(row.name) == "float32"]
         share = sum(row.share for row in off)
-        if share < _LEAST_SHARE or any(model.autocast for model in record.models):
-            return
-        gain = Gain.of(evidence.what_if(Change(kernel_scale={row.name: _SCALE for row in off})))
+        narrow = sum(row.share for row in products if format_of(row.name) == "narrow")
+        if share < _LEAST_SHARE or (record is None and narrow > share):
+            return  # autocast is on, or the weights are in 16 bits: what is left is meant to be float32
+        estimate, fed = once_fed(evidence, Change(kernel_scale={row.name: _SCALE for row in off}))
+        gain = Gain.of(estimate)
         if gain.worth_it:
             yield Finding(
                 rule=self.id,
                 title=self.title,
-                summary=f"{share:.0%} of the kernels' time is float32 matrix products off the Tensor Cores.",
+                summary=f"{share:.0%} of the kernels' time is float32 matrix products off the Tensor Cores." + fed,
                 gain=gain,
                 evidence={
                     "matmul_off_tensor_cores_share": share,
-                    "matmul_precision": record.environment.matmul_precision,
+                    "matmul_precision": precision,
                     "capability": ".".join(map(str, capability)),
                 },
-                parameters={"script": record.script if not record.module else ""},
+                parameters={"script": evidence.script},
             )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:

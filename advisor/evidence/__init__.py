@@ -35,12 +35,13 @@ from advisor.evidence.figures import mean_figures, trace_figures
 from advisor.evidence.flops import count_flops, flops_facts
 from advisor.evidence.host import Host
 from advisor.evidence.idle import idle_gaps
-from advisor.evidence.kernels import kernel_rows, launching_operators, matrix_work
+from advisor.evidence.kernels import is_compiled, kernel_rows, launching_operators, matrix_work
 from advisor.evidence.loaders import loader_facts
 from advisor.evidence.memory import memory_facts
 from advisor.evidence.model import StepModel
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.operators import operator_rows
+from advisor.evidence.overhead import profiler_overhead
 from advisor.evidence.steps import step_windows
 from advisor.evidence.syncs import sync_rows
 from advisor.evidence.verdict import bound_of, verdict_of
@@ -59,7 +60,7 @@ class Evidence:
 
     ``record`` is None for a bare trace: facts then come from the trace only. ``detail`` is the window with stacks and
     shapes (attribution, never durations). ``others`` are the traces of the other ranks. ``source_sites`` are call sites
-    read from the script's source, for a trace that was recorded elsewhere.
+    read from the script's source, for a trace that was recorded elsewhere; ``source`` is that script.
     """
 
     trace: Trace
@@ -68,6 +69,7 @@ class Evidence:
     detail: Trace | None = None
     others: tuple[Trace, ...] = ()
     source_sites: tuple[CallSite, ...] = ()
+    source: str = ""
 
     @classmethod
     def from_run(cls, run: Run) -> Evidence:
@@ -77,10 +79,10 @@ class Evidence:
 
     @classmethod
     def from_trace(
-        cls, trace: Trace, others: Iterable[Trace] = (), source_sites: Iterable[CallSite] = ()
+        cls, trace: Trace, others: Iterable[Trace] = (), source_sites: Iterable[CallSite] = (), source: str = ""
     ) -> Evidence:
         """Evidence of a trace recorded elsewhere; `others` are its fellow ranks, `source_sites` its script's calls."""
-        return cls(trace, others=tuple(others), source_sites=tuple(source_sites))
+        return cls(trace, others=tuple(others), source_sites=tuple(source_sites), source=source)
 
     # --- the step
 
@@ -150,6 +152,47 @@ class Evidence:
         return str(self.device_properties.get("name") or "")
 
     @cached_property
+    def amd(self) -> bool:
+        """The device is one of AMD's: its properties look like NVIDIA's, and mean something else."""
+        if self.record is not None and self.record.device.name:
+            return bool(self.record.device.hip)
+        return self.device_properties.get("warpSize") == 64 or self.device_name.startswith("AMD")
+
+    @cached_property
+    def capability(self) -> tuple[int, int] | None:
+        """CUDA compute capability; None for other devices and where neither record nor trace has it."""
+        if not self.device_is_gpu or self.amd:
+            return None
+        if self.record is not None and self.record.device.capability:
+            major, minor, *_ = (*self.record.device.capability, 0)
+            return major, minor
+        written = [self.device_properties.get(key) for key in ("computeMajor", "computeMinor")]
+        found = [number for number in written if isinstance(number, int)]
+        return (found[0], found[1]) if len(found) == 2 else None
+
+    @cached_property
+    def compiled(self) -> bool:
+        """Dynamo or Inductor has been at work on the steps, or they replay captured graphs."""
+        record = self.record
+        if record is not None and (record.compiles or any(model.compiled for model in record.models)):
+            return True
+        return is_compiled(self.trace)
+
+    @cached_property
+    def trains(self) -> bool:
+        """A backward pass or an optimizer runs in the steps."""
+        if self.record is not None:
+            return any(each.steps for each in self.record.optimizers)
+        return bool(len(self.host.backward) or len(self.host.optimizer))
+
+    @cached_property
+    def script(self) -> str:
+        """The file of the script, where edits of the whole program go; "" for a module, or where it is unknown."""
+        if self.record is None:
+            return self.source
+        return self.record.script if not self.record.module else ""
+
+    @cached_property
     def peak(self) -> Peak | None:
         """The device's row in the table of peaks; None for a CPU or a device that the table does not have."""
         if not self.device_is_gpu:
@@ -157,8 +200,7 @@ class Evidence:
         units = self.device_properties.get("numSms")
         if self.record is not None and self.record.device.multiprocessors:
             units = self.record.device.multiprocessors
-        amd = self.device_properties.get("warpSize") == 64 or bool(self.record and self.record.device.hip)
-        return peak_of(self.device_name, multiprocessors=units if isinstance(units, int) else None, amd=amd)
+        return peak_of(self.device_name, multiprocessors=units if isinstance(units, int) else None, amd=self.amd)
 
     @cached_property
     def kernels(self) -> tuple[KernelRow, ...]:
@@ -277,14 +319,24 @@ class Evidence:
             notes.append("The step time had not settled when it was measured.")
         return tuple(dict.fromkeys(notes))
 
-    def what_if(self, change: Change) -> Estimate:
-        """The step after `change`: low, likely and high seconds."""
-        return estimate(self, change)
+    def what_if(self, change: Change, *, data_ready: bool = False) -> Estimate:
+        """The step after `change`: low, likely and high seconds. `data_ready`: of a step that waits for no data."""
+        return estimate(self, change, data_ready)
 
     @cached_property
     def step_model(self) -> StepModel:
-        """The what-if model, calibrated to this run."""
+        """The what-if model, calibrated to this run; of a bare trace the step as traced."""
         return StepModel(self, self.step_s or 0.0)
+
+    @cached_property
+    def undisturbed_model(self) -> StepModel | None:
+        """The same for a bare trace without the profiler's overhead; None where there is nothing to take off."""
+        return StepModel.undisturbed(self)
+
+    @cached_property
+    def profiler_overhead_s(self) -> float:
+        """Seconds of host time per traced step that the profiler takes, as far as the trace alone can tell."""
+        return profiler_overhead(self.trace, self.steps, self.nesting.parent, self.host.lanes)
 
     # --- what the properties above are made from
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from advisor.evidence.device import DeviceWork
 from advisor.evidence.facts import KernelRow, MatrixWork, Steps
+from advisor.evidence.host import names_like
 from advisor.evidence.matrix import OFF, ON, UNKNOWN, cores_of, kind_of
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.steps import assign
 from advisor.trace.tables import Ints, Trace
+
+_COMPILED_KERNEL = re.compile(r"triton_(poi|red|per|tem|for|mm)_")  # Inductor's names; other Triton kernels have none
+_COMPILED_SHARE = 0.05  # of all kernels: a compiled helper inside an eager model makes one in hundreds
+_GRAPH_LAUNCH = re.compile(r"(cuda|hip|cu)GraphLaunch")
 
 
 def launching_operators(device: DeviceWork, nesting: Nesting) -> Ints:
@@ -58,6 +65,14 @@ def kernel_rows(trace: Trace, steps: Steps, operators: Ints) -> tuple[KernelRow,
             )
         )
     return tuple(rows)
+
+
+def is_compiled(trace: Trace) -> bool:
+    """Whether Inductor has made the model's kernels, or captured graphs are replayed."""
+    if names_like(trace, trace.runtime.name, _GRAPH_LAUNCH.match).any():
+        return True
+    inductors = names_like(trace, trace.kernels.name, _COMPILED_KERNEL.match)
+    return bool(inductors.sum() > _COMPILED_SHARE * len(inductors))
 
 
 def matrix_work(rows: tuple[KernelRow, ...]) -> MatrixWork:

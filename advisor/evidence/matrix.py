@@ -96,6 +96,13 @@ _CORES: tuple[tuple[str, str], ...] = (
     (OFF, r"_dl_|DeviceGemmDl|GridwiseGemmDl"),  # composable kernel's dot-product path
 )
 
+# Formats of matrix work by name: 16 bits and fewer; TF32 (float32 in memory, Tensor Cores); 64 bits and complex.
+_NARROW = re.compile(
+    r"(?i:(?<![ft])f16|fp16|bf16|bfloat16|half|e4m3|e5m2|fp8|f8f8|i8i8|int8|mxfp4|e2m1|hgemm|h884|h1688|h16816|flash|"
+    r"nvjet|_BBS_|_HHS_|Cijk_\w+_(B|H)B?_)"
+)
+_WIDE = re.compile(r"(?i:dgemm|zgemm|cgemm|d884|dmma|<double|, double|f64f64|_DB_|_ZB_|_CB_)")
+
 _KIND_PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _KINDS)
 _CORE_PATTERNS = tuple((answer, re.compile(pattern)) for answer, pattern in _CORES)
 MATRIX_KINDS = frozenset(("gemm", "conv", "attention"))
@@ -119,3 +126,21 @@ def cores_of(name: str) -> str:
         if pattern.search(name):
             return answer
     return UNKNOWN
+
+
+@lru_cache(maxsize=65536)
+def format_of(name: str) -> str:
+    """``narrow | tf32 | float32 | wide`` for matrix work: 16 bits and fewer, TF32, 32 bits, 64 bits or complex; "".
+
+    Names on Tensor Cores that do not tell are taken for narrow, those off them for float32.
+    """
+    cores = cores_of(name)
+    if cores == NONE:
+        return ""
+    if _WIDE.search(name):
+        return "wide"
+    if cores != OFF and re.search(r"tf32|TF32|(?<![a-z0-9])s1688(gemm|fprop|dgrad|wgrad|cudnn)", name):
+        return "narrow" if re.search(r"(?<!t)f16|bf16|fp16", name) else "tf32"
+    if _NARROW.search(name) or cores != OFF:
+        return "narrow"
+    return "float32"

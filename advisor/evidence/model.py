@@ -27,6 +27,9 @@ OPTIMISM, PESSIMISM = 0.10, 0.25
 LEAST_BELOW, MOST_ABOVE = 0.15, 0.35
 # Runs of one script on a quiet machine differ by about this much.
 NOISE = 0.01
+# Below the first factor on host time a bare trace is taken for disturbed by the profiler; the factor is never below the
+# second: the estimate of the overhead is a rough one.
+_DISTURBED, _LEAST_HOST_SCALE = 0.97, 0.4
 # high / low of an estimate never exceeds this: a wider range says nothing.
 WIDEST = 2.0
 
@@ -37,16 +40,38 @@ class StepModel:
 
     evidence: Evidence
     step_s: float
+    host_scale: float | None = None  # factor on traced host time; None: so that the replay takes `step_s`
+    waits: bool = True  # False: a step whose data is always there
 
     @classmethod
     def of(cls, evidence: Evidence) -> StepModel:
         return evidence.step_model
 
+    @classmethod
+    def undisturbed(cls, evidence: Evidence) -> StepModel | None:
+        """The step of a bare trace as it would be without the profiler; None where that is no different."""
+        traced = cls(evidence, evidence.step_s or 0.0, 1.0)
+        script = traced.script
+        if evidence.record is not None or script is None or not script.host_ns:
+            return None
+        scale = 1.0 - evidence.profiler_overhead_s * 1e9 / script.host_ns
+        scale = max(_LEAST_HOST_SCALE, scale)
+        if scale > _DISTURBED:
+            return None
+        seconds = replay(script, replace(traced._as_traced, host_scale=scale)) / 1e9
+        return cls(evidence, seconds, scale)
+
+    @cached_property
+    def fed(self) -> StepModel:
+        """The same step when its data is always there."""
+        seconds = self._with_wait(Change(), 0.0)[1]
+        return StepModel(self.evidence, seconds, self._host_scale, False)
+
     # --- the loader
 
     def loader(self, index: int | None) -> LoaderFacts | None:
         """The loader that a change is about: by its index in the record, else the one waited for longest."""
-        loaders = self.evidence.loaders
+        loaders = self.evidence.loaders if self.waits else ()
         if index is not None:
             return next((loader for loader in loaders if loader.index == index), None)
         return loaders[0] if loaders else None
@@ -64,7 +89,9 @@ class StepModel:
     @cached_property
     def wait_s(self) -> float:
         """Seconds per step that the host is blocked in loaders."""
-        return min(self.step_s, (self.evidence.data_wait_share or 0.0) * self.step_s)
+        if not self.waits:
+            return 0.0
+        return min(self.step_s, (self.evidence.data_wait_share or 0.0) * (self.evidence.step_s or 0.0))
 
     @cached_property
     def main_threads(self) -> float:
@@ -105,7 +132,9 @@ class StepModel:
 
     @cached_property
     def _host_scale(self) -> float:
-        """Factor on host time with which the replay takes the measured step; 1 for a bare trace."""
+        """Factor on host time with which the replay takes the measured step; 1 for a bare trace, as it was traced."""
+        if self.host_scale is not None:
+            return self.host_scale
         if self.script is None or self.evidence.record is None:
             return 1.0
         low, high = 0.2, 1.0
@@ -327,6 +356,16 @@ class StepModel:
         calls = sum(row.count for row in evidence.operators.rows)
         dispatch = min(0.9 * per_sample, calls * batch.OPERATOR_FIXED_S)
         return min(0.95, 1.0 - (per_sample - dispatch) / (computing * evidence.trace_step_s))
+
+
+def spanning(one: Estimate, other: Estimate) -> Estimate:
+    """What lies between two estimates of a change, in the seconds of the second: both speedups are possible."""
+    if one.before <= 0 or other.before <= 0:
+        return other
+    unit = other.before / one.before
+    middle = float(np.sqrt(one.likely * unit * other.likely))
+    low, likely, high = _narrow(min(one.low * unit, other.likely), middle, max(one.high * unit, other.likely))
+    return replace(other, low=low, likely=likely, high=high)
 
 
 def _per_row(factors: Mapping[str, float] | NDArray[np.float64], names: list[str]) -> NDArray[np.float64]:

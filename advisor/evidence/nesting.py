@@ -68,6 +68,8 @@ class Nesting:
     def _by_lane(self) -> dict[int, Ints]:
         """Lane → its rows by start, the longer one first where two begin together."""
         spans = self.trace.operators
+        if not len(spans):
+            return {}  # a trace of the GPU alone: np.split would make one piece of nothing
         order = np.lexsort((-spans.end, spans.start, spans.lane)).astype(np.int64)
         lanes, first = np.unique(spans.lane[order], return_index=True)
         return {int(lane): rows for lane, rows in zip(lanes, np.split(order, first[1:]), strict=True)}

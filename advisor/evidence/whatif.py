@@ -6,7 +6,8 @@ and their times add. The loader runs beside it on the cores that are left (:mod:
 that is hidden behind other work saves nothing when it is removed, and total CPU seconds never exceed the usable cores.
 
 The model's step is calibrated to the measured one: the profiler slows the host and not the device, so host time is
-scaled until the replay without a change takes as long as the timing window says.
+scaled until the replay without a change takes as long as the timing window says. A bare trace has no such window: the
+answer lies between the host as traced and one without the profiler's estimated overhead.
 """
 
 from __future__ import annotations
@@ -80,8 +81,15 @@ class Estimate:
         return self.before / self.high, self.before / self.likely, self.before / self.low
 
 
-def estimate(evidence: Evidence, change: Change) -> Estimate:
-    """The step after `change`. Without any measured step: 0 seconds, all equal."""
-    from advisor.evidence.model import StepModel  # the model needs Change and Estimate
+def estimate(evidence: Evidence, change: Change, data_ready: bool = False) -> Estimate:
+    """The step after `change`. Without any measured step: 0 seconds, all equal.
 
-    return StepModel.of(evidence).estimate(change)
+    With `data_ready` both steps are of a loader that keeps up: what a fix is worth once the data is there.
+    """
+    from advisor.evidence.model import spanning  # the model needs Change and Estimate
+
+    traced, undisturbed = evidence.step_model, evidence.undisturbed_model
+    if data_ready:
+        traced, undisturbed = traced.fed, undisturbed.fed if undisturbed is not None else None
+    answer = traced.estimate(change)
+    return spanning(undisturbed.estimate(change), answer) if undisturbed is not None else answer
