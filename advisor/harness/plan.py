@@ -5,6 +5,7 @@ from __future__ import annotations
 from .layout import Options
 
 GROUP = 5  # steps per group while settling
+SURE = 0.7  # share of an earlier run's steps that a later one is trusted to do
 
 
 class Plan:
@@ -17,7 +18,9 @@ class Plan:
         self.detail_warmup, self.detail_active = 1, 1
         self.cut = options.total_steps > 0
         if self.cut:
-            self._fit(options.total_steps - 1)
+            intervals = options.total_steps - 1
+            # The second run may be over sooner (a loop that ends when the loss is low enough).
+            self._fit(intervals if intervals < 2 * GROUP else round(SURE * intervals))
 
     def _fit(self, intervals: int) -> None:
         """Share `intervals` out: the detail and the profile first, the rest to timing, a few to settle.

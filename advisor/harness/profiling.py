@@ -22,7 +22,9 @@ from .patches import Patch
 class OurProfiler:
     """One profiled window over the step boundaries: ``start`` at one, ``step`` at each following one."""
 
-    def __init__(self, torch: ModuleType, run_dir: str, *, wait: int, warmup: int, active: int, detail: bool) -> None:
+    def __init__(
+        self, torch: ModuleType, run_dir: str, *, wait: int, warmup: int, active: int, detail: bool, stacks: bool
+    ) -> None:
         self._torch: Any = torch
         self._run_dir = run_dir
         self._detail = detail
@@ -40,7 +42,7 @@ class OurProfiler:
                 activities=activities,
                 schedule=torch.profiler.schedule(wait=wait, warmup=warmup, active=active, repeat=1),
                 on_trace_ready=self._export,
-                with_stack=detail,
+                with_stack=stacks,
                 record_shapes=detail,
                 profile_memory=detail,
             )

@@ -23,6 +23,9 @@ MOST_ACTIVE = 8  # the longest profile window: traces grow by megabytes a step
 # A profiled step is given up after so many seconds and so many times the step's own length: work of another kind
 # has begun (the next layer of a layer-wise training, say).
 OVERDUE_SECONDS, OVERDUE_STEPS = 15.0, 10
+# Seconds: a longer step is recorded without stacks. A step that is all Python makes about a million stack events a
+# second, and sorting them takes many times as long; the wrappers know the call sites without them.
+LONGEST_WITH_STACKS = 0.5
 MOST_REPEATS = 3  # how often a profile window is begun anew when an evaluation falls into it
 
 
@@ -64,6 +67,7 @@ class Windows:
         self._profiler: OurProfiler | None = None
         self._phase_step = 0
         self._overdue = 0
+        self.leave_at_once = False
         self._cpu = (0.0, 0.0)
         self._compiled = 0
         self._usual: set[str] = set()  # causes that come with most steps: part of the step
@@ -183,15 +187,18 @@ class Windows:
         limit = max(OVERDUE_SECONDS, OVERDUE_STEPS * (self.record.timing.step_s or 0.0))
         if time.perf_counter() - self._last < limit:
             return
+        self.note(f"no step ended for {limit:.0f} s in the {self.phase} window, which was given up")
+        if self.phase == "detail":
+            self.leave_at_once = True
+            self._complete()
+            return
         profiler, self._profiler = self._profiler, None
         profiler.abandon()
         self._discard(profiler)
-        self.note(f"no step ended for {limit:.0f} s in the {self.phase} window, which was given up")
-        if self.phase == "profile" and self._overdue == 0:
-            self._overdue += 1
-            self._restart()
-            return
-        self._complete()
+        self._overdue += 1
+        if self._overdue > 1:
+            self._complete()
+        self._restart()
 
     def _complete(self) -> None:
         self.record.complete = True
@@ -411,8 +418,9 @@ class Windows:
         self._enter(name)
         self._repeats = repeats
         self.models.annotate = self.sites.annotate = self.sites.count = True
+        stacks = detail and (self.record.timing.step_s or 0.0) <= LONGEST_WITH_STACKS
         self._profiler = OurProfiler(
-            self._torch, self._options.run_dir, wait=wait, warmup=warmup, active=active, detail=detail
+            self._torch, self._options.run_dir, wait=wait, warmup=warmup, active=active, detail=detail, stacks=stacks
         )
         self._profiler.start()
         # On a GPU the host runs ahead: the device is asked how long the profiled steps took, as in the timing window.
@@ -470,14 +478,15 @@ class Windows:
 
     def conclude(self) -> None:
         """The script is over, by itself or by us: whatever was not measured is taken from what there was."""
-        if self.phase in ("profile", "detail") and self._profiler is not None:
+        if self.phase == "profile" and self._profiler is not None:
             profiler, self._profiler = self._profiler, None
             profiler.abandon()
-            if profiler.path is not None and self.phase == "profile":
+            if profiler.path is not None:
                 self._store(profiler)
                 self.note("the script ended while it was profiled; the trace holds what there was")
-            elif profiler.path is not None:
-                self._discard(profiler)
+        # A detail window that the script's end cut short may have recorded every call since its last step: sorting
+        # those takes minutes, for a trace that nobody can use. The process leaves with the profiler still on.
+        self.leave_at_once = self.leave_at_once or (self.phase == "detail" and self._profiler is not None)
         timing = self.record.timing
         if timing.step_s is None and self._intervals:
             if self.phase in ("timing",):
