@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 
 from advisor import errors
@@ -27,6 +28,37 @@ def read_record(run_dir: Path) -> RunRecord | None:
         return None
 
 
+CHILDREN_TRAIN = (
+    "the script trains in processes that it starts itself, and only its own process is measured: profile the function "
+    "that trains, in one process."
+)
+
+
+def partial_record(run_dir: Path, code: int) -> RunRecord | None:
+    """The record that the harness kept before the last window, where the script died in that one; None without."""
+    try:
+        record = decode_record((run_dir / layout.PARTIAL_JSON).read_bytes())
+    except (OSError, AdvisorError):
+        return None
+    how = _signal_name(-code) if code < 0 else f"status {code}"
+    record.notes.append(
+        f"the script ended with {how} while it was recorded who launches what: times are all there, shapes and some "
+        "places are not"
+    )
+    record.complete, record.ended = True, "killed"  # another run would end alike
+    return record
+
+
+def children_train(run_dir: Path, seconds: float) -> bool:
+    """Whether optimizer steps have gone on for so long in the script's children, and none in the script itself."""
+    try:
+        since = (run_dir / layout.CHILD_TRAINS).stat().st_mtime
+    except OSError:
+        return False
+    now = status(run_dir)
+    return now is not None and now.optimizer_steps == 0 and time.time() - since > seconds
+
+
 def status(run_dir: Path) -> Status | None:
     """What the harness was last doing; None before it came to anything."""
     try:
@@ -42,9 +74,7 @@ def died(python: str, run_dir: Path, code: int, seconds: float) -> AdvisorError:
     """
     output = tail(run_dir)
     if shutil.disk_usage(run_dir).free < _FULL_BYTES:
-        return AdvisorError(
-            f"the disk that holds {run_dir} is full: free some space, or choose another with --output.", detail=output
-        )
+        return AdvisorError(f"the disk that holds {run_dir} is full: free some space, or choose another with --output.")
     if code < 0:
         why = ": the system may have run out of memory" if -code == signal.SIGKILL else ""
         return AdvisorError(
@@ -86,6 +116,8 @@ def check(record: RunRecord, python: str, run_dir: Path) -> None:
         record.notes.append(
             f"the script failed after {record.steps} steps ({failure.message}); reported is what ran before"
         )
+    if not enough and (run_dir / layout.CHILD_TRAINS).exists():
+        raise AdvisorError(CHILDREN_TRAIN, errors.NO_STEP)
     if not enough:
         raise AdvisorError(_no_step(record), errors.NO_STEP)
 
