@@ -151,7 +151,7 @@ def _document(evidence: Evidence, found: Sequence[Diagnosed], root: str, notes: 
     record = evidence.record
     all_notes = [*evidence.notes, *(record.notes if record is not None else ()), *notes]
     return Findings(
-        verdict=evidence.verdict if found else f"nothing worth changing: {_why_nothing(evidence)}",
+        verdict=_verdict(evidence, found),
         script=record.script if record is not None else None,
         step_ms=evidence.step_s * 1e3 if evidence.step_s is not None else None,
         samples_per_s=evidence.samples_per_s,
@@ -165,9 +165,15 @@ def _document(evidence: Evidence, found: Sequence[Diagnosed], root: str, notes: 
     )
 
 
-def _why_nothing(evidence: Evidence) -> str:
+def _verdict(evidence: Evidence, found: Sequence[Diagnosed]) -> str:
+    """What bounds the step; and where nothing was found, whether that is because nothing is wrong."""
+    if found:
+        return evidence.verdict
     least = f"{WORTH_IT - 1:.0%}"
-    return f"no fix known here is predicted to make the step {least} faster ({evidence.verdict})"
+    if evidence.breakdown.on_device and evidence.bound != "device":
+        return f"{evidence.verdict}; none of the rules has a fix that is predicted to make the step {least} faster"
+    why = f"no fix known here is predicted to make the step {least} faster ({evidence.verdict})"
+    return f"nothing worth changing: {why}"
 
 
 def _environment(record: layout.RunRecord) -> dict[str, object]:

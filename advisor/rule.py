@@ -205,6 +205,13 @@ def serving_engine(evidence: Evidence) -> str:
 _ENGINES = {"vllm": ("vllm::", "_C_cache_ops::"), "sglang": ("sgl_kernel::", "sglang::")}
 
 
+def optimizer_sites(evidence: Evidence) -> tuple[Site, ...]:
+    """Where the script makes its optimizers."""
+    if evidence.record is None:
+        return sites(call_sites(evidence, "Optimizer", every_step=False))
+    return tuple(each.site for each in evidence.record.optimizers if each.site is not None)
+
+
 def sites(found: tuple[CallSite, ...]) -> tuple[Site, ...]:
     """Where those calls are."""
     return tuple(each.site for each in found)
@@ -222,6 +229,11 @@ def framework_of(owner: str) -> str:
     return {"pytorch_lightning": "lightning"}.get(
         top, top if top in ("transformers", "lightning", "accelerate") else ""
     )
+
+
+def where(site: Site | None) -> str:
+    """The same with its preposition: "at train.py:41", "in your script"."""
+    return f"at {at(site)}" if site is not None and site.file else "in your script"
 
 
 def at(site: Site | None) -> str:

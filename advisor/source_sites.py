@@ -48,6 +48,9 @@ class _Script:
             yield self._site("DataLoader", loader)
         # Two loops with a backward may be two phases, of which the trace saw one: no telling which.
         if len(bodies) == 1:
+            made = [call for _, call in self._assigned() if _is_optimizer(call)]
+            if len(made) == 1:
+                yield self._site("Optimizer", made[0])
             yield from self._in_step(bodies[0])
 
     def _in_step(self, body: ast.AST) -> Iterator[CallSite]:
@@ -71,7 +74,7 @@ class _Script:
                 yield self._site("Optimizer.step", call)
             elif method == "item" and not call.args:
                 yield self._site("Tensor.item", call, device="cuda")
-            elif method in ("to", "cuda") and isinstance(receiver, ast.Name) and receiver.id in batch:
+            elif method in ("to", "cuda") and _part_of(receiver, batch):
                 blocking = not any(keyword.arg == "non_blocking" for keyword in call.keywords)
                 details = {"from_device": "cpu", "to_device": "cuda", "non_blocking": not blocking}
                 yield self._site(f"Tensor.{method}", call, **details)
@@ -143,6 +146,13 @@ def _is_optimizer(call: ast.Call) -> bool:
     """Made by ``torch.optim``, or from a model's parameters."""
     inside = [_last_name(node.func) for node in ast.walk(call) if isinstance(node, ast.Call)]
     return "optim" in ast.unparse(call.func).split(".") or "parameters" in inside
+
+
+def _part_of(node: ast.expr | None, names: set[str]) -> bool:
+    """``x``, ``batch[0]`` or ``batch["x"]``, for a name that the loop delivers."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return isinstance(node, ast.Name) and node.id in names
 
 
 def _batch_names(body: ast.AST) -> set[str]:

@@ -25,13 +25,14 @@ from advisor.rule import (
     Gain,
     Rule,
     Safety,
-    at,
     call_sites,
     forward_sites,
     framework_of,
     once_fed,
+    optimizer_sites,
     site_list,
     sites,
+    where,
 )
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class AmpAutocast(Rule):
                 "forward": forwards,
                 "backward": sites(call_sites(evidence, "backward")),
                 "step": sites(call_sites(evidence, "Optimizer.step")),
-                "optimizer": _optimizer_sites(record),
+                "optimizer": optimizer_sites(evidence),
                 "device": "cuda" if evidence.device_is_gpu else "cpu",
                 "dtype": "float16" if fp16 else "bfloat16",
                 "framework": _framework(record),
@@ -123,7 +124,7 @@ class AmpAutocast(Rule):
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         dtype, device = str(finding.parameters.get("dtype", "bfloat16")), str(finding.parameters.get("device", "cuda"))
-        text = f'Run forward and loss under torch.autocast("{device}", dtype=torch.{dtype}) at {at(finding.site)}'
+        text = f'Run forward and loss under torch.autocast("{device}", dtype=torch.{dtype}) {where(finding.site)}'
         scales = dtype == "float16" and finding.parameters.get("scales", True)
         text += ", with a GradScaler around backward and optimizer." if scales else "."
         forwards, backwards = site_list(finding, "forward"), site_list(finding, "backward")
@@ -423,10 +424,6 @@ def _depthwise(shapes: str) -> bool:
 def _framework(record: RunRecord | None) -> str:
     owners = [framework_of(each.owner) for each in record.optimizers] if record is not None else []
     return next((owner for owner in owners if owner), "")
-
-
-def _optimizer_sites(record: RunRecord | None) -> tuple[Site, ...]:
-    return tuple(each.site for each in record.optimizers if each.site is not None) if record is not None else ()
 
 
 # The edit ---------------------------------------------------------------------------------------------------------

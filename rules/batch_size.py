@@ -10,7 +10,19 @@ from advisor.edit.calls import DATALOADER_PARAMETERS
 from advisor.edit.locate import call_at
 from advisor.edit.values import give
 from advisor.evidence import Change
-from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, forward_sites, framework_of
+from advisor.rule import (
+    Advice,
+    Argument,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    forward_sites,
+    framework_of,
+    serving_engine,
+    where,
+)
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
@@ -18,6 +30,8 @@ if TYPE_CHECKING:
     from advisor.harness.layout import Loader, RunRecord
 
 _SCALES = (2, 4, 8)  # more than eightfold is another training recipe, not a setting
+_BUSY = 0.8  # of the step: a device that computes for longer has nothing to give
+_LEAST_LAUNCHES = 20  # per step of a bare trace: with fewer it is no model's step
 _MEMORY_SHARE = 0.85  # of the device's memory: fragmentation and cuDNN's workspaces need the rest
 _LEAST_BATCHES = 20  # an epoch of fewer steps than this is no training any more
 # Changing the batch means tuning the learning rate again: it has to be worth more than noise.
@@ -31,6 +45,10 @@ _FRAMEWORKS = {
     "transformers": "Pass TrainingArguments(per_device_train_batch_size={batch}).",
     "lightning": "Give the DataLoader that you hand to the Trainer batch_size={batch}.",
     "accelerate": "Give the DataLoader that you hand to accelerator.prepare() batch_size={batch}.",
+}
+_ENGINES = {
+    "vllm": "Give vLLM more requests at a time, as far as latency allows (max_num_seqs, max_num_batched_tokens).",
+    "sglang": "Give SGLang more requests at a time, as far as latency allows (--max-running-requests).",
 }
 _RATE = (
     "More samples per step mean fewer steps: raise the learning rate with the batch ({times} times for SGD, "
@@ -64,8 +82,13 @@ class BatchSize(Rule):
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         record = evidence.record
+        if record is None:
+            yield from self._of_bare_trace(evidence)
+            return
         loader = _feeding(evidence)
-        if record is None or loader is None or not loader.batch_size or (evidence.data_wait_share or 0.0) > _MOST_WAIT:
+        if loader is None or not loader.batch_size or (evidence.data_wait_share or 0.0) > _MOST_WAIT:
+            return
+        if evidence.device_is_gpu and evidence.breakdown.share("kernel") > _BUSY:
             return
         trains = any(each.steps for each in record.optimizers)
         chosen = _choose(evidence, record, loader, trains)
@@ -98,13 +121,49 @@ class BatchSize(Rule):
             safety=None if trains else Safety.NUMERIC,
         )
 
+    def _of_bare_trace(self, evidence: Evidence) -> Iterator[Finding]:
+        """Twice the batch, whatever it is, where the host prepares launches and the device waits for them."""
+        shares, memory = evidence.breakdown.shares, evidence.memory.share
+        launches = sum(row.count for row in evidence.kernels) / max(1, len(evidence.steps))
+        idle = shares.get("idle_launch", 0.0)
+        if not evidence.device_is_gpu or evidence.bound != "host" or launches < _LEAST_LAUNCHES:
+            return
+        if shares["kernel"] > 0.5 or idle < 0.5 * evidence.breakdown.idle_share or (memory or 0.0) > 0.5:
+            return
+        gain = Gain.of(evidence.what_if(Change(batch_scale=2.0)))
+        if gain.likely < _LEAST_GAIN:
+            return
+        unknown = "how large the batch is" + ("" if memory is not None else ", nor how much memory it takes")
+        loader = evidence.loaders[0].site if evidence.loaders else None
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"{launches:.0f} kernels keep the GPU busy for {1 - evidence.breakdown.idle_share:.0%} of the step;"
+            " launching them takes as long for twice the batch.",
+            gain=gain,
+            evidence={
+                "launches_per_step": launches,
+                "idle_share": evidence.breakdown.idle_share,
+                "peak_memory_share": memory,
+            },
+            site=loader,
+            parameters={"times": 2, "trains": evidence.trains, "framework": serving_engine(evidence)},
+            unmet=(f"The trace does not say {unknown}.",),
+            safety=None if evidence.trains else Safety.NUMERIC,
+        )
+
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
-        batch, times, site = finding.parameters["batch"], finding.parameters.get("times", 2), finding.site
+        batch, times, site = finding.parameters.get("batch"), finding.parameters.get("times", 2), finding.site
         rate = ""
         if finding.parameters.get("trains") and isinstance(times, int):
             rate = _RATE.format(times=times, root=times**0.5)
-        text = f"Use batch_size={batch} at {at(site)}. {rate}".strip()
         framework = str(finding.parameters.get("framework") or "")
+        if framework in _ENGINES:
+            return Advice(_ENGINES[framework], f"{framework} makes the batches, from the requests that it has")
+        if batch is None:
+            text = f"Use a batch twice as large, {where(site)}, and more while the GPU idles. {rate}".strip()
+            return Advice(text, " ".join(finding.unmet))
+        text = f"Use batch_size={batch} {where(site)}. {rate}".strip()
         if framework:
             return Advice(_FRAMEWORKS[framework].format(batch=batch), f"{framework} makes the loader")
         if site is None:

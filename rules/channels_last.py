@@ -22,17 +22,19 @@ from advisor.rule import (
     Gain,
     Rule,
     Safety,
-    at,
     call_sites,
     forward_sites,
+    once_fed,
+    optimizer_sites,
     site_list,
     sites,
+    where,
 )
 
 if TYPE_CHECKING:
     from advisor.edit import Draft, Edit, Sources
     from advisor.evidence import Evidence
-    from advisor.harness.layout import Model, RunRecord
+    from advisor.harness.layout import CallSite, Model, RunRecord
 
 # cuDNN's own conversions between the layouts, by the names of their kernels: gone altogether.
 _CONVERSION = re.compile(r"nchwToNhwc|nhwcToNchw|nchw_to_nhwc|nhwc_to_nchw", re.IGNORECASE)
@@ -69,38 +71,43 @@ class ChannelsLast(Rule):
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         record = evidence.record
         model = _convolutional(record) if record is not None else None
-        if record is None or model is None:
+        if record is not None and model is None:
             return
-        found = _on_gpu(evidence) if evidence.device_is_gpu else _on_cpu(evidence, model)
+        if evidence.device_is_gpu:
+            found = _on_gpu(evidence)
+        else:
+            found = _on_cpu(evidence, model) if model is not None else None
         if found is None:
             return
         change, figures, summary = found
-        gain = Gain.of(evidence.what_if(change), basis=_BASIS)
+        estimate, fed = once_fed(evidence, change)
+        # What conversions take was seen; the rest is a prior.
+        gain = Gain.prior(estimate, _BASIS) if model is not None else Gain.of(estimate)
         if not gain.worth_it:
             return
-        forwards = tuple(each for each in forward_sites(evidence) if each.details.get("module", model.cls) == model.cls)
+        name = model.cls if model is not None else ""
+
+        def of_model(found: tuple[CallSite, ...]) -> tuple[CallSite, ...]:
+            return tuple(each for each in found if not name or each.details.get("module", name) == name)
+
+        forwards = of_model(forward_sites(evidence))
+        moves = of_model(call_sites(evidence, "Module.to", "Module.cuda", "Module.eval", every_step=False))
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=summary,
-            gain=Gain(min(1.0, gain.low), gain.likely, gain.high, gain.basis),
-            evidence={"convolutions": _convolutions(model), **figures},
+            summary=summary + fed,
+            gain=gain,
+            evidence={"convolutions": _convolutions(model) if model is not None else None, **figures},
             site=forwards[0].site if forwards else None,
             parameters={
                 "forward": sites(forwards),
-                "moves": sites(
-                    tuple(
-                        each
-                        for each in call_sites(evidence, "Module.to", "Module.cuda", "Module.eval", every_step=False)
-                        if each.details.get("module", model.cls) == model.cls
-                    )
-                ),
-                "optimizer": tuple(each.site for each in record.optimizers if each.site is not None),
+                "moves": sites(moves),
+                "optimizer": optimizer_sites(evidence),
             },
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
-        text = f"Convert the model called at {at(finding.site)}, and its input, to memory_format=torch.channels_last."
+        text = f"Convert the model called {where(finding.site)}, and its input, to memory_format=torch.channels_last."
         forwards = site_list(finding, "forward")
         if not forwards:
             return Advice(text, "the place of the forward is unknown")
@@ -223,6 +230,8 @@ def _on_gpu(evidence: Evidence) -> _Found | None:
     conversions = [row for row in evidence.kernels if _CONVERSION.search(row.name)]
     native = [row for row in evidence.kernels if row.kind == "conv" and row.matrix == "on"]
     share, native_share = sum(row.share for row in conversions), sum(row.share for row in native)
+    if evidence.record is None:
+        native = []  # how much a convolution gains beyond its conversions is known for whole models only
     if not conversions and not native:
         return None
     scale = {row.name: 0.0 for row in conversions} | {row.name: _GPU_SCALE for row in native if row not in conversions}

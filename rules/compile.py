@@ -18,15 +18,16 @@ from advisor.rule import (
     Gain,
     Rule,
     Safety,
-    at,
     call_sites,
     forward_sites,
     framework_of,
     once_fed,
+    optimizer_sites,
     serving_engine,
     site_list,
     sites,
     unless_source,
+    where,
 )
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Compile(Rule):
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         record = evidence.record
         layers = _layers(evidence)
-        if evidence.compiled or not layers:
+        if evidence.compiled or layers is None:
             return
         if call_sites(evidence, "torch.compile", "Module.compile", every_step=False):
             return
@@ -117,7 +118,7 @@ class Compile(Rule):
             parameters={
                 "forward": sites(forwards),
                 "moves": sites(moves),
-                "optimizer": tuple(each.site for each in optimizers if each.site is not None),
+                "optimizer": optimizer_sites(evidence),
                 "framework": owners[0] if owners else serving_engine(evidence),
                 "graphs": record is None and evidence.bound == "host" and not evidence.trains,
             },
@@ -125,7 +126,7 @@ class Compile(Rule):
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
-        text = f"Call .compile() on the model that is called at {at(finding.site)}, once it is on its device."
+        text = f"Call .compile() on the model that is called {where(finding.site)}, once it is on its device."
         if finding.parameters.get("graphs"):
             text += ' With mode="reduce-overhead" its kernels are launched as one CUDA graph, if shapes do not change.'
         forwards, drafts = site_list(finding, "forward"), Drafts(sources)
@@ -201,18 +202,16 @@ class Trainer:
     )
 
 
-def _layers(evidence: Evidence) -> float:
-    """Leaf layers of the models that are called; of a bare trace, calls of layers per step. 0: nothing to compile."""
-    record = evidence.record
-    if record is not None:
-        return sum(sum(model.layers.values()) for model in record.models if model.parameters) or (
-            1.0 if any(model.parameters for model in record.models) else 0.0
-        )
+def _layers(evidence: Evidence) -> float | None:
+    """Leaf layers of the models that are called; of a bare trace, calls of layers per step. None: no model is known."""
+    if evidence.record is not None:
+        models = [model for model in evidence.record.models if model.parameters]
+        return sum(sum(model.layers.values()) for model in models) if models else None
     launches = sum(row.count for row in evidence.kernels) / max(1, len(evidence.steps))
     # What bounds the step has to be known, and something has to be launched again and again.
     if not evidence.device_is_gpu or launches < _LEAST_LAUNCHES or evidence.bound in ("unknown", "communication"):
-        return 0.0
-    return sum(row.count for row in evidence.operators if row.name in _LAYERS)
+        return None
+    return sum(row.count for row in evidence.operators if row.name in _LAYERS) or None
 
 
 def _on_gpu(evidence: Evidence) -> tuple[Change, float]:

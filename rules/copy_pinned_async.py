@@ -85,6 +85,9 @@ class CopyPinnedAsync(Rule):
             and each.details.get("to_device") == "cuda"
             and not each.details.get("non_blocking")
         )
+        made = [each.site for each in loaders if each.site is not None]
+        if record is None and pageable:  # the trace says that it does not pin
+            made = [each.site for each in call_sites(evidence, "DataLoader", every_step=False)]
         owners = [owner for each in loaders if (owner := framework_of(each.owner))]
         yield Finding(
             rule=self.id,
@@ -103,7 +106,7 @@ class CopyPinnedAsync(Rule):
             site=copies[0].site if copies else None,
             parameters={
                 "copies": sites(copies),
-                "loaders": tuple(each.site for each in loaders if each.site is not None),
+                "loaders": tuple(made),
                 "by_hand": bool(pageable) and record is not None and not record.loaders,
                 "framework": owners[0] if owners else "",
             },
@@ -112,7 +115,8 @@ class CopyPinnedAsync(Rule):
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         text = "Give the loader pin_memory=True and the copies to the GPU non_blocking=True"
         copies, loaders = site_list(finding, "copies"), site_list(finding, "loaders")
-        text += f", at {', '.join(at(site) for site in (*loaders, *copies))}." if copies or loaders else "."
+        places = dict.fromkeys(at(site) for site in (*loaders, *copies))
+        text += f", at {', '.join(places)}." if places else "."
         framework = str(finding.parameters.get("framework") or "")
         if framework:
             return Advice(_FRAMEWORKS[framework], f"{framework} makes the loader")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -10,16 +11,20 @@ import libcst as cst
 from advisor.edit import Drafts
 from advisor.edit.names import after_imports, ensure_name, full_name
 from advisor.evidence import Change
-from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety
+from advisor.evidence.host import names_like
+from advisor.evidence.steps import assign
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, once_fed, unless_source
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
+    from advisor.evidence.facts import KernelRow
+    from advisor.harness.layout import RunRecord
 
 # A convolution's time with the algorithm that cuDNN measured to be fastest over that of its heuristic choice: a
 # prior, no measurement of this run. The tuning guide names no figure; on common image models it is a few to 20 %.
 _SCALE = 0.9
-_LEAST_SHARE = 0.3  # of kernel time in convolutions: below, 10 % of it is less than 3 % of the step
+_LEAST_SHARE = 0.4  # of kernel time in convolutions: 10 % of less is hardly more than what can be measured
 
 
 class CudnnBenchmark(Rule):
@@ -39,41 +44,40 @@ class CudnnBenchmark(Rule):
     safety = Safety.NUMERIC
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
-        record = evidence.record
-        if not evidence.device_is_gpu or record is None or record.device.hip:
+        if evidence.capability is None or not (_heuristic(evidence.record) if evidence.record else _same(evidence)):
             return
-        setting = record.environment
-        if setting.cudnn_benchmark is not False or setting.deterministic or record.shapes_vary is not False:
-            return
-        convolutions = [row for row in evidence.kernels if row.kind == "conv"]
+        convolutions = [row for row in evidence.kernels if row.kind == "conv" or _is_convolution(row)]
         share = sum(row.share for row in convolutions)
         if share < _LEAST_SHARE:
             return
-        estimate = evidence.what_if(Change(kernel_scale={row.name: _SCALE for row in convolutions}))
-        gain = Gain.of(estimate, basis="prior: convolutions 10 % faster")
+        estimate, fed = once_fed(evidence, Change(kernel_scale={row.name: _SCALE for row in convolutions}))
+        gain = Gain.prior(estimate, "prior: convolutions 10 % faster")
         if gain.worth_it:
             yield Finding(
                 rule=self.id,
                 title=self.title,
-                summary=f"{share:.0%} of the kernels' time is convolutions, always of the same shapes.",
-                gain=Gain(1.0, gain.likely, gain.high, gain.basis),
-                evidence={"convolution_share": share, "cudnn_benchmark": False},
-                parameters={"script": record.script if not record.module else ""},
+                summary=f"{share:.0%} of the kernels' time is convolutions, always of the same shapes." + fed,
+                gain=gain,
+                evidence={"convolution_share": share, "cudnn_benchmark": False if evidence.record else None},
+                parameters={"script": evidence.script},
+                unmet=unless_source(evidence, "The trace does not say whether the setting is on already."),
             )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         text = "Set torch.backends.cudnn.benchmark = True before the first step."
+        if finding.unmet:
+            return Advice(text, " ".join(finding.unmet))
         script = str(finding.parameters.get("script") or "")
         if not script or not sources.has(script):
             return Advice(text, "the script's file is unknown")
         drafts = Drafts(sources)
         draft = drafts[script]
-        for assign in draft.nodes(cst.Assign):
-            target = assign.targets[0].target
+        for statement in draft.nodes(cst.Assign):
+            target = statement.targets[0].target
             if full_name(draft, target).endswith("cudnn.benchmark"):
-                if not (isinstance(assign.value, cst.Name) and assign.value.value == "False"):
+                if not (isinstance(statement.value, cst.Name) and statement.value.value == "False"):
                     return Advice(text, "the script computes the setting itself")
-                draft.replace(assign.value, "True")
+                draft.replace(statement.value, "True")
                 return drafts.edit(text) or Advice(text, "the file is not the script's own")
         if not after_imports(draft, f"{ensure_name(draft, 'torch.backends.cudnn')}.benchmark = True"):
             return Advice(text, "the script imports nothing at its top level")
@@ -94,3 +98,23 @@ class CudnnBenchmark(Rule):
         ),
     )
     LEAVES_ALONE = (Example("import torch\ntorch.backends.cudnn.benchmark = not args.deterministic\n", ""),)
+
+
+def _is_convolution(row: KernelRow) -> bool:
+    """A matrix product that a convolution is made of."""
+    return row.kind == "gemm" and re.match(r"aten::(cudnn_)?convolution", row.operator) is not None
+
+
+def _heuristic(record: RunRecord) -> bool:
+    """Whether cuDNN chooses by its heuristics now, and could measure instead: one shape only, no fixed choice."""
+    setting = record.environment
+    return setting.cudnn_benchmark is False and not setting.deterministic and record.shapes_vary is False
+
+
+def _same(evidence: Evidence) -> bool:
+    """Whether a bare trace has two steps at least, and shapes, and the convolutions of each step are the same."""
+    operators = evidence.trace.operators
+    rows = names_like(evidence.trace, operators.name, re.compile(r"aten::(cudnn_)?convolution$").match)
+    step, shapes = assign(evidence.steps, operators.start)[rows], operators.shapes[rows]
+    seen = {tuple(shapes[step == number].tolist()) for number in range(len(evidence.steps))}
+    return len(evidence.steps) > 1 and len(seen) == 1 and all(code >= 0 for code in next(iter(seen)))

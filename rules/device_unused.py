@@ -13,7 +13,7 @@ from advisor.edit.calls import argument
 from advisor.edit.names import full_name
 from advisor.edit.origin import string_value
 from advisor.evidence import Change
-from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, forward_sites, sites
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, call_sites, forward_sites, sites, where
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
@@ -89,7 +89,7 @@ class DeviceUnused(Rule):
                 "that pytorch.org's 'Get started' names), then move model and batches to it.",
                 f"PyTorch {finding.parameters.get('torch', '')} is built for the CPU only".replace("  ", " "),
             )
-        text = f'Move the model that is called at {at(finding.site)}, and its inputs, to the GPU with .to("cuda").'
+        text = f'Move the model that is called {where(finding.site)}, and its inputs, to the GPU with .to("cuda").'
         if finding.unmet:
             return Advice(text, " ".join(finding.unmet))
         script = str(finding.parameters.get("script") or "")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
 
-_KINDS = ("Tensor.item", "Tensor.cpu", "Tensor.numpy", "Tensor.tolist", "Tensor.print")
+_KINDS = ("Tensor.item", "Tensor.cpu", "Tensor.numpy", "Tensor.tolist", "Tensor.print", "synchronize")
 
 
 class HostSync(Rule):
@@ -45,9 +45,12 @@ class HostSync(Rule):
         places = tuple(
             each
             for each in call_sites(evidence, *_KINDS)
-            if each.details.get("device", each.details.get("from_device")) == "cuda"
+            if each.kind == "synchronize" or each.details.get("device", each.details.get("from_device")) == "cuda"
         )
         rows = [row for row in evidence.syncs if row.cause == "item" or (row.cause != "copy" and row.sites)]
+        if evidence.record is None and len(evidence.steps) > 1:
+            # torch.cuda.synchronize(); a single one is the profiler's own, at the end of its window.
+            rows += [row for row in evidence.syncs if row.cause == "explicit" and row.count >= 1]
         rows += [row for row in evidence.syncs if row.cause == "copy" and any(s.kind in _KINDS for s in row.sites)]
         if not rows or (evidence.record is not None and not places):
             return
@@ -75,7 +78,8 @@ class HostSync(Rule):
         where = ", ".join(dict.fromkeys(at(site) for site in found)) or "your script"
         text = (
             f"Do not read values from the GPU in every step at {where}: sum or collect tensors (x.detach()), and call "
-            ".item() where they are printed, every 50 steps or once an epoch."
+            ".item() where they are printed, every 50 steps or once an epoch. torch.cuda.synchronize() belongs in "
+            "benchmarks only."
         )
         if not found:
             return Advice(text, "the places are unknown")

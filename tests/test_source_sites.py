@@ -51,6 +51,7 @@ def test_calls_of_the_training_loop_are_found_where_they_are(tmp_path: Path) -> 
     assert sorted(_found(tmp_path, TRAIN)) == sorted(
         [
             ("DataLoader", "DataLoader(dataset, batch_size=32)"),
+            ("Optimizer", "torch.optim.SGD(model.parameters(), lr=0.1)"),
             ("Tensor.to", "images.to(device)"),
             ("Tensor.to", "labels.to(device)"),
             ("zero_grad", "optimizer.zero_grad()"),
@@ -60,6 +61,11 @@ def test_calls_of_the_training_loop_are_found_where_they_are(tmp_path: Path) -> 
             ("Tensor.item", "loss.item()"),
         ]
     )
+
+
+def test_parts_of_a_batch_are_copied_too(tmp_path: Path) -> None:
+    text = "for batch in loader:\n    x = batch['x'].to(device)\n    y = other[0].to(device)\n    f(x).backward()\n"
+    assert [call for kind, call in _found(tmp_path, text) if kind == "Tensor.to"] == ["batch['x'].to(device)"]
 
 
 def test_columns_count_bytes(tmp_path: Path) -> None:

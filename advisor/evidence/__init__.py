@@ -34,7 +34,7 @@ from advisor.evidence.facts import (
 from advisor.evidence.figures import mean_figures, trace_figures
 from advisor.evidence.flops import count_flops, flops_facts
 from advisor.evidence.host import Host
-from advisor.evidence.idle import idle_gaps
+from advisor.evidence.idle import idle_gaps, stalled_in
 from advisor.evidence.kernels import is_compiled, kernel_rows, launching_operators, matrix_work
 from advisor.evidence.loaders import loader_facts
 from advisor.evidence.memory import memory_facts
@@ -52,6 +52,8 @@ from advisor.run import Run
 from advisor.trace.tables import Ints, Trace
 
 __all__ = ["Change", "Estimate", "Evidence"]
+
+_WORTH_A_NOTE = 0.85  # the profiler's part of the host's time is said from 15 % on
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,14 +151,20 @@ class Evidence:
                 return self.record.device.name
         if not self.device_is_gpu:
             return "CPU"
-        return str(self.device_properties.get("name") or "")
+        name = str(self.device_properties.get("name") or "")
+        if self.amd and name in ("", "AMD Radeon Graphics"):  # what drivers say that do not know the product
+            units = self.device_properties.get("numSms")
+            known = peak_of(name, multiprocessors=units if isinstance(units, int) else None, amd=True)
+            return f"AMD Instinct {known.name}" if known is not None else name
+        return name
 
     @cached_property
     def amd(self) -> bool:
         """The device is one of AMD's: its properties look like NVIDIA's, and mean something else."""
         if self.record is not None and self.record.device.name:
             return bool(self.record.device.hip)
-        return self.device_properties.get("warpSize") == 64 or self.device_name.startswith("AMD")
+        name = str(self.device_properties.get("name") or "")
+        return self.device_properties.get("warpSize") == 64 or name.startswith("AMD")
 
     @cached_property
     def capability(self) -> tuple[int, int] | None:
@@ -275,7 +283,8 @@ class Evidence:
     @cached_property
     def verdict(self) -> str:
         """One sentence: "input-bound: 61% of the step waits for data"."""
-        return verdict_of(self.bound, self.breakdown, self.data_wait_share, self.loaders, self.matrix)
+        waits_in = stalled_in(self.idle_gaps, self.host) if self.bound == "unknown" and self.breakdown.on_device else ""
+        return verdict_of(self.bound, self.breakdown, self.data_wait_share, self.loaders, self.matrix, waits_in)
 
     @cached_property
     def figures(self) -> dict[str, Scalar]:
@@ -312,6 +321,12 @@ class Evidence:
         notes.extend(self.trace.warnings)
         if self.steps.pseudo and len(self.steps):
             notes.append("The trace has no step annotations: the whole trace is taken as one step.")
+        model = self.undisturbed_model if self.breakdown.on_device else None
+        if model is not None and model.host_scale is not None and model.host_scale < _WORTH_A_NOTE:
+            notes.append(
+                f"About {1 - model.host_scale:.0%} of the host's time in this trace is the profiler's own, judged by "
+                "operators that compute nothing; the predictions reach from the step as traced to one without it."
+            )
         if self.record is not None and self.record.timing.from_profile and not self.record.notes:
             notes.append("The script was over too soon: step times were taken before it had settled.")
         unsettled = self.record is not None and not self.record.timing.settled and self.record.timing.step_s

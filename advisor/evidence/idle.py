@@ -60,6 +60,21 @@ def idle_gaps(steps: Steps, host: Host, device: DeviceWork) -> IdleGaps:
     return IdleGaps(start, end, step, parts, parts.argmax(axis=1).astype(np.int64))
 
 
+def stalled_in(gaps: IdleGaps, host: Host) -> str:
+    """The call in which the host waits for most of the idle time that has no cause; "" where it does not wait."""
+    unknown = gaps.parts[:, _UNKNOWN] > 0
+    start, end = gaps.start[unknown], gaps.end[unknown]
+    waited = int(host.sync.within(start, end).sum())
+    if 2 * waited < int(gaps.parts[:, _UNKNOWN].sum()) or not waited:
+        return ""
+    runtime = host.trace.runtime
+    rows = np.flatnonzero(host.sync_rows)
+    if not len(rows):
+        return ""
+    longest = rows[np.argmax(Coverage.of(start, end).within(runtime.start[rows], runtime.end[rows]))]
+    return host.trace.name(int(runtime.name[longest]))
+
+
 def _gaps(steps: Steps, busy: Coverage) -> tuple[Ints, Ints, Ints]:
     """(start, end, step) of what is not busy inside each step."""
     inside = Coverage.of(steps.start, steps.end).minus(busy)

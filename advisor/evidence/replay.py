@@ -174,7 +174,8 @@ def async_copies(script: Script, device: DeviceWork) -> tuple[frozenset[int], fr
     events = {int(row): event for event, row in enumerate(script.row.tolist()) if row >= 0}
     quick = frozenset(events[int(r)] for r in launch if int(r) in events)
     dropped = frozenset(events[int(r)] for r in followers if r >= 0 and int(r) in events)
-    return quick, dropped
+    # A call that copies and waits in one (cudaMemcpy, hipMemcpyWithStream) stops waiting.
+    return quick, dropped | frozenset(event for event in quick if script.kind[event] == SYNC)
 
 
 def _blocking(device: DeviceWork, row: Ints) -> NDArray[np.bool_]:

@@ -43,8 +43,9 @@ def verdict_of(
     data_wait_share: float | None,
     loaders: tuple[LoaderFacts, ...],
     matrix: MatrixWork,
+    waits_in: str = "",
 ) -> str:
-    """One sentence for the top of every report."""
+    """One sentence for the top of every report. `waits_in`: the call in which the host waits while the GPU idles."""
     shares = breakdown.shares
     if not shares and bound != "input":
         return "no step was traced"
@@ -78,4 +79,5 @@ def verdict_of(
         what = "outside of forward, backward and optimizer" if main == facts.OTHER else facts.LABELS[main]
         return f"compute-bound on the CPU: {classes[main]:.0%} of the step is {what}{waits}"
     idle = breakdown.idle_share
-    return f"the GPU is idle for {idle:.0%} of the step, and the trace does not say why"
+    waits = f": the host waits in {waits_in} for work that is queued and does not start" if waits_in else ""
+    return f"the GPU is idle for {idle:.0%} of the step, and the trace does not say why{waits}"

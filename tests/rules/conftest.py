@@ -12,7 +12,7 @@ import pytest
 from advisor.evidence import Evidence
 from advisor.harness import layout
 from advisor.harness.layout import CallSite, Loader, Model, RunRecord, Site, TensorInfo
-from advisor.trace import read_trace
+from advisor.trace import Trace, read_trace
 
 STEPS = 3
 THREAD = 100
@@ -85,19 +85,22 @@ class Scene:
             self._device("kernel", name, number, start, end, launched, launched + 0.005, "cudaLaunchKernel",
                          grid=[1000, 1, 1], block=[256, 1, 1])  # fmt: skip
 
-    def copy(self, name: str, start: float, end: float, size: int, launched: float, returned: float) -> None:
+    def copy(
+        self, name: str, start: float, end: float, size: int, launched: float, returned: float, stream: int = 7
+    ) -> None:
         """A copy in every step: the call returns at `returned`."""
         for number in range(STEPS):
-            self._device("gpu_memcpy", name, number, start, end, launched, returned, "cudaMemcpyAsync", bytes=size)
+            self._device("gpu_memcpy", name, number, start, end, launched, returned, "cudaMemcpyAsync", bytes=size,
+                         stream=stream)  # fmt: skip
 
     def _device(
         self, category: str, name: str, number: int, start: float, end: float, launched: float, returned: float,
         call: str, **args: Any,
     ) -> None:  # fmt: skip
         self._correlation += 1
-        args |= {"device": 0, "stream": 7, "correlation": self._correlation}
+        args = {"device": 0, "stream": 7} | args | {"correlation": self._correlation}
         self._add("cuda_runtime", call, number, launched, returned, correlation=self._correlation)
-        self._add(category, name, number, start, end, pid=0, tid=7, **args)
+        self._add(category, name, number, start, end, pid=0, tid=args["stream"], **args)
 
     def _add(
         self, category: str, name: str, number: int, start: float, end: float, pid: int = 1, tid: int = THREAD,
@@ -110,10 +113,21 @@ class Scene:
         )  # fmt: skip
 
     def evidence(self, folder: Path) -> Evidence:
-        properties = [{"id": 0, "name": self.gpu, "numSms": 108, "totalGlobalMem": 40 << 30}] if self.gpu else []
+        return Evidence(trace=self._trace(folder), record=self.record)
+
+    def bare(self, folder: Path) -> Evidence:
+        """The same without a record: a trace recorded elsewhere."""
+        return Evidence.from_trace(self._trace(folder))
+
+    def _trace(self, folder: Path) -> Trace:
+        major, minor = self.record.device.capability or (0, 0)
+        device = {"id": 0, "name": self.gpu, "numSms": 108, "totalGlobalMem": 40 << 30, "warpSize": 32,
+                  "computeMajor": major, "computeMinor": minor}  # fmt: skip
         path = folder / "trace.json"
-        path.write_text(json.dumps({"deviceProperties": properties, "traceEvents": self._events}))
-        return Evidence(trace=read_trace(str(path)), record=self.record)
+        path.write_text(
+            json.dumps({"deviceProperties": [device] if self.gpu else [], "traceEvents": self._events})
+        )
+        return read_trace(str(path))
 
 
 @pytest.fixture
