@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
+import importlib.util
 import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -65,7 +69,17 @@ def find_python(chosen: str | None) -> str:
         candidates = [os.path.join(environment, "bin", "python")] if environment else []
         found = [shutil.which(name) for name in (*candidates, "python", "python3")]
         path = next((candidate for candidate in found if candidate), sys.executable)
+        if not _has_torch(path) and importlib.util.find_spec("torch") is not None:
+            path = sys.executable  # installed beside torch, and called by its path without activating anything
     return path
+
+
+def _has_torch(python: str) -> bool:
+    code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+    try:
+        return subprocess.run([python, "-c", code], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
 
 
 def check_script(command: Command) -> None:
@@ -151,6 +165,10 @@ def _next_try(record: RunRecord, options: Options) -> tuple[str, Options] | None
     return None
 
 
+# How long steps may go on in child processes alone before the run is given up.
+_CHILDREN_SECONDS = 15.0
+
+
 def _clear(run_dir: Path) -> None:
     for entry in run_dir.iterdir():
         if entry.name in (layout.FILES_DIR, layout.JOURNAL_DIR):
@@ -195,7 +213,7 @@ def _once(
             message = f"the time limit of {timeout:.0f} s (--timeout) was reached {endings.doing(run_dir)}{where}."
             mark(run_dir, "killed", message, "timeout")
             raise AdvisorError(message, errors.TIME_LIMIT, detail=endings.tail(run_dir)) from None
-    record = endings.read_record(run_dir)
+    record = endings.read_record(run_dir) or endings.partial_record(run_dir, status)
     if record is None:
         end = endings.died(command.python, run_dir, status, time.monotonic() - started)
         mark(run_dir, "killed", str(end), "killed")
@@ -221,7 +239,29 @@ def _prepare(command: Command, run_dir: Path, options: Options, protected: _Prot
         parent_pid=os.getpid(),
     )
     options_path.write_text(json.dumps(layout.to_dict(filled)))
+    for name in (layout.RUN_JSON, layout.PARTIAL_JSON, layout.CHILD_TRAINS):  # of an earlier run into this folder
+        (run_dir / name).unlink(missing_ok=True)
     return options_path, (run_dir / layout.OUTPUT_LOG).open("wb")
+
+
+@contextmanager
+def _standard_input() -> Iterator[int]:
+    """What the script reads: nothing, at once. At a terminal it is a terminal too, because scripts ask it for its size.
+
+    A script that waits for an answer would seem to hang: its question is in the log.
+    """
+    if sys.stdin is None or not sys.stdin.isatty():
+        yield subprocess.DEVNULL
+        return
+    ours, theirs = os.openpty()
+    columns, rows = shutil.get_terminal_size()
+    with suppress(OSError):
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    os.write(ours, b"\x04" * 255)  # Ctrl-D for whoever reads; `ours` stays open, or the script would get a hang-up
+    try:
+        yield theirs
+    finally:
+        os.close(theirs)
 
 
 class _TimeUpError(Exception):
@@ -247,6 +287,8 @@ def _wait(
         now = time.monotonic()
         if deadline is not None and now > deadline:
             raise _TimeUpError
+        if endings.children_train(run_dir, _CHILDREN_SECONDS):
+            raise AdvisorError(endings.CHILDREN_TRAIN, errors.NO_STEP)
         if ending is None and record.exists():
             ending = now + _ENDING_SECONDS
         if ending is not None and now > ending:
@@ -296,15 +338,16 @@ class _Protected:
 
     def start(self, arguments: list[str], stdout: IO[bytes], env: dict[str, str], cwd: str) -> subprocess.Popen[bytes]:
         """The child, in a session of its own: the terminal's Ctrl-C is for us alone."""
-        self._child = subprocess.Popen(
-            arguments,
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=subprocess.STDOUT,
-            env=env,
-            cwd=cwd,
-            start_new_session=True,
-        )
+        with _standard_input() as stdin:
+            self._child = subprocess.Popen(
+                arguments,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=subprocess.STDOUT,
+                env=env,
+                cwd=cwd,
+                start_new_session=True,
+            )
         return self._child
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:

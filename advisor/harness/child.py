@@ -10,6 +10,7 @@ from .journal import Journal
 from .loaders import fetch_patches
 from .options import home, read_options
 from .savers import protect
+from .status import tell_child_trains
 
 
 def join(options_path: str) -> None:
@@ -23,9 +24,15 @@ def join(options_path: str) -> None:
         protect(imports, journal)
         journal.install()
 
-    def torch_loaded(torch: ModuleType) -> None:
+    def fetcher_loaded(module: ModuleType) -> None:
         for patch in fetch_patches(options.run_dir, -1, None):
             patch.on()
 
+    def torch_loaded(torch: ModuleType) -> None:
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        register_optimizer_step_post_hook(lambda optimizer, args, kwargs: tell_child_trains(options.run_dir))
+
+    imports.when_imported("torch", torch_loaded)
     # Not on `torch`: its loader of data may come later, or never.
-    imports.when_imported("torch.utils.data._utils.fetch", lambda module: torch_loaded(module))
+    imports.when_imported("torch.utils.data._utils.fetch", fetcher_loaded)

@@ -98,6 +98,8 @@ def main(options_path: str) -> None:
         record.ended = record.ended or "finished"
         observer.write()
         status = 0
+    if observer.windows is not None and observer.windows.leave_at_once:
+        end_process(status)
     if observer.stop_requested:
         status = 0
     else:

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 
-from .layout import STATUS_JSON, Status, to_dict
+from .layout import CHILD_TRAINS, STATUS_JSON, Status, to_dict
 
 
 class StatusFile:
@@ -61,3 +61,11 @@ class StatusFile:
 
     def stop(self) -> None:
         self._stop.set()
+
+
+def tell_child_trains(run_dir: str) -> None:
+    """Leave word that steps happen in a process that the script started, where nothing is measured."""
+    path = os.path.join(run_dir, CHILD_TRAINS)
+    if not os.path.exists(path):  # the first step's time is what counts
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(f"{os.getpid()}\n")

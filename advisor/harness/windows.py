@@ -8,13 +8,13 @@ from collections.abc import Hashable
 from types import ModuleType
 from typing import Any
 
-from .layout import CHILD_TRAINS, Options, RunRecord, Window
+from .layout import Options, RunRecord, Window
 from .loaders import Loaders
 from .models import Models
 from .plan import GROUP, Plan
 from .profiling import Inert, OurProfiler
 from .sites import CallSites
-from .status import StatusFile
+from .status import StatusFile, tell_child_trains
 from .steps import StepFinder
 from .timing import Interval, children_cpu, compiled_frames, peak_resident, summarize, usual_causes
 
@@ -31,12 +31,6 @@ MOST_REPEATS = 3  # how often a profile window is begun anew when an evaluation 
 
 class Stop(BaseException):
     """Ends the script once everything is measured; no ``except Exception`` catches it."""
-
-
-def tell_child_trains(run_dir: str) -> None:
-    """Leave word that steps happen in a process that the script started, where nothing is measured."""
-    with open(os.path.join(run_dir, CHILD_TRAINS), "w", encoding="utf-8") as file:
-        file.write(f"{os.getpid()}\n")
 
 
 class Windows:
