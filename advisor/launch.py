@@ -24,7 +24,7 @@ from advisor import __version__, endings, errors
 from advisor.errors import AdvisorError
 from advisor.harness import layout
 from advisor.harness.layout import Options, RunRecord, Status
-from advisor.pending import Claim, end_processes, register
+from advisor.pending import Claim, descendants, end_processes, register
 from advisor.restore import Restored, mark, restore
 from advisor.run import Run
 
@@ -361,9 +361,14 @@ class _Protected:
 
     def _clean_up(self) -> None:
         if self._child is not None:
+            # Only as long as it lives does one see whose children they are.
+            children = descendants(self._child.pid) if self._child.poll() is None else []
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child.pid, signal.SIGKILL)
             self._child.wait()
+            for pid in children:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
         if self.claim is None:
             return
         try:

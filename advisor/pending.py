@@ -196,6 +196,19 @@ def end_processes(run_dir: Path) -> int:
     return len(ended)
 
 
+def descendants(pid: int) -> list[int]:
+    """Children of `pid`, their children, and so on; also those with an environment or session of their own (Linux)."""
+    parents: dict[int, list[int]] = {}
+    for process in _processes():
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            fields = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
+            parents.setdefault(int(fields[1]), []).append(process)
+    found = list(parents.get(pid, ()))
+    for process in found:  # grows as it goes
+        found.extend(parents.get(process, ()))
+    return found
+
+
 def _processes() -> list[int]:
     try:
         return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]

@@ -127,10 +127,11 @@ class User:
     def processes(self) -> list[int]:
         """What still runs for the run, or was started by it."""
         marker, found = str(self.run_dir).encode(), []
+        ours = {os.getpid(), *(process.pid for process in self.started)}
         for folder in Path("/proc").iterdir():
-            if folder.name.isdigit() and int(folder.name) != os.getpid():
+            if folder.name.isdigit() and int(folder.name) not in ours:
                 try:
-                    if marker in (folder / "environ").read_bytes():
+                    if marker in (folder / "environ").read_bytes() + (folder / "cmdline").read_bytes():
                         found.append(int(folder.name))
                 except OSError:
                     continue
@@ -215,6 +216,19 @@ def test_killed_run_is_put_back_by_the_next_command(user: User, killed: str) -> 
     assert user.record()["ended"] == "killed"
     again = user.advisor("rules")
     assert again.communicate(timeout=30)[1] == "" and again.returncode == 0
+
+
+def test_process_with_an_environment_of_its_own_is_ended_too(user: User) -> None:
+    # The run folder's name among its arguments is for the test to know it by.
+    apart = "sys.orig_argv[-1]], env={}, start_new_session=True)\n"
+    user.script("import subprocess, sys\nsubprocess.Popen(['/bin/sh', '-c', 'sleep 300; true', " + apart + HARMFUL)
+    before = tree(user.folder)
+    advisor = user.profile()
+    user.wait_until_ready()
+    advisor.send_signal(signal.SIGINT)
+    advisor.communicate(timeout=30)
+    assert advisor.returncode == 130
+    assert_as_before(user, before)
 
 
 def test_live_run_is_not_touched_by_another_command(user: User) -> None:
