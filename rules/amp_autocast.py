@@ -368,7 +368,7 @@ def _on_gpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
     formats = {row.name: format_of(row.name) for row in evidence.kernels}
     off = sum(row.share for row in evidence.kernels if row.matrix == "off" and formats[row.name] == "float32")
     narrow = sum(row.share for row in evidence.kernels if row.matrix == "on" and formats[row.name] == "narrow")
-    if off < _LEAST_OFF or narrow > off:
+    if off < _LEAST_OFF or (not recorded and narrow > off):
         return None  # with 16 bits in most of the work, autocast is on, and the rest is meant to be float32
 
     def factor(row: KernelRow) -> float:

@@ -79,5 +79,12 @@ def verdict_of(
         what = "outside of forward, backward and optimizer" if main == facts.OTHER else facts.LABELS[main]
         return f"compute-bound on the CPU: {classes[main]:.0%} of the step is {what}{waits}"
     idle = breakdown.idle_share
+    others = shares[facts.EXPOSED_COMMUNICATION]
+    unknown = shares[facts.IDLE_UNKNOWN]
+    if others >= BOUND_SHARE:
+        return (
+            f"the GPU is idle for {idle:.0%} of the step, {unknown:.0%} for no reason that the trace shows, and waits "
+            f"for other ranks for {others:.0%}"
+        )
     waits = f": the host waits in {waits_in} for work that is queued and does not start" if waits_in else ""
     return f"the GPU is idle for {idle:.0%} of the step, and the trace does not say why{waits}"

@@ -218,3 +218,42 @@ def test_time_that_is_not_steps() -> None:
     assert Evidence(empty_trace(), record).aside.share == 0.25
     assert Evidence(empty_trace(), record).figures["aside_share"] == 0.25
     assert Evidence(empty_trace()).aside.share == 0.0
+
+
+@pytest.mark.parametrize(
+    ("file", "capability", "amd", "name"),
+    [
+        ("h100-vit-inference", (9, 0), False, "NVIDIA H100 80GB HBM3"),
+        ("mi300x-qwen-inference", None, True, "AMD Instinct MI300X VF"),  # 9.4 there is no CUDA capability
+        ("mi300x-vllm-decode-graphs", None, True, "AMD Instinct MI300X"),  # the file has no name
+        ("no-gpu-rank", None, False, "CPU"),
+    ],
+)
+def test_device_of_a_bare_trace(
+    file: str, capability: tuple[int, int] | None, amd: bool, name: str, shared_traces: Path
+) -> None:
+    evidence = Evidence.from_trace(read_trace(shared_traces / f"{file}.json.gz"))
+    assert (evidence.capability, evidence.amd, evidence.device_name) == (capability, amd, name)
+
+
+def test_compiled_models_and_replayed_graphs_are_recognized(shared_traces: Path) -> None:
+    compiled = {
+        file: Evidence.from_trace(read_trace(shared_traces / f"{file}.json.gz")).compiled
+        for file in ("mi300x-compiled-triton", "mi300x-vllm-decode-graphs", "a100-triton", "h100-vit-inference")
+    }
+    assert list(compiled.values()) == [True, True, True, False]
+    # One compiled helper among hundreds of eager kernels.
+    assert not Evidence.from_trace(read_trace(shared_traces / "b200-eager-inference.json.gz")).compiled
+
+
+def test_kernels_without_any_operator_have_no_launcher(builder: Any, tmp_path: Path) -> None:
+    build = builder()
+    build.kernel(10, 20, launched=5)
+    evidence = Evidence.from_trace(build.read(tmp_path))
+    assert [row.operator for row in evidence.kernels] == [""]
+    assert evidence.nesting.parent.tolist() == [] and evidence.syncs == ()
+
+
+def test_host_that_waits_for_work_which_does_not_start_is_said(shared_traces: Path) -> None:
+    evidence = Evidence.from_trace(read_trace(shared_traces / "mi300x-sglang-decode.json.gz"))
+    assert evidence.verdict.endswith("the host waits in hipMemcpyWithStream for work that is queued and does not start")

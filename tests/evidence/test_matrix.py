@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from advisor.evidence import Evidence
-from advisor.evidence.matrix import cores_of, kind_of
+from advisor.evidence.matrix import cores_of, format_of, kind_of
 from advisor.trace import read_trace
 
 
@@ -121,3 +121,25 @@ def test_share_is_a_range(file: str, low: float, high: float, shared_traces: Pat
     matrix = Evidence.from_trace(read_trace(shared_traces / file)).matrix
     assert matrix.share_low == pytest.approx(low, abs=0.01)
     assert matrix.share_high == pytest.approx(high, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "number_format"),
+    [
+        ("ampere_sgemm_128x64_tn", "float32"),
+        ("void cutlass::Kernel<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>", "float32"),
+        ("void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>", "float32"),
+        ("ampere_dgemm_64x64_nn", "wide"),
+        ("void cutlass::Kernel<cutlass_80_tensorop_d884gemm_64x64_16x4_nn_align1>", "wide"),
+        ("void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x64_16x4_nn_align4>", "tf32"),
+        ("sm80_xmma_fprop_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16", "tf32"),
+        ("ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_64x4_tn", "narrow"),
+        ("turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_tn", "narrow"),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64_warpgroupsize1x1x1", "narrow"),
+        ("void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128, 128, 4>>", "narrow"),
+        ("volta_hgemm_128x64_nn", "narrow"),
+        ("void at::native::vectorized_elementwise_kernel<4>", ""),
+    ],
+)
+def test_formats_by_name(name: str, number_format: str) -> None:
+    assert format_of(name) == number_format

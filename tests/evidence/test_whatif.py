@@ -122,6 +122,21 @@ def test_hidden_copy_saves_nothing_and_an_exposed_one_does(builder: Any, tmp_pat
     assert exposed.speedup[1] == pytest.approx(1000 / (1000 - 0.75 * 390), rel=0.05)
 
 
+@pytest.mark.parametrize("call", ["cudaMemcpyAsync", "hipMemcpyWithStream"])
+def test_copy_that_waits_in_its_own_call_stops_waiting(call: str, builder: Any, tmp_path: Path) -> None:
+    build = builder()
+    for number in range(3):
+        start = 1000 * number
+        build.step(number, start, start + 1000)
+        build.copy(start + 20, start + 400, "Memcpy HtoD (Pageable -> Device)", launched=start + 10, call=395)
+        build.operator("aten::mm", start + 500, start + 900)  # 100 us of the host's own, then a kernel
+        build.kernel(start + 910, start + 990, launched=start + 905)
+    for event in build.events:
+        event["name"] = call if event["name"] == "cudaMemcpyAsync" else event["name"]
+    evidence = Evidence.from_trace(build.read(tmp_path))
+    assert evidence.what_if(Change(copies_async=True)).speedup[1] > 1.3
+
+
 def test_removed_synchronization_lets_the_host_run_ahead(builder: Any, tmp_path: Path) -> None:
     # 600 µs of device work; the host waits for it and prepares the next step for 400 µs: without the wait they overlap.
     build = builder()

@@ -124,9 +124,7 @@ class Scene:
         device = {"id": 0, "name": self.gpu, "numSms": 108, "totalGlobalMem": 40 << 30, "warpSize": 32,
                   "computeMajor": major, "computeMinor": minor}  # fmt: skip
         path = folder / "trace.json"
-        path.write_text(
-            json.dumps({"deviceProperties": [device] if self.gpu else [], "traceEvents": self._events})
-        )
+        path.write_text(json.dumps({"deviceProperties": [device] if self.gpu else [], "traceEvents": self._events}))
         return read_trace(str(path))
 
 

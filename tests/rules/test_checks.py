@@ -25,6 +25,8 @@ def found(scene: Any, folder: Path, rule: str) -> Finding | None:
     (checked,) = [each for each in load_rules() if each.id == rule]
     findings = list(checked.check(scene.evidence(folder)))
     assert len(findings) <= 1
+    for each in findings:  # a wider range says nothing
+        assert each.gain.low <= each.gain.likely <= each.gain.high <= 2.000001 * each.gain.low
     return findings[0] if findings else None
 
 
