@@ -19,7 +19,7 @@ from advisor.harness.layout import RunRecord, Status
 from advisor.launch import Command, measure
 from tests.conftest import PYTHON, QUICK, Tree, tree
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.oldest]
 
 TRAINING = """\
 import sys, time

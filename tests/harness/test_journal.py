@@ -20,7 +20,9 @@ import pytest
 from advisor.harness import bootstrap, layout
 from advisor.harness.programs import look_at
 from advisor.restore import EARLIER_DIR, Restored, restore
+from tests.conftest import PYTHON
 
+pytestmark = pytest.mark.oldest
 HARNESS = Path(bootstrap.__file__).parent
 IMPORTS = "import os, pathlib, pickle, shutil, sqlite3, subprocess, sys, tempfile, threading\n"
 
@@ -68,7 +70,7 @@ class Sandbox:
 
     def run(self, code: str, check: bool = True, **environment: str) -> str:
         child = subprocess.run(
-            [sys.executable, "-c", IMPORTS + code],
+            [PYTHON, "-c", IMPORTS + code],
             cwd=self.folder,
             capture_output=True,
             text=True,
