@@ -314,8 +314,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except click.exceptions.Exit as leave:
         return leave.exit_code
     except (click.Abort, KeyboardInterrupt):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one must not change how this ends
         click.echo("advisor: interrupted", err=True)
         return INTERRUPTED
+    except click.NoSuchOption as error:
+        error.show()
+        if error.ctx is not None and error.ctx.command.name == "profile":
+            click.echo(f"The script's own options go after `--`: advisor profile … -- {error.option_name}", err=True)
+        return USAGE
     except click.ClickException as error:
         error.show()
         return USAGE

@@ -38,7 +38,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 # Standard modules that only we load, as far as a script with torch is concerned.
-_OURS_ONLY = ("statistics", "decimal", "fractions", "shlex")
+_OURS_ONLY = ("statistics", "decimal", "fractions", "shlex", "resource")
 
 
 class NoModuleError(Exception):

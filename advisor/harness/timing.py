@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import statistics
 import sys
 from typing import NamedTuple
 
 from .layout import Loader, Timing
+
 
 
 class Interval(NamedTuple):
@@ -84,12 +86,7 @@ def children_cpu(pids: set[int]) -> float:
     return total / tick
 
 
-def peak_resident() -> int | None:
+def peak_resident() -> int:
     """Peak resident set of this process in bytes."""
-    try:
-        import resource
-
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return int(peak if sys.platform == "darwin" else peak * 1024)
-    except ImportError:
-        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak if sys.platform == "darwin" else peak * 1024)
