@@ -11,7 +11,6 @@ from typing import NamedTuple
 from .layout import Loader, Timing
 
 
-
 class Interval(NamedTuple):
     """From one step boundary to the next."""
 
