@@ -17,7 +17,8 @@ from .layout import PARTIAL_JSON, RUN_JSON, Failure, OptimizerInfo, Options, Run
 from .patches import Patch
 from .places import owner, user_site
 from .status import StatusFile
-from .windows import Stop, Windows
+from .stop import Stop, end_process
+from .windows import Windows
 
 
 class Observer:
@@ -106,8 +107,6 @@ class Observer:
             if self.on_stop is not None:
                 self.on_stop()
             raise Stop
-        from .runner import end_process
-
         end_process(0)
 
     def _keep_partial(self) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .layout import Options
+from .timing import GROUP
 
-GROUP = 5  # steps per group while settling
 SURE = 0.7  # share of an earlier run's steps that a later one is trusted to do
 
 

@@ -27,13 +27,12 @@ from .observer import Observer
 from .options import home, read_options
 from .patches import Patch
 from .savers import protect
-from .windows import Stop
+from .stop import Stop, end_process, leave
 
 # How long a script may take to end once it was told to stop (`finally` blocks, atexit) before it is ended.
 _GRACE_SECONDS = 10.0
 HANG_FILE = "hang.txt"
 
-_exit = os._exit  # the script's own calls go another way: see _watch_exit
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -43,14 +42,6 @@ _OURS_ONLY = ("statistics", "decimal", "fractions", "shlex", "resource")
 
 class NoModuleError(Exception):
     """``-m`` names a module that is not there."""
-
-
-def end_process(status: int) -> None:
-    """Flush what the script printed and leave without asking anybody."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # the script may have put anything there
-            stream.flush()
-    _exit(status)
 
 
 def main(options_path: str) -> None:
@@ -269,7 +260,7 @@ def _die_with_parent(parent: int) -> None:
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
     if parent and os.getppid() != parent:
-        _exit(1)  # it was killed before the system knew
+        leave(1)  # it was killed before the system knew
 
 
 def _forget_hidden(options: Options) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import resource
 import statistics
 import sys
 from typing import NamedTuple
@@ -72,20 +70,19 @@ def compiled_frames() -> int:
     return int(counters["stats"]["unique_graphs"]) if counters is not None else 0
 
 
-def children_cpu(pids: set[int]) -> float:
-    """CPU seconds used so far by these processes (Linux: /proc/PID/stat, fields 14 and 15)."""
-    total, tick = 0, os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-    for pid in pids:
-        try:
-            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-                fields = file.read().rpartition(")")[2].split()
-            total += int(fields[11]) + int(fields[12])
-        except (OSError, IndexError, ValueError):
-            continue
-    return total / tick
+GROUP = 5  # steps per group while settling
+SETTLED = 0.05  # two successive groups this close have settled
 
 
-def peak_resident() -> int:
-    """Peak resident set of this process in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(peak if sys.platform == "darwin" else peak * 1024)
+def has_settled(intervals: list[Interval]) -> bool:
+    """Whether two successive groups of steps took the same time, and nothing was compiled in them.
+
+    Asked after each interval; the answer can be yes after whole groups only.
+    """
+    clean = [row.seconds for row in intervals if not row.causes - {"epoch start", "evaluation"}]
+    if not intervals or len(intervals) % GROUP or len(clean) < 2 * GROUP:
+        return False
+    if any("compilation" in row.causes for row in intervals[-2 * GROUP :]):
+        return False
+    before, after = sum(clean[-2 * GROUP : -GROUP]), sum(clean[-GROUP:])
+    return abs(after - before) <= SETTLED * max(before, after)

@@ -8,17 +8,17 @@ from collections.abc import Hashable
 from types import ModuleType
 from typing import Any
 
+from .gauges import DeviceClock, children_cpu, read_memory, zero_filled
 from .layout import Options, RunRecord, Window
 from .loaders import Loaders
 from .models import Models
-from .plan import GROUP, Plan
+from .plan import Plan
 from .profiling import Inert, OurProfiler
 from .sites import CallSites
 from .status import StatusFile, tell_child_trains
 from .steps import StepFinder
-from .timing import Interval, children_cpu, compiled_frames, peak_resident, summarize, usual_causes
+from .timing import GROUP, SETTLED, Interval, compiled_frames, has_settled, summarize, usual_causes
 
-SETTLED = 0.05  # two successive groups this close have settled
 MOST_ACTIVE = 8  # the longest profile window: traces grow by megabytes a step
 # A profiled step is given up after so many seconds and so many times the step's own length: work of another kind
 # has begun (the next layer of a layer-wise training, say).
@@ -27,10 +27,6 @@ OVERDUE_SECONDS, OVERDUE_STEPS = 15.0, 10
 # second, and sorting them takes many times as long; the wrappers know the call sites without them.
 LONGEST_WITH_STACKS = 0.5
 MOST_REPEATS = 3  # how often a profile window is begun anew when an evaluation falls into it
-
-
-class Stop(BaseException):
-    """Ends the script once everything is measured; no ``except Exception`` catches it."""
 
 
 class Windows:
@@ -51,15 +47,12 @@ class Windows:
         self.phase = "waiting"
         self.boundaries = 0
         self._skip = options.skip
-        self.first_boundary: float | None = None
         self._last = 0.0
         self._causes: set[str] = set()
         self._intervals: list[Interval] = []
-        self._events: list[Any] = []
-        self._cuda = False
+        self._clock = DeviceClock(torch)
         self._timing_began = 0.0
         self._profiler: OurProfiler | None = None
-        self._phase_step = 0
         self._overdue = 0
         self.leave_at_once = False
         self._cpu = (0.0, 0.0)
@@ -141,7 +134,10 @@ class Windows:
         self._check_overdue()
         if not self._zero_checked and self._backwards == 1 and self.boundaries >= 3:
             self._zero_checked = True
-            self._check_gradients()
+            # Before the first backward of a step: are the gradients tensors full of zeros, or gone?
+            for key, optimizer in self.optimizers.items():
+                groups = getattr(optimizer, "param_groups", ())
+                self.zero_filled[key] = zero_filled(parameter for group in groups for parameter in group["params"])
 
     def explicit_step(self) -> None:
         if os.getpid() == self.pid and self.finder.explicit():
@@ -163,8 +159,7 @@ class Windows:
             return
         self.boundaries += 1
         if self.phase == "timing":
-            if self._cuda:
-                self._events.append(self._record_event())
+            self._clock.mark()
             self._interval(now)
             if self._timing_full(now):
                 self._end_timing()
@@ -224,7 +219,6 @@ class Windows:
             self._profiled_step()
 
     def _begin(self, now: float) -> None:
-        self.first_boundary = self.first_boundary or now
         self.record.startup_s = time.time() - self.record.started
         self._last = now
         self._enter("settle")
@@ -252,8 +246,6 @@ class Windows:
 
     def _enter(self, phase: str) -> None:
         self.phase = phase
-        self._phase_step = self.boundaries
-        self._intervals_start = len(self._intervals)
         self._status.phase(phase)
 
     def _clear_interval(self) -> None:
@@ -281,16 +273,11 @@ class Windows:
         count = len(self._intervals)
         if self.plan.settle is not None:
             return count >= self.plan.settle
-        clean = [row.seconds for row in self._intervals if not row.causes - {"epoch start", "evaluation"}]
+        if has_settled(self._intervals):
+            self.record.timing.settled = True
+            return True
         elapsed = sum(row.seconds for row in self._intervals)
         late = count >= self._options.settle_max_steps or elapsed >= self._options.settle_max_seconds
-        if count and count % GROUP == 0 and len(clean) >= 2 * GROUP:
-            recent = self._intervals[-2 * GROUP :]
-            if not any("compilation" in row.causes for row in recent):
-                before, after = sum(clean[-2 * GROUP : -GROUP]), sum(clean[-GROUP:])
-                if abs(after - before) <= SETTLED * max(before, after):
-                    self.record.timing.settled = True
-                    return True
         if late:
             self.note(
                 f"the step time had not settled after {count} steps ({elapsed:.0f} s): successive groups of {GROUP} "
@@ -326,17 +313,19 @@ class Windows:
             return
         self.inert.begin()
         self._probes(False)
-        self._cuda = self._on_cuda()
-        self.record.memory.free_at_start = self._free_memory()
-        self._events = [self._record_event()] if self._cuda else []
+        self._clock.on = self._on_gpu()
+        if self._clock.on:
+            self.record.memory.free_at_start = int(self._torch.cuda.mem_get_info()[0])
         self._intervals.clear()
         self._enter("timing")
         self.loaders.start_timing()
         self._cpu = (time.process_time(), children_cpu(self.loaders.worker_pids()))
         self._clear_interval()
+        self._clock.reset()
+        self._clock.mark()
         self._last = self._timing_began = time.perf_counter()
 
-    def _on_cuda(self) -> bool:
+    def _on_gpu(self) -> bool:
         cuda = self._torch.cuda
         return bool(cuda.is_available() and cuda.is_initialized() and self.device().startswith("cuda"))
 
@@ -348,11 +337,6 @@ class Windows:
                 return str(parameter.device)
         return next(iter(self.models.devices()), "cpu")
 
-    def _record_event(self) -> Any:
-        event = self._torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
     def _timing_full(self, now: float) -> bool:
         steps, elapsed = len(self._intervals), now - self._timing_began
         if self.plan.timing is not None:
@@ -363,10 +347,8 @@ class Windows:
     def _end_timing(self) -> None:
         cpu = time.process_time() - self._cpu[0], children_cpu(self.loaders.worker_pids()) - self._cpu[1]
         timing = self.record.timing
-        if self._cuda:
-            self._events[-1].synchronize()
-            seconds = [a.elapsed_time(b) / 1e3 for a, b in zip(self._events, self._events[1:], strict=False)]
-            rows = zip(seconds, self._intervals, strict=False)
+        if self._clock.on:
+            rows = zip(self._clock.seconds(), self._intervals, strict=False)
             self._intervals = [row._replace(seconds=measured) for measured, row in rows]
             timing.clock = "cuda"
         self.loaders.stop_timing()
@@ -374,7 +356,7 @@ class Windows:
         self._usual = usual_causes(self._intervals)
         steps = max(len(self._intervals), 1)
         timing.cpu_s, timing.children_cpu_s = cpu[0] / steps, max(cpu[1], 0.0) / steps
-        self._memory()
+        read_memory(self.record.memory, self._torch, self._clock.on)
         self._window("timing", len(self._intervals), time.perf_counter() - self._timing_began)
         self._probes(True)
         self._begin_profile()
@@ -382,19 +364,6 @@ class Windows:
     def _window(self, name: str, steps: int, elapsed: float, repeats: int = 0) -> None:
         first = self.boundaries - steps
         self.record.windows.append(Window(name, first, steps, elapsed, complete=True, repeats=repeats))
-
-    def _free_memory(self) -> int | None:
-        return int(self._torch.cuda.mem_get_info()[0]) if self._cuda else None
-
-    def _memory(self) -> None:
-        memory = self.record.memory
-        if self._cuda:
-            stats = self._torch.cuda.memory_stats()
-            memory.peak_allocated = int(self._torch.cuda.max_memory_allocated())
-            memory.peak_reserved = int(self._torch.cuda.max_memory_reserved())
-            memory.capacity = int(self._torch.cuda.mem_get_info()[1])
-            memory.alloc_retries = int(stats.get("num_alloc_retries", 0))
-        memory.rss_peak = peak_resident()
 
     # Profile and detail.
 
@@ -418,7 +387,9 @@ class Windows:
         )
         self._profiler.start()
         # On a GPU the host runs ahead: the device is asked how long the profiled steps took, as in the timing window.
-        self._events = [self._record_event()] if self._cuda and self._profiler.lead == 0 else []
+        self._clock.reset()
+        if self._profiler.lead == 0:
+            self._clock.mark()
         self._clear_interval()
         self._last = time.perf_counter()
 
@@ -436,15 +407,13 @@ class Windows:
             self._start_profiler(self.phase, *lead, length, detail=detail, repeats=self._repeats + 1)
             return
         now = time.perf_counter()
-        if self._cuda and profiler.taken + 1 in (profiler.lead, profiler.length):
-            self._events.append(self._record_event())
+        if profiler.taken + 1 in (profiler.lead, profiler.length):
+            self._clock.mark()
         if not profiler.step():
             self._last = time.perf_counter()
             return
         elapsed = now - profiler.started_at
-        if self._cuda and len(self._events) == 2:
-            self._events[1].synchronize()
-            elapsed = self._events[0].elapsed_time(self._events[1]) / 1e3
+        elapsed = sum(self._clock.seconds()) or elapsed
         steps = profiler.length - profiler.lead
         self._window(self.phase, steps, elapsed, self._repeats)
         self._store(profiler)
@@ -490,13 +459,4 @@ class Windows:
                 timing.from_profile = True
             self._mark_training_loaders()
             summarize(timing, self._intervals, self.loaders.records)
-            self._memory()
-
-    def _check_gradients(self) -> None:
-        """Before the first backward of a step: are the gradients tensors full of zeros, or gone?"""
-        for key, optimizer in self.optimizers.items():
-            parameters = [p for group in getattr(optimizer, "param_groups", ()) for p in group["params"]]
-            with_gradient = [p for p in parameters if p.grad is not None]
-            sample = [p.grad for p in with_gradient[:3]]
-            filled = bool(sample) and all(not bool(gradient.detach().any()) for gradient in sample)
-            self.zero_filled[key] = len(with_gradient) if filled else 0
+            read_memory(self.record.memory, self._torch, self._clock.on)

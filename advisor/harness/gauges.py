@@ -1,0 +1,72 @@
+"""What a run is measured with besides the host's clock: the device's, CPU seconds, memory, gradients."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from .layout import Memory
+
+
+class DeviceClock:
+    """One event per step boundary on the GPU, read when the window is over; does nothing where there is no GPU."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._events: list[Any] = []
+        self.on = False  # the steps run on a GPU
+
+    def reset(self) -> None:
+        self._events = []
+
+    def mark(self) -> None:
+        if self.on:
+            event = self._torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._events.append(event)
+
+    def seconds(self) -> list[float]:
+        """Between successive marks; waits for the last one."""
+        if len(self._events) < 2:
+            return []
+        self._events[-1].synchronize()
+        return [a.elapsed_time(b) / 1e3 for a, b in zip(self._events, self._events[1:], strict=False)]
+
+
+def read_memory(memory: Memory, torch: Any, on_gpu: bool) -> None:
+    """Peaks so far: the caching allocator's on a GPU, the process's resident set anywhere."""
+    if on_gpu:
+        memory.peak_allocated = int(torch.cuda.max_memory_allocated())
+        memory.peak_reserved = int(torch.cuda.max_memory_reserved())
+        memory.capacity = int(torch.cuda.mem_get_info()[1])
+        memory.alloc_retries = int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
+    memory.rss_peak = peak_resident()
+
+
+def zero_filled(parameters: Iterable[Any]) -> int:
+    """How many parameters hold a gradient full of zeros, judged by the first three that have one."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    filled = bool(gradients) and all(not bool(gradient.detach().any()) for gradient in gradients[:3])
+    return len(gradients) if filled else 0
+
+
+def children_cpu(pids: set[int]) -> float:
+    """CPU seconds used so far by these processes (Linux: /proc/PID/stat, fields 14 and 15)."""
+    total, tick = 0, os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+                fields = file.read().rpartition(")")[2].split()
+            total += int(fields[11]) + int(fields[12])
+        except (OSError, IndexError, ValueError):
+            continue
+    return total / tick
+
+
+def peak_resident() -> int:
+    """Peak resident set of this process in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak if sys.platform == "darwin" else peak * 1024)
