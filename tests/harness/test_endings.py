@@ -440,3 +440,49 @@ def test_output_folder_that_cannot_be_made(user: User) -> None:
     with pytest.raises(AdvisorError, match="--output") as raised:
         user.measure("script.py")
     assert raised.value.exit_status == 2
+
+
+def test_script_that_dies_in_the_last_window_is_reported_from_what_was_measured_before(user: User) -> None:
+    die = "import glob, os, signal\n"
+    loop = (
+        "while True:\n    step()\n"
+        "    if glob.glob(os.environ['ADVISOR_OPTIONS'].replace('options.json', 'run.partial.json')):\n"
+        "        step()\n        os.kill(os.getpid(), signal.SIGSEGV)\n"
+    )
+    user.script(die + TRAINING + loop)
+    record = user.measure("script.py")
+    assert record.ended == "killed"
+    assert record.timing.step_s is not None
+    assert record.traces and not record.details
+    assert any("SIGSEGV" in note for note in record.notes)
+
+
+def test_steps_in_child_processes_are_said_instead_of_waited_for(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("advisor.launch._CHILDREN_SECONDS", 1.0)
+    children = (
+        "def train(rank):\n    while True:\n        step()\n\n"
+        "if __name__ == '__main__':\n    torch.multiprocessing.spawn(train, nprocs=1)\n"
+    )
+    user.script(TRAINING + children)
+    with pytest.raises(AdvisorError, match="processes that it starts itself") as raised:
+        user.measure("script.py")
+    assert raised.value.exit_status == 3
+
+
+def test_script_at_a_terminal_may_ask_for_its_size_and_gets_no_answer(user: User) -> None:
+    user.script(
+        "import os, sys\nprint('size', *os.popen('stty size').read().split())\n"
+        "try:\n    input('go on? ')\nexcept EOFError:\n    print('nobody answers')\n"
+        + TRAINING
+        + "for _ in range(8): step()\n"
+    )
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "advisor.cli", "profile", "script.py", "--python", PYTHON, "-o", str(user.output)]
+    done = subprocess.run(
+        command, cwd=user.folder, env=user.environment, stdin=theirs, capture_output=True, text=True, timeout=120
+    )
+    os.close(ours)
+    os.close(theirs)
+    assert done.returncode == 0, done.stderr
+    assert user.printed.startswith("size 24 80\n")
+    assert "nobody answers" in user.printed
