@@ -69,7 +69,7 @@ def find_python(chosen: str | None) -> str:
         candidates = [os.path.join(environment, "bin", "python")] if environment else []
         found = [shutil.which(name) for name in (*candidates, "python", "python3")]
         path = next((candidate for candidate in found if candidate), sys.executable)
-        if not _has_torch(path) and importlib.util.find_spec("torch") is not None:
+        if not environment and not _has_torch(path) and importlib.util.find_spec("torch") is not None:
             path = sys.executable  # installed beside torch, and called by its path without activating anything
     return path
 

@@ -18,6 +18,7 @@ _SAVERS = (
     ("torch", "jit.RecursiveScriptModule.save", 1, "f"),
     # Under torch.save, torch.package, torch.export.save and compiled packages.
     ("torch", "_C.PyTorchFileWriter.__init__", 1, "file_name"),
+    ("torch", "autograd.profiler.profile.export_chrome_trace", 1, "path"),
     ("safetensors.torch", "save_file", 1, "filename"),
     ("safetensors.torch", "serialize_file", 1, "filename"),
     ("safetensors.numpy", "save_file", 1, "filename"),
