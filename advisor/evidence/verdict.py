@@ -19,7 +19,9 @@ def bound_of(breakdown: Breakdown, data_wait_share: float | None) -> str:
         return "input" if (data_wait_share or 0.0) >= BOUND_SHARE else "unknown"
     if not breakdown.on_device:
         waiting = shares[facts.LOADER] if data_wait_share is None else data_wait_share
-        return "input" if waiting >= BOUND_SHARE else "compute"
+        # The processor that waits for data makes them, or could compute meanwhile: only the largest part bounds the step.
+        largest = max(shares[name] for name in facts.CPU_CLASSES if name != facts.LOADER)
+        return "input" if waiting >= max(BOUND_SHARE, largest) else "compute"
     idle = {
         "input": shares[facts.IDLE_LOADER],
         "host": sum(shares[name] for name in _HOST_CLASSES),
