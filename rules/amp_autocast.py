@@ -47,13 +47,16 @@ if TYPE_CHECKING:
 # normalization stay in float32.
 _GPU_SCALE = {"off": 0.35, "unknown": 0.7, "on": 0.65, "": 0.85}
 _LEAST_OFF = 0.05  # share of kernel time that is matrix work off the Tensor Cores
-# The same for a CPU's matrix operators. Measured with torch 2.15 and avx512_bf16, one thread, training: ResNet-18
-# 0.60 to 0.72 of the float32 step, a small convolutional net 0.63, an MLP 0.57, a transformer encoder 0.70; depthwise
-# convolutions get slower (MobileNetV2 1.26). AMX multiplies bfloat16 at up to 16 times float32's rate (Intel's manual).
-_CPU_SCALE = {"amx_bf16": 0.4, "avx512_bf16": 0.6}
-# A CPU's casts around one matrix operator, and the operator's size from which bfloat16 gains: measured as above on
-# MLPs, 25 us and 8 MFLOP (64x256x256: 0.89; 32x128x128: 1.76).
-_CAST_S, _LEAST_FLOP = 25e-6, 8e6
+# The same for a CPU's matrix operators, casts of weights aside. Fitted to training steps measured with torch 2.15 and
+# avx512_bf16 on two quiet cores, float32 over autocast: ResNet-18 of 32, 96 and 224 pixel images 1.19, 1.65, 1.72, a
+# small convolutional net 2.3, an MLP 1.85, a transformer encoder 1.48, an LSTM 1.47; depthwise convolutions get slower
+# (MobileNetV2 0.8). AMX multiplies bfloat16 at up to 16 times float32's rate (Intel's manual).
+_CPU_SCALE = {"amx_bf16": 0.35, "avx512_bf16": 0.45}
+# Seconds: casting one weight to 16 bits and its gradient back moves 12 bytes through memory; and what a cast costs
+# whatever its size. ResNet-18's 11 million weights take 13 of its 63 ms at 32 pixels: that is why it gains so little.
+_CAST_WEIGHT_S, _CAST_S = 1.2e-9, 10e-6
+# Operators below this size gain nothing (measured: 64x256x256 0.89; 32x512x512 1.05).
+_LEAST_FLOP = 8e6
 _LEAST_ON_CPU = 1.10  # the scales above spread too far to promise less
 _CPU_MATRIX = re.compile(
     r"aten::(addmm|mm|bmm|baddbmm|mkldnn_convolution|convolution_backward|_scaled_dot_product\w*)$"
@@ -409,7 +412,8 @@ def _on_cpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
     if flops.per_step and flops.uncounted < 0.25 * calls and flops.per_step < _LEAST_FLOP * calls:
         return None
     share = sum(row.share for row in rows)
-    casts = calls * _CAST_S
+    weights = sum(model.parameters for model in evidence.record.models) if evidence.record is not None else 0
+    casts = calls * _CAST_S + weights * _CAST_WEIGHT_S
     change = Change(operator_scale={row.name: _CPU_SCALE[unit] for row in rows}, remove_host_s=-casts)
     figures: dict[str, float | str | None] = {"matrix_operator_share": share, "instructions": unit}
     return change, figures, f"{share:.0%} of the step is matrix operators in float32 on a CPU with {unit}."

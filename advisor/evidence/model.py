@@ -355,7 +355,12 @@ class StepModel:
         per_sample = (breakdown.share(facts.FORWARD) + breakdown.share(facts.BACKWARD)) * evidence.trace_step_s
         calls = sum(row.count for row in evidence.operators.rows)
         dispatch = min(0.9 * per_sample, calls * batch.OPERATOR_FIXED_S)
-        return min(0.95, 1.0 - (per_sample - dispatch) / (computing * evidence.trace_step_s))
+        record = evidence.record
+        weights = sum(model.parameters for model in record.models) if record is not None else 0
+        each = batch.WEIGHT_TRAINED_S if breakdown.share(facts.BACKWARD) > 0 else batch.WEIGHT_READ_S
+        # Never all of it: a layer that is only weights still multiplies them by every sample.
+        constant = min(0.9 * per_sample, dispatch + weights * each)
+        return min(0.95, 1.0 - (per_sample - constant) / (computing * evidence.trace_step_s))
 
 
 def spanning(one: Estimate, other: Estimate) -> Estimate:
