@@ -62,7 +62,9 @@ def load_rules() -> tuple[Rule, ...]:
     for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda each: each.name):
         contents = importlib.import_module(f"advisor.rules.{module.name}")
         for value in vars(contents).values():
-            if inspect.isclass(value) and issubclass(value, Rule) and value.__module__ == contents.__name__:
+            # The module first: to Python 3.10 a generic alias, whose module is its origin's, is a class as well.
+            own = getattr(value, "__module__", "") == contents.__name__
+            if own and inspect.isclass(value) and issubclass(value, Rule):
                 rules.append(value())
     return tuple(rules)
 

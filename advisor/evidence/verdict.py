@@ -19,7 +19,7 @@ def bound_of(breakdown: Breakdown, data_wait_share: float | None) -> str:
         return "input" if (data_wait_share or 0.0) >= BOUND_SHARE else "unknown"
     if not breakdown.on_device:
         waiting = shares[facts.LOADER] if data_wait_share is None else data_wait_share
-        # The processor that waits for data makes them, or could compute meanwhile: only the largest part bounds the step.
+        # The processor that waits makes the data, or could compute meanwhile: only the largest part bounds the step.
         largest = max(shares[name] for name in facts.CPU_CLASSES if name != facts.LOADER)
         return "input" if waiting >= max(BOUND_SHARE, largest) else "compute"
     idle = {
