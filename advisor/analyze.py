@@ -12,23 +12,29 @@ from advisor.findings import Findings
 from advisor.harness import layout
 from advisor.run import Run
 from advisor.source_sites import read_call_sites
-from advisor.trace import find_traces, read_trace
+from advisor.trace import DEFAULT_LIMIT, find_traces, read_trace
 
 BASELINE = "baseline"  # the run of a session that findings are about
 
 
-def analyze(paths: Sequence[str | os.PathLike[str]], source: Path | None = None) -> tuple[Findings, Evidence]:
+def analyze(
+    paths: Sequence[str | os.PathLike[str]], source: Path | None = None, limit_bytes: int = DEFAULT_LIMIT
+) -> tuple[Findings, Evidence]:
     """Diagnose what `paths` name; ``source`` is the script, for traces that do not know where it was.
+
+    ``limit_bytes`` of JSON, decompressed, is the most that one trace may hold.
 
     Raises AdvisorError when there is nothing to read, or it cannot be read.
     """
     from advisor.diagnose import diagnose
 
-    evidence = open_evidence(paths, source)
+    evidence = open_evidence(paths, source, limit_bytes)
     return diagnose(evidence).document, evidence
 
 
-def open_evidence(paths: Sequence[str | os.PathLike[str]], source: Path | None = None) -> Evidence:
+def open_evidence(
+    paths: Sequence[str | os.PathLike[str]], source: Path | None = None, limit_bytes: int = DEFAULT_LIMIT
+) -> Evidence:
     """Evidence of one run folder (or a session: its baseline), or of traces, which are taken as ranks of one job.
 
     ``source`` gives traces the call sites that a run has recorded.
@@ -38,7 +44,7 @@ def open_evidence(paths: Sequence[str | os.PathLike[str]], source: Path | None =
         if len(paths) > 1:
             raise AdvisorError(f"{runs[0]} is a run: name one run, or traces, but not several runs at once.")
         return Evidence.from_run(Run.load(runs[0]))
-    first, *others = [read_trace(path) for path in find_traces(paths)]
+    first, *others = [read_trace(path, limit_bytes=limit_bytes) for path in find_traces(paths)]
     if source is None:
         return Evidence.from_trace(first, others)
     return Evidence.from_trace(first, others, read_call_sites(source), str(source.resolve()))

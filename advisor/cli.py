@@ -153,7 +153,17 @@ def profile(
     type=click.Path(file_okay=False, path_type=Path),
     help="Also write report.html, report.md and findings.json to this folder.",
 )
-def analyze(paths: tuple[str, ...], format_: str, source: Path | None, output: Path | None) -> None:
+@click.option(
+    "--trace-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=4.0,
+    show_default=True,
+    metavar="GIB",
+    help="Refuse a trace with more than this many GiB of JSON: a small compressed file may hold terabytes of nothing.",
+)
+def analyze(
+    paths: tuple[str, ...], format_: str, source: Path | None, output: Path | None, trace_limit: float
+) -> None:
     """Diagnose traces that were recorded elsewhere, or a run again.
 
     PATH is a trace of torch.profiler (.json, .json.gz or .json.zst, also a URL), a folder of traces, a pattern, or a
@@ -161,7 +171,7 @@ def analyze(paths: tuple[str, ...], format_: str, source: Path | None, output: P
     """
     from advisor.analyze import analyze as diagnose_paths
 
-    document, evidence = diagnose_paths(paths, source)
+    document, evidence = diagnose_paths(paths, source, int(trace_limit * 2**30))
     files = _write(document, output, evidence) if output else {}
     if format_ == "text":
         _show(document, files)

@@ -293,3 +293,10 @@ def test_a_reader_that_has_seen_enough_is_no_error(trace: Path, tmp_path: Path) 
 def test_a_terminal_without_the_characters_still_gets_the_report(advisor: Run, trace: Path) -> None:
     shown = advisor("analyze", str(trace), env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C"})
     assert shown.returncode == 0, shown.stderr
+
+
+def test_trace_larger_than_the_limit_is_refused_until_the_limit_is_raised(advisor: Run, trace: Path) -> None:
+    refused = advisor("analyze", "--trace-limit", "0.0001", str(trace))
+    assert refused.returncode == 4
+    assert "raise the limit (--trace-limit)" in refused.stderr
+    assert advisor("analyze", "--trace-limit", "1", str(trace)).returncode == 0
