@@ -5,7 +5,6 @@ Each case runs a piece of plain Python in a process of its own, which keeps the 
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -25,6 +24,12 @@ from tests.conftest import PYTHON
 pytestmark = pytest.mark.oldest
 HARNESS = Path(bootstrap.__file__).parent
 IMPORTS = "import os, pathlib, pickle, shutil, sqlite3, subprocess, sys, tempfile, threading\n"
+
+
+def installed(name: str) -> bool:
+    """Whether the interpreter under test, which need not be ours, has this package."""
+    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is None)"
+    return subprocess.run([PYTHON, "-c", code], check=False).returncode == 0
 
 
 class Sandbox:
@@ -413,11 +418,11 @@ def test_native_savers_are_followed(sandbox: Sandbox) -> None:
         "torch.jit.save(torch.jit.script(torch.nn.ReLU()), 'café')\n"
         "torch.jit.script(torch.nn.ReLU()).save('sub/deep/e')\n"
     )
-    if importlib.util.find_spec("safetensors"):
+    if installed("safetensors"):
         code += "import safetensors.torch as s; s.save_file({'x': torch.ones(1)}, 'read-only')\n"
-    if importlib.util.find_spec("tokenizers"):
+    if installed("tokenizers"):
         code += "import tokenizers as t; k = t.Tokenizer(t.models.WordLevel({'a': 0})); k.save('b')\n"
-    if importlib.util.find_spec("numpy"):
+    if installed("numpy"):
         code += (
             "import numpy as np; np.save('odd name\\nand line', np.ones(3)); np.ones(3).tofile('n')\n"
             "np.memmap('b', dtype='uint8', mode='r+')[:3] = 1\n"
