@@ -11,10 +11,9 @@ from advisor.evidence import Evidence
 from advisor.findings import Findings
 from advisor.harness import layout
 from advisor.run import Run
+from advisor.session import BASELINE
 from advisor.source_sites import read_call_sites
 from advisor.trace import DEFAULT_LIMIT, find_traces, read_trace
-
-BASELINE = "baseline"  # the run of a session that findings are about
 
 
 def analyze(

@@ -11,9 +11,7 @@ from pathlib import Path
 from advisor.errors import AdvisorError
 from advisor.findings import Findings
 from advisor.launch import Command
-from advisor.run import Run
 
-FOLDER = "advisor_runs"
 BASELINE = "baseline"
 SESSION_JSON = "session.json"
 PATCH = "fixes.patch"
@@ -64,10 +62,6 @@ class Session:
     @property
     def baseline_dir(self) -> Path:
         return self.folder / BASELINE
-
-    @property
-    def baseline(self) -> Run:
-        return Run.load(self.baseline_dir)
 
     def write_patch(self, document: Findings) -> Path | None:
         """All proposed diffs, one after another, for reading; each alone applies with ``git apply``."""

@@ -112,3 +112,14 @@ def test_run_on_a_gpu_whose_trace_holds_no_kernel_is_an_error(
     with pytest.raises(AdvisorError, match="holds no kernel") as raised:
         _check_trace(Run.load(folder))
     assert raised.value.exit_status == BAD_TRACE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script, kind", [("flat.py", "Optimizer.step"), ("inference_loader.py", "Module.eval")])
+def test_places_that_fixes_need_are_recorded_with_their_lines(
+    profiled: Callable[..., Profiled], script: str, kind: str
+) -> None:
+    sites = [entry.site for entry in profiled(script).run.record.call_sites if entry.kind == kind]
+    assert len(sites) == 1
+    line = Path(sites[0].file).read_text().splitlines()[sites[0].line - 1]
+    assert {"Optimizer.step": "optimizer.step()", "Module.eval": ".eval()"}[kind] in line

@@ -98,9 +98,7 @@ class Host:
     @cached_property
     def loader_rows(self) -> Mask:
         """Rows of ``Trace.annotations`` in which a loader makes or awaits a batch."""
-        return names_like(
-            self.trace, self.trace.annotations.name, lambda n: n == layout.FETCH_RANGE or _LOADER.search(n)
-        )
+        return names_like(self.trace, self.trace.annotations.name, lambda n: bool(_LOADER.search(n)))
 
     @cached_property
     def loader(self) -> Coverage:

@@ -31,10 +31,7 @@ DETAIL_SUFFIX = ".trace.json.gz"
 # The annotations that the harness adds to the traces; `evidence` knows them by these names.
 FORWARD_RANGE = "advisor.forward"
 BACKWARD_RANGE = "advisor.backward"
-FETCH_RANGE = "advisor.fetch"
 
-# The exit status with which the harness says "I had to end the process myself"; the record is complete.
-EXIT_STOPPED = 0
 # Environment variable through which children of the script find the options file.
 OPTIONS_ENV = "ADVISOR_OPTIONS"
 
@@ -87,11 +84,11 @@ class CallSite:
     """Calls of one kind made from one place.
 
     ``kind`` is one of: ``DataLoader``, ``Optimizer``, ``Optimizer.step``, ``zero_grad``, ``backward``,
-    ``Module.to``, ``Module.cuda``, ``Module.half``, ``Module.eval``, ``Module.train``, ``Module.compile``,
+    ``Module.to``, ``Module.cuda``, ``Module.half``, ``Module.eval``, ``Module.compile``,
     ``Module.call`` (a root module's forward), ``Tensor.to``, ``Tensor.cuda``, ``Tensor.cpu``, ``Tensor.item``,
-    ``Tensor.numpy``, ``Tensor.tolist``, ``Tensor.print``, ``autocast``, ``GradScaler``, ``torch.compile``,
-    ``no_grad``, ``inference_mode``, ``DataParallel``, ``DistributedDataParallel``, ``debug_mode``,
-    ``torch.save``, ``synchronize``, ``empty_cache``, ``Compose``.
+    ``Tensor.numpy``, ``Tensor.tolist``, ``Tensor.print``, ``autocast``, ``GradScaler``, ``GradScaler.scale``,
+    ``torch.compile``, ``DataParallel``, ``DistributedDataParallel``, ``debug_mode``,
+    ``synchronize``, ``empty_cache``.
     """
 
     kind: str = ""

@@ -62,7 +62,6 @@ class Models:
         self._depth = 0
         self._range: Any = None
         self._range_owner: Any = None
-        self.outputs: list[float] = []
         self._pending: list[Any] = []
         self.annotate = False  # put a range around each outermost forward: in the profiled windows
         self.samples = 0
@@ -249,7 +248,6 @@ class Models:
             tensor = next(tensors_in(output, self._torch, limit=1), None)
             if tensor is not None and tensor.is_floating_point() and tensor.numel():
                 self._pending.append(tensor.detach().abs().mean(dtype=self._torch.float32))
-        self._listener.forward(module)
 
     def _observe(self, module: Any, inputs: list[TensorInfo]) -> None:
         record = self._records.get(id(module))

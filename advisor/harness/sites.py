@@ -124,6 +124,7 @@ class CallSites:
             Patch(module, "to", self._wrap("Module.to", _moved)),
             Patch(module, "cuda", self._wrap("Module.cuda", _moved)),
             Patch(module, "half", self._wrap("Module.half", _moved)),
+            Patch(module, "eval", self._wrap("Module.eval", _moved)),
             Patch(optimizer, "__init__", self._wrap("Optimizer", _optimizer)),
             Patch(optimizer, "zero_grad", self._wrap("zero_grad", _zeroed)),
             Patch(module, "zero_grad", self._wrap("zero_grad", _zeroed)),

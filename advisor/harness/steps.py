@@ -110,10 +110,6 @@ class StepFinder:
     def boundary_optimizer(self) -> Hashable | None:
         return self._optimizers.chosen
 
-    @property
-    def boundary_loader(self) -> Hashable | None:
-        return self._loaders.chosen
-
     def _become(self, kind: str) -> None:
         if self.kind != kind:
             self.restarted = bool(self.kind)

@@ -12,6 +12,7 @@ from .gauges import DeviceClock, children_cpu, read_memory, zero_filled
 from .layout import Options, RunRecord, Window
 from .loaders import Loaders
 from .models import Models
+from .places import user_site
 from .plan import Plan
 from .profiling import Inert, OurProfiler
 from .sites import CallSites
@@ -84,6 +85,8 @@ class Windows:
             tell_child_trains(self._options.run_dir)
             return
         key = id(optimizer)
+        if self.phase != "timing":
+            self.sites.add("Optimizer.step", user_site())
         self.optimizers.setdefault(key, optimizer)
         self.optimizer_steps[key] = self.optimizer_steps.get(key, 0) + 1
         if self.finder.optimizer_step(key):
@@ -114,9 +117,6 @@ class Windows:
             self.sites.add("Module.call", site, {"module": type(module).__name__})
         if self.finder.before_forward(id(module), self._torch.is_grad_enabled()):
             self._boundary()
-
-    def forward(self, module: Any) -> None:
-        """A root module's call has ended."""
 
     def mode_changed(self, training: bool) -> None:
         if self.phase == "waiting":
