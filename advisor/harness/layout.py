@@ -60,6 +60,7 @@ class Options:
     total_steps: int = 0  # how many steps the script has in all, known from an earlier run; 0 = plenty
     overlay: dict[str, str] = field(default_factory=dict)  # absolute path → file holding the patched text
     keep_dirs: list[str] = field(default_factory=list)  # folders whose new files stay where they are
+    windows: str = "all"  # all | timing: stop after the timing window (a repeat for a comparison)
     restore: bool = True  # journal what the script writes
     parent_pid: int = 0  # the advisor's: a script whose parent is another one has outlived it
 
@@ -311,7 +312,7 @@ class RunRecord:
     optimizers: list[OptimizerInfo] = field(default_factory=list)
     models: list[Model] = field(default_factory=list)
     call_sites: list[CallSite] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)  # of the first backwards, without a gap, unscaled
     outputs: list[float] = field(default_factory=list)  # mean absolute output of the first forwards
     compiles: int = 0  # dynamo frames compiled in the run
     compile_s: float = 0.0
