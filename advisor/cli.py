@@ -16,15 +16,21 @@ from typing import TYPE_CHECKING
 import click
 
 from advisor import __version__
+from advisor.amounts import Duration, Share
 from advisor.errors import BUG, INTERRUPTED, OK, USAGE, AdvisorError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from advisor.accept import Answer
     from advisor.evidence import Evidence
     from advisor.findings import Findings
+    from advisor.offers import Offer
+    from advisor.profile import Profiled
 
 SESSIONS = "advisor_runs"
+BUDGET = 20 * 60.0  # seconds
+MIN_GAIN = 0.02
 FORMATS = ("text", "json", "html", "md")
 
 
@@ -61,17 +67,25 @@ def cli() -> None:
             click.echo(f"advisor: could not be put back: {failure}", err=True)
 
 
-@cli.command(short_help="Run a script, find what holds it back, and report.")
-@click.argument("script")
+@cli.command(short_help="Run a script, find what holds it back, try out what helps.")
+@click.argument("script", required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS...]")
 @click.option("-m", "module", is_flag=True, help="SCRIPT is a module's name, as for `python -m`.")
 @click.option("--python", "interpreter", help="The interpreter that runs the script. [default: the active venv's]")
 @click.option(
     "--accept",
-    type=click.Choice(["none"]),
-    default="none",
-    show_default=True,
-    help="Which fixes to try out. Until the loop exists, none: they are reported only.",
+    metavar="WHICH",
+    help="Which fixes to try: ask, safe (all that compute exactly the same), all, none, or names of rules with commas. "
+    "[default: ask at a terminal, else none]",
+)
+@click.option("--budget", type=Duration(), help="Time for the whole session, as in 20m. [default: 20m]")
+@click.option("--min-gain", type=Share(), help="What a fix must bring to be kept. [default: 2%]")
+@click.option("--write", is_flag=True, help="Write what was kept to the files, without asking.")
+@click.option(
+    "--resume",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="SESSION",
+    help="Go on with a session that was stopped, instead of a SCRIPT.",
 )
 @click.option(
     "--step",
@@ -83,10 +97,9 @@ def cli() -> None:
 @click.option("--skip", type=click.IntRange(min=0), default=0, help="Ignore so many steps before measuring.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=1),
+    type=Duration(),
     default=1800.0,
-    show_default=True,
-    help="End the script after so many seconds.",
+    help="End a run of the script after this time, as in 90s or 30m. [default: 30m]",
 )
 @click.option(
     "--output",
@@ -97,39 +110,85 @@ def cli() -> None:
     help="Where sessions are kept.",
 )
 def profile(
-    script: str,
+    script: str | None,
     arguments: tuple[str, ...],
     module: bool,
     interpreter: str | None,
-    accept: str,
+    accept: str | None,
+    budget: float | None,
+    min_gain: float | None,
+    write: bool,
+    resume: Path | None,
     step: str,
     skip: int,
     timeout: float,
     output: Path,
 ) -> None:
-    """Run SCRIPT as it is, measure its steps, and report what to change first.
+    """Run SCRIPT as it is, measure its steps, report what to change, and try out the changes that you accept.
 
     The script's own options go after `--`: advisor profile train.py -- --epochs 1. It is stopped as soon as enough was
-    measured, and every file that it changed is put back; what it wrote anew is kept in the session's folder.
+    measured, and every file that it changed is put back; what it wrote anew is kept in the session's folder. A change
+    is tried on a copy in memory: your files stay as they are until you say otherwise at the end.
     """
     from rich.console import Console
 
-    from advisor.profile import profile as run_profile
+    from advisor.launch import find_python
+    from advisor.profile import Talk, go_on, profile
+    from advisor.report import question
     from advisor.report.progress import Progress
+    from advisor.session import Session, Settings
+
+    if (script is None) == (resume is None):
+        raise AdvisorError("name the script to run, or a session by --resume.", USAGE)
+    interactive = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    console, told = _console(), []
+
+    def found(document: Findings, files: dict[str, str]) -> None:
+        if interactive:  # there it is what the questions are about
+            _show(document, files)
+            told.append(document)
 
     with Progress(Console(stderr=True)) as progress:
-        document, files = run_profile(
-            script,
-            arguments,
-            module=module,
-            python=interpreter,
-            output=output,
-            step=step,
-            skip=skip,
-            timeout=timeout,
-            progress=progress.show,
-        )
-    _show(document, files)
+
+        def ask(offer: Offer) -> Answer:
+            progress.pause()
+            return question.ask(offer.document, console)
+
+        talk = Talk(progress.show, progress.event, found, ask if interactive else None)
+        if resume is not None:
+            done = go_on(Session.open(resume).changed(accept=accept, budget=budget, min_gain=min_gain), talk)
+        else:
+            assert script is not None
+            settings = Settings(
+                script=script if module else os.path.abspath(script),
+                module=module,
+                argv=list(arguments),
+                python=find_python(interpreter),
+                cwd=os.getcwd(),
+                step=step,
+                skip=skip,
+                timeout=timeout,
+                accept=accept or ("ask" if interactive else "none"),
+                budget=budget or BUDGET,
+                min_gain=MIN_GAIN if min_gain is None else min_gain,
+            )
+            done = profile(settings, output, talk)
+    if not told or done.document is not told[0]:
+        _show(done.document, done.files)
+    _offer_to_write(done, write, interactive)
+
+
+def _offer_to_write(done: Profiled, unasked: bool, interactive: bool) -> None:
+    """Write the kept edits to the user's files, if that is what they want."""
+    from advisor import write
+
+    if done.edit is None:
+        return
+    names = ", ".join(os.path.relpath(path) for path in done.edit.after)
+    if not unasked and not (interactive and click.confirm(f"Write the changes that were kept to {names}?")):
+        return
+    write.write(done.edit, Path(done.files["patch"]) if "patch" in done.files else None)
+    click.echo(f"written: {names}")
 
 
 @cli.command()
@@ -161,9 +220,7 @@ def profile(
     metavar="GIB",
     help="Refuse a trace with more than this many GiB of JSON: a small compressed file may hold terabytes of nothing.",
 )
-def analyze(
-    paths: tuple[str, ...], format_: str, source: Path | None, output: Path | None, trace_limit: float
-) -> None:
+def analyze(paths: tuple[str, ...], format_: str, source: Path | None, output: Path | None, trace_limit: float) -> None:
     """Diagnose traces that were recorded elsewhere, or a run again.
 
     PATH is a trace of torch.profiler (.json, .json.gz or .json.zst, also a URL), a folder of traces, a pattern, or a

@@ -18,7 +18,7 @@ from advisor.errors import AdvisorError
 from advisor.evidence import Evidence
 from advisor.findings import FindingDocument, Findings, FixDocument, Predicted, Range
 from advisor.harness import layout
-from advisor.rule import WORTH_IT, Advice, Argument, Finding, Rule, Safety, Variable
+from advisor.rule import WORTH_IT, Advice, Argument, Finding, Gain, Rule, Safety, Variable
 
 Fix = Edit | Argument | Variable | Advice
 
@@ -159,7 +159,7 @@ def _document(evidence: Evidence, found: Sequence[Diagnosed], root: str, notes: 
         samples_per_s=evidence.samples_per_s,
         device=evidence.device_name,
         figures=dict(evidence.figures),
-        findings=[_entry(number, each, evidence, root) for number, each in enumerate(found, 1)],
+        findings=[entry(number, each, evidence, root) for number, each in enumerate(found, 1)],
         breakdown=dict(evidence.breakdown.shares),
         ranks=list(evidence.ranks),
         notes=list(dict.fromkeys(all_notes)),
@@ -182,9 +182,9 @@ def _environment(record: layout.RunRecord) -> dict[str, object]:
     return {**dataclasses.asdict(record.environment), "device": dataclasses.asdict(record.device)}
 
 
-def _entry(number: int, each: Diagnosed, evidence: Evidence, root: str) -> FindingDocument:
-    finding, gain = each.finding, each.finding.gain
-    site = finding.site
+def entry(number: int, each: Diagnosed, evidence: Evidence, root: str) -> FindingDocument:
+    """A finding as ``findings.json`` has it; paths are relative to `root`."""
+    finding, site = each.finding, each.finding.site
     return FindingDocument(
         rank=number,
         rule=each.rule.id,
@@ -192,16 +192,17 @@ def _entry(number: int, each: Diagnosed, evidence: Evidence, root: str) -> Findi
         summary=finding.summary,
         safety=each.safety.value,
         evidence=dict(finding.evidence),
-        predicted=Predicted(
-            Range(gain.low, gain.likely, gain.high),
-            gain.basis,
-            gain.one_time_s,
-            gain.pays_back_after(evidence.step_s) if evidence.step_s else None,
-        ),
+        predicted=predicted(finding.gain, evidence.step_s),
         fix=fix_document(each.fix, root),
         file=_relative(site.file, root) if site is not None and site.file else None,
         line=site.line if site is not None else None,
     )
+
+
+def predicted(gain: Gain, step_s: float | None) -> Predicted:
+    """A gain as ``findings.json`` has it; `step_s` is the step's time now, for when a one-time cost is earned back."""
+    pays_back = gain.pays_back_after(step_s) if step_s else None
+    return Predicted(Range(gain.low, gain.likely, gain.high), gain.basis, gain.one_time_s, pays_back)
 
 
 def fix_document(fix: Fix, root: str) -> FixDocument:

@@ -63,14 +63,26 @@ class Numerics(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``drift`` is the relative root-mean-square difference of the two; ``tolerance`` what was allowed (None for fixes
     that change behaviour: there the two are shown side by side). ``repeats`` is the drift between unchanged runs.
+    A value that is NaN or infinite is None.
     """
 
     kind: Literal["loss", "output"]
-    before: list[float]
-    after: list[float]
+    before: list[float | None]
+    after: list[float | None]
     drift: float | None = None
     tolerance: float | None = None
     repeats: float | None = None
+
+
+class Searched(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One size that was tried on the way to the best: what it is, its run's folder, and what came of it."""
+
+    text: str
+    folder: str
+    samples_per_s: float | None = None
+    step_ms: float | None = None
+    memory_share: float | None = None
+    error: str = ""
 
 
 class Trial(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -93,6 +105,7 @@ class Trial(msgspec.Struct, frozen=True, omit_defaults=True):
     after: list[str] = []
     measured: Measured | None = None
     numerics: Numerics | None = None
+    searched: list[Searched] = []
     verdict_after: str = ""  # of the diagnosis of the patched script, where it was kept
 
 

@@ -1,58 +1,99 @@
-"""``advisor profile`` from the script to the report: measure, diagnose, write."""
+"""``advisor profile`` from the script to the report: measure, diagnose, try what is accepted, write."""
 
 from __future__ import annotations
 
-import os
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from advisor import report
-from advisor.diagnose import diagnose
+from advisor.accept import Policy
+from advisor.diagnose import diagnose, load_rules
+from advisor.edit import Edit
 from advisor.errors import BAD_TRACE, AdvisorError
 from advisor.evidence import Evidence
 from advisor.findings import Findings
 from advisor.harness.layout import Options, Status
-from advisor.launch import Command, check_script, find_python, measure
+from advisor.improve import Ask, Improve
+from advisor.launch import check_script
 from advisor.run import Run
-from advisor.session import Session
+from advisor.session import Session, Settings
+from advisor.state import State
+from advisor.trial import SEED, Bench, Say
 
 
-def profile(
-    script: str,
-    arguments: tuple[str, ...] = (),
-    *,
-    module: bool = False,
-    python: str | None = None,
-    output: Path,
-    step: str = "auto",
-    skip: int = 0,
-    timeout: float | None = None,
-    progress: Callable[[Status], None] | None = None,
-) -> tuple[Findings, dict[str, str]]:
-    """Profile one script into a new session below `output`; returns the findings and what is where.
+@dataclass(frozen=True)
+class Talk:
+    """How a session speaks with its user: all silent by default.
 
-    ``timeout`` is in seconds. Raises AdvisorError for everything that can go wrong with the script or the folder.
+    ``progress`` shows what the harness does, ``say`` an event in a line; ``found`` is given the first diagnosis before
+    anything is tried, ``ask`` each fix to try.
     """
-    command = Command(
-        script=script if module else os.path.abspath(script),
-        argv=arguments,
-        module=module,
-        python=find_python(python),
-        cwd=os.getcwd(),
+
+    progress: Callable[[Status], None] | None = None
+    say: Say = lambda text: None
+    found: Callable[[Findings, dict[str, str]], None] = lambda document, files: None
+    ask: Ask | None = None
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """A session's result: its findings, what is where, and the kept edits for the user's files, if there are any."""
+
+    document: Findings
+    files: dict[str, str]
+    session: Session
+    edit: Edit | None = None
+
+
+def profile(settings: Settings, output: Path, talk: Talk | None = None) -> Profiled:
+    """Profile one script into a new session below `output`, and try the fixes that are accepted.
+
+    Raises AdvisorError for everything that can go wrong with the script or the folder.
+    """
+    Policy.parse(settings.accept, (rule.id for rule in load_rules()))
+    check_script(settings.command)
+    return go_on(Session.create(settings, output), talk)
+
+
+def go_on(session: Session, talk: Talk | None = None) -> Profiled:
+    """Do what is left to do of a session: all of it when it is new. Raises as :func:`profile` does."""
+    talk = talk or Talk()
+    settings, progress = session.settings, session.progress()
+    policy = Policy.parse(progress.accept or settings.accept, (rule.id for rule in load_rules()))
+    bench = Bench(
+        Options(step=settings.step, skip=settings.skip, seed=SEED),
+        timeout=settings.timeout,
+        deadline=None if settings.budget is None else time.monotonic() + settings.budget - progress.seconds,
+        progress=talk.progress,
+        say=talk.say,
     )
-    check_script(command)
-    session = Session.create(command, output)
-    options = Options(step=step, skip=skip)
-    run = measure(command, session.baseline_dir, options, timeout=timeout, progress=progress)
-    _check_trace(run)
-    evidence = Evidence.from_run(run)
-    document = diagnose(evidence).document
+    baseline = bench.baseline(State(settings.command), session.baseline_dir)
+    _check_trace(baseline.run)
+    evidence = Evidence.from_run(baseline.run)
+    diagnosis = diagnose(evidence)
+    if policy.mode == "none" and not progress.trials:
+        return _written(session, diagnosis.document, evidence, None, diagnosis.root)
+    first = _written(session, diagnosis.document, evidence, None, diagnosis.root)
+    talk.found(first.document, first.files)
+    loop = Improve(session, policy, bench, baseline, evidence, diagnosis, talk.ask, talk.say)
+    try:
+        if not progress.ended:
+            loop.run()
+    finally:
+        done = _written(session, loop.document(), evidence, loop.edit, diagnosis.root)
+    return done
+
+
+def _written(session: Session, document: Findings, evidence: Evidence, edit: Edit | None, root: str) -> Profiled:
+    """Everything that the session's folder shows, written anew."""
     files = report.write(document, session.folder, evidence)
-    patch = session.write_patch(document)
+    patch = session.write_patch(document, edit.diff_bytes(root) if edit is not None else None)
     if patch is not None:
         files["patch"] = str(patch)
     files["traces"] = str(session.baseline_dir)
-    return document, files
+    return Profiled(document, files, session, edit)
 
 
 def _check_trace(run: Run) -> None:

@@ -144,6 +144,7 @@ class Rule(ABC):
     safety: ClassVar[Safety]
     after: ClassVar[tuple[str, ...]] = ()  # rules whose fixes should come first
     conflicts: ClassVar[tuple[str, ...]] = ()  # rules whose fixes exclude this one
+    takes_memory: ClassVar[bool] = False  # out of memory, its fix is tried once more with a smaller batch
     EXAMPLES: ClassVar[tuple[Example, ...]] = ()
     LEAVES_ALONE: ClassVar[tuple[Example, ...]] = ()  # `after` unused: no edit must come out
 
@@ -154,6 +155,17 @@ class Rule(ABC):
     @abstractmethod
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Variable | Advice:
         """The change that `finding` asks for, at its recorded site, or advice where no safe edit exists."""
+
+    def search(self, finding: Finding) -> tuple[Finding, ...]:
+        """What the loop tries for `finding`, one after another for as long as each is faster than the one before.
+
+        Most rules know what to change: the finding alone. A size that only trying finds has several.
+        """
+        return (finding,)
+
+    def relieve(self, evidence: Evidence) -> Finding | None:
+        """A finding whose fix takes memory away, for the sake of another rule's; None where this rule has none."""
+        return None
 
     @classmethod
     def documentation(cls) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.harness.layout import Loader, RunRecord
 
-_SCALES = (2, 4, 8)  # more than eightfold is another training recipe, not a setting
+_SCALES = (2, 4, 8)  # more than eightfold is another training recipe, not a setting: it is not proposed unmeasured
+_LARGEST = 64  # the loop goes on doubling on a GPU while that is faster; the tuning guides' own examples end at 16-fold
 _BUSY = 0.8  # of the step: a device that computes for longer has nothing to give
 _LEAST_LAUNCHES = 20  # per step of a bare trace: with fewer it is no model's step
 _MEMORY_SHARE = 0.85  # of the device's memory: fragmentation and cuDNN's workspaces need the rest
@@ -97,6 +99,8 @@ class BatchSize(Rule):
         scale, gain = chosen
         batch, share = loader.batch_size * scale, evidence.memory.share
         forwards = forward_sites(evidence)
+        largest = _LARGEST if evidence.device_is_gpu else _SCALES[-1]
+        scales = [2**power for power in range(1, largest.bit_length()) if 2**power >= max(2, scale // 2)]
         yield Finding(
             rule=self.id,
             title=self.title,
@@ -117,6 +121,7 @@ class BatchSize(Rule):
                 "times": scale,
                 "trains": trains,
                 "framework": framework_of(loader.owner),
+                "sizes": tuple(_gains(evidence, record, loader, trains, scales).items()),
             },
             safety=None if trains else Safety.NUMERIC,
         )
@@ -150,6 +155,37 @@ class BatchSize(Rule):
             parameters={"times": 2, "trains": evidence.trains, "framework": serving_engine(evidence)},
             unmet=(f"The trace does not say {unknown}.",),
             safety=None if evidence.trains else Safety.NUMERIC,
+        )
+
+    def search(self, finding: Finding) -> tuple[Finding, ...]:
+        """From half of what is proposed on, each twice the one before: the best is where it gets no faster."""
+        sizes, recorded = finding.parameters.get("sizes", ()), finding.parameters.get("recorded")
+        if not isinstance(sizes, tuple) or not isinstance(recorded, int):
+            return (finding,)
+        return tuple(
+            replace(
+                finding,
+                title=f"Use a batch of {recorded * times}",
+                gain=gain,
+                parameters={**finding.parameters, "batch": recorded * times, "times": times},
+            )
+            for times, gain in sizes
+        )
+
+    def relieve(self, evidence: Evidence) -> Finding | None:
+        """Half the batch."""
+        loader = _feeding(evidence)
+        if loader is None or not loader.batch_size or loader.batch_size < 2:
+            return None
+        half = loader.batch_size // 2
+        return Finding(
+            rule=self.id,
+            title=f"Use a batch of {half}",
+            summary=f"Half as many samples at a time ({half}) take about half of the memory that the batch takes.",
+            gain=Gain(1.0, 1.0, 1.0),
+            evidence={"batch_size": loader.batch_size},
+            site=loader.site,
+            parameters={"batch": half, "recorded": loader.batch_size, "framework": framework_of(loader.owner)},
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
@@ -250,8 +286,18 @@ def _memory(record: RunRecord, scale: int, trains: bool) -> int | None:
 
 def _choose(evidence: Evidence, record: RunRecord, loader: Loader, trains: bool) -> tuple[int, Gain] | None:
     """The smallest scale within 3 % of the best that memory and data allow; None when none is worth it."""
+    gains = _gains(evidence, record, loader, trains, _SCALES)
+    best = max((gain.likely for gain in gains.values()), default=0.0)
+    least = max(_LEAST_GAIN if evidence.device_is_gpu else _LEAST_ON_CPU, 0.97 * best)
+    return next(((scale, gain) for scale, gain in gains.items() if gain.likely >= least), None)
+
+
+def _gains(
+    evidence: Evidence, record: RunRecord, loader: Loader, trains: bool, scales: Iterable[int]
+) -> dict[int, Gain]:
+    """The predicted gain of each scale, as far as memory and data allow."""
     gains: dict[int, Gain] = {}
-    for scale in _SCALES:
+    for scale in scales:
         expected, capacity = _memory(record, scale, trains), evidence.memory.capacity
         if evidence.device_is_gpu and (expected is None or not capacity or expected > _MEMORY_SHARE * capacity):
             break
@@ -259,6 +305,4 @@ def _choose(evidence: Evidence, record: RunRecord, loader: Loader, trains: bool)
         if loader.dataset_length is not None and batches < (_LEAST_BATCHES if trains else 1):
             break
         gains[scale] = Gain.of(evidence.what_if(Change(batch_scale=float(scale))))
-    best = max((gain.likely for gain in gains.values()), default=0.0)
-    least = max(_LEAST_GAIN if evidence.device_is_gpu else _LEAST_ON_CPU, 0.97 * best)
-    return next(((scale, gain) for scale, gain in gains.items() if gain.likely >= least), None)
+    return gains

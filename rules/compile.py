@@ -88,6 +88,7 @@ class Compile(Rule):
     id = "compile"
     title = "Compile the model"
     safety = Safety.NUMERIC
+    takes_memory = True
     after = ("amp-autocast", "channels-last")
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:

@@ -39,10 +39,11 @@ def read_source(path: str) -> Source:
             data = file.read()
     except OSError as error:
         raise AdvisorError(f"cannot read {path}: {error.strerror}; is it still where the script ran?") from None
-    return _decode(path, data)
+    return decode(path, data)
 
 
-def _decode(path: str, data: bytes) -> Source:
+def decode(path: str, data: bytes) -> Source:
+    """A file's bytes as its source. Raises AdvisorError when they are no Python text."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         bom = encoding == "utf-8-sig"

@@ -48,9 +48,19 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.pause()
+
+    def pause(self) -> None:
+        """Take the moving line away, for a question to the user; the next status brings it back."""
         if self._spinner is not None:
             self._spinner.stop()
             self._spinner = None
+
+    def event(self, text: str) -> None:
+        """A line that stays, above the moving one."""
+        self.pause()
+        self._phase = ""
+        self._console.print(text if self._console.is_terminal else f"advisor: {text}", highlight=False, soft_wrap=True)
 
     def show(self, status: Status) -> None:
         """Called at most once a second; in the timing window the line stands still, without a spinner."""

@@ -1,0 +1,387 @@
+"""The loop: offer a fix, try it, keep it if the measurement supports it, diagnose anew.
+
+A fix moves the bottleneck, so after each one that is kept the new trace is diagnosed and predictions are made
+anew; what brought nothing before may be offered again then. Only what crashed or broke the numbers never is.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from advisor.accept import Answer, Policy
+from advisor.compare import compare_pairs, costs
+from advisor.diagnose import Diagnosis, diagnose, fix_document, load_rules, predicted
+from advisor.edit import Edit
+from advisor.errors import AdvisorError
+from advisor.evidence import Evidence
+from advisor.findings import Findings, FixDocument, Predicted, Searched, Trial
+from advisor.offers import Offer, open_offers
+from advisor.outcome import Ends, session_document
+from advisor.rule import Advice, Finding, Safety
+from advisor.run import Run
+from advisor.session import FINAL, PAIRS, Attempt, Direct, Progress, Session
+from advisor.state import State, digest
+from advisor.trial import Bench, BudgetError, Result, Say, TrialError, Version, options_of, throughput
+
+# A device whose memory is fuller than this leaves nothing for a longer sequence or a fragmented cache.
+_FULLEST = 0.9
+# No session needs so many; it guards against rules that would undo one another's work for ever.
+_MOST_TRIALS = 40
+
+Ask = Callable[[Offer], Answer]
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """What is tried of an offer: the script with it, and how to say it."""
+
+    title: str
+    state: State
+    fix: FixDocument
+    predicted: Predicted
+
+
+@dataclass
+class _Trying:
+    """A trial under way."""
+
+    number: int
+    offer: Offer
+    folder: Path
+    candidate: _Candidate
+    searched: list[Searched] = field(default_factory=list)
+    version: Version | None = None
+    adjacent: bool = False  # the current version's whole run was made just before: the two are a pair
+
+
+class Improve:
+    """One session's loop over a script whose baseline was run and diagnosed.
+
+    Goes on where ``progress`` says that a killed session was. Raises AdvisorError when a file that its fixes were made
+    from has changed since.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        policy: Policy,
+        bench: Bench,
+        baseline: Version,
+        evidence: Evidence,
+        diagnosis: Diagnosis,
+        ask: Ask | None = None,
+        say: Say = lambda text: None,
+    ) -> None:
+        self._session = session
+        self._policy = policy
+        self._bench = bench
+        self._ask = ask
+        self._say = say
+        self._min_gain = session.settings.min_gain
+        self._root = diagnosis.root
+        self._baseline, self._before = baseline, diagnosis
+        self._current, self._now, self._evidence = baseline, diagnosis, evidence
+        self._began = time.monotonic()
+        self.progress: Progress = session.progress()
+        self.ended = self.progress.ended
+        self._check_files()
+        self._take_up()
+
+    def run(self) -> None:
+        """Offer and try until nothing is left, the user has enough, or the time is up; ``ended`` says which."""
+        self.progress.ended = ""
+        try:
+            self.ended = self._loop()
+            self._compare_ends()
+            self.progress.ended = self.ended
+        except BudgetError:
+            self.ended = self.progress.ended = "the time (--budget) was used up"
+        except BaseException:
+            self.ended = "interrupted"
+            raise
+        finally:
+            self._store()
+
+    @property
+    def edit(self) -> Edit | None:
+        """All kept edits as one, against the files on disk."""
+        return self._current.state.edit
+
+    def document(self) -> Findings:
+        """The session's findings as they stand."""
+        ends = Ends(self._baseline, self._before, self._current, self._now)
+        return session_document(ends, self.progress, self.ended)
+
+    def _loop(self) -> str:
+        while True:
+            if len(self.progress.trials) >= _MOST_TRIALS:
+                return f"{_MOST_TRIALS} fixes were tried"
+            offer = next(open_offers(self._now, self.progress), None)
+            if offer is None:
+                return "no fix is left to try"
+            answer = self._answer(offer)
+            if answer is Answer.QUIT:
+                return "stopped by the user"
+            if answer is Answer.NO:
+                self.progress.declined.append(offer.place)
+                self._store()
+                continue
+            if self._bench.left <= 0:
+                raise BudgetError
+            self._try(offer)
+
+    def _answer(self, offer: Offer) -> Answer:
+        if self._begun(offer) is not None:
+            return Answer.YES  # to the session that was killed
+        ask, each = self._ask, offer.diagnosed
+        answer, policy = self._policy.decide(each.rule.id, each.safety, (lambda: ask(offer)) if ask else None)
+        if policy != self._policy:
+            self._policy = policy
+            self.progress.accept = policy.mode
+        return answer
+
+    # Trying.
+
+    def _try(self, offer: Offer) -> None:
+        number = self._begin(offer)
+        rule = offer.diagnosed.rule
+        folder = self._session.trial_dir(number, rule.id)
+        self._say(f"trial {number}: {offer.document.title} ({rule.id})")
+        trying = _Trying(number, offer, folder, self._candidate(offer, offer.diagnosed.finding))
+        try:
+            self._search(trying)
+            self._run(trying)
+            result = self._compare(trying)
+            # Twice the same fix gives the same crash, and the same wrong numbers.
+            final = result.status == "failed"
+        except TrialError as error:
+            result = Result("failed", f"{_FAILURES.get(error.kind, _FAILURES['exception'])}: {error}")
+            final = error.kind != "oom"
+        self._end(trying, result, final)
+
+    def _candidate(self, offer: Offer, finding: Finding) -> _Candidate:
+        """The script with the offer's fix, for this finding of the rule's (one size of several)."""
+        now, each = self._current.state, offer.diagnosed
+        fix = each.fix if finding is each.finding else each.rule.fix(finding, now.sources)
+        gain = predicted(finding.gain, self._current.record.timing.step_s)
+        return _Candidate(finding.title, now.apply(fix), fix_document(fix, self._root), gain)
+
+    def _search(self, trying: _Trying) -> None:
+        """Try sizes in order while each is faster than the one before and memory is left; the fastest is what is tried.
+
+        Raises TrialError when not even the first one runs.
+        """
+        offer = trying.offer
+        choices = offer.diagnosed.rule.search(offer.diagnosed.finding)
+        best = 0.0
+        for number, finding in enumerate(choices if len(choices) > 1 else (), 1):
+            try:
+                candidate = self._candidate(offer, finding)
+            except AdvisorError:
+                break  # no edit makes it that large
+            where = trying.folder.with_name(f"{trying.folder.name}-search") / str(number)
+            text, name = candidate.fix.text, self._name(where)
+            self._say(f"searching: {text}")
+            try:
+                run = self._bench.quick(candidate.state, where, self._current)
+            except TrialError as error:
+                trying.searched.append(Searched(text, name, error=str(error)))
+                if not best:
+                    raise
+                break
+            memory = _memory_share(run)
+            step_ms = (run.record.timing.step_s or 0.0) * 1e3
+            trying.searched.append(Searched(text, name, throughput([run]), step_ms, memory))
+            if memory is not None and memory > _FULLEST:
+                if not best:
+                    raise TrialError(f"it takes {memory:.0%} of the device's memory", "oom")
+                break
+            speedup = compare_pairs([costs(self._current.record, run.record)]).speedup
+            if speedup < best * (1 + self._min_gain):
+                break
+            best, trying.candidate = speedup, candidate
+
+    def _run(self, trying: _Trying) -> None:
+        """The whole run of the patched script; once more with a smaller batch where it needs one."""
+        trying.adjacent = self._bench.adjacent(self._current)
+        try:
+            trying.version = self._bench.whole(trying.candidate.state, trying.folder, self._current)
+        except TrialError as error:
+            lighter = self._lighter(trying.offer) if error.kind == "oom" else None
+            if lighter is None:
+                raise
+            self._say(f"{trying.candidate.title}: out of memory; once more with a smaller batch")
+            trying.folder = trying.folder.with_name(f"{trying.folder.name}-smaller-batch")
+            trying.candidate, trying.adjacent = lighter, False
+            trying.version = self._bench.whole(lighter.state, trying.folder, self._current)
+
+    def _lighter(self, offer: Offer) -> _Candidate | None:
+        """The offer's fix together with one that takes memory away; None where no rule has such a one."""
+        now, rule = self._current.state, offer.diagnosed.rule
+        for other in load_rules() if rule.takes_memory else ():
+            finding = other.relieve(self._evidence)
+            relief = other.fix(finding, now.sources) if finding is not None else Advice("")
+            if isinstance(relief, Advice):
+                continue
+            lighter = now.apply(relief)
+            fix = rule.fix(offer.diagnosed.finding, lighter.sources)
+            if isinstance(fix, Advice):
+                continue
+            patched = lighter.apply(fix)
+            one, two = fix_document(fix, self._root), fix_document(relief, self._root)
+            both = FixDocument(
+                "edit" if "edit" in (one.kind, two.kind) else one.kind,
+                f"{one.text} {two.text}",
+                diff=patched.diff_from(now, self._root),
+                arguments={**one.arguments, **two.arguments},
+                environment={**one.environment, **two.environment},
+            )
+            title = f"{offer.document.title}, with a smaller batch"
+            return _Candidate(title, patched, both, offer.document.predicted)
+        return None
+
+    def _compare(self, trying: _Trying) -> Result:
+        version = trying.version
+        assert version is not None
+        return self._bench.compare(
+            self._current,
+            version,
+            trying.folder / PAIRS,
+            safety=trying.offer.diagnosed.safety,
+            min_gain=self._min_gain,
+            first=(self._current.run, version.run) if trying.adjacent else None,
+        )
+
+    def _compare_ends(self) -> None:
+        """With several fixes kept, the first and the last version in alternation: what they bring all together."""
+        kept = sum(trial.status == "kept" for trial in self.progress.trials)
+        if kept < 2 or (self.progress.direct is not None and self.progress.direct.kept == kept):
+            return
+        self._say("the script as it was beside the script with all fixes that were kept")
+        folder = self._session.folder / f"{FINAL}-{kept}"
+        # What each fix may change in the numbers was judged when it was tried.
+        result = self._bench.compare(
+            self._baseline, self._current, folder, safety=Safety.BEHAVIOUR, min_gain=self._min_gain
+        )
+        if result.measured is not None and len(result.after) >= 2:
+            names = [[self._name(path) for path in paths] for paths in (result.before, result.after)]
+            self.progress.direct = Direct(result.measured, names[0], names[1], kept)
+
+    # Keeping count.
+
+    def _begun(self, offer: Offer) -> Attempt | None:
+        """The attempt at this very change that a killed session began."""
+        found = (each for each in self.progress.attempts if not each.done)
+        return next((each for each in found if (each.place, each.fix) == (offer.place, offer.fix)), None)
+
+    def _begin(self, offer: Offer) -> int:
+        """Number the trial and remember that it is under way; one that a killed session began keeps its number."""
+        begun = self._begun(offer)
+        if begun is not None:
+            return begun.number
+        number = max((each.number for each in self.progress.attempts), default=0) + 1
+        kept = sum(trial.status == "kept" for trial in self.progress.trials)
+        self.progress.attempts.append(Attempt(number, offer.place, offer.fix, kept, offer.document))
+        if isinstance(offer.diagnosed.fix, Edit):
+            for path in offer.diagnosed.fix.after:
+                self.progress.files.setdefault(path, digest(path))
+        self._store()
+        return number
+
+    def _end(self, trying: _Trying, result: Result, final: bool) -> None:
+        candidate, version = trying.candidate, trying.version
+        trial = Trial(
+            number=trying.number,
+            rule=trying.offer.diagnosed.rule.id,
+            title=candidate.title,
+            safety=trying.offer.diagnosed.safety.value,
+            status=result.status,
+            reason=result.reason,
+            predicted=candidate.predicted,
+            fix=candidate.fix,
+            folder=self._name(trying.folder),
+            before=[self._name(path) for path in result.before],
+            after=[self._name(path) for path in result.after],
+            measured=result.measured,
+            numerics=result.numerics,
+            searched=trying.searched,
+        )
+        if result.status == "kept" and version is not None:
+            self._go_on_from(version)
+            trial = msgspec.structs.replace(trial, verdict_after=self._now.document.verdict)
+        command = candidate.state.command
+        self.progress.attempts = [
+            msgspec.structs.replace(
+                each, done=True, final=final, argv=list(command.argv), environment=dict(command.environment)
+            )
+            if each.number == trying.number
+            else each
+            for each in self.progress.attempts
+        ]
+        self.progress.trials.append(trial)
+        self._store()
+        self._say(_said(trial))
+
+    def _go_on_from(self, version: Version) -> None:
+        """Make this the current version of the script, and diagnose it."""
+        self._current = version
+        self._evidence = Evidence.from_run(version.run)
+        self._now = diagnose(self._evidence, version.state.sources, self._root)
+
+    def _take_up(self) -> None:
+        """Go on from the last fix that a killed session had kept."""
+        kept = [trial for trial in self.progress.trials if trial.status == "kept"]
+        if not kept:
+            return
+        attempt = next(each for each in self.progress.attempts if each.number == kept[-1].number)
+        folder = self._session.folder / kept[-1].folder
+        options = options_of(folder, self._bench.options)
+        command = replace(self._baseline.state.command, argv=tuple(attempt.argv), environment=dict(attempt.environment))
+        self._go_on_from(Version(State.restored(command, options.overlay), Run.load(folder), options))
+
+    def _check_files(self) -> None:
+        for path, known in self.progress.files.items():
+            if digest(path) != known:
+                raise AdvisorError(
+                    f"{path} was changed since this session began, and its fixes were made for what it was: start a "
+                    "new session."
+                )
+
+    def _name(self, path: Path) -> str:
+        return os.path.relpath(path, self._session.folder)
+
+    def _store(self) -> None:
+        now = time.monotonic()
+        self.progress.seconds += now - self._began
+        self._began = now
+        self._session.store(self.progress)
+
+
+# How a patched script can fail; the error follows.
+_FAILURES = {
+    "oom": "out of memory",
+    "exception": "the patched script failed",
+    "timeout": "the patched script took far longer than without the fix",
+    "killed": "the patched script was killed",
+}
+
+
+def _memory_share(run: Run) -> float | None:
+    memory = run.record.memory
+    return memory.peak_reserved / memory.capacity if memory.peak_reserved is not None and memory.capacity else None
+
+
+def _said(trial: Trial) -> str:
+    measured, speedup = trial.measured, trial.predicted.speedup
+    if measured is None:
+        return f"{trial.status}: {trial.reason}"
+    return (
+        f"{trial.status}: {measured.speedup:.2f}× ({measured.low:.2f}–{measured.high:.2f}), predicted "
+        f"{speedup.low:.2f}–{speedup.high:.2f}×; {trial.reason}"
+    )

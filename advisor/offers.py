@@ -1,0 +1,70 @@
+"""``Offer``: a fix that could be tried next, and which of them may be, after what was tried before."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from advisor.diagnose import Diagnosed, Diagnosis, load_rules
+from advisor.findings import FindingDocument, FixDocument
+from advisor.rule import Advice
+from advisor.session import Progress
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A finding of the last diagnosis: itself, how a report says it, and what it is remembered by.
+
+    ``place`` is the rule and where its fix goes; ``fix`` is the very change.
+    """
+
+    diagnosed: Diagnosed
+    document: FindingDocument
+    place: str
+    fix: str
+
+
+def offers(diagnosis: Diagnosis) -> list[Offer]:
+    """Every finding of a diagnosis, in its order."""
+    seen: dict[str, int] = {}
+    found = []
+    for diagnosed, document in zip(diagnosis.found, diagnosis.document.findings, strict=True):
+        site = diagnosed.finding.site
+        # Not the line: that moves with the fixes kept above it.
+        place = f"{diagnosed.rule.id}@{document.file or ''}:{site.function if site is not None else ''}"
+        seen[place] = seen.get(place, 0) + 1
+        if seen[place] > 1:
+            place += f"#{seen[place]}"
+        found.append(Offer(diagnosed, document, place, fix_key(diagnosed.rule.id, document.fix)))
+    return found
+
+
+def open_offers(diagnosis: Diagnosis, progress: Progress) -> Iterator[Offer]:
+    """What may be tried now, most promising first.
+
+    Left out are advice, what the user declined, what excludes a fix that was kept, what was tried since the last fix
+    was kept – with the same script it would end the same –, and what crashed or changed the numbers, for good.
+    """
+    kept = [trial.rule for trial in progress.trials if trial.status == "kept"]
+    excluded = {other for each in load_rules() if each.id in kept for other in each.conflicts}
+    done = [attempt for attempt in progress.attempts if attempt.done]
+    for offer in offers(diagnosis):
+        rule = offer.diagnosed.rule
+        if isinstance(offer.diagnosed.fix, Advice) or offer.place in progress.declined:
+            continue
+        if rule.id in excluded or set(rule.conflicts) & set(kept):
+            continue
+        if any(each.final and each.fix == offer.fix for each in done):
+            continue
+        if any(each.place == offer.place and each.kept_before == len(kept) for each in done):
+            continue
+        yield offer
+
+
+def fix_key(rule: str, fix: FixDocument) -> str:
+    """What a fix changes, whatever line it is at: the same change has the same key before and after other fixes."""
+    lines = [line for line in fix.diff.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    content = json.dumps([rule, lines, sorted(fix.arguments.items()), sorted(fix.environment.items())])
+    return hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()[:16]
