@@ -12,7 +12,7 @@ from rich.text import Text
 
 from advisor.errors import AdvisorError
 from advisor.report import wording
-from advisor.report.terminal import print_trimmed
+from advisor.report.lines import print_trimmed
 from advisor.rule import Rule
 
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from advisor.findings import FindingDocument, Findings
-from advisor.report import parts, wording
+from advisor.findings import FindingDocument, Findings, Outcome, Trial
+from advisor.report import parts, tried, wording
+from advisor.report.waterfall import waterfall
 
 
 def render(document: Findings) -> str:
     """The whole report; GitHub's dialect (tables, fenced diffs). Texts are escaped: they are shown, not interpreted."""
     blocks = [f"# {_text(document.verdict)}", _text(" · ".join(wording.headline(document)))]
+    if document.outcome is not None:
+        blocks += _outcome(document.outcome)
     blocks += _breakdown(document)
     if document.findings:
-        blocks += ["## What to change, most promising first", _ranking(document.findings)]
-        for finding in document.findings:
+        findings = tried.arranged(document)
+        blocks += [f"## {tried.title(document)}", _ranking(findings)]
+        for finding in findings:
             blocks += _finding(finding)
     if document.notes:
         blocks += ["## Less certain, and why", "\n".join(f"- {_text(note)}" for note in document.notes)]
@@ -37,6 +41,58 @@ def _breakdown(document: Findings) -> list[str]:
         time = wording.milliseconds(document.step_ms * share) if document.step_ms else ""
         rows.append((part.label, wording.percent(share), time, part.meaning))
     return ["## Where a step's time goes", _table(("", "share", "time", "meaning"), rows, right=(1, 2))]
+
+
+def _outcome(outcome: Outcome) -> Iterable[str]:
+    """The waterfall and the trials that were not kept, as tables; what to do now."""
+    yield f"## {_text(tried.headline(outcome))}"
+    yield _text(" ".join(text for text in (tried.basis(outcome), tried.ended(outcome)) if text))
+    if outcome.kept:
+        shape = waterfall(outcome)
+        yield _table(
+            ("", shape.unit, "measured", "predicted", "run"),
+            [
+                (
+                    f"{bar.trial.number}. {bar.trial.rule}" if bar.trial else bar.label,
+                    shape.text(bar.amount),
+                    tried.measured(bar.trial) if bar.trial else "",
+                    tried.predicted(bar.trial) if bar.trial else "",
+                    bar.trial.folder if bar.trial else ("baseline" if bar.kind == "baseline" else ""),
+                )
+                for bar in shape.bars
+            ],
+            right=(1,),
+        )
+    rest = [trial for trial in outcome.trials if trial.status != "kept"]
+    if rest:
+        yield "Tried and not kept:"
+        yield _table(
+            ("", "result", "why", "numbers", "run"),
+            [
+                (f"{trial.number}. {trial.rule}", trial.status, tried.reason(trial), tried.figures(trial), trial.folder)
+                for trial in rest
+            ],
+        )
+    for trial in outcome.trials:
+        yield from _numerics(trial)
+    if outcome.kept:
+        if outcome.command:
+            yield "To run the script with what was kept:"
+            yield _fenced(" ".join(outcome.command.splitlines()), "sh")
+        if tried.now(outcome):
+            yield f"With what was kept: {_text(tried.now(outcome))}"
+
+
+def _numerics(trial: Trial) -> Iterable[str]:
+    """What the script computes, before and with a fix."""
+    if tried.numerics(trial):
+        yield _text(f"{trial.number}. {trial.rule}: {tried.numerics(trial)}")
+    compared = tried.side_by_side(trial)
+    if compared:
+        columns = tried.excerpt(compared, 8)
+        heads = ("loss" if compared.kind == "loss" else "output", "before", "with the fix")
+        rows = [[heads[at], *(column[at] if column else "…" for column in columns)] for at in range(3)]
+        yield _table(rows[0], rows[1:], right=tuple(range(1, len(columns) + 1)))
 
 
 def _ranking(findings: list[FindingDocument]) -> str:

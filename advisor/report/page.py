@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from advisor import __version__
 from advisor.findings import FindingDocument, Findings, Scalar
-from advisor.report import diffs, parts, wording
+from advisor.report import diffs, outcome_page, parts, tried, wording
 from advisor.report.colours import FAMILIES
 from advisor.report.details import Details
 
@@ -63,7 +63,9 @@ def render(document: Findings, shown: Details | None = None) -> str:
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         tiles=_tiles(document),
         parts=_parts(document),
-        findings=[_finding(finding) for finding in document.findings],
+        outcome=outcome_page.shown(document.outcome) if document.outcome is not None else None,
+        findings=[_finding(finding) for finding in tried.arranged(document)],
+        findings_title=tried.title(document),
         tried=any(finding.status != "proposed" for finding in document.findings),
         gauge=_gauge_of(document),
         picture=picture,
@@ -93,7 +95,10 @@ def _tiles(document: Findings) -> list[_Tile]:
     busy = document.figures.get("gpu_busy_share")
     if isinstance(busy, (int, float)) and not isinstance(busy, bool):
         tiles.append(_Tile("GPU busy", wording.percent(busy), "of the time recorded"))
-    if document.findings:
+    if document.outcome is not None and document.outcome.kept:
+        final = tried.final(document.outcome)
+        tiles.append(_Tile("with the fixes kept", tried.ratio_of(document.outcome.speedup), final))
+    elif document.findings:
         best = max(document.findings, key=lambda finding: finding.predicted.speedup.likely)
         tiles.append(_Tile("largest single gain", wording.speedup(best.predicted.speedup), best.title))
     return tiles
@@ -193,15 +198,19 @@ def _script_safe(data: bytes) -> Markup:
 @cache
 def _template() -> jinja2.Template:
     environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.FunctionLoader(_asset),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
-    return environment.from_string(_asset("report.html.j2"))
+    return environment.get_template("report.html.j2")
 
 
 @cache
 def _stylesheet() -> str:
     colours = "\n".join(f".f-{name}{{--c:{colour.page}}}" for name, colour in FAMILIES.items())
-    return re.sub(r"</", r"<\\/", f"{_asset('report.css')}\n{colours}\n{diffs.styles()}")
+    return re.sub(r"</", r"<\\/", f"{_asset('report.css')}\n{_asset('outcome.css')}\n{colours}\n{diffs.styles()}")
 
 
 @cache

@@ -28,7 +28,9 @@ def test_the_shipped_schema_is_that_of_the_structs() -> None:
     assert _shipped() == shipped
 
 
-@pytest.mark.parametrize("name", ["rich_document", "empty_document", "hostile_document"])
+@pytest.mark.parametrize(
+    "name", ["rich_document", "empty_document", "hostile_document", "tried_document", "hostile_outcome"]
+)
 def test_documents_keep_to_the_schema(name: str, request: pytest.FixtureRequest) -> None:
     document = json.loads(findings.encode(request.getfixturevalue(name)))
     jsonschema.Draft202012Validator.check_schema(_shipped())

@@ -47,17 +47,50 @@ class _Reader(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
-@pytest.mark.parametrize("name", ["rich_document", "empty_document", "hostile_document"])
+@pytest.mark.parametrize(
+    "name", ["rich_document", "empty_document", "hostile_document", "tried_document", "hostile_outcome"]
+)
 def test_every_element_is_closed(name: str, request: pytest.FixtureRequest) -> None:
     assert _Reader(page.render(request.getfixturevalue(name))).open == []
 
 
-def test_nothing_is_loaded_from_anywhere(rich_document: Findings) -> None:
-    reader = _Reader(page.render(rich_document))
+@pytest.mark.parametrize("name", ["rich_document", "tried_document"])
+def test_nothing_is_loaded_from_anywhere(name: str, request: pytest.FixtureRequest) -> None:
+    shown = page.render(request.getfixturevalue(name))
+    reader = _Reader(shown)
     for tag, attributes in reader.elements:
         assert "src" not in attributes and tag not in ("link", "iframe", "object"), (tag, attributes)
         assert (attributes.get("href") or "#").startswith("#")
-    assert not re.search(r"@import|url\(", page.render(rich_document))
+    assert not re.search(r"@import|url\(", shown)
+
+
+def test_every_trial_names_the_runs_that_its_numbers_come_from(tried_document: Findings) -> None:
+    text = _Reader(page.render(tried_document)).text
+    assert tried_document.outcome
+    for trial in tried_document.outcome.trials:
+        assert trial.folder in text
+        for folder in (*trial.before, *trial.after):
+            assert folder.removeprefix(f"{trial.folder}/") in text, folder
+    for folder in tried_document.outcome.runs:
+        assert folder in text
+
+
+def test_it_tells_everything_that_the_outcome_holds(tried_document: Findings) -> None:
+    text = _Reader(page.render(tried_document)).text
+    for said in (
+        "400 → 1,233 samples/s: 3.08× (2.90–3.30) with loader-workers, batch-size",
+        "2.10× (2.05–2.16)",
+        "predicted 1.9–2.5×",
+        "No gain of 2%",
+        "the smallest gain that could have been seen was 4.0%",
+        "RuntimeError: expected scalar type Float but found BFloat16",
+        "The first 50 losses differ by 0.04% (allowed 5%, unchanged runs 0%).",
+        "python train.py --batch-size 128",
+        "CUDA out of memory",
+        "compute-bound: 88% of the step is kernels",
+        "Ended: nothing is left to try; 12:25 in all.",
+    ):
+        assert said in text, said
 
 
 def test_it_tells_everything_that_the_document_holds(rich_document: Findings) -> None:
@@ -87,8 +120,9 @@ def test_the_copied_diff_is_the_document_s_own(rich_document: Findings) -> None:
     assert html.unescape(stored[1]) == rich_document.findings[0].fix.diff
 
 
-def test_texts_of_others_stay_text(hostile_document: Findings) -> None:
-    reader = _Reader(page.render(hostile_document))
+@pytest.mark.parametrize("name", ["hostile_document", "hostile_outcome"])
+def test_texts_of_others_stay_text(name: str, request: pytest.FixtureRequest) -> None:
+    reader = _Reader(page.render(request.getfixturevalue(name)))
     assert not [tag for tag, _ in reader.elements if tag == "img"]
     assert len([tag for tag, _ in reader.elements if tag == "script"]) == 1
     assert not [name for _, attributes in reader.elements for name in attributes if name.startswith("on")]

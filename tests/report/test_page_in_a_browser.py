@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from playwright.sync_api import Browser, Page
 
@@ -54,17 +55,19 @@ def real(shared_traces: Path) -> Callable[[Findings], str]:
     return lambda document: page.render(document, shown)
 
 
+@pytest.mark.parametrize("name", ["rich_document", "tried_document"])
 def test_it_loads_nothing_and_complains_of_nothing(
-    opened: Open, real: Callable[[Findings], str], rich_document: Findings
+    opened: Open, real: Callable[[Findings], str], name: str, request: pytest.FixtureRequest
 ) -> None:
-    shown = opened(real(rich_document))
+    shown = opened(real(request.getfixturevalue(name)))
     shown.wait_for_timeout(200)
     assert [url for url in shown.requests if not url.endswith("/report.html")] == []  # type: ignore[attr-defined]
     assert shown.complaints == []  # type: ignore[attr-defined]
 
 
-def test_texts_of_others_do_not_run(opened: Open, hostile_document: Findings) -> None:
-    shown = opened(page.render(hostile_document))
+@pytest.mark.parametrize("name", ["hostile_document", "hostile_outcome"])
+def test_texts_of_others_do_not_run(opened: Open, name: str, request: pytest.FixtureRequest) -> None:
+    shown = opened(page.render(request.getfixturevalue(name)))
     shown.wait_for_timeout(200)
     assert shown.title() not in ("owned", "1")
     assert shown.locator("img").count() == 0
@@ -206,11 +209,15 @@ def test_the_picture_is_drawn_in_the_colours_of_its_legend(
     assert "rgb({}, {}, {})".format(*found[0]) == found[1]
 
 
+@pytest.mark.parametrize("name", ["rich_document", "tried_document", "hostile_outcome"])
 @pytest.mark.parametrize("width", [360, 800, 1600])
 def test_the_page_never_scrolls_sideways(
-    opened: Open, real: Callable[[Findings], str], rich_document: Findings, width: int
+    opened: Open, real: Callable[[Findings], str], name: str, width: int, request: pytest.FixtureRequest
 ) -> None:
-    shown = opened(real(rich_document), width=width)
+    document = request.getfixturevalue(name)
+    if name == "hostile_outcome":
+        document = msgspec.structs.replace(document, breakdown={})  # the legend's names are ours, and short
+    shown = opened(real(document), width=width)
     assert shown.evaluate("document.documentElement.scrollWidth") <= width
 
 
@@ -227,7 +234,8 @@ _CONTRAST = """
     return [255, 255, 255];
   };
   const faint = [];
-  for (const node of document.querySelectorAll('h1,h2,h3,p,td,th,dt,dd,li,a,button,.badge,code,code span')) {
+  const texts = 'h1,h2,h3,p,td,th,dt,dd,li,a,b,button,.badge,code,code span,figcaption,.fallrow span';
+  for (const node of document.querySelectorAll(texts)) {
     if (!node.innerText || !node.innerText.trim() || !node.checkVisibility()) continue;
     const pair = [light(parse(getComputedStyle(node).color)), light(behind(node))].sort((a, b) => b - a);
     const ratio = (pair[0] + 0.05) / (pair[1] + 0.05);
@@ -240,10 +248,10 @@ _CONTRAST = """
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_every_text_stands_out_from_its_background(
-    opened: Open, real: Callable[[Findings], str], rich_document: Findings, dark: bool
+    opened: Open, real: Callable[[Findings], str], tried_document: Findings, dark: bool
 ) -> None:
     """WCAG 2.1, success criterion 1.4.3: a contrast of at least 4.5."""
-    assert opened(real(rich_document), dark=dark).evaluate(_CONTRAST) == []
+    assert opened(real(tried_document), dark=dark).evaluate(_CONTRAST) == []
 
 
 def test_without_javascript_the_findings_are_still_there(
@@ -254,3 +262,69 @@ def test_without_javascript_the_findings_are_still_there(
     assert rich_document.findings[0].title in text
     assert "num_workers=4" in text
     assert "The picture needs JavaScript" in text
+
+
+_LENGTH = (
+    "(bar) => [...bar.querySelectorAll('.fallbar i')].reduce((sum, i) => sum + i.getBoundingClientRect().width, 0)"
+)
+
+
+def test_the_waterfall_comes_first_and_is_drawn_to_scale(opened: Open, tried_document: Findings) -> None:
+    shown = opened(page.render(tried_document))
+    assert shown.locator("main > section").first.get_attribute("id") == "outcome"
+    rows = shown.locator(".fallrow:not(.axis)")
+    lengths = [rows.nth(index).evaluate(_LENGTH) for index in range(rows.count())]
+    assert [length / lengths[0] for length in lengths] == pytest.approx(
+        [1, 838 / 400, 1233 / 400, 1233 / 400], rel=0.01
+    )
+    # The prediction of the second row begins where 1.9 times what its own runs measured before would lie.
+    track, expected = (rows.nth(1).locator(part).bounding_box() for part in (".falltrack", ".expected"))
+    assert track and expected
+    assert (expected["x"] - track["x"]) / lengths[0] == pytest.approx(1.9 * 398 / 400, rel=0.01)
+
+
+def test_hovering_or_reaching_a_bar_by_keyboard_tells_its_numbers(opened: Open, tried_document: Findings) -> None:
+    shown = opened(page.render(tried_document), script=False)
+    row = shown.locator(".fallrow.kept").first
+    tip = row.locator(".falltip")
+    assert not tip.is_visible()
+    row.hover()
+    assert "measured 2.10× (2.05–2.16)" in tip.inner_text() and tip.is_visible()
+    shown.mouse.move(0, 0)
+    assert not tip.is_visible()
+    for _ in range(40):
+        shown.keyboard.press("Tab")
+        if tip.is_visible():
+            break
+    assert tip.is_visible()
+
+
+def test_on_paper_the_bars_keep_their_colours_and_every_trial_is_there(opened: Open, tried_document: Findings) -> None:
+    shown = opened(page.render(tried_document), width=800)
+    shown.emulate_media(media="print")
+    bar = shown.locator(".fallrow.kept .f-optimizer").first
+    assert bar.evaluate("(node) => getComputedStyle(node).printColorAdjust") == "exact"
+    text = shown.locator("#outcome").inner_text()
+    assert "expected scalar type Float but found BFloat16" in text and "1.412" in text
+
+
+def test_losses_side_by_side_are_two_curves_over_all_steps(opened: Open, tried_document: Findings) -> None:
+    shown = opened(page.render(tried_document))
+    assert shown.locator(".curves svg").count() == 1  # of the one fix that changes the training
+    before, after = (shown.locator(f".curves path.{name}").bounding_box() for name in ("before", "after"))
+    chart = shown.locator(".curves svg").bounding_box()
+    assert before and after and chart
+    assert before["width"] > 0.95 * chart["width"] and after["width"] > 0.95 * chart["width"]
+    assert after["height"] > before["height"]  # it falls further: 1.111 against 1.412
+    titles = shown.locator(".curves rect title").all_text_contents()
+    assert titles[0] == "1: before 2.31, with the fix 2.33" and len(titles) == 50
+
+
+def test_kept_changes_come_before_the_others(opened: Open, tried_document: Findings) -> None:
+    later = msgspec.structs.replace(tried_document.findings[2], status="kept")
+    findings = [*tried_document.findings[1:2], later]
+    shown = opened(page.render(msgspec.structs.replace(tried_document, findings=findings)))
+    assert [title.split("\n")[-1] for title in shown.locator(".finding h3").all_inner_texts()] == [
+        "3Use a larger batch",
+        "2Compile the model",
+    ]
