@@ -1,0 +1,260 @@
+"""Telling two scripts apart by their runs – and not telling a script apart from itself."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from advisor import compare
+from advisor.compare import Comparison, compare_groups, compare_pairs, cost, costs, enough, group_costs, verdict
+from advisor.errors import AdvisorError
+from advisor.harness.layout import RunRecord, Timing
+
+MIN_GAIN = 0.02
+MOST_PAIRS = 8
+SESSIONS = 1000
+
+Runs = np.ndarray  # logarithms of costs of runs in the order they were made: sessions × runs
+
+
+def record(step_s: float | None, samples: float | None = None) -> RunRecord:
+    return RunRecord(script="train.py", timing=Timing(step_s=step_s, samples_per_step=samples))
+
+
+# Costs.
+
+
+def test_the_cost_is_per_step_while_the_steps_are_alike() -> None:
+    assert costs(record(0.2, 32), record(0.1, 32)) == (0.2, 0.1)
+    assert costs(record(0.2), record(0.1, 64)) == (0.2, 0.1)
+
+
+def test_the_cost_is_per_sample_when_the_batch_size_changed() -> None:
+    assert costs(record(0.2, 32), record(0.3, 64)) == (0.2 / 32, 0.3 / 64)
+
+
+def test_groups_are_in_one_unit() -> None:
+    before, after = group_costs([record(0.2, 32), record(0.21, 32)], [record(0.3, 64)])
+    assert before == [0.2 / 32, 0.21 / 32]
+    assert after == [0.3 / 64]
+    assert group_costs([record(0.2, 32), record(0.21)], [record(0.3, 64)]) == ([0.2, 0.21], [0.3])
+
+
+@pytest.mark.parametrize("step_s", [None, 0.0, -1.0, math.nan, math.inf])
+def test_a_run_without_a_step_time_is_an_error_that_says_so(step_s: float | None) -> None:
+    with pytest.raises(AdvisorError, match=r"run of train\.py .*profile the script again"):
+        cost(record(step_s))
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf])
+def test_a_cost_that_is_none_is_an_error(wrong: float) -> None:
+    with pytest.raises(AdvisorError, match="cannot be compared"):
+        compare_pairs([(1.0, 1.0), (1.0, wrong)])
+    with pytest.raises(AdvisorError, match="cannot be compared"):
+        compare_groups([wrong], [1.0])
+
+
+def test_nothing_to_compare_is_an_error() -> None:
+    with pytest.raises(AdvisorError, match="no run"):
+        compare_pairs([])
+    with pytest.raises(AdvisorError, match="no run"):
+        compare_groups([1.0], [])
+
+
+# Student's t: the values of tables (NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2).
+
+
+@pytest.mark.parametrize(
+    ("confidence", "freedom", "expected"),
+    [
+        (0.95, 1, 12.706),
+        (0.95, 2, 4.303),
+        (0.95, 3, 3.182),
+        (0.95, 4, 2.776),
+        (0.95, 5, 2.571),
+        (0.95, 10, 2.228),
+        (0.95, 30, 2.042),
+        (0.95, 100, 1.984),
+        (0.99, 1, 63.657),
+        (0.99, 2, 9.925),
+        (0.99, 7, 3.499),
+        (0.98, 9, 2.821),
+        (0.998, 3, 10.215),
+    ],
+)
+def test_quantiles_of_students_t(confidence: float, freedom: int, expected: float) -> None:
+    assert compare.t_quantile(confidence, freedom) == pytest.approx(expected, abs=6e-4)
+
+
+# Intervals.
+
+
+def test_pairs_by_hand() -> None:
+    ratios = [1.30, 1.34, 1.26, 1.31]
+    result = compare_pairs([(ratio * 0.1, 0.1) for ratio in ratios])
+    logs = np.log(ratios)
+    half = compare.t_quantile(compare.LOOK_CONFIDENCE, 3) * logs.std(ddof=1) / 2
+    assert result.speedup == pytest.approx(math.exp(logs.mean()))
+    assert result.low == pytest.approx(math.exp(logs.mean() - half))
+    assert result.high == pytest.approx(math.exp(logs.mean() + half))
+    assert (result.runs, result.pairs, result.assumed) == ((4, 4), 4, False)
+    assert result.spread == pytest.approx(logs.std(ddof=1) / math.sqrt(2))
+    assert verdict(result, MIN_GAIN) == "kept"
+
+
+def test_groups_by_hand() -> None:
+    """Three runs and two: a two-sample t with one spread for both."""
+    before, after = [1.00, 1.02, 0.98], [1.10, 1.13]
+    one, other = np.log(before), np.log(after)
+    pooled = math.sqrt((one.var() * 3 + other.var() * 2) / 3)
+    half = 3.18245 * pooled * math.sqrt(1 / 3 + 1 / 2)
+    result = compare_groups(before, after)
+    assert math.log(result.low) == pytest.approx(one.mean() - other.mean() - half, abs=1e-6)
+    assert math.log(result.high) == pytest.approx(one.mean() - other.mean() + half, abs=1e-6)
+    assert result.different
+
+
+def test_what_all_runs_share_does_not_matter_to_pairs() -> None:
+    """A machine that is twice as slow in the second hour slows both sides of a pair."""
+    result = compare_pairs([(1.0, 0.8), (2.0, 1.61), (1.5, 1.19), (4.0, 3.2)])
+    assert verdict(result, MIN_GAIN) == "kept"
+
+
+def test_the_direction_is_symmetric() -> None:
+    pairs = [(1.0, 0.9), (1.02, 0.93), (0.98, 0.9)]
+    there, back = compare_pairs(pairs), compare_pairs([(after, before) for before, after in pairs])
+    assert there.speedup == pytest.approx(1 / back.speedup)
+    assert there.low == pytest.approx(1 / back.high)
+    assert enough(there, MIN_GAIN) == enough(back, MIN_GAIN)
+
+
+def test_three_runs_that_are_alike_by_chance_are_not_taken_at_their_word() -> None:
+    result = compare_pairs([(1.0, 0.995)] * 3)
+    assert result.spread == compare.SPREAD_FLOOR
+    assert not result.different
+
+
+@pytest.mark.parametrize("pairs", [1, 2])
+def test_fewer_than_three_pairs_are_never_kept_and_their_spread_is_said_to_be_assumed(pairs: int) -> None:
+    result = compare_pairs([(2.0, 1.0)] * pairs)
+    assert result.assumed
+    assert result.low < 2.0 < result.high
+    assert result.high / result.low > 1.15
+    assert verdict(result, MIN_GAIN) == "inconclusive"
+    assert not enough(result, MIN_GAIN)
+
+
+def test_one_run_against_three_takes_its_spread_from_the_three() -> None:
+    result = compare_groups([1.0], [1.10, 1.11, 1.12])
+    assert not result.assumed
+    assert result.high < 1
+    assert compare_groups([1.0], [1.2]).assumed
+
+
+def test_a_gain_smaller_than_asked_for_is_reverted_and_a_noisy_one_inconclusive() -> None:
+    assert verdict(compare_pairs([(1.0, 0.999), (1.0, 1.0), (1.0, 1.001)]), MIN_GAIN) == "reverted"
+    assert verdict(compare_pairs([(1.0, 1.2), (1.0, 1.21), (1.0, 1.19)]), MIN_GAIN) == "reverted"
+    noisy = compare_pairs([(1.0, 0.8), (1.0, 1.1), (1.0, 0.9), (1.0, 1.05)])
+    assert verdict(noisy, MIN_GAIN) == "inconclusive"
+    assert noisy.smallest_gain(MIN_GAIN) > 1.2
+
+
+def test_a_gain_of_the_smallest_size_is_just_told() -> None:
+    """What `smallest_gain` promises: the same runs, that much faster, end at the edge of being kept."""
+    noise = [0.03, -0.02, 0.01, -0.02]
+    gain = compare_pairs([(math.exp(each), 1.0) for each in noise]).smallest_gain(MIN_GAIN)
+    assert verdict(compare_pairs([(math.exp(each) * gain * 1.001, 1.0) for each in noise]), MIN_GAIN) == "kept"
+    assert verdict(compare_pairs([(math.exp(each) * gain * 0.999, 1.0) for each in noise]), MIN_GAIN) == "inconclusive"
+
+
+# A script compared with itself, in simulated sessions.
+
+
+def normal(random: np.random.Generator, shape: tuple[int, int]) -> Runs:
+    return random.normal(size=shape)
+
+
+def heavy_tails(random: np.random.Generator, shape: tuple[int, int]) -> Runs:
+    return random.standard_t(3, size=shape) / math.sqrt(3)
+
+
+def spikes(random: np.random.Generator, shape: tuple[int, int]) -> Runs:
+    """One run in ten is disturbed by something else on the machine."""
+    return random.normal(size=shape) / 2 + (random.random(shape) < 0.1) * random.exponential(3, size=shape)
+
+
+def two_speeds(random: np.random.Generator, shape: tuple[int, int]) -> Runs:
+    """A processor that sometimes boosts for a whole run."""
+    return random.normal(size=shape) / 4 + 2 * (random.random(shape) < 0.3)
+
+
+def slow_drift(random: np.random.Generator, shape: tuple[int, int]) -> Runs:
+    """A machine whose speed wanders from run to run."""
+    return random.normal(size=shape) / math.sqrt(2) + np.cumsum(random.normal(size=shape), axis=1) / 3
+
+
+def warming_up(random: np.random.Generator, shape: tuple[int, int]) -> Runs:
+    """Every run a little slower than the one before: by a tenth of what runs differ at random."""
+    return random.normal(size=shape) + np.arange(shape[1]) / 10
+
+
+def session(logs: Runs, gain: float = 1.0) -> Comparison:
+    """What the loop does: look after three pairs and after each more until it is enough, or there are eight."""
+    pairs: list[tuple[float, float]] = []
+    for before, after in zip(logs[::2], logs[1::2], strict=True):
+        pairs.append((math.exp(before) * gain, math.exp(after)))
+        if len(pairs) >= compare.LEAST_PAIRS and enough(compare_pairs(pairs), MIN_GAIN):
+            break
+    return compare_pairs(pairs)
+
+
+@pytest.mark.parametrize("spread", [0.01, 0.03, 0.08])
+@pytest.mark.parametrize("runs", [normal, heavy_tails, spikes, two_speeds, slow_drift, warming_up])
+def test_a_script_is_not_told_apart_from_itself(
+    runs: Callable[[np.random.Generator, tuple[int, int]], Runs], spread: float
+) -> None:
+    random = np.random.default_rng(7)
+    results = [session(each) for each in runs(random, (SESSIONS, 2 * MOST_PAIRS)) * spread]
+    kept = sum(verdict(result, MIN_GAIN) == "kept" for result in results) / SESSIONS
+    different = sum(result.different for result in results) / SESSIONS
+    # The rates promised, and three standard deviations of a simulation of this size.
+    assert kept <= 0.025
+    assert different <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / SESSIONS)
+
+
+@pytest.mark.parametrize(("spread", "gain", "share"), [(0.003, 1.05, 0.95), (0.01, 1.1, 0.95), (0.03, 1.3, 0.95)])
+def test_a_gain_well_above_the_spread_is_found(spread: float, gain: float, share: float) -> None:
+    random = np.random.default_rng(7)
+    logs = random.normal(size=(300, 2 * MOST_PAIRS)) * spread
+    verdicts = [verdict(session(each, gain), MIN_GAIN) for each in logs]
+    assert verdicts.count("kept") >= share * len(verdicts)
+    backwards = [verdict(session(each, 1 / gain), MIN_GAIN) for each in logs]
+    assert backwards.count("reverted") >= share * len(backwards)
+
+
+def test_the_interval_of_groups_covers_the_truth() -> None:
+    """Three runs against one, and against three, 20 % slower in truth."""
+    random = np.random.default_rng(7)
+    for earlier in (1, 3):
+        logs = random.normal(size=(SESSIONS, earlier + 3)) * 0.03
+        results = [compare_groups(np.exp(each[:earlier]).tolist(), np.exp(each[earlier:]).tolist()) for each in logs]
+        wrong = sum(result.different for result in results) / SESSIONS
+        assert wrong == pytest.approx(0.05, abs=0.02)
+
+
+RECORDED = Path(__file__).parent / "benchmarks" / "results" / "compare_with_itself.json"
+
+
+@pytest.mark.skipif(not RECORDED.exists(), reason="no runs were recorded yet (tests/benchmarks/compare_with_itself.py)")
+def test_recorded_runs_of_one_script_are_not_told_apart() -> None:
+    """Sessions made of consecutive recorded runs: what drifts on a real machine is in them."""
+    from tests.benchmarks.compare_with_itself import sessions
+
+    steps = json.loads(RECORDED.read_text())["step_s"]
+    results = sessions(steps, MIN_GAIN)
+    assert sum(not result.different for result in results) >= 0.95 * len(results)
