@@ -133,15 +133,17 @@ def _chart(compared: Numerics) -> dict[str, Any] | None:
         "count": count,
         "width": f"{_WIDTH:g}",
         "height": f"{_HEIGHT:g}",
-        "points": [
-            {
-                "x": f"{_MARGIN + (_WIDTH - 2 * _MARGIN) * (index - 0.5) / (count - 1):.1f}",
-                "width": f"{(_WIDTH - 2 * _MARGIN) / (count - 1):.1f}",
-                "text": f"{index + 1}: before {_at(compared.before, index)}, with the fix {_at(compared.after, index)}",
-            }
-            for index in range(count)
-        ],
+        "points": [_strip(compared, index, count) for index in range(count)],
     }
+
+
+def _strip(compared: Numerics, index: int, count: int) -> dict[str, str]:
+    """The upright strip of the chart that tells the values of one step."""
+    apart = (_WIDTH - 2 * _MARGIN) / (count - 1)
+    left, right = max(0.0, _MARGIN + apart * (index - 0.5)), min(_WIDTH, _MARGIN + apart * (index + 0.5))
+    before, after = _at(compared.before, index), _at(compared.after, index)
+    text = f"{index + 1}: before {before}, with the fix {after}"
+    return {"x": f"{left:.1f}", "width": f"{right - left:.1f}", "text": text}
 
 
 def _at(curve: list[float | None], index: int) -> str:
