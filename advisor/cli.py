@@ -273,6 +273,33 @@ def report(session: Path | None, format_: str, open_: bool) -> None:
         _print(_as_text(document, None, format_))
 
 
+@cli.command(short_help="Say whether one run is faster than another, by how much, and what differs.")
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="What to print: the comparison as text, or as JSON.",
+)
+def compare(a: Path, b: Path, format_: str) -> None:
+    """Compare two runs: is B faster than A, by how much, how sure is that, and what differs between them.
+
+    A and B are folders that `advisor profile` wrote: of a run, of a trial (all runs of the patched script count), or of
+    a session (the script as it was found: its baseline, and what repeats it).
+    """
+    from advisor.contrast import contrast, open_side
+    from advisor.report import comparison
+
+    result = contrast(open_side(a), open_side(b))
+    if format_ == "json":
+        _print(comparison.encode(result).decode())
+    else:
+        comparison.show(result, _console())
+
+
 @cli.command(short_help="List what can be found, or explain one rule.")
 @click.argument("name", required=False)
 def rules(name: str | None) -> None:
@@ -301,15 +328,17 @@ def rules(name: str | None) -> None:
 def tensorboard(folder: Path, port: int | None, host: str) -> None:
     """Open TensorBoard on the sessions in DIR (advisor_runs): their traces, step times and throughput.
 
-    The traces are under "PyTorch Profiler", step times and throughput under "Scalars". Ctrl-C ends it.
+    The traces are under "PyTorch Profiler", step times and throughput under "Scalars", which fixes are on in which run
+    under "HParams". Ctrl-C ends it.
     """
-    from advisor.tensorboard import scalars
+    from advisor.tensorboard import hparams, scalars
     from advisor.tensorboard.serve import Server
 
     runs = scalars.find_runs(folder) if folder.is_dir() else []
+    tried = hparams.describe(runs)
     for run in runs:
         try:
-            scalars.write(run)
+            scalars.write(run, tried.get(run))
         except AdvisorError as error:
             click.echo(f"advisor: {error}", err=True)  # one bad run must not hide the others
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # or TensorBoard would outlive us

@@ -10,6 +10,9 @@ from advisor.errors import AdvisorError
 from advisor.harness import layout
 from advisor.harness.layout import RunRecord
 from advisor.run import Run
+from advisor.session import SESSION_JSON
+from advisor.tensorboard import hparams
+from advisor.tensorboard.hparams import Tried
 
 # Ends the names of our event files, so that those which the script wrote are never touched.
 SUFFIX = ".advisor"
@@ -19,23 +22,31 @@ _DEEPEST = 3
 
 
 def find_runs(folder: str | os.PathLike[str]) -> list[Path]:
-    """The run folders below `folder` (itself included), in the order of their names."""
+    """The run folders below `folder` (itself included), in the order of their names.
+
+    Of a session they are the script as it was and the first run of each trial; the repeats that a comparison or a
+    search needed are left out: they show nothing new, and there are many.
+    """
     root = Path(folder)
     found = []
     for where, folders, files in os.walk(root):
         here = Path(where)
         if layout.RUN_JSON in files:
             found.append(here)
-            folders.clear()  # what a run holds is the script's own
+            folders.clear()  # what a run holds is the script's own, or its repeats
+        elif SESSION_JSON in files:
+            found += [here / name for name in folders if (here / name / layout.RUN_JSON).is_file()]
+            folders.clear()
         elif len(here.relative_to(root).parts) >= _DEEPEST:
             folders.clear()
         folders.sort()
     return sorted(found)
 
 
-def write(folder: str | os.PathLike[str]) -> int:
+def write(folder: str | os.PathLike[str], tried: Tried | None = None) -> int:
     """Write the scalars of one run beside its ``run.json``; returns how many points. Up to date: nothing is done (0).
 
+    ``tried`` (see :func:`advisor.tensorboard.hparams.describe`) makes it a row of the HParams tab as well.
     Raises AdvisorError when the run cannot be read or the folder cannot be written.
     """
     from tensorboard.compat.proto.event_pb2 import Event
@@ -45,19 +56,29 @@ def write(folder: str | os.PathLike[str]) -> int:
     path = Path(folder)
     written = sorted(path.glob(f"events.out.tfevents.*{SUFFIX}"))
     changed = (path / layout.RUN_JSON).stat().st_mtime
-    if written and all(file.stat().st_mtime >= changed for file in written):
+    # The name tells which fixes it says are on, so that a trial that came later is noticed.
+    suffix = f".{tried.digest}{SUFFIX}" if tried is not None else SUFFIX
+    if written and all(file.stat().st_mtime >= changed and file.name.endswith(suffix) for file in written):
         return 0
     record = Run.load(path).record
     count = 0
     try:
         for file in written:
             file.unlink()
-        writer = EventFileWriter(str(path), filename_suffix=SUFFIX)
+        writer = EventFileWriter(str(path), filename_suffix=suffix)
         try:
             for tag, step, amount, wall_time in points(record):
                 summary = Summary(value=[Summary.Value(tag=tag, simple_value=amount)])
                 writer.add_event(Event(wall_time=wall_time, step=step, summary=summary))
                 count += 1
+            if tried is not None:
+                ended = record.started + (record.wall_s or 0.0)
+                if tried.speedup is not None:
+                    speedup = Summary(value=[Summary.Value(tag=hparams.SPEEDUP, simple_value=tried.speedup)])
+                    writer.add_event(Event(wall_time=ended, step=0, summary=speedup))
+                    count += 1
+                for summary in hparams.summaries(tried, record.started, ended):
+                    writer.add_event(Event(wall_time=ended, step=0, summary=summary))
         finally:
             writer.close()
     except OSError as error:
