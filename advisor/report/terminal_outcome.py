@@ -136,11 +136,11 @@ def _show_what_now(outcome: Outcome, console: Console, files: Mapping[str, str])
     if not outcome.kept:
         return
     heading("What to do now", console)
-    if files.get("patch"):
-        print_unbroken(
-            Text.assemble("  apply the fixes   ", (clean(f"git apply {shlex.quote(files['patch'])}"), "bold")), console
-        )
+    if any(trial.fix.diff for trial in outcome.trials if trial.status == "kept"):
+        # Shown again later, the report does not know its folder: there the patch lies beside it.
+        patch = shlex.quote(files.get("patch") or "fixes.patch")
+        print_unbroken(Text.assemble("  apply the fixes   ", (clean(f"git apply {patch}"), "bold")), console)
     if outcome.command:
         print_unbroken(Text.assemble("  run the script    ", (clean(outcome.command), "bold")), console)
     if tried.now(outcome):
-        print_trimmed(Padding(plain(f"With them: {tried.now(outcome)}", console), (0, 0, 0, 2)), console)
+        print_trimmed(Padding(plain(f"With what was kept: {tried.now(outcome)}", console), (0, 0, 0, 2)), console)
