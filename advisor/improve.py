@@ -88,6 +88,7 @@ class Improve:
         self._baseline, self._before = baseline, diagnosis
         self._current, self._now, self._evidence = baseline, diagnosis, evidence
         self._began = time.monotonic()
+        self._passed: set[str] = set()  # places of what --accept does not name
         self.progress: Progress = session.progress()
         self.ended = self.progress.ended
         self._check_files()
@@ -122,15 +123,14 @@ class Improve:
         while True:
             if len(self.progress.trials) >= _MOST_TRIALS:
                 return f"{_MOST_TRIALS} fixes were tried"
-            offer = next(open_offers(self._now, self.progress), None)
+            offer = next(open_offers(self._now, self.progress, self._passed), None)
             if offer is None:
                 return "no fix is left to try"
             answer = self._answer(offer)
             if answer is Answer.QUIT:
                 return "stopped by the user"
             if answer is Answer.NO:
-                self.progress.declined.append(offer.place)
-                self._store()
+                self._passed.add(offer.place)
                 continue
             if self._bench.left <= 0:
                 raise BudgetError
@@ -139,11 +139,14 @@ class Improve:
     def _answer(self, offer: Offer) -> Answer:
         if self._begun(offer) is not None:
             return Answer.YES  # to the session that was killed
-        ask, each = self._ask, offer.diagnosed
+        ask, each, mode = self._ask, offer.diagnosed, self._policy.mode
         answer, policy = self._policy.decide(each.rule.id, each.safety, (lambda: ask(offer)) if ask else None)
         if policy != self._policy:
             self._policy = policy
             self.progress.accept = policy.mode
+        if answer is Answer.NO and mode == "ask":
+            self.progress.declined.append(offer.place)
+            self._store()
         return answer
 
     # Trying.

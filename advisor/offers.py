@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from advisor.diagnose import Diagnosed, Diagnosis, load_rules
@@ -41,10 +41,10 @@ def offers(diagnosis: Diagnosis) -> list[Offer]:
     return found
 
 
-def open_offers(diagnosis: Diagnosis, progress: Progress) -> Iterator[Offer]:
+def open_offers(diagnosis: Diagnosis, progress: Progress, passed: Container[str] = ()) -> Iterator[Offer]:
     """What may be tried now, most promising first.
 
-    Left out are advice, what the user declined, what excludes a fix that was kept, what was tried since the last fix
+    Left out are advice, places in `passed`, what the user declined, what excludes a fix that was kept, what was tried since the last fix
     was kept – with the same script it would end the same –, and what crashed or changed the numbers, for good.
     """
     kept = [trial.rule for trial in progress.trials if trial.status == "kept"]
@@ -52,7 +52,7 @@ def open_offers(diagnosis: Diagnosis, progress: Progress) -> Iterator[Offer]:
     done = [attempt for attempt in progress.attempts if attempt.done]
     for offer in offers(diagnosis):
         rule = offer.diagnosed.rule
-        if isinstance(offer.diagnosed.fix, Advice) or offer.place in progress.declined:
+        if isinstance(offer.diagnosed.fix, Advice) or offer.place in progress.declined or offer.place in passed:
             continue
         if rule.id in excluded or set(rule.conflicts) & set(kept):
             continue

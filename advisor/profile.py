@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from advisor import report
@@ -47,23 +47,23 @@ class Profiled:
     edit: Edit | None = None
 
 
-def profile(settings: Settings, output: Path, talk: Talk | None = None) -> Profiled:
+def profile(settings: Settings, output: Path, talk: Talk | None = None, options: Options | None = None) -> Profiled:
     """Profile one script into a new session below `output`, and try the fixes that are accepted.
 
-    Raises AdvisorError for everything that can go wrong with the script or the folder.
+    `options` are other lengths of the windows than the harness's own. Raises AdvisorError for everything that can go wrong with the script or the folder.
     """
     Policy.parse(settings.accept, (rule.id for rule in load_rules()))
     check_script(settings.command)
-    return go_on(Session.create(settings, output), talk)
+    return go_on(Session.create(settings, output), talk, options)
 
 
-def go_on(session: Session, talk: Talk | None = None) -> Profiled:
+def go_on(session: Session, talk: Talk | None = None, options: Options | None = None) -> Profiled:
     """Do what is left to do of a session: all of it when it is new. Raises as :func:`profile` does."""
     talk = talk or Talk()
     settings, progress = session.settings, session.progress()
     policy = Policy.parse(progress.accept or settings.accept, (rule.id for rule in load_rules()))
     bench = Bench(
-        Options(step=settings.step, skip=settings.skip, seed=SEED),
+        replace(options or Options(), step=settings.step, skip=settings.skip, seed=SEED),
         timeout=settings.timeout,
         deadline=None if settings.budget is None else time.monotonic() + settings.budget - progress.seconds,
         progress=talk.progress,
