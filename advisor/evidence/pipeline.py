@@ -8,7 +8,8 @@ The last one needs care. A worker that computes takes a core. While a free one i
 it shares a core with a thread of the step's own, and as the operators' threads wait for each other at the end of every
 parallel region, the whole step runs at half speed as long as the worker does: a worker's CPU second costs the step one
 second, as if it had been fetched in line. (If the scheduler could spread the loss evenly it would be 1/cores of that:
-the bound that no schedule beats.)
+the bound that no schedule beats.) That holds while the step runs; where making a batch takes longer than that, the step
+waits, and the workers compute side by side on all cores.
 """
 
 from __future__ import annotations
@@ -75,7 +76,10 @@ def period(
         # What the cores that the step leaves free cannot take while it runs comes on top, for several threads.
         excess = max(0.0, cpu - min(cores - busy, workers) * rest_s)
         barriers = min(1.0, max(0.0, busy - 1.0) / BARRIERS)
-        shared = even + barriers * max(0.0, rest_s + excess - even)
+        # While the step stands still for want of data, the workers that are left have all cores to themselves.
+        sharing = min(excess, rest_s)
+        alone = (excess - sharing) / min(workers, cores)
+        shared = even + barriers * max(0.0, rest_s + sharing + alone - even)
     bounds = [
         max(base * (1 + slower * computing), throughput, even + part * max(0.0, shared - even))
         for slower, part in zip(NEIGHBOURS, SHARING, strict=True)

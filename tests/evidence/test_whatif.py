@@ -171,6 +171,13 @@ def test_computing_fetch_makes_two_busy_cores_slower() -> None:
         assert evidence.what_if(Change(workers=workers)).limits == ("CPU cores",)
 
 
+def test_workers_share_the_cores_while_the_step_waits_for_them() -> None:
+    # 20 ms of computing per batch before a step of 4 ms on both cores: one worker would be no better than none.
+    evidence = cpu_run(step_s=0.024, fetch_s=0.020, fetch_cpu_s=0.020, cores=2)
+    assert evidence.what_if(Change(workers=1)).speedup[1] < 1.0
+    assert 1.3 < evidence.what_if(Change(workers=2)).speedup[1] < 2 * 24 / 28  # and the cores' bound is not reached
+
+
 def test_no_schedule_beats_the_cores_for_a_step_of_one_thread() -> None:
     # One thread on two cores: the second is free for the worker, a third worker's worth of computing is not.
     free = period(0.050, workers=1, fetch_s=0.030, fetch_cpu_s=0.030, main_threads=1, cores=2)

@@ -284,6 +284,24 @@ def test_many_small_operators_on_a_cpu_want_a_compiler_and_large_ones_do_not(sce
     assert found(busy_cpu(scene, mul=0.5, addmm=0.45), tmp_path, "compile") is None
 
 
+def test_operators_outside_of_the_model_are_not_compiled(scene: Any, tmp_path: Path) -> None:
+    loss = scene(3.0)
+    loss.each("user_annotation", "advisor.forward", 0.01, 0.2)
+    for index in range(1400):
+        loss.operator("aten::mul", 0.02 + 0.002 * index, 0.0215 + 0.002 * index)
+        loss.each("cpu_op", "aten::sub", 0.0205 + 0.002 * index, 0.0215 + 0.002 * index, **{"Sequence number": index})
+    assert found(loss, tmp_path, "compile") is None
+
+
+def test_compiling_leaves_something_of_the_step(scene: Any, tmp_path: Path) -> None:
+    small = scene(1.0)
+    small.each("user_annotation", "advisor.forward", 0.01, 0.99)
+    for index in range(4000):
+        small.operator("aten::view", 0.02 + 0.0002 * index, 0.02015 + 0.0002 * index)
+    finding = found(small, tmp_path, "compile")
+    assert finding is None or finding.gain.high < 4
+
+
 def test_matrix_work_alone_needs_no_compiler(scene: Any, tmp_path: Path) -> None:
     assert found(busy_gpu(scene, (TENSOR_CORE, 0.97), (ELEMENTWISE, 0.03)), tmp_path, "compile") is None
 
