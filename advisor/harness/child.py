@@ -1,4 +1,4 @@
-"""What a Python process started by the script does for the run: keep the journal, time the batches it makes."""
+"""What a Python process started by the script does for the run: patched sources, the journal, time per batch."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ def join(options_path: str) -> None:
     if not os.path.exists(options_path):
         return
     options = read_options(options_path)
+    if options.overlay:
+        from .overlay import Overlay  # here: most runs have none, and a worker should start quickly
+
+        overlay = Overlay(options.overlay)
+        overlay.install()
+        overlay.serve_main()
     imports = PostImport()
     if options.restore:
         journal = Journal(options.run_dir, lambda text: None, home(options))
