@@ -24,6 +24,7 @@ from advisor import __version__, endings, errors
 from advisor.errors import AdvisorError
 from advisor.harness import layout
 from advisor.harness.layout import Options, RunRecord, Status
+from advisor.harness.plan import Plan
 from advisor.pending import Claim, descendants, end_processes, register
 from advisor.restore import Restored, mark, restore
 from advisor.run import Run
@@ -148,10 +149,13 @@ def _next_try(record: RunRecord, options: Options) -> tuple[str, Options] | None
     if record.complete or options.total_steps:
         return None
     if record.steps >= 2:
+        cut = replace(options, total_steps=record.steps)
+        if options.windows == "timing" and (Plan(cut).timing or 0) <= record.timing.steps:
+            return None  # its timing window would be no longer: `measure` would keep this one's times
         return (
             f"the script was over after {record.steps} steps, before everything was measured: it was run again with "
             "shorter windows, and its figures are less certain",
-            replace(options, total_steps=record.steps),
+            cut,
         )
     seen = record.seen
     if options.step == "auto" and record.ended == "finished" and record.steps == 0 and not seen.get("optimizer_steps"):
@@ -201,7 +205,7 @@ def _once(
                 child = protected.start(
                     [command.python, str(_BOOTSTRAP), str(options_path)],
                     stdout=output,
-                    env=_environment(command, run_dir, options_path),
+                    env=_environment(command, run_dir, options_path, options.seed),
                     cwd=command.cwd,
                 )
             except OSError as error:
@@ -380,7 +384,7 @@ class _Protected:
             self.claim.release()
 
 
-def _environment(command: Command, run_dir: Path, options_path: Path) -> dict[str, str]:
+def _environment(command: Command, run_dir: Path, options_path: Path, seed: int | None) -> dict[str, str]:
     files = run_dir / layout.FILES_DIR
     environment = dict(os.environ)
     environment.update(
@@ -406,6 +410,8 @@ def _environment(command: Command, run_dir: Path, options_path: Path) -> dict[st
     )
     # Kineto complains on every machine without a GPU unless told not to.
     environment.setdefault("KINETO_LOG_LEVEL", "99")
+    if seed is not None:
+        environment.setdefault("PYTHONHASHSEED", str(seed % 2**32))  # the order of a set of strings
     environment.update(command.environment)
     return environment
 

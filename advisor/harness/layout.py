@@ -297,7 +297,7 @@ class RunRecord:
     started: float = 0.0  # Unix time
     startup_s: float | None = None  # from the child's start to the first step
     wall_s: float | None = None
-    complete: bool = False  # all three windows were filled
+    complete: bool = False  # every window that was asked for was filled
     ended: str = ""  # stopped (by us) | finished (by itself) | failed | killed
     steps: int = 0  # steps seen in all
     step_kind: str = ""  # optimizer | loader | forward | explicit
@@ -313,7 +313,12 @@ class RunRecord:
     models: list[Model] = field(default_factory=list)
     call_sites: list[CallSite] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)  # of the first backwards, without a gap, unscaled
-    outputs: list[float] = field(default_factory=list)  # mean absolute output of the first forwards
+    outputs: list[float] = field(default_factory=list)  # mean absolute output of the first forwards; none if some went by
+    last_loss: float | None = None  # the last one that was seen, timing window aside, where it is not among `losses`
+    # NaN or infinite: of all the losses that were seen (the first and the last ones), and of the optimizers' parameters
+    # when the run ended, which tells of a loss that became NaN unseen.
+    nonfinite_losses: int = 0
+    nonfinite_parameters: int = 0
     compiles: int = 0  # dynamo frames compiled in the run
     compile_s: float = 0.0
     shapes_vary: bool | None = None  # more than one input shape among the observed batches

@@ -20,6 +20,7 @@ from .layout import FORWARD_RANGE, Model, Site, TensorInfo
 from .loaders import source_of, tensor_info, tensors_in
 from .patches import Patch
 from .places import user_site
+from .sites import read_scalars
 
 _active: Models | None = None
 
@@ -48,7 +49,7 @@ def _after(module: Any, arguments: Any, output: Any) -> None:
 class Models:
     """All modules made since torch was loaded; hooks on the roots among them."""
 
-    def __init__(self, torch: ModuleType, listener: Any) -> None:
+    def __init__(self, torch: ModuleType, outputs: int, listener: Any) -> None:
         global _active
         self._torch: Any = torch
         self._listener = listener
@@ -62,7 +63,10 @@ class Models:
         self._depth = 0
         self._range: Any = None
         self._range_owner: Any = None
-        self._pending: list[Any] = []
+        self._keep_outputs = outputs
+        self._pending: list[Any] = []  # mean absolute outputs, on their device
+        self._contiguous = True  # no forward has gone by unseen
+        self.announced = False  # the script gave a sign of its model before it first called it
         self.annotate = False  # put a range around each outermost forward: in the profiled windows
         self.samples = 0
         self.forwards = 0
@@ -106,6 +110,8 @@ class Models:
         threading.Thread(target=look, name="advisor-roots", daemon=True).start()
 
     def stop_collecting(self) -> None:
+        """The timing window begins: its forwards go by unseen, and those after it are not the first ones."""
+        self._contiguous = False
         self._birth.off()
 
     def _born(self, original: Any) -> Any:
@@ -225,6 +231,8 @@ class Models:
         if self._depth > 1:
             return
         self.forwards += 1
+        if self.forwards == 1 and not self.announced:
+            self._contiguous = False  # hooked by the clock: who knows how many went by before
         self._range_owner = module
         site = user_site(3)
         if site is not None:
@@ -244,10 +252,12 @@ class Models:
         if self._depth or module is not self._range_owner:
             return
         self._close()
-        if len(self._pending) < 20:
+        if self._contiguous and len(self._pending) < self._keep_outputs:
             tensor = next(tensors_in(output, self._torch, limit=1), None)
             if tensor is not None and tensor.is_floating_point() and tensor.numel():
-                self._pending.append(tensor.detach().abs().mean(dtype=self._torch.float32))
+                # The 1-norm: unlike `abs().mean()` it needs no second tensor of that size.
+                size = self._torch.linalg.vector_norm(tensor.detach(), 1, dtype=self._torch.float32)
+                self._pending.append(size / tensor.numel())
 
     def _observe(self, module: Any, inputs: list[TensorInfo]) -> None:
         record = self._records.get(id(module))
@@ -295,7 +305,7 @@ class Models:
 
     def read_outputs(self) -> list[float]:
         """Mean absolute outputs of the first forwards; read late, because reading waits for the device."""
-        return [float(value) for value in self._pending]
+        return read_scalars(self._pending)
 
 
 def autocast_dtype(torch: Any) -> str:

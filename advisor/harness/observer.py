@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 import sys
 import time
@@ -143,6 +144,7 @@ class Observer:
             try:
                 self.windows.conclude()
                 self._fill(self.windows, record)
+                record.nonfinite_parameters = self.windows.nonfinite_parameters()
             except Exception as error:  # a fact that cannot be had must not cost the run
                 self.note(f"the record is incomplete: {type(error).__name__}: {error}")
         self._store(record, RUN_JSON)
@@ -161,7 +163,9 @@ class Observer:
         record.loaders = windows.loaders.records
         record.models = windows.models.records()
         record.call_sites = windows.sites.records()
-        record.losses = windows.sites.read_losses()
+        record.losses, last = windows.sites.read_losses()
+        record.last_loss = last[-1] if last else None
+        record.nonfinite_losses = sum(not math.isfinite(loss) for loss in (*record.losses, *last))
         record.outputs = windows.models.read_outputs()
         record.aside = dict(record.timing.aside)
         record.steps_wall_s = record.timing.elapsed + sum(record.aside.values())

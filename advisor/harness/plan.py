@@ -9,7 +9,10 @@ SURE = 0.7  # share of an earlier run's steps that a later one is trusted to do
 
 
 class Plan:
-    """How many intervals each window takes. ``total`` > 0: the script is known to have so many steps in all."""
+    """How many intervals each window takes. ``total_steps`` > 0: the script is known to have so many steps in all.
+
+    A run that only times settles and times in the same steps as one that goes on to profile.
+    """
 
     def __init__(self, options: Options) -> None:
         self.settle: int | None = None  # None: until settled
@@ -20,9 +23,9 @@ class Plan:
         if self.cut:
             intervals = options.total_steps - 1
             # The second run may be over sooner (a loop that ends when the loss is low enough).
-            self._fit(intervals if intervals < 2 * GROUP else round(SURE * intervals))
+            self._fit(intervals if intervals < 2 * GROUP else round(SURE * intervals), options.windows == "timing")
 
-    def _fit(self, intervals: int) -> None:
+    def _fit(self, intervals: int, timing_only: bool) -> None:
         """Share `intervals` out: the detail and the profile first, the rest to timing, a few to settle.
 
         The detail keeps its warm-up or is left out: a window with stacks that begins without one corrupts memory
@@ -38,3 +41,5 @@ class Plan:
         rest = max(rest - self.active - self.warmup, 0)
         self.settle = min(2 * GROUP, rest // 4)
         self.timing = rest - self.settle
+        if timing_only:
+            self.timing = max(self.timing, 1)  # nothing is profiled, from which the times of so few steps are taken

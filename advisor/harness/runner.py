@@ -25,6 +25,7 @@ from .journal import Journal, NoRoomError
 from .layout import Failure, Options, RunRecord
 from .observer import Observer
 from .options import home, read_options
+from .overlay import Overlay
 from .patches import Patch
 from .savers import protect
 from .stop import Stop, end_process, leave
@@ -55,6 +56,8 @@ def main(options_path: str) -> None:
         # The parent asks with this signal where a script hangs; a handler of the script's own replaces it.
         hang = open(os.path.join(options.run_dir, HANG_FILE), "w", encoding="utf-8")  # noqa: SIM115 – open to the end
         faulthandler.register(signal.SIGUSR2, file=hang, all_threads=False)
+    if options.overlay:
+        Overlay(options.overlay).install()
     imports = PostImport()
     journal = None
     if options.restore:
@@ -71,7 +74,7 @@ def main(options_path: str) -> None:
     _offer_step(imports, observer)
     _arrange_path(options)
     if options.seed is not None:
-        _seed(options.seed)
+        _seed(options.seed, imports)
     status = 1
     try:
         _forget_hidden(options)
@@ -123,12 +126,13 @@ def _load(options: Options) -> tuple[ModuleType, CodeType]:
         module.__loader__ = spec.loader
         sys.argv = [spec.origin, *options.argv]
         return module, code
-    path = options.script
+    # Absolute, as Python makes it: workers and `inspect` look for it after the script went to another folder, too.
+    path = os.path.join(os.getcwd(), options.script)
     module.__file__ = path
     module.__spec__ = None
     module.__package__ = None
-    sys.argv = [path, *options.argv]
-    with io.open_code(os.path.abspath(path)) as file:
+    sys.argv = [options.script, *options.argv]
+    with io.open_code(path) as file:
         source = file.read()
     linecache.checkcache(path)
     return module, compile(source, path, "exec", dont_inherit=True)
@@ -140,11 +144,13 @@ def _arrange_path(options: Options) -> None:
     sys.path.insert(0, first)
 
 
-def _seed(seed: int) -> None:
+def _seed(seed: int, imports: PostImport) -> None:
+    """Python's generator now, NumPy's once it is there; torch's are the observer's, the order of sets the parent's.
+
+    Workers of a loader take theirs from torch's. Generators that the script makes without a seed stay as they are.
+    """
     random.seed(seed)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed % 2**32)
+    imports.when_imported("numpy.random", lambda module: module.seed(seed % 2**32))
 
 
 def _offer_step(imports: PostImport, observer: Observer) -> None:

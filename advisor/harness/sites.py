@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 from .layout import BACKWARD_RANGE, CallSite, Site
 from .patches import Patch
 from .places import user_site
+
+_LATER_LOSSES = 5  # how many of the last losses are kept, to know whether they became NaN
 
 Details = Callable[[tuple[Any, ...], dict[str, Any], Any], dict[str, Any]]
 
@@ -29,7 +32,9 @@ class CallSites:
         self._by_identity: dict[tuple[str, int], CallSite] = {}
         self._keep_losses = losses
         self._losses: list[Any] = []  # detached, on their device
-        self._scaled: dict[int, Any] = {}  # id of a scaled loss → the loss itself
+        self._later_losses: list[Any] = []  # the last of those that are not among the first
+        self._contiguous = True  # no backward has gone by unseen
+        self._scaled: dict[int, tuple[Any, Any]] = {}  # id of a scaled loss → a weak reference to it, the loss itself
         self.annotate = False
         self.counted_steps = 0  # steps over which `counts` and `seconds` ran
         self.count = False
@@ -42,6 +47,8 @@ class CallSites:
             patch.on()
 
     def off(self) -> None:
+        """Take the wrappers away; what they see when they are back is no longer among the first."""
+        self._contiguous = False
         for patch in self._patches:
             patch.off()
 
@@ -68,15 +75,9 @@ class CallSites:
             entry.seconds_per_step = self._seconds.get(id(entry), 0.0) / steps
         return sorted(self._by_identity.values(), key=lambda e: (e.site.file, e.site.line, e.site.column or 0, e.kind))
 
-    def read_losses(self) -> list[float]:
-        """The first losses, unscaled; read late, because reading waits for the device."""
-        values = []
-        for loss in self._losses:
-            try:
-                values.append(float(loss))
-            except (RuntimeError, ValueError, TypeError):
-                continue
-        return values
+    def read_losses(self) -> tuple[list[float], list[float]]:
+        """The first losses and, beyond those, the last; unscaled. Read late, because reading waits for the device."""
+        return read_scalars(self._losses), read_scalars(self._later_losses)
 
     # The wrappers.
 
@@ -121,6 +122,7 @@ class CallSites:
             Patch(tensor, "__format__", self._wrap("Tensor.print", _source)),
             Patch(tensor, "__repr__", self._wrap("Tensor.print", _source)),
             Patch(tensor, "backward", self._backward),
+            Patch(torch.autograd, "backward", self._backward_of),
             Patch(module, "to", self._wrap("Module.to", _moved)),
             Patch(module, "cuda", self._wrap("Module.cuda", _moved)),
             Patch(module, "half", self._wrap("Module.half", _moved)),
@@ -147,10 +149,16 @@ class CallSites:
 
         def scale(scaler: Any, outputs: Any) -> Any:
             result = inner(scaler, outputs)
-            if isinstance(outputs, self._torch.Tensor):
-                # `backward` will see the scaled loss; the record wants the script's own.
-                self._scaled.clear()
-                self._scaled[id(result)] = outputs.detach()
+            if self._listener.recording():
+                return result
+            # `backward` will see the scaled loss; the record wants the script's own.
+            pairs = [(result, outputs)] if isinstance(outputs, self._torch.Tensor) else []
+            if isinstance(outputs, (list, tuple)):
+                pairs = list(zip(result, outputs, strict=False))
+            self._scaled = {key: pair for key, pair in self._scaled.items() if pair[0]() is not None}
+            for scaled, own in pairs:
+                if isinstance(own, self._torch.Tensor):
+                    self._scaled[id(scaled)] = weakref.ref(scaled), own.detach()
             return result
 
         return scale
@@ -162,16 +170,58 @@ class CallSites:
         def backward(loss: Any, *args: Any, **kwargs: Any) -> Any:
             if compiling() or getattr(self._nested, "on", False):
                 return original(loss, *args, **kwargs)
-            self._listener.backward()
-            if len(self._losses) < self._keep_losses and loss.numel() == 1:
-                kept = self._scaled.pop(id(loss), None)
-                self._losses.append((loss.detach() if kept is None else kept).clone())
+            self._saw(loss)
             if not self.annotate:
                 return inner(loss, *args, **kwargs)
             with self._torch.autograd.profiler.record_function(BACKWARD_RANGE):
                 return inner(loss, *args, **kwargs)
 
         return backward
+
+    def _backward_of(self, original: Any) -> Any:
+        """``torch.autograd.backward(loss)``, which is also what ``loss.backward()`` comes to."""
+        inner = self._backward(original)
+        compiling = self._torch.compiler.is_compiling
+
+        def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if compiling() or getattr(self._nested, "on", False):
+                return original(tensors, grad_tensors, *args, **kwargs)
+            losses = [tensors] if isinstance(tensors, self._torch.Tensor) else tensors
+            first = losses[0] if isinstance(losses, (list, tuple)) and losses else None
+            # With gradients given it is a part of another backward (checkpointed layers, stages of a pipeline).
+            if grad_tensors is None and isinstance(first, self._torch.Tensor) and first.numel() == 1:
+                return inner(tensors, grad_tensors, *args, **kwargs)
+            return original(tensors, grad_tensors, *args, **kwargs)
+
+        return backward
+
+    def _saw(self, loss: Any) -> None:
+        """A backward begins: keep its loss. Nothing waits for the device here, and no kernel of ours is profiled."""
+        self._listener.backward()
+        if isinstance(loss, (list, tuple)):
+            loss = loss[0]
+        if loss.numel() != 1:
+            return
+        first = self._contiguous and len(self._losses) < self._keep_losses
+        if not first and self._listener.recording():
+            return
+        scaled, own = self._scaled.pop(id(loss), (None, None))
+        value = (own if scaled is not None and scaled() is loss else loss.detach()).clone()
+        if first:
+            self._losses.append(value)
+        else:
+            self._later_losses = [*self._later_losses[1 - _LATER_LOSSES :], value]
+
+
+def read_scalars(tensors: list[Any]) -> list[float]:
+    """The values of tensors with one element, those left out that have none (they were traced, not computed)."""
+    values = []
+    for tensor in tensors:
+        try:
+            values.append(float(tensor))
+        except (RuntimeError, ValueError, TypeError):
+            continue
+    return values
 
 
 def _copied(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Any]:

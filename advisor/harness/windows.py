@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from types import ModuleType
 from typing import Any
 
-from .gauges import DeviceClock, children_cpu, read_memory, zero_filled
+from .gauges import DeviceClock, children_cpu, nonfinite, read_memory, zero_filled
 from .layout import Options, RunRecord, Window
 from .loaders import Loaders
 from .models import Models
@@ -42,7 +42,7 @@ class Windows:
         self.finder = StepFinder(options.step)
         self.plan = Plan(options)
         self.loaders = Loaders(torch, options.run_dir, self)
-        self.models = Models(torch, self)
+        self.models = Models(torch, options.losses, self)
         self.sites = CallSites(torch, options.losses, self)
         self.inert = Inert(torch, self.note)
         self.phase = "waiting"
@@ -78,6 +78,7 @@ class Windows:
     def optimizer_made(self, optimizer: Any) -> None:
         self.finder.optimizer_made = True
         self.optimizers[id(optimizer)] = optimizer
+        self.models.announced = True
         self.models.hooks_on()
 
     def optimizer_step(self, optimizer: Any) -> None:
@@ -98,6 +99,7 @@ class Windows:
 
     def before_batch(self, index: int) -> None:
         if self.phase == "waiting":
+            self.models.announced = True
             self.models.hooks_on()
         if self.finder.before_batch(index):
             self._boundary()
@@ -120,6 +122,7 @@ class Windows:
 
     def mode_changed(self, training: bool) -> None:
         if self.phase == "waiting":
+            self.models.announced = True
             self.models.hooks_on()
         if not training:
             self._causes.add("evaluation")
@@ -138,6 +141,10 @@ class Windows:
             for key, optimizer in self.optimizers.items():
                 groups = getattr(optimizer, "param_groups", ())
                 self.zero_filled[key] = zero_filled(parameter for group in groups for parameter in group["params"])
+
+    def recording(self) -> bool:
+        """Whether a profiler takes down every operation at this moment, ours too."""
+        return self._profiler is not None and self._profiler.taken >= self._profiler.lead
 
     def explicit_step(self) -> None:
         if os.getpid() == self.pid and self.finder.explicit():
@@ -358,6 +365,9 @@ class Windows:
         timing.cpu_s, timing.children_cpu_s = cpu[0] / steps, max(cpu[1], 0.0) / steps
         read_memory(self.record.memory, self._torch, self._clock.on)
         self._window("timing", len(self._intervals), time.perf_counter() - self._timing_began)
+        if self._options.windows == "timing":
+            self._complete()
+            return
         self._probes(True)
         self._begin_profile()
 
@@ -438,6 +448,11 @@ class Windows:
         self._profiler = None
 
     # The end.
+
+    def nonfinite_parameters(self) -> int:
+        """How many of the optimizers' parameters are NaN or infinite now."""
+        groups = [group for optimizer in self.optimizers.values() for group in getattr(optimizer, "param_groups", ())]
+        return nonfinite({id(one): one for group in groups for one in group["params"]}.values(), self._torch)
 
     def conclude(self) -> None:
         """The script is over, by itself or by us: whatever was not measured is taken from what there was."""

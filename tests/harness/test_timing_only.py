@@ -1,0 +1,69 @@
+"""A run that ends after its timing window: a repeat, for a comparison with the timing window of a full run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from advisor.harness.layout import Options, RunRecord
+from advisor.harness.plan import Plan
+from advisor.launch import Command, measure
+from tests.conftest import PYTHON, QUICK, SCRIPTS
+
+pytestmark = pytest.mark.oldest
+
+
+def run(run_dir: Path, script: str, options: Options) -> RunRecord:
+    return measure(Command(str(SCRIPTS / script), python=PYTHON, cwd=str(run_dir.parent)), run_dir, options).record
+
+
+def timed(record: RunRecord) -> tuple[int, int]:
+    (window,) = (window for window in record.windows if window.name == "timing")
+    return window.first_step, window.steps
+
+
+@pytest.mark.parametrize("total", range(3, 300))
+def test_cut_run_times_the_same_steps_as_one_that_goes_on_to_profile(total: int) -> None:
+    full, only = (Plan(Options(total_steps=total, windows=windows)) for windows in ("all", "timing"))
+    assert (only.settle, only.timing) == (full.settle, full.timing)
+
+
+def test_shortest_script_is_timed_without_a_profile() -> None:
+    assert Plan(Options(total_steps=2, windows="timing")).timing == 1
+
+
+@pytest.mark.slow
+def test_nothing_is_profiled(tmp_path: Path) -> None:
+    record = run(tmp_path / "run", "flat.py", replace(QUICK, windows="timing"))
+    assert record.complete and record.ended == "stopped"
+    assert [window.name for window in record.windows] == ["timing"]
+    assert record.timing.steps >= QUICK.min_steps and not record.timing.from_profile
+    assert record.traces == record.details == [] and not list((tmp_path / "run").rglob("*.json.gz"))
+    assert record.notes == [] or "run again" not in " ".join(record.notes)
+
+
+@pytest.mark.slow
+def test_cut_runs_time_the_same_steps(tmp_path: Path) -> None:
+    full = run(tmp_path / "full", "flat.py", replace(QUICK, total_steps=80))
+    only = run(tmp_path / "only", "flat.py", replace(QUICK, total_steps=80, windows="timing"))
+    assert full.complete and only.complete
+    assert timed(full) == timed(only) == (11, Plan(Options(total_steps=80)).timing)
+
+
+@pytest.mark.slow
+def test_script_that_is_over_early_is_not_run_again_for_fewer_steps(tmp_path: Path) -> None:
+    full = run(tmp_path / "full", "five_steps.py", QUICK)
+    only = run(tmp_path / "only", "five_steps.py", replace(QUICK, windows="timing"))
+    assert only.timing.steps == full.timing.steps == 4
+    assert only.ended == "finished" and only.timing.step_s is not None
+    assert not any("run again" in note for note in only.notes)
+
+
+@pytest.mark.slow
+def test_script_that_is_over_early_in_its_timing_window_is_run_again_once(tmp_path: Path) -> None:
+    # 200 steps take less than a minute, and settle before they are over.
+    record = run(tmp_path / "run", "flat.py", replace(QUICK, windows="timing", min_seconds=60.0, max_seconds=60.0))
+    plan = Plan(Options(total_steps=200, windows="timing"))
+    assert record.timing.steps >= (plan.timing or 0)

@@ -1,0 +1,163 @@
+"""What a run's numbers are compared by: the same seeds, and the values of the first steps without a gap."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from advisor.harness.layout import Options, RunRecord
+from advisor.launch import Command, measure
+from tests.conftest import PYTHON, QUICK
+
+pytestmark = [pytest.mark.slow, pytest.mark.oldest]
+
+# The script does more steps than that; so many are taken for granted, so the windows lie where they always do.
+CUT = replace(QUICK, total_steps=80)
+SETTLE = 10
+
+
+def run(folder: Path, name: str, source: str, options: Options, **environment: str) -> tuple[RunRecord, list[str]]:
+    script = folder / "script.py"
+    script.write_text(dedent(source))
+    command = Command(
+        str(script), python=PYTHON, cwd=str(folder), environment={"PYTHONWARNINGS": "ignore", **environment}
+    )
+    record = measure(command, folder / name, options).record
+    return record, (folder / name / "output.log").read_text().splitlines()
+
+
+DRAWS = """
+import random
+print("random", random.random())
+import numpy
+print("numpy", numpy.random.rand(), numpy.random.permutation(20))
+import torch
+from torch.utils.data import DataLoader, Dataset
+print("torch", torch.rand(1).item())
+print("order", hash("a string"), list({"a", "b", "c", "d", "e", "f"}))
+class Draws(Dataset):
+    def __len__(self):
+        return 400
+    def __getitem__(self, index):
+        return torch.tensor([random.random(), numpy.random.rand(), torch.rand(1).item()], dtype=torch.float32)
+if __name__ == "__main__":
+    for workers in (0, 2):
+        print("batch", next(iter(DataLoader(Draws(), 4, shuffle=True, num_workers=workers))).tolist())
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x in DataLoader(Draws(), 4, shuffle=True):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+"""
+
+
+def test_every_run_of_a_seed_draws_the_same(tmp_path: Path) -> None:
+    options = replace(CUT, windows="timing", seed=7)
+    first, said = run(tmp_path, "first", DRAWS, options)
+    second, said_again = run(tmp_path, "second", DRAWS, options)
+    assert len(said) == 6 and said == said_again
+    assert first.losses == second.losses != []
+    _, otherwise = run(tmp_path, "other", DRAWS, replace(options, seed=8))
+    assert all(one != other for one, other in zip(said, otherwise, strict=True))
+
+
+def test_hash_seed_of_the_users_own_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "3")
+    source = "import os\nprint(os.environ['PYTHONHASHSEED'])\n" + DRAWS
+    _, said = run(tmp_path, "run", source, replace(CUT, windows="timing", seed=7))
+    assert said[0] == "3"
+
+
+# Each loss is the number of its backward, each output that of its forward.
+COUNTED = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(4))
+    def forward(self, number):
+        return self.weight.square() + number
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+backwards = 0
+for step in range(1000):
+    for way in range(WAYS):
+        loss = model(float(backwards)).mean()
+        if BROKEN is not None and backwards >= BROKEN:
+            loss = loss * float("nan")
+        if way == 0:
+            loss.backward()
+        elif way == 1:
+            torch.autograd.backward([loss])
+        else:
+            scaler.scale(loss).backward()
+        backwards += 1
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def counted(folder: Path, options: Options, ways: int = 1, broken: int | None = None) -> RunRecord:
+    return run(folder, "run", f"WAYS, BROKEN = {ways}, {broken}\n{COUNTED}", options)[0]
+
+
+def test_losses_and_outputs_are_the_first_without_a_gap(tmp_path: Path) -> None:
+    record = counted(tmp_path, CUT)
+    # Those before the timing window, and none of after it.
+    assert record.losses == record.outputs == [float(number) for number in range(SETTLE + 1)]
+    assert record.last_loss is not None and record.last_loss >= SETTLE + record.timing.steps
+    assert record.nonfinite_losses == record.nonfinite_parameters == 0
+
+
+def test_no_more_than_asked_for_are_kept(tmp_path: Path) -> None:
+    record = counted(tmp_path, replace(CUT, losses=4))
+    assert record.losses == record.outputs == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_every_way_to_go_backward_is_seen_in_order_and_unscaled(tmp_path: Path) -> None:
+    record = counted(tmp_path, replace(CUT, windows="timing"), ways=3)
+    assert record.losses == [float(number) for number in range(3 * (SETTLE + 1))]
+
+
+def test_losses_that_become_nan_are_kept_as_such(tmp_path: Path) -> None:
+    record = counted(tmp_path, replace(CUT, windows="timing"), broken=5)
+    assert [math.isnan(loss) for loss in record.losses] == [False] * 5 + [True] * (SETTLE + 1 - 5)
+    assert record.nonfinite_losses == SETTLE + 1 - 5
+    assert "NaN" in (tmp_path / "run" / "run.json").read_text()
+
+
+@pytest.mark.parametrize("windows", ["all", "timing"])
+def test_nan_that_comes_in_the_timing_window_is_known(tmp_path: Path, windows: str) -> None:
+    record = counted(tmp_path, replace(CUT, windows=windows), broken=SETTLE + 3)
+    assert all(math.isfinite(loss) for loss in record.losses)
+    assert record.nonfinite_parameters == 1
+    assert (record.nonfinite_losses > 0) == (windows == "all")
+    assert windows == "timing" or (record.last_loss is not None and math.isnan(record.last_loss))
+
+
+INFERENCE = """
+import torch, time
+model = torch.nn.Linear(1, 1, bias=False).requires_grad_(False)
+model.weight.fill_(-1.0)
+for number in range(1000):
+    model(torch.full((4, 1), float(number)))
+    time.sleep(0.003)
+"""
+
+
+def test_outputs_of_inference_are_the_first_without_a_gap(tmp_path: Path) -> None:
+    source = INFERENCE.replace("for number", "model.eval()\nfor number")
+    record, _ = run(tmp_path, "run", source, replace(CUT, step="forward"))
+    assert record.outputs == [float(number) for number in range(SETTLE)]  # each forward begins a step
+
+
+def test_outputs_that_may_not_be_the_first_are_not_kept(tmp_path: Path) -> None:
+    # Nothing tells of the model before it is called, so it is found some tenths of a second later.
+    record, _ = run(tmp_path, "run", INFERENCE, replace(CUT, step="forward"))
+    assert record.outputs == []
