@@ -189,7 +189,7 @@ class Improve:
             except AdvisorError:
                 break  # no edit makes it that large
             where = trying.folder.with_name(f"{trying.folder.name}-search") / str(number)
-            text, name = candidate.fix.text, self._name(where)
+            text, name = candidate.title, self._name(where)
             self._say(f"searching: {text}")
             try:
                 run = self._bench.quick(candidate.state, where, self._current)

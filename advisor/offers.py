@@ -44,8 +44,9 @@ def offers(diagnosis: Diagnosis) -> list[Offer]:
 def open_offers(diagnosis: Diagnosis, progress: Progress, passed: Container[str] = ()) -> Iterator[Offer]:
     """What may be tried now, most promising first.
 
-    Left out are advice, places in `passed`, what the user declined, what excludes a fix that was kept, what was tried since the last fix
-    was kept – with the same script it would end the same –, and what crashed or changed the numbers, for good.
+    Left out are advice, places in `passed`, what the user declined, what excludes a fix that was kept, what was tried
+    since the last fix was kept – with the same script it would end the same –, and what crashed or changed the numbers,
+    for good.
     """
     kept = [trial.rule for trial in progress.trials if trial.status == "kept"]
     excluded = {other for each in load_rules() if each.id in kept for other in each.conflicts}

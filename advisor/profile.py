@@ -50,7 +50,8 @@ class Profiled:
 def profile(settings: Settings, output: Path, talk: Talk | None = None, options: Options | None = None) -> Profiled:
     """Profile one script into a new session below `output`, and try the fixes that are accepted.
 
-    `options` are other lengths of the windows than the harness's own. Raises AdvisorError for everything that can go wrong with the script or the folder.
+    `options` are other lengths of the windows than the harness's own. Raises AdvisorError for everything that can go
+    wrong with the script or the folder.
     """
     Policy.parse(settings.accept, (rule.id for rule in load_rules()))
     check_script(settings.command)

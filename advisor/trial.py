@@ -117,12 +117,17 @@ class Bench:
 
     def again(self, version: Version, folder: Path, like: Version | None = None) -> Run:
         """Another run of a version, until its timing window is full; raises as :meth:`whole` does."""
-        options = replace(version.options, windows="timing")
-        return self._run(version.state, folder, options, like or version)
+        return self._timed(version.state, folder, version.options, like or version)
 
     def quick(self, state: State, folder: Path, like: Version) -> Run:
         """A first, timing-only run of a state of which nothing is known yet; raises as :meth:`whole` does."""
-        return self._run(state, folder, replace(self.options, step=like.options.step, windows="timing"), like)
+        return self._timed(state, folder, replace(self.options, step=like.options.step), like)
+
+    def _timed(self, state: State, folder: Path, options: Options, like: Version) -> Run:
+        run = self._run(state, folder, replace(options, windows="timing"), like)
+        # What it wrote anew is in the whole run's folder already: checkpoints of a dozen repeats fill a disk.
+        shutil.rmtree(folder / layout.FILES_DIR, ignore_errors=True)
+        return run
 
     def _run(self, state: State, folder: Path, options: Options, like: Version) -> Run:
         run = _finished(folder)
@@ -144,9 +149,7 @@ class Bench:
                 raise BudgetError from None
             failure = _failure_of(folder)
             kind = "timeout" if error.exit_status == errors.TIME_LIMIT else failure.kind if failure else "killed"
-            last = error.detail.strip().splitlines()[-1:] or [""]
-            text = str(error) if kind != "exception" or not last[0] else last[0]
-            raise TrialError(text, kind) from error
+            raise TrialError(failure.message if failure and failure.message else str(error), kind) from error
         failure = run.record.failure
         if failure is not None and like.record.failure is None:
             raise TrialError(failure.message, failure.kind)

@@ -100,7 +100,7 @@ class BatchSize(Rule):
         batch, share = loader.batch_size * scale, evidence.memory.share
         forwards = forward_sites(evidence)
         largest = _LARGEST if evidence.device_is_gpu else _SCALES[-1]
-        scales = [2**power for power in range(1, largest.bit_length()) if 2**power >= max(2, scale // 2)]
+        scales = [2**power for power in range(1, largest.bit_length())]
         yield Finding(
             rule=self.id,
             title=self.title,
@@ -158,7 +158,7 @@ class BatchSize(Rule):
         )
 
     def search(self, finding: Finding) -> tuple[Finding, ...]:
-        """From half of what is proposed on, each twice the one before: the best is where it gets no faster."""
+        """Each twice the one before: the best is where it gets no faster, or memory ends."""
         sizes, recorded = finding.parameters.get("sizes", ()), finding.parameters.get("recorded")
         if not isinstance(sizes, tuple) or not isinstance(recorded, int):
             return (finding,)

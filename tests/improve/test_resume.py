@@ -110,7 +110,7 @@ def test_a_killed_session_goes_on_without_repeating_what_is_done(tmp_path: Path,
     for path, changed in finished.items():
         assert path.stat().st_mtime_ns == changed, f"{path} was run again"
     document = json.loads((session / "findings.json").read_text())
-    assert [trial["status"] for trial in document["outcome"]["trials"]][0] == "kept"
+    assert document["outcome"]["trials"][0]["status"] == "kept"
     now = tree(tmp_path)
     assert {name: now[name] for name in before} == before
     assert not list(session.rglob("journal.jsonl"))
