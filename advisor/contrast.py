@@ -327,17 +327,17 @@ def _percent(share: float) -> str:
 def _notes(contrast: Contrast) -> Iterator[str]:
     if not contrast.comparison.paired:
         yield (
-            "the runs of A and of B were not made in alternation: what changed on the machine in between is in the "
+            "the runs of the two were not made in alternation: what changed on the machine in between is in the "
             "difference too"
         )
     if {run.folder for run in contrast.a.runs} & {run.folder for run in contrast.b.runs}:
-        yield "A and B have runs in common"
-    for name, side in (("A", contrast.a), ("B", contrast.b)):
+        yield "the two have runs in common"
+    for name, side in (("the first", contrast.a), ("the second", contrast.b)):
         timing = side.record.timing
         if timing.from_profile:
             yield f"{name} was over too early: its times were taken under the profiler, or before they had settled"
         elif not timing.settled:
-            yield f"{name}'s step times had not settled"
+            yield f"the step times of {name} had not settled"
         if side.findings is None:
             yield f"{name} was only timed: where its time goes is not known"
     if (contrast.a.samples_per_s is None) != (contrast.b.samples_per_s is None):

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from advisor import compare
-from advisor.compare import Comparison, compare_groups, compare_pairs, cost, costs, enough, group_costs, verdict
+from advisor.compare import compare_groups, compare_pairs, cost, costs, enough, group_costs, verdict
 from advisor.errors import AdvisorError
-from advisor.harness.layout import RunRecord, Timing
+from advisor.harness.layout import Options, RunRecord, Timing
+from tests.benchmarks.compare_with_itself import MOST_PAIRS, RESULTS, session, sessions
+from tests.benchmarks.compare_with_itself import record as record_runs
+from tests.conftest import PYTHON
 
 MIN_GAIN = 0.02
-MOST_PAIRS = 8
 SESSIONS = 1000
 
 Runs = np.ndarray  # logarithms of costs of runs in the order they were made: sessions × runs
@@ -203,23 +205,14 @@ def warming_up(random: np.random.Generator, shape: tuple[int, int]) -> Runs:
     return random.normal(size=shape) + np.arange(shape[1]) / 10
 
 
-def session(logs: Runs, gain: float = 1.0) -> Comparison:
-    """What the loop does: look after three pairs and after each more until it is enough, or there are eight."""
-    pairs: list[tuple[float, float]] = []
-    for before, after in zip(logs[::2], logs[1::2], strict=True):
-        pairs.append((math.exp(before) * gain, math.exp(after)))
-        if len(pairs) >= compare.LEAST_PAIRS and enough(compare_pairs(pairs), MIN_GAIN):
-            break
-    return compare_pairs(pairs)
-
-
 @pytest.mark.parametrize("spread", [0.01, 0.03, 0.08])
 @pytest.mark.parametrize("runs", [normal, heavy_tails, spikes, two_speeds, slow_drift, warming_up])
 def test_a_script_is_not_told_apart_from_itself(
     runs: Callable[[np.random.Generator, tuple[int, int]], Runs], spread: float
 ) -> None:
     random = np.random.default_rng(7)
-    results = [session(each) for each in runs(random, (SESSIONS, 2 * MOST_PAIRS)) * spread]
+    costs = np.exp(runs(random, (SESSIONS, 2 * MOST_PAIRS)) * spread)
+    results = [session(each.tolist(), MIN_GAIN) for each in costs]
     kept = sum(verdict(result, MIN_GAIN) == "kept" for result in results) / SESSIONS
     different = sum(result.different for result in results) / SESSIONS
     # The rates promised, and three standard deviations of a simulation of this size.
@@ -230,10 +223,10 @@ def test_a_script_is_not_told_apart_from_itself(
 @pytest.mark.parametrize(("spread", "gain", "share"), [(0.003, 1.05, 0.95), (0.01, 1.1, 0.95), (0.03, 1.3, 0.95)])
 def test_a_gain_well_above_the_spread_is_found(spread: float, gain: float, share: float) -> None:
     random = np.random.default_rng(7)
-    logs = random.normal(size=(300, 2 * MOST_PAIRS)) * spread
-    verdicts = [verdict(session(each, gain), MIN_GAIN) for each in logs]
+    costs = np.exp(random.normal(size=(300, 2 * MOST_PAIRS)) * spread).tolist()
+    verdicts = [verdict(session(each, MIN_GAIN, gain), MIN_GAIN) for each in costs]
     assert verdicts.count("kept") >= share * len(verdicts)
-    backwards = [verdict(session(each, 1 / gain), MIN_GAIN) for each in logs]
+    backwards = [verdict(session(each, MIN_GAIN, 1 / gain), MIN_GAIN) for each in costs]
     assert backwards.count("reverted") >= share * len(backwards)
 
 
@@ -247,14 +240,36 @@ def test_the_interval_of_groups_covers_the_truth() -> None:
         assert wrong == pytest.approx(0.05, abs=0.02)
 
 
-RECORDED = Path(__file__).parent / "benchmarks" / "results" / "compare_with_itself.json"
-
-
-@pytest.mark.skipif(not RECORDED.exists(), reason="no runs were recorded yet (tests/benchmarks/compare_with_itself.py)")
+@pytest.mark.skipif(not RESULTS.exists(), reason="no runs were recorded yet (tests/benchmarks/compare_with_itself.py)")
 def test_recorded_runs_of_one_script_are_not_told_apart() -> None:
     """Sessions made of consecutive recorded runs: what drifts on a real machine is in them."""
-    from tests.benchmarks.compare_with_itself import sessions
-
-    steps = json.loads(RECORDED.read_text())["step_s"]
+    steps = json.loads(RESULTS.read_text())["step_s"]
     results = sessions(steps, MIN_GAIN)
+    assert results
     assert sum(not result.different for result in results) >= 0.95 * len(results)
+
+
+FIXED_WORK = """\
+import time
+import torch
+
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(100000):
+    time.sleep(0.01)  # the same in every run, whatever else the machine does
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+def test_real_runs_of_one_script_are_not_told_apart(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(FIXED_WORK)
+    options = Options(windows="timing", seed=0, min_seconds=0.5, max_seconds=5.0, settle_max_seconds=5.0)
+    result = session(record_runs(script, 2 * compare.LEAST_PAIRS, options, PYTHON), min_gain=1.0)
+    assert result.pairs == compare.LEAST_PAIRS
+    assert verdict(result, MIN_GAIN) != "kept"
+    assert not result.different or abs(result.speedup - 1) < MIN_GAIN

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,17 +16,25 @@ from advisor.report import parts, wording
 from advisor.report.lines import heading, plain, print_trimmed, print_unbroken, swatch
 
 
-def show(contrast: Contrast, console: Console, names: tuple[str, str] = ("A", "B")) -> None:
-    """Print the whole comparison; ``names`` are what the two sides are called."""
+def show(
+    contrast: Contrast,
+    console: Console,
+    names: tuple[str, str] = ("A", "B"),
+    verdict: Sequence[str] = (),
+) -> None:
+    """Print the whole comparison; ``names`` are what the two sides are called, ``verdict`` replaces its own."""
     console.print()
-    console.print(plain(sentence(contrast, *names), console), style="bold")
+    for text in verdict or (sentence(contrast, *names),):
+        console.print(plain(text, console), style="bold")
+    width = max(len(name) for name in names)
     for name, side in zip(names, (contrast.a, contrast.b), strict=True):
         count = "1 run" if len(side.runs) == 1 else f"{len(side.runs)} runs"
-        print_unbroken(Text.assemble((name, "dim"), "  ", plain(wording.script(str(side.folder)), console)), console)
-        console.print(plain(f"{' ' * len(name)}  {count}, {_speed(side)}", console), style="dim")
+        folder = plain(wording.script(str(side.folder)), console)
+        print_unbroken(Text.assemble((name.ljust(width), "dim"), "  ", folder), console)
+        console.print(plain(f"{' ' * width}  {count}, {_speed(side)}", console), style="dim")
     _show_breakdowns(contrast, console, names)
-    _show_findings(f"Found in {names[1]} only", contrast.appeared, console)
-    _show_findings(f"Found in {names[0]} only", contrast.gone, console)
+    _show_findings("New findings", contrast.appeared, console)
+    _show_findings("Findings that are gone", contrast.gone, console)
     _show_differences(contrast, console, names)
     if contrast.notes:
         heading("Less certain, and why", console)
