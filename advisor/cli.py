@@ -17,7 +17,7 @@ import click
 
 from advisor import __version__
 from advisor.amounts import Duration, Share
-from advisor.errors import BUG, INTERRUPTED, OK, USAGE, AdvisorError
+from advisor.errors import BUG, FAIL_ON, INTERRUPTED, OK, USAGE, AdvisorError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -82,6 +82,24 @@ def cli() -> None:
 @click.option("--min-gain", type=Share(), help="What a fix must bring to be kept. [default: 2%]")
 @click.option("--write", is_flag=True, help="Write what was kept to the files, without asking.")
 @click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    metavar="SESSION",
+    help="Compare with an earlier session, and say whether the script became slower, and what changed.",
+)
+@click.option(
+    "--fail-on",
+    metavar="LIMIT",
+    help="With --against: exit with status 5 when a step surely takes more time than then, as in slower:5%.",
+)
+@click.option(
+    "--repeat",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Run the script as it is N times in all; the more, the smaller the differences that --against can tell. "
+    "[default: 1, with --against 3]",
+)
+@click.option(
     "--resume",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="SESSION",
@@ -118,6 +136,9 @@ def profile(
     budget: float | None,
     min_gain: float | None,
     write: bool,
+    against: Path | None,
+    fail_on: str | None,
+    repeat: int | None,
     resume: Path | None,
     step: str,
     skip: int,
@@ -132,6 +153,7 @@ def profile(
     """
     from rich.console import Console
 
+    from advisor import gate
     from advisor.launch import find_python
     from advisor.profile import Talk, go_on, profile
     from advisor.report import question
@@ -140,6 +162,8 @@ def profile(
 
     if (script is None) == (resume is None):
         raise AdvisorError("name the script to run, or a session by --resume.", USAGE)
+    if resume is not None and (against or fail_on or repeat):
+        raise AdvisorError("a resumed session keeps its --against, --fail-on and --repeat: name a SCRIPT for new ones.")
     interactive = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     console, told = _console(), []
 
@@ -171,11 +195,31 @@ def profile(
                 accept=accept or ("ask" if interactive else "none"),
                 budget=budget or BUDGET,
                 min_gain=MIN_GAIN if min_gain is None else min_gain,
+                runs=repeat or (gate.RUNS if against else 1),
+                against=os.path.abspath(against) if against else None,
+                fail_on=fail_on,
             )
             done = profile(settings, output, talk)
     if not told or done.document is not told[0]:
         _show(done.document, done.files)
     _offer_to_write(done, write, interactive)
+    if not _passes(done):
+        click.get_current_context().exit(FAIL_ON)
+
+
+def _passes(done: Profiled) -> bool:
+    """Whether the session is not slower than the earlier one it was to be compared with; says so."""
+    from advisor import gate
+    from advisor.report import comparison
+
+    settings = done.session.settings
+    if settings.against is None:
+        return True
+    fail_on = gate.parse_fail_on(settings.fail_on) if settings.fail_on is not None else None
+    judged = gate.judge(Path(settings.against), done.session.folder, fail_on)
+    gate.write(judged, done.session.folder)
+    comparison.show(judged.contrast, _console(), ("earlier", "now"), judged.sentences)
+    return not judged.failed
 
 
 def _offer_to_write(done: Profiled, unasked: bool, interactive: bool) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from advisor import report
+from advisor import gate, report
 from advisor.accept import Policy
 from advisor.diagnose import diagnose, load_rules
 from advisor.edit import Edit
@@ -54,6 +54,7 @@ def profile(settings: Settings, output: Path, talk: Talk | None = None, options:
     wrong with the script or the folder.
     """
     Policy.parse(settings.accept, (rule.id for rule in load_rules()))
+    gate.check(settings.against, settings.fail_on)
     check_script(settings.command)
     return go_on(Session.create(settings, output), talk, options)
 
@@ -74,6 +75,7 @@ def go_on(session: Session, talk: Talk | None = None, options: Options | None = 
     _check_trace(baseline.run)
     evidence = Evidence.from_run(baseline.run)
     diagnosis = diagnose(evidence)
+    gate.repeat(bench, baseline, session.folder, settings.runs)
     if policy.mode == "none" and not progress.trials:
         return _written(session, diagnosis.document, evidence, None, diagnosis.root)
     first = _written(session, diagnosis.document, evidence, None, diagnosis.root)

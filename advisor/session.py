@@ -24,7 +24,11 @@ PATCH = "fixes.patch"
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """``session.json``: what was asked for. Times are seconds; ``min_gain`` is a share (0.02 = 2 %)."""
+    """``session.json``: what was asked for. Times are seconds; ``min_gain`` is a share (0.02 = 2 %).
+
+    ``runs`` of the unpatched script are made in all; ``against`` is an earlier session to compare with, ``fail_on``
+    what must not have changed since (:mod:`advisor.gate`).
+    """
 
     script: str
     module: bool = False
@@ -38,6 +42,9 @@ class Settings(msgspec.Struct, frozen=True):
     budget: float | None = None
     min_gain: float = 0.02
     write: bool = False
+    runs: int = 1
+    against: str | None = None
+    fail_on: str | None = None
 
     @property
     def command(self) -> Command:
