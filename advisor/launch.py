@@ -127,7 +127,7 @@ def measure(
     deadline = time.monotonic() + timeout if timeout else None
     record = _once(command, run_dir, options, deadline, timeout, progress)
     notes: list[str] = []
-    while (again := _next_try(record, options)) is not None:
+    while (again := next_try(record, options)) is not None:
         note, options = again
         notes.append(note)
         first = record
@@ -144,7 +144,7 @@ def measure(
     return Run.load(run_dir)
 
 
-def _next_try(record: RunRecord, options: Options) -> tuple[str, Options] | None:
+def next_try(record: RunRecord, options: Options) -> tuple[str, Options] | None:
     """Whether another run would tell more, and with which options; None when this one is as good as it gets."""
     if record.complete or options.total_steps:
         return None

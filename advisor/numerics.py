@@ -59,13 +59,14 @@ def compare_numerics(
 
 
 def not_finite(before: Sequence[RunRecord], after: Sequence[RunRecord]) -> str:
-    """A sentence when the losses or outputs became NaN or infinite with the fix, and were not without; else empty."""
+    """A sentence when losses, outputs or weights became NaN or infinite with the fix, and were not without; else empty."""
     if any(_broken(record) for record in before):
         return ""
     for record in after:
         if _broken(record):
-            noun = "loss" if record.losses else "output"
-            return f"the {noun} became NaN or infinite"
+            noun = "the loss" if record.losses else "the output"
+            weights = record.nonfinite_parameters and not record.nonfinite_losses
+            return f"{'the weights' if weights else noun} became NaN or infinite"
     return ""
 
 
@@ -113,6 +114,8 @@ def _grouped(curve: list[float], times: int) -> list[float]:
 
 
 def _broken(record: RunRecord) -> bool:
+    if record.nonfinite_losses or record.nonfinite_parameters:
+        return True
     return not all(math.isfinite(value) for value in (*record.losses, *record.outputs))
 
 

@@ -23,7 +23,7 @@ from advisor.findings import Measured, Numerics
 from advisor.findings import Status as Verdict
 from advisor.harness import layout
 from advisor.harness.layout import Options, RunRecord
-from advisor.launch import Progress, measure
+from advisor.launch import Progress, measure, next_try
 from advisor.numerics import compare_numerics, not_finite
 from advisor.rule import Safety
 from advisor.run import Run
@@ -117,7 +117,8 @@ class Bench:
 
     def again(self, version: Version, folder: Path, like: Version | None = None) -> Run:
         """Another run of a version, until its timing window is full; raises as :meth:`whole` does."""
-        return self._timed(version.state, folder, version.options, like or version)
+        # Where the script is short, `measure` finds out anew how long: it then times the steps that a whole run times.
+        return self._timed(version.state, folder, replace(version.options, total_steps=0), like or version)
 
     def quick(self, state: State, folder: Path, like: Version) -> Run:
         """A first, timing-only run of a state of which nothing is known yet; raises as :meth:`whole` does."""
@@ -299,7 +300,7 @@ def _finished(folder: Path) -> Run | None:
         return None
     record = run.record
     # The version is written when the script's files are back. A run that was over too early is followed by a cut one.
-    whole = record.advisor and (record.complete or options_of(folder, Options()).total_steps)
+    whole = record.advisor and next_try(record, options_of(folder, Options())) is None
     timed = record.timing.step_s is not None and record.steps >= 2
     return run if whole and timed and record.failure is None else None
 

@@ -79,3 +79,9 @@ def test_outputs_of_a_larger_batch_are_means_over_the_same_samples() -> None:
 
 def test_a_script_without_both_has_nothing_to_compare() -> None:
     assert compare_numerics(Safety.EXACT, [run()], [run()]) == (None, "")
+
+
+def test_weights_that_break_after_the_first_losses_fail_the_fix() -> None:
+    after = run(STEADY)
+    after.nonfinite_parameters = 3
+    assert not_finite([run(STEADY)], [after]) == "the weights became NaN or infinite"
