@@ -59,7 +59,7 @@ def compare_numerics(
 
 
 def not_finite(before: Sequence[RunRecord], after: Sequence[RunRecord]) -> str:
-    """A sentence when losses, outputs or weights became NaN or infinite with the fix, and were not without; else empty."""
+    """A sentence when losses, outputs or weights became NaN or infinite with the fix, not without; else empty."""
     if any(_broken(record) for record in before):
         return ""
     for record in after:
