@@ -184,12 +184,18 @@ def call_sites(evidence: Evidence, *kinds: str, every_step: bool = True) -> tupl
 
 
 def forward_sites(evidence: Evidence) -> tuple[CallSite, ...]:
-    """Where each step calls the script's models; loss modules and others without parameters aside."""
+    """Where each step calls the script's models; loss modules and others without parameters aside.
+
+    In training those that gradients flow through, where there are any: an evaluation every few steps adds up to one
+    call a step, too.
+    """
     found = call_sites(evidence, "Module.call")
     models = (
         {model.cls for model in evidence.record.models if model.parameters} if evidence.record is not None else set()
     )
-    return tuple(each for each in found if not models or each.details.get("module", "") in {*models, ""})
+    found = tuple(each for each in found if not models or each.details.get("module", "") in {*models, ""})
+    learning = tuple(each for each in found if each.details.get("grad", True))
+    return learning if evidence.trains and learning else found
 
 
 def unless_source(evidence: Evidence, *unknown: str) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
     from advisor.evidence.facts import KernelRow
-    from advisor.harness.layout import RunRecord, Site
+    from advisor.harness.layout import CallSite, RunRecord, Site
 
 # A kernel's time in 16 bits over its time now. Matrix work off the Tensor Cores: their peak is 8 to 16 times
 # float32's (V100 125 to 15.7, A100 312 to 19.5 TFLOP/s, data sheets), memory holds most products to about a third.
@@ -121,6 +121,7 @@ class AmpAutocast(Rule):
                 "dtype": "float16" if fp16 else "bfloat16",
                 "framework": _framework(record),
                 "scales": fp16 and evidence.trains,
+                "switched_off": sites(_switched_off(evidence)),
             },
             unmet=_unmet(evidence),
         )
@@ -139,6 +140,9 @@ class AmpAutocast(Rule):
             return Advice(_FRAMEWORKS[framework].format(short=short, long=long), f"{framework} runs the forward")
         if finding.unmet:
             return Advice(text, " ".join(finding.unmet))
+        if switched_off := site_list(finding, "switched_off"):
+            text = f"Switch on the autocast {where(switched_off[0])}, with dtype=torch.{dtype}."
+            return Advice(text, "the script's own is switched off")
         if not forwards:
             return Advice(text, "the place of the forward is unknown")
         why = _wrap(drafts, forwards, backwards, device, dtype)
@@ -354,6 +358,11 @@ for x in images:
 
 
 # The numbers ------------------------------------------------------------------------------------------------------
+
+
+def _switched_off(evidence: Evidence) -> tuple[CallSite, ...]:
+    """Where each step enters an autocast that does nothing: ``enabled=args.amp``, and no ``--amp`` was given."""
+    return tuple(each for each in call_sites(evidence, "autocast") if each.details.get("enabled") is False)
 
 
 def _all_float32(record: RunRecord) -> bool:

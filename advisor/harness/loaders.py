@@ -145,7 +145,7 @@ class Loaders:
     def _made(self, original: Any) -> Any:
         def init(loader: Any, *args: Any, **kwargs: Any) -> None:
             original(loader, *args, **kwargs)
-            site, made_by = user_site(), owner()
+            site, made_by = user_site(), owner(loader)
             self._made_at[id(loader)] = (weakref.ref(loader), site, made_by)
 
         return init

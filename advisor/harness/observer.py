@@ -82,7 +82,7 @@ class Observer:
     def _optimizer_init(self, original: Any) -> Any:
         def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
-            self._optimizer_made[id(optimizer)] = (user_site(), owner())
+            self._optimizer_made[id(optimizer)] = (user_site(), owner(optimizer))
             if self.windows is not None:
                 self.windows.optimizer_made(optimizer)
 

@@ -73,10 +73,11 @@ def user_site(depth: int = 2) -> Site | None:
     return None if frame is None else site_of(frame)
 
 
-def owner(depth: int = 2) -> str:
-    """Who makes what is being made: the user's module or, when a library does it for them, the one that they called.
+def owner(made: object, depth: int = 2) -> str:
+    """Who makes `made`: the user's module or, when a library does it for them, the one that they called.
 
-    ``trainer.train()`` of transformers makes its loaders through accelerate: the owner is transformers.
+    ``trainer.train()`` of transformers makes its loaders through accelerate: the owner is transformers. A library that
+    only wraps the constructor of what the user makes (lightning, around ``train_dataloader``) owns nothing.
     """
     frame: FrameType | None = sys._getframe(depth)
     library = ""
@@ -84,7 +85,14 @@ def owner(depth: int = 2) -> str:
         name = str(frame.f_globals.get("__name__", ""))
         if _users(frame.f_code):
             return library or name
-        if name.partition(".")[0] not in ("_advisor_harness", "torch", "contextlib", "functools"):
+        passes_by = name.partition(".")[0] in ("_advisor_harness", "torch", "contextlib", "functools")
+        if not passes_by and not _is_method_of(made, frame):
             library = name
         frame = frame.f_back
     return library
+
+
+def _is_method_of(made: object, frame: FrameType) -> bool:
+    """Whether `frame` got the object itself as its first argument, as a constructor and what wraps one do."""
+    code = frame.f_code
+    return code.co_argcount > 0 and frame.f_locals.get(code.co_varnames[0]) is made

@@ -115,9 +115,10 @@ class Windows:
             self._causes.add("epoch start")
 
     def before_forward(self, module: Any, site: Any) -> None:
+        grad = self._torch.is_grad_enabled()
         if site is not None and self.phase != "timing":
-            self.sites.add("Module.call", site, {"module": type(module).__name__})
-        if self.finder.before_forward(id(module), self._torch.is_grad_enabled()):
+            self.sites.add("Module.call", site, {"module": type(module).__name__, "grad": grad})
+        if self.finder.before_forward(id(module), grad):
             self._boundary()
 
     def mode_changed(self, training: bool) -> None:

@@ -52,6 +52,7 @@ CASES = (
     Case("sanity_validation.py", samples=32),
     Case("hf_trainer.py", samples=8, packages=True),
     Case("lightning_trainer.py", samples=32, packages=True),
+    Case("lightning_hooks.py", samples=32, packages=True),
     Case("accelerate_loop.py", samples=32),
     Case("iterable_dataset.py", samples=64),
     Case("loader_subclass.py", samples=16),
@@ -277,6 +278,13 @@ def test_lightnings_loader_is_the_users_own(profiled: Profile, case: Case) -> No
     loader = trained_by(record_of(profiled, case))
     assert loader.site is not None
     assert Path(loader.site.file).name == "lightning_trainer.py"
+
+
+@one("lightning_hooks.py")
+def test_loader_whose_constructor_is_wrapped_is_the_users_own(profiled: Profile, case: Case) -> None:
+    loader = trained_by(record_of(profiled, case))
+    assert loader.site is not None and loader.site.function == "train_dataloader"
+    assert loader.owner == "__main__"
 
 
 @one("iterable_dataset.py")

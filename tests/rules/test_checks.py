@@ -121,6 +121,29 @@ def test_a_frameworks_loader_is_advice_naming_its_setting(scene: Any, tmp_path: 
 # amp-autocast, tf32-matmul
 
 
+def test_evaluation_is_not_the_forward_of_a_step(scene: Any, tmp_path: Path) -> None:
+    made = busy_cpu(scene)
+    made.record.environment.cpu_flags = ["amx_bf16"]
+    made.call("Module.call", 9, per_step=0.75, module="Net", grad=False)
+    amp = found(made, tmp_path, "amp-autocast")
+    assert amp is not None and amp.site is not None and amp.site.line == 11
+
+
+def test_autocast_that_is_there_and_off_is_to_be_switched_on(scene: Any, tmp_path: Path) -> None:
+    made = busy_cpu(scene)
+    made.record.environment.cpu_flags = ["amx_bf16"]
+    made.call("autocast", 10, device="cpu", dtype="bfloat16", enabled=False)
+    script = tmp_path / "train.py"
+    script.write_text("pass\n" * 12)
+    for site in made.record.call_sites:
+        site.site.file = str(script)
+    amp = found(made, tmp_path, "amp-autocast")
+    assert amp is not None
+    (rule,) = [each for each in load_rules() if each.id == "amp-autocast"]
+    fix = rule.fix(amp, Sources())
+    assert isinstance(fix, Advice) and "Switch on the autocast at train.py:10" in fix.text
+
+
 def test_float32_products_on_an_a100_want_tf32_or_autocast(scene: Any, tmp_path: Path) -> None:
     made = busy_gpu(scene, (SGEMM, 0.7), (ELEMENTWISE, 0.3))
     amp, tf32 = found(made, tmp_path, "amp-autocast"), found(made, tmp_path, "tf32-matmul")
