@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import sys
 from typing import NamedTuple
@@ -57,6 +58,32 @@ def summarize(timing: Timing, intervals: list[Interval], loaders: list[Loader]) 
         if loader.trains:
             loader.wait_s = waits
             waits = 0.0  # several loaders in one step: the wait is known for all together, and shown once
+
+
+LONG = 3.0  # times the median: a step that long did something that the others do not
+MOST_PERIOD = 64
+CARRIES_WEIGHT = 0.1  # of the time
+
+
+def period(intervals: list[float]) -> int:
+    """Every how many steps a long one comes that carries weight; 1 when none does, or not regularly.
+
+    Sixteen updates, then a rollout of two hundred times an update's length, as in PPO: a profile of three steps would
+    miss where most of the time goes.
+    """
+    if len(intervals) < 2 * GROUP:
+        return 1
+    usual = statistics.median(intervals)
+    # Two of the longest may be accidents. What comes near the rest of them is of their kind, and no hiccup.
+    longest = sorted(intervals)[-3]
+    if longest < LONG * usual:
+        return 1
+    places = [place for place, seconds in enumerate(intervals) if seconds >= max(LONG * usual, longest / 2)]
+    excess = sum(intervals[place] - usual for place in places)
+    gaps = [after - before for before, after in itertools.pairwise(places)]
+    every = statistics.mode(gaps)
+    regular = gaps.count(every) * 2 >= len(gaps) and every <= MOST_PERIOD
+    return every if regular and excess >= CARRIES_WEIGHT * sum(intervals) else 1
 
 
 # When several things fell between two boundaries, the weightiest gives its name.

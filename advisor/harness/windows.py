@@ -18,9 +18,11 @@ from .profiling import Inert, OurProfiler
 from .sites import CallSites
 from .status import StatusFile, tell_child_trains
 from .steps import StepFinder
-from .timing import GROUP, SETTLED, Interval, compiled_frames, has_settled, summarize, usual_causes
+from .timing import GROUP, SETTLED, Interval, compiled_frames, has_settled, period, summarize, usual_causes
 
 MOST_ACTIVE = 8  # the longest profile window: traces grow by megabytes a step
+# A period of steps is profiled whole where it takes at most so many seconds: then its steps are short, too.
+LONGEST_PERIOD = 3.0
 # A profiled step is given up after so many seconds and so many times the step's own length: work of another kind
 # has begun (the next layer of a layer-wise training, say).
 OVERDUE_SECONDS, OVERDUE_STEPS = 15.0, 10
@@ -384,6 +386,10 @@ class Windows:
         if not self.plan.cut:
             workers = max((record.num_workers for record in self.loaders.records if record.trains), default=0)
             active = min(max(active, workers), MOST_ACTIVE)
+            intervals = self.record.timing.intervals
+            every = period(intervals)
+            if every * (self.record.timing.step_s or 0.0) <= LONGEST_PERIOD and every <= len(intervals) // 2:
+                active = max(active, every)
         self._start_profiler("profile", self.plan.wait, self.plan.warmup, active, detail=False)
 
     def _start_profiler(

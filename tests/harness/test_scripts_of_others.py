@@ -48,6 +48,7 @@ CASES = (
     Case("accumulation.py", samples=32),
     Case("scheduler.py"),
     Case("lbfgs.py"),
+    Case("rollout.py"),
     Case("evaluate_checkpoint.py", samples=16),
     Case("sanity_validation.py", samples=32),
     Case("hf_trainer.py", samples=8, packages=True),
@@ -258,6 +259,12 @@ def test_evaluation_and_checkpoints_are_set_aside(profiled: Profile, case: Case)
     assert record.aside.get("evaluation", 0) > 0
     valid = [loader for loader in record.loaders if not loader.trains]
     assert [loader.batch_size for loader in valid] == [32]
+
+
+@one("rollout.py")
+def test_a_period_of_steps_is_profiled_whole(profiled: Profile, case: Case) -> None:
+    windows = {window.name: window for window in record_of(profiled, case).windows}
+    assert windows["profile"].steps == 12
 
 
 @one("sanity_validation.py")
