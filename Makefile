@@ -12,7 +12,7 @@ OLDEST_PYTHON ?= $(PYTHON)
 PIP := -m pip --disable-pip-version-check install --quiet
 PYTEST := $(VENV)/bin/python -m pytest
 
-.PHONY: demo test lint test-oldest bench clean
+.PHONY: demo test lint test-oldest bench gpu clean
 
 demo: $(VENV)/.demo
 	$(VENV)/bin/advisor profile fixtures/cifar_resnet.py --python $(VENV)/bin/python
@@ -33,6 +33,12 @@ test-oldest: $(VENV)/.dev $(OLDEST)/.ready
 
 bench: $(VENV)/.dev
 	for script in tests/benchmarks/*.py; do $(VENV)/bin/python $$script || exit; done
+
+# Asked before anything is installed: torch for CUDA is gigabytes. GPU_OPTIONS="--budget 30m", say.
+gpu:
+	@nvidia-smi -L >/dev/null 2>&1 || { echo 'make gpu needs a CUDA GPU, and nvidia-smi finds none here.' >&2; exit 2; }
+	@$(MAKE) --no-print-directory $(VENV)/.demo
+	PYTHONPATH=tests/benchmarks $(VENV)/bin/python -m gpu_tutorial $(GPU_OPTIONS)
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "advisor needs Python 3.10 or newer; this is " + sys.version)'
