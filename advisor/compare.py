@@ -22,8 +22,8 @@ Verdict = Literal["kept", "reverted", "inconclusive"]
 LEAST_PAIRS = 3
 CONFIDENCE = 0.95
 # Pairs are looked at again and again, after the third, fourth … eighth, and each look is a chance to see what is not
-# there: with 95 % at each, a script was called different from itself in up to 9 % of simulated sessions, with 97.5 % in
-# less than 5 % (tests/test_compare.py: normal, heavy-tailed and drifting runs, 0.3 to 8 % apart, min_gain 1 to 5 %).
+# there: with 95 % at each, a script was told apart from itself in up to 9 % of simulated sessions, with this in less
+# than 5 %, whether runs differ normally, with heavy tails or drift (tests/benchmarks/results/compare_simulated.md).
 LOOK_CONFIDENCE = 0.975
 # Standard deviations of the logarithm of one run's cost. Three runs are sometimes alike by chance, and then a
 # difference of nothing looks certain: less than the first is never believed. It still lets three pairs tell 2 %.

@@ -14,14 +14,12 @@ from advisor import compare
 from advisor.compare import compare_groups, compare_pairs, cost, costs, enough, group_costs, verdict
 from advisor.errors import AdvisorError
 from advisor.harness.layout import Options, RunRecord, Timing
-from tests.benchmarks.compare_with_itself import MOST_PAIRS, RESULTS, session, sessions
+from tests.benchmarks.compare_with_itself import KINDS, MOST_PAIRS, RESULTS, session, sessions
 from tests.benchmarks.compare_with_itself import record as record_runs
 from tests.conftest import PYTHON
 
 MIN_GAIN = 0.02
 SESSIONS = 1000
-
-Runs = np.ndarray  # logarithms of costs of runs in the order they were made: sessions × runs
 
 
 def record(step_s: float | None, samples: float | None = None) -> RunRecord:
@@ -177,38 +175,10 @@ def test_a_gain_of_the_smallest_size_is_just_told() -> None:
 # A script compared with itself, in simulated sessions.
 
 
-def normal(random: np.random.Generator, shape: tuple[int, int]) -> Runs:
-    return random.normal(size=shape)
-
-
-def heavy_tails(random: np.random.Generator, shape: tuple[int, int]) -> Runs:
-    return random.standard_t(3, size=shape) / math.sqrt(3)
-
-
-def spikes(random: np.random.Generator, shape: tuple[int, int]) -> Runs:
-    """One run in ten is disturbed by something else on the machine."""
-    return random.normal(size=shape) / 2 + (random.random(shape) < 0.1) * random.exponential(3, size=shape)
-
-
-def two_speeds(random: np.random.Generator, shape: tuple[int, int]) -> Runs:
-    """A processor that sometimes boosts for a whole run."""
-    return random.normal(size=shape) / 4 + 2 * (random.random(shape) < 0.3)
-
-
-def slow_drift(random: np.random.Generator, shape: tuple[int, int]) -> Runs:
-    """A machine whose speed wanders from run to run."""
-    return random.normal(size=shape) / math.sqrt(2) + np.cumsum(random.normal(size=shape), axis=1) / 3
-
-
-def warming_up(random: np.random.Generator, shape: tuple[int, int]) -> Runs:
-    """Every run a little slower than the one before: by a tenth of what runs differ at random."""
-    return random.normal(size=shape) + np.arange(shape[1]) / 10
-
-
 @pytest.mark.parametrize("spread", [0.01, 0.03, 0.08])
-@pytest.mark.parametrize("runs", [normal, heavy_tails, spikes, two_speeds, slow_drift, warming_up])
+@pytest.mark.parametrize("runs", KINDS)
 def test_a_script_is_not_told_apart_from_itself(
-    runs: Callable[[np.random.Generator, tuple[int, int]], Runs], spread: float
+    runs: Callable[[np.random.Generator, tuple[int, int]], np.ndarray], spread: float
 ) -> None:
     random = np.random.default_rng(7)
     costs = np.exp(runs(random, (SESSIONS, 2 * MOST_PAIRS)) * spread)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advisor.errors import FAIL_ON, AdvisorError
+from advisor.errors import FAIL_ON, SCRIPT_FAILED, AdvisorError
 from advisor.gate import FailOn, check, judge, parse_fail_on, write
 from advisor.harness.layout import Environment, RunRecord, Timing
 from tests.conftest import PYTHON
@@ -158,6 +158,33 @@ def test_the_command_exits_5_when_the_script_became_slower(tmp_path: Path) -> No
     now = tmp_path / "advisor_runs" / "train-2"
     assert sorted(path.name for path in (now / "repeats").iterdir()) == ["2", "3"]
     assert json.loads((now / "against.json").read_text())["failed"] is True
+
+
+FAILS_WHEN_REPEATED = (
+    """\
+import os
+
+if "repeats" in os.environ["ADVISOR_OPTIONS"]:
+    raise ValueError("not twice")
+"""
+    + SCRIPT
+)
+
+
+@pytest.mark.slow
+def test_a_script_that_fails_when_repeated_is_an_error_of_the_script(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FAILS_WHEN_REPEATED)
+    command = [sys.executable, "-m", "advisor.cli", "profile", "train.py", "--python", PYTHON, "--repeat", "2"]
+    done = subprocess.run([*command, "--", "0.01"], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert done.returncode == SCRIPT_FAILED
+    assert "failed when it was repeated: ValueError: not twice" in done.stderr
+
+
+def test_a_resumed_session_is_not_given_another_gate(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "advisor.cli", "profile", "--resume", ".", "--repeat", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.returncode == 2
+    assert "keeps its --against" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,14 @@ sessions that are not the same few runs over and over.
 
     python tests/benchmarks/compare_with_itself.py --runs 48      writes tests/benchmarks/results/compare_with_itself.*
     python tests/benchmarks/compare_with_itself.py --again        the table anew from the stored runs
+    python tests/benchmarks/compare_with_itself.py --simulate 2000     no real runs; writes compare_simulated.md
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import math
 import os
@@ -24,15 +26,21 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from advisor import compare
 from advisor.compare import Comparison, compare_pairs, enough, verdict
 from advisor.harness.layout import Options
 from advisor.launch import Command, measure
 
 RESULTS = Path(__file__).parent / "results" / "compare_with_itself.json"
+SIMULATED = RESULTS.with_name("compare_simulated.md")
 MOST_PAIRS = 8
 DRAWS = 2000
 MIN_GAINS = (0.01, 0.02, 0.05)
+SPREADS = (0.003, 0.01, 0.03, 0.08)
+
+Runs = np.ndarray
 
 SCRIPT = """\
 import torch
@@ -79,6 +87,80 @@ def drawn_sessions(steps: Sequence[float], min_gain: float) -> list[Comparison]:
     return [session(draw.sample(list(steps), 2 * MOST_PAIRS), min_gain) for _ in range(DRAWS)]
 
 
+# How runs of one script may differ: logarithms of their costs, sessions × runs in the order they are made.
+
+
+def normal(random: np.random.Generator, shape: tuple[int, int]) -> Runs:
+    """Normal."""
+    return random.normal(size=shape)
+
+
+def heavy_tails(random: np.random.Generator, shape: tuple[int, int]) -> Runs:
+    """Heavy tails (Student's t with 3 degrees of freedom)."""
+    return random.standard_t(3, size=shape) / math.sqrt(3)
+
+
+def spikes(random: np.random.Generator, shape: tuple[int, int]) -> Runs:
+    """One run in ten is disturbed by something else on the machine."""
+    return random.normal(size=shape) / 2 + (random.random(shape) < 0.1) * random.exponential(3, size=shape)
+
+
+def two_speeds(random: np.random.Generator, shape: tuple[int, int]) -> Runs:
+    """A processor that sometimes boosts for a whole run."""
+    return random.normal(size=shape) / 4 + 2 * (random.random(shape) < 0.3)
+
+
+def slow_drift(random: np.random.Generator, shape: tuple[int, int]) -> Runs:
+    """A machine whose speed wanders from run to run."""
+    return random.normal(size=shape) / math.sqrt(2) + np.cumsum(random.normal(size=shape), axis=1) / 3
+
+
+def warming_up(random: np.random.Generator, shape: tuple[int, int]) -> Runs:
+    """Every run a little slower than the one before: by a tenth of what runs differ at random."""
+    return random.normal(size=shape) + np.arange(shape[1]) / 10
+
+
+KINDS = (normal, heavy_tails, spikes, two_speeds, slow_drift, warming_up)
+
+
+def simulate(number: int) -> list[str]:
+    """The shares of wrong answers in so many simulated sessions of each kind: the worst over spreads and min gains.
+
+    Beside the confidence of each look that is used, what it would be with 95 % at each.
+    """
+    lines = [
+        "| runs | told apart | told apart, with 95 % a look | kept |",
+        "|---|---|---|---|",
+    ]
+    used = compare.LOOK_CONFIDENCE
+    for kind in KINDS:
+        worst = {"kept": 0.0, used: 0.0, 0.95: 0.0}
+        for spread, min_gain in itertools.product(SPREADS, MIN_GAINS):
+            costs = np.exp(kind(np.random.default_rng(0), (number, 2 * MOST_PAIRS)) * spread).tolist()
+            for confidence in (used, 0.95):
+                compare.LOOK_CONFIDENCE = confidence
+                results = [session(each, min_gain) for each in costs]
+                told = statistics.fmean(each.different for each in results)
+                worst[confidence] = max(worst[confidence], told)
+                if confidence == used:
+                    kept = statistics.fmean(verdict(each, min_gain) == "kept" for each in results)
+                    worst["kept"] = max(worst["kept"], kept)
+        compare.LOOK_CONFIDENCE = used
+        name = (kind.__doc__ or kind.__name__).split(":")[0].strip().rstrip(".")
+        lines.append(f"| {name} | {worst[used]:.1%} | {worst[0.95]:.1%} | {worst['kept']:.1%} |")
+        print(lines[-1], flush=True)
+    return [
+        "# A script beside itself, simulated",
+        "",
+        f"Share of {number} simulated sessions of up to {MOST_PAIRS} pairs; the worst of runs that differ by "
+        f"{', '.join(f'{spread:.1%}' for spread in SPREADS)} among themselves and of min gains of "
+        f"{', '.join(f'{gain:.0%}' for gain in MIN_GAINS)}. "
+        "The promise: told apart in at most 5 %, kept in at most 2.5 %.",
+        "",
+        *lines,
+    ]
+
+
 def record(script: Path, runs: int, options: Options, python: str = sys.executable) -> list[float]:
     """Mean seconds per step of so many runs, one after the other."""
     steps: list[float] = []
@@ -119,8 +201,12 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=48)
     parser.add_argument("--seconds", type=float, default=5.0, help="how long each is timed (5 is what sessions do)")
     parser.add_argument("--again", action="store_true", help="make the table from the stored runs")
+    parser.add_argument("--simulate", type=int, metavar="SESSIONS", help="simulate instead: this measures nothing")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
+    if arguments.simulate:
+        SIMULATED.write_text("\n".join(simulate(arguments.simulate)) + "\n")
+        return
     if not arguments.again:
         import torch
 
