@@ -67,7 +67,7 @@ class Side:
         """Class of time → seconds per step: the trace's shares of the step as it was timed without the profiler."""
         if self.main.trace is None:
             return {}
-        return {name: share * self.step_s for name, share in self.evidence.breakdown.shares.items()}
+        return {name: share * self.step_s for name, share in self.evidence.shares.items()}
 
     @cached_property
     def findings(self) -> dict[str, str] | None:

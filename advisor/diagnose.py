@@ -160,7 +160,7 @@ def _document(evidence: Evidence, found: Sequence[Diagnosed], root: str, notes: 
         device=evidence.device_name,
         figures=dict(evidence.figures),
         findings=[entry(number, each, evidence, root) for number, each in enumerate(found, 1)],
-        breakdown=dict(evidence.breakdown.shares),
+        breakdown=dict(evidence.shares),
         ranks=list(evidence.ranks),
         notes=list(dict.fromkeys(all_notes)),
         environment=_environment(record) if record is not None else {},

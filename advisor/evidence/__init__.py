@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
 from advisor.evidence.absent import empty_trace
 from advisor.evidence.breakdown import cpu_breakdown, device_breakdown
 from advisor.evidence.copies import copy_facts
@@ -30,6 +32,7 @@ from advisor.evidence.facts import (
     Operators,
     Steps,
     SyncRow,
+    exact_shares,
 )
 from advisor.evidence.figures import mean_figures, trace_figures
 from advisor.evidence.flops import count_flops, flops_facts
@@ -125,6 +128,20 @@ class Evidence:
         if len(self.trace.kernels) or len(self.trace.copies):
             return device_breakdown(self.steps, self.device, self.idle_gaps)
         return cpu_breakdown(self.steps, self.host)
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """Class → share of the step, as reported: the breakdown's, with the wait for data as it was timed on a CPU.
+
+        A loader that works in the script's process is slowed by the profiler more than the rest (many small
+        operators): the timing window's wait takes the place of the traced one, and the rest shares what remains.
+        """
+        shares, waited = self.breakdown.shares, self.data_wait_share
+        if self.record is None or self.breakdown.on_device or waited is None or shares.get(LOADER, 1.0) == 1.0:
+            return shares
+        rest = (1.0 - waited) / (1.0 - shares[LOADER])
+        parts = {name: waited if name == LOADER else share * rest for name, share in shares.items()}
+        return exact_shares(tuple(parts), np.array([round(part * 1e12) for part in parts.values()], np.int64))
 
     @cached_property
     def idle_gaps(self) -> IdleGaps:
@@ -278,13 +295,21 @@ class Evidence:
     @cached_property
     def bound(self) -> str:
         """input | device | host | sync | copy | communication | compute (a CPU step) | unknown."""
-        return bound_of(self.breakdown, self.data_wait_share)
+        return bound_of(self.shares, self.breakdown.on_device, self.data_wait_share)
 
     @cached_property
     def verdict(self) -> str:
         """One sentence: "input-bound: 61% of the step waits for data"."""
         waits_in = stalled_in(self.idle_gaps, self.host) if self.bound == "unknown" and self.breakdown.on_device else ""
-        return verdict_of(self.bound, self.breakdown, self.data_wait_share, self.loaders, self.matrix, waits_in)
+        return verdict_of(
+            self.bound,
+            self.shares,
+            self.breakdown.on_device,
+            self.data_wait_share,
+            self.loaders,
+            self.matrix,
+            waits_in,
+        )
 
     @cached_property
     def figures(self) -> dict[str, Scalar]:

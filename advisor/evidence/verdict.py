@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from advisor.evidence import facts
-from advisor.evidence.facts import Breakdown, LoaderFacts, MatrixWork
+from advisor.evidence.facts import LoaderFacts, MatrixWork
 
 # A class of time that takes less than this share of the step does not bound it: removing all of it would gain at most a
 # quarter (1 / (1 - 0.2) = 1.25).
@@ -12,12 +12,11 @@ BOUND_SHARE = 0.2
 _HOST_CLASSES = (facts.IDLE_LAUNCH, facts.IDLE_OPERATORS, facts.IDLE_PYTHON)
 
 
-def bound_of(breakdown: Breakdown, data_wait_share: float | None) -> str:
+def bound_of(shares: dict[str, float], on_device: bool, data_wait_share: float | None) -> str:
     """input | device | host | sync | copy | communication | compute (a CPU step) | unknown."""
-    shares = breakdown.shares
     if not shares:
         return "input" if (data_wait_share or 0.0) >= BOUND_SHARE else "unknown"
-    if not breakdown.on_device:
+    if not on_device:
         waiting = shares[facts.LOADER] if data_wait_share is None else data_wait_share
         # The processor that waits makes the data, or could compute meanwhile: only the largest part bounds the step.
         largest = max(shares[name] for name in facts.CPU_CLASSES if name != facts.LOADER)
@@ -41,19 +40,19 @@ def bound_of(breakdown: Breakdown, data_wait_share: float | None) -> str:
 
 def verdict_of(
     bound: str,
-    breakdown: Breakdown,
+    shares: dict[str, float],
+    on_device: bool,
     data_wait_share: float | None,
     loaders: tuple[LoaderFacts, ...],
     matrix: MatrixWork,
     waits_in: str = "",
 ) -> str:
     """One sentence for the top of every report. `waits_in`: the call in which the host waits while the GPU idles."""
-    shares = breakdown.shares
     if not shares and bound != "input":
         return "no step was traced"
     if bound == "input":
         waiting = shares.get(facts.IDLE_LOADER, data_wait_share or shares.get(facts.LOADER, 0.0))
-        if not breakdown.on_device and data_wait_share is not None:
+        if not on_device and data_wait_share is not None:
             waiting = data_wait_share
         how = ", in one process" if loaders and loaders[0].workers == 0 else ""
         return f"input-bound: {waiting:.0%} of the step waits for data{how}"
@@ -80,7 +79,7 @@ def verdict_of(
         waits = f", {data_wait_share:.0%} waits for data" if data_wait_share is not None else ""
         what = "outside of forward, backward and optimizer" if main == facts.OTHER else facts.LABELS[main]
         return f"compute-bound on the CPU: {classes[main]:.0%} of the step is {what}{waits}"
-    idle = breakdown.idle_share
+    idle = sum(share for name, share in shares.items() if name in facts.IDLE_CLASSES)
     others = shares[facts.EXPOSED_COMMUNICATION]
     unknown = shares[facts.IDLE_UNKNOWN]
     if others >= BOUND_SHARE:

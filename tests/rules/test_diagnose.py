@@ -113,3 +113,19 @@ def test_arguments_and_variables_are_said_in_words() -> None:
 
 def test_rank_of_nothing_is_nothing() -> None:
     assert rank(()) == []
+
+
+def test_one_wait_for_data_in_verdict_and_breakdown(scene: Any, tmp_path: Path) -> None:
+    """A profiler slows a loader of many small operators: what was timed without it is what is reported."""
+    made = scene(50)
+    loader = made.loader(wait_ms=20, fetch_ms=20, cpu_ms=20)
+    made.operator("aten::addmm", 20, 50)
+    loader.wait_s = 0.005
+    made.record.timing.loader_wait_s = [0.005] * 40
+    evidence = made.evidence(tmp_path)
+    document = diagnose(evidence).document
+    assert evidence.breakdown.share("loader") == pytest.approx(0.4)
+    assert document.breakdown["loader"] == pytest.approx(0.1)
+    assert document.breakdown["forward"] == pytest.approx(0.9)
+    assert sum(document.breakdown.values()) == 1.0
+    assert "10% waits for data" in evidence.verdict
