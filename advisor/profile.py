@@ -79,7 +79,8 @@ def go_on(session: Session, talk: Talk | None = None, options: Options | None = 
     if policy.mode == "none" and not progress.trials:
         return _written(session, diagnosis.document, evidence, None, diagnosis.root)
     first = _written(session, diagnosis.document, evidence, None, diagnosis.root)
-    talk.found(first.document, first.files)
+    if not progress.trials:
+        talk.found(first.document, first.files)
     loop = Improve(session, policy, bench, baseline, evidence, diagnosis, talk.ask, talk.say)
     try:
         if not progress.ended:

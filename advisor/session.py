@@ -41,7 +41,6 @@ class Settings(msgspec.Struct, frozen=True):
     accept: str = "none"
     budget: float | None = None
     min_gain: float = 0.02
-    write: bool = False
     runs: int = 1
     against: str | None = None
     fail_on: str | None = None

@@ -1,0 +1,55 @@
+"""``advisor analyze``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from advisor.commands.printing import FORMATS, as_text, print_text, show
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="What to print: the report as text, Markdown or one HTML page, or the findings alone as JSON.",
+)
+@click.option(
+    "--source",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The script that was profiled, so that findings can name its lines and bring a diff.",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Also write report.html, report.md and findings.json to this folder.",
+)
+@click.option(
+    "--trace-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=4.0,
+    show_default=True,
+    metavar="GIB",
+    help="Refuse a trace with more than this many GiB of JSON: a small compressed file may hold terabytes of nothing.",
+)
+def analyze(paths: tuple[str, ...], format_: str, source: Path | None, output: Path | None, trace_limit: float) -> None:
+    """Diagnose traces that were recorded elsewhere, or a run again.
+
+    PATH is a trace of torch.profiler (.json, .json.gz or .json.zst, also a URL), a folder of traces, a pattern, or a
+    run folder of `advisor profile`. Several traces are taken as the ranks of one job.
+    """
+    from advisor import report as reports
+    from advisor.analyze import analyze as diagnose_paths
+
+    document, evidence = diagnose_paths(paths, source, int(trace_limit * 2**30))
+    files = reports.write(document, output, evidence) if output else {}
+    if format_ == "text":
+        show(document, files)
+        return
+    print_text(as_text(document, evidence, format_))
