@@ -255,8 +255,9 @@ class Models:
         if self._contiguous and len(self._pending) < self._keep_outputs:
             tensor = next(tensors_in(output, self._torch, limit=1), None)
             if tensor is not None and tensor.is_floating_point() and tensor.numel():
-                # The 1-norm: unlike `abs().mean()` it needs no second tensor of that size.
-                size = self._torch.linalg.vector_norm(tensor.detach(), 1, dtype=self._torch.float32)
+                # The 1-norm: unlike `abs().mean()` it needs no second tensor of that size. It cannot narrow float64.
+                wide = self._torch.promote_types(tensor.dtype, self._torch.float32)
+                size = self._torch.linalg.vector_norm(tensor.detach(), 1, dtype=wide)
                 self._pending.append(size / tensor.numel())
 
     def _observe(self, module: Any, inputs: list[TensorInfo]) -> None:
