@@ -27,9 +27,12 @@ class Ends:
 
 def session_document(ends: Ends, progress: Progress, ended: str) -> Findings:
     """The baseline's findings with what became of them, those found later, and the outcome (None: nothing tried)."""
-    findings = _findings(ends.now, progress)
+    base, findings = ends.before.document, _findings(ends.now, progress)
     outcome = _outcome(ends, progress, ended) if progress.trials else None
-    return msgspec.structs.replace(ends.before.document, findings=findings, outcome=outcome)
+    notes = [*base.notes]
+    if ends.current is not ends.baseline and any(each.status == "proposed" and each.fix.diff for each in findings):
+        notes.append("the diffs of changes that were not tried are for the script with those that were kept")
+    return msgspec.structs.replace(base, findings=findings, outcome=outcome, notes=notes)
 
 
 def _findings(now: Diagnosis, progress: Progress) -> list[FindingDocument]:
