@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -24,7 +26,9 @@ from tests.benchmarks.gpu_tutorial.figures import Machine, Row, epoch_rate
 from tests.benchmarks.gpu_tutorial.parts import Asked, Duel, HandPart, Last, LoopPart, Parts
 from tests.benchmarks.gpu_tutorial.small_runs import record
 from tests.benchmarks.gpu_tutorial.table import render
-from tests.conftest import REPO, Profiled
+from tests.conftest import QUICK, REPO, Profiled
+
+SHORT = replace(QUICK, min_seconds=0.2, min_steps=10)
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="here `make gpu` itself is the test")
 
@@ -257,3 +261,65 @@ def test_torch_without_a_gpu_is_told_too(tmp_path: Path) -> None:
     )
     assert done.returncode == 2 and not (tmp_path / "runs").exists()
     assert done.stderr == "This benchmark needs a CUDA GPU, and torch finds none here.\n"
+
+
+# A loader that waits: with workers several of its batches are under way at a time.
+SLOW = """\
+import time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Photos(Dataset):
+    def __len__(self):
+        return 4000
+
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        return torch.full((16,), index / 4000), index % 2
+
+
+def main():
+    loader = DataLoader(Photos(), batch_size=8, shuffle=True)
+    model = torch.nn.Linear(16, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, y in loader:
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+def test_what_the_loop_kept_runs_beside_the_hand_from_what_was_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "cifar_resnet.py"
+    script.write_text(SLOW)
+    monkeypatch.setattr(parts, "ORIGINAL", script)
+    monkeypatch.setattr(parts, "BY_HAND", script)
+    monkeypatch.setattr(parts, "STAGES", ("as it is",))
+    monkeypatch.setattr(parts, "REPO", tmp_path)
+    asked = Asked(tmp_path, 240.0, sys.executable, rounds=1, options=SHORT, accept="loader-workers")
+    looped = parts.loop(asked)
+    assert [trial.status for trial in looped.document.outcome.trials].count("kept") >= 1
+    assert len(looped.rows) >= 2 and looped.rows[-1].workers
+    assert list(looped.last.files) == ["cifar_resnet.py"]
+    assert "num_workers" in looped.last.files["cifar_resnet.py"]
+    shutil.rmtree(tmp_path / "loop")  # another machine, or the folder of runs is gone
+    assert parts.hand(asked).rows[0].workers == 0
+    assert len(parts.duel(asked).costs) == 3
+    for number in (1, 2, 3):
+        workers = [
+            Run.load(tmp_path / "duel-1" / f"{number}-{side}").record.loaders[0].num_workers
+            for side in ("hand", "loop")
+        ]
+        assert workers == [0, looped.rows[-1].workers]
+    assert script.read_text() == SLOW
+    assert "3 pairs of runs in alternation" in render(Parts.read(tmp_path))

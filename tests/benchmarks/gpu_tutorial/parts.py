@@ -58,6 +58,7 @@ class Asked:
     rounds: int = 3
     batches: tuple[int, int, int] = (32, 512, 1024)  # to begin with, from stage 3, from stage 5
     workers: int | None = None
+    accept: str = "all"
     options: Options = field(default_factory=Options)
     say: Callable[[str], None] = print
 
@@ -150,7 +151,7 @@ def loop(asked: Asked, resume: bool = False) -> LoopPart:
             argv=asked.argv,
             python=asked.python,
             cwd=str(REPO),
-            accept="all",
+            accept=asked.accept,
             budget=asked.budget,
             timeout=asked.budget,
         )
