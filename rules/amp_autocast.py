@@ -405,6 +405,11 @@ def _has_bf16(evidence: Evidence) -> bool:
 
 
 def _unmet(evidence: Evidence) -> tuple[str, ...]:
+    if evidence.device_is_gpu and any(row.name == "aten::binary_cross_entropy" for row in evidence.operators):
+        return (
+            "torch.nn.BCELoss raises under autocast on a GPU: let the model end without its sigmoid and use "
+            "BCEWithLogitsLoss, then autocast.",
+        )
     if evidence.record is not None or evidence.capability is not None or evidence.amd:
         return ()
     return ("The trace does not say which GPU it was: Tensor Cores came with compute capability 7.0.",)

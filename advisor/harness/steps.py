@@ -104,6 +104,8 @@ class StepFinder:
         self._forwards_since_batch = 0
         self._inference_since: float | None = None
         self._inference_events = 0
+        self._learning_forwards = 0  # those with gradients
+        self._by_hand = False  # the script trains without an optimizer: `p.data.add_(p.grad, alpha=-lr)`
         self.restarted = False  # the last event changed what a step is: measure anew
 
     @property
@@ -150,13 +152,14 @@ class StepFinder:
         self._forwards_since_batch += 1
         if grad_enabled:
             self._inference_since = None
+            self._learning_forwards += 1
         elif self._inference_since is None:
             self._inference_since, self._inference_events = time.monotonic(), 0
         else:
             self._inference_events += 1
         if self.kind == "" and self.seen["batches"] == 0 and self._inference():
             self._become("forward")
-        if self.kind != "forward":
+        if self.kind != "forward" or (self._by_hand and not grad_enabled):
             return False
         boundary = self._forwards.event(key)
         self.restarted = self._forwards.switched
@@ -167,6 +170,9 @@ class StepFinder:
         if self._expects_training is None:
             self._expects_training = self._trains()
         if not self._expects_training and not self.optimizer_made:
+            return True
+        if not self.optimizer_made and self._learning_forwards >= _PATIENCE_EVENTS:
+            self._by_hand = True
             return True
         since = self._inference_since
         return (

@@ -49,6 +49,7 @@ CASES = (
     Case("scheduler.py"),
     Case("lbfgs.py"),
     Case("rollout.py"),
+    Case("by_hand.py", kind="forward", samples=16),
     Case("evaluate_checkpoint.py", samples=16),
     Case("sanity_validation.py", samples=32),
     Case("hf_trainer.py", samples=8, packages=True),
@@ -192,7 +193,7 @@ def test_timing_window_adds_up(profiled: Profile, case: Case) -> None:
 def test_losses_are_recorded_where_there_is_training(profiled: Profile, case: Case) -> None:
     losses = record_of(profiled, case).losses
     assert all(math.isfinite(loss) for loss in losses)
-    assert bool(losses) == (case.kind == "optimizer")
+    assert bool(losses) == (case.kind == "optimizer" or case.script == "by_hand.py")
 
 
 # What is particular to one.
@@ -265,6 +266,13 @@ def test_evaluation_and_checkpoints_are_set_aside(profiled: Profile, case: Case)
 def test_a_period_of_steps_is_profiled_whole(profiled: Profile, case: Case) -> None:
     windows = {window.name: window for window in record_of(profiled, case).windows}
     assert windows["profile"].steps == 12
+
+
+@one("by_hand.py")
+def test_training_without_an_optimizer_is_found_while_it_runs(profiled: Profile, case: Case) -> None:
+    record = record_of(profiled, case)
+    assert record.seen["forwards"] < 3000  # stopped as soon as enough was measured
+    assert [site.calls_per_step for site in record.call_sites if site.kind == "backward"] == [1.0]
 
 
 @one("sanity_validation.py")

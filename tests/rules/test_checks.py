@@ -129,6 +129,13 @@ def test_evaluation_is_not_the_forward_of_a_step(scene: Any, tmp_path: Path) -> 
     assert amp is not None and amp.site is not None and amp.site.line == 11
 
 
+def test_loss_that_autocast_refuses_on_a_gpu_makes_it_advice(scene: Any, tmp_path: Path) -> None:
+    made = busy_gpu(scene, (SGEMM, 0.7), (ELEMENTWISE, 0.3))
+    made.operator("aten::binary_cross_entropy", 0.05, 0.06)
+    amp = found(made, tmp_path, "amp-autocast")
+    assert amp is not None and "BCEWithLogitsLoss" in amp.unmet[0]
+
+
 def test_autocast_that_is_there_and_off_is_to_be_switched_on(scene: Any, tmp_path: Path) -> None:
     made = busy_cpu(scene)
     made.record.environment.cpu_flags = ["amx_bf16"]
