@@ -184,7 +184,7 @@ def test_table_says_what_was_measured_and_why_fixes_were_not_kept(tmp_path: Path
     assert "| 2 pinned memory | failed: no room |" in text
     assert "3.50× (3.00–4.00) | 3.20× (3.10–3.30) | 3 | kept | measured faster |" in text
     assert "| – | – | failed | out of memory: 4 \\| 5 |" in text
-    assert "400 → 1,280 samples/s, 3.20× (3.10–3.30), 1 fixes kept" in text
+    assert "400 → 1,280 samples/s, 3.20× (3.10–3.30), 1 fix kept" in text
     assert "best at stage 1" in text
     (beside,) = (line for line in lines if "Loop over hand" in line)
     assert "2.0" in beside and "the loop wins" in beside and "over epochs 1.99×" in beside

@@ -75,7 +75,8 @@ def _machines(parts: Parts) -> Iterator[str]:
 def _bottom_line(parts: Parts) -> Iterator[str]:
     loop, hand, duel = parts.loop, parts.hand, parts.duel
     if loop is not None and loop.rows[-1].speedup is not None:
-        yield f"- **Loop**: {_result(loop.rows[0], loop.rows[-1])}, {len(loop.rows) - 1} fixes kept."
+        kept = len(loop.rows) - 1
+        yield f"- **Loop**: {_result(loop.rows[0], loop.rows[-1])}, {kept or 'no'} fix{'' if kept == 1 else 'es'} kept."
     if hand is not None:
         stage = best_stage(hand)
         yield f"- **Hand**: {_result(hand.rows[0], hand.rows[stage])}, best at stage {stage} ({hand.rows[stage].name})."
