@@ -15,7 +15,7 @@ PYTEST := $(VENV)/bin/python -m pytest
 .PHONY: demo test lint test-oldest bench gpu clean
 
 demo: $(VENV)/.demo
-	$(VENV)/bin/advisor profile fixtures/cifar_resnet.py --python $(VENV)/bin/python
+	$(VENV)/bin/advisor profile fixtures/cifar_resnet.py --accept none --python $(VENV)/bin/python
 	@printf '\nThe report: %s\n' "$$(ls -td "$$PWD"/advisor_runs/cifar_resnet-*/report.html | head -n 1)"
 
 # The tests whose figures are times run last and alone; pytest says 5 where there are none of a kind.

@@ -35,7 +35,7 @@ SPREAD_ASSUMED = 0.05
 
 @dataclass(frozen=True)
 class Cost:
-    """What a step costs in one run; ``samples`` per step where they are known."""
+    """What a step costs in one run, starts of short epochs included; ``samples`` per step where they are known."""
 
     step_s: float
     samples: float | None = None
@@ -93,7 +93,18 @@ def cost(record: RunRecord) -> Cost:
             f"a run of {record.script or 'the script'} says that a step takes {step_s} s, which cannot be: profile the "
             "script again."
         )
-    return Cost(step_s, samples if samples is not None and _positive(samples) else None)
+    return Cost(step_s + _epoch_starts(record), samples if samples is not None and _positive(samples) else None)
+
+
+def _epoch_starts(record: RunRecord) -> float:
+    """Seconds per step that epochs' starts add: new workers, the wait for a first batch. They are part of training.
+
+    Where epochs are so short that two or more began in the timing window. Of a longer one it is chance whether its
+    start was seen, and over its many steps it is little.
+    """
+    timing = record.timing
+    count = timing.aside_counts.get("epoch start", 0)
+    return timing.aside.get("epoch start", 0.0) / (timing.steps + count) if count >= 2 else 0.0
 
 
 def costs(before: RunRecord, after: RunRecord) -> tuple[float, float]:

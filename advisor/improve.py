@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from advisor.accept import Answer, Policy
-from advisor.compare import compare_pairs, costs
+from advisor.compare import compare_pairs, cost, costs
 from advisor.diagnose import Diagnosis, diagnose, fix_document, load_rules, predicted
 from advisor.edit import Edit
 from advisor.errors import AdvisorError
@@ -199,7 +199,7 @@ class Improve:
                     raise
                 break
             memory = _memory_share(run)
-            step_ms = (run.record.timing.step_s or 0.0) * 1e3
+            step_ms = cost(run.record).step_s * 1e3
             trying.searched.append(Searched(text, name, throughput([run]), step_ms, memory))
             if memory is not None and memory > _FULLEST:
                 if not best:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from advisor.compare import cost
 from advisor.diagnose import Diagnosis
 from advisor.findings import FindingDocument, Findings, Outcome, Range, Trial
 from advisor.offers import offers
@@ -74,8 +75,7 @@ def _outcome(ends: Ends, progress: Progress, ended: str) -> Outcome:
         samples = measured.before_samples_per_s, measured.after_samples_per_s
         speedup = Range(measured.low, measured.speedup, measured.high)
     else:
-        ends_ = baseline.record.timing, final.record.timing
-        step_ms = (ends_[0].step_s or 0.0) * 1e3, (ends_[1].step_s or 0.0) * 1e3
+        step_ms = cost(baseline.record).step_s * 1e3, cost(final.record).step_s * 1e3
         samples = throughput([baseline.run]), throughput([final.run])
         speedup = product(kept)
     return Outcome(

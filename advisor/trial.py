@@ -279,7 +279,7 @@ def _measured(
 
 
 def _mean_step(runs: Sequence[Run]) -> float:
-    return math.fsum(run.record.timing.step_s or 0.0 for run in runs) / len(runs)
+    return math.fsum(compare.cost(run.record).step_s for run in runs) / len(runs)
 
 
 def throughput(runs: Sequence[Run]) -> float | None:
@@ -287,7 +287,7 @@ def throughput(runs: Sequence[Run]) -> float | None:
     samples = [run.record.timing.samples_per_step for run in runs]
     if not all(samples):
         return None
-    return math.fsum(count for count in samples if count) / math.fsum(run.record.timing.step_s or 0.0 for run in runs)
+    return math.fsum(count for count in samples if count) / math.fsum(compare.cost(run.record).step_s for run in runs)
 
 
 def _reason(status: str, comparison: Comparison, min_gain: float) -> str:

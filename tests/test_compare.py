@@ -38,6 +38,15 @@ def test_the_cost_is_per_sample_when_the_batch_size_changed() -> None:
     assert costs(record(0.2, 32), record(0.3, 64)) == (0.2 / 32, 0.3 / 64)
 
 
+def test_short_epochs_cost_their_starts() -> None:
+    run = record(0.1, 32)
+    run.timing.steps = 36
+    run.timing.aside, run.timing.aside_counts = {"epoch start": 4.0}, {"epoch start": 4}
+    assert cost(run).step_s == pytest.approx(0.2)
+    run.timing.aside_counts = {"epoch start": 1}  # chance, in a long epoch
+    assert cost(run).step_s == 0.1
+
+
 def test_groups_are_in_one_unit() -> None:
     before, after = group_costs([record(0.2, 32), record(0.21, 32)], [record(0.3, 64)])
     assert before == [0.2 / 32, 0.21 / 32]

@@ -21,6 +21,9 @@ from .steps import StepFinder
 from .timing import GROUP, SETTLED, Interval, compiled_frames, has_settled, period, summarize, usual_causes
 
 MOST_ACTIVE = 8  # the longest profile window: traces grow by megabytes a step
+# Short steps are profiled until they fill so many seconds, or so many are: a process that is preempted once, for 16 ms,
+# would make most of three steps of 6 ms.
+LEAST_PROFILED_SECONDS, MOST_SHORT_STEPS = 0.1, 16
 # A period of steps is profiled whole where it takes at most so many seconds: then its steps are short, too.
 LONGEST_PERIOD = 3.0
 # A profiled step is given up after so many seconds and so many times the step's own length: work of another kind
@@ -386,6 +389,8 @@ class Windows:
         if not self.plan.cut:
             workers = max((record.num_workers for record in self.loaders.records if record.trains), default=0)
             active = min(max(active, workers), MOST_ACTIVE)
+            step_s = self.record.timing.step_s or LEAST_PROFILED_SECONDS
+            active = max(active, min(round(LEAST_PROFILED_SECONDS / step_s), MOST_SHORT_STEPS))
             intervals = self.record.timing.intervals
             every = period(intervals)
             if every * (self.record.timing.step_s or 0.0) <= LONGEST_PERIOD and every <= len(intervals) // 2:
