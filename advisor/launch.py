@@ -175,7 +175,7 @@ _CHILDREN_SECONDS = 15.0
 
 def _clear(run_dir: Path) -> None:
     for entry in run_dir.iterdir():
-        if entry.name in (layout.FILES_DIR, layout.JOURNAL_DIR):
+        if entry.name in (layout.FILES_DIR, layout.JOURNAL_DIR, layout.OVERLAY_DIR):
             continue
         if entry.is_dir():
             shutil.rmtree(entry)

@@ -14,8 +14,11 @@ from advisor.rule import Safety
 # dropout changes a loss by percents; the order of a sum in float32 changes its seventh digit, which some dozens of
 # training steps may grow to a thousandth.
 EXACT_TOLERANCE = 1e-3
-# For `numeric` ones: bfloat16 keeps 8 bits (0.4 %) in each product; sums average that out, training steps add it up.
-NUMERIC_TOLERANCE = 0.05
+# For `numeric` ones, over the first losses: bfloat16 keeps 8 bits (0.4 %) in each product; sums average that out, and
+# each training step carries on from it. fixtures/cifar_resnet.py with autocast: 0.2 % at the first loss, 6 % over eleven,
+# while it learns as fast. A model that stops learning differs by half.
+NUMERIC_TOLERANCE = 0.1
+NUMERIC_VALUES = 20  # after more updates two roundings of one training are two trainings
 # Unchanged runs that differ (atomics, threads) allow so many times their own drift: three repeats do not show all.
 _REPEATS = 3.0
 

@@ -17,7 +17,6 @@ from advisor.launch import Command
 BASELINE = "baseline"
 FINAL = "final"
 PAIRS = "pairs"
-OVERLAY = "overlay"
 SESSION_JSON = "session.json"
 TRIALS_JSON = "trials.json"
 PATCH = "fixes.patch"

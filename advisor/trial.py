@@ -27,7 +27,6 @@ from advisor.launch import Progress, measure, next_try
 from advisor.numerics import compare_numerics, not_finite
 from advisor.rule import Safety
 from advisor.run import Run
-from advisor.session import OVERLAY
 from advisor.state import State
 
 # Every run of a session is seeded alike: value i of one run's losses belongs to value i of another's.
@@ -138,7 +137,7 @@ class Bench:
         if self.left < usual:
             raise BudgetError
         _make_room(folder)
-        overlay = state.write_overlay(folder / OVERLAY)
+        overlay = state.write_overlay(folder / layout.OVERLAY_DIR)
         limit = min(self.timeout or math.inf, _SLOWER * usual + _EXTRA_SECONDS, self.left)
         self._last = folder
         try:

@@ -25,6 +25,7 @@ DETAIL_DIR = "detail"
 FILES_DIR = "files"
 JOURNAL_DIR = "journal"
 JOURNAL_LOG = "journal.jsonl"
+OVERLAY_DIR = "overlay"  # patched sources that are served to the script
 TRACE_SUFFIX = ".pt.trace.json.gz"
 DETAIL_SUFFIX = ".trace.json.gz"
 
