@@ -17,7 +17,7 @@ import click
 from advisor import __version__
 from advisor.commands.analyze import analyze
 from advisor.commands.compare import compare
-from advisor.commands.printing import SESSIONS
+from advisor.commands.printing import SESSIONS, put_back
 from advisor.commands.profile import profile
 from advisor.commands.report import report
 from advisor.commands.rules import rules
@@ -44,18 +44,7 @@ def cli() -> None:
     `advisor profile train.py` runs your script as it is, measures its steps, and reports ranked changes to it: each
     with the numbers behind it, the speedup that it should bring, and the diff.
     """
-    from advisor.restore import recover
-
-    for run_dir, restored in recover(Path(SESSIONS)):
-        if restored.put_back or restored.moved:
-            changed, made = len(restored.put_back), len(restored.moved)
-            click.echo(
-                f"advisor: the run {run_dir} was killed; {changed} files that it had changed were put back, and {made} "
-                "new ones moved there.",
-                err=True,
-            )
-        for failure in restored.failed:
-            click.echo(f"advisor: could not be put back: {failure}", err=True)
+    put_back(Path(SESSIONS))
 
 
 for command in (profile, analyze, report, compare, rules, tensorboard):

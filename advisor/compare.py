@@ -20,6 +20,7 @@ from advisor.harness.layout import RunRecord
 Verdict = Literal["kept", "reverted", "inconclusive"]
 
 LEAST_PAIRS = 3
+EPOCH_START = "epoch start"  # as the harness names what it sets aside
 CONFIDENCE = 0.95
 # Pairs are looked at again and again, after the third, fourth … eighth, and each look is a chance to see what is not
 # there: with 95 % at each, a script was told apart from itself in up to 9 % of simulated sessions, with this in less
@@ -35,7 +36,7 @@ SPREAD_ASSUMED = 0.05
 
 @dataclass(frozen=True)
 class Cost:
-    """What a step costs in one run, starts of short epochs included; ``samples`` per step where they are known."""
+    """What a step costs in one run; ``samples`` per step where they are known."""
 
     step_s: float
     samples: float | None = None
@@ -83,8 +84,11 @@ class Comparison:
 # Costs ---------------------------------------------------------------------------------------------------------------
 
 
-def cost(record: RunRecord) -> Cost:
-    """What a step of this run costs. Raises AdvisorError when the run has no step time that could be compared."""
+def cost(record: RunRecord, epoch_starts: bool = False) -> Cost:
+    """What a step of this run costs, its share of the starts of epochs counted in or not.
+
+    Raises AdvisorError when the run has no step time that could be compared.
+    """
     step_s, samples = record.timing.step_s, record.timing.samples_per_step
     if step_s is None:
         raise AdvisorError(f"a run of {record.script or 'the script'} has no step time: profile the script again.")
@@ -93,18 +97,20 @@ def cost(record: RunRecord) -> Cost:
             f"a run of {record.script or 'the script'} says that a step takes {step_s} s, which cannot be: profile the "
             "script again."
         )
-    return Cost(step_s + _epoch_starts(record), samples if samples is not None and _positive(samples) else None)
-
-
-def _epoch_starts(record: RunRecord) -> float:
-    """Seconds per step that epochs' starts add: new workers, the wait for a first batch. They are part of training.
-
-    Where epochs are so short that two or more began in the timing window. Of a longer one it is chance whether its
-    start was seen, and over its many steps it is little.
-    """
     timing = record.timing
-    count = timing.aside_counts.get("epoch start", 0)
-    return timing.aside.get("epoch start", 0.0) / (timing.steps + count) if count >= 2 else 0.0
+    if epoch_starts:
+        step_s += timing.aside.get(EPOCH_START, 0.0) / max(timing.steps + timing.aside_counts.get(EPOCH_START, 0), 1)
+    return Cost(step_s, samples if samples is not None and _positive(samples) else None)
+
+
+def epoch_starts_count(records: Sequence[RunRecord]) -> bool:
+    """Whether a comparison of these runs counts what epochs' starts cost: new workers, the wait for a first batch.
+
+    They are part of training; but whether one of a long epoch falls into the timing window is chance, and over its many
+    steps it is little. So they count where every run saw one, and some run several.
+    """
+    counts = [record.timing.aside_counts.get(EPOCH_START, 0) for record in records]
+    return min(counts, default=0) >= 1 and max(counts) >= 2
 
 
 def costs(before: RunRecord, after: RunRecord) -> tuple[float, float]:
@@ -116,16 +122,21 @@ def costs(before: RunRecord, after: RunRecord) -> tuple[float, float]:
 
 def group_costs(before: Sequence[RunRecord], after: Sequence[RunRecord]) -> tuple[list[float], list[float]]:
     """As :func:`costs`, for several runs on either side: all in the same unit."""
-    first, second = [cost(record) for record in before], [cost(record) for record in after]
+    epochs = epoch_starts_count([*before, *after])
+    first, second = [cost(record, epochs) for record in before], [cost(record, epochs) for record in after]
     if per_sample(first, second):
         return [each.per_sample_s for each in first], [each.per_sample_s for each in second]
     return [each.step_s for each in first], [each.step_s for each in second]
 
 
 def per_sample(before: Sequence[Cost], after: Sequence[Cost]) -> bool:
-    """Whether the steps must be compared by their samples: all are known, and not all are the same."""
+    """Whether the steps must be compared by their samples: all are known, and not all are the same.
+
+    A hundredth apart is the same: batches whose sizes vary.
+    """
     samples = [each.samples for each in (*before, *after)]
-    return None not in samples and len(set(samples)) > 1
+    known = [each for each in samples if each is not None]
+    return len(known) == len(samples) and max(known) > 1.01 * min(known)
 
 
 def _positive(value: float) -> bool:

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from functools import cache
 
 from advisor.edit import Edit, Sources, common_root
-from advisor.errors import AdvisorError
+from advisor.errors import BAD_TRACE, AdvisorError
 from advisor.evidence import Evidence
 from advisor.findings import FindingDocument, Findings, FixDocument, Predicted, Range
 from advisor.harness import layout
 from advisor.rule import WORTH_IT, Advice, Argument, Finding, Gain, Rule, Safety, Variable
+from advisor.run import Run
 
 Fix = Edit | Argument | Variable | Advice
 
@@ -67,6 +68,18 @@ def load_rules() -> tuple[Rule, ...]:
             if own and inspect.isclass(value) and issubclass(value, Rule):
                 rules.append(value())
     return tuple(rules)
+
+
+def evidence_of(run: Run) -> Evidence:
+    """The evidence for a diagnosis. Raises AdvisorError for a run that used the GPU and whose trace has no GPU work."""
+    if run.record.device.type == "cuda" and run.trace is not None and len(run.trace.kernels) == 0:
+        raise AdvisorError(
+            "the script used the GPU, but its trace holds no kernel: another profiler may hold the GPU's counters, or "
+            "this user may not read them (on NVIDIA: NVreg_RestrictProfilingToAdminUsers); end the one, or ask for the "
+            "other, and profile again.",
+            BAD_TRACE,
+        )
+    return Evidence.from_run(run)
 
 
 def diagnose(

@@ -15,19 +15,21 @@ from pathlib import Path
 import msgspec
 
 from advisor.accept import Answer, Policy
+from advisor.bench import Bench, BudgetError, Say, TrialError, Version, options_of
 from advisor.compare import compare_pairs, cost, costs
-from advisor.diagnose import Diagnosis, diagnose, fix_document, load_rules, predicted
+from advisor.diagnose import Diagnosis, diagnose, evidence_of, fix_document, load_rules, predicted
 from advisor.edit import Edit
 from advisor.errors import AdvisorError
 from advisor.evidence import Evidence
 from advisor.findings import Findings, FixDocument, Predicted, Searched, Trial
+from advisor.harness import layout
 from advisor.offers import Offer, open_offers
 from advisor.outcome import Ends, session_document
 from advisor.rule import Advice, Finding, Safety
 from advisor.run import Run
 from advisor.session import FINAL, PAIRS, Attempt, Direct, Progress, Session
-from advisor.state import State, digest
-from advisor.trial import Bench, BudgetError, Result, Say, TrialError, Version, options_of, throughput
+from advisor.state import State, digest, digest_of
+from advisor.trial import Result, compare_versions, throughput
 
 # A device whose memory is fuller than this leaves nothing for a longer sequence or a fragmented cache.
 _FULLEST = 0.9
@@ -45,6 +47,7 @@ class _Candidate:
     state: State
     fix: FixDocument
     predicted: Predicted
+    safety: Safety
 
 
 @dataclass
@@ -77,6 +80,7 @@ class Improve:
         diagnosis: Diagnosis,
         ask: Ask | None = None,
         say: Say = lambda text: None,
+        began: float | None = None,
     ) -> None:
         self._session = session
         self._policy = policy
@@ -87,11 +91,15 @@ class Improve:
         self._root = diagnosis.root
         self._baseline, self._before = baseline, diagnosis
         self._current, self._now, self._evidence = baseline, diagnosis, evidence
-        self._began = time.monotonic()
+        self._began = began if began is not None else time.monotonic()
         self._passed: set[str] = set()  # places of what --accept does not name
         self.progress: Progress = session.progress()
         self.ended = self.progress.ended
+        script = baseline.state.command
+        if not script.module:
+            self.progress.files.setdefault(script.script, digest_of(script.script))
         self._check_files()
+        bench.check = self._check_files
         self._take_up()
 
     def run(self) -> None:
@@ -103,8 +111,11 @@ class Improve:
             self.progress.ended = self.ended
         except BudgetError:
             self.ended = self.progress.ended = "the time (--budget) was used up"
-        except BaseException:
+        except KeyboardInterrupt:
             self.ended = "interrupted"
+            raise
+        except Exception:
+            self.ended = "an error ended it"
             raise
         finally:
             self._store()
@@ -140,11 +151,16 @@ class Improve:
         if self._begun(offer) is not None:
             return Answer.YES  # to the session that was killed
         ask, each, mode = self._ask, offer.diagnosed, self._policy.mode
+        asked = time.monotonic()
         answer, policy = self._policy.decide(each.rule.id, each.safety, (lambda: ask(offer)) if ask else None)
+        thought = time.monotonic() - asked  # the user's time is not the session's
+        self._began += thought
+        if self._bench.deadline is not None:
+            self._bench.deadline += thought
         if policy != self._policy:
             self._policy = policy
             self.progress.accept = policy.mode
-        if answer is Answer.NO and mode == "ask":
+        if answer is Answer.NO and mode == "ask" and ask is not None:
             self.progress.declined.append(offer.place)
             self._store()
         return answer
@@ -161,19 +177,18 @@ class Improve:
             self._search(trying)
             self._run(trying)
             result = self._compare(trying)
-            # Twice the same fix gives the same crash, and the same wrong numbers.
-            final = result.status == "failed"
         except TrialError as error:
-            result = Result("failed", f"{_FAILURES.get(error.kind, _FAILURES['exception'])}: {error}")
-            final = error.kind != "oom"
-        self._end(trying, result, final)
+            result = Result("failed", str(error), kind=error.kind)
+        if result.kind in _FAILURES:
+            result = replace(result, reason=f"{_FAILURES[result.kind]}: {result.reason}")
+        self._end(trying, result)
 
     def _candidate(self, offer: Offer, finding: Finding) -> _Candidate:
         """The script with the offer's fix, for this finding of the rule's (one size of several)."""
         now, each = self._current.state, offer.diagnosed
         fix = each.fix if finding is each.finding else each.rule.fix(finding, now.sources)
         gain = predicted(finding.gain, self._current.record.timing.step_s)
-        return _Candidate(finding.title, now.apply(fix), fix_document(fix, self._root), gain)
+        return _Candidate(finding.title, now.apply(fix), fix_document(fix, self._root), gain, each.safety)
 
     def _search(self, trying: _Trying) -> None:
         """Try sizes in order while each is faster than the one before and memory is left; the fastest is what is tried.
@@ -186,8 +201,8 @@ class Improve:
         for number, finding in enumerate(choices if len(choices) > 1 else (), 1):
             try:
                 candidate = self._candidate(offer, finding)
-            except AdvisorError:
-                break  # no edit makes it that large
+            except Exception:
+                break  # no edit makes it that large, or the rule is at fault: what there is so far counts
             where = trying.folder.with_name(f"{trying.folder.name}-search") / str(number)
             text, name = candidate.title, self._name(where)
             self._say(f"searching: {text}")
@@ -212,7 +227,7 @@ class Improve:
 
     def _run(self, trying: _Trying) -> None:
         """The whole run of the patched script; once more with a smaller batch where it needs one."""
-        trying.adjacent = self._bench.adjacent(self._current)
+        trying.adjacent = self._bench.neighbour(self._current)
         try:
             trying.version = self._bench.whole(trying.candidate.state, trying.folder, self._current)
         except TrialError as error:
@@ -225,15 +240,23 @@ class Improve:
             trying.version = self._bench.whole(lighter.state, trying.folder, self._current)
 
     def _lighter(self, offer: Offer) -> _Candidate | None:
-        """The offer's fix together with one that takes memory away; None where no rule has such a one."""
+        """The offer's fix together with one that takes memory away; None where no rule has such a one.
+
+        None too where samples are not known: a step of half the batch says nothing by itself.
+        """
         now, rule = self._current.state, offer.diagnosed.rule
-        for other in load_rules() if rule.takes_memory else ():
-            finding = other.relieve(self._evidence)
-            relief = other.fix(finding, now.sources) if finding is not None else Advice("")
-            if isinstance(relief, Advice):
-                continue
-            lighter = now.apply(relief)
-            fix = rule.fix(offer.diagnosed.finding, lighter.sources)
+        if not rule.takes_memory or self._current.record.timing.samples_per_step is None:
+            return None
+        for other in load_rules():
+            try:
+                finding = other.relieve(self._evidence)
+                relief = other.fix(finding, now.sources) if finding is not None else Advice("")
+                if isinstance(relief, Advice):
+                    continue
+                lighter = now.apply(relief)
+                fix = rule.fix(offer.diagnosed.finding, lighter.sources)
+            except Exception:
+                continue  # a rule's fault must not end the session
             if isinstance(fix, Advice):
                 continue
             patched = lighter.apply(fix)
@@ -246,17 +269,19 @@ class Improve:
                 environment={**one.environment, **two.environment},
             )
             title = f"{offer.document.title}, with a smaller batch"
-            return _Candidate(title, patched, both, offer.document.predicted)
+            # Another batch is another training, whatever the fix itself is.
+            return _Candidate(title, patched, both, offer.document.predicted, Safety.BEHAVIOUR)
         return None
 
     def _compare(self, trying: _Trying) -> Result:
         version = trying.version
         assert version is not None
-        return self._bench.compare(
+        return compare_versions(
+            self._bench,
             self._current,
             version,
             trying.folder / PAIRS,
-            safety=trying.offer.diagnosed.safety,
+            safety=trying.candidate.safety,
             min_gain=self._min_gain,
             first=(self._current.run, version.run) if trying.adjacent else None,
         )
@@ -269,12 +294,14 @@ class Improve:
         self._say("the script as it was beside the script with all fixes that were kept")
         folder = self._session.folder / f"{FINAL}-{kept}"
         # What each fix may change in the numbers was judged when it was tried.
-        result = self._bench.compare(
-            self._baseline, self._current, folder, safety=Safety.BEHAVIOUR, min_gain=self._min_gain
+        result = compare_versions(
+            self._bench, self._baseline, self._current, folder, safety=Safety.BEHAVIOUR, min_gain=self._min_gain
         )
-        if result.measured is not None and len(result.after) >= 2:
-            names = [[self._name(path) for path in paths] for paths in (result.before, result.after)]
-            self.progress.direct = Direct(result.measured, names[0], names[1], kept)
+        names = [[self._name(path) for path in paths] for paths in (result.before, result.after)]
+        failure = result.reason if result.status == "failed" else ""
+        enough = len(result.after) >= 2
+        if enough or failure:
+            self.progress.direct = Direct(kept, result.measured if enough else None, names[0], names[1], failure)
 
     # Keeping count.
 
@@ -292,18 +319,26 @@ class Improve:
         kept = sum(trial.status == "kept" for trial in self.progress.trials)
         self.progress.attempts.append(Attempt(number, offer.place, offer.fix, kept, offer.document))
         if isinstance(offer.diagnosed.fix, Edit):
-            for path in offer.diagnosed.fix.after:
-                self.progress.files.setdefault(path, digest(path))
+            for path, source in offer.diagnosed.fix.before.items():
+                # What the fix was made from: a file that was edited before it is first seen here has an earlier text.
+                if path not in self._current.state.before:
+                    self.progress.files.setdefault(path, digest(source.encode()))
+            self._check_files()
         self._store()
         return number
 
-    def _end(self, trying: _Trying, result: Result, final: bool) -> None:
+    def _end(self, trying: _Trying, result: Result) -> None:
         candidate, version = trying.candidate, trying.version
+        if result.status == "kept" and version is not None:
+            try:
+                self._go_on_from(version)
+            except AdvisorError as error:  # its trace cannot be read: what it does cannot be known
+                result = replace(result, status="failed", reason=str(error))
         trial = Trial(
             number=trying.number,
             rule=trying.offer.diagnosed.rule.id,
             title=candidate.title,
-            safety=trying.offer.diagnosed.safety.value,
+            safety=candidate.safety.value,
             status=result.status,
             reason=result.reason,
             predicted=candidate.predicted,
@@ -315,13 +350,16 @@ class Improve:
             numerics=result.numerics,
             searched=trying.searched,
         )
-        if result.status == "kept" and version is not None:
-            self._go_on_from(version)
+        if result.status == "kept":
             trial = msgspec.structs.replace(trial, verdict_after=self._now.document.verdict)
         command = candidate.state.command
         self.progress.attempts = [
             msgspec.structs.replace(
-                each, done=True, final=final, argv=list(command.argv), environment=dict(command.environment)
+                each,
+                done=True,
+                final=result.kind in _FINAL,
+                argv=list(command.argv),
+                environment=dict(command.environment),
             )
             if each.number == trying.number
             else each
@@ -332,10 +370,10 @@ class Improve:
         self._say(_said(trial))
 
     def _go_on_from(self, version: Version) -> None:
-        """Make this the current version of the script, and diagnose it."""
-        self._current = version
-        self._evidence = Evidence.from_run(version.run)
-        self._now = diagnose(self._evidence, version.state.sources, self._root)
+        """Make this the current version of the script, and diagnose it. Raises AdvisorError for a useless trace."""
+        evidence = evidence_of(version.run)
+        self._now = diagnose(evidence, version.state.sources, self._root)
+        self._current, self._evidence = version, evidence
 
     def _take_up(self) -> None:
         """Go on from the last fix that a killed session had kept."""
@@ -346,11 +384,13 @@ class Improve:
         folder = self._session.folder / kept[-1].folder
         options = options_of(folder, self._bench.options)
         command = replace(self._baseline.state.command, argv=tuple(attempt.argv), environment=dict(attempt.environment))
-        self._go_on_from(Version(State.restored(command, options.overlay), Run.load(folder), options))
+        # By name: the session's folder may have been moved.
+        overlay = {path: str(folder / layout.OVERLAY_DIR / Path(file).name) for path, file in options.overlay.items()}
+        self._go_on_from(Version(State.restored(command, overlay), Run.load(folder), options))
 
     def _check_files(self) -> None:
         for path, known in self.progress.files.items():
-            if digest(path) != known:
+            if digest_of(path) != known:
                 raise AdvisorError(
                     f"{path} was changed since this session began, and its fixes were made for what it was: start a "
                     "new session."
@@ -370,9 +410,12 @@ class Improve:
 _FAILURES = {
     "oom": "out of memory",
     "exception": "the patched script failed",
+    "exit": "the patched script failed",
     "timeout": "the patched script took far longer than without the fix",
     "killed": "the patched script was killed",
 }
+# The same change gives the same crash again, and the same wrong numbers; memory may have become free meanwhile.
+_FINAL = ("exception", "exit", "nan", "numerics")
 
 
 def _memory_share(run: Run) -> float | None:

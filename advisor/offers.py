@@ -28,17 +28,20 @@ class Offer:
 
 def offers(diagnosis: Diagnosis) -> list[Offer]:
     """Every finding of a diagnosis, in its order."""
-    seen: dict[str, int] = {}
-    found = []
-    for diagnosed, document in zip(diagnosis.found, diagnosis.document.findings, strict=True):
-        site = diagnosed.finding.site
-        # Not the line: that moves with the fixes kept above it.
-        place = f"{diagnosed.rule.id}@{document.file or ''}:{site.function if site is not None else ''}"
-        seen[place] = seen.get(place, 0) + 1
-        if seen[place] > 1:
-            place += f"#{seen[place]}"
-        found.append(Offer(diagnosed, document, place, fix_key(diagnosed.rule.id, document.fix)))
-    return found
+    pairs = list(zip(diagnosis.found, diagnosis.document.findings, strict=True))
+    places = [_place(*pair) for pair in pairs]
+    # Several in one function are told apart by their order, not by their lines: those move with the fixes above.
+    by_line = sorted(range(len(pairs)), key=lambda at: (places[at], pairs[at][1].line or 0))
+    numbers = {at: by_line.index(at) - [places[each] for each in by_line].index(places[at]) for at in by_line}
+    return [
+        Offer(diagnosed, document, f"{places[at]}#{numbers[at]}", fix_key(diagnosed.rule.id, document.fix))
+        for at, (diagnosed, document) in enumerate(pairs)
+    ]
+
+
+def _place(diagnosed: Diagnosed, document: FindingDocument) -> str:
+    site = diagnosed.finding.site
+    return f"{diagnosed.rule.id}@{document.file or ''}:{site.function if site is not None else ''}"
 
 
 def open_offers(diagnosis: Diagnosis, progress: Progress, passed: Container[str] = ()) -> Iterator[Offer]:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 import msgspec
 
+from advisor.bench import Version
 from advisor.compare import cost
 from advisor.diagnose import Diagnosis
 from advisor.findings import FindingDocument, Findings, Outcome, Range, Trial
 from advisor.offers import offers
-from advisor.session import Progress
-from advisor.trial import Version, throughput
+from advisor.session import Direct, Progress
+from advisor.trial import throughput
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,15 @@ def session_document(ends: Ends, progress: Progress, ended: str) -> Findings:
     notes = [*base.notes]
     if ends.current is not ends.baseline and any(each.status == "proposed" and each.fix.diff for each in findings):
         notes.append("the diffs of changes that were not tried are for the script with those that were kept")
+    direct = progress.direct
+    if direct is not None and direct.failure and _is_of(direct, progress):
+        notes.append(f"each fix was kept by itself, but with all of them together the script failed: {direct.failure}")
     return msgspec.structs.replace(base, findings=findings, outcome=outcome, notes=notes)
+
+
+def _is_of(direct: Direct, progress: Progress) -> bool:
+    """Whether nothing was kept since the ends were compared."""
+    return direct.kept == sum(trial.status == "kept" for trial in progress.trials)
 
 
 def _findings(now: Diagnosis, progress: Progress) -> list[FindingDocument]:
@@ -64,6 +73,8 @@ def _outcome(ends: Ends, progress: Progress, ended: str) -> Outcome:
     kept = [trial for trial in progress.trials if trial.status == "kept"]
     baseline, final = ends.baseline, ends.current
     direct = progress.direct
+    if direct is not None and (direct.measured is None or not _is_of(direct, progress)):
+        direct = None
     alone = kept[0] if len(kept) == 1 and direct is None else None
     measured = direct.measured if direct is not None else alone.measured if alone is not None else None
     runs: list[str] = []

@@ -9,18 +9,16 @@ from pathlib import Path
 
 from advisor import gate, report
 from advisor.accept import Policy
-from advisor.diagnose import diagnose, load_rules
+from advisor.bench import SEED, Bench, Say
+from advisor.diagnose import diagnose, evidence_of, load_rules
 from advisor.edit import Edit
-from advisor.errors import BAD_TRACE, AdvisorError
 from advisor.evidence import Evidence
 from advisor.findings import Findings
 from advisor.harness.layout import Options, Status
 from advisor.improve import Ask, Improve
 from advisor.launch import check_script
-from advisor.run import Run
 from advisor.session import Session, Settings
 from advisor.state import State
-from advisor.trial import SEED, Bench, Say
 
 
 @dataclass(frozen=True)
@@ -56,12 +54,36 @@ def profile(settings: Settings, output: Path, talk: Talk | None = None, options:
     Policy.parse(settings.accept, (rule.id for rule in load_rules()))
     gate.check(settings.against, settings.fail_on)
     check_script(settings.command)
-    return go_on(Session.create(settings, output), talk, options)
+    session = Session.create(settings, output)
+    with session.alone():
+        return _go_on(session, talk or Talk(), options)
 
 
-def go_on(session: Session, talk: Talk | None = None, options: Options | None = None) -> Profiled:
-    """Do what is left to do of a session: all of it when it is new. Raises as :func:`profile` does."""
-    talk = talk or Talk()
+def resume(
+    folder: Path,
+    talk: Talk | None = None,
+    options: Options | None = None,
+    *,
+    accept: str | None = None,
+    budget: float | None = None,
+    min_gain: float | None = None,
+) -> Profiled:
+    """Do what is left to do of the session in `folder`, with other settings where they are given.
+
+    ``budget`` is the time from now on, in seconds. Whatever killed runs of it have left behind must have been put back
+    (:func:`advisor.restore.recover`). Raises as :func:`profile` does.
+    """
+    if accept is not None:
+        Policy.parse(accept, (rule.id for rule in load_rules()))
+    session = Session.open(folder)
+    with session.alone():
+        if budget is not None:
+            budget += session.progress().seconds
+        return _go_on(session.changed(accept, budget, min_gain), talk or Talk(), options)
+
+
+def _go_on(session: Session, talk: Talk, options: Options | None) -> Profiled:
+    began = time.monotonic()
     settings, progress = session.settings, session.progress()
     policy = Policy.parse(progress.accept or settings.accept, (rule.id for rule in load_rules()))
     bench = Bench(
@@ -72,16 +94,15 @@ def go_on(session: Session, talk: Talk | None = None, options: Options | None = 
         say=talk.say,
     )
     baseline = bench.baseline(State(settings.command), session.baseline_dir)
-    _check_trace(baseline.run)
-    evidence = Evidence.from_run(baseline.run)
+    evidence = evidence_of(baseline.run)
     diagnosis = diagnose(evidence)
     gate.repeat(bench, baseline, session.folder, settings.runs)
-    if policy.mode == "none" and not progress.trials:
-        return _written(session, diagnosis.document, evidence, None, diagnosis.root)
-    first = _written(session, diagnosis.document, evidence, None, diagnosis.root)
     if not progress.trials:
+        first = _written(session, diagnosis.document, evidence, None, diagnosis.root)
+        if policy.mode == "none":
+            return first
         talk.found(first.document, first.files)
-    loop = Improve(session, policy, bench, baseline, evidence, diagnosis, talk.ask, talk.say)
+    loop = Improve(session, policy, bench, baseline, evidence, diagnosis, talk.ask, talk.say, began)
     try:
         if not progress.ended:
             loop.run()
@@ -98,14 +119,3 @@ def _written(session: Session, document: Findings, evidence: Evidence, edit: Edi
         files["patch"] = str(patch)
     files["traces"] = str(session.baseline_dir)
     return Profiled(document, files, session, edit)
-
-
-def _check_trace(run: Run) -> None:
-    """A run that used the GPU and whose trace has no GPU work would make an empty diagnosis: that is an error."""
-    if run.record.device.type == "cuda" and run.trace is not None and len(run.trace.kernels) == 0:
-        raise AdvisorError(
-            "the script used the GPU, but its trace holds no kernel: another profiler may hold the GPU's counters, or "
-            "this user may not read them (on NVIDIA: NVreg_RestrictProfilingToAdminUsers); end the one, or ask for the "
-            "other, and profile again.",
-            BAD_TRACE,
-        )

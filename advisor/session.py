@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ PAIRS = "pairs"
 SESSION_JSON = "session.json"
 TRIALS_JSON = "trials.json"
 PATCH = "fixes.patch"
+LOCK = "session.lock"
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -69,12 +73,16 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class Direct(msgspec.Struct, frozen=True):
-    """The script as it was beside the one with the first ``kept`` fixes: runs by folder, pair by pair."""
+    """The script as it was beside the one with the first ``kept`` fixes: runs by folder, pair by pair.
 
-    measured: Measured
-    before: list[str]
-    after: list[str]
+    ``failure`` says what went wrong with all of them together, where something did.
+    """
+
     kept: int
+    measured: Measured | None = None
+    before: list[str] = []
+    after: list[str] = []
+    failure: str = ""
 
 
 class Progress(msgspec.Struct):
@@ -155,10 +163,24 @@ class Session:
         if accept is not None:
             progress.accept = ""
             progress.declined = []
+            # What was begun under the old answer is not gone on with: it may not be wanted any more.
+            progress.attempts = [attempt for attempt in progress.attempts if attempt.done]
         session = Session(self.folder, msgspec.structs.replace(self.settings, **new))
         session.store(progress)
         session._store(SESSION_JSON, session.settings)
         return session
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep every other ``advisor`` off this session meanwhile. Raises AdvisorError when one is at it."""
+        with (self.folder / LOCK).open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise AdvisorError(f"another advisor is at work on {self.folder}: wait for it, or end it.") from None
+            except OSError:
+                pass  # a file system without locks
+            yield
 
     @property
     def baseline_dir(self) -> Path:
@@ -209,7 +231,9 @@ class Session:
             path.unlink(missing_ok=True)
             return None
         try:
-            path.write_bytes(contents)
+            partial = path.with_name(f".{PATCH}.partial")
+            partial.write_bytes(contents)
+            partial.replace(path)
         except OSError as error:
             raise _unwritable(self.folder, error) from error
         return path

@@ -56,6 +56,18 @@ class State:
         raise AdvisorError(f"this is advice, not a change that could be tried: {fix.text}")
 
     @property
+    def fingerprint(self) -> dict[str, object]:
+        """What tells this version of the script from others: its arguments, variables, and patched files' digests."""
+        edit = self.edit
+        files = {path: digest(data) for path, data in edit.contents.items()} if edit else {}
+        return {
+            "argv": list(self.command.argv),
+            "environment": dict(self.command.environment),
+            "python": self.command.python,
+            "files": files,
+        }
+
+    @property
     def edit(self) -> Edit | None:
         """All edits as one, against the files on disk; None when no file changes."""
         changed = {path: source for path, source in self.after.items() if source.text != self.before[path].text}
@@ -117,9 +129,14 @@ def with_options(argv: Iterable[str], options: Mapping[str, str]) -> tuple[str, 
     return tuple(words)
 
 
-def digest(path: str) -> str:
-    """SHA-256 of a file's contents; empty when it cannot be read."""
+def digest(contents: bytes) -> str:
+    """SHA-256, as text."""
+    return hashlib.sha256(contents).hexdigest()
+
+
+def digest_of(path: str) -> str:
+    """The digest of a file's contents; empty when it cannot be read."""
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        return digest(Path(path).read_bytes())
     except OSError:
         return ""

@@ -16,8 +16,11 @@ def write(edit: Edit, patch: Path | None = None) -> list[str]:
     """Write the edit's new contents; returns the paths written.
 
     Each file changes at once or not at all, and none does when any of them is no longer what the edit was made from.
-    Links stay links, and a file keeps its mode and owner. Raises AdvisorError, naming `patch` as the other way.
+    Links stay links, and a file keeps its mode and owner (other hard links to it keep the old text). Raises
+    AdvisorError, naming `patch` as the other way.
     """
+    if len({os.path.realpath(path) for path in edit.before}) < len(edit.before):
+        raise AdvisorError(f"{', '.join(edit.before)}: two of these are one file; write the changes by hand.")
     otherwise = f"; the patch is in {patch}, for `git apply`" if patch is not None else ""
     for path, before in edit.before.items():
         try:

@@ -39,12 +39,15 @@ def test_the_cost_is_per_sample_when_the_batch_size_changed() -> None:
 
 
 def test_short_epochs_cost_their_starts() -> None:
-    run = record(0.1, 32)
-    run.timing.steps = 36
-    run.timing.aside, run.timing.aside_counts = {"epoch start": 4.0}, {"epoch start": 4}
-    assert cost(run).step_s == pytest.approx(0.2)
-    run.timing.aside_counts = {"epoch start": 1}  # chance, in a long epoch
-    assert cost(run).step_s == 0.1
+    def run(starts: int) -> RunRecord:
+        each = record(0.1, 32)
+        each.timing.steps = 40 - starts
+        each.timing.aside, each.timing.aside_counts = {"epoch start": 1.0 * starts}, {"epoch start": starts}
+        return each
+
+    assert costs(run(4), run(2)) == (pytest.approx(0.2), pytest.approx(0.15))
+    assert costs(run(1), run(1)) == (0.1, 0.1), "chance, in a long epoch"
+    assert costs(run(2), run(0)) == (0.1, 0.1), "one side does not say what they cost"
 
 
 def test_groups_are_in_one_unit() -> None:

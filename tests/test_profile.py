@@ -13,10 +13,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from advisor.diagnose import evidence_of
 from advisor.errors import BAD_TRACE, AdvisorError
 from advisor.findings import json_schema
 from advisor.harness import layout
-from advisor.profile import _check_trace
 from advisor.run import Run
 from tests.conftest import PYTHON, Profiled
 
@@ -106,11 +106,11 @@ def test_run_on_a_gpu_whose_trace_holds_no_kernel_is_an_error(
     folder = tmp_path / "run"
     shutil.copytree(profiled("flat.py").run_dir, folder)
     record = json.loads((folder / layout.RUN_JSON).read_text())
-    _check_trace(Run.load(folder))
+    evidence_of(Run.load(folder))
     record["device"]["type"] = "cuda"
     (folder / layout.RUN_JSON).write_text(json.dumps(record))
     with pytest.raises(AdvisorError, match="holds no kernel") as raised:
-        _check_trace(Run.load(folder))
+        evidence_of(Run.load(folder))
     assert raised.value.exit_status == BAD_TRACE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +15,22 @@ if TYPE_CHECKING:
 
 SESSIONS = "advisor_runs"
 FORMATS = ("text", "json", "html", "md")
+
+
+def put_back(*places: Path) -> None:
+    """Put back what killed runs have changed – in sessions of these folders, and on the user's list – and say so."""
+    from advisor.restore import recover
+
+    for run_dir, restored in recover(*places):
+        if restored.put_back or restored.moved:
+            changed, made = len(restored.put_back), len(restored.moved)
+            click.echo(
+                f"advisor: the run {run_dir} was killed; {changed} files that it had changed were put back, and {made} "
+                "new ones moved there.",
+                err=True,
+            )
+        for failure in restored.failed:
+            click.echo(f"advisor: could not be put back: {failure}", err=True)
 
 
 def as_text(document: Findings, evidence: Evidence | None, format_: str) -> str:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from advisor.amounts import Duration, Share
-from advisor.commands.printing import SESSIONS, console, show
+from advisor.commands.printing import SESSIONS, console, put_back, show
 from advisor.errors import FAIL_ON, USAGE, AdvisorError
+from advisor.harness.layout import JOURNAL_DIR
 
 if TYPE_CHECKING:
     from advisor.accept import Answer
@@ -34,7 +35,9 @@ MIN_GAIN = 0.02
     help="Which fixes to try: ask, safe (all that compute exactly the same), all, none, or names of rules with commas. "
     "[default: ask at a terminal, else none]",
 )
-@click.option("--budget", type=Duration(), help="Time for the whole session, as in 20m. [default: 20m]")
+@click.option(
+    "--budget", type=Duration(), help="Time for the whole session, or from now on when it is resumed. [default: 20m]"
+)
 @click.option("--min-gain", type=Share(), help="What a fix must bring to be kept. [default: 2%]")
 @click.option("--write", is_flag=True, help="Write what was kept to the files, without asking.")
 @click.option(
@@ -111,10 +114,11 @@ def profile(
 
     from advisor import gate
     from advisor.launch import find_python
-    from advisor.profile import Talk, go_on, profile
+    from advisor.profile import Talk, profile
+    from advisor.profile import resume as go_on
     from advisor.report import question
     from advisor.report.progress import Progress
-    from advisor.session import Session, Settings
+    from advisor.session import Settings
 
     if (script is None) == (resume is None):
         raise AdvisorError("name the script to run, or a session by --resume.", USAGE)
@@ -136,7 +140,8 @@ def profile(
 
         talk = Talk(progress.show, progress.event, found, ask if interactive else None)
         if resume is not None:
-            done = go_on(Session.open(resume).changed(accept=accept, budget=budget, min_gain=min_gain), talk)
+            put_back(*{journal.parents[2] for journal in resume.resolve().rglob(JOURNAL_DIR)})
+            done = go_on(resume, talk, accept=accept, budget=budget, min_gain=min_gain)
         else:
             assert script is not None
             settings = Settings(
@@ -158,8 +163,9 @@ def profile(
             done = profile(settings, output, talk)
     if not told or done.document.outcome is not None:
         show(done.document, done.files)
+    passes = _passes(done)
     _offer_to_write(done, write, interactive)
-    if not _passes(done):
+    if not passes:
         click.get_current_context().exit(FAIL_ON)
 
 

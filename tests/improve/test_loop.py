@@ -10,8 +10,8 @@ import pytest
 
 from advisor.errors import AdvisorError
 from advisor.findings import Trial
-from advisor.profile import Profiled, Talk, go_on, profile
-from advisor.session import Session, Settings
+from advisor.profile import Profiled, Talk, profile, resume
+from advisor.session import Settings
 from advisor.write import write
 from tests.conftest import PYTHON, QUICK, tree
 
@@ -29,7 +29,7 @@ torch.set_num_threads(1)
 
 class Photos(Dataset):
     def __len__(self):
-        return 4000
+        return {length}
 
     def __getitem__(self, index):
         {fetch}
@@ -55,9 +55,13 @@ if __name__ == "__main__":
 SLOW = "time.sleep(0.004)"
 
 
-def script(folder: Path, fetch: str, before: str = "") -> Path:
+def text(fetch: str, before: str = "", length: int = 4000) -> str:
+    return SCRIPT.format(fetch=fetch, before=before, length=length)
+
+
+def script(folder: Path, fetch: str, before: str = "", length: int = 4000) -> Path:
     path = folder / "train.py"
-    path.write_text(SCRIPT.format(fetch=fetch, before=before))
+    path.write_text(text(fetch, before, length))
     return path
 
 
@@ -131,7 +135,7 @@ def test_the_computation_stays_the_same(kept: tuple[Profiled, list[str], Path]) 
 def test_nothing_on_disk_changes_until_it_is_written(kept: tuple[Profiled, list[str], Path]) -> None:
     done, _, folder = kept
     path = folder / "train.py"
-    assert path.read_text() == SCRIPT.format(fetch=SLOW, before="")
+    assert path.read_text() == text(SLOW)
     copy = folder / "copy"
     copy.mkdir()
     (copy / "train.py").write_text(path.read_text())
@@ -142,7 +146,7 @@ def test_nothing_on_disk_changes_until_it_is_written(kept: tuple[Profiled, list[
         write(done.edit)
         assert path.read_text() == (copy / "train.py").read_text()
     finally:
-        path.write_text(SCRIPT.format(fetch=SLOW, before=""))
+        path.write_text(text(SLOW))
 
 
 @pytest.mark.slow
@@ -151,7 +155,7 @@ def test_a_finished_session_is_shown_again_without_running_anything(
 ) -> None:
     done, _, _ = kept
     before = tree(done.session.folder)
-    again = go_on(Session.open(done.session.folder), options=SHORT)
+    again = resume(done.session.folder, options=SHORT)
     assert again.document == done.document
     assert again.edit is not None and done.edit is not None
     assert again.edit.contents == done.edit.contents
@@ -167,10 +171,12 @@ def test_a_session_whose_script_was_changed_is_not_gone_on_with(kept: tuple[Prof
     path = folder / "train.py"
     path.write_text("# changed\n" + path.read_text())
     try:
+        before = tree(done.session.folder)
         with pytest.raises(AdvisorError, match="was changed since this session began"):
-            go_on(Session.open(done.session.folder), options=SHORT)
+            resume(done.session.folder, options=SHORT)
+        assert tree(done.session.folder) == before, "the report and the patch are as they were"
     finally:
-        path.write_text(SCRIPT.format(fetch=SLOW, before=""))
+        path.write_text(text(SLOW))
 
 
 @pytest.mark.slow
@@ -223,3 +229,13 @@ def test_an_unknown_rule_is_said_before_anything_is_run(tmp_path: Path) -> None:
     with pytest.raises(AdvisorError, match="there is no rule loader-worker;"):
         improved(tmp_path, SLOW, accept="loader-worker")
     assert not (tmp_path / "advisor_runs").exists()
+
+
+@pytest.mark.slow
+def test_a_script_that_is_over_soon_is_improved_too(tmp_path: Path) -> None:
+    path = script(tmp_path, SLOW, length=25 * 8)
+    done = profile(settings(path, "loader-workers"), tmp_path / "advisor_runs", options=SHORT)
+    trial = only_trial(done)
+    assert trial.status in ("kept", "inconclusive"), trial
+    assert trial.measured is not None and trial.measured.speedup > 1.2
+    assert trial.numerics is not None and trial.numerics.drift == 0

@@ -85,3 +85,16 @@ def test_weights_that_break_after_the_first_losses_fail_the_fix() -> None:
     after = run(STEADY)
     after.nonfinite_parameters = 3
     assert not_finite([run(STEADY)], [after]) == "the weights became NaN or infinite"
+
+
+def test_a_value_that_is_nan_before_as_well_says_nothing_of_the_others() -> None:
+    broken = [2.3, math.inf, 2.1, 2.0]
+    found, wrong = compare_numerics(Safety.EXACT, [run(broken)] * 2, [run(broken)] * 2)
+    assert found is not None and found.drift == 0 and not wrong
+    assert compare_numerics(Safety.EXACT, [run(broken)] * 2, [run([2.3, math.inf, 2.5, 2.0])] * 2)[1]
+
+
+def test_huge_and_vanishing_losses_have_a_drift() -> None:
+    assert drift([1e300, 1e300], [1e300, 2e300]) == pytest.approx(0.5**0.5)
+    assert drift([0.0, 0.0], [1e-12, 0.0]) < 1e-3
+    assert drift([0.0, 0.0], [1.0, 0.0]) > 1

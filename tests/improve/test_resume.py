@@ -55,14 +55,14 @@ RUN = """\
 import sys
 from dataclasses import replace
 from pathlib import Path
-from advisor.profile import go_on, profile
-from advisor.session import Session, Settings
+from advisor.profile import profile, resume
+from advisor.session import Settings
 from tests.conftest import QUICK
 
 options = replace(QUICK, min_seconds=0.2, min_steps=10)
 script, python, session = sys.argv[1:]
 if session:
-    go_on(Session.open(Path(session)), options=options)
+    resume(Path(session), options=options)
 else:
     folder = Path(script).parent
     settings = Settings(script=script, python=python, cwd=str(folder), accept="loader-workers", timeout=120.0)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from advisor.accept import Policy
+from advisor.bench import SEED, Bench
 from advisor.diagnose import diagnose
 from advisor.evidence import Evidence
 from advisor.improve import Improve
@@ -15,7 +16,6 @@ from advisor.offers import offers
 from advisor.profile import profile
 from advisor.session import Session, Settings
 from advisor.state import State
-from advisor.trial import SEED, Bench
 from tests.conftest import PYTHON, QUICK
 
 SHORT = replace(QUICK, min_seconds=0.2, min_steps=10)

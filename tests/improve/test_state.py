@@ -136,3 +136,24 @@ def test_nothing_is_written_when_a_file_is_gone(script: Path) -> None:
 
 def test_sources_given_are_those_that_edits_see(script: Path) -> None:
     assert Sources({str(script): "a = 1\n"}).text(str(script)) == "a = 1\n"
+
+
+def test_versions_are_told_apart_by_what_would_run(script: Path) -> None:
+    state = State(Command(str(script)))
+    assert state.fingerprint == State(Command(str(script))).fingerprint
+    others = [
+        edited(state, script, "size", "2"),
+        state.apply(Argument({"--workers": "2"})),
+        state.apply(Variable({"OMP_NUM_THREADS": "2"})),
+    ]
+    assert all(other.fingerprint != state.fingerprint for other in others)
+
+
+def test_one_file_under_two_names_is_not_written(script: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.py"
+    link.symlink_to("train.py")
+    state = edited(edited(State(Command(str(script))), script, "size", "2"), link, "workers", "2")
+    assert state.edit is not None
+    with pytest.raises(AdvisorError, match="one file"):
+        write(state.edit)
+    assert script.read_bytes() == SCRIPT.encode("latin-1")

@@ -13,14 +13,14 @@ from pathlib import Path
 import msgspec
 
 from advisor import compare
+from advisor.bench import SEED, options_of
 from advisor.errors import AdvisorError
 from advisor.findings import Findings
 from advisor.harness.layout import Options
 from advisor.launch import Command, measure
-from advisor.profile import Talk, go_on, profile
+from advisor.profile import Talk, profile, resume
 from advisor.run import Run
-from advisor.session import Session, Settings
-from advisor.trial import SEED, options_of
+from advisor.session import Settings
 
 from .figures import Machine, Row, epoch_rate, row_of
 
@@ -137,14 +137,13 @@ def _store(asked: Asked, name: str, part: msgspec.Struct) -> None:
 # The loop ------------------------------------------------------------------------------------------------------------
 
 
-def loop(asked: Asked, resume: bool = False) -> LoopPart:
-    """Profile the script with every fix accepted; `resume` goes on with the last session for another budget."""
+def loop(asked: Asked, again: bool = False) -> LoopPart:
+    """Profile the script with every fix accepted; `again` goes on with the last session for another budget."""
     folder = asked.folder / "loop"
     talk = Talk(say=asked.say)
     sessions = sorted(folder.glob("cifar_resnet-*"), key=lambda path: int(path.name.rpartition("-")[2]))
-    if resume and sessions:
-        session = Session.open(sessions[-1])
-        done = go_on(session.changed(None, session.progress().seconds + asked.budget, None), talk, asked.options)
+    if again and sessions:
+        done = resume(sessions[-1], talk, asked.options, budget=asked.budget)
     else:
         settings = Settings(
             script=str(ORIGINAL),
