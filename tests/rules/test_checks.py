@@ -277,6 +277,15 @@ def test_filling_gradients_is_found_only_where_it_was_seen(scene: Any, tmp_path:
     assert finding is not None and finding.gain.likely > 1.05
 
 
+def test_large_gradients_on_a_cpu_are_better_filled(scene: Any, tmp_path: Path) -> None:
+    made = busy_cpu(scene, addmm=0.7, zero_=0.12, add_=0.15)
+    made.record.optimizers[0].zero_filled = made.record.optimizers[0].parameters = 10
+    made.record.models[0].parameter_bytes = 10 * (4 << 20)
+    assert found(made, tmp_path, "zero-grad") is None
+    made.record.models[0].parameter_bytes = 10 * (4 << 10)
+    assert found(made, tmp_path, "zero-grad") is not None
+
+
 def test_larger_batch_stays_within_memory(scene: Any, tmp_path: Path) -> None:
     made = scene(10.0, A100)
     for index in range(40):
