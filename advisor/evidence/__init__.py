@@ -56,6 +56,7 @@ from advisor.trace.tables import Ints, Trace
 
 __all__ = ["Change", "Estimate", "Evidence"]
 
+_INFLATED = 1.5  # times: from here on the breakdown is not what an undisturbed step looks like
 _WORTH_A_NOTE = 0.85  # the profiler's part of the host's time is said from 15 % on
 
 
@@ -351,6 +352,11 @@ class Evidence:
             notes.append(
                 f"About {1 - model.host_scale:.0%} of the host's time in this trace is the profiler's own, judged by "
                 "operators that compute nothing; the predictions reach from the step as traced to one without it."
+            )
+        if self.record is not None and self.inflation >= _INFLATED:
+            notes.append(
+                f"A step took {self.inflation:.1f} times as long under the profiler: the shares of what makes many small "
+                "calls are overstated. Step times and predictions are from steps without it."
             )
         if self.record is not None and self.record.timing.from_profile and not self.record.notes:
             notes.append("The script was over too soon: step times were taken before it had settled.")

@@ -54,6 +54,13 @@ def test_run_without_traces_still_says_what_its_record_knows(tmp_path: Path) -> 
     assert (evidence.kernels, evidence.syncs, evidence.copies.rows, evidence.operators.rows) == ((), (), (), ())
 
 
+@pytest.mark.parametrize("profiled_s, said", [(0.011, False), (0.046, True)])
+def test_a_profiler_that_makes_steps_much_longer_is_said_to(profiled_s: float, said: bool, tmp_path: Path) -> None:
+    record = layout.RunRecord(profile_step_s=profiled_s, timing=layout.Timing(steps=20, step_s=0.01, settled=True))
+    notes = Evidence.from_run(Run.load(write(tmp_path, record))).notes
+    assert any("4.6 times as long under the profiler" in note for note in notes) == said
+
+
 def test_traces_are_read_from_the_folder(tmp_path: Path, shared_traces: Path) -> None:
     name = "v100-resnet50-workers0.pt.trace.json.gz"
     (tmp_path / name).write_bytes((shared_traces / name).read_bytes())
