@@ -355,8 +355,8 @@ class Evidence:
             )
         if self.record is not None and self.inflation >= _INFLATED:
             notes.append(
-                f"A step took {self.inflation:.1f} times as long under the profiler: the shares of what makes many small "
-                "calls are overstated. Step times and predictions are from steps without it."
+                f"A step took {self.inflation:.1f} times as long under the profiler: the shares of what makes many "
+                "small calls are overstated. Step times and predictions are from steps without it."
             )
         if self.record is not None and self.record.timing.from_profile and not self.record.notes:
             notes.append("The script was over too soon: step times were taken before it had settled.")
