@@ -1,8 +1,8 @@
 """How often a script is told apart from itself, from real runs of it.
 
 A small training script is run again and again, each time until its timing window is full. What the runs took is stored,
-and sessions are made of them: A B A B …, looked at after the third pair and each further one, as the loop does. As
-consecutive runs keep what drifts on the machine, so do the windows of consecutive runs; draws in random order add
+and sessions are made of them: A B, B A, A B …, looked at after the third pair and each further one, as the loop does.
+As consecutive runs keep what drifts on the machine, so do the windows of consecutive runs; draws in random order add
 sessions that are not the same few runs over and over.
 
     python tests/benchmarks/compare_with_itself.py --runs 48      writes tests/benchmarks/results/compare_with_itself.*
@@ -32,10 +32,10 @@ from advisor import compare
 from advisor.compare import Comparison, compare_pairs, enough, verdict
 from advisor.harness.layout import Options
 from advisor.launch import Command, measure
+from advisor.trial import MOST_PAIRS
 
 RESULTS = Path(__file__).parent / "results" / "compare_with_itself.json"
 SIMULATED = RESULTS.with_name("compare_simulated.md")
-MOST_PAIRS = 8
 DRAWS = 2000
 MIN_GAINS = (0.01, 0.02, 0.05)
 SPREADS = (0.003, 0.01, 0.03, 0.08)
@@ -65,10 +65,11 @@ for _ in range(10000):
 def session(costs: Sequence[float], min_gain: float, gain: float = 1.0) -> Comparison:
     """What the loop does with runs in alternation: look after three pairs, and after each more until it is enough.
 
-    ``gain`` makes every second run, B's, that much faster.
+    The order is the loop's, A B, B A, A B …; ``gain`` makes B's runs that much faster.
     """
     pairs: list[tuple[float, float]] = []
-    for before, after in zip(costs[::2], costs[1::2], strict=False):
+    for one, other in zip(costs[::2], costs[1::2], strict=False):
+        before, after = (other, one) if len(pairs) % 2 else (one, other)
         pairs.append((before, after / gain))
         if len(pairs) >= compare.LEAST_PAIRS and enough(compare_pairs(pairs), min_gain):
             break
