@@ -240,10 +240,11 @@ def test_where_the_time_went_and_what_was_found_of_real_runs(profiled: Callable[
     one = profiled("workers.py").run
     slower = tmp_path / "slower"
     shutil.copytree(one.folder, slower)
-    record = one.record
-    timing = asdict(record.timing)
-    timing["step_s"] *= 2
-    (slower / "run.json").write_text(json.dumps(asdict(record) | {"timing": timing}))
+    record = asdict(one.record)
+    record["timing"]["step_s"] *= 2
+    for loader in record["loaders"]:  # the wait as well: it is part of the step
+        loader["wait_s"] = loader["wait_s"] and 2 * loader["wait_s"]
+    (slower / "run.json").write_text(json.dumps(record))
     text = compare(one.folder, slower)
     assert "B is slower than A: 0.50×" in text
     document = json.loads(compare(one.folder, slower, "--format", "json"))
