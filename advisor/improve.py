@@ -16,38 +16,25 @@ import msgspec
 
 from advisor.accept import Answer, Policy
 from advisor.bench import Bench, BudgetError, Say, TrialError, Version, options_of
-from advisor.compare import compare_pairs, cost, costs
-from advisor.diagnose import Diagnosis, diagnose, evidence_of, fix_document, load_rules, predicted
+from advisor.candidates import Candidate, Candidates
+from advisor.diagnose import Diagnosis, diagnose, evidence_of
 from advisor.edit import Edit
 from advisor.errors import AdvisorError
 from advisor.evidence import Evidence
-from advisor.findings import Findings, FixDocument, Predicted, Searched, Trial
+from advisor.findings import Findings, Searched, Trial
 from advisor.harness import layout
 from advisor.offers import Offer, open_offers
 from advisor.outcome import Ends, session_document
-from advisor.rule import Advice, Finding, Safety
+from advisor.rule import Safety
 from advisor.run import Run
 from advisor.session import FINAL, PAIRS, Attempt, Direct, Progress, Session
 from advisor.state import State, digest, digest_of
-from advisor.trial import Result, compare_versions, throughput
+from advisor.trial import Result, compare_versions
 
-# A device whose memory is fuller than this leaves nothing for a longer sequence or a fragmented cache.
-_FULLEST = 0.9
 # No session needs so many; it guards against rules that would undo one another's work for ever.
 _MOST_TRIALS = 40
 
 Ask = Callable[[Offer], Answer]
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    """What is tried of an offer: the script with it, and how to say it."""
-
-    title: str
-    state: State
-    fix: FixDocument
-    predicted: Predicted
-    safety: Safety
 
 
 @dataclass
@@ -57,7 +44,7 @@ class _Trying:
     number: int
     offer: Offer
     folder: Path
-    candidate: _Candidate
+    candidate: Candidate
     searched: list[Searched] = field(default_factory=list)
     version: Version | None = None
     adjacent: bool = False  # the current version's whole run was made just before: the two are a pair
@@ -89,6 +76,7 @@ class Improve:
         self._say = say
         self._min_gain = session.settings.min_gain
         self._root = diagnosis.root
+        self._candidates = Candidates(bench, diagnosis.root, self._min_gain, say, self._name)
         self._baseline, self._before = baseline, diagnosis
         self._current, self._now, self._evidence = baseline, diagnosis, evidence
         self._began = began if began is not None else time.monotonic()
@@ -172,9 +160,10 @@ class Improve:
         rule = offer.diagnosed.rule
         folder = self._session.trial_dir(number, rule.id)
         self._say(f"trial {number}: {offer.document.title} ({rule.id})")
-        trying = _Trying(number, offer, folder, self._candidate(offer, offer.diagnosed.finding))
+        trying = _Trying(number, offer, folder, self._candidates.of(self._current, offer))
         try:
-            self._search(trying)
+            search = folder.with_name(f"{folder.name}-search")
+            trying.candidate = self._candidates.best(self._current, offer, search, trying.searched)
             self._run(trying)
             result = self._compare(trying)
         except TrialError as error:
@@ -183,95 +172,21 @@ class Improve:
             result = replace(result, reason=f"{_FAILURES[result.kind]}: {result.reason}")
         self._end(trying, result)
 
-    def _candidate(self, offer: Offer, finding: Finding) -> _Candidate:
-        """The script with the offer's fix, for this finding of the rule's (one size of several)."""
-        now, each = self._current.state, offer.diagnosed
-        fix = each.fix if finding is each.finding else each.rule.fix(finding, now.sources)
-        gain = predicted(finding.gain, self._current.record.timing.step_s)
-        return _Candidate(finding.title, now.apply(fix), fix_document(fix, self._root), gain, each.safety)
-
-    def _search(self, trying: _Trying) -> None:
-        """Try sizes in order while each is faster than the one before and memory is left; the fastest is what is tried.
-
-        Raises TrialError when not even the first one runs.
-        """
-        offer = trying.offer
-        choices = offer.diagnosed.rule.search(offer.diagnosed.finding)
-        best = 0.0
-        for number, finding in enumerate(choices if len(choices) > 1 else (), 1):
-            try:
-                candidate = self._candidate(offer, finding)
-            except Exception:
-                break  # no edit makes it that large, or the rule is at fault: what there is so far counts
-            where = trying.folder.with_name(f"{trying.folder.name}-search") / str(number)
-            text, name = candidate.title, self._name(where)
-            self._say(f"searching: {text}")
-            try:
-                run = self._bench.quick(candidate.state, where, self._current)
-            except TrialError as error:
-                trying.searched.append(Searched(text, name, error=str(error)))
-                if not best:
-                    raise
-                break
-            memory = _memory_share(run)
-            step_ms = cost(run.record).step_s * 1e3
-            trying.searched.append(Searched(text, name, throughput([run]), step_ms, memory))
-            if memory is not None and memory > _FULLEST:
-                if not best:
-                    raise TrialError(f"it takes {memory:.0%} of the device's memory", "oom")
-                break
-            speedup = compare_pairs([costs(self._current.record, run.record)]).speedup
-            if speedup < best * (1 + self._min_gain):
-                break
-            best, trying.candidate = speedup, candidate
-
     def _run(self, trying: _Trying) -> None:
         """The whole run of the patched script; once more with a smaller batch where it needs one."""
         trying.adjacent = self._bench.neighbour(self._current)
         try:
             trying.version = self._bench.whole(trying.candidate.state, trying.folder, self._current)
         except TrialError as error:
-            lighter = self._lighter(trying.offer) if error.kind == "oom" else None
+            if error.kind != "oom":
+                raise
+            lighter = self._candidates.lighter(self._current, trying.offer, self._evidence)
             if lighter is None:
                 raise
             self._say(f"{trying.candidate.title}: out of memory; once more with a smaller batch")
             trying.folder = trying.folder.with_name(f"{trying.folder.name}-smaller-batch")
             trying.candidate, trying.adjacent = lighter, False
             trying.version = self._bench.whole(lighter.state, trying.folder, self._current)
-
-    def _lighter(self, offer: Offer) -> _Candidate | None:
-        """The offer's fix together with one that takes memory away; None where no rule has such a one.
-
-        None too where samples are not known: a step of half the batch says nothing by itself.
-        """
-        now, rule = self._current.state, offer.diagnosed.rule
-        if not rule.takes_memory or self._current.record.timing.samples_per_step is None:
-            return None
-        for other in load_rules():
-            try:
-                finding = other.relieve(self._evidence)
-                relief = other.fix(finding, now.sources) if finding is not None else Advice("")
-                if isinstance(relief, Advice):
-                    continue
-                lighter = now.apply(relief)
-                fix = rule.fix(offer.diagnosed.finding, lighter.sources)
-            except Exception:
-                continue  # a rule's fault must not end the session
-            if isinstance(fix, Advice):
-                continue
-            patched = lighter.apply(fix)
-            one, two = fix_document(fix, self._root), fix_document(relief, self._root)
-            both = FixDocument(
-                "edit" if "edit" in (one.kind, two.kind) else one.kind,
-                f"{one.text} {two.text}",
-                diff=patched.diff_from(now, self._root),
-                arguments={**one.arguments, **two.arguments},
-                environment={**one.environment, **two.environment},
-            )
-            title = f"{offer.document.title}, with a smaller batch"
-            # Another batch is another training, whatever the fix itself is.
-            return _Candidate(title, patched, both, offer.document.predicted, Safety.BEHAVIOUR)
-        return None
 
     def _compare(self, trying: _Trying) -> Result:
         version = trying.version
@@ -416,11 +331,6 @@ _FAILURES = {
 }
 # The same change gives the same crash again, and the same wrong numbers; memory may have become free meanwhile.
 _FINAL = ("exception", "exit", "nan", "numerics")
-
-
-def _memory_share(run: Run) -> float | None:
-    memory = run.record.memory
-    return memory.peak_reserved / memory.capacity if memory.peak_reserved is not None and memory.capacity else None
 
 
 def _said(trial: Trial) -> str:

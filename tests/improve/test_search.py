@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from advisor.accept import Policy
 from advisor.bench import SEED, Bench
+from advisor.candidates import Candidates
 from advisor.diagnose import diagnose
 from advisor.evidence import Evidence
-from advisor.improve import Improve
 from advisor.offers import offers
 from advisor.profile import profile
+from advisor.rule import Safety
 from advisor.session import Session, Settings
 from advisor.state import State
 from tests.conftest import PYTHON, QUICK
@@ -119,13 +119,14 @@ def test_a_fix_out_of_memory_is_made_with_half_the_batch(tmp_path: Path) -> None
     baseline = bench.baseline(State(settings.command), session.baseline_dir)
     evidence = Evidence.from_run(baseline.run)
     diagnosis = diagnose(evidence)
-    loop = Improve(session, Policy.parse("compile", ["compile"]), bench, baseline, evidence, diagnosis)
+    candidates = Candidates(bench, diagnosis.root, 0.02, lambda text: None, str)
     offer = next(each for each in offers(diagnosis) if each.diagnosed.rule.id == "compile")
-    lighter = loop._lighter(offer)
+    lighter = candidates.lighter(baseline, offer, evidence)
     assert lighter is not None
     assert "batch_size=8)" in lighter.fix.diff and "model.compile()" in lighter.fix.diff
     text = lighter.state.sources.text(str(path))
     assert "batch_size=8)" in text and "model.compile()" in text
+    assert lighter.safety is Safety.BEHAVIOUR, "it is another batch"
     # It runs, where the compiled model with the whole batch is out of memory.
     run = bench.quick(lighter.state, session.folder / "lighter", baseline)
     assert run.record.timing.samples_per_step == 8
