@@ -16,7 +16,7 @@ from advisor.contrast import REPEATS, Contrast, Side, contrast, open_side
 from advisor.errors import SCRIPT_FAILED, AdvisorError
 
 if TYPE_CHECKING:
-    from advisor.bench import Bench, Version
+    from advisor.improve.bench import Bench, Version
 
 # Runs of the script in all, where it is compared with an earlier session: three tell how much runs differ.
 RUNS = 3
@@ -66,7 +66,7 @@ def repeat(bench: Bench, baseline: Version, session: Path, runs: int) -> None:
 
     Raises AdvisorError when it fails.
     """
-    from advisor.bench import BudgetError, TrialError
+    from advisor.improve.bench import BudgetError, TrialError
 
     for number in range(2, runs + 1):
         bench.say(f"run {number} of {runs}, only timed")

@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from advisor import gate, report
-from advisor.accept import Policy
-from advisor.bench import SEED, Bench, Say
 from advisor.diagnose import diagnose, evidence_of, load_rules
 from advisor.edit import Edit
 from advisor.evidence import Evidence
 from advisor.findings import Findings
 from advisor.harness.layout import Options, Status
-from advisor.improve import Ask, Improve
+from advisor.improve.accept import Policy
+from advisor.improve.bench import SEED, Bench, Say
+from advisor.improve.loop import Ask, Improve
+from advisor.improve.state import State
 from advisor.launch import check_script
 from advisor.session import Session, Settings
-from advisor.state import State
 
 
 @dataclass(frozen=True)

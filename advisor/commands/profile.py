@@ -15,9 +15,9 @@ from advisor.errors import FAIL_ON, USAGE, AdvisorError
 from advisor.harness.layout import JOURNAL_DIR
 
 if TYPE_CHECKING:
-    from advisor.accept import Answer
     from advisor.findings import Findings
-    from advisor.offers import Offer
+    from advisor.improve.accept import Answer
+    from advisor.improve.offers import Offer
     from advisor.profile import Profiled
 
 BUDGET = 20 * 60.0  # seconds
@@ -186,7 +186,7 @@ def _passes(done: Profiled) -> bool:
 
 def _offer_to_write(done: Profiled, unasked: bool, interactive: bool) -> None:
     """Write the kept edits to the user's files, if that is what they want."""
-    from advisor import write
+    from advisor.improve import write
 
     if done.edit is None:
         return

@@ -6,8 +6,8 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from advisor.accept import Answer
 from advisor.findings import FindingDocument
+from advisor.improve.accept import Answer
 from advisor.report import wording
 
 _HELP = "y: try it · n: leave it · d: show the diff · a: this and every other exact one · q: try no more"

@@ -31,8 +31,8 @@ import numpy as np
 from advisor import compare
 from advisor.compare import Comparison, compare_pairs, enough, verdict
 from advisor.harness.layout import Options
+from advisor.improve.trial import MOST_PAIRS
 from advisor.launch import Command, measure
-from advisor.trial import MOST_PAIRS
 
 RESULTS = Path(__file__).parent / "results" / "compare_with_itself.json"
 SIMULATED = RESULTS.with_name("compare_simulated.md")

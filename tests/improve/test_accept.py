@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.accept import Answer, Policy
 from advisor.errors import AdvisorError
+from advisor.improve.accept import Answer, Policy
 from advisor.rule import Safety
 
 RULES = ("amp-autocast", "loader-workers")

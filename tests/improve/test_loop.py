@@ -10,9 +10,9 @@ import pytest
 
 from advisor.errors import AdvisorError
 from advisor.findings import Trial
+from advisor.improve.write import write
 from advisor.profile import Profiled, Talk, profile, resume
 from advisor.session import Settings
-from advisor.write import write
 from tests.conftest import PYTHON, QUICK, tree
 
 # As short as a run can be: a loop makes many.

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from advisor.harness.layout import RunRecord
-from advisor.numerics import compare_numerics, drift, not_finite
+from advisor.improve.numerics import compare_numerics, drift, not_finite
 from advisor.rule import Safety
 
 

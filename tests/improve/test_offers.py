@@ -10,7 +10,7 @@ import pytest
 from advisor.diagnose import Diagnosed, Diagnosis, fix_document, load_rules, predicted
 from advisor.findings import FindingDocument, Findings, Predicted, Range, Trial
 from advisor.harness.layout import Site
-from advisor.offers import Offer, offers, open_offers
+from advisor.improve.offers import Offer, offers, open_offers
 from advisor.rule import Advice, Argument, Finding, Gain
 from advisor.session import Attempt, Progress
 

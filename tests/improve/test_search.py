@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from advisor.bench import SEED, Bench
-from advisor.candidates import Candidates
 from advisor.diagnose import diagnose
 from advisor.evidence import Evidence
-from advisor.offers import offers
+from advisor.improve.bench import SEED, Bench
+from advisor.improve.candidates import Candidates
+from advisor.improve.offers import offers
+from advisor.improve.state import State
 from advisor.profile import profile
 from advisor.rule import Safety
 from advisor.session import Session, Settings
-from advisor.state import State
 from tests.conftest import PYTHON, QUICK
 
 SHORT = replace(QUICK, min_seconds=0.2, min_steps=10)

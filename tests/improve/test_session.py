@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from advisor.bench import _make_room
 from advisor.errors import AdvisorError
+from advisor.improve.bench import _make_room
 from advisor.profile import resume
 from advisor.session import Attempt, Progress, Session, Settings
 from tests.improve.test_offers import WORKERS, diagnosis, offers

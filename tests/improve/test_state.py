@@ -9,10 +9,10 @@ import pytest
 
 from advisor.edit import Drafts, Sources
 from advisor.errors import AdvisorError
+from advisor.improve.state import State, with_options
+from advisor.improve.write import write
 from advisor.launch import Command
 from advisor.rule import Advice, Argument, Variable
-from advisor.state import State, with_options
-from advisor.write import write
 
 SCRIPT = "# -*- coding: latin-1 -*-\nname = 'caf\xe9'\r\nsize = 1\nworkers = 0\n"
 

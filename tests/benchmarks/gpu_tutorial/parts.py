@@ -13,10 +13,10 @@ from pathlib import Path
 import msgspec
 
 from advisor import compare
-from advisor.bench import SEED, options_of
 from advisor.errors import AdvisorError
 from advisor.findings import Findings
 from advisor.harness.layout import Options
+from advisor.improve.bench import SEED, options_of
 from advisor.launch import Command, measure
 from advisor.profile import Talk, profile, resume
 from advisor.run import Run

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from advisor import compare
-from advisor.bench import Bench, BudgetError, TrialError, Version
 from advisor.compare import LEAST_PAIRS, Comparison
 from advisor.findings import Measured, Numerics
 from advisor.findings import Status as Verdict
-from advisor.numerics import compare_numerics, not_finite
+from advisor.improve.bench import Bench, BudgetError, TrialError, Version
+from advisor.improve.numerics import compare_numerics, not_finite
 from advisor.rule import Safety
 from advisor.run import Run
 

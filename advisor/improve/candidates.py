@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from advisor.bench import Bench, Say, TrialError, Version
 from advisor.compare import compare_pairs, cost, costs
 from advisor.diagnose import fix_document, load_rules, predicted
 from advisor.evidence import Evidence
 from advisor.findings import FixDocument, Predicted, Searched
-from advisor.offers import Offer
+from advisor.improve.bench import Bench, Say, TrialError, Version
+from advisor.improve.offers import Offer
+from advisor.improve.state import State
+from advisor.improve.trial import throughput
 from advisor.rule import Advice, Finding, Safety
 from advisor.run import Run
-from advisor.state import State
-from advisor.trial import throughput
 
 # A device whose memory is fuller than this leaves nothing for a longer sequence or a fragmented cache.
 _FULLEST = 0.9

@@ -20,10 +20,10 @@ from advisor import errors
 from advisor.errors import AdvisorError
 from advisor.harness import layout
 from advisor.harness.layout import Options, RunRecord
+from advisor.improve.state import State
 from advisor.launch import Progress, measure, next_try
 from advisor.restore import EARLIER_DIR
 from advisor.run import Run
-from advisor.state import State
 
 # Every run of a session is seeded alike: value i of one run's losses belongs to value i of another's.
 SEED = 0

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from advisor.bench import Version
 from advisor.compare import cost
 from advisor.diagnose import Diagnosis
 from advisor.findings import FindingDocument, Findings, Outcome, Range, Trial
-from advisor.offers import offers
+from advisor.improve.bench import Version
+from advisor.improve.offers import offers
+from advisor.improve.trial import throughput
 from advisor.session import Direct, Progress
-from advisor.trial import throughput
 
 
 @dataclass(frozen=True)

@@ -14,22 +14,22 @@ from pathlib import Path
 
 import msgspec
 
-from advisor.accept import Answer, Policy
-from advisor.bench import Bench, BudgetError, Say, TrialError, Version, options_of
-from advisor.candidates import Candidate, Candidates
 from advisor.diagnose import Diagnosis, diagnose, evidence_of
 from advisor.edit import Edit
 from advisor.errors import AdvisorError
 from advisor.evidence import Evidence
 from advisor.findings import Findings, Searched, Trial
 from advisor.harness import layout
-from advisor.offers import Offer, open_offers
-from advisor.outcome import Ends, session_document
+from advisor.improve.accept import Answer, Policy
+from advisor.improve.bench import Bench, BudgetError, Say, TrialError, Version, options_of
+from advisor.improve.candidates import Candidate, Candidates
+from advisor.improve.offers import Offer, open_offers
+from advisor.improve.outcome import Ends, session_document
+from advisor.improve.state import State, digest, digest_of
+from advisor.improve.trial import Result, compare_versions
 from advisor.rule import Safety
 from advisor.run import Run
 from advisor.session import FINAL, PAIRS, Attempt, Direct, Progress, Session
-from advisor.state import State, digest, digest_of
-from advisor.trial import Result, compare_versions
 
 # No session needs so many; it guards against rules that would undo one another's work for ever.
 _MOST_TRIALS = 40
