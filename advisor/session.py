@@ -24,6 +24,7 @@ SESSION_JSON = "session.json"
 TRIALS_JSON = "trials.json"
 PATCH = "fixes.patch"
 LOCK = "session.lock"
+KILLED = ".killed-"  # in the names of what killed runs have left, where that may be the user's
 
 
 class Settings(msgspec.Struct, frozen=True):

@@ -24,6 +24,7 @@ from advisor.improve.state import State
 from advisor.launch import Progress, measure, next_try
 from advisor.restore import EARLIER_DIR
 from advisor.run import Run
+from advisor.session import KILLED
 
 # Every run of a session is seeded alike: value i of one run's losses belongs to value i of another's.
 SEED = 0
@@ -223,9 +224,9 @@ def _make_room(folder: Path) -> None:
         )
     if (folder / EARLIER_DIR).exists() or _size(folder / layout.FILES_DIR):
         number = 1
-        while folder.with_name(f"{folder.name}.killed-{number}").exists():
+        while folder.with_name(f"{folder.name}{KILLED}{number}").exists():
             number += 1
-        folder.rename(folder.with_name(f"{folder.name}.killed-{number}"))
+        folder.rename(folder.with_name(f"{folder.name}{KILLED}{number}"))
         return
     shutil.rmtree(folder)
 

@@ -10,7 +10,7 @@ from advisor.errors import AdvisorError
 from advisor.harness import layout
 from advisor.harness.layout import RunRecord
 from advisor.run import Run
-from advisor.session import SESSION_JSON
+from advisor.session import KILLED, SESSION_JSON
 from advisor.tensorboard import hparams
 from advisor.tensorboard.hparams import Tried
 
@@ -35,12 +35,17 @@ def find_runs(folder: str | os.PathLike[str]) -> list[Path]:
             found.append(here)
             folders.clear()  # what a run holds is the script's own, or its repeats
         elif SESSION_JSON in files:
-            found += [here / name for name in folders if (here / name / layout.RUN_JSON).is_file()]
+            found += [here / name for name in folders if _is_run(here / name)]
             folders.clear()
         elif len(here.relative_to(root).parts) >= _DEEPEST:
             folders.clear()
         folders.sort()
     return sorted(found)
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a session's folder is a run of it, and not what a killed one has left, set aside."""
+    return (folder / layout.RUN_JSON).is_file() and KILLED not in folder.name
 
 
 def write(folder: str | os.PathLike[str], tried: Tried | None = None) -> int:

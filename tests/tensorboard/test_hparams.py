@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -90,6 +91,13 @@ def test_trials_are_runs_and_their_repeats_are_not(session: Path) -> None:
     names = ["01-loader-workers", "02-compile", "03-amp-autocast", "04-batch-size", "baseline"]
     for folder in (session, session.parent, session.parent.parent):
         assert [run.name for run in scalars.find_runs(folder)] == names
+
+
+def test_what_a_killed_run_has_left_is_no_run(session: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(session, copy)
+    shutil.copytree(copy / "baseline", copy / "baseline.killed-1")
+    assert [run.name for run in scalars.find_runs(copy)] == [run.name for run in scalars.find_runs(session)]
 
 
 def test_a_fix_is_on_in_its_own_trial_and_stays_on_when_it_is_kept(session: Path) -> None:
