@@ -12,7 +12,7 @@ OLDEST_PYTHON ?= $(PYTHON)
 PIP := -m pip --disable-pip-version-check install --quiet
 PYTEST := $(VENV)/bin/python -m pytest
 
-.PHONY: demo test lint test-oldest bench gpu clean
+.PHONY: demo test test-sessions lint test-oldest bench gpu clean
 
 demo: $(VENV)/.demo
 	$(VENV)/bin/advisor profile fixtures/cifar_resnet.py --accept none --python $(VENV)/bin/python
@@ -20,8 +20,12 @@ demo: $(VENV)/.demo
 
 # The tests whose figures are times run last and alone; pytest says 5 where there are none of a kind.
 test: $(VENV)/.dev lint
-	$(PYTEST) -n 2 --dist loadgroup -m "not serial"
-	$(PYTEST) -m serial || [ $$? -eq 5 ]
+	$(PYTEST) -n 2 --dist loadgroup -m "not serial and not sessions"
+	$(PYTEST) -m "serial and not sessions" || [ $$? -eq 5 ]
+
+# Whole sessions, each alone: minutes. CI runs them after `make test`.
+test-sessions: $(VENV)/.dev
+	$(PYTEST) -m sessions
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check

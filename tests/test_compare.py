@@ -246,7 +246,7 @@ for _ in range(100000):
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.sessions
 def test_real_runs_of_one_script_are_not_told_apart(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(FIXED_WORK)

@@ -137,7 +137,7 @@ for _ in range(100000):
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.sessions
 def test_the_command_exits_5_when_the_script_became_slower(tmp_path: Path) -> None:
     """Two sessions of one script: the second waits three times as long in every step."""
     (tmp_path / "train.py").write_text(SCRIPT)

@@ -296,7 +296,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.sessions
 def test_what_the_loop_kept_runs_beside_the_hand_from_what_was_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,7 +52,7 @@ if __name__ == "__main__":
     main()
 """
 
-SLOW = "time.sleep(0.004)"
+SLOW = "time.sleep(0.001)"
 
 
 def text(fetch: str, before: str = "", length: int = 4000) -> str:
@@ -89,6 +89,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Profiled, list[str],
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("kept")
 def test_a_fix_that_helps_is_kept_with_its_interval(kept: tuple[Profiled, list[str], Path]) -> None:
     done, said, _ = kept
     trial = only_trial(done)
@@ -106,6 +107,7 @@ def test_a_fix_that_helps_is_kept_with_its_interval(kept: tuple[Profiled, list[s
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("kept")
 def test_every_number_is_that_of_a_run_folder(kept: tuple[Profiled, list[str], Path]) -> None:
     done, _, _ = kept
     trial = only_trial(done)
@@ -124,6 +126,7 @@ def _step_ms(folder: Path) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("kept")
 def test_the_computation_stays_the_same(kept: tuple[Profiled, list[str], Path]) -> None:
     numerics = only_trial(kept[0]).numerics
     assert numerics is not None
@@ -132,6 +135,7 @@ def test_the_computation_stays_the_same(kept: tuple[Profiled, list[str], Path]) 
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("kept")
 def test_nothing_on_disk_changes_until_it_is_written(kept: tuple[Profiled, list[str], Path]) -> None:
     done, _, folder = kept
     path = folder / "train.py"
@@ -150,6 +154,7 @@ def test_nothing_on_disk_changes_until_it_is_written(kept: tuple[Profiled, list[
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("kept")
 def test_a_finished_session_is_shown_again_without_running_anything(
     kept: tuple[Profiled, list[str], Path],
 ) -> None:
@@ -166,6 +171,7 @@ def test_a_finished_session_is_shown_again_without_running_anything(
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("kept")
 def test_a_session_whose_script_was_changed_is_not_gone_on_with(kept: tuple[Profiled, list[str], Path]) -> None:
     done, _, folder = kept
     path = folder / "train.py"
@@ -180,6 +186,7 @@ def test_a_session_whose_script_was_changed_is_not_gone_on_with(kept: tuple[Prof
 
 
 @pytest.mark.slow
+@pytest.mark.sessions
 def test_a_fix_that_brings_nothing_is_reverted(tmp_path: Path) -> None:
     # A disk that serves several readers worse than one.
     fetch = "info = get_worker_info()\n        time.sleep(0.004 * (1.5 * info.num_workers if info is not None else 1))"
@@ -190,6 +197,7 @@ def test_a_fix_that_brings_nothing_is_reverted(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sessions
 def test_a_fix_that_crashes_is_shown_with_its_error_and_never_tried_again(tmp_path: Path) -> None:
     before = 'multiprocessing.set_start_method("spawn", force=True)\nPhotos.transform = None\n'
     fetch = f'{SLOW}\n        assert get_worker_info() is None, "no workers, please"'
@@ -202,6 +210,7 @@ def test_a_fix_that_crashes_is_shown_with_its_error_and_never_tried_again(tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.sessions
 def test_a_fix_that_makes_the_loss_nan_fails_whatever_it_brings(tmp_path: Path) -> None:
     fetch = f"{SLOW}\n        if get_worker_info() is not None:\n            return torch.full((16,), math.nan), 0"
     trial = only_trial(improved(tmp_path, fetch))
@@ -210,6 +219,7 @@ def test_a_fix_that_makes_the_loss_nan_fails_whatever_it_brings(tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.sessions
 def test_an_exact_fix_that_changes_the_data_fails(tmp_path: Path) -> None:
     fetch = f"{SLOW}\n        if get_worker_info() is not None:\n            return torch.full((16,), 0.5), 0"
     trial = only_trial(improved(tmp_path, fetch))
@@ -218,6 +228,7 @@ def test_an_exact_fix_that_changes_the_data_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sessions
 def test_nothing_is_tried_that_was_not_accepted(tmp_path: Path) -> None:
     done = improved(tmp_path, SLOW, accept="tf32-matmul")
     assert done.document.outcome is None
@@ -232,8 +243,9 @@ def test_an_unknown_rule_is_said_before_anything_is_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sessions
 def test_a_script_that_is_over_soon_is_improved_too(tmp_path: Path) -> None:
-    path = script(tmp_path, SLOW, length=25 * 8)
+    path = script(tmp_path, "time.sleep(0.004)", length=25 * 8)
     done = profile(settings(path, "loader-workers"), tmp_path / "advisor_runs", options=SHORT)
     trial = only_trial(done)
     assert trial.status in ("kept", "inconclusive"), trial

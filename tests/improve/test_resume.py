@@ -85,6 +85,7 @@ def until(path: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sessions
 @pytest.mark.parametrize("moment", ["baseline/status.json", "01-loader-workers/pairs/2-after/status.json"])
 def test_a_killed_session_goes_on_without_repeating_what_is_done(tmp_path: Path, moment: str) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)

@@ -85,6 +85,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
+@pytest.mark.sessions
 def test_the_batch_is_doubled_until_memory_ends(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(SMALL)
@@ -110,6 +111,7 @@ def test_the_batch_is_doubled_until_memory_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sessions
 def test_a_fix_out_of_memory_is_made_with_half_the_batch(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(DEEP)
