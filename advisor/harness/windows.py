@@ -394,7 +394,7 @@ class Windows:
             intervals = self.record.timing.intervals
             every = period(intervals)
             if every * (self.record.timing.step_s or 0.0) <= LONGEST_PERIOD and every <= len(intervals) // 2:
-                active = max(active, every)
+                active = max(active // every, 1) * every  # whole periods
         self._start_profiler("profile", self.plan.wait, self.plan.warmup, active, detail=False)
 
     def _start_profiler(
