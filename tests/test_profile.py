@@ -123,3 +123,13 @@ def test_places_that_fixes_need_are_recorded_with_their_lines(
     assert len(sites) == 1
     line = Path(sites[0].file).read_text().splitlines()[sites[0].line - 1]
     assert {"Optimizer.step": "optimizer.step()", "Module.eval": ".eval()"}[kind] in line
+
+
+@pytest.mark.slow
+def test_accept_that_takes_none_of_the_changes_says_so(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SLOW_LOADER)
+    command = [sys.executable, "-m", "advisor.cli", "profile", "train.py", "--python", PYTHON]
+    done = subprocess.run([*command, "--accept", "tf32-matmul"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "No change was tried: --accept tf32-matmul takes none of these" in done.stdout
+    assert "loader-workers" in done.stdout.rpartition("--accept all does")[2]

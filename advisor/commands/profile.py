@@ -163,10 +163,21 @@ def profile(
             done = profile(settings, output, talk)
     if not told or done.document.outcome is not None:
         show(done.document, done.files)
+    _say_why_nothing_was_tried(done)
     passes = _passes(done)
     _offer_to_write(done, write, interactive)
     if not passes:
         click.get_current_context().exit(FAIL_ON)
+
+
+def _say_why_nothing_was_tried(done: Profiled) -> None:
+    """Where fixes were to be tried, and none was: what --accept would have to say."""
+    accept = done.session.settings.accept
+    left = {finding.rule for finding in done.document.findings if finding.fix.kind != "advice"}
+    if accept in ("none", "ask") or done.document.outcome is not None or not left:
+        return
+    names = ",".join(sorted(left))
+    click.echo(f"No change was tried: --accept {accept} takes none of these; --accept all does, or --accept {names}.")
 
 
 def _passes(done: Profiled) -> bool:
