@@ -102,7 +102,7 @@ _EVENT: dict[bool, msgspec.json.Decoder[Any]] = {
 }
 
 
-def decode_array(data: bytes, exact: bool) -> list[AnyEvent]:
+def decode_array(data: bytes | memoryview, exact: bool) -> list[AnyEvent]:
     """A whole JSON array of events. Raises what msgspec raises, and UnicodeDecodeError."""
     events: list[AnyEvent] = _EVENTS[exact].decode(data)
     return events

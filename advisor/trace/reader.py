@@ -9,32 +9,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.errors import BAD_TRACE, AdvisorError
+from advisor.harness.environment import usable_cpus
 from advisor.trace.categories import copy_kind, is_annotation, is_copy, is_pageable, is_step
-from advisor.trace.chunks import Around, Document, loads
-from advisor.trace.columns import Columns, InexactError, _integer
+from advisor.trace.columns import Columns
+from advisor.trace.document import Around, Document, loads
+from advisor.trace.numerals import integer
 from advisor.trace.source import DEFAULT_LIMIT, Blocks
 from advisor.trace.tables import Copies, Kernels, Lane, MemoryEvents, Operators, Spans, Trace
 
 Bools = NDArray[np.bool_]
 
 
-def read_trace(path: str | os.PathLike[str], *, limit_bytes: int = DEFAULT_LIMIT) -> Trace:
+def read_trace(
+    path: str | os.PathLike[str], *, limit_bytes: int = DEFAULT_LIMIT, workers: int | None = None
+) -> Trace:
     """Reads ``.json``, ``.json.gz`` or ``.json.zst`` (told by content), a local path or any URL that fsspec knows.
 
-    `limit_bytes` bounds the decompressed size. What could not be read is in ``Trace.warnings``: a file cut
-    short gives the events up to the last whole one. Raises AdvisorError: BAD_TRACE for a file that is empty,
-    no JSON, no trace, or holds no event of the profiler; USAGE for a path that cannot be opened.
+    `limit_bytes` bounds the decompressed size. A long file (from about 100 MB of JSON on) is decoded by `workers`
+    processes: one per usable core unless told otherwise, none for 0 or 1; the result is the same. What could not be
+    read is in ``Trace.warnings``: a file cut short gives the events up to the last whole one. Raises AdvisorError:
+    BAD_TRACE for a file that is empty, no JSON, no trace, or holds no event of the profiler; USAGE for a path that
+    cannot be opened.
     """
     name = os.fspath(path)
     document = Document(Blocks(name, limit_bytes))
     columns = Columns()
-    for piece in document.events():
-        try:
-            columns.add(piece.events)
-        except InexactError:
-            document.exact = True
-            columns.add(piece.exactly())
+    for part, filler in document.parts(_workers() if workers is None else workers):
+        columns.add(part, filler)
     return _assemble(name, document, columns)
+
+
+def _workers() -> int:
+    """Beyond eight, decompressing and cutting, which one process does, takes longer than decoding."""
+    return min(8, int(usable_cpus()))
 
 
 def _assemble(path: str, document: Document, columns: Columns) -> Trace:
@@ -104,18 +111,30 @@ _KEPT = {
 
 def _base_columns(columns: Columns, table: str) -> tuple[dict[str, NDArray[Any]], NDArray[np.intp]]:
     """The columns of Spans and the order by start; of those that start together the longest first."""
-    start = columns.column(table, "start", np.int64)
-    end = columns.column(table, "end", np.int64)
-    order = np.lexsort((-end, start))
+    start = columns.whole(table, "start", np.int64)
+    end = columns.whole(table, "end", np.int64)
+    order = _in_time(start, end)
     base = {
         "start": start[order],
         "end": end[order],
-        "name": columns.column(table, "name", np.int32)[order],
-        "lane": columns.column(table, "lane", np.int32)[order],
-        "correlation": columns.column(table, "correlation", np.int64)[order],
-        "external": columns.column(table, "external", np.int64)[order],
+        "name": columns.whole(table, "name", np.int32)[order],
+        "lane": columns.whole(table, "lane", np.int32)[order],
+        "correlation": columns.whole(table, "correlation", np.int64)[order],
+        "external": columns.whole(table, "external", np.int64)[order],
     }
     return base, order
+
+
+def _in_time(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.intp]:
+    """The order by start, and of those that start together the longest first."""
+    order = np.argsort(start, kind="stable")  # which takes advantage of runs that are in order, of which there are many
+    sorted_start = start[order]
+    tied = sorted_start[1:] == sorted_start[:-1]
+    if tied.any():
+        among = np.flatnonzero(np.append(tied, False) | np.insert(tied, 0, False))
+        rows = order[among]
+        order[among] = rows[np.lexsort((-end[rows], start[rows]))]
+    return order
 
 
 def _spans(columns: Columns, table: str) -> Spans:
@@ -126,17 +145,17 @@ def _operators(columns: Columns) -> Operators:
     base, order = _base_columns(columns, "operators")
     return Operators(
         **base,
-        sequence=columns.column("operators", "sequence", np.int64)[order],
-        shapes=columns.column("operators", "shapes", np.int32)[order],
-        dtypes=columns.column("operators", "dtypes", np.int32)[order],
-        values=columns.column("operators", "values", np.int32)[order],
+        sequence=columns.whole("operators", "sequence", np.int64)[order],
+        shapes=columns.whole("operators", "shapes", np.int32)[order],
+        dtypes=columns.whole("operators", "dtypes", np.int32)[order],
+        values=columns.whole("operators", "values", np.int32)[order],
     )
 
 
 def _place(columns: Columns, table: str, base: dict[str, NDArray[Any]], order: Any) -> dict[str, NDArray[Any]]:
     """Device and stream: from the arguments, else from the lane, whose process is the device's index."""
-    device = columns.column(table, "device", np.int32)[order]
-    stream = columns.column(table, "stream", np.int32)[order]
+    device = columns.whole(table, "device", np.int32)[order]
+    stream = columns.whole(table, "stream", np.int32)[order]
     lane = base["lane"]
     if len(lane) and (device < 0).any():
         of_lane = np.array([_small_int(pid) for pid, _ in columns.lanes], np.int32)
@@ -148,7 +167,7 @@ def _place(columns: Columns, table: str, base: dict[str, NDArray[Any]], order: A
 
 
 def _small_int(text: str) -> int:
-    value = _integer(text, -1)
+    value = integer(text, -1)
     return value if 0 <= value < 2**31 else -1
 
 
@@ -157,36 +176,36 @@ def _kernels(columns: Columns) -> Kernels:
     return Kernels(
         **base,
         **_place(columns, "kernels", base, order),
-        grid=columns.column("kernels", "grid", np.int64, 0)[order],
-        block=columns.column("kernels", "block", np.int64, 0)[order],
-        occupancy=columns.column("kernels", "occupancy", np.float64, np.nan)[order],
+        grid=columns.whole("kernels", "grid", np.int64, 0)[order],
+        block=columns.whole("kernels", "block", np.int64, 0)[order],
+        occupancy=columns.whole("kernels", "occupancy", np.float64, np.nan)[order],
     )
 
 
 def _copies(columns: Columns) -> Copies:
     base, order = _base_columns(columns, "copies")
     used = {int(code): columns.names[code] for code in np.unique(base["name"])}
-    kinds = {code: columns.name_codes[copy_kind(name)] for code, name in used.items()}
+    kinds = {code: columns.name_code(copy_kind(name)) for code, name in used.items()}
     pageable = {code for code, name in used.items() if is_pageable(name)}
     names = base["name"].tolist()
     return Copies(
         **base,
         **_place(columns, "copies", base, order),
-        bytes=columns.column("copies", "bytes", np.int64, 0)[order],
+        bytes=columns.whole("copies", "bytes", np.int64, 0)[order],
         kind=np.array([kinds[code] for code in names], np.int32),
         pageable=np.array([code in pageable for code in names], np.bool_),
     )
 
 
 def _memory(columns: Columns) -> MemoryEvents:
-    order = np.argsort(columns.column("memory", "at", np.int64), kind="stable")
+    order = np.argsort(columns.whole("memory", "at", np.int64), kind="stable")
     return MemoryEvents(
-        at=columns.column("memory", "at", np.int64)[order],
-        bytes=columns.column("memory", "bytes", np.int64, 0)[order],
-        allocated=columns.column("memory", "allocated", np.int64)[order],
-        reserved=columns.column("memory", "reserved", np.int64)[order],
-        device_type=columns.column("memory", "device_type", np.int32)[order],
-        device=columns.column("memory", "device", np.int32)[order],
+        at=columns.whole("memory", "at", np.int64)[order],
+        bytes=columns.whole("memory", "bytes", np.int64, 0)[order],
+        allocated=columns.whole("memory", "allocated", np.int64)[order],
+        reserved=columns.whole("memory", "reserved", np.int64)[order],
+        device_type=columns.whole("memory", "device_type", np.int32)[order],
+        device=columns.whole("memory", "device", np.int32)[order],
     )
 
 
@@ -232,4 +251,4 @@ def _devices(around: list[Around]) -> tuple[dict[str, object], ...]:
 
 def _base(around: list[Around]) -> int:
     value = _top(around, "base")
-    return _integer(value, 0) if isinstance(value, (int, float, str)) else 0
+    return integer(value, 0) if isinstance(value, (int, float, str)) else 0
