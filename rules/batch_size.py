@@ -10,7 +10,7 @@ from advisor.edit import Drafts
 from advisor.edit.calls import DATALOADER_PARAMETERS
 from advisor.edit.locate import call_at
 from advisor.edit.values import give
-from advisor.evidence import Change
+from advisor.evidence import CAPTURES, Change
 from advisor.rule import (
     Advice,
     Argument,
@@ -132,6 +132,8 @@ class BatchSize(Rule):
         launches = sum(row.count for row in evidence.kernels) / max(1, len(evidence.steps))
         idle = shares.get("idle_launch", 0.0)
         if not evidence.device_is_gpu or evidence.bound != "host" or launches < _LEAST_LAUNCHES:
+            return
+        if evidence.capture_share >= CAPTURES:
             return
         if shares["kernel"] > 0.5 or idle < 0.5 * evidence.breakdown.idle_share or (memory or 0.0) > 0.5:
             return

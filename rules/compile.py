@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from advisor.edit import Drafts
 from advisor.edit.models import binding
 from advisor.edit.names import framework_used
-from advisor.evidence import Change
+from advisor.evidence import CAPTURES, Change
+from advisor.evidence.facts import IDLE_CLASSES, IDLE_LAUNCH, IDLE_PYTHON
+from advisor.evidence.replay import PREPARING_NS
 from advisor.rule import (
     Advice,
     Argument,
@@ -95,7 +97,7 @@ class Compile(Rule):
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         record = evidence.record
         layers = _layers(evidence)
-        if evidence.compiled or layers is None:
+        if evidence.compiled or layers is None or evidence.capture_share >= CAPTURES:
             return
         if call_sites(evidence, "torch.compile", "Module.compile", every_step=False):
             return
@@ -221,10 +223,18 @@ def _on_gpu(evidence: Evidence) -> tuple[Change, float]:
     busy = evidence.breakdown.share("kernel") + evidence.breakdown.share("exposed_communication")
     optimizing = evidence.host.optimizer.within(evidence.steps.start, evidence.steps.end).sum()
     model = 1.0 - float(optimizing) / max(1, evidence.steps.total_ns)  # the optimizer is not compiled
-    launches = (evidence.breakdown.share("idle_launch") + evidence.breakdown.share("idle_python")) * model
+    launches = _idle_between_launches(evidence) * model
     share = busy * sum(row.share for row in rows) + launches
     scale = 1.0 - (1.0 - _LAUNCH_SCALE) * model
     return Change(kernel_scale={row.name: _FUSED_SCALE for row in rows}, launch_scale=scale), share
+
+
+def _idle_between_launches(evidence: Evidence) -> float:
+    """Share of the step in which the device waits for launches, longer pauses of the host left out."""
+    gaps = evidence.idle_gaps
+    short = gaps.end - gaps.start <= PREPARING_NS
+    columns = [IDLE_CLASSES.index(IDLE_LAUNCH), IDLE_CLASSES.index(IDLE_PYTHON)]
+    return float(gaps.parts[short][:, columns].sum()) / max(1, evidence.steps.total_ns)
 
 
 def _on_cpu(evidence: Evidence) -> tuple[Change, float]:

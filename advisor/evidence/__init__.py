@@ -19,6 +19,8 @@ from advisor.evidence.device import DeviceWork
 from advisor.evidence.devices import Peak, peak_of
 from advisor.evidence.facts import (
     IDLE_LOADER,
+    IDLE_SYNC,
+    IDLE_UNKNOWN,
     LOADER,
     Aside,
     Breakdown,
@@ -54,8 +56,9 @@ from advisor.harness.layout import CallSite, RunRecord
 from advisor.run import Run
 from advisor.trace.tables import Ints, Trace
 
-__all__ = ["Change", "Estimate", "Evidence"]
+__all__ = ["CAPTURES", "Change", "Estimate", "Evidence"]
 
+CAPTURES = 0.2  # share of the steps: from here on a trace is about capturing graphs, not about the steps
 _INFLATED = 1.5  # times: from here on the breakdown is not what an undisturbed step looks like
 _WORTH_A_NOTE = 0.85  # the profiler's part of the host's time is said from 15 % on
 
@@ -205,6 +208,12 @@ class Evidence:
         return is_compiled(self.trace)
 
     @cached_property
+    def capture_share(self) -> float:
+        """Share of the steps in which launches are captured into a graph instead of running."""
+        captured = self.host.capturing.within(self.steps.start, self.steps.end).sum()
+        return float(captured) / self.steps.total_ns if len(self.steps) else 0.0
+
+    @cached_property
     def trains(self) -> bool:
         """A backward pass or an optimizer runs in the steps."""
         if self.record is not None:
@@ -301,7 +310,8 @@ class Evidence:
     @cached_property
     def verdict(self) -> str:
         """One sentence: "input-bound: 61% of the step waits for data"."""
-        waits_in = stalled_in(self.idle_gaps, self.host) if self.bound == "unknown" and self.breakdown.on_device else ""
+        cause = {"unknown": IDLE_UNKNOWN, "sync": IDLE_SYNC}.get(self.bound)
+        waits_in = stalled_in(self.idle_gaps, self.host, cause) if cause and self.breakdown.on_device else ""
         return verdict_of(
             self.bound,
             self.shares,
@@ -347,6 +357,11 @@ class Evidence:
         notes.extend(self.trace.warnings)
         if self.steps.pseudo and len(self.steps):
             notes.append("The trace has no step annotations: the whole trace is taken as one step.")
+        if self.capture_share >= CAPTURES:
+            notes.append(
+                f"Graphs are captured for {self.capture_share:.0%} of the trace: what is captured does not run, and "
+                "the device looks idle. A trace of their replay says what the steps are made of."
+            )
         model = self.undisturbed_model if self.breakdown.on_device else None
         if model is not None and model.host_scale is not None and model.host_scale < _WORTH_A_NOTE:
             notes.append(

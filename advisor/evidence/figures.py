@@ -15,16 +15,23 @@ Those describe a whole trace. A figure that a trace cannot have (device figures 
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+from typing import TypeVar
+
 import numpy as np
 
 from advisor.evidence.coverage import Coverage
 from advisor.findings import Scalar
-from advisor.trace.tables import Trace
+from advisor.trace.tables import Copies, Kernels, Trace
+
+_Work = TypeVar("_Work", Kernels, Copies)
 
 
 def trace_figures(trace: Trace) -> dict[str, Scalar]:
     """The figures of one trace."""
-    kernels, copies, steps = trace.kernels, trace.copies, trace.steps
+    steps = trace.steps
+    kernels, copies = _of_own_category(trace, trace.kernels), _of_own_category(trace, trace.copies)
+    # Sums are of float64: exact up to 104 days of ns, and absurd durations of a damaged file do not overflow.
     figures: dict[str, Scalar] = {"kernels": len(kernels), "copies": len(copies), "steps": len(steps)}
     start = np.concatenate((kernels.start, copies.start))
     end = np.concatenate((kernels.end, copies.end))
@@ -36,9 +43,9 @@ def trace_figures(trace: Trace) -> dict[str, Scalar]:
             "gpu_window_ms": window / 1e6,
             "gpu_busy_share": Coverage.of(start, end).total / window if window else 1.0,
             "kernel_busy_ms": busy_kernels.total / 1e6,
-            "kernel_sum_ms": float((kernels.end - kernels.start).sum()) / 1e6,
-            "h2d_ms": float((copies.end - copies.start)[to_device].sum()) / 1e6,
-            "h2d_bytes": int(copies.bytes[to_device].sum()),
+            "kernel_sum_ms": float((kernels.end - kernels.start).sum(dtype=np.float64)) / 1e6,
+            "h2d_ms": float((copies.end - copies.start)[to_device].sum(dtype=np.float64)) / 1e6,
+            "h2d_bytes": int(copies.bytes[to_device].sum(dtype=np.float64)),
             "h2d_pageable": int((copies.pageable & to_device).sum()),
         }
     if len(steps):
@@ -47,6 +54,18 @@ def trace_figures(trace: Trace) -> dict[str, Scalar]:
         if len(start) and span[1] > span[0]:
             figures["kernel_busy_share_of_steps"] = busy_kernels.total_within(*span) / (span[1] - span[0])
     return figures
+
+
+def _of_own_category(trace: Trace, table: _Work) -> _Work:
+    """`table` without the work of MTIA devices: their events are no kernels and copies by category.
+
+    Kineto names such a device's process "MTIA 9"; a file has the one sort of device or the other.
+    """
+    foreign = np.array([lane.process.startswith("MTIA") for lane in trace.lanes], bool)
+    if not foreign.any() or not len(table):
+        return table
+    rows = ~foreign[table.lane]
+    return replace(table, **{field.name: getattr(table, field.name)[rows] for field in fields(table)})
 
 
 def mean_figures(ranks: list[dict[str, Scalar]]) -> dict[str, Scalar]:

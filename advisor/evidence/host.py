@@ -40,6 +40,8 @@ _LAUNCH = re.compile(
     r"|Memcpy\w*Async|Memset\w*|MemcpyWithStream|Memcpy)$|^cu(LaunchKernel\w*|GraphLaunch|Memcpy\w*Async\w*|Memset\w*)$"
 )
 
+_CAPTURE = re.compile(r"^(cuda|hip|cu)StreamBeginCapture"), re.compile(r"^(cuda|hip|cu)StreamEndCapture")
+
 # Launches that follow each other faster than this come from a host that does nothing but launch: eager PyTorch spends
 # 5-50 µs on an operator, and the profiler adds to that (measured on launch-bound public traces: 36-90 µs a launch).
 LAUNCH_PERIOD_NS = 100_000
@@ -96,6 +98,21 @@ class Host:
         return names_like(self.trace, self.trace.runtime.name, is_sync)
 
     @cached_property
+    def allocation_rows(self) -> Mask:
+        """Rows of ``Trace.runtime`` that take or give back device memory: they wait for the device as a side effect."""
+        return names_like(self.trace, self.trace.runtime.name, _ALLOCATION.match)
+
+    @cached_property
+    def capturing(self) -> Coverage:
+        """While the launches of a thread are recorded into a graph: what is recorded does not run."""
+        runtime = self.trace.runtime
+        begun, ended = (names_like(self.trace, runtime.name, pattern.match) for pattern in _CAPTURE)
+        starts, ends = runtime.start[begun], np.sort(runtime.end[ended])
+        after = np.searchsorted(ends, starts)
+        closed = after < len(ends)
+        return Coverage.of(starts[closed], ends[after[closed]])
+
+    @cached_property
     def loader_rows(self) -> Mask:
         """Rows of ``Trace.annotations`` in which a loader makes or awaits a batch."""
         return names_like(self.trace, self.trace.annotations.name, lambda n: bool(_LOADER.search(n)))
@@ -106,7 +123,7 @@ class Host:
 
     @cached_property
     def sync(self) -> Coverage:
-        rows = self.sync_rows | names_like(self.trace, self.trace.runtime.name, _ALLOCATION.match)
+        rows = self.sync_rows | self.allocation_rows
         return select(self.trace.runtime, rows & np.isin(self.trace.runtime.lane, self.lanes))
 
     @cached_property

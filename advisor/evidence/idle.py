@@ -10,7 +10,7 @@ import numpy as np
 
 from advisor.evidence.coverage import Coverage
 from advisor.evidence.device import DeviceWork
-from advisor.evidence.facts import IDLE_CLASSES, IdleGaps, Steps
+from advisor.evidence.facts import IDLE_CLASSES, IDLE_SYNC, IdleGaps, Steps
 from advisor.evidence.host import Host
 from advisor.trace.tables import Ints
 
@@ -60,19 +60,23 @@ def idle_gaps(steps: Steps, host: Host, device: DeviceWork) -> IdleGaps:
     return IdleGaps(start, end, step, parts, parts.argmax(axis=1).astype(np.int64))
 
 
-def stalled_in(gaps: IdleGaps, host: Host) -> str:
-    """The call in which the host waits for most of the idle time that has no cause; "" where it does not wait."""
-    unknown = gaps.parts[:, _UNKNOWN] > 0
-    start, end = gaps.start[unknown], gaps.end[unknown]
+def stalled_in(gaps: IdleGaps, host: Host, cause: str) -> str:
+    """The call in which the host waits for most of the idle time of `cause`; "" where it does not wait.
+
+    `cause` is IDLE_UNKNOWN (no synchronization accounts for it, and the host waits all the same) or IDLE_SYNC.
+    """
+    part = gaps.parts[:, IDLE_CLASSES.index(cause)]
+    start, end = gaps.start[part > 0], gaps.end[part > 0]
     waited = int(host.sync.within(start, end).sum())
-    if 2 * waited < int(gaps.parts[:, _UNKNOWN].sum()) or not waited:
+    if 2 * waited < int(part.sum()) or not waited:
         return ""
     runtime = host.trace.runtime
-    rows = np.flatnonzero(host.sync_rows)
+    rows = np.flatnonzero(host.sync_rows | host.allocation_rows if cause == IDLE_SYNC else host.sync_rows)
     if not len(rows):
         return ""
-    longest = rows[np.argmax(Coverage.of(start, end).within(runtime.start[rows], runtime.end[rows]))]
-    return host.trace.name(int(runtime.name[longest]))
+    idle = Coverage.of(start, end).within(runtime.start[rows], runtime.end[rows])
+    names, inverse = np.unique(runtime.name[rows], return_inverse=True)
+    return host.trace.name(int(names[np.argmax(np.bincount(inverse, weights=idle))]))
 
 
 def _gaps(steps: Steps, busy: Coverage) -> tuple[Ints, Ints, Ints]:
@@ -125,6 +129,7 @@ def _charge_synchronizations(parts: Ints, start: Ints, end: Ints, host: Host, de
         return
     rows = rows[np.argsort(runtime.end[rows], kind="stable")]
     waited = device.busy.within(runtime.start[rows], runtime.end[rows])
+    waited = np.minimum(waited, (1 << 62) // len(rows))  # absurd durations of a damaged file do not overflow the sum
     total = np.concatenate((np.zeros(1, np.int64), np.cumsum(waited)))
     ends = runtime.end[rows]
     budget = total[np.searchsorted(ends, end, side="right")] - total[np.searchsorted(ends, start, side="left")]

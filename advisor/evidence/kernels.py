@@ -45,21 +45,22 @@ def kernel_rows(trace: Trace, steps: Steps, operators: Ints) -> tuple[KernelRow,
     launchers = operators[: len(trace.kernels)][inside]
     launcher_names = np.where(launchers >= 0, trace.operators.name[launchers] if len(trace.operators) else -1, -1)
     unique, inverse, counts = np.unique(names, return_inverse=True, return_counts=True)
-    totals = np.zeros(len(unique), np.int64)
-    np.add.at(totals, inverse, ns)
-    everything = int(totals.sum())
+    # float64: exact up to 104 days of ns, and no overflow where a damaged file has absurd durations.
+    totals = np.bincount(inverse, weights=ns, minlength=len(unique))
+    everything = float(totals.sum())
+    launched_by = _most_frequent(launcher_names, inverse, len(unique))
     rows = []
     for i in np.argsort(-totals, kind="stable"):
         name = trace.name(int(unique[i]))
-        total = int(totals[i]) / 1e9
+        total = float(totals[i]) / 1e9
         rows.append(
             KernelRow(
                 name=name,
                 count=int(counts[i]),
                 total_s=total,
                 per_step_s=total / len(steps),
-                share=int(totals[i]) / everything if everything else 0.0,
-                operator=_most_frequent(trace, launcher_names[inverse == i]),
+                share=float(totals[i]) / everything if everything else 0.0,
+                operator=trace.name(int(launched_by[i])),
                 matrix=cores_of(name),
                 kind=kind_of(name),
             )
@@ -81,9 +82,12 @@ def matrix_work(rows: tuple[KernelRow, ...]) -> MatrixWork:
     return MatrixWork(seconds[ON], seconds[OFF], seconds[UNKNOWN], sum(row.total_s for row in rows))
 
 
-def _most_frequent(trace: Trace, codes: Ints) -> str:
-    known = codes[codes >= 0]
-    if not len(known):
-        return ""
-    values, counts = np.unique(known, return_counts=True)
-    return trace.name(int(values[np.argmax(counts)]))
+def _most_frequent(codes: Ints, group: Ints, groups: int) -> Ints:
+    """The most frequent of the `codes` of each group (of several the smallest); -1 where none is known."""
+    found = np.full(groups, -1, np.int64)
+    known = codes >= 0
+    pairs, counts = np.unique(np.stack((group[known], codes[known])), axis=1, return_counts=True)
+    order = np.lexsort((pairs[1], -counts, pairs[0]))
+    owners, first = np.unique(pairs[0][order], return_index=True)
+    found[owners] = pairs[1][order][first]
+    return found

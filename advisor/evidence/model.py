@@ -289,13 +289,13 @@ class StepModel:
             group, groups = sync_groups(evidence.steps, device, evidence.nesting)
             wanted = range(len(groups)) if change.remove_syncs is True else change.remove_syncs
             rows = np.flatnonzero(np.isin(group, list(wanted)))
-            dropped |= {event for event, row in enumerate(script.row.tolist()) if row in set(rows.tolist())}
+            dropped |= frozenset(np.flatnonzero(np.isin(script.row, rows)).tolist())
         removed = change.remove_host_s + self._operator_savings(change) * self._host_scale
-        scale = self._base.host_scale * change.launch_scale
+        scale = self._base.host_scale
         if removed and script.host_ns:
             scale = max(0.0, scale - removed * 1e9 / script.host_ns)
         duration = self._base.duration * self._factors(change, filling)
-        return Variation(duration, scale, self._load_ns(wait_s), quick, dropped)
+        return Variation(duration, scale, change.launch_scale, self._load_ns(wait_s), quick, dropped)
 
     def _factors(self, change: Change, filling: bool) -> NDArray[np.float64]:
         """Factor on the duration of every piece of device work."""

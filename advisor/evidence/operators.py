@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from advisor.evidence.coverage import Coverage
 from advisor.evidence.facts import OperatorRow, Operators, Steps
@@ -27,10 +28,10 @@ def operator_rows(
         return Operators((), None)
     inside = assign(steps, trace.operators.start) >= 0
     unique, inverse, counts = np.unique(trace.operators.name[inside], return_inverse=True, return_counts=True)
-    own = np.zeros(len(unique), np.int64)
-    np.add.at(own, inverse, nesting.self_ns[inside])
-    loading = np.zeros(len(unique), np.int64)
-    np.add.at(loading, inverse, np.where(loader.contains(trace.operators.start[inside]), nesting.self_ns[inside], 0))
+    self_ns = nesting.self_ns[inside]
+    own = np.bincount(inverse, weights=self_ns, minlength=len(unique))
+    in_loader = loader.contains(trace.operators.start[inside])
+    loading = np.bincount(inverse, weights=np.where(in_loader, self_ns, 0), minlength=len(unique))
     device_ns = _device_time(trace, launchers, unique, steps)
     per_step = {trace.name(int(code)): int(count) / len(steps) for code, count in zip(unique, counts, strict=True)}
     shapes, unmatched = _join(per_step, detail)
@@ -38,30 +39,29 @@ def operator_rows(
         OperatorRow(
             name=(name := trace.name(int(unique[i]))),
             count=int(counts[i]) / len(steps),
-            self_s=int(own[i]) / 1e9 / len(steps),
-            share=int(own[i]) / steps.total_ns,
+            self_s=float(own[i]) / 1e9 / len(steps),
+            share=float(own[i]) / steps.total_ns,
             shapes=shapes.get(name, ()),
             device_s=float(device_ns[i]) / 1e9 / len(steps),
-            loading_s=int(loading[i]) / 1e9 / len(steps),
+            loading_s=float(loading[i]) / 1e9 / len(steps),
         )
         for i in np.argsort(-own, kind="stable")
     ]
     return Operators(tuple(rows), unmatched)
 
 
-def _device_time(trace: Trace, launchers: Ints, unique: Codes, steps: Steps) -> Ints:
+def _device_time(trace: Trace, launchers: Ints, unique: Codes, steps: Steps) -> NDArray[np.float64]:
     """ns of kernels in the steps, by the name of the operator that launched them."""
-    totals = np.zeros(len(unique), np.int64)
     kernels = trace.kernels
     rows = launchers[: len(kernels)]
     chosen = (rows >= 0) & (assign(steps, kernels.start) >= 0)
     if not chosen.any() or not len(unique):
-        return totals
+        return np.zeros(len(unique))
     names = trace.operators.name[rows[chosen]]
     at = np.searchsorted(unique, names)
     known = (at < len(unique)) & (unique[np.minimum(at, len(unique) - 1)] == names)
-    np.add.at(totals, at[known], (kernels.end - kernels.start)[chosen][known])
-    return totals
+    ns = (kernels.end - kernels.start)[chosen][known].astype(np.float64)
+    return np.asarray(np.bincount(at[known], weights=ns, minlength=len(unique)), np.float64)
 
 
 def _join(per_step: dict[str, float], detail: Trace | None) -> tuple[dict[str, tuple[str, ...]], float | None]:

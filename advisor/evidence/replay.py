@@ -29,6 +29,10 @@ DEPENDS_NS = 10_000
 # A launch call that takes much longer than usual was waiting for room in the queue: the replay models that itself.
 LAUNCH_CAP = 5
 
+# A host that launches nothing for so long is at something else: a preprocessor, a tokenizer, a log. (Eager PyTorch
+# takes 5-50 us an operator, a few times that under a profiler that collects stacks.)
+PREPARING_NS = 5_000_000
+
 LAUNCH, SYNC, LOAD = 0, 1, 2
 
 
@@ -71,6 +75,7 @@ class Variation:
 
     duration: NDArray[np.float64]
     host_scale: float = 1.0
+    launch_scale: float = 1.0  # on top of it: launch calls, and what the host does between one and the next
     load_ns: float | None = None  # each load takes this long; None: as traced
     quick: frozenset[int] = field(default_factory=frozenset)  # events whose call takes no longer than a usual launch
     dropped: frozenset[int] = field(default_factory=frozenset)  # synchronizations that are gone
@@ -80,10 +85,11 @@ def replay(script: Script, variation: Variation) -> float:
     """ns per step in the steady state."""
     duration = variation.duration.tolist()
     scale = variation.host_scale
-    gaps = (script.gap * scale).tolist()
+    between = np.where(script.gap <= PREPARING_NS, variation.launch_scale, 1.0)
+    gaps = (script.gap * scale * between).tolist()
     lengths = script.length.astype(np.float64)
     launching = np.array(script.kind) == LAUNCH
-    lengths[launching] *= scale
+    lengths[launching] *= scale * variation.launch_scale
     for event in variation.quick:
         lengths[event] = min(lengths[event], script.launch_length * scale)
     if variation.load_ns is not None:
@@ -129,7 +135,9 @@ def script_of(steps: Steps, device: DeviceWork) -> Script | None:
     if not len(steps):
         return None
     begin, close = int(steps.start[0]), int(steps.end[-1])
-    matter = (host.launches | host.sync_rows) & np.isin(runtime.lane, host.lanes)
+    # Taking device memory from the driver waits for the device and for the driver: neither is the script's own time.
+    waiting = host.sync_rows | host.allocation_rows
+    matter = (host.launches | waiting) & np.isin(runtime.lane, host.lanes)
     rows = np.flatnonzero(matter & (runtime.start >= begin) & (runtime.start < close))
     loads = np.flatnonzero(host.loader_rows & (trace.annotations.start >= begin) & (trace.annotations.start < close))
     if not len(rows):
@@ -139,7 +147,7 @@ def script_of(steps: Steps, device: DeviceWork) -> Script | None:
     row = np.concatenate((rows, np.full(len(loads), -1)))
     order = np.lexsort((-stop, start))
     start, stop, row = start[order], np.minimum(stop[order], close), row[order]
-    kind = np.where(row < 0, LOAD, np.where(host.sync_rows[row], SYNC, LAUNCH))
+    kind = np.where(row < 0, LOAD, np.where(waiting[row], SYNC, LAUNCH))
 
     # Calls on several threads, or inside a load, may overlap: the host's time counts once.
     reached = np.maximum.accumulate(np.concatenate(([begin], stop[:-1])))
@@ -238,16 +246,23 @@ def _waits(
     device: DeviceWork, kind: Ints, start: Ints, stop: Ints, first: list[int], items: list[int]
 ) -> tuple[list[int], list[int]]:
     """Per event: the item whose end a synchronization waited for (-1), and what remained of the call then (ns)."""
-    waits_for, tail = [-1] * len(kind), [0] * len(kind)
-    ends = device.items_end[items] if items else np.empty(0, np.int64)
-    for event in np.flatnonzero(kind == SYNC).tolist():
-        # A blocking copy launches its own item: that belongs to what it waits for.
-        launched = ends[: first[event + 1]]
-        in_time = np.flatnonzero((launched <= stop[event] + 2_000) & (launched > start[event]))
-        remaining = int(stop[event] - start[event])
-        if len(in_time):
-            last = in_time[np.argmax(launched[in_time])]
-            waits_for[event] = items[int(last)]
-            remaining = max(0, int(stop[event] - launched[last]))
-        tail[event] = remaining
-    return waits_for, tail
+    waits_for, tail = np.full(len(kind), -1, np.int64), np.zeros(len(kind), np.int64)
+    events = np.flatnonzero(kind == SYNC)
+    tail[events] = stop[events] - start[events]
+    if not items:
+        return waits_for.tolist(), tail.tolist()
+    ends, order = device.items_end[items], np.arange(len(items))
+    by_end = np.lexsort((-order, ends))
+    # A blocking copy launches its own item: that belongs to what it waits for.
+    launched = np.asarray(first, np.int64)[events + 1]
+    at = np.searchsorted(ends[by_end], stop[events] + 2_000, side="right") - 1
+    while len(events):
+        found = by_end[np.maximum(at, 0)]
+        open_ = (at >= 0) & (ends[found] > start[events])
+        events, launched, at, found = events[open_], launched[open_], at[open_], found[open_]
+        # What another thread launched later, and what ended meanwhile, is not what this call waited for.
+        known = found < launched
+        waits_for[events[known]] = np.asarray(items, np.int64)[found[known]]
+        tail[events[known]] = np.maximum(0, stop[events[known]] - ends[found[known]])
+        events, launched, at = events[~known], launched[~known], at[~known] - 1
+    return waits_for.tolist(), tail.tolist()

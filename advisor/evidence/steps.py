@@ -9,7 +9,8 @@ import numpy as np
 from advisor.evidence.facts import Steps
 from advisor.trace.tables import Ints, Spans, Trace
 
-_NUMBER = re.compile(r"#(\d+)")
+_NUMBER = re.compile(r"#(\d{1,19})")
+_LARGEST = 2**63 - 1
 
 
 def step_windows(trace: Trace) -> Steps:
@@ -63,4 +64,5 @@ def assign(steps: Steps, moments: Ints) -> Ints:
 
 def _number(name: str) -> int:
     match = _NUMBER.search(name)
-    return int(match.group(1)) if match else 0
+    # A damaged file may have any number of digits.
+    return min(int(match.group(1)), _LARGEST) if match else 0

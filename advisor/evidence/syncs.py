@@ -40,8 +40,8 @@ def sync_rows(steps: Steps, device: DeviceWork, nesting: Nesting, record: RunRec
                 call=call,
                 operator=operator,
                 count=len(members) / len(steps),
-                total_s=float((runtime.end[members] - runtime.start[members]).sum()) / 1e9 / len(steps),
-                wait_s=float(wait.sum()) / 1e9 / len(steps),
+                total_s=float((runtime.end[members] - runtime.start[members]).sum(dtype=np.float64)) / 1e9 / len(steps),
+                wait_s=float(wait.sum(dtype=np.float64)) / 1e9 / len(steps),
                 cause=cause,
                 sites=_sites(cause, record),
             )
@@ -66,7 +66,7 @@ def sync_groups(
         name = trace.name(int(trace.operators.name[operator])) if operator >= 0 else ""
         members.setdefault((trace.name(int(runtime.name[row])), name), []).append(row)
     groups = [(key, np.array(found, np.int64)) for key, found in members.items()]
-    groups.sort(key=lambda item: -int((runtime.end[item[1]] - runtime.start[item[1]]).sum()))
+    groups.sort(key=lambda item: -float((runtime.end[item[1]] - runtime.start[item[1]]).sum(dtype=np.float64)))
     for index, (_, found) in enumerate(groups):
         group[found] = index
     return group, groups

@@ -63,7 +63,8 @@ def verdict_of(
         return f"host-bound: the GPU is idle for {idle_share:.0%} of the step while the host prepares its work ({main})"
     if bound == "sync":
         share = shares[facts.IDLE_SYNC]
-        return f"synchronization-bound: the GPU is idle for {share:.0%} of the step because the host waits for it"
+        waits = f"waits for it in {waits_in}" if waits_in else "waits for it"
+        return f"synchronization-bound: the GPU is idle for {share:.0%} of the step because the host {waits}"
     if bound == "copy":
         return f"copy-bound: {shares[facts.EXPOSED_COPY]:.0%} of the step is copying with no kernel running"
     if bound == "communication":

@@ -39,7 +39,8 @@ class Change:
     ``copies_async``: they no longer block the host.
     ``remove_syncs``: True for all, or indices of ``Evidence.syncs``.
     ``batch_scale``: new batch over old; the estimate is then per old batch's worth of samples.
-    ``launch_scale``: factor on host time between launches (compilation, graphs); device runs only.
+    ``launch_scale``: factor on launches and on host time between them (compilation, graphs), but for pauses too long to
+    be about launching (``replay.PREPARING_NS``); device runs only.
     """
 
     workers: int | None = None

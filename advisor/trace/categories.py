@@ -39,8 +39,8 @@ _TABLES: dict[str, Table] = {
 STEP = re.compile(r"ProfilerStep#\d+")
 # Ranges that torch itself opens with record_function; before PyTorch 1.12 they came as operators.
 _ANNOTATION = re.compile(r"ProfilerStep#\d+|ProfilerStep\*|enumerate\(DataLoader\)#|Optimizer\.(step|zero_grad)#|## ")
-# Operations of AMD's copy engines, which the first ROCm traces filed under kernels.
-_ROCM_COPY = re.compile(r"(Copy(Host|Device)To(Host|Device)(2D)?|Fill(Buffer|Image))\b")
+# Operations of AMD's copy engines, which the first ROCm traces filed under kernels; of MTIA's, filed with its kernels.
+_ENGINE_COPY = re.compile(r"(Copy(Host|Device)To(Host|Device)(2D)?|Fill(Buffer|Image))\b|dma_request$")
 
 _KINDS = (
     (re.compile(r"\bHtoD\b|CopyHostToDevice|HostToDevice|Host *-> *Device", re.IGNORECASE), "HtoD"),
@@ -82,7 +82,7 @@ def is_annotation(name: str) -> bool:
 
 def is_copy(name: str) -> bool:
     """Whether a kernel by category is by its name a copy or a fill."""
-    return _ROCM_COPY.match(name) is not None
+    return _ENGINE_COPY.match(name) is not None
 
 
 def copy_kind(name: str) -> str:

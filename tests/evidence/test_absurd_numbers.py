@@ -1,0 +1,44 @@
+"""Numbers that no profiler writes: facts stay finite, shares stay shares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.diagnose import diagnose
+from advisor.evidence import Evidence
+
+_CENTURY_US = 3.2e15
+
+
+@pytest.mark.parametrize("digits", [19, 20, 5000])
+def test_step_with_a_number_of_many_digits(digits: int, builder: Any, tmp_path: Path) -> None:
+    build = builder()
+    build.annotation("ProfilerStep#" + "9" * digits, 0, 1000)
+    build.kernel(100, 900, launched=50)
+    evidence = Evidence.from_trace(build.read(tmp_path))
+    assert evidence.figures["steps"] == 1
+    assert evidence.steps.number[0] > 0
+
+
+def test_sums_of_absurd_durations_do_not_overflow(builder: Any, tmp_path: Path) -> None:
+    # Together the four are longer than 2**63 ns.
+    build = builder()
+    for i in range(4):
+        build.kernel(10 + i, 10 + i + _CENTURY_US, f"kernel_{i % 2}", launched=5 + i, stream=7 + i)
+        build.copy(10 + i, 10 + i + _CENTURY_US, "Memcpy HtoD (Pageable -> Device)", launched=5 + i)
+        build.operator("aten::mm", 0, _CENTURY_US, thread=200 + i)
+        build.runtime("cudaStreamSynchronize", 20, 20 + _CENTURY_US, thread=200 + i)
+    evidence = Evidence.from_trace(build.read(tmp_path))
+    assert evidence.figures["kernel_sum_ms"] == pytest.approx(4 * _CENTURY_US / 1e3)
+    assert evidence.figures["h2d_ms"] == pytest.approx(4 * _CENTURY_US / 1e3)
+    assert sum(row.share for row in evidence.kernels) == pytest.approx(1.0)
+    assert all(0 <= row.share <= 1 for row in evidence.kernels)
+    assert all(row.self_s >= 0 and row.device_s >= 0 for row in evidence.operators)
+    assert all(row.total_s >= 0 and row.blocking_s >= 0 for row in evidence.copies.rows)
+    assert all(row.total_s >= row.wait_s >= 0 for row in evidence.syncs)
+    assert sum(evidence.shares.values()) == 1.0 and min(evidence.shares.values()) >= 0
+    for finding in diagnose(evidence).document.findings:
+        assert all(value >= 0 for value in finding.evidence.values() if isinstance(value, float))

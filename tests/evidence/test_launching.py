@@ -1,0 +1,81 @@
+"""What a host that launches little is about: preparing its input, or capturing graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.diagnose import diagnose
+from advisor.evidence import Change, Evidence
+
+
+def _eager(build: Any, begin: float, kernels: int = 40) -> float:
+    """Short kernels of an eager model, launched one by one every 100 µs; the time when they are done."""
+    for i in range(kernels):
+        at = begin + 100 * i
+        build.operator("aten::linear", at, at + 30)
+        build.kernel(at + 20, at + 30, launched=at + 10)
+    return begin + 100 * kernels
+
+
+def _prepared(build: Any, preparing_us: float) -> Any:
+    """Two steps: a preprocessor in Python that launches nothing, then an eager model."""
+    begin = 0.0
+    for number in (1, 2):
+        end = _eager(build, begin + preparing_us)
+        build.step(number, begin, end)
+        begin = end
+    return build
+
+
+def test_a_compiler_does_not_shorten_the_preprocessor(builder: Any, tmp_path: Path) -> None:
+    evidence = Evidence.from_trace(_prepared(builder(), 40_000).read(tmp_path))
+    estimate = evidence.step_model.estimate(Change(launch_scale=0.5))
+    # 40 ms of 44 are no launching: at most 2 ms of the other 4 can go.
+    assert estimate.before == pytest.approx(0.044)
+    assert estimate.likely == pytest.approx(0.042, rel=0.01)
+    assert not any(finding.rule == "compile" for finding in diagnose(evidence).document.findings)
+
+
+def test_a_compiler_shortens_what_is_between_launches(builder: Any, tmp_path: Path) -> None:
+    evidence = Evidence.from_trace(_prepared(builder(), 100).read(tmp_path))
+    estimate = evidence.step_model.estimate(Change(launch_scale=0.5))
+    assert estimate.likely < 0.6 * estimate.before
+    [finding] = [each for each in diagnose(evidence).document.findings if each.rule == "compile"]
+    assert 0.8 < finding.evidence["fusible_share"] <= 1.0
+
+
+def _capturing(build: Any) -> Any:
+    """A model whose kernels run once to warm up and are then captured: launches without work."""
+    end = _eager(build, 0)
+    build.runtime("cudaStreamBeginCapture", end, end + 5)
+    for i in range(100):
+        build.operator("aten::linear", end + 100 * i, end + 100 * i + 30)
+        build.runtime("cudaLaunchKernel", end + 100 * i + 10, end + 100 * i + 15)
+    build.runtime("cudaStreamEndCapture", end + 10_000, end + 10_020)
+    build.kernel(end + 10_100, end + 10_200, launched=end + 10_050)
+    return build
+
+
+def test_capturing_graphs_is_said_and_no_step_to_mend(builder: Any, tmp_path: Path) -> None:
+    evidence = Evidence.from_trace(_capturing(builder()).read(tmp_path))
+    assert evidence.capture_share == pytest.approx(0.7, abs=0.02)
+    assert any(note.startswith("Graphs are captured for 7") for note in evidence.notes)
+    assert not diagnose(evidence).document.findings
+
+
+def test_without_the_capture_the_same_trace_has_findings(builder: Any, tmp_path: Path) -> None:
+    build = _capturing(builder())
+    build.events = [each for each in build.events if "Capture" not in each["name"]]
+    evidence = Evidence.from_trace(build.read(tmp_path))
+    assert evidence.capture_share == 0.0
+    assert {each.rule for each in diagnose(evidence).document.findings} & {"compile", "batch-size"}
+
+
+def test_a_capture_that_does_not_end_in_the_trace_is_none(builder: Any, tmp_path: Path) -> None:
+    build = builder()
+    build.runtime("hipStreamBeginCapture", 0, 5)
+    build.kernel(20, 30, launched=10)
+    assert Evidence.from_trace(build.read(tmp_path)).capture_share == 0.0
