@@ -13,15 +13,15 @@ from advisor.harness import layout
 from advisor.run import Run
 from advisor.session import BASELINE
 from advisor.source_sites import read_call_sites
-from advisor.trace import DEFAULT_LIMIT, find_traces, read_trace
+from advisor.trace import find_traces, read_trace
 
 
 def analyze(
-    paths: Sequence[str | os.PathLike[str]], source: Path | None = None, limit_bytes: int = DEFAULT_LIMIT
+    paths: Sequence[str | os.PathLike[str]], source: Path | None = None, limit_bytes: int | None = None
 ) -> tuple[Findings, Evidence]:
     """Diagnose what `paths` name; ``source`` is the script, for traces that do not know where it was.
 
-    ``limit_bytes`` of JSON, decompressed, is the most that one trace may hold.
+    ``limit_bytes`` of JSON, decompressed, is the most that one trace may hold (default: what is no gzip bomb).
 
     Raises AdvisorError when there is nothing to read, or it cannot be read.
     """
@@ -32,7 +32,7 @@ def analyze(
 
 
 def open_evidence(
-    paths: Sequence[str | os.PathLike[str]], source: Path | None = None, limit_bytes: int = DEFAULT_LIMIT
+    paths: Sequence[str | os.PathLike[str]], source: Path | None = None, limit_bytes: int | None = None
 ) -> Evidence:
     """Evidence of one run folder (or a session: its baseline), or of traces, which are taken as ranks of one job.
 
@@ -47,6 +47,26 @@ def open_evidence(
     if source is None:
         return Evidence.from_trace(first, others)
     return Evidence.from_trace(first, others, read_call_sites(source), str(source.resolve()))
+
+
+def export_tables(evidence: Evidence, folder: Path) -> list[Path]:
+    """Writes the tables of each trace as Parquet into a folder of its own in `folder`; returns these folders.
+
+    The detail window of a run, whose durations mean nothing, comes with ``-detail`` behind its name. Raises
+    AdvisorError where the folder cannot be written.
+    """
+    from advisor.trace.export import export_parquet, folder_name
+
+    traces = [(folder_name(trace.path), trace) for trace in (evidence.trace, *evidence.others)]
+    if evidence.detail is not None:
+        traces.append((folder_name(evidence.detail.path) + "-detail", evidence.detail))
+    written: dict[Path, None] = {}
+    for name, trace in traces:
+        numbered = (folder / f"{name}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, len(traces) + 1))))
+        target = next(place for place in numbered if place not in written)
+        export_parquet(trace, target)
+        written[target] = None
+    return list(written)
 
 
 def _run_folder(path: str | os.PathLike[str]) -> Path | None:

@@ -91,8 +91,8 @@ def test_autocast_and_compiled_stages_stay_near_the_losses_of_the_script(
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     found = stage(number, monkeypatch)
     assert len(found) == 3 and all(math.isfinite(loss) for loss in found)
-    # The first alone: from there on batch norm over four images makes of bfloat16's rounding what it will, and processors
-    # round differently (27 % between two of them at the second loss).
+    # The first alone: from there on batch norm over four images makes of bfloat16's rounding what it will, and
+    # processors round differently (27 % between two of them at the second loss).
     assert found[0] == pytest.approx(original[0], rel=0.05)
     assert found[0] != pytest.approx(original[0], rel=1e-6), "autocast is off"
 

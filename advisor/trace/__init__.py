@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from advisor.trace.reader import read_trace
-from advisor.trace.source import DEFAULT_LIMIT, find_traces
+from advisor.trace.source import find_traces
 from advisor.trace.tables import Trace
 
-__all__ = ["DEFAULT_LIMIT", "Trace", "find_traces", "read_trace"]
+__all__ = ["Trace", "find_traces", "read_trace"]

@@ -14,22 +14,22 @@ from advisor.trace.categories import copy_kind, is_annotation, is_copy, is_pagea
 from advisor.trace.columns import Columns
 from advisor.trace.document import Around, Document, loads
 from advisor.trace.numerals import integer
-from advisor.trace.source import DEFAULT_LIMIT, Blocks
+from advisor.trace.source import Blocks
 from advisor.trace.tables import Copies, Kernels, Lane, MemoryEvents, Operators, Spans, Trace
 
 Bools = NDArray[np.bool_]
 
 
 def read_trace(
-    path: str | os.PathLike[str], *, limit_bytes: int = DEFAULT_LIMIT, workers: int | None = None
+    path: str | os.PathLike[str], *, limit_bytes: int | None = None, workers: int | None = None
 ) -> Trace:
     """Reads ``.json``, ``.json.gz`` or ``.json.zst`` (told by content), a local path or any URL that fsspec knows.
 
-    `limit_bytes` bounds the decompressed size. A long file (from about 100 MB of JSON on) is decoded by `workers`
-    processes: one per usable core unless told otherwise, none for 0 or 1; the result is the same. What could not be
-    read is in ``Trace.warnings``: a file cut short gives the events up to the last whole one. Raises AdvisorError:
-    BAD_TRACE for a file that is empty, no JSON, no trace, or holds no event of the profiler; USAGE for a path that
-    cannot be opened.
+    `limit_bytes` bounds the decompressed size (default: 1 GiB, or 100 times the compressed file). A long file (from
+    about 100 MB of JSON on) is decoded by `workers` processes: one per usable core unless told otherwise, none for 0
+    or 1; the result is the same. What could not be read is in ``Trace.warnings``: a file cut short gives the events up
+    to the last whole one. Raises AdvisorError: BAD_TRACE for a file that is empty, no JSON, no trace, or holds no event
+    of the profiler; USAGE for a path that cannot be opened.
     """
     name = os.fspath(path)
     document = Document(Blocks(name, limit_bytes))

@@ -14,9 +14,10 @@ from typing import IO, Any, cast
 
 from advisor.errors import BAD_TRACE, USAGE, AdvisorError
 
-# Decompressed bytes read at most unless told otherwise: far above real traces (the largest public ones are
-# under 1 GB), far below what a gzip bomb makes of a few megabytes.
-DEFAULT_LIMIT = 4 << 30
+# What is taken for a gzip bomb unless told otherwise: more than this many bytes of JSON, and more than `BOMB_RATIO` to
+# a compressed one. Public traces have 5 to 30 (an event repeats its names, but not its time and ids), bombs 1000.
+BOMB_SIZE = 1 << 30
+BOMB_RATIO = 100
 # Decompressed bytes per block: big enough that the work per block vanishes, small enough that its objects stay in
 BLOCK = 1 << 20
 # Compressed bytes read at a time; what is longer is decompressed in a thread of its own.
@@ -60,11 +61,12 @@ class Blocks:
     size of a local file, and at least how many there were.
     """
 
-    def __init__(self, path: str, limit_bytes: int = DEFAULT_LIMIT) -> None:
+    def __init__(self, path: str, limit_bytes: int | None = None) -> None:
         self.path = path
         self.limit_bytes = limit_bytes
         self.cut_short = ""
         self.expected = 0
+        self._packed = 0  # bytes read from the file
 
     def __iter__(self) -> Iterator[bytes]:
         total = 0
@@ -72,9 +74,12 @@ class Blocks:
             for block in self._decompressed(file):
                 total += len(block)
                 self.expected = max(self.expected, total)
-                if total > self.limit_bytes:
+                limit = self.limit_bytes
+                if limit is None:
+                    limit = max(BOMB_SIZE, BOMB_RATIO * self._packed)
+                if total > limit:
                     raise AdvisorError(
-                        f"{self.path} holds more than {self.limit_bytes / 2**30:.3g} GiB of JSON; "
+                        f"{self.path} holds more than {limit / 2**30:.3g} GiB of JSON; "
                         "if it really is a trace of that size, raise the limit (--trace-limit)",
                         BAD_TRACE,
                     )
@@ -83,9 +88,11 @@ class Blocks:
 
     def _read(self, file: IO[bytes], size: int) -> bytes:
         try:
-            return file.read(size)
+            data = file.read(size)
         except Exception as error:  # fsspec's file systems raise exceptions of their own
             raise AdvisorError(f"cannot read {self.path}: {error}", BAD_TRACE) from None
+        self._packed += len(data)
+        return data
 
     def _decompressed(self, file: IO[bytes]) -> Iterator[bytes]:
         head = self._read(file, READ)

@@ -145,6 +145,22 @@ def test_a_gzip_bomb_is_refused_and_the_limit_can_be_raised(document: Document, 
     assert len(read_trace(path, limit_bytes=1 << 30).operators) == 40_001
 
 
+def test_without_a_limit_a_bomb_is_told_by_its_ratio(
+    document: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("advisor.trace.source.BOMB_SIZE", 1 << 20)
+    event = json.dumps(document["traceEvents"][5])
+    text = '{"traceEvents": [' + ", ".join([event] * 20_000) + "]}"
+    bomb, plain = tmp_path / "bomb.json.gz", tmp_path / "plain.json"
+    bomb.write_bytes(gzip.compress(text.encode(), 9))
+    plain.write_text(text)
+    assert bomb.stat().st_size * 100 < len(text)
+    with pytest.raises(AdvisorError, match="raise the limit"):
+        read_trace(bomb)
+    assert len(read_trace(bomb, limit_bytes=1 << 30).operators) == 20_000
+    assert len(read_trace(plain).operators) == 20_000
+
+
 def test_blanks_without_end_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(b'{"a": "' + b" " * (80 << 20), 1))

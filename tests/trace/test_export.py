@@ -30,6 +30,7 @@ def test_tables_come_back_with_names_written_out(
     assert kernels["tid"].to_list() == ["7", "7"]
     operators = polars.read_parquet(tmp_path / "new" / "folder" / "operators.parquet")
     assert operators["shapes"].to_list() == ["[[64,32],[32,10]]"]
+    assert operators["values"].to_list() == [None]
     copies = polars.read_parquet(tmp_path / "new" / "folder" / "copies.parquet")
     assert copies["kind"].to_list() == ["HtoD", "Memset"]
 

@@ -56,37 +56,47 @@ class Replica:
         return self._template % tuple((self._values + copy * self._per_copy).tolist())
 
     def _event(self, event: dict[str, Any]) -> str:
-        # A placeholder is a string that JSON leaves as it is; its quotes are taken away afterwards.
-        event = dict(event)
+        """The event as JSON, with placeholders for the numbers that each copy has of its own."""
+        marked = dict(event)
         args = event.get("args")
-        marks = event | {"args": dict(args)} if isinstance(args, dict) else event
         if event.get("ts") is not None:
             whole, fraction = divmod(Decimal(event["ts"]), 1)
-            marks["ts"] = self._mark(int(whole), "us", f".{int(fraction * 1000):03d}")
+            marked["ts"] = _mark(int(whole), "us", f".{int(fraction * 1000):03d}")
         if isinstance(event.get("id"), int):
-            marks["id"] = self._mark(event["id"], "id")
-        for key in _IDS:
-            if isinstance(args, dict) and isinstance(args.get(key), int):
-                marks["args"][key] = self._mark(args[key], "id")
+            marked["id"] = _mark(event["id"], "id")
+        if isinstance(args, dict):
+            marked["args"] = {
+                key: _mark(value, "id") if key in _IDS and isinstance(value, int) else value
+                for key, value in args.items()
+            }
         step = _STEP.fullmatch(str(event.get("name")))
         if step:
-            marks["name"] = "ProfilerStep#" + self._mark(int(step[1]), "step")
-        text = json.dumps(marks, default=float).replace("%", "%%")
-        return re.sub(r'"\x01(.*?)\x01"|\x01(.*?)\x01', lambda m: m[1] or m[2], text.replace("\\u0001", "\x01")).replace(
-            "\x02", "%"
-        ).replace("\\u0002", "%")
+            marked["name"] = "ProfilerStep#" + _mark(int(step[1]), "step")
+        text = json.dumps(marked, default=float).replace("%", "%%")
+        return _MARK.sub(self._placeholder, text)
 
-    def _mark(self, value: int, shift: str, after: str = "") -> str:
-        self._numbers.append(value)
-        self._shifts.append(shift)
-        return f"\x01\x02d{after}\x01"
+    def _placeholder(self, mark: re.Match[str]) -> str:
+        """Notes the number, in the order of the text."""
+        self._shifts.append(mark[2])
+        self._numbers.append(int(mark[3]))
+        number = "%d" + mark[4]
+        return number if mark[1] else f"{number}{mark[5]}"
+
+
+# A number inside a string; where it is all of the string, the quotes go.
+_MARK = re.compile(r'("?)<<(us|id|step) (-?\d+)((?:\.\d+)?)>>("?)')
+
+
+def _mark(value: int, shift: str, after: str = "") -> str:
+    return f"<<{shift} {value}{after}>>"
 
 
 def _extent(events: list[dict[str, Any]]) -> tuple[int, int]:
     """(nanoseconds from one copy to the next, numbers from the ids of one copy to those of the next)."""
     starts = [Decimal(e["ts"]) for e in events if e.get("ph") == "X"]
     ends = [Decimal(e["ts"]) + Decimal(e.get("dur") or 0) for e in events if e.get("ph") == "X"]
-    ids = [a[key] for e in events if isinstance(a := e.get("args"), dict) for key in _IDS if isinstance(a.get(key), int)]
+    arguments = [e["args"] for e in events if isinstance(e.get("args"), dict)]
+    ids = [args[key] for args in arguments for key in _IDS if isinstance(args.get(key), int)]
     ids += [e["id"] for e in events if isinstance(e.get("id"), int)]
     span = int((max(ends) - min(starts)) * 1000) + _GAP_NS
     return -(-span // 1000) * 1000, max(ids, default=0) + 1
