@@ -35,26 +35,33 @@ PREPARING_NS = 5_000_000
 
 LAUNCH, SYNC, LOAD = 0, 1, 2
 
+# Host events that are enough to replay: as many whole steps as have so many. (1 us each and pass.)
+ENOUGH_EVENTS = 10_000
+# A single step of more is not replayed whole.
+MOST_EVENTS = 50_000
+
 
 @dataclass(frozen=True, eq=False)
 class Script:
     """The host's course through the traced steps, and the work that it launches; times in ns.
 
+    Of a long trace a stretch of its steps, or of a very long step a part: ``steps`` says how many.
+
     Host events in order: ``kind``; ``gap`` host time before it; ``length`` of the call itself; ``row`` in
-    ``Trace.runtime`` (-1 for a load). Items of event e are ``items[first[e]:first[e + 1]]`` (indices as in
-    DeviceWork.items_*). Per item: ``stream``, ``duration``, ``delay``, ``after`` (an item on another stream, -1). Per
-    event: ``waits_for`` the item that a synchronization ended with (-1), ``tail`` what it took after that.
+    ``Trace.runtime`` (-1 for a load). Items are numbered in the order of their launch, those of event e from
+    ``first[e]`` to ``first[e + 1]``. Per item: its index in DeviceWork.items_* (``items``), ``stream``, ``delay``,
+    ``after`` (an item on another stream, -1). Per event: ``waits_for`` the item that a synchronization ended with (-1),
+    ``tail`` what it took after that.
     """
 
-    steps: int
+    steps: float
     kind: list[int]
     gap: Ints
     length: Ints
     row: Ints
     first: list[int]
-    items: list[int]
+    items: Ints
     stream: list[int]
-    duration: Ints
     delay: list[int]
     after: list[int]
     waits_for: list[int]
@@ -71,7 +78,7 @@ class Script:
 
 @dataclass(frozen=True, eq=False)
 class Variation:
-    """What differs from the traced course. Arrays are per item or per host event of the script."""
+    """What differs from the traced course. ``duration`` is per item of DeviceWork; events are those of the script."""
 
     duration: NDArray[np.float64]
     host_scale: float = 1.0
@@ -83,7 +90,7 @@ class Variation:
 
 def replay(script: Script, variation: Variation) -> float:
     """ns per step in the steady state."""
-    duration = variation.duration.tolist()
+    duration = variation.duration[script.items].tolist()
     scale = variation.host_scale
     between = np.where(script.gap <= PREPARING_NS, variation.launch_scale, 1.0)
     gaps = (script.gap * scale * between).tolist()
@@ -103,7 +110,7 @@ def replay(script: Script, variation: Variation) -> float:
     for _ in range(PASSES):
         for event, kind in enumerate(script.kind):
             host += gaps[event]
-            launched = script.items[script.first[event] : script.first[event + 1]]
+            launched = range(script.first[event], script.first[event + 1])
             if launched and len(queue) >= QUEUE_DEPTH:
                 host = max(host, queue[-QUEUE_DEPTH])
             for item in launched:
@@ -134,10 +141,10 @@ def script_of(steps: Steps, device: DeviceWork) -> Script | None:
     runtime = trace.runtime
     if not len(steps):
         return None
-    begin, close = int(steps.start[0]), int(steps.end[-1])
     # Taking device memory from the driver waits for the device and for the driver: neither is the script's own time.
     waiting = host.sync_rows | host.allocation_rows
     matter = (host.launches | waiting) & np.isin(runtime.lane, host.lanes)
+    begin, close, count = _stretch(steps, runtime.start[matter])
     rows = np.flatnonzero(matter & (runtime.start >= begin) & (runtime.start < close))
     loads = np.flatnonzero(host.loader_rows & (trace.annotations.start >= begin) & (trace.annotations.start < close))
     if not len(rows):
@@ -163,12 +170,30 @@ def script_of(steps: Steps, device: DeviceWork) -> Script | None:
     first, items = _items_by_event(device, event_of_row, start, begin, close)
     stream, delay, after = _dependencies(device, items)
     waits_for, tail = _waits(device, kind, start, stop, first, items)
-    duration = device.items_end - device.items_start
     end_gap = max(0, close - int(max(reached[-1], stop[-1])))
     return Script(
-        len(steps), kind.tolist(), gap, length, row, first, items, stream, duration, delay, after, waits_for, tail,
-        usual, end_gap,
-    )  # fmt: skip
+        count, kind.tolist(), gap, length, row, first, items, stream, delay, after, waits_for, tail, usual, end_gap
+    )
+
+
+def _stretch(steps: Steps, moments: Ints) -> tuple[int, int, float]:
+    """(begin, end, how many steps that is) of what is replayed; `moments` are the starts of host events, in order.
+
+    All steps, or of many events as many whole steps as are enough, those whose mean is nearest to the mean of all. Of a
+    step with more than MOST_EVENTS so many from its middle.
+    """
+    bounds = np.append(steps.start, steps.end[-1])
+    before = np.searchsorted(moments, bounds)
+    events, total = int(before[-1] - before[0]), int(bounds[-1] - bounds[0])
+    whole = min(len(steps), max(1, ENOUGH_EVENTS * len(steps) // max(events, 1)))
+    mean = total / len(steps)
+    at = int(np.argmin(np.abs((bounds[whole:] - bounds[:-whole]) / whole - mean)))
+    first, last = int(before[at]), int(before[at + whole])
+    if last - first <= MOST_EVENTS or whole > 1:
+        return int(bounds[at]), int(bounds[at + whole]), whole
+    middle = (first + last - MOST_EVENTS) // 2
+    begin, close = int(moments[middle]), int(moments[middle + MOST_EVENTS])
+    return begin, close, max(close - begin, 1) / mean
 
 
 def async_copies(script: Script, device: DeviceWork) -> tuple[frozenset[int], frozenset[int]]:
@@ -196,7 +221,7 @@ def _blocking(device: DeviceWork, row: Ints) -> NDArray[np.bool_]:
 
 def _items_by_event(
     device: DeviceWork, event_of_row: Ints, start: Ints, begin: int, close: int
-) -> tuple[list[int], list[int]]:
+) -> tuple[list[int], Ints]:
     """Items in order of their launching event, and of their start within it.
 
     An item whose launch is not in the file goes with the last launch before it, if it ran inside the steps.
@@ -208,11 +233,11 @@ def _items_by_event(
     chosen = np.flatnonzero(event >= 0)
     chosen = chosen[np.lexsort((device.items_start[chosen], event[chosen]))]
     first = np.searchsorted(event[chosen], np.arange(len(start) + 1), side="left")
-    return first.tolist(), chosen.tolist()
+    return first.tolist(), chosen
 
 
-def _dependencies(device: DeviceWork, items: list[int]) -> tuple[list[int], list[int], list[int]]:
-    """(stream, remaining delay, item on another stream that it waited for or -1), for every item of the device."""
+def _dependencies(device: DeviceWork, items: Ints) -> tuple[list[int], list[int], list[int]]:
+    """(stream, remaining delay, which of `items` on another stream it waited for or -1), for each of `items`."""
     trace = device.trace
     start, end = device.items_start, device.items_end
     stream = np.concatenate((trace.kernels.stream, trace.copies.stream)).astype(np.int64)
@@ -239,17 +264,19 @@ def _dependencies(device: DeviceWork, items: list[int]) -> tuple[list[int], list
         ready[late[near]] = np.maximum(ready[late[near]], end[other[near]])
     unknown = ready < -(1 << 61)
     delay = np.where(unknown, 0, np.maximum(0, start - ready))
-    return stream.tolist(), delay.tolist(), after.tolist()
+    position = np.full(len(start) + 1, -1, np.int64)  # the last place is what -1 reads
+    position[items] = np.arange(len(items))
+    return stream[items].tolist(), delay[items].tolist(), position[after[items]].tolist()
 
 
 def _waits(
-    device: DeviceWork, kind: Ints, start: Ints, stop: Ints, first: list[int], items: list[int]
+    device: DeviceWork, kind: Ints, start: Ints, stop: Ints, first: list[int], items: Ints
 ) -> tuple[list[int], list[int]]:
-    """Per event: the item whose end a synchronization waited for (-1), and what remained of the call then (ns)."""
+    """Per event: which of `items` ended when a synchronization did (-1), and what remained of the call then (ns)."""
     waits_for, tail = np.full(len(kind), -1, np.int64), np.zeros(len(kind), np.int64)
     events = np.flatnonzero(kind == SYNC)
     tail[events] = stop[events] - start[events]
-    if not items:
+    if not len(items):
         return waits_for.tolist(), tail.tolist()
     ends, order = device.items_end[items], np.arange(len(items))
     by_end = np.lexsort((-order, ends))
@@ -262,7 +289,7 @@ def _waits(
         events, launched, at, found = events[open_], launched[open_], at[open_], found[open_]
         # What another thread launched later, and what ended meanwhile, is not what this call waited for.
         known = found < launched
-        waits_for[events[known]] = np.asarray(items, np.int64)[found[known]]
+        waits_for[events[known]] = found[known]
         tail[events[known]] = np.maximum(0, stop[events[known]] - ends[found[known]])
         events, launched, at = events[~known], launched[~known], at[~known] - 1
     return waits_for.tolist(), tail.tolist()
