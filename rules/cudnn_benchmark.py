@@ -11,7 +11,7 @@ import libcst as cst
 from advisor.edit import Drafts
 from advisor.edit.names import after_imports, ensure_name, full_name
 from advisor.evidence import Change
-from advisor.evidence.host import names_like
+from advisor.evidence.coded import names_like
 from advisor.evidence.steps import assign
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, once_fed, unless_source
 

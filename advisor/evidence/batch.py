@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.evidence.coded import names_like
 from advisor.evidence.device import DeviceWork
-from advisor.evidence.host import names_like
 from advisor.evidence.matrix import MATRIX_KINDS, kind_of
 
 # Of every kernel this much is start and end, whatever its size (empty kernels take 1.5-2.5 µs in the reference traces).

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from advisor.evidence.coded import Mask, pairs
 from advisor.evidence.device import DeviceWork
 from advisor.evidence.facts import Copies, CopyRow, Steps
-from advisor.evidence.host import Mask
 from advisor.evidence.steps import assign
 from advisor.harness.layout import CallSite, RunRecord
 from advisor.trace.tables import Ints
@@ -30,8 +30,8 @@ def copy_facts(steps: Steps, device: DeviceWork, record: RunRecord | None) -> Co
     exposed = duration - device.kernels.within(table.start, table.end)
     blocked, blocking = blocking_time(device)
     rows = []
-    kinds = np.unique(np.stack((table.kind[inside], table.pageable[inside])), axis=1)
-    for code, pageable in kinds.T:
+    kinds, memories, _ = pairs(table.kind[inside], table.pageable[inside].astype(np.int64))
+    for code, pageable in zip(kinds, memories, strict=True):
         chosen = inside & (table.kind == code) & (table.pageable == bool(pageable))
         kind = trace.name(int(code))
         count = int(chosen.sum())

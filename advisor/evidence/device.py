@@ -7,8 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
+from advisor.evidence.coded import Mask, names_like
 from advisor.evidence.coverage import Coverage
-from advisor.evidence.host import Host, Mask, names_like
+from advisor.evidence.host import Host
 from advisor.evidence.matrix import kind_of
 from advisor.trace.tables import Ints, Trace
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from advisor.evidence.coded import names_like
 from advisor.evidence.devices import Peak
 from advisor.evidence.facts import Flops, MatrixWork, Steps
 from advisor.evidence.steps import assign
@@ -140,7 +141,7 @@ def count_flops(trace: Trace, steps: Steps) -> Counted:
     `trace` is a window with shapes; each distinct (operator, shapes, values, dtypes) is looked at once.
     """
     operators = trace.operators
-    inside = assign(steps, operators.start) >= 0
+    inside = (assign(steps, operators.start) >= 0) & names_like(trace, operators.name, _COUNTS.__contains__)
     if not inside.any():
         return Counted({}, 0, 0)
     values = operators.values if operators.values is not None else np.full(len(operators), -1, np.int32)
@@ -149,10 +150,7 @@ def count_flops(trace: Trace, steps: Steps) -> Counted:
     totals: dict[str, float] = {}
     calls = missing = 0
     for (name, shapes, value, dtypes), number in zip(distinct.T.tolist(), numbers.tolist(), strict=True):
-        count = _COUNTS.get(trace.name(name))
-        if count is None:
-            continue
-        work = _evaluate(count, trace.name(shapes), trace.name(value))
+        work = _evaluate(_COUNTS[trace.name(name)], trace.name(shapes), trace.name(value))
         if work is None:
             missing += number
             continue

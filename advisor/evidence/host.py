@@ -7,19 +7,16 @@ run the backward pass. A pin-memory thread, say, is not the host.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from advisor.evidence.coded import Mask, names_like
 from advisor.evidence.coverage import Coverage
 from advisor.evidence.facts import Steps
 from advisor.harness import layout
-from advisor.trace.tables import Codes, Ints, Spans, Trace
-
-Mask = NDArray[np.bool_]
+from advisor.trace.tables import Ints, Spans, Trace
 
 _LOADER = re.compile(r"^enumerate\(DataLoader\)#|^enumerate\(DataPipe\)#|DataLoader.*__next__$")
 _OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#|^## optimizer ##$")
@@ -45,15 +42,6 @@ _CAPTURE = re.compile(r"^(cuda|hip|cu)StreamBeginCapture"), re.compile(r"^(cuda|
 # Launches that follow each other faster than this come from a host that does nothing but launch: eager PyTorch spends
 # 5-50 µs on an operator, and the profiler adds to that (measured on launch-bound public traces: 36-90 µs a launch).
 LAUNCH_PERIOD_NS = 100_000
-
-
-def names_like(trace: Trace, codes: Codes, matches: Callable[[str], object]) -> Mask:
-    """Which rows have a name that `matches`; each distinct name is looked at once."""
-    if not len(codes):
-        return np.zeros(0, bool)
-    unique, inverse = np.unique(codes, return_inverse=True)
-    answers = np.array([code >= 0 and bool(matches(trace.names[code])) for code in unique], bool)
-    return answers[inverse]
 
 
 def select(spans: Spans, mask: Mask) -> Coverage:

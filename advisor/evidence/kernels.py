@@ -6,9 +6,9 @@ import re
 
 import numpy as np
 
+from advisor.evidence.coded import distinct, names_like, pairs
 from advisor.evidence.device import DeviceWork
 from advisor.evidence.facts import KernelRow, MatrixWork, Steps
-from advisor.evidence.host import names_like
 from advisor.evidence.matrix import OFF, ON, UNKNOWN, cores_of, kind_of
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.steps import assign
@@ -25,7 +25,8 @@ def launching_operators(device: DeviceWork, nesting: Nesting) -> Ints:
     launch = device.items_launch
     found = np.full(len(launch), -1, np.int64)
     if len(trace.runtime):
-        found = np.where(launch >= 0, nesting.around(trace.runtime)[launch], -1)
+        known = np.flatnonzero(launch >= 0)
+        found[known] = nesting.around(trace.runtime, launch[known])
     external = np.concatenate((trace.kernels.external, trace.copies.external))
     rows = np.flatnonzero(trace.operators.external > 0)
     if not len(rows):
@@ -44,7 +45,7 @@ def kernel_rows(trace: Trace, steps: Steps, operators: Ints) -> tuple[KernelRow,
     ns = (trace.kernels.end - trace.kernels.start)[inside]
     launchers = operators[: len(trace.kernels)][inside]
     launcher_names = np.where(launchers >= 0, trace.operators.name[launchers] if len(trace.operators) else -1, -1)
-    unique, inverse, counts = np.unique(names, return_inverse=True, return_counts=True)
+    unique, inverse, counts = distinct(names, len(trace.names))
     # float64: exact up to 104 days of ns, and no overflow where a damaged file has absurd durations.
     totals = np.bincount(inverse, weights=ns, minlength=len(unique))
     everything = float(totals.sum())
@@ -86,8 +87,8 @@ def _most_frequent(codes: Ints, group: Ints, groups: int) -> Ints:
     """The most frequent of the `codes` of each group (of several the smallest); -1 where none is known."""
     found = np.full(groups, -1, np.int64)
     known = codes >= 0
-    pairs, counts = np.unique(np.stack((group[known], codes[known])), axis=1, return_counts=True)
-    order = np.lexsort((pairs[1], -counts, pairs[0]))
-    owners, first = np.unique(pairs[0][order], return_index=True)
-    found[owners] = pairs[1][order][first]
+    owners, owned, counts = pairs(group[known], codes[known])
+    order = np.lexsort((owned, -counts, owners))
+    groups_found, first = np.unique(owners[order], return_index=True)
+    found[groups_found] = owned[order][first]
     return found

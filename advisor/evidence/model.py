@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.evidence import batch, facts, pipeline
+from advisor.evidence.coded import for_names, names_like
 from advisor.evidence.facts import LoaderFacts
 from advisor.evidence.replay import LOAD, Script, Variation, async_copies, replay, script_of
 from advisor.evidence.syncs import sync_groups
@@ -18,6 +19,7 @@ from advisor.evidence.whatif import Change, Estimate
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
+    from advisor.trace.tables import Trace
 
 # What the model's own inaccuracy does to the time that it says is saved: a tenth more, a quarter less (losses
 # likewise), but never more than so much of the new step. Predictions of savings err towards too much: of the public
@@ -303,9 +305,9 @@ class StepModel:
         kernels = len(trace.kernels)
         factors = np.ones(kernels + len(trace.copies))
         if change.kernel_scale is not None:
-            factors[:kernels] *= _per_row(change.kernel_scale, [trace.name(int(c)) for c in trace.kernels.name])
+            factors[:kernels] *= _per_kernel(change.kernel_scale, trace)
         if change.h2d_scale != 1.0:
-            to_device = [trace.name(int(code)) == "HtoD" for code in trace.copies.kind]
+            to_device = names_like(trace, trace.copies.kind, "HtoD".__eq__)
             factors[kernels:] *= np.where(to_device, change.h2d_scale, 1.0)
         if change.batch_scale != 1.0:
             factors *= batch.item_factors(device, change.batch_scale, self._units, filling=filling)
@@ -371,6 +373,13 @@ def spanning(one: Estimate, other: Estimate) -> Estimate:
     middle = float(np.sqrt(one.likely * unit * other.likely))
     low, likely, high = _narrow(min(one.low * unit, other.likely), middle, max(one.high * unit, other.likely))
     return replace(other, low=low, likely=likely, high=high)
+
+
+def _per_kernel(factors: Mapping[str, float] | NDArray[np.float64], trace: Trace) -> NDArray[np.float64]:
+    """One factor per kernel, from factors by name or given per kernel."""
+    if isinstance(factors, Mapping):
+        return for_names(trace, trace.kernels.name, lambda name: factors.get(name, 1.0), np.float64)
+    return _per_row(factors, [""] * len(trace.kernels))
 
 
 def _per_row(factors: Mapping[str, float] | NDArray[np.float64], names: list[str]) -> NDArray[np.float64]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from advisor.trace import intervals
 from advisor.trace.tables import Ints, Spans, Trace
@@ -22,8 +23,8 @@ class Nesting:
         """The innermost operator around each operator, on the same thread."""
         spans = self.trace.operators
         parent = np.full(len(spans), -1, np.int64)
-        for rows in self._by_lane.values():
-            found = intervals.parents(spans.start[rows], spans.end[rows])
+        for lane, rows in self._by_lane.items():
+            found = self._parents_in_lane[lane]
             parent[rows] = np.where(found >= 0, rows[found], -1)
         return parent
 
@@ -52,17 +53,26 @@ class Nesting:
                 return top
             top[inner] = up[inner]
 
-    def around(self, spans: Spans) -> Ints:
-        """The innermost operator around the start of each row of `spans`, on the same thread."""
+    def around(self, spans: Spans, which: Ints) -> Ints:
+        """The innermost operator around the start of each of the rows `which` of `spans`, on the same thread."""
         operators = self.trace.operators
-        found = np.full(len(spans), -1, np.int64)
+        found = np.full(len(which), -1, np.int64)
+        lanes, starts = spans.lane[which], spans.start[which]
         for lane, rows in self._by_lane.items():
-            asked = np.flatnonzero(spans.lane == lane)
+            asked = np.flatnonzero(lanes == lane)
             if not len(asked):
                 continue
-            inner = intervals.innermost(operators.start[rows], operators.end[rows], spans.start[asked])
+            inner = intervals.innermost(
+                operators.start[rows], operators.end[rows], starts[asked], self._parents_in_lane[lane]
+            )
             found[asked] = np.where(inner >= 0, rows[inner], -1)
         return found
+
+    @cached_property
+    def _parents_in_lane(self) -> dict[int, NDArray[np.intp]]:
+        """Lane → per row of ``_by_lane``, which of these rows is its parent."""
+        spans = self.trace.operators
+        return {lane: intervals.parents(spans.start[rows], spans.end[rows]) for lane, rows in self._by_lane.items()}
 
     @cached_property
     def _by_lane(self) -> dict[int, Ints]:
@@ -70,6 +80,8 @@ class Nesting:
         spans = self.trace.operators
         if not len(spans):
             return {}  # a trace of the GPU alone: np.split would make one piece of nothing
-        order = np.lexsort((-spans.end, spans.start, spans.lane)).astype(np.int64)
-        lanes, first = np.unique(spans.lane[order], return_index=True)
+        order = np.argsort(spans.lane, kind="stable").astype(np.int64)  # by start, longer first, they are already
+        sorted_lanes = spans.lane[order]
+        first = np.flatnonzero(np.concatenate(([True], sorted_lanes[1:] != sorted_lanes[:-1])))
+        lanes = sorted_lanes[first]
         return {int(lane): rows for lane, rows in zip(lanes, np.split(order, first[1:]), strict=True)}

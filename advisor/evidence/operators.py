@@ -7,11 +7,12 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.evidence.coded import distinct, pairs
 from advisor.evidence.coverage import Coverage
 from advisor.evidence.facts import OperatorRow, Operators, Steps
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.steps import assign, step_windows
-from advisor.trace.tables import Codes, Ints, Trace
+from advisor.trace.tables import Ints, Trace
 
 _SHAPES_KEPT = 3
 
@@ -27,7 +28,7 @@ def operator_rows(
     if not len(steps) or not len(trace.operators):
         return Operators((), None)
     inside = assign(steps, trace.operators.start) >= 0
-    unique, inverse, counts = np.unique(trace.operators.name[inside], return_inverse=True, return_counts=True)
+    unique, inverse, counts = distinct(trace.operators.name[inside], len(trace.names))
     self_ns = nesting.self_ns[inside]
     own = np.bincount(inverse, weights=self_ns, minlength=len(unique))
     in_loader = loader.contains(trace.operators.start[inside])
@@ -50,7 +51,7 @@ def operator_rows(
     return Operators(tuple(rows), unmatched)
 
 
-def _device_time(trace: Trace, launchers: Ints, unique: Codes, steps: Steps) -> NDArray[np.float64]:
+def _device_time(trace: Trace, launchers: Ints, unique: Ints, steps: Steps) -> NDArray[np.float64]:
     """ns of kernels in the steps, by the name of the operator that launched them."""
     kernels = trace.kernels
     rows = launchers[: len(kernels)]
@@ -76,8 +77,7 @@ def _join(per_step: dict[str, float], detail: Trace | None) -> tuple[dict[str, t
     names, codes = detail.operators.name[inside], detail.operators.shapes[inside]
     found: dict[str, Counter[str]] = {}
     counts: Counter[str] = Counter()
-    pairs, numbers = np.unique(np.stack((names, codes)), axis=1, return_counts=True)
-    for (name_code, shape_code), number in zip(pairs.T, numbers, strict=True):
+    for name_code, shape_code, number in zip(*pairs(names, codes), strict=True):
         name = detail.name(int(name_code))
         counts[name] += int(number)
         if shape_code >= 0:

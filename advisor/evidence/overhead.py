@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from advisor.evidence.coded import names_like
 from advisor.evidence.facts import Steps
-from advisor.evidence.host import names_like
 from advisor.evidence.steps import assign
 from advisor.trace.tables import Ints, Trace
 

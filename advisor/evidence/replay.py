@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.evidence.coded import names_like
 from advisor.evidence.copies import following_sync
 from advisor.evidence.device import DeviceWork
 from advisor.evidence.facts import Steps
@@ -36,7 +37,7 @@ PREPARING_NS = 5_000_000
 LAUNCH, SYNC, LOAD = 0, 1, 2
 
 # Host events that are enough to replay: as many whole steps as have so many. (1 us each and pass.)
-ENOUGH_EVENTS = 10_000
+ENOUGH_EVENTS = 5_000
 # A single step of more is not replayed whole.
 MOST_EVENTS = 50_000
 
@@ -162,7 +163,7 @@ def script_of(steps: Steps, device: DeviceWork) -> Script | None:
     length = np.maximum(0, stop - np.maximum(start, reached))
     capped = (kind == LAUNCH) & ~_blocking(device, row)
     usual = int(np.median((stop - start)[capped])) if capped.any() else 0
-    length = np.where(capped, np.minimum(length, LAUNCH_CAP * max(usual, 1)), length)
+    length = np.where(capped, np.minimum(length, min(LAUNCH_CAP * max(usual, 1), 1 << 62)), length)
 
     event_of_row = np.full(len(runtime), -1, np.int64)
     known = row >= 0
@@ -200,7 +201,7 @@ def async_copies(script: Script, device: DeviceWork) -> tuple[frozenset[int], fr
     """(events whose call becomes a usual launch, synchronizations that go) when copies to the device do not block."""
     trace = device.trace
     kernels = len(trace.kernels)
-    to_device = np.array([trace.name(int(code)) == "HtoD" for code in trace.copies.kind], bool)
+    to_device = names_like(trace, trace.copies.kind, "HtoD".__eq__)
     launch = device.items_launch[kernels:][to_device]
     launch = launch[launch >= 0]
     followers = following_sync(device)[launch] if len(launch) else launch

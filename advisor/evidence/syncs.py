@@ -59,7 +59,7 @@ def sync_groups(
     rows = np.flatnonzero(device.host.sync_rows & (assign(steps, runtime.start) >= 0))
     if not len(rows):
         return group, []
-    inner = nesting.around(runtime)[rows]
+    inner = nesting.around(runtime, rows)
     outer = np.where(inner >= 0, nesting.outermost[inner], -1) if len(trace.operators) else np.full(len(rows), -1)
     members: dict[tuple[str, str], list[int]] = {}
     for row, operator in zip(rows.tolist(), outer.tolist(), strict=True):

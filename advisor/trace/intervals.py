@@ -86,7 +86,14 @@ def intersect(a: Merged, b: Merged) -> Merged:
     # Every piece of the intersection begins at a start of one set that the other covers, and ends likewise.
     starts = np.concatenate((a[0][contains(a[0], b)], b[0][contains(b[0], a)]))
     ends = np.concatenate((a[1][contains(a[1] - 1, b)], b[1][contains(b[1] - 1, a)]))
-    return np.unique(starts), np.unique(ends)
+    return _ordered(starts), _ordered(ends)
+
+
+def _ordered(values: Ints) -> Ints:
+    """Distinct values in order. Of two sorted runs, as here, timsort makes one in linear time."""
+    values = np.sort(values, kind="stable")
+    kept: Ints = values[np.concatenate((np.ones(len(values[:1]), bool), values[1:] != values[:-1]))]
+    return kept
 
 
 def gaps(merged: Merged, start: int, end: int) -> Merged:
@@ -123,18 +130,21 @@ def depth(start: ArrayLike, end: ArrayLike) -> tuple[Ints, Ints]:
     return at, np.cumsum(change)
 
 
-def innermost(start: ArrayLike, end: ArrayLike, at: ArrayLike) -> NDArray[np.intp]:
+def innermost(
+    start: ArrayLike, end: ArrayLike, at: ArrayLike, outer: NDArray[np.intp] | None = None
+) -> NDArray[np.intp]:
     """Per point of `at`: the row of the shortest-reaching interval that covers it; -1 where none does.
 
     For properly nested intervals (a thread's operators), sorted by start with the longer one first. Rows that
-    begin together keep that order, so that the last one is the inner one.
+    begin together keep that order, so that the last one is the inner one. `outer`: what :func:`parents` gives for
+    them, where that is known.
     """
     starts, ends = np.asarray(start, np.int64), np.asarray(end, np.int64)
     points = np.asarray(at, np.int64)
     if not len(starts):
         return np.full(points.shape, -1, np.intp)
     row: NDArray[np.intp] = np.searchsorted(starts, points, side="right").astype(np.intp) - 1
-    outer = parents(starts, ends)
+    outer = parents(starts, ends) if outer is None else outer
     # Climb from the last interval that began to the first of its ancestors that has not ended: one round per level.
     while True:
         over = (row >= 0) & (points >= ends[row])
