@@ -10,7 +10,7 @@ from advisor.edit import Drafts
 from advisor.edit.calls import DATALOADER_PARAMETERS
 from advisor.edit.locate import call_at
 from advisor.edit.values import give
-from advisor.evidence import CAPTURES, Change
+from advisor.evidence import CAPTURES, COLD, Change
 from advisor.rule import (
     Advice,
     Argument,
@@ -133,7 +133,7 @@ class BatchSize(Rule):
         idle = shares.get("idle_launch", 0.0)
         if not evidence.device_is_gpu or evidence.bound != "host" or launches < _LEAST_LAUNCHES:
             return
-        if evidence.capture_share >= CAPTURES:
+        if evidence.capture_share >= CAPTURES or evidence.setup_share >= COLD:
             return
         if shares["kernel"] > 0.5 or idle < 0.5 * evidence.breakdown.idle_share or (memory or 0.0) > 0.5:
             return

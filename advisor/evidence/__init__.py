@@ -39,7 +39,7 @@ from advisor.evidence.facts import (
 from advisor.evidence.figures import mean_figures, trace_figures
 from advisor.evidence.flops import count_flops, flops_facts
 from advisor.evidence.host import Host
-from advisor.evidence.idle import idle_gaps, stalled_in
+from advisor.evidence.idle import idle_gaps, setting_up, stalled_in
 from advisor.evidence.kernels import is_compiled, kernel_rows, launching_operators, matrix_work
 from advisor.evidence.loaders import loader_facts
 from advisor.evidence.memory import memory_facts
@@ -56,9 +56,10 @@ from advisor.harness.layout import CallSite, RunRecord
 from advisor.run import Run
 from advisor.trace.tables import Ints, Trace
 
-__all__ = ["CAPTURES", "Change", "Estimate", "Evidence"]
+__all__ = ["CAPTURES", "COLD", "Change", "Estimate", "Evidence"]
 
 CAPTURES = 0.2  # share of the steps: from here on a trace is about capturing graphs, not about the steps
+COLD = 0.1  # likewise: from here on what is seen is a start, not the steps that come after it
 _INFLATED = 1.5  # times: from here on the breakdown is not what an undisturbed step looks like
 _WORTH_A_NOTE = 0.85  # the profiler's part of the host's time is said from 15 % on
 
@@ -214,6 +215,12 @@ class Evidence:
         return float(captured) / self.steps.total_ns if len(self.steps) else 0.0
 
     @cached_property
+    def setup_share(self) -> float:
+        """Share of the steps in which the device idles because the driver sets itself up: a cold start."""
+        taken = setting_up(self.host, self.device).within(self.steps.start, self.steps.end).sum()
+        return float(taken) / self.steps.total_ns if len(self.steps) else 0.0
+
+    @cached_property
     def trains(self) -> bool:
         """A backward pass or an optimizer runs in the steps."""
         if self.record is not None:
@@ -361,6 +368,11 @@ class Evidence:
             notes.append(
                 f"Graphs are captured for {self.capture_share:.0%} of the trace: what is captured does not run, and "
                 "the device looks idle. A trace of their replay says what the steps are made of."
+            )
+        if self.setup_share >= COLD:
+            notes.append(
+                f"For {self.setup_share:.0%} of the trace the device idles while the driver sets itself up, as it does "
+                "when kernels are launched for the first time. Record the trace after some steps of warm-up."
             )
         model = self.undisturbed_model if self.breakdown.on_device else None
         if model is not None and model.host_scale is not None and model.host_scale < _WORTH_A_NOTE:

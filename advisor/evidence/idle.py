@@ -11,7 +11,7 @@ import numpy as np
 from advisor.evidence.coverage import Coverage
 from advisor.evidence.device import DeviceWork
 from advisor.evidence.facts import IDLE_CLASSES, IDLE_SYNC, IdleGaps, Steps
-from advisor.evidence.host import Host
+from advisor.evidence.host import Host, select
 from advisor.trace.tables import Ints
 
 # From the begin of a launch call to the begin of the kernel on an idle device: 3-10 µs on current hardware, more under
@@ -21,6 +21,10 @@ LAUNCH_LATENCY_NS = 20_000
 # With work in its queue a device rests 1-10 µs between kernels, some more to switch streams or start a graph. A longer
 # rest waits for something that the trace does not show (a dependency elsewhere, or events left out of the file).
 QUEUED_NS = 100_000
+
+# A call that takes longer, on an idle device, sets something up: a context, a library, the kernel's own code, which
+# CUDA loads at its first launch (CUDA C++ programming guide, "Lazy Loading"). Launches take 2-100 us under a profiler.
+SETUP_NS = 1_000_000
 
 _LOADER, _SYNC, _LAUNCH, _OPERATORS, _PYTHON, _QUEUED, _UNKNOWN = range(len(IDLE_CLASSES))
 
@@ -58,6 +62,16 @@ def idle_gaps(steps: Steps, host: Host, device: DeviceWork) -> IdleGaps:
 
     _charge_synchronizations(parts, start, end, host, device)
     return IdleGaps(start, end, step, parts, parts.argmax(axis=1).astype(np.int64))
+
+
+def setting_up(host: Host, device: DeviceWork) -> Coverage:
+    """While the device idles because a call of the host that neither waits nor copies takes longer than SETUP_NS."""
+    runtime = device.trace.runtime
+    copying = np.zeros(len(runtime), bool)
+    launch = device.items_launch[len(device.trace.kernels) :]
+    copying[launch[launch >= 0]] = True
+    long = (runtime.end - runtime.start > SETUP_NS) & np.isin(runtime.lane, host.lanes)
+    return select(runtime, long & ~copying & ~host.sync_rows & ~host.allocation_rows).minus(device.busy)
 
 
 def stalled_in(gaps: IdleGaps, host: Host, cause: str) -> str:

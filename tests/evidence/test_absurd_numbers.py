@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from advisor.diagnose import diagnose
-from advisor.evidence import Evidence
+from advisor.evidence import Change, Evidence
 
 _CENTURY_US = 3.2e15
 
@@ -42,3 +42,12 @@ def test_sums_of_absurd_durations_do_not_overflow(builder: Any, tmp_path: Path) 
     assert sum(evidence.shares.values()) == 1.0 and min(evidence.shares.values()) >= 0
     for finding in diagnose(evidence).document.findings:
         assert all(value >= 0 for value in finding.evidence.values() if isinstance(value, float))
+
+
+def test_launch_calls_of_a_century(builder: Any, tmp_path: Path) -> None:
+    build = builder()
+    for i in range(3):
+        build.kernel(100 + i, 101 + i, launched=i, stream=7 + i)
+        build.events[-2]["dur"] = _CENTURY_US
+    evidence = Evidence.from_trace(build.read(tmp_path))
+    assert 0 <= evidence.what_if(Change(launch_scale=0.5)).likely <= evidence.step_s

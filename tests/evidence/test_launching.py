@@ -79,3 +79,39 @@ def test_a_capture_that_does_not_end_in_the_trace_is_none(builder: Any, tmp_path
     build.runtime("hipStreamBeginCapture", 0, 5)
     build.kernel(20, 30, launched=10)
     assert Evidence.from_trace(build.read(tmp_path)).capture_share == 0.0
+
+
+def _cold(build: Any, first_us: float) -> Any:
+    """A model whose every fourth kernel is launched for the first time: the call loads it."""
+    at = 0.0
+    for i in range(60):
+        call = first_us if i % 4 == 0 else 5.0
+        build.operator("aten::linear", at, at + call + 20)
+        build.runtime("cudaLaunchKernel", at + 10, at + 10 + call, correlation=1000 + i)
+        build.kernel(at + 15 + call, at + 25 + call)
+        build.events[-1]["args"]["correlation"] = 1000 + i
+        at += call + 60
+    return build
+
+
+def test_a_cold_start_is_said_and_no_reason_for_a_larger_batch(builder: Any, tmp_path: Path) -> None:
+    evidence = Evidence.from_trace(_cold(builder(), 3000).read(tmp_path))
+    assert evidence.bound == "host"
+    assert evidence.setup_share > 0.9
+    assert any("Record the trace after some steps of warm-up" in note for note in evidence.notes)
+    assert not diagnose(evidence).document.findings
+
+
+def test_a_warm_run_of_the_same_is_no_cold_start(builder: Any, tmp_path: Path) -> None:
+    evidence = Evidence.from_trace(_cold(builder(), 5).read(tmp_path))
+    assert evidence.setup_share == 0.0
+    assert not any("warm-up" in note for note in evidence.notes)
+    assert "batch-size" in {each.rule for each in diagnose(evidence).document.findings}
+
+
+def test_a_launch_that_waits_for_room_in_the_queue_is_no_cold_start(builder: Any, tmp_path: Path) -> None:
+    build = builder()
+    build.kernel(10, 9000, launched=5)
+    build.runtime("cudaLaunchKernel", 20, 8990)
+    build.kernel(9000, 9100, launched=8992)
+    assert Evidence.from_trace(build.read(tmp_path)).setup_share == 0.0
