@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.evidence.coded import names_like
 from advisor.evidence.copies import following_sync
 from advisor.evidence.device import DeviceWork
 from advisor.evidence.facts import Steps
@@ -36,7 +37,7 @@ PREPARING_NS = 5_000_000
 LAUNCH, SYNC, LOAD = 0, 1, 2
 
 # Host events that are enough to replay: as many whole steps as have so many. (1 us each and pass.)
-ENOUGH_EVENTS = 10_000
+ENOUGH_EVENTS = 5_000
 # A single step of more is not replayed whole.
 MOST_EVENTS = 50_000
 
@@ -200,7 +201,7 @@ def async_copies(script: Script, device: DeviceWork) -> tuple[frozenset[int], fr
     """(events whose call becomes a usual launch, synchronizations that go) when copies to the device do not block."""
     trace = device.trace
     kernels = len(trace.kernels)
-    to_device = np.array([trace.name(int(code)) == "HtoD" for code in trace.copies.kind], bool)
+    to_device = names_like(trace, trace.copies.kind, "HtoD".__eq__)
     launch = device.items_launch[kernels:][to_device]
     launch = launch[launch >= 0]
     followers = following_sync(device)[launch] if len(launch) else launch
