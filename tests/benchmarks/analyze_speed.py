@@ -60,9 +60,10 @@ def recorded(folder: Path) -> Path:
 
 def commands(trace: Path, folder: Path, peers_python: str) -> dict[str, list[str]]:
     """Name → command, of what can be run here."""
+    advisor = str(Path(sys.executable).with_name("advisor"))
     found = {
         FLOOR: [sys.executable, str(HERE / "big_traces" / "floor.py"), str(trace)],
-        OURS: [str(Path(sys.executable).with_name("advisor")), "analyze", str(trace), "--output", str(folder / "report")],
+        OURS: [advisor, "analyze", str(trace), "--output", str(folder / "report")],
     }
     for peer in PEERS:
         command = [peers_python, str(HERE / "big_traces" / "peers.py"), peer]

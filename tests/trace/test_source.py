@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
+import http.server
 import json
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from advisor.errors import USAGE, AdvisorError
-from advisor.trace import find_traces
+from advisor.trace import find_traces, read_trace
 
 Document = dict[str, Any]
 
@@ -86,3 +90,32 @@ def test_importing_the_room_brings_only_numpy_and_msgspec() -> None:
     code = f"import sys, advisor.trace; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """The address of a web server for `tmp_path`, on this machine."""
+    handler = functools.partial(Quiet, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
+        thread = threading.Thread(target=running.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_address[1]}"
+        running.shutdown()
+        thread.join()
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_trace_on_a_web_server_is_read(server: str, tmp_path: Path, document: Document) -> None:
+    many = document["traceEvents"] * 2000
+    (tmp_path / "a.pt.trace.json.gz").write_bytes(gzip.compress(json.dumps(document | {"traceEvents": many}).encode()))
+    (tmp_path / "b.json").write_text(json.dumps(document))
+    assert find_traces([f"{server}/a.pt.trace.json.gz"]) == [f"{server}/a.pt.trace.json.gz"]
+    assert len(read_trace(f"{server}/a.pt.trace.json.gz").operators) == 2000
+    assert len(read_trace(f"{server}/b.json").operators) == 1
+    with pytest.raises(AdvisorError, match=r"nothing\.json") as caught:
+        read_trace(f"{server}/nothing.json")
+    assert "\n" not in str(caught.value)
