@@ -92,7 +92,7 @@ class CopyPinnedAsync(Rule):
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=f"Each step copies {size / 1e6:.1f} MB to the GPU, "
+            summary=f"Each step copies {_size(size)} to the GPU, "
             f"{sum(row.bytes for row in pageable) / size:.0%} of it from pageable memory; the host is blocked for "
             f"{sum(row.blocking_s for row in rows) * 1e3:.2f} ms.",
             gain=gain,
@@ -187,6 +187,11 @@ batch = {k: v.to("cuda", non_blocking=True) for k, v in batch.items()}
         Example("x = x.to(device, torch.float32, False)  # <- copies\n", ""),
         Example("x = x.to(device)  # <- copies\n", "", {"by_hand": True}),
     )
+
+
+def _size(size: float) -> str:
+    """Bytes in megabytes, or in kilobytes where that would be 0.0."""
+    return f"{size / 1e6:.1f} MB" if size >= 5e4 else f"{size / 1e3:.1f} kB"
 
 
 def _factor(pageable: list[CopyRow], seconds: float) -> float:

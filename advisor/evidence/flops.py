@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -181,24 +181,33 @@ def flops_facts(
         needed = sum(work / speed for dtype, work in by_dtype.items() if (speed := rates[dtype]))
         rate = total / needed if needed else None
     mfu = achieved / rate if achieved and rate else None
+    if mfu is not None and mfu > 1.0:
+        mfu = None  # no device does that: shapes of a damaged file, or times that are not the work's
     return Flops(total, dict(by_dtype), achieved, rate, main, mfu, counted.missing)
 
 
 def _evaluate(count: Count, shapes: str, values: str) -> float | None:
-    parsed = _parse(shapes)
+    parsed, given = _parse(shapes), _parse(values)
     if not isinstance(parsed, list):
         return None
+    arguments = [str(value) for value in given] if isinstance(given, list) else []
     try:
-        work = count(parsed, _parse(values) or [])
-    except (ValueError, IndexError, TypeError, ZeroDivisionError):
+        work = count([_shape(each) for each in parsed], arguments)
+    except (ValueError, IndexError, KeyError, TypeError, ZeroDivisionError, OverflowError):
         return None  # shapes of another overload, or without the strides: counted as missing
-    return work if work > 0 else None
+    return work if 0 < work < inf else None
+
+
+def _shape(written: Any) -> Shape:
+    """Sizes of a tensor; nothing for what is none (a scalar, a list of tensors, damage)."""
+    sizes = written if isinstance(written, list) else []
+    return sizes if all(type(size) is int for size in sizes) else []
 
 
 def _parse(text: str) -> Any:
     try:
         return json.loads(text) if text else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
@@ -206,7 +215,7 @@ def _dtype(text: str) -> str:
     """The first floating type among an operator's inputs."""
     names = _parse(text)
     for name in names if isinstance(names, list) else ():
-        if name in _DTYPES:
+        if isinstance(name, str) and name in _DTYPES:
             return _DTYPES[name]
     return "float32"
 

@@ -51,3 +51,38 @@ def test_launch_calls_of_a_century(builder: Any, tmp_path: Path) -> None:
         build.events[-2]["dur"] = _CENTURY_US
     evidence = Evidence.from_trace(build.read(tmp_path))
     assert 0 <= evidence.what_if(Change(launch_scale=0.5)).likely <= evidence.step_s
+
+
+@pytest.mark.parametrize(
+    ("dims", "concrete"),
+    [
+        ([[8, 64, 32, 32], [64, 64, 3, 3]], {"a": 1}),
+        ([[8, 64, 32, 32], [64, 64, 3, 3]], ["", "", "", 3, None, [1], "False", "", 1]),
+        ([["x", 10**12], ["y", 10**12]], None),
+        ([[[1, 2], 10**12], [[1, 2], 10**12]], None),
+        ([[10**300, 10**300], [10**300, 10**300]], None),
+        ([[1e308, 1e308], [1e308, 1e308]], None),
+        ({"0": [2, 2]}, None),
+        ([[-4, 4], [4, 4]], None),
+    ],
+)
+def test_shapes_that_are_none(dims: Any, concrete: Any, builder: Any, tmp_path: Path) -> None:
+    args = {"Input Dims": dims, "Input type": [["float"], 3, "float"], "Concrete Inputs": concrete}
+    build = builder()
+    build.step(1, 0, 1000)
+    for name in ("aten::mm", "aten::convolution", "aten::convolution_backward", "aten::addmm"):
+        build.operator(name, 10, 500, **args)
+    build.kernel(100, 900, launched=50)
+    evidence = Evidence.from_trace(build.read(tmp_path))
+    assert 0 <= evidence.flops.per_step < float("inf")
+    assert "mfu" not in evidence.figures
+
+
+def test_more_work_than_the_device_can_do_is_no_share(builder: Any, tmp_path: Path) -> None:
+    build = builder()
+    build.step(1, 0, 1000)
+    build.operator("aten::mm", 10, 500, **{"Input Dims": [[10**6, 10**6], [10**6, 10**6]], "Input type": ["float"] * 2})
+    build.kernel(100, 900, launched=50)
+    figures = Evidence.from_trace(build.read(tmp_path)).figures
+    assert figures["flops_per_step"] == 2e18
+    assert "mfu" not in figures
