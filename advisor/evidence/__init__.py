@@ -318,7 +318,9 @@ class Evidence:
     def verdict(self) -> str:
         """One sentence: "input-bound: 61% of the step waits for data"."""
         cause = {"unknown": IDLE_UNKNOWN, "sync": IDLE_SYNC}.get(self.bound)
-        waits_in = stalled_in(self.idle_gaps, self.host, cause) if cause and self.breakdown.on_device else ""
+        waits_in = ""
+        if cause and self.breakdown.on_device:
+            waits_in = stalled_in(self.idle_gaps, self.host, self.device, cause)
         return verdict_of(
             self.bound,
             self.shares,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from advisor.evidence.coded import Mask
 from advisor.evidence.coverage import Coverage
 from advisor.evidence.device import DeviceWork
-from advisor.evidence.facts import IDLE_CLASSES, IDLE_SYNC, IdleGaps, Steps
+from advisor.evidence.facts import IDLE_CLASSES, IDLE_UNKNOWN, IdleGaps, Steps
 from advisor.evidence.host import Host, select
 from advisor.trace.tables import Ints
 
@@ -67,26 +68,33 @@ def idle_gaps(steps: Steps, host: Host, device: DeviceWork) -> IdleGaps:
 def setting_up(host: Host, device: DeviceWork) -> Coverage:
     """While the device idles because a call of the host that neither waits nor copies takes longer than SETUP_NS."""
     runtime = device.trace.runtime
-    copying = np.zeros(len(runtime), bool)
-    launch = device.items_launch[len(device.trace.kernels) :]
-    copying[launch[launch >= 0]] = True
     long = (runtime.end - runtime.start > SETUP_NS) & np.isin(runtime.lane, host.lanes)
-    return select(runtime, long & ~copying & ~host.sync_rows & ~host.allocation_rows).minus(device.busy)
+    own = long & ~_copying(device) & ~host.sync_rows & ~host.allocation_rows
+    return select(runtime, own).minus(device.busy)
 
 
-def stalled_in(gaps: IdleGaps, host: Host, cause: str) -> str:
+def _copying(device: DeviceWork) -> Mask:
+    """Rows of ``Trace.runtime`` that start a copy or a memset."""
+    rows = np.zeros(len(device.trace.runtime), bool)
+    launch = device.items_launch[len(device.trace.kernels) :]
+    rows[launch[launch >= 0]] = True
+    return rows
+
+
+def stalled_in(gaps: IdleGaps, host: Host, device: DeviceWork, cause: str) -> str:
     """The call in which the host waits for most of the idle time of `cause`; "" where it does not wait.
 
     `cause` is IDLE_UNKNOWN (no synchronization accounts for it, and the host waits all the same) or IDLE_SYNC.
     """
     part = gaps.parts[:, IDLE_CLASSES.index(cause)]
     start, end = gaps.start[part > 0], gaps.end[part > 0]
-    waited = int(host.sync.within(start, end).sum())
-    if 2 * waited < int(part.sum()) or not waited:
-        return ""
     runtime = host.trace.runtime
-    rows = np.flatnonzero(host.sync_rows | host.allocation_rows if cause == IDLE_SYNC else host.sync_rows)
-    if not len(rows):
+    matter = host.sync_rows | host.allocation_rows
+    if cause == IDLE_UNKNOWN:  # a copy from or to pageable memory, too, returns when it is done
+        matter = host.sync_rows | (_copying(device) & (runtime.end - runtime.start > QUEUED_NS))
+    rows = np.flatnonzero(matter & np.isin(runtime.lane, host.lanes))
+    waited = int(Coverage.of(runtime.start[rows], runtime.end[rows]).within(start, end).sum())
+    if 2 * waited < int(part.sum()) or not waited:
         return ""
     idle = Coverage.of(start, end).within(runtime.start[rows], runtime.end[rows])
     names, inverse = np.unique(runtime.name[rows], return_inverse=True)

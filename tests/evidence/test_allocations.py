@@ -53,3 +53,15 @@ def test_a_synchronization_waits_for_the_last_work_launched_before_it(builder: A
     evidence = Evidence.from_trace(build.read(tmp_path))
     faster = evidence.what_if(Change(kernel_scale={"slow": 0.5}))
     assert faster.likely == pytest.approx(0.0055, rel=0.1)
+
+
+def test_the_verdict_names_a_copy_that_waits_for_work_that_does_not_start(builder: Any, tmp_path: Path) -> None:
+    # All is queued at 20 µs, the device starts at 8000, and the host sits in a pageable copy until then.
+    build = builder()
+    build.step(1, 0, 10_000)
+    build.kernel(30, 100, launched=5)
+    build.kernel(8000, 9000, launched=12)
+    build.copy(9000, 9010, "Memcpy DtoH (Device -> Pageable)", launched=20, call=8990)
+    evidence = Evidence.from_trace(build.read(tmp_path))
+    assert evidence.bound == "unknown"
+    assert "the host waits in cudaMemcpyAsync for work that is queued and does not start" in evidence.verdict
