@@ -78,18 +78,7 @@ class Columns:
             self.lanes.append(lane)
         return code
 
-    def rows(self, table: str) -> int:
-        """How many rows `table` has."""
-        parts = self.parts[table]
-        return sum(map(len, parts.get("start", parts.get("at", []))))
-
-    def whole(self, table: str, name: str, dtype: type[np.generic], default: float = -1) -> Column:
-        """The parts of one column in one array; filled with `default` where the table has no such column."""
-        parts = self.parts[table].get(name)
-        if not parts:
-            return np.full(self.rows(table), default, dtype)
-        return np.concatenate(parts).astype(dtype, copy=False)
-
-    def drop(self, table: str) -> None:
-        """Forgets the parts of a table, whose columns have been made."""
-        del self.parts[table]
+    def take(self, table: str, name: str, dtype: type[np.generic]) -> Column | None:
+        """The parts of one column in one array, which are then no longer kept here; None where there are none."""
+        parts = self.parts[table].pop(name, None)
+        return np.concatenate(parts).astype(dtype, copy=False) if parts else None

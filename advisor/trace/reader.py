@@ -109,20 +109,42 @@ _KEPT = {
 }
 
 
-def _base_columns(columns: Columns, table: str) -> tuple[dict[str, NDArray[Any]], NDArray[np.intp]]:
-    """The columns of Spans and the order by start; of those that start together the longest first."""
-    start = columns.whole(table, "start", np.int64)
-    end = columns.whole(table, "end", np.int64)
-    order = _in_time(start, end)
-    base = {
-        "start": start[order],
-        "end": end[order],
-        "name": columns.whole(table, "name", np.int32)[order],
-        "lane": columns.whole(table, "lane", np.int32)[order],
-        "correlation": columns.whole(table, "correlation", np.int64)[order],
-        "external": columns.whole(table, "external", np.int64)[order],
-    }
-    return base, order
+class _Table:
+    """One table's columns, in order of time; of events that start together the longest first.
+
+    Each is taken out of the parts as it is asked for: a file of 10 GB has gigabytes of columns, and nobody needs them
+    twice. What the table has no column for takes no memory.
+    """
+
+    def __init__(self, columns: Columns, table: str, moment: str = "start") -> None:
+        self._columns = columns
+        self._table = table
+        start = columns.take(table, moment, np.int64)
+        end = columns.take(table, "end", np.int64)
+        self._length = len(start) if start is not None else 0
+        if start is None:
+            start = np.empty(0, np.int64)
+        self._order = _in_time(start, end) if end is not None else np.argsort(start, kind="stable")
+        self.start = start[self._order]
+        self.end = end[self._order] if end is not None else self.start
+
+    def column(self, name: str, dtype: type[np.generic], default: float = -1) -> NDArray[Any]:
+        values = self._columns.take(self._table, name, dtype)
+        if values is None:
+            return np.broadcast_to(np.asarray(default, dtype), self._length)
+        ordered: NDArray[Any] = values[self._order]
+        return ordered
+
+    def spans(self) -> dict[str, NDArray[Any]]:
+        """The columns of Spans."""
+        return {
+            "start": self.start,
+            "end": self.end,
+            "name": self.column("name", np.int32),
+            "lane": self.column("lane", np.int32),
+            "correlation": self.column("correlation", np.int64),
+            "external": self.column("external", np.int64),
+        }
 
 
 def _in_time(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.intp]:
@@ -138,25 +160,24 @@ def _in_time(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int
 
 
 def _spans(columns: Columns, table: str) -> Spans:
-    return Spans(**_base_columns(columns, table)[0])
+    return Spans(**_Table(columns, table).spans())
 
 
 def _operators(columns: Columns) -> Operators:
-    base, order = _base_columns(columns, "operators")
+    table = _Table(columns, "operators")
     return Operators(
-        **base,
-        sequence=columns.whole("operators", "sequence", np.int64)[order],
-        shapes=columns.whole("operators", "shapes", np.int32)[order],
-        dtypes=columns.whole("operators", "dtypes", np.int32)[order],
-        values=columns.whole("operators", "values", np.int32)[order],
+        **table.spans(),
+        sequence=table.column("sequence", np.int64),
+        shapes=table.column("shapes", np.int32),
+        dtypes=table.column("dtypes", np.int32),
+        values=table.column("values", np.int32),
     )
 
 
-def _place(columns: Columns, table: str, base: dict[str, NDArray[Any]], order: Any) -> dict[str, NDArray[Any]]:
+def _place(columns: Columns, table: _Table, lane: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
     """Device and stream: from the arguments, else from the lane, whose process is the device's index."""
-    device = columns.whole(table, "device", np.int32)[order]
-    stream = columns.whole(table, "stream", np.int32)[order]
-    lane = base["lane"]
+    device = table.column("device", np.int32)
+    stream = table.column("stream", np.int32)
     if len(lane) and (device < 0).any():
         of_lane = np.array([_small_int(pid) for pid, _ in columns.lanes], np.int32)
         device = np.where(device < 0, of_lane[lane], device)
@@ -172,40 +193,43 @@ def _small_int(text: str) -> int:
 
 
 def _kernels(columns: Columns) -> Kernels:
-    base, order = _base_columns(columns, "kernels")
+    table = _Table(columns, "kernels")
+    spans = table.spans()
     return Kernels(
-        **base,
-        **_place(columns, "kernels", base, order),
-        grid=columns.whole("kernels", "grid", np.int64, 0)[order],
-        block=columns.whole("kernels", "block", np.int64, 0)[order],
-        occupancy=columns.whole("kernels", "occupancy", np.float64, np.nan)[order],
+        **spans,
+        **_place(columns, table, spans["lane"]),
+        grid=table.column("grid", np.int64, 0),
+        block=table.column("block", np.int64, 0),
+        occupancy=table.column("occupancy", np.float64, np.nan),
     )
 
 
 def _copies(columns: Columns) -> Copies:
-    base, order = _base_columns(columns, "copies")
-    used = {int(code): columns.names[code] for code in np.unique(base["name"])}
-    kinds = {code: columns.name_code(copy_kind(name)) for code, name in used.items()}
-    pageable = {code for code, name in used.items() if is_pageable(name)}
-    names = base["name"].tolist()
+    table = _Table(columns, "copies")
+    spans = table.spans()
+    names = spans["name"]
+    kinds, pageable = np.zeros(len(columns.names), np.int32), np.zeros(len(columns.names), np.bool_)
+    for code in np.unique(names).tolist():
+        pageable[code] = is_pageable(columns.names[code])
+        kinds[code] = columns.name_code(copy_kind(columns.names[code]))
     return Copies(
-        **base,
-        **_place(columns, "copies", base, order),
-        bytes=columns.whole("copies", "bytes", np.int64, 0)[order],
-        kind=np.array([kinds[code] for code in names], np.int32),
-        pageable=np.array([code in pageable for code in names], np.bool_),
+        **spans,
+        **_place(columns, table, spans["lane"]),
+        bytes=table.column("bytes", np.int64, 0),
+        kind=kinds[names],
+        pageable=pageable[names],
     )
 
 
 def _memory(columns: Columns) -> MemoryEvents:
-    order = np.argsort(columns.whole("memory", "at", np.int64), kind="stable")
+    table = _Table(columns, "memory", "at")
     return MemoryEvents(
-        at=columns.whole("memory", "at", np.int64)[order],
-        bytes=columns.whole("memory", "bytes", np.int64, 0)[order],
-        allocated=columns.whole("memory", "allocated", np.int64)[order],
-        reserved=columns.whole("memory", "reserved", np.int64)[order],
-        device_type=columns.whole("memory", "device_type", np.int32)[order],
-        device=columns.whole("memory", "device", np.int32)[order],
+        at=table.start,
+        bytes=table.column("bytes", np.int64, 0),
+        allocated=table.column("allocated", np.int64),
+        reserved=table.column("reserved", np.int64),
+        device_type=table.column("device_type", np.int32),
+        device=table.column("device", np.int32),
     )
 
 
