@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import attrgetter
 from typing import Any, cast
 
@@ -20,20 +21,21 @@ from numpy.typing import NDArray
 from advisor.trace.categories import Table, table_of
 from advisor.trace.events import NO_ARGS, AnyEvent, Args, ExactEvent, Scalar, decode_array
 from advisor.trace.numerals import (
-    ABSURD_FROM,
     Bools,
     InexactError,
     Ints,
+    durations,
     exact_times,
     floats,
     integers,
-    nanoseconds,
     product,
     small,
     times,
 )
 
 Column = NDArray[Any]
+
+_GIVEN = attrgetter("dims", "types", "concrete")
 
 NAME_COLUMNS = frozenset(("name", "shapes", "dtypes", "values"))
 """Columns of codes of names; ``lane`` is one of codes of lanes."""
@@ -176,23 +178,16 @@ class Filler:
                     self._part.labels.setdefault((str(event.name), pid, tid), str(value).strip())
 
     def _add_table(self, table: Table, group: list[AnyEvent], start: Ints, usable: Bools) -> None:
-        dur = floats([event.dur for event in group])
-        missing = np.isnan(dur)
-        if missing.any():
-            dur = np.where(missing, 0.0, dur)
-        if dur.min() < 0:
-            self._part.negative += int((dur < 0).sum())
-            dur = np.maximum(dur, 0.0)
-        usable &= dur < ABSURD_FROM
-        all_usable = bool(usable.all())
-        if not all_usable:
-            dur = np.where(usable, dur, 0.0)
+        duration, known, negative = durations([event.dur for event in group])
+        self._part.negative += negative
+        if known is not None:
+            usable = usable & known
         args = [event.args or NO_ARGS for event in group]
         names = self._names
         count = len(group)
         columns: dict[str, Column] = {
             "start": start,
-            "end": start + nanoseconds(dur),
+            "end": start + duration,
             "name": np.fromiter([names[event.name] for event in group], np.int32, count),
             "lane": self._lane_column(group),
         }
@@ -205,12 +200,10 @@ class Filler:
             columns["correlation"] = integers([a.correlation for a in args], -1)
         if table == "operators":
             columns["sequence"] = integers([a.sequence for a in args], -1)
-            columns["shapes"] = self._text_column([a.dims for a in args])
-            columns["dtypes"] = self._text_column([a.types for a in args])
-            columns["values"] = self._text_column([a.concrete for a in args])
+            columns["shapes"], columns["dtypes"], columns["values"] = self._text_columns(args)
         elif table in ("kernels", "copies"):
             self._device_columns(args, columns)
-        if not all_usable:
+        if not usable.all():
             self._part.dropped += int((~usable).sum())
             columns = {column: values[usable] for column, values in columns.items()}
         self._part.tables[table] = columns
@@ -225,10 +218,13 @@ class Filler:
             return np.full(count, lanes[pid, tid], np.int32)
         return np.fromiter([lanes[key] for key in zip(pids, tids, strict=True)], np.int32, count)
 
-    def _text_column(self, raws: list[Raw]) -> NDArray[np.int32]:
-        # JSON has no NUL; joining and splitting takes a third of the time of bytes(raw) for each.
+    def _text_columns(self, args: list[Args]) -> NDArray[np.int32]:
+        """Codes of what operators were given: a row each for the shapes, the types and the values."""
         texts = self._texts
-        return np.fromiter([texts[text] for text in b"\0".join(raws).split(b"\0")], np.int32, len(raws))
+        # JSON has no NUL; joining and splitting takes a third of the time of bytes(raw) for each.
+        raws = b"\0".join(chain.from_iterable(map(_GIVEN, args))).split(b"\0")
+        codes: NDArray[np.int32] = np.fromiter([texts[raw] for raw in raws], np.int32, 3 * len(args))
+        return codes.reshape(-1, 3).T
 
     def _device_columns(self, args: list[Args], columns: dict[str, Column]) -> None:
         sizes, count = self._sizes, len(args)

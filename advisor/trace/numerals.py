@@ -18,8 +18,13 @@ Bools = NDArray[np.bool_]
 
 # From here on float64 resolves less than 1 ns of a time in µs: 2**43 µs is 102 days, an epoch time 50 years.
 INEXACT_FROM = float(1 << 43)
-# Times beyond (the year 2115 as epoch µs) are damage; below, start + duration fits into int64 nanoseconds.
+# Times beyond (the year 2115 as epoch µs) are damage, and so are times so long before the epoch or the base.
 ABSURD_FROM = 4.6e15
+ABSURD_BELOW = -1e15
+# Durations from here on (a year) are damage. Sums and differences of times and durations so fit into int64 nanoseconds.
+ABSURD_DURATION = 3.2e13
+# Up to here 1000 times a float64 is within half a nanosecond of what was written: 2**51 / 1000.
+_PLAIN_BELOW = 2.2e12
 _INT64 = 2**63
 
 
@@ -78,8 +83,14 @@ def product(raw: bytes) -> int:
     return found if sizes and all(size > 0 for size in sizes) and found < _INT64 else 0
 
 
-def nanoseconds(microseconds: NDArray[np.float64]) -> Ints:
-    """µs → ns, rounded once: the fraction is scaled by itself, so that large times keep their last digit."""
+def nanoseconds(microseconds: NDArray[np.float64], largest: float) -> Ints:
+    """µs → ns, rounded once. `largest` is the largest magnitude among them.
+
+    Where that is large the fraction is scaled by itself, so that the last digit is kept.
+    """
+    if largest < _PLAIN_BELOW:
+        scaled: Ints = np.rint(microseconds * 1000.0).astype(np.int64)
+        return scaled
     whole = np.floor(microseconds)
     return whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
 
@@ -87,13 +98,32 @@ def nanoseconds(microseconds: NDArray[np.float64]) -> Ints:
 def times(stamps: Sequence[Scalar]) -> tuple[Ints, Bools]:
     """Timestamps in µs as (int64 ns, which of them are usable). Raises InexactError where float64 loses digits."""
     ts = floats(stamps)
-    size = np.abs(ts)
-    usable = size < ABSURD_FROM  # NaN compares false
-    if not usable.all():
-        ts, size = np.where(usable, ts, 0.0), np.where(usable, size, 0.0)
-    if size.max() >= INEXACT_FROM and (ts != np.floor(ts)).any():
+    first, last = float(ts.min()), float(ts.max())
+    usable = np.ones(len(ts), np.bool_)
+    if not (first > ABSURD_BELOW and last < ABSURD_FROM):  # NaN compares false
+        usable = (ts > ABSURD_BELOW) & (ts < ABSURD_FROM)
+        ts = np.where(usable, ts, 0.0)
+        first, last = float(ts.min()), float(ts.max())
+    largest = max(-first, last)
+    if largest >= INEXACT_FROM and (ts != np.floor(ts)).any():
         raise InexactError
-    return nanoseconds(ts), usable
+    return nanoseconds(ts, largest), usable
+
+
+def durations(values: Sequence[Scalar]) -> tuple[Ints, Bools | None, int]:
+    """Durations in µs as (int64 ns, which of them are usable or None for all, how many were negative).
+
+    What is missing or negative counts as none.
+    """
+    dur = floats(values)
+    shortest, longest = float(dur.min()), float(dur.max())
+    if shortest >= 0 and longest < ABSURD_DURATION:  # NaN compares false
+        return nanoseconds(dur, longest), None, 0
+    dur = np.where(np.isnan(dur), 0.0, dur)
+    negative = int((dur < 0).sum())
+    dur = np.maximum(dur, 0.0)
+    usable = dur < ABSURD_DURATION
+    return nanoseconds(np.where(usable, dur, 0.0), ABSURD_DURATION), usable, negative
 
 
 def exact_times(raws: Sequence[Raw]) -> tuple[Ints, Bools]:
@@ -107,7 +137,7 @@ def exact_times(raws: Sequence[Raw]) -> tuple[Ints, Bools]:
         if digits.isdigit() and int(np.diff(points, prepend=-5).max()) <= 21:
             ns: Ints = np.fromstring(text.replace(b".", b""), np.int64, sep=" ")
             if len(ns) == len(raws):
-                return ns, ns < int(ABSURD_FROM) * 1000
+                return ns, ns < int(ABSURD_FROM) * 1000  # with a digit before the point, and no sign
     found = [_exact_time(raw) for raw in raws]
     usable = np.fromiter((time is not None for time in found), np.bool_, len(found))
     return np.array([time or 0 for time in found], np.int64), usable
@@ -116,7 +146,7 @@ def exact_times(raws: Sequence[Raw]) -> tuple[Ints, Bools]:
 def _exact_time(raw: Raw) -> int | None:
     try:
         time = Decimal(bytes(raw).decode().strip('" \t\r\n'))
-        if not time.is_finite() or abs(time) >= Decimal(ABSURD_FROM):
+        if not time.is_finite() or not Decimal(ABSURD_BELOW) < time < Decimal(ABSURD_FROM):
             return None
         return int((time * 1000).to_integral_value())
     except (InvalidOperation, UnicodeDecodeError):

@@ -20,9 +20,7 @@ from advisor.trace.tables import Copies, Kernels, Lane, MemoryEvents, Operators,
 Bools = NDArray[np.bool_]
 
 
-def read_trace(
-    path: str | os.PathLike[str], *, limit_bytes: int | None = None, workers: int | None = None
-) -> Trace:
+def read_trace(path: str | os.PathLike[str], *, limit_bytes: int | None = None, workers: int | None = None) -> Trace:
     """Reads ``.json``, ``.json.gz`` or ``.json.zst`` (told by content), a local path or any URL that fsspec knows.
 
     `limit_bytes` bounds the decompressed size (default: 1 GiB, or 100 times the compressed file). A long file (from

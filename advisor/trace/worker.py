@@ -6,6 +6,7 @@ same slot, the text being of no use any more, and says where. Only these message
 
 from __future__ import annotations
 
+import gc
 import mmap
 import sys
 from dataclasses import dataclass, replace
@@ -78,6 +79,7 @@ def main(socket: int, memory_file: int) -> None:
     memory = mmap.mmap(memory_file, SLOT * SLOTS)
     view = memoryview(memory)
     filler = Filler()
+    gc.disable()  # nothing here goes in circles
     try:
         connection.send(None)  # ready
         while True:
