@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +14,6 @@ from advisor.findings import Findings
 from advisor.harness import layout
 from advisor.run import Run
 from advisor.session import BASELINE
-from advisor.source_sites import read_call_sites
 from advisor.trace import find_traces, read_trace
 
 
@@ -25,10 +26,22 @@ def analyze(
 
     Raises AdvisorError when there is nothing to read, or it cannot be read.
     """
+    # The rules and what they edit with take as long to import as 100 MB take to read, where worker processes do most.
+    importing = threading.Thread(target=_import_rules, daemon=True)
+    importing.start()
+    evidence = open_evidence(paths, source, limit_bytes)
+    importing.join()
     from advisor.diagnose import diagnose
 
-    evidence = open_evidence(paths, source, limit_bytes)
     return diagnose(evidence).document, evidence
+
+
+def _import_rules() -> None:
+    # A rule that cannot be imported is the diagnosis's to say.
+    with contextlib.suppress(Exception):
+        from advisor.diagnose import load_rules
+
+        load_rules()
 
 
 def open_evidence(
@@ -46,6 +59,8 @@ def open_evidence(
     first, *others = [read_trace(path, limit_bytes=limit_bytes) for path in find_traces(paths)]
     if source is None:
         return Evidence.from_trace(first, others)
+    from advisor.source_sites import read_call_sites
+
     return Evidence.from_trace(first, others, read_call_sites(source), str(source.resolve()))
 
 

@@ -19,7 +19,7 @@ from advisor.trace.fill import Column, Filler, Part
 
 # A piece is about a block (1 MiB), its columns less; what is larger does not go through the memory.
 SLOT = 4 << 20
-SLOTS = 3  # one that is worked at, one that waits, one that is being written or read
+SLOTS = 4  # one that is worked at, two that wait, one that is being written or read
 _ALIGNED = 64
 
 
