@@ -12,7 +12,7 @@ OLDEST_PYTHON ?= $(PYTHON)
 PIP := -m pip --disable-pip-version-check install --quiet
 PYTEST := $(VENV)/bin/python -m pytest
 
-.PHONY: demo test test-sessions lint test-oldest bench gpu clean
+.PHONY: demo test test-sessions lint test-oldest bench gpu readme clean
 
 demo: $(VENV)/.demo
 	$(VENV)/bin/advisor profile fixtures/cifar_resnet.py --accept none --python $(VENV)/bin/python
@@ -43,6 +43,10 @@ gpu:
 	@nvidia-smi -L >/dev/null 2>&1 || { echo 'make gpu needs a CUDA GPU, and nvidia-smi finds none here.' >&2; exit 2; }
 	@$(MAKE) --no-print-directory $(VENV)/.demo
 	PYTHONPATH=tests/benchmarks $(VENV)/bin/python -m gpu_tutorial $(GPU_OPTIONS)
+
+# The README's catalogue of rules, from their docstrings; `make test` says when it is out of date.
+readme: $(VENV)/.dev
+	$(VENV)/bin/python -m tests.readme
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "advisor needs Python 3.10 or newer; this is " + sys.version)'

@@ -39,7 +39,7 @@ def analyze(
 def _import_rules() -> None:
     # A rule that cannot be imported is the diagnosis's to say.
     with contextlib.suppress(Exception):
-        from advisor.diagnose import load_rules
+        from advisor.rulebook import load_rules
 
         load_rules()
 

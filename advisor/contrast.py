@@ -20,11 +20,11 @@ from typing import Any
 
 from advisor import compare
 from advisor.compare import Comparison
-from advisor.diagnose import load_rules
 from advisor.errors import AdvisorError
 from advisor.evidence import Evidence
 from advisor.harness import layout
 from advisor.harness.layout import RunRecord
+from advisor.rulebook import load_rules
 from advisor.run import Run
 from advisor.session import BASELINE, FINAL, PAIRS, SESSION_JSON, TRIALS_JSON, Session, Settings
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import inspect
 import math
 import os
-import pkgutil
 import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 from advisor.edit import Edit, Sources, common_root
 from advisor.errors import BAD_TRACE, AdvisorError
@@ -19,6 +15,7 @@ from advisor.evidence import Evidence
 from advisor.findings import FindingDocument, Findings, FixDocument, Predicted, Range
 from advisor.harness import layout
 from advisor.rule import WORTH_IT, Advice, Argument, Finding, Gain, Rule, Safety, Variable
+from advisor.rulebook import load_rules
 from advisor.run import Run
 
 Fix = Edit | Argument | Variable | Advice
@@ -50,24 +47,6 @@ class Diagnosis:
     document: Findings
     found: tuple[Diagnosed, ...]
     root: str
-
-
-@cache
-def load_rules() -> tuple[Rule, ...]:
-    """One instance of every rule in the package ``advisor.rules``, in order of their files' names.
-
-    A file that cannot be imported is an error: the package itself is broken then, not the user's run.
-    """
-    package = importlib.import_module("advisor.rules")
-    rules: list[Rule] = []
-    for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda each: each.name):
-        contents = importlib.import_module(f"advisor.rules.{module.name}")
-        for value in vars(contents).values():
-            # The module first: to Python 3.10 a generic alias, whose module is its origin's, is a class as well.
-            own = getattr(value, "__module__", "") == contents.__name__
-            if own and inspect.isclass(value) and issubclass(value, Rule):
-                rules.append(value())
-    return tuple(rules)
 
 
 def evidence_of(run: Run) -> Evidence:

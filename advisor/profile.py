@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from advisor import gate, report
-from advisor.diagnose import diagnose, evidence_of, load_rules
+from advisor.diagnose import diagnose, evidence_of
 from advisor.edit import Edit
 from advisor.evidence import Evidence
 from advisor.findings import Findings
@@ -18,6 +18,7 @@ from advisor.improve.bench import SEED, Bench, Say
 from advisor.improve.loop import Ask, Improve
 from advisor.improve.state import State
 from advisor.launch import check_script
+from advisor.rulebook import load_rules, use
 from advisor.session import Session, Settings
 
 
@@ -51,6 +52,7 @@ def profile(settings: Settings, output: Path, talk: Talk | None = None, options:
     `options` are other lengths of the windows than the harness's own. Raises AdvisorError for everything that can go
     wrong with the script or the folder.
     """
+    use(settings.rules)
     Policy.parse(settings.accept, (rule.id for rule in load_rules()))
     gate.check(settings.against, settings.fail_on)
     check_script(settings.command)
@@ -73,9 +75,10 @@ def resume(
     ``budget`` is the time from now on, in seconds. Whatever killed runs of it have left behind must have been put back
     (:func:`advisor.restore.recover`). Raises as :func:`profile` does.
     """
+    session = Session.open(folder)
+    use(session.settings.rules)
     if accept is not None:
         Policy.parse(accept, (rule.id for rule in load_rules()))
-    session = Session.open(folder)
     with session.alone():
         if budget is not None:
             budget += session.progress().seconds

@@ -31,7 +31,7 @@ class Settings(msgspec.Struct, frozen=True):
     """``session.json``: what was asked for. Times are seconds; ``min_gain`` is a share (0.02 = 2 %).
 
     ``runs`` of the unpatched script are made in all; ``against`` is an earlier session to compare with, ``fail_on``
-    what must not have changed since (:mod:`advisor.gate`).
+    what must not have changed since (:mod:`advisor.gate`). ``rules`` are folders with rules of the user's own.
     """
 
     script: str
@@ -48,6 +48,7 @@ class Settings(msgspec.Struct, frozen=True):
     runs: int = 1
     against: str | None = None
     fail_on: str | None = None
+    rules: list[str] = []
 
     @property
     def command(self) -> Command:

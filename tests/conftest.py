@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import stat
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ from filelock import FileLock
 from advisor.errors import AdvisorError
 from advisor.harness.layout import Options
 from advisor.run import Run
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
 
 REPO = Path(__file__).resolve().parents[1]
 SCRIPTS = REPO / "tests" / "harness" / "scripts"
@@ -187,3 +190,30 @@ def shared_traces() -> Path:
     if not folder.is_dir():
         pytest.skip("the reference traces are not here")
     return folder
+
+
+@pytest.fixture
+def advisor(tmp_path: Path) -> Command:
+    """The command in a process of its own, in an empty folder."""
+
+    def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+        # What other runs on this machine left to put back is no business of ours: the state is our own.
+        environment = {
+            **os.environ,
+            "COLUMNS": "80",
+            "TMPDIR": str(tmp_path),
+            "XDG_STATE_HOME": str(tmp_path),
+            **dict(options.pop("env", {})),
+        }  # type: ignore[call-overload]
+        return subprocess.run(
+            [sys.executable, "-m", "advisor.cli", *arguments],
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            cwd=tmp_path,
+            env=environment,
+            timeout=120,
+            **options,  # type: ignore[call-overload]
+        )
+
+    return run

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
@@ -20,35 +19,7 @@ import pytest
 from advisor import cli, report
 from advisor.errors import AdvisorError
 from advisor.findings import FindingDocument, Findings, FixDocument, Predicted, Range, decode
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def advisor(tmp_path: Path) -> Run:
-    """The command in a process of its own, in an empty folder."""
-
-    def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
-        # What other runs on this machine left to put back is no business of ours: the state is our own.
-        environment = {
-            **os.environ,
-            "COLUMNS": "80",
-            "TMPDIR": str(tmp_path),
-            "XDG_STATE_HOME": str(tmp_path),
-            **dict(options.pop("env", {})),
-        }  # type: ignore[call-overload]
-        return subprocess.run(
-            [sys.executable, "-m", "advisor.cli", *arguments],
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            cwd=tmp_path,
-            env=environment,
-            timeout=120,
-            **options,  # type: ignore[call-overload]
-        )
-
-    return run
+from tests.conftest import Command
 
 
 @pytest.fixture
@@ -95,14 +66,14 @@ def test_help_reads_as_sentences(arguments: tuple[str, ...]) -> None:
         assert text[0].isupper() and text.rstrip()[-1] in ".)]", text
 
 
-def test_help_and_version_are_printed_and_end_well(advisor: Run) -> None:
+def test_help_and_version_are_printed_and_end_well(advisor: Command) -> None:
     shown = advisor("--help")
     assert shown.returncode == 0
     assert [name for name in ("profile", "analyze", "report", "rules", "tensorboard") if name in shown.stdout]
     assert re.fullmatch(r"advisor \d+\.\d+\.\d+\n", advisor("--version").stdout)
 
 
-def test_analyze_prints_a_report_that_a_log_file_can_hold(advisor: Run, trace: Path) -> None:
+def test_analyze_prints_a_report_that_a_log_file_can_hold(advisor: Command, trace: Path) -> None:
     shown = advisor("analyze", str(trace))
     assert shown.returncode == 0, shown.stderr
     assert "Where a step's time goes" in shown.stdout
@@ -110,7 +81,7 @@ def test_analyze_prints_a_report_that_a_log_file_can_hold(advisor: Run, trace: P
     assert max(map(len, shown.stdout.splitlines())) <= 80
 
 
-def test_json_is_the_findings_document_alone(advisor: Run, trace: Path, shared_traces: Path) -> None:
+def test_json_is_the_findings_document_alone(advisor: Command, trace: Path, shared_traces: Path) -> None:
     shown = advisor("analyze", str(trace), "--format", "json")
     assert shown.returncode == 0, shown.stderr
     schema = json.loads((resources.files("advisor.report") / "findings.schema.json").read_text())
@@ -123,7 +94,7 @@ def test_json_is_the_findings_document_alone(advisor: Run, trace: Path, shared_t
     assert "gpu_busy_share" in found["figures"]
 
 
-def test_several_ranks_are_one_job(advisor: Run, shared_traces: Path) -> None:
+def test_several_ranks_are_one_job(advisor: Command, shared_traces: Path) -> None:
     shown = advisor("analyze", str(shared_traces / "two-ranks"), "--format", "json")
     found = decode(shown.stdout.encode())
     assert [rank["rank"] for rank in found.ranks] == [0, 1]
@@ -131,7 +102,7 @@ def test_several_ranks_are_one_job(advisor: Run, shared_traces: Path) -> None:
     assert low <= float(found.figures["gpu_busy_share"] or 0) <= high
 
 
-def test_output_writes_every_report(advisor: Run, trace: Path, tmp_path: Path) -> None:
+def test_output_writes_every_report(advisor: Command, trace: Path, tmp_path: Path) -> None:
     shown = advisor("analyze", str(trace), "--output", "out")
     assert shown.returncode == 0, shown.stderr
     assert "out/report.html" in shown.stdout
@@ -139,11 +110,11 @@ def test_output_writes_every_report(advisor: Run, trace: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("format_", "start"), [("html", "<!doctype html>"), ("md", "# ")])
-def test_other_formats_go_to_the_output_too(advisor: Run, trace: Path, format_: str, start: str) -> None:
+def test_other_formats_go_to_the_output_too(advisor: Command, trace: Path, format_: str, start: str) -> None:
     assert advisor("analyze", str(trace), "--format", format_).stdout.startswith(start)
 
 
-def test_source_turns_advice_into_a_diff_that_applies(advisor: Run, shared_traces: Path, tmp_path: Path) -> None:
+def test_source_turns_advice_into_a_diff_that_applies(advisor: Command, shared_traces: Path, tmp_path: Path) -> None:
     script = (
         "loader = DataLoader(dataset, batch_size=32)  # CIFAR\n"
         "for images, labels in loader:\n"
@@ -163,7 +134,7 @@ def test_source_turns_advice_into_a_diff_that_applies(advisor: Run, shared_trace
     assert "# CIFAR" in (tmp_path / "train.py").read_text()
 
 
-def test_report_shows_a_session_again(advisor: Run, document: Findings, tmp_path: Path) -> None:
+def test_report_shows_a_session_again(advisor: Command, document: Findings, tmp_path: Path) -> None:
     report.write(document, tmp_path / "advisor_runs" / "a-1")
     os.utime(tmp_path / "advisor_runs" / "a-1" / "findings.json", (1, 1))
     report.write(Findings("newest", None, None, None, "", {}, []), tmp_path / "advisor_runs" / "a-2")
@@ -174,8 +145,8 @@ def test_report_shows_a_session_again(advisor: Run, document: Findings, tmp_path
     assert "newest" in advisor("report").stdout
 
 
-def test_rules_lists_every_rule_and_explains_one(advisor: Run) -> None:
-    from advisor.diagnose import load_rules
+def test_rules_lists_every_rule_and_explains_one(advisor: Command) -> None:
+    from advisor.rulebook import load_rules
 
     listed = advisor("rules").stdout
     assert [rule.id for rule in load_rules() if rule.id not in listed] == []
@@ -201,7 +172,7 @@ def test_rules_lists_every_rule_and_explains_one(advisor: Run) -> None:
         (("tensorboard", "--port", "70000"), 2, "70000"),
     ],
 )
-def test_wrong_usage_is_one_clear_line(advisor: Run, arguments: tuple[str, ...], status: int, said: str) -> None:
+def test_wrong_usage_is_one_clear_line(advisor: Command, arguments: tuple[str, ...], status: int, said: str) -> None:
     ended = advisor(*arguments)
     assert ended.returncode == status
     assert said in ended.stderr
@@ -210,7 +181,7 @@ def test_wrong_usage_is_one_clear_line(advisor: Run, arguments: tuple[str, ...],
 
 
 @pytest.mark.parametrize("content", [b"", b"not json", b'{"a": 1}', b"\x1f\x8b\x08\x00rubbish"])
-def test_a_file_that_is_no_trace_ends_with_status_4(advisor: Run, content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_no_trace_ends_with_status_4(advisor: Command, content: bytes, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_bytes(content)
     ended = advisor("analyze", "bad.json")
     assert ended.returncode == 4
@@ -290,12 +261,12 @@ def test_a_reader_that_has_seen_enough_is_no_error(trace: Path, tmp_path: Path) 
     assert "Traceback" not in ended.stderr
 
 
-def test_a_terminal_without_the_characters_still_gets_the_report(advisor: Run, trace: Path) -> None:
+def test_a_terminal_without_the_characters_still_gets_the_report(advisor: Command, trace: Path) -> None:
     shown = advisor("analyze", str(trace), env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C"})
     assert shown.returncode == 0, shown.stderr
 
 
-def test_trace_larger_than_the_limit_is_refused_until_the_limit_is_raised(advisor: Run, trace: Path) -> None:
+def test_trace_larger_than_the_limit_is_refused_until_the_limit_is_raised(advisor: Command, trace: Path) -> None:
     refused = advisor("analyze", "--trace-limit", "0.0001", str(trace))
     assert refused.returncode == 4
     assert "raise the limit (--trace-limit)" in refused.stderr

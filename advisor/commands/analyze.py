@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from advisor.commands.printing import FORMATS, as_text, print_text, show
+from advisor.commands.rules import rules_option
 
 
 @click.command()
@@ -24,6 +25,7 @@ from advisor.commands.printing import FORMATS, as_text, print_text, show
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The script that was profiled, so that findings can name its lines and bring a diff.",
 )
+@rules_option
 @click.option(
     "--output",
     "-o",
@@ -48,6 +50,7 @@ def analyze(
     paths: tuple[str, ...],
     format_: str,
     source: Path | None,
+    rule_folders: tuple[Path, ...],
     output: Path | None,
     table_format: str | None,
     trace_limit: float | None,
@@ -60,7 +63,9 @@ def analyze(
     from advisor import report as reports
     from advisor.analyze import analyze as diagnose_paths
     from advisor.analyze import export_tables
+    from advisor.rulebook import use
 
+    use(rule_folders)
     document, evidence = diagnose_paths(paths, source, int(trace_limit * 2**30) if trace_limit is not None else None)
     files = reports.write(document, output, evidence) if output else {}
     if table_format is not None:

@@ -11,6 +11,7 @@ import click
 
 from advisor.amounts import Duration, Share
 from advisor.commands.printing import SESSIONS, console, put_back, show
+from advisor.commands.rules import rules_option
 from advisor.errors import FAIL_ON, USAGE, AdvisorError
 from advisor.harness.layout import JOURNAL_DIR
 
@@ -64,6 +65,7 @@ MIN_GAIN = 0.02
     metavar="SESSION",
     help="Go on with a session that was stopped, instead of a SCRIPT.",
 )
+@rules_option
 @click.option(
     "--step",
     type=click.Choice(["auto", "optimizer", "loader", "forward"]),
@@ -99,6 +101,7 @@ def profile(
     fail_on: str | None,
     repeat: int | None,
     resume: Path | None,
+    rule_folders: tuple[Path, ...],
     step: str,
     skip: int,
     timeout: float,
@@ -122,8 +125,10 @@ def profile(
 
     if (script is None) == (resume is None):
         raise AdvisorError("name the script to run, or a session by --resume.", USAGE)
-    if resume is not None and (against or fail_on or repeat):
-        raise AdvisorError("a resumed session keeps its --against, --fail-on and --repeat: name a SCRIPT for new ones.")
+    if resume is not None and (against or fail_on or repeat or rule_folders):
+        raise AdvisorError(
+            "a resumed session keeps its --against, --fail-on, --repeat and --rules: name a SCRIPT for new ones."
+        )
     interactive = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     terminal, told = console(), []
 
@@ -159,6 +164,7 @@ def profile(
                 runs=repeat or (gate.RUNS if against else 1),
                 against=os.path.abspath(against) if against else None,
                 fail_on=fail_on,
+                rules=[str(folder.resolve()) for folder in rule_folders],
             )
             done = profile(settings, output, talk)
     if not told or done.document.outcome is not None:

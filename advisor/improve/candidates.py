@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.compare import compare_pairs, cost, costs
-from advisor.diagnose import fix_document, load_rules, predicted
+from advisor.diagnose import fix_document, predicted
 from advisor.evidence import Evidence
 from advisor.findings import FixDocument, Predicted, Searched
 from advisor.improve.bench import Bench, Say, TrialError, Version
@@ -15,6 +15,7 @@ from advisor.improve.offers import Offer
 from advisor.improve.state import State
 from advisor.improve.trial import throughput
 from advisor.rule import Advice, Finding, Safety
+from advisor.rulebook import load_rules
 from advisor.run import Run
 
 # A device whose memory is fuller than this leaves nothing for a longer sequence or a fragmented cache.

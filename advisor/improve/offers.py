@@ -7,9 +7,10 @@ import json
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
-from advisor.diagnose import Diagnosed, Diagnosis, load_rules
+from advisor.diagnose import Diagnosed, Diagnosis
 from advisor.findings import FindingDocument, FixDocument
 from advisor.rule import Advice
+from advisor.rulebook import load_rules
 from advisor.session import Progress
 
 

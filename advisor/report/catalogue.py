@@ -28,6 +28,15 @@ def show_all(console: Console, rules: Iterable[Rule]) -> None:
     console.print(Text("\n`advisor rules NAME` explains one of them.", style="dim"))
 
 
+def markdown(rules: Iterable[Rule]) -> str:
+    """The catalogue as a Markdown table: each rule's name, what is wrong (its docstring's first words), its safety."""
+    lines = ["| rule | what is wrong | the fix is |", "|---|---|---|"]
+    for rule in sorted(rules, key=lambda rule: rule.id):
+        what = " ".join(rule.documentation().split("\n\n")[0].split()).replace("|", "\\|")
+        lines.append(f"| `{rule.id}` | {what} | {rule.safety.value} |")
+    return "\n".join(lines) + "\n"
+
+
 def show(name: str, console: Console, rules: Iterable[Rule]) -> None:
     """One rule: title, safety, documentation, and an example of its fix. Raises AdvisorError for an unknown name."""
     known = {rule.id: rule for rule in rules}

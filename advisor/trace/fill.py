@@ -35,7 +35,7 @@ from advisor.trace.numerals import (
 
 Column = NDArray[Any]
 
-_GIVEN = attrgetter("dims", "types", "concrete")
+_GIVEN: Callable[[Args], tuple[Raw, Raw, Raw]] = attrgetter("dims", "types", "concrete")
 
 NAME_COLUMNS = frozenset(("name", "shapes", "dtypes", "values"))
 """Columns of codes of names; ``lane`` is one of codes of lanes."""
@@ -224,7 +224,8 @@ class Filler:
         # JSON has no NUL; joining and splitting takes a third of the time of bytes(raw) for each.
         raws = b"\0".join(chain.from_iterable(map(_GIVEN, args))).split(b"\0")
         codes: NDArray[np.int32] = np.fromiter([texts[raw] for raw in raws], np.int32, 3 * len(args))
-        return codes.reshape(-1, 3).T
+        by_kind: NDArray[np.int32] = codes.reshape(-1, 3).T
+        return by_kind
 
     def _device_columns(self, args: list[Args], columns: dict[str, Column]) -> None:
         sizes, count = self._sizes, len(args)

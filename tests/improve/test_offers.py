@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from advisor.diagnose import Diagnosed, Diagnosis, fix_document, load_rules, predicted
+from advisor.diagnose import Diagnosed, Diagnosis, fix_document, predicted
 from advisor.findings import FindingDocument, Findings, Predicted, Range, Trial
 from advisor.harness.layout import Site
 from advisor.improve.offers import Offer, offers, open_offers
 from advisor.rule import Advice, Argument, Finding, Gain
+from advisor.rulebook import load_rules
 from advisor.session import Attempt, Progress
 
 RULES = {rule.id: rule for rule in load_rules()}

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from advisor.diagnose import diagnose, load_rules
+from advisor.diagnose import diagnose
 from advisor.edit import Sources
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Finding, Safety
+from advisor.rulebook import load_rules
 
 A100 = "NVIDIA A100-SXM4-40GB"
 SGEMM = "ampere_sgemm_128x64_tn"

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from advisor.diagnose import load_rules
 from advisor.edit import Edit, Sources
 from advisor.harness.layout import Site
 from advisor.rule import Finding, Gain
+from advisor.rulebook import load_rules
 
 SCRIPT = '''"""Trains a small convolutional net, as a newcomer would write it."""
 import torch

@@ -17,7 +17,7 @@ def torch_tb_profiler(trace: str) -> None:
     from torch_tb_profiler.profiler.run_generator import RunGenerator
 
     with tempfile.TemporaryDirectory() as folder:
-        _, profile = RunProfileData.parse("worker", 0, trace, folder)
+        profile = RunProfileData.parse("worker", 0, trace, folder)
         RunGenerator("worker", 0, profile).generate_run_profile()
 
 
