@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from advisor.errors import USAGE, AdvisorError
 from advisor.rule import Rule
@@ -68,7 +69,7 @@ def _from_packages() -> list[Rule]:
     for point in sorted(importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
         source = f"the entry point {point.name} = {point.value}" + (f" of {point.dist.name}" if point.dist else "")
         try:
-            loaded = point.load()
+            loaded: Any = point.load()
             found: list[Rule] = [loaded()] if inspect.isclass(loaded) else _in_module(loaded)
         except Exception as error:  # whatever a stranger's package raises
             raise AdvisorError(f"{source} cannot be loaded: {_line(error)}", USAGE) from None
