@@ -145,10 +145,23 @@ class Loaders:
     def _made(self, original: Any) -> Any:
         def init(loader: Any, *args: Any, **kwargs: Any) -> None:
             original(loader, *args, **kwargs)
-            site, made_by = user_site(), owner(loader)
+            site, made_by = self._made_anew(loader) or (user_site(), owner(loader))
             self._made_at[id(loader)] = (weakref.ref(loader), site, made_by)
 
         return init
+
+    def _made_anew(self, loader: Any) -> tuple[Site | None, str] | None:
+        """Where the script made the loader that Accelerate's ``prepare`` makes again: with its settings, over its data.
+
+        None where it is no such one.
+        """
+        if owner(loader, 3).partition(".")[0] not in ("accelerate", "transformers"):
+            return None
+        for reference, site, made_by in list(self._made_at.values()):
+            other = reference()
+            if other is not None and other is not loader and _same_batches(loader, other):
+                return site, made_by
+        return None
 
     def _iterated(self, original: Any) -> Any:
         def iterate(loader: Any) -> Any:
@@ -285,6 +298,17 @@ class Loaders:
         """The script ended before the timing window: take the figures from all there was."""
         self._timing_began = 0.0
         self._read_fetches()
+
+
+def _same_batches(loader: Any, other: Any) -> bool:
+    """Whether both take their samples from one dataset in one order: the very same sampler of batches, or a stream."""
+    if loader.dataset is not other.dataset:
+        return False
+    if loader.batch_sampler is None:
+        return other.batch_sampler is None and loader.batch_size == other.batch_size
+    # With several processes it is wrapped in one that deals the batches out.
+    dealt = getattr(loader.batch_sampler, "batch_sampler", loader.batch_sampler)
+    return other.batch_sampler is loader.batch_sampler or other.batch_sampler is dealt
 
 
 def source_of(cls: type) -> tuple[str, int]:

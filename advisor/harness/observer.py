@@ -12,6 +12,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from . import environment
+from .frameworks import watch_frameworks
 from .imports import PostImport
 from .journal import Journal
 from .layout import PARTIAL_JSON, RUN_JSON, Failure, OptimizerInfo, Options, RunRecord, to_dict
@@ -29,6 +30,7 @@ class Observer:
         self._options = options
         self.record = record
         self._journal = journal
+        self._imports = imports
         self._status = StatusFile(options.run_dir)
         self.windows: Windows | None = None
         self._torch: Any = None
@@ -58,6 +60,7 @@ class Observer:
         windows.loaders.install()
         windows.models.install()
         windows.sites.on()
+        watch_frameworks(self._imports, windows.sites)
         windows.inert.install()
         windows.models.watch(lambda: windows.phase == "waiting")
         register_optimizer_step_post_hook(self._optimizer_stepped)

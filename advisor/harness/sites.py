@@ -55,6 +55,11 @@ class CallSites:
     def add(self, kind: str, site: Site | None, details: dict[str, Any] | None = None) -> CallSite | None:
         """Count one call; the entry, or None when no user frame is involved."""
         if site is None:
+    def also(self, patch: Patch) -> None:
+        """Another wrapper, in place when these are: now."""
+        self._patches.append(patch)
+        patch.on()
+
             return None
         key = (kind, id(site))
         entry = self._by_identity.get(key)
