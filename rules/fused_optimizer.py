@@ -1,0 +1,274 @@
+"""The optimizer updates each parameter with a dozen small operators where one kernel can do it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from advisor.edit import Drafts
+from advisor.edit.calls import argument
+from advisor.edit.locate import call_at
+from advisor.edit.names import framework_used, full_name
+from advisor.edit.values import give
+from advisor.evidence import Change
+from advisor.evidence.coded import names_like
+from advisor.evidence.coverage import Coverage
+from advisor.rule import (
+    WIDEST,
+    Advice,
+    Argument,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    at,
+    call_sites,
+    framework_of,
+    site_list,
+    where,
+)
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import OptimizerInfo
+
+# What is left of a step on a CPU: best, likely, worst. Measured with torch 2.15, one thread of an AVX-512 processor,
+# tensors of 64 to 10 million elements, fused over for-loop: Adam and AdamW 0.10 to 0.39, Adagrad 0.14 to 0.39. SGD with
+# momentum 0.15 to 0.24 below 30,000 elements, 0.37 to 0.57 in the millions, and 1.28 in one series at 100,000; without
+# momentum 0.40 to 0.62 below 30,000 elements and 0.9 to 1.07 above.
+_ON_CPU = {
+    "Adam": (0.13, 0.24, 0.38),
+    "AdamW": (0.13, 0.24, 0.38),
+    "Adagrad": (0.14, 0.27, 0.39),
+    "SGD": (0.22, 0.35, 0.60),
+}
+_SMALL = 30_000  # elements: SGD gains by fewer calls only, not by less traffic, so its tensors have to be small
+_CPU_BASIS = "prior: a fused step takes 0.24 (Adam) to 0.35 (SGD) of a for-loop's, measured on a CPU"
+# What is left of the kernels on a GPU, which move memory and hardly compute: reads and writes of a parameter's worth
+# that the code makes, torch/optim/adam.py and sgd.py, `_multi_tensor_*` against the fused kernels. AdamW: 7 of 20, Adam
+# 7 of 18, SGD with momentum 5 of 8.
+_KERNELS_ON_GPU = {"Adam": 7 / 18, "AdamW": 7 / 20, "SGD": 5 / 8}
+# Of the host's time: a dozen calls for each list of tensors become one; grouping the tensors stays.
+_HOST_ON_GPU = 0.5
+_GPU_BASIS = "prior: memory traffic of the fused kernels over that of the foreach ones, half of the host's time"
+
+_MODULES = ("torch.optim.", "torch.optim.adam.", "torch.optim.adamw.", "torch.optim.sgd.", "torch.optim.adagrad.")
+_SPARSE = "aten::embedding_sparse_backward"
+_FRAMEWORKS = {"transformers": 'Pass TrainingArguments(optim="adamw_torch_fused").'}
+
+
+class FusedOptimizer(Rule):
+    """The optimizer goes over its parameters with one small operator after the other.
+
+    A step of Adam is about a dozen elementwise operations. On a CPU each parameter goes through all of them by itself,
+    and the call of an operator takes longer than the arithmetic of a small tensor; large tensors are read and written
+    over and over. On a GPU the operations run over lists of tensors, yet each of them still goes through memory.
+    ``fused=True`` does all of it in one kernel that reads and writes everything once. ``GradScaler`` works with it
+    and saves a synchronization, because the kernel itself skips a step whose gradients are infinite.
+
+    When not: gradients are sparse; ``foreach=True`` or ``differentiable=True`` is given; the script reads what the
+    update's intermediate steps leave behind; Lightning clips gradients with ``precision="16-mixed"`` (it refuses).
+    The rounding differs in the last digits.
+
+    Source: torch.optim, "Algorithms": "fused > foreach > for-loop" in speed; PyTorch 2.4 and 2.5 release notes (fused
+    Adam, AdamW, SGD and Adagrad on a CPU). How much of a step is left is a prior, from measurements on a CPU.
+    """
+
+    id = "fused-optimizer"
+    title = "Use the fused optimizer"
+    safety = Safety.NUMERIC
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record = evidence.record
+        if record is None or not evidence.step_s:
+            return
+        chosen = [each for each in record.optimizers if each.steps and each.cls in _ON_CPU and not each.fused]
+        if not chosen or len(chosen) != sum(bool(each.steps) for each in record.optimizers):
+            return  # of several optimizers the trace does not say whose step took how long
+        if any("complex" in dtype for model in record.models for dtype in model.dtypes):
+            return
+        if evidence.device_is_gpu and any(each.cls not in _KERNELS_ON_GPU for each in chosen):
+            return
+        mean = sum(model.parameters for model in record.models) / max(1, sum(each.parameters for each in chosen))
+        if not evidence.device_is_gpu and mean >= _SMALL:
+            chosen = [each for each in chosen if each.cls != "SGD"]
+            if len(chosen) != len(record.optimizers):
+                return
+        stepping = _stepping(evidence, chosen)
+        seconds = _undisturbed_s(evidence, stepping)
+        share = seconds / evidence.step_s
+        gain = _on_gpu(evidence, chosen, stepping) if evidence.device_is_gpu else _on_cpu(evidence, chosen, seconds)
+        if not gain.worth_it:
+            return
+        places = tuple(each.site for each in chosen if each.site is not None)
+        classes = " and ".join(dict.fromkeys(each.cls for each in chosen))
+        count = sum(each.parameters for each in chosen)
+        how = "as lists of tensors" if evidence.device_is_gpu else "one by one"
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"{classes} takes {share:.0%} of the step to update {count} parameters {how}; the fused kernel "
+            "reads and writes each of them once.",
+            gain=gain,
+            evidence={
+                "optimizer_step_share": share,
+                "optimizer_step_s": seconds,
+                "parameters": count,
+                "step_s": evidence.step_s,
+            },
+            site=places[0] if places else None,
+            parameters={
+                "optimizers": places,
+                "classes": tuple(dict.fromkeys(each.cls for each in chosen)),
+                "framework": next((name for each in chosen if (name := framework_of(each.owner))), ""),
+                "scaled": bool(call_sites(evidence, "GradScaler.scale", every_step=False)),
+            },
+            unmet=_unmet(evidence, chosen),
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        text = f"Pass fused=True to the optimizer made {where(finding.site)}."
+        framework = str(finding.parameters.get("framework") or "")
+        if framework in _FRAMEWORKS:
+            return Advice(_FRAMEWORKS[framework], f"{framework} makes the optimizer")
+        if finding.unmet:
+            return Advice(text, " ".join(finding.unmet))
+        places = site_list(finding, "optimizers")
+        if not places:
+            return Advice(text, "the place of the optimizer is unknown")
+        drafts = Drafts(sources)
+        for site in places:
+            draft = drafts[site.file]
+            call = call_at(draft, site, tuple(_ON_CPU))
+            if call is None or not _is_torchs(full_name(draft, call.func)):
+                return Advice(text, f"the call at {at(site)} does not name an optimizer of torch.optim")
+            if any(argument(call, name) is not None for name in ("foreach", "differentiable")):
+                return Advice(text, "foreach or differentiable is given, which exclude fused")
+            if finding.parameters.get("scaled") and framework_used(draft) == "lightning":
+                return Advice(text, "Lightning refuses to clip the gradients of a fused optimizer in 16-mixed")
+            option = give(drafts, draft, call, "fused", "True")
+            if option is None:
+                return Advice(text, "where its arguments come from cannot be told from the source")
+            if option:
+                return Argument({option: "True"})
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+import torch
+
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)  # <- optimizers
+""",
+            after="""
+import torch
+
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
+""",
+        ),
+        Example(
+            before="""
+from torch.optim import Adam as Optim
+
+class Trainer:
+    def __init__(self, model):
+        self.opt = Optim(  # <- optimizers
+            model.parameters(),
+            lr=1e-3,
+            betas=(0.9, 0.95),
+        )
+""",
+            after="""
+from torch.optim import Adam as Optim
+
+class Trainer:
+    def __init__(self, model):
+        self.opt = Optim(
+            model.parameters(),
+            lr=1e-3,
+            betas=(0.9, 0.95),
+            fused=True,
+        )
+""",
+        ),
+        Example(
+            before="""
+import torch.optim as optim
+
+FUSED = False  # not on the old cluster
+g = optim.SGD(gen.parameters(), lr=0.1, momentum=0.9, fused=FUSED)  # <- optimizers
+""",
+            after="""
+import torch.optim as optim
+
+FUSED = True  # not on the old cluster
+g = optim.SGD(gen.parameters(), lr=0.1, momentum=0.9, fused=FUSED)
+""",
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("from torch import optim\nopt = optim.Adam(ps, foreach=True)  # <- optimizers\n", ""),
+        Example("from apex.optimizers import AdamW\nopt = AdamW(ps)  # <- optimizers\n", ""),
+        Example("from torch.optim import Adam\nopt = Adam(ps, fused=on_gpu())  # <- optimizers\n", ""),
+        Example("import torch\nopt = torch.optim.Adam(ps)  # <- optimizers\n", "", {"framework": "transformers"}),
+    )
+
+
+def _is_torchs(name: str) -> bool:
+    return any(name == module + cls for module in _MODULES for cls in _ON_CPU)
+
+
+# The numbers ------------------------------------------------------------------------------------------------------
+
+
+def _stepping(evidence: Evidence, chosen: list[OptimizerInfo]) -> Coverage:
+    """When the host is inside of these optimizers' steps; a closure's forward and backward left out."""
+    names = {f"Optimizer.step#{each.cls}.step" for each in chosen}
+    host, annotations = evidence.host, evidence.trace.annotations
+    rows = names_like(evidence.trace, annotations.name, names.__contains__)
+    inside = Coverage.of(annotations.start[rows], annotations.end[rows])
+    return inside.minus(host.backward.union(host.forward).union(host.loader))
+
+
+def _undisturbed_s(evidence: Evidence, stepping: Coverage) -> float:
+    """Seconds of a step inside of the optimizer: what the profiler adds, it adds to each operator's call alike."""
+    steps, operators = evidence.steps, evidence.trace.operators
+    if not len(steps):
+        return 0.0
+    traced = float(stepping.within(steps.start, steps.end).sum()) / 1e9 / len(steps)
+    inside = stepping.contains(operators.start)
+    calls = sum(row.count for row in evidence.operators)
+    added = max(0.0, (evidence.trace_step_s or 0.0) - (evidence.step_s or 0.0)) / max(1.0, calls)
+    return max(0.0, traced - added * float(inside.sum()) / len(steps))
+
+
+def _on_cpu(evidence: Evidence, chosen: list[OptimizerInfo], seconds: float) -> Gain:
+    left = np.mean([_ON_CPU[each.cls] for each in chosen], axis=0)
+    best, likely, worst = (evidence.what_if(Change(remove_host_s=seconds * (1.0 - float(each)))) for each in left)
+    middle = likely.speedup[1]
+    high = best.speedup[1] * 1.02
+    return Gain(max(min(middle, worst.speedup[1] * 0.98), high / WIDEST), middle, max(middle, high), _CPU_BASIS)
+
+
+def _on_gpu(evidence: Evidence, chosen: list[OptimizerInfo], stepping: Coverage) -> Gain:
+    left = float(np.mean([_KERNELS_ON_GPU[each.cls] for each in chosen]))
+    trace, launch = evidence.trace, evidence.device.items_launch[: len(evidence.trace.kernels)]
+    factors = np.ones(len(trace.kernels))
+    known = np.flatnonzero(launch >= 0)
+    launched = stepping.contains(trace.runtime.start[launch[known]])
+    factors[known[launched]] = left
+    removed = _undisturbed_s(evidence, stepping) * (1.0 - _HOST_ON_GPU)
+    return Gain.prior(evidence.what_if(Change(kernel_scale=factors, remove_host_s=removed)), _GPU_BASIS)
+
+
+def _unmet(evidence: Evidence, chosen: list[OptimizerInfo]) -> tuple[str, ...]:
+    found = []
+    if evidence.operators.row(_SPARSE) is not None:
+        found.append("Some gradients are sparse (Embedding(sparse=True)), and fused optimizers take dense ones only.")
+    if any(each.foreach for each in chosen):
+        found.append("foreach=True is given, which excludes fused.")
+    return tuple(found)

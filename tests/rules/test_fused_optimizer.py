@@ -1,0 +1,104 @@
+"""Whether the optimizer's part of the step, and what it is made of, speak for the fused one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from advisor.rules.fused_optimizer import FusedOptimizer
+
+from advisor.edit import Sources
+from advisor.harness import layout
+from advisor.harness.layout import Site
+from advisor.rule import Advice, Finding
+
+A100 = "NVIDIA A100-SXM4-40GB"
+
+
+def stepping(scene: Any, share: float, cls: str = "AdamW", parameters: int = 100, **facts: Any) -> Any:
+    """A CPU run whose optimizer takes this share of a step of 50 ms."""
+    made = scene(50.0)
+    made.record.optimizers = [layout.OptimizerInfo(cls, Site("/nowhere/train.py", 5), steps=40, parameters=parameters)]
+    for name, value in facts.items():
+        setattr(made.record.optimizers[0], name, value)
+    made.operator("aten::addmm", 0.0, 50.0 * (1 - share))
+    made.each("user_annotation", f"Optimizer.step#{cls}.step", 50.0 * (1 - share), 49.99)
+    made.operator("aten::lerp_", 50.0 * (1 - share) + 0.01, 49.9)
+    return made
+
+
+def found(made: Any, folder: Path) -> Finding | None:
+    findings = list(FusedOptimizer().check(made.evidence(folder)))
+    assert len(findings) <= 1
+    for each in findings:
+        assert each.gain.low <= each.gain.likely <= each.gain.high <= 2.000001 * each.gain.low
+    return findings[0] if findings else None
+
+
+def test_half_a_step_in_adam_is_found(scene: Any, tmp_path: Path) -> None:
+    finding = found(stepping(scene, 0.5), tmp_path)
+    assert finding is not None and finding.site == Site("/nowhere/train.py", 5)
+    assert 1.5 < finding.gain.likely < 1.75  # a quarter of the optimizer's time is left: 1 / (0.5 + 0.12)
+    assert finding.evidence["optimizer_step_share"] == pytest.approx(0.5, abs=0.01)
+
+
+def test_an_optimizer_that_costs_nothing_is_left_alone(scene: Any, tmp_path: Path) -> None:
+    assert found(stepping(scene, 0.02), tmp_path) is None
+
+
+def test_what_the_profiler_adds_to_many_small_calls_is_taken_off(scene: Any, tmp_path: Path) -> None:
+    made = scene(50.0)
+    made.record.timing.step_s, made.record.profile_step_s = 0.030, 0.050
+    made.record.optimizers = [layout.OptimizerInfo("Adam", Site("/nowhere/train.py", 5), steps=40, parameters=100)]
+    made.operator("aten::addmm", 0.0, 24.0)
+    made.each("user_annotation", "Optimizer.step#Adam.step", 25.0, 49.99)
+    for number in range(99):
+        made.operator("aten::mul_", 25.0 + 0.2 * number, 25.1 + 0.2 * number)
+    finding = found(made, tmp_path)
+    assert finding is not None
+    # 25 ms as traced; 20 ms of the step are the profiler's, nearly all of them for these 99 of 100 calls.
+    assert 0.15 < finding.evidence["optimizer_step_share"] < 0.19  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        pytest.param({"fused": True}, id="fused-already"),
+        pytest.param({"cls": "LBFGS"}, id="has-no-fused-kernel"),
+        pytest.param({"cls": "SGD", "parameters": 0}, id="sgd-of-large-tensors"),
+    ],
+)
+def test_left_alone(facts: dict[str, Any], scene: Any, tmp_path: Path) -> None:
+    made = stepping(scene, 0.5, **facts)
+    made.record.models[0].parameters = 1_000_000
+    assert found(made, tmp_path) is None
+
+
+def test_sparse_gradients_make_it_advice(scene: Any, tmp_path: Path) -> None:
+    made = stepping(scene, 0.5, cls="Adagrad")
+    made.operator("aten::embedding_sparse_backward", 1.0, 2.0)
+    finding = found(made, tmp_path)
+    assert finding is not None
+    fix = FusedOptimizer().fix(finding, Sources())
+    assert isinstance(fix, Advice) and "sparse" in fix.why
+
+
+def test_kernels_of_a_gpu_shrink_by_their_traffic(scene: Any, tmp_path: Path) -> None:
+    made = scene(50.0, A100)
+    made.record.optimizers = [layout.OptimizerInfo("AdamW", Site("/nowhere/train.py", 5), steps=40, parameters=100)]
+    made.operator("aten::empty", 0.0, 0.005)
+    made.each("user_annotation", "Optimizer.step#AdamW.step", 0.1, 1.0)
+    made.kernel("gemm", 0.1, 25.0, launched=0.05)
+    made.kernel("multi_tensor_apply_kernel", 25.0, 49.8, launched=0.5)
+    made.each("cuda_runtime", "cudaDeviceSynchronize", 1.1, 49.9)
+    finding = found(made, tmp_path)
+    assert finding is not None
+    assert 1.3 < finding.gain.likely < 1.55  # half of the step shrinks to 7/20 of itself
+
+
+def test_a_trainers_optimizer_is_named_in_its_own_terms(scene: Any, tmp_path: Path) -> None:
+    finding = found(stepping(scene, 0.5, owner="transformers.trainer"), tmp_path)
+    assert finding is not None
+    fix = FusedOptimizer().fix(finding, Sources())
+    assert isinstance(fix, Advice) and "adamw_torch_fused" in fix.text
