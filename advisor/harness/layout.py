@@ -90,7 +90,9 @@ class CallSite:
     ``Module.call`` (a root module's forward), ``Tensor.to``, ``Tensor.cuda``, ``Tensor.cpu``, ``Tensor.item``,
     ``Tensor.numpy``, ``Tensor.tolist``, ``Tensor.print``, ``autocast``, ``GradScaler``, ``GradScaler.scale``,
     ``torch.compile``, ``DataParallel``, ``DistributedDataParallel``, ``debug_mode``,
-    ``synchronize``, ``empty_cache``.
+    ``synchronize``, ``empty_cache``,
+    ``blocking`` (a line of the loop over steps from which something outside of the process is waited for; ``details``:
+    "seconds", in all, by what waits where).
     """
 
     kind: str = ""

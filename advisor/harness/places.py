@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from collections.abc import Iterator
 from itertools import islice
 from types import CodeType, FrameType
 
@@ -36,6 +37,30 @@ def user_frame(depth: int = 2) -> FrameType | None:
     while frame is not None and not _users(frame.f_code):
         frame = frame.f_back
     return frame
+
+
+def user_frames(depth: int = 2) -> Iterator[FrameType]:
+    """All frames of the user's own code around the caller, from the inside out."""
+    frame = user_frame(depth)
+    while frame is not None:
+        if _users(frame.f_code):
+            yield frame
+        frame = frame.f_back
+
+
+def is_users(frame: FrameType) -> bool:
+    """Whether `frame` runs the user's own code."""
+    return _users(frame.f_code)
+
+
+def is_ours(frame: FrameType) -> bool:
+    """Whether `frame` runs code of the harness."""
+    return os.path.realpath(frame.f_code.co_filename).startswith(_HERE)
+
+
+def at(site: Site) -> str:
+    """A place in words: "train.py:41"."""
+    return f"{os.path.basename(site.file)}:{site.line}"
 
 
 def _users(code: CodeType) -> bool:

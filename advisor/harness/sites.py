@@ -72,6 +72,11 @@ class CallSites:
             self._counts[id(entry)] = self._counts.get(id(entry), 0) + 1
         return entry
 
+    def took(self, entry: CallSite, seconds: float) -> None:
+        """So long did a call of `entry` take; counted in the windows that count."""
+        if self.count:
+            self._seconds[id(entry)] = self._seconds.get(id(entry), 0.0) + seconds
+
     def records(self) -> list[CallSite]:
         """All entries, per-step figures filled in, in order of file and line."""
         steps = max(self.counted_steps, 1)
@@ -103,8 +108,8 @@ class CallSites:
                 finally:
                     nested.on = False
                 entry = self.add(kind, site, details(args, kwargs, result) if details and site else None)
-                if entry is not None and self.count:
-                    self._seconds[id(entry)] = self._seconds.get(id(entry), 0.0) + elapsed
+                if entry is not None:
+                    self.took(entry, elapsed)
                 return result
 
             return call

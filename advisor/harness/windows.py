@@ -8,6 +8,7 @@ from collections.abc import Hashable
 from types import ModuleType
 from typing import Any
 
+from .blocking import Blocking
 from .gauges import DeviceClock, children_cpu, nonfinite, read_memory, zero_filled
 from .layout import Options, RunRecord, Window
 from .loaders import Loaders
@@ -49,6 +50,7 @@ class Windows:
         self.loaders = Loaders(torch, options.run_dir, self)
         self.models = Models(torch, options.losses, self)
         self.sites = CallSites(torch, options.losses, self)
+        self.blocking = Blocking(self.sites)
         self.inert = Inert(torch, self.note)
         self.phase = "waiting"
         self.boundaries = 0
@@ -93,6 +95,7 @@ class Windows:
         key = id(optimizer)
         if self.phase != "timing":
             self.sites.add("Optimizer.step", user_site())
+            self.blocking.stepped()
         self.optimizers.setdefault(key, optimizer)
         self.optimizer_steps[key] = self.optimizer_steps.get(key, 0) + 1
         if self.finder.optimizer_step(key):
@@ -314,6 +317,7 @@ class Windows:
             self.models.hooks_on()
             return
         self.sites.off()
+        self.blocking.off()
         self.models.stop_collecting()
         if self.finder.kind != "forward":  # there the hook is the boundary
             self.models.quiet()
@@ -403,6 +407,7 @@ class Windows:
         self._enter(name)
         self._repeats = repeats
         self.models.annotate = self.sites.annotate = self.sites.count = True
+        self.blocking.on()
         stacks = detail and (self.record.timing.step_s or 0.0) <= LONGEST_WITH_STACKS
         self._profiler = OurProfiler(
             self._torch, self._options.run_dir, wait=wait, warmup=warmup, active=active, detail=detail, stacks=stacks

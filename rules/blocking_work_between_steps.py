@@ -1,0 +1,140 @@
+"""In every step the script waits for a clock, the disk or a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst.matchers as m
+
+from advisor.edit import Drafts
+from advisor.edit.locate import call_at
+from advisor.evidence import Change
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import CallSite
+
+_EVERY = 50  # steps: what a log or a checkpoint in every step becomes in the prediction
+_SLEEP = "time.sleep"
+_NAMED = 3  # so many of the waits behind one line are named
+
+
+class BlockingWorkBetweenSteps(Rule):
+    """In every step the script's own thread waits for something outside of the process.
+
+    A record forced to disk (``fsync``), an answer of a tracking server, a checkpoint, a picture, a leftover ``sleep``:
+    meanwhile no operator is called, and a GPU runs out of work as soon as its queue is empty. What is done for every
+    step can mostly be done for every fiftieth, or be handed to a thread through a queue; a checkpoint each few minutes
+    loses no more than those minutes. The waits are timed where they happen and put down to the line of the loop over
+    steps from which they are reached.
+
+    When not: the step needs the answer (an environment of reinforcement learning, a parameter server); each record has
+    to survive a crash; on a GPU, where enough work is queued, so that the wait is hidden behind it.
+
+    Source: Python's Logging Cookbook, "Dealing with handlers that block"; fsync(2): "The call blocks until the device
+    reports that the transfer has completed".
+    """
+
+    id = "blocking-work-between-steps"
+    title = "Do not wait for disk, network or clock in every step"
+    safety = Safety.EXACT
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        for place in call_sites(evidence, "blocking"):
+            waits = _by_place(place)
+            sleeps = _only_sleeps_here(place, waits)
+            saved = place.seconds_per_step * (1.0 if sleeps else 1.0 - 1.0 / _EVERY)
+            gain = Gain.of(evidence.what_if(Change(remove_host_s=saved)))
+            if not gain.worth_it:
+                continue
+            named = ", ".join(list(waits)[:_NAMED])
+            yield Finding(
+                rule=self.id,
+                title=self.title,
+                summary=f"{at(place.site)} waits {place.seconds_per_step * 1e3:.1f} ms in every step: {named}.",
+                gain=gain,
+                evidence={
+                    "blocked_s": place.seconds_per_step,
+                    "blocked_calls_per_step": place.calls_per_step,
+                    "waits": named,
+                    "step_s": evidence.step_s,
+                },
+                site=place.site,
+                parameters={"sleeps": sleeps, "waits": named},
+            )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        waits = finding.parameters.get("waits", "")
+        text = (
+            f"Do what {at(finding.site)} does every {_EVERY} steps only, or hand it to a thread through a queue (for "
+            "logs: logging.handlers.QueueHandler and QueueListener)" + (f"; it waits in {waits}." if waits else ".")
+        )
+        if finding.site is None:
+            return Advice(text, "its place is unknown")
+        if not finding.parameters.get("sleeps"):
+            return Advice(text, "what else the line does, and which steps it has to do it for, only its author knows")
+        drafts = Drafts(sources)
+        draft = drafts[finding.site.file]
+        call = call_at(draft, finding.site, ("sleep",))
+        statement = draft.statement(call) if call is not None else None
+        alone = m.SimpleStatementLine(body=[m.Expr(m.Call(args=[m.Arg(m.Integer() | m.Float())]))])
+        if call is None or statement is None or not m.matches(statement, alone) or draft.loop(call) is None:
+            return Advice(
+                f"Remove the sleep at {at(finding.site)}, or do not sleep in every step.",
+                "how long it sleeps is computed, or it is part of another statement",
+            )
+        draft.remove(statement)
+        edit = drafts.edit(f"Remove the sleep at {at(finding.site)}, which nothing in the step waits for.")
+        return edit or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+import time
+
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = criterion(model(x), y)
+    loss.backward()
+    optimizer.step()
+    # be nice to the others
+    time.sleep(0.05)  # <-
+print(loss)
+""",
+            after="""
+import time
+
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = criterion(model(x), y)
+    loss.backward()
+    optimizer.step()
+print(loss)
+""",
+            parameters={"sleeps": True},
+        ),
+        Example(
+            before="while step < 100:\n    if gpu:\n        sleep(1)  # <-\n    step = train(step)\n",
+            after="while step < 100:\n    if gpu:\n        pass\n    step = train(step)\n",
+            parameters={"sleeps": True},
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("for x in xs:\n    log.record(step(x))  # <-\n", ""),
+        Example("for x in xs:\n    step(x)\n    time.sleep(period - elapsed)  # <-\n", "", {"sleeps": True}),
+        Example("def wait():\n    time.sleep(1)  # <-\n", "", {"sleeps": True}),
+    )
+
+
+def _by_place(place: CallSite) -> dict[str, float]:
+    """Seconds by what waits where ("time.sleep at log.py:12"), the longest first."""
+    seconds = place.details.get("seconds")
+    return dict(sorted(seconds.items(), key=lambda each: -each[1])) if isinstance(seconds, dict) else {}
+
+
+def _only_sleeps_here(place: CallSite, waits: dict[str, float]) -> bool:
+    """Whether the line itself sleeps, and does nothing else that waits."""
+    return list(waits) == [f"{_SLEEP} at {at(place.site)}"]

@@ -1,0 +1,135 @@
+"""What a step waits for outside of the process is put down to the line of the loop that reaches it."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.edit import Edit, Sources
+from advisor.evidence import Evidence
+from advisor.harness.layout import CallSite, Site
+from advisor.launch import Command, measure
+from advisor.rule import Advice
+from rules.blocking_work_between_steps import BlockingWorkBetweenSteps
+from tests.conftest import PYTHON, QUICK
+
+RULE = BlockingWorkBetweenSteps()
+A100 = "NVIDIA A100-SXM4-40GB"
+
+
+def waiting(made: Any, ms: float, what: str, per_step: float = 1.0) -> Any:
+    made.record.call_sites.append(
+        CallSite(
+            "blocking",
+            Site("/nowhere/train.py", 20),
+            40,
+            per_step,
+            ms / 1e3,
+            details={"seconds": {what: 40 * ms / 1e3}},
+        )
+    )
+    return made
+
+
+def test_waiting_in_every_step_is_found(scene: Any, tmp_path: Path) -> None:
+    made = waiting(scene(50.0), 30.0, "os.fsync at log.py:7")
+    (finding,) = RULE.check(made.evidence(tmp_path))
+    assert finding.site == Site("/nowhere/train.py", 20)
+    assert "30.0 ms" in finding.summary and "os.fsync at log.py:7" in finding.summary
+    assert finding.gain.low <= 50 / 20.6 <= finding.gain.high <= 2.000001 * finding.gain.low
+    assert isinstance(RULE.fix(finding, Sources()), Advice)
+
+
+@pytest.mark.parametrize(("ms", "per_step"), [(1.0, 1.0), (30.0, 0.1)], ids=["short", "every tenth step"])
+def test_little_waiting_is_not_reported(ms: float, per_step: float, scene: Any, tmp_path: Path) -> None:
+    made = waiting(scene(50.0), ms, "os.fsync at log.py:7", per_step)
+    assert not list(RULE.check(made.evidence(tmp_path)))
+
+
+def test_wait_hidden_behind_the_gpu_is_not_reported(scene: Any, tmp_path: Path) -> None:
+    made = scene(50.0, A100)
+    made.operator("aten::empty", 0.0, 0.005)
+    made.each("cuda_runtime", "cudaDeviceSynchronize", 20.0, 49.99)
+    made.kernel("ampere_sgemm_128x64_tn", 0.1, 49.9, launched=0.01)
+    waiting(made, 10.0, "time.sleep at train.py:20")
+    assert not list(RULE.check(made.evidence(tmp_path)))
+
+
+SCRIPT = """
+import os
+import threading
+import time
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Slow(Dataset):
+    def __len__(self):
+        return 2000
+
+    def __getitem__(self, index):
+        time.sleep(0.001)
+        return torch.ones(8), torch.zeros(1)
+
+
+class Log:
+    def __init__(self, path):
+        self.file = open(path, "w")
+
+    def write(self, text):
+        self.file.write(text)
+        os.fsync(self.file.fileno())
+        time.sleep(0.004)
+
+
+def train_step(model, optimizer, x, y):
+    optimizer.zero_grad()
+    loss = (model(x) - y).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def heartbeat():
+    while True:
+        time.sleep(0.001)
+
+
+def main():
+    threading.Thread(target=heartbeat, daemon=True).start()
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    log = Log("log.txt")
+    for x, y in DataLoader(Slow(), batch_size=4):
+        loss = train_step(model, optimizer, x, y)
+        log.write("step")
+        time.sleep(0.003)
+
+
+main()
+"""
+
+
+def test_waits_are_put_down_to_the_loops_own_lines(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(SCRIPT).lstrip("\n"))
+    command = Command(script=str(script), python=PYTHON, environment={"OMP_NUM_THREADS": "1"}, cwd=str(tmp_path))
+    evidence = Evidence.from_run(measure(command, tmp_path / "run", QUICK, timeout=120))
+    assert evidence.record is not None
+    lines = script.read_text().splitlines()
+    found = {lines[each.site.line - 1].strip(): each for each in evidence.record.call_sites if each.kind == "blocking"}
+    # Neither the loader's wait nor the other thread's; the log's two waits are one line's.
+    assert set(found) == {'log.write("step")', "time.sleep(0.003)"}
+    assert 0.004 < found['log.write("step")'].seconds_per_step < 0.02
+    assert {each.partition(" at ")[0] for each in found['log.write("step")'].details["seconds"]} == {
+        "os.fsync", "time.sleep"
+    }  # fmt: skip
+    log, sleep = sorted(RULE.check(evidence), key=lambda each: each.site.line)
+    assert isinstance(RULE.fix(log, Sources()), Advice)
+    edit = RULE.fix(sleep, Sources())
+    assert isinstance(edit, Edit)
+    assert edit.texts[str(script)] == script.read_text().replace("        time.sleep(0.003)\n", "")
