@@ -9,7 +9,7 @@ import inspect
 import os
 import pkgutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -70,7 +70,7 @@ def _from_packages() -> list[Rule]:
         source = f"the entry point {point.name} = {point.value}" + (f" of {point.dist.name}" if point.dist else "")
         try:
             loaded: Any = point.load()
-            found: list[Rule] = [loaded()] if inspect.isclass(loaded) else _in_module(loaded)
+            found: list[Any] = [loaded()] if inspect.isclass(loaded) else [*_in_module(loaded)]
         except Exception as error:  # whatever a stranger's package raises
             raise AdvisorError(f"{source} cannot be loaded: {_line(error)}", USAGE) from None
         rules += _usable(found, source)
@@ -116,7 +116,7 @@ def _in_module(module: ModuleType) -> list[Rule]:
     return rules
 
 
-def _usable(rules: list[Rule], source: str) -> list[Rule]:
+def _usable(rules: Sequence[Rule], source: str) -> Sequence[Rule]:
     """Raises AdvisorError for what lacks what every rule has to say."""
     for rule in rules:
         missing = [name for name in ("id", "title", "safety") if not getattr(rule, name, None)]

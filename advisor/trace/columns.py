@@ -11,6 +11,11 @@ from numpy.typing import NDArray
 from advisor.trace.fill import NAME_COLUMNS, Column, Part, same_lane
 
 
+# So many parts of a column are made one array. Hundreds of thousands of small ones leave a heap full of holes: without
+# this, reading 1 GB of JSON leaves 140 MB more behind than its columns take.
+TOGETHER = 64
+
+
 class Recoding:
     """A filler's codes → those of the file; -1 stays -1."""
 
@@ -40,6 +45,7 @@ class Columns:
         self._lane_codes: dict[tuple[str, str], int] = {}
         self._names_of: dict[Hashable, Recoding] = defaultdict(Recoding)
         self._lanes_of: dict[Hashable, Recoding] = defaultdict(Recoding)
+        self._fresh: Counter[str] = Counter()  # parts of each table that are not together yet
         self.parts: dict[str, dict[str, list[Column]]] = defaultdict(lambda: defaultdict(list))
         self.flows: Counter[str] = Counter()
         self.labels: dict[tuple[str, str, str], str] = {}
@@ -59,6 +65,11 @@ class Columns:
                 elif column == "lane":
                     values = lanes[values]
                 into[column].append(values)
+            self._fresh[table] += 1
+            if self._fresh[table] == TOGETHER:
+                self._fresh[table] = 0
+                for arrays in into.values():
+                    arrays[-TOGETHER:] = [np.concatenate(arrays[-TOGETHER:])]
         self.flows.update(part.flows)
         for key, label in part.labels.items():
             self.labels.setdefault(key, label)
