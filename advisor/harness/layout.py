@@ -90,7 +90,8 @@ class CallSite:
     ``Module.call`` (a root module's forward), ``Tensor.to``, ``Tensor.cuda``, ``Tensor.cpu``, ``Tensor.item``,
     ``Tensor.numpy``, ``Tensor.tolist``, ``Tensor.print``, ``autocast``, ``GradScaler``, ``GradScaler.scale``,
     ``torch.compile``, ``DataParallel``, ``DistributedDataParallel``, ``debug_mode``,
-    ``synchronize``, ``empty_cache``,
+    ``synchronize``, ``empty_cache``, ``gc.collect``, ``Module.double``, ``Tensor.double``, ``float64`` (a tensor of
+    several float64 values made by ``torch.from_numpy``, ``tensor``, ``as_tensor``), ``default_dtype``,
     ``blocking`` (a line of the loop over steps from which something outside of the process is waited for; ``details``:
     "seconds", in all, by what waits where).
     """
@@ -180,6 +181,8 @@ class Timing:
     cpu_s: float | None = None  # CPU seconds per step, this process, all threads
     children_cpu_s: float | None = None  # CPU seconds per step of worker processes, where it can be read
     samples_per_step: float | None = None
+    gc_s: float | None = None  # seconds per step in Python's garbage collector (gc.callbacks) …
+    gc_asked_s: float | None = None  # … of them in calls of gc.collect()
     settled: bool = False
     clock: str = "host"  # host | cuda
     from_profile: bool = False  # too short a run: these times were taken under the profiler or before settling
@@ -310,6 +313,7 @@ class RunRecord:
     windows: list[Window] = field(default_factory=list)
     timing: Timing = field(default_factory=Timing)
     profile_step_s: float | None = None  # mean step under the profiler: the inflation is this over timing.step_s
+    tracebacks_s: float | None = None  # per step of the profile window: anomaly detection writing down where it is
     memory: Memory = field(default_factory=Memory)
     loaders: list[Loader] = field(default_factory=list)
     optimizers: list[OptimizerInfo] = field(default_factory=list)

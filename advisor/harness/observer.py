@@ -62,6 +62,7 @@ class Observer:
         windows.sites.on()
         watch_frameworks(self._imports, windows.sites)
         windows.inert.install()
+        windows.garbage.install()
         windows.models.watch(lambda: windows.phase == "waiting")
         register_optimizer_step_post_hook(self._optimizer_stepped)
         Patch(torch.optim.Optimizer, "__init__", self._optimizer_init).on()

@@ -41,25 +41,28 @@ class CallSites:
         self._counts: dict[int, int] = {}
         self._seconds: dict[int, float] = {}
         self._patches = self._make_patches()
+        # Of functions, not methods: a compiled function that calls one is compiled anew when the wrapper goes.
+        self._makers = [Patch(torch, name, self._made) for name in ("from_numpy", "tensor", "as_tensor")]
 
     def on(self) -> None:
-        for patch in self._patches:
+        """Put the wrappers in place; those of functions that make tensors only once."""
+        for patch in (*self._patches, *(self._makers if self._contiguous else ())):
             patch.on()
 
     def off(self) -> None:
         """Take the wrappers away; what they see when they are back is no longer among the first."""
         self._contiguous = False
-        for patch in self._patches:
+        for patch in (*self._patches, *self._makers):
             patch.off()
 
-    def add(self, kind: str, site: Site | None, details: dict[str, Any] | None = None) -> CallSite | None:
-        """Count one call; the entry, or None when no user frame is involved."""
-        if site is None:
     def also(self, patch: Patch) -> None:
         """Another wrapper, in place when these are: now."""
         self._patches.append(patch)
         patch.on()
 
+    def add(self, kind: str, site: Site | None, details: dict[str, Any] | None = None) -> CallSite | None:
+        """Count one call; the entry, or None when no user frame is involved."""
+        if site is None:
             return None
         key = (kind, id(site))
         entry = self._by_identity.get(key)
@@ -149,10 +152,27 @@ class CallSites:
             Patch(torch.nn.parallel.DistributedDataParallel, "__init__", self._wrap("DistributedDataParallel")),
             Patch(torch.autograd.anomaly_mode.set_detect_anomaly, "__init__", self._wrap("debug_mode", _mode)),
             Patch(torch.autograd.anomaly_mode.detect_anomaly, "__init__", self._wrap("debug_mode", _mode)),
+            Patch(torch.autograd, "gradcheck", self._wrap("debug_mode", _checked)),
+            Patch(torch, "use_deterministic_algorithms", self._wrap("debug_mode", _deterministic)),
+            Patch(module, "double", self._wrap("Module.double", _moved)),
+            Patch(tensor, "double", self._wrap("Tensor.double", _copied)),
+            Patch(torch, "set_default_dtype", self._wrap("default_dtype", _chosen)),
             Patch(torch.cuda, "synchronize", self._wrap("synchronize")),
             Patch(torch.cuda, "empty_cache", self._wrap("empty_cache")),
         ]
         return patches
+
+    def _made(self, original: Any) -> Any:
+        """``torch.from_numpy`` and the like: of note where what it makes is in float64."""
+        compiling, float64 = self._torch.compiler.is_compiling, self._torch.float64
+
+        def make(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            if not compiling() and result.dtype == float64 and result.numel() > 1:
+                self.add("float64", user_site())
+            return result
+
+        return make
 
     def _scale(self, original: Any) -> Any:
         inner = self._wrap("GradScaler.scale")(original)
@@ -285,4 +305,18 @@ def _compiled(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dic
 
 
 def _mode(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Any]:
-    return {"mode": type(args[0]).__name__, "arguments": [str(value) for value in args[1:]]}
+    chosen = args[1] if len(args) > 1 else kwargs.get("mode", True)
+    on = type(args[0]).__name__ == "detect_anomaly" or bool(chosen)
+    return {"mode": "anomaly", "on": on, "arguments": [str(value) for value in (*args[1:], *kwargs.values())]}
+
+
+def _checked(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Any]:
+    return {"mode": "gradcheck", "on": True}
+
+
+def _deterministic(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Any]:
+    return {"mode": "deterministic", "on": bool(args[0] if args else kwargs.get("mode"))}
+
+
+def _chosen(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Any]:
+    return {"dtype": str(args[0] if args else kwargs.get("d")).removeprefix("torch.")}

@@ -17,6 +17,7 @@ class Interval(NamedTuple):
     causes: frozenset[str]  # what happened in it besides the step: evaluation, checkpoint, compilation, epoch start
     wait: float  # seconds blocked in loaders
     samples: int
+    collecting: tuple[float, float] = (0.0, 0.0)  # seconds in the garbage collector, and of them asked for
 
 
 def usual_causes(intervals: list[Interval]) -> set[str]:
@@ -44,6 +45,7 @@ def summarize(timing: Timing, intervals: list[Interval], loaders: list[Loader]) 
     timing.elapsed = sum(timing.intervals)
     timing.step_s = timing.elapsed / len(clean)
     timing.median_s = statistics.median(timing.intervals)
+    timing.gc_s, timing.gc_asked_s = (statistics.fmean(row.collecting[i] for row in clean) for i in (0, 1))
     samples = [row.samples for row in clean if row.samples]
     # The median: a script that ends, or fetches ahead, leaves one interval with other samples than the rest.
     timing.samples_per_step = float(statistics.median(samples)) if samples else None

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from .blocking import Blocking
+from .garbage import Garbage
 from .gauges import DeviceClock, children_cpu, nonfinite, read_memory, zero_filled
 from .layout import Options, RunRecord, Window
 from .loaders import Loaders
@@ -20,6 +21,7 @@ from .sites import CallSites
 from .status import StatusFile, tell_child_trains
 from .steps import StepFinder
 from .timing import GROUP, SETTLED, Interval, compiled_frames, has_settled, period, summarize, usual_causes
+from .tracebacks import Tracebacks
 
 MOST_ACTIVE = 8  # the longest profile window: traces grow by megabytes a step
 # Short steps are profiled until they fill so many seconds, or so many are: a process that is preempted once, for 16 ms,
@@ -52,6 +54,8 @@ class Windows:
         self.sites = CallSites(torch, options.losses, self)
         self.blocking = Blocking(self.sites)
         self.inert = Inert(torch, self.note)
+        self.garbage = Garbage(self._collect_called)
+        self._tracebacks = Tracebacks(torch)
         self.phase = "waiting"
         self.boundaries = 0
         self._skip = options.skip
@@ -150,6 +154,10 @@ class Windows:
             for key, optimizer in self.optimizers.items():
                 groups = getattr(optimizer, "param_groups", ())
                 self.zero_filled[key] = zero_filled(parameter for group in groups for parameter in group["params"])
+
+    def _collect_called(self) -> None:
+        if self.phase != "timing":
+            self.sites.add("gc.collect", user_site())
 
     def recording(self) -> bool:
         """Whether a profiler takes down every operation at this moment, ours too."""
@@ -271,6 +279,7 @@ class Windows:
         self.loaders.samples = 0
         self.models.samples = 0
         self.loaders.delivered.clear()
+        self.garbage.take()
         self._compiled = compiled_frames()
 
     def _interval(self, now: float) -> None:
@@ -279,7 +288,8 @@ class Windows:
         for index in self.loaders.delivered:
             self._intervals_with_loader[index] = self._intervals_with_loader.get(index, 0) + 1
         samples = self.loaders.samples or self.models.samples
-        self._intervals.append(Interval(now - self._last, frozenset(self._causes), self.loaders.wait, samples))
+        waited, collected = self.loaders.wait, self.garbage.take()
+        self._intervals.append(Interval(now - self._last, frozenset(self._causes), waited, samples, collected))
         self._last = now
         self._clear_interval()
 
@@ -412,6 +422,8 @@ class Windows:
         self._profiler = OurProfiler(
             self._torch, self._options.run_dir, wait=wait, warmup=warmup, active=active, detail=detail, stacks=stacks
         )
+        if not detail:
+            self._tracebacks.on()
         self._profiler.start()
         # On a GPU the host runs ahead: the device is asked how long the profiled steps took, as in the timing window.
         self._clock.reset()
@@ -445,6 +457,8 @@ class Windows:
         self._window(self.phase, steps, elapsed, self._repeats)
         self._store(profiler)
         if self.phase == "profile":
+            self._tracebacks.off()
+            self.record.tracebacks_s = self._tracebacks.seconds / profiler.length
             self.record.profile_step_s = elapsed / steps
             if self.plan.detail_active:
                 self.on_profiled()

@@ -1,0 +1,309 @@
+"""A debug mode that was switched on once is still on, in every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+import libcst.matchers as m
+
+from advisor.edit import Draft, Drafts
+from advisor.edit.calls import argument
+from advisor.edit.locate import call_at, last_name
+from advisor.edit.names import ensure_name
+from advisor.edit.values import EDITED, give
+from advisor.evidence import Change
+from advisor.evidence.debugging import blocked_launches_s, filled_memory_s, nan_checks_s
+from advisor.rule import (
+    Advice,
+    Argument,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    Variable,
+    at,
+    call_sites,
+    site_list,
+    sites,
+)
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import CallSite, Site
+
+_Edit = Callable[[Drafts, Draft, cst.Call | None], str]
+# What anomaly detection costs beside the tracebacks themselves (keeping them, linking nodes to their parents, freeing
+# it all), over their own time. Measured with torch 2.15 on the 73 nodes of fixtures/planted/anomaly_left_on, CPU time
+# of a step: 3.9 ms off, 10 to 12 on, 4.0 to 5.0 of it in tracebacks, 0.5 in looking for NaN.
+_KEEPING = 1.25
+_BLOCKING = "CUDA_LAUNCH_BLOCKING"
+
+
+class DebugModesLeftOn(Rule):
+    """A mode that helps to find errors is on in every step, long after the error was found.
+
+    Anomaly detection writes down a Python traceback for each operation that autograd records, and looks for NaN in
+    each gradient of the backward pass. ``gradcheck`` computes gradients numerically, one forward pass per input
+    value. Deterministic algorithms fill all fresh memory with NaN, so that nothing can depend on what was there.
+    ``CUDA_LAUNCH_BLOCKING`` has the host wait for each kernel. Each of them is measured: seconds in tracebacks and
+    checks, in ``gradcheck``, in fills of fresh memory, in launches that block. A mode that was switched off again
+    before the loop costs nothing, and is not reported.
+
+    When not: you are looking for the NaN or the wrong gradient right now. Deterministic results stay deterministic
+    without the filling, as long as no operation reads memory that was never written.
+
+    Source: PyTorch performance tuning guide, "Disable debugging APIs"; torch.utils.deterministic,
+    ``fill_uninitialized_memory``; CUDA C++ programming guide, "Concurrent Execution between Host and Device".
+    """
+
+    id = "debug-modes-left-on"
+    title = "Switch debug modes off"
+    safety = Safety.EXACT
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        for found in (_anomaly(evidence), _gradcheck(evidence), _fills(evidence), _blocking(evidence)):
+            if found is not None and found.gain.worth_it:
+                yield found
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Variable | Advice:
+        place, drafts = at(finding.site), Drafts(sources)
+        if finding.parameters.get("blocking"):
+            return _unblock(drafts, str(finding.parameters.get("script") or ""))
+        if site_list(finding, "gradcheck"):
+            text = f"Take the call of gradcheck at {place} out of the loop: it belongs in a test."
+            why = _each(drafts, site_list(finding, "gradcheck"), ("gradcheck",), _remove)
+        elif site_list(finding, "deterministic"):
+            text = f"Keep deterministic algorithms ({place}) but do not fill fresh memory with NaN."
+            why = _each(drafts, site_list(finding, "deterministic"), ("use_deterministic_algorithms",), _no_filling)
+        else:
+            text = f"Switch anomaly detection off at {place}." if finding.site else "Switch anomaly detection off."
+            found = site_list(finding, "anomaly")
+            names = ("detect_anomaly", "set_detect_anomaly")
+            why = _each(drafts, found, names, _no_anomalies) if found else "the place that switches it on is unknown"
+        if why:
+            return Advice(text, why)
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="torch.autograd.set_detect_anomaly(True)  # NaN?  # <- anomaly\n",
+            after="torch.autograd.set_detect_anomaly(False)  # NaN?\n",
+        ),
+        Example(
+            before="""
+import torch
+from torch.autograd import detect_anomaly
+
+def train(loader):
+    with detect_anomaly():  # <- anomaly
+        for x in loader:
+            step(x)
+""",
+            after="""
+import torch
+from torch.autograd import detect_anomaly
+
+def train(loader):
+    with torch.autograd.set_detect_anomaly(False):
+        for x in loader:
+            step(x)
+""",
+        ),
+        Example(
+            before="""
+@dataclass
+class Config:
+    debug: bool = True
+
+cfg = Config()
+th.autograd.set_detect_anomaly(cfg.debug)  # <- anomaly
+""",
+            after="""
+@dataclass
+class Config:
+    debug: bool = False
+
+cfg = Config()
+th.autograd.set_detect_anomaly(cfg.debug)
+""",
+        ),
+        Example(
+            before="trainer = Trainer(max_epochs=3, detect_anomaly=True)\ntrainer.fit(model)  # <- anomaly\n",
+            after="trainer = Trainer(max_epochs=3, detect_anomaly=False)\ntrainer.fit(model)\n",
+        ),
+        Example(
+            before="""
+for x in loader:
+    # is my operator right?
+    assert gradcheck(op, (x.double().requires_grad_(),))  # <- gradcheck
+    step(x)
+""",
+            after="""
+for x in loader:
+    step(x)
+""",
+        ),
+        Example(
+            before="import torch\n\ntorch.use_deterministic_algorithms(True)  # <- deterministic\nmain()\n",
+            after=(
+                "import torch\n\ntorch.use_deterministic_algorithms(True)\n"
+                "torch.utils.deterministic.fill_uninitialized_memory = False\nmain()\n"
+            ),
+        ),
+        Example(
+            before='import os\nos.environ["CUDA_LAUNCH_BLOCKING"] = "1"  # that assert\nimport torch\n',
+            after='import os\nos.environ["CUDA_LAUNCH_BLOCKING"] = "0"  # that assert\nimport torch\n',
+            parameters={"blocking": True},
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("torch.autograd.set_detect_anomaly(args.debug)  # <- anomaly\n", ""),
+        Example("ok = gradcheck(op, x)  # <- gradcheck\nprint(ok)\n", ""),
+        Example("if blocking: torch.use_deterministic_algorithms(True)  # <- deterministic\n", ""),
+        Example("import torch\n\nmain()\n", "", {"blocking": True}),
+    )
+
+
+# What is on, and what it costs ---------------------------------------------------------------------------------------
+
+
+def _anomaly(evidence: Evidence) -> Finding | None:
+    record = evidence.record
+    written = (record.tracebacks_s or 0.0) if record is not None else 0.0
+    checks = nan_checks_s(evidence)
+    # The checks' own operators are what a script may use as well: without the mode seen, a trace says nothing.
+    if record is None or not (written or (record.environment.anomaly and checks)):
+        return None
+    waits = [row.index for row in evidence.syncs if row.operator.startswith("autograd::engine::evaluate_function")]
+    change = Change(remove_host_s=written * _KEEPING + checks, remove_syncs=waits)
+    places = _modes(evidence, "anomaly")
+    return Finding(
+        rule=DebugModesLeftOn.id,
+        title="Switch anomaly detection off",
+        summary=f"Anomaly detection is on: each step spends {written * 1e3:.1f} ms writing down tracebacks, and "
+        f"{checks * 1e3:.1f} ms looking for NaN in gradients.",
+        gain=Gain.of(evidence.what_if(change)),
+        evidence={"tracebacks_s": written, "nan_checks_s": checks, "step_s": evidence.step_s},
+        site=places[0].site if places else None,
+        parameters={"anomaly": sites(places)},
+    )
+
+
+def _gradcheck(evidence: Evidence) -> Finding | None:
+    places = tuple(each for each in _modes(evidence, "gradcheck") if each.calls_per_step > 0)
+    taken = sum(each.seconds_per_step for each in places) / evidence.inflation
+    if not places or not taken:
+        return None
+    return Finding(
+        rule=DebugModesLeftOn.id,
+        title="Do not check gradients numerically in every step",
+        summary=f"gradcheck takes {taken * 1e3:.1f} ms of each step, at {', '.join(at(each.site) for each in places)}.",
+        gain=Gain.of(evidence.what_if(Change(remove_host_s=taken))),
+        evidence={"gradcheck_s": taken, "step_s": evidence.step_s},
+        site=places[0].site,
+        parameters={"gradcheck": sites(places)},
+    )
+
+
+def _fills(evidence: Evidence) -> Finding | None:
+    record = evidence.record
+    places = _modes(evidence, "deterministic")
+    taken = filled_memory_s(evidence)
+    if record is None or not record.environment.deterministic or not places or not taken:
+        return None
+    return Finding(
+        rule=DebugModesLeftOn.id,
+        title="Do not fill fresh memory in deterministic mode",
+        summary=f"Deterministic algorithms fill all memory that a step takes with NaN first: {taken * 1e3:.1f} ms.",
+        gain=Gain.of(evidence.what_if(Change(remove_host_s=taken))),
+        evidence={"fill_s": taken, "step_s": evidence.step_s},
+        site=places[0].site,
+        parameters={"deterministic": sites(places)},
+    )
+
+
+def _blocking(evidence: Evidence) -> Finding | None:
+    record = evidence.record
+    if record is None or record.environment.variables.get(_BLOCKING, "0") in ("", "0") or not evidence.device_is_gpu:
+        return None
+    taken = blocked_launches_s(evidence)
+    return Finding(
+        rule=DebugModesLeftOn.id,
+        title=f"Unset {_BLOCKING}",
+        summary=f"{_BLOCKING} is set: each launch waits until its kernel is done, {taken * 1e3:.1f} ms a step.",
+        gain=Gain.of(evidence.what_if(Change(remove_host_s=taken))),
+        evidence={"blocked_launches_s": taken, "step_s": evidence.step_s},
+        parameters={"blocking": True, "script": evidence.script},
+    )
+
+
+def _modes(evidence: Evidence, mode: str) -> tuple[CallSite, ...]:
+    """Where this mode was switched on."""
+    found = call_sites(evidence, "debug_mode", every_step=False)
+    return tuple(each for each in found if each.details.get("mode") == mode and each.details.get("on"))
+
+
+# The edits: each says why it was not made, or "" --------------------------------------------------------------------
+
+
+def _each(drafts: Drafts, found: tuple[Site, ...], names: tuple[str, ...], edit: _Edit) -> str:
+    for site in found:
+        why = edit(drafts, drafts[site.file], call_at(drafts[site.file], site, names))
+        if why:
+            return why
+    return ""
+
+
+def _no_anomalies(drafts: Drafts, draft: Draft, call: cst.Call | None) -> str:
+    if call is None:
+        trainers = [each for each in draft.nodes(cst.Call) if argument(each, "detect_anomaly") is not None]
+        if len(trainers) == 1 and give(drafts, draft, trainers[0], "detect_anomaly", "False", (), True) == EDITED:
+            return ""
+        return "the call that switches it on was not found"
+    if last_name(draft, call) == "set_detect_anomaly":
+        if give(drafts, draft, call, "mode", "False", ("mode", "check_nan"), True) == EDITED:
+            return ""
+        return "where its argument comes from cannot be told from the source"
+    if isinstance(call.func, cst.Attribute):
+        draft.change(call.func.attr, lambda _: cst.Name("set_detect_anomaly"))
+    else:
+        draft.replace(call.func, ensure_name(draft, "torch.autograd.set_detect_anomaly"))
+    draft.change(call, lambda updated: updated.with_changes(args=[cst.Arg(cst.Name("False"))]))
+    return ""
+
+
+def _remove(drafts: Drafts, draft: Draft, call: cst.Call | None) -> str:
+    statement = draft.statement(call) if call is not None else None
+    if isinstance(statement, cst.SimpleStatementLine):
+        (small,) = statement.body
+        plain = isinstance(small, cst.Expr) and small.value is call
+        if plain or (isinstance(small, cst.Assert) and small.test is call):
+            draft.remove(statement)
+            return ""
+    return "the script uses what it returns"
+
+
+def _no_filling(drafts: Drafts, draft: Draft, call: cst.Call | None) -> str:
+    statement = draft.statement(call) if call is not None else None
+    if not isinstance(statement, cst.SimpleStatementLine) or not m.matches(statement.body[0], m.Expr()):
+        return "the call is no statement of its own"
+    module = ensure_name(draft, "torch.utils.deterministic")
+    draft.insert_after(statement, f"{module}.fill_uninitialized_memory = False")
+    return ""
+
+
+def _unblock(drafts: Drafts, script: str) -> Edit | Variable | Advice:
+    text = f"Run the script without {_BLOCKING}."
+    if script and drafts.sources.has(script):
+        draft = drafts[script]
+        for statement in draft.nodes(cst.Assign):
+            named = _BLOCKING in draft.code(statement.targets[0].target)
+            if named and isinstance(statement.value, cst.SimpleString):
+                draft.replace(statement.value, '"0"')
+        if _BLOCKING in draft.source.text:
+            return drafts.edit(text) or Advice(text, "the script sets it in a way that was not understood")
+    return Variable({_BLOCKING: "0"})
