@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from advisor.errors import BAD_TRACE, AdvisorError
 from advisor.harness.environment import usable_cpus
 from advisor.trace.categories import copy_kind, is_annotation, is_copy, is_pageable, is_step
 from advisor.trace.columns import Columns
+from advisor.trace.decoding import WORTH_WORKERS
 from advisor.trace.document import Around, Document, loads
 from advisor.trace.numerals import integer
 from advisor.trace.source import Blocks
@@ -34,12 +37,21 @@ def read_trace(path: str | os.PathLike[str], *, limit_bytes: int | None = None, 
     columns = Columns()
     for part, filler in document.parts(_workers() if workers is None else workers):
         columns.add(part, filler)
-    return _assemble(name, document, columns)
+    trace = _assemble(name, document, columns)
+    if document.blocks.expected >= WORTH_WORKERS:
+        _give_back_heap()
+    return trace
 
 
 def _workers() -> int:
     """Beyond eight, decompressing and cutting, which one process does, takes longer than decoding."""
     return min(8, int(usable_cpus()))
+
+
+def _give_back_heap() -> None:
+    """Returns to the system what is free: glibc would keep as much as the columns take, in the holes of its heap."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _assemble(path: str, document: Document, columns: Columns) -> Trace:
