@@ -17,6 +17,7 @@ from advisor.edit.origin import scope_of
 from advisor.edit.regions import forward_regions, separate_backward
 from advisor.evidence import Change
 from advisor.evidence.matrix import format_of
+from advisor.frameworks import configured, construction
 from advisor.rule import (
     Advice,
     Argument,
@@ -69,6 +70,7 @@ _FRAMEWORKS = {
     "lightning": 'Pass Trainer(precision="{long}-mixed").',
     "accelerate": 'Pass Accelerator(mixed_precision="{short}").',
 }
+_SHORT, _LONG = {"float16": "fp16", "bfloat16": "bf16"}, {"float16": "16", "bfloat16": "bf16"}
 
 
 class AmpAutocast(Rule):
@@ -120,6 +122,7 @@ class AmpAutocast(Rule):
                 "device": "cuda" if evidence.device_is_gpu else "cpu",
                 "dtype": "float16" if fp16 else "bfloat16",
                 "framework": _framework(record),
+                **construction(evidence),
                 "scales": fp16 and evidence.trains,
                 "switched_off": sites(_switched_off(evidence)),
             },
@@ -136,10 +139,12 @@ class AmpAutocast(Rule):
         framework = str(finding.parameters.get("framework") or "")
         framework = framework or next((f for site in forwards if (f := framework_used(drafts[site.file]))), "")
         if framework:
-            short, long = ("fp16", "16") if dtype == "float16" else ("bf16", "bf16")
-            return Advice(_FRAMEWORKS[framework].format(short=short, long=long), f"{framework} runs the forward")
+            text = _FRAMEWORKS[framework].format(short=_SHORT[dtype], long=_LONG[dtype])
         if finding.unmet:
             return Advice(text, " ".join(finding.unmet))
+        if framework:
+            settings, why = _settings(framework, dtype, device), f"{framework} runs the forward"
+            return configured(finding, sources, framework, settings, text, why)
         if switched_off := site_list(finding, "switched_off"):
             text = f"Switch on the autocast {where(switched_off[0])}, with dtype=torch.{dtype}."
             return Advice(text, "the script's own is switched off")
@@ -322,6 +327,36 @@ for x, y in loader:
     optimizer.step()
 """,
         ),
+        Example(
+            before="""
+import lightning as L
+
+class Net(L.LightningModule):
+    def training_step(self, batch, index):
+        return F.mse_loss(self.net(batch), batch)  # <- forward
+
+L.Trainer(max_epochs=1, precision=32).fit(Net(), loader)  # <- config=L.Trainer(max_epochs=1, precision=32)
+""",
+            after="""
+import lightning as L
+
+class Net(L.LightningModule):
+    def training_step(self, batch, index):
+        return F.mse_loss(self.net(batch), batch)
+
+L.Trainer(max_epochs=1, precision="bf16-mixed").fit(Net(), loader)
+""",
+        ),
+        Example(
+            before="""
+parser.add_argument("--bf16", action="store_true")
+cli = parser.parse_args()
+args = TrainingArguments(bf16=cli.bf16, max_steps=9)  # <- config
+""",
+            after="",
+            parameters={"framework": "transformers"},
+            options={"--bf16": ""},
+        ),
         Example(  # inference
             before="""
 import torch
@@ -437,6 +472,16 @@ def _depthwise(shapes: str) -> bool:
     """Whether these are a convolution's with one input channel per group."""
     found = _CONVOLUTION.match(shapes)
     return found is not None and int(found[1]) > 1 and int(found[2]) == 1
+
+
+def _settings(framework: str, dtype: str, device: str) -> dict[str, str]:
+    """What the framework has to be told, the code of each value by its name."""
+    if framework == "lightning":
+        return {"precision": f'"{_LONG[dtype]}-mixed"'}
+    if framework == "accelerate":
+        return {"mixed_precision": f'"{_SHORT[dtype]}"'}
+    # On a CPU, transformers takes bf16 only from who says that a CPU is meant.
+    return {_SHORT[dtype]: "True"} | ({"use_cpu": "True"} if device == "cpu" else {})
 
 
 def _framework(record: RunRecord | None) -> str:

@@ -11,6 +11,7 @@ from advisor.edit.calls import DATALOADER_PARAMETERS
 from advisor.edit.locate import call_at
 from advisor.edit.values import give
 from advisor.evidence import CAPTURES, COLD, Change
+from advisor.frameworks import configured, construction, told
 from advisor.rule import (
     Advice,
     Argument,
@@ -121,6 +122,7 @@ class BatchSize(Rule):
                 "times": scale,
                 "trains": trains,
                 "framework": framework_of(loader.owner),
+                **construction(evidence),
                 "sizes": tuple(_gains(evidence, record, loader, trains, scales).items()),
             },
             safety=None if trains else Safety.NUMERIC,
@@ -187,7 +189,12 @@ class BatchSize(Rule):
             gain=Gain(1.0, 1.0, 1.0),
             evidence={"batch_size": loader.batch_size},
             site=loader.site,
-            parameters={"batch": half, "recorded": loader.batch_size, "framework": framework_of(loader.owner)},
+            parameters={
+                "batch": half,
+                "recorded": loader.batch_size,
+                "framework": framework_of(loader.owner),
+                **construction(evidence),
+            },
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
@@ -203,7 +210,7 @@ class BatchSize(Rule):
             return Advice(text, " ".join(finding.unmet))
         text = f"Use batch_size={batch} {where(site)}. {rate}".strip()
         if framework:
-            return Advice(_FRAMEWORKS[framework].format(batch=batch), f"{framework} makes the loader")
+            return self._told(finding, sources, framework, rate)
         if site is None:
             return Advice(text, "the place of the loader is unknown")
         drafts = Drafts(sources)
@@ -218,6 +225,19 @@ class BatchSize(Rule):
         if option:
             return Argument({option: str(batch)}, rate)
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    def _told(self, finding: Finding, sources: Sources, framework: str, rate: str) -> Edit | Argument | Advice:
+        """The fix for a loader that the framework makes: Trainer's, whose arguments give the batch of one device."""
+        batch, recorded = finding.parameters.get("batch"), finding.parameters.get("recorded")
+        each = told(finding, "per_device_train_batch_size")
+        if isinstance(batch, int) and isinstance(recorded, int) and isinstance(each, int):
+            batch = each * batch // recorded
+        text = _FRAMEWORKS[framework].format(batch=batch)
+        why = f"{framework} makes the loader"
+        if framework != "transformers" or told(finding, "auto_find_batch_size"):
+            return Advice(text, why)
+        fix = configured(finding, sources, framework, {"per_device_train_batch_size": str(batch)}, text, why)
+        return Argument(fix.options, rate) if isinstance(fix, Argument) else fix
 
     EXAMPLES = (
         Example(
@@ -264,6 +284,24 @@ loader = DataLoader(dataset, **train_kwargs)  # <-
             after="",
             parameters={"batch": 256, "recorded": 64},
             options={"--batch-size": "256"},
+        ),
+        Example(
+            before="""
+import click
+
+@click.command()
+@click.option("--batch-size", "-b", default=64)
+def main(batch_size):
+    loader = DataLoader(dataset, batch_size=batch_size)  # <-
+""",
+            after="",
+            parameters={"batch": 256, "recorded": 64},
+            options={"--batch-size": "256"},
+        ),
+        Example(
+            before='args = TrainingArguments("out", per_device_train_batch_size=8)  # <- config\n',
+            after='args = TrainingArguments("out", per_device_train_batch_size=32)\n',
+            parameters={"batch": 32, "recorded": 8, "framework": "transformers"},
         ),
     )
     LEAVES_ALONE = (

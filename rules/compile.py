@@ -12,6 +12,7 @@ from advisor.edit.names import framework_used
 from advisor.evidence import CAPTURES, Change
 from advisor.evidence.facts import IDLE_CLASSES, IDLE_LAUNCH, IDLE_PYTHON
 from advisor.evidence.replay import PREPARING_NS
+from advisor.frameworks import configured, construction
 from advisor.rule import (
     Advice,
     Argument,
@@ -71,6 +72,9 @@ _FRAMEWORKS = {
 }
 
 
+_SETTINGS = {"transformers": {"torch_compile": "True"}, "accelerate": {"dynamo_backend": '"inductor"'}}
+
+
 class Compile(Rule):
     """The model runs one operator after the other, each reading and writing memory and launched by Python.
 
@@ -124,6 +128,7 @@ class Compile(Rule):
                 "moves": sites(moves),
                 "optimizer": optimizer_sites(evidence),
                 "framework": owners[0] if owners else serving_engine(evidence),
+                **construction(evidence),
                 "graphs": record is None and evidence.bound == "host" and not evidence.trains,
             },
             unmet=_unmet(evidence),
@@ -137,9 +142,12 @@ class Compile(Rule):
         framework = str(finding.parameters.get("framework") or "")
         framework = framework or next((f for site in forwards if (f := framework_used(drafts[site.file]))), "")
         if framework:
-            return Advice(_FRAMEWORKS[framework], f"{framework} runs the model")
+            text = _FRAMEWORKS[framework]
         if finding.unmet:
             return Advice(text, " ".join(finding.unmet))
+        if framework:
+            settings, why = _SETTINGS.get(framework), f"{framework} runs the model"
+            return configured(finding, sources, framework, settings, text, why) if settings else Advice(text, why)
         if not forwards:
             return Advice(text, "the place of the forward is unknown")
         bound = binding(drafts, forwards, site_list(finding, "moves"), site_list(finding, "optimizer"))
@@ -198,6 +206,11 @@ class Trainer:
         Example(
             before="net = Net()\nfor x in xs:\n    y = net(x)  # <- forward\n",
             after="net = Net()\nnet.compile()\nfor x in xs:\n    y = net(x)\n",
+        ),
+        Example(
+            before="accelerator = Accelerator(cpu=True)  # <- config\nout = model(x)  # <- forward\n",
+            after='accelerator = Accelerator(cpu=True, dynamo_backend="inductor")\nout = model(x)\n',
+            parameters={"framework": "accelerate"},
         ),
     )
     LEAVES_ALONE = (

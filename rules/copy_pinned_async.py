@@ -12,6 +12,7 @@ from advisor.edit.calls import DATALOADER_PARAMETERS, argument
 from advisor.edit.locate import call_at
 from advisor.edit.values import EDITED, give
 from advisor.evidence import Change
+from advisor.frameworks import configured, construction, framework_set_up, told
 from advisor.rule import (
     Advice,
     Argument,
@@ -38,7 +39,8 @@ _PINNED_RATE = 12e9
 _LEAST_FACTOR = 0.3
 
 _FRAMEWORKS = {
-    "transformers": "Pass TrainingArguments(dataloader_pin_memory=True): it is the default, and the run turned it off.",
+    "transformers": "Pass TrainingArguments(dataloader_pin_memory=True, "
+    'accelerator_config={"non_blocking": True}): the first is the default.',
     "lightning": "Give the DataLoader that you hand to the Trainer pin_memory=True; Lightning does the rest.",
     "accelerate": "Give the DataLoader that you hand to accelerator.prepare() pin_memory=True, and pass "
     "Accelerator(dataloader_config=DataLoaderConfiguration(non_blocking=True)).",
@@ -109,6 +111,7 @@ class CopyPinnedAsync(Rule):
                 "loaders": tuple(made),
                 "by_hand": bool(pageable) and record is not None and not record.loaders,
                 "framework": owners[0] if owners else "",
+                **construction(evidence),
             },
         )
 
@@ -118,8 +121,13 @@ class CopyPinnedAsync(Rule):
         places = dict.fromkeys(at(site) for site in (*loaders, *copies))
         text += f", at {', '.join(places)}." if places else "."
         framework = str(finding.parameters.get("framework") or "")
+        if framework == "transformers":
+            settings = {"accelerator_config": '{"non_blocking": True}', "dataloader_pin_memory": "True"}
+            return configured(finding, sources, framework, settings, _FRAMEWORKS[framework], "transformers copies")
         if framework:
             return Advice(_FRAMEWORKS[framework], f"{framework} makes the loader")
+        if framework_set_up(finding) == "accelerate":
+            return self._prepared(finding, sources)
         if finding.parameters.get("by_hand"):
             return Advice(
                 f"At {at(finding.site)} copy with x.pin_memory().to(device, non_blocking=True) if there is a GPU.",
@@ -139,6 +147,23 @@ class CopyPinnedAsync(Rule):
             if call is None or not _without_waiting(drafts, draft, call):
                 return Advice(text, f"the copy at {at(site)} cannot be changed safely")
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    def _prepared(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        """The fix where Accelerate copies: what it is told, and the script's own loader."""
+        text, why = _FRAMEWORKS["accelerate"], "accelerate copies"
+        settings = {"dataloader_config": "accelerate.DataLoaderConfiguration(non_blocking=True)"}
+        if told(finding, "dataloader_config") is not None:
+            return Advice(text, "the script has a dataloader_config of its own")
+
+        def pin(drafts: Drafts, draft: Draft, call: cst.Call) -> str:
+            for site in site_list(finding, "loaders"):
+                of = drafts[site.file]
+                made = call_at(of, site, ("DataLoader",))
+                if made is None or give(drafts, of, made, "pin_memory", "True", DATALOADER_PARAMETERS, False) != EDITED:
+                    return f"whether the loader at {at(site)} pins memory is decided elsewhere"
+            return ""
+
+        return configured(finding, sources, "accelerate", settings, text, why, pin)
 
     EXAMPLES = (
         Example(
@@ -181,8 +206,34 @@ batch = {k: v.to("cuda", non_blocking=False) for k, v in batch.items()}  # <- co
 batch = {k: v.to("cuda", non_blocking=True) for k, v in batch.items()}
 """,
         ),
+        Example(
+            before="""
+from accelerate import Accelerator
+
+accelerator = Accelerator()  # <- config
+loader = accelerator.prepare(DataLoader(dataset, batch_size=64))  # <- loaders=DataLoader(dataset, batch_size=64)
+""",
+            after="""
+from accelerate import Accelerator
+import accelerate
+
+accelerator = Accelerator(dataloader_config=accelerate.DataLoaderConfiguration(non_blocking=True))
+loader = accelerator.prepare(DataLoader(dataset, batch_size=64, pin_memory=True))
+""",
+            parameters={"config_kind": "Accelerator"},
+        ),
+        Example(
+            before='args = TrainingArguments("out", bf16=True)  # <- config\n',
+            after='args = TrainingArguments("out", bf16=True, accelerator_config={"non_blocking": True})\n',
+            parameters={"framework": "transformers", "config_values": {"dataloader_pin_memory": True}},
+        ),
     )
     LEAVES_ALONE = (
+        Example(
+            "Accelerator(dataloader_config=config)  # <- config\n",
+            "",
+            {"config_kind": "Accelerator", "config_values": {"dataloader_config": "…"}},
+        ),
         Example("loader = DataLoader(ds, pin_memory=torch.cuda.is_available())  # <- loaders\n", ""),
         Example("x = x.to(device, torch.float32, False)  # <- copies\n", ""),
         Example("x = x.to(device)  # <- copies\n", "", {"by_hand": True}),

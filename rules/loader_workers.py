@@ -7,12 +7,15 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from advisor.edit import Drafts
+import libcst as cst
+
+from advisor.edit import Draft, Drafts
 from advisor.edit.calls import DATALOADER_PARAMETERS
 from advisor.edit.guard import add_main_guard
 from advisor.edit.locate import call_at
 from advisor.edit.values import give
 from advisor.evidence import Change
+from advisor.frameworks import configured, construction, takes
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, framework_of
 
 if TYPE_CHECKING:
@@ -89,7 +92,7 @@ class LoaderWorkers(Rule):
         framework = str(finding.parameters.get("framework", ""))
         text = f"Give the loader at {at(site)} num_workers={workers}, persistent_workers=True."
         if framework:
-            return Advice(_FRAMEWORKS[framework].format(workers=workers), f"{framework} makes the loader")
+            return self._told(finding, sources, framework, str(workers))
         if site is None:
             return Advice(
                 f"Give the DataLoader num_workers={workers}, persistent_workers=True.", "its place is unknown"
@@ -113,6 +116,26 @@ class LoaderWorkers(Rule):
                 return Advice(text, 'the script needs an `if __name__ == "__main__":` guard around what it does first')
             give(drafts, draft, call, "multiprocessing_context", '"fork"', DATALOADER_PARAMETERS)
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    def _told(self, finding: Finding, sources: Sources, framework: str, workers: str) -> Edit | Argument | Advice:
+        """The fix for a loader that the framework makes: Trainer's, which its arguments describe."""
+        text = _FRAMEWORKS[framework].format(workers=workers)
+        if framework != "transformers":
+            return Advice(text, f"{framework} makes the loader")
+        if finding.unmet:
+            return Advice(text, " ".join(finding.unmet))
+        settings = {"dataloader_num_workers": workers, "dataloader_persistent_workers": "True"}
+
+        def guard(drafts: Drafts, draft: Draft, call: cst.Call) -> str:
+            if not finding.parameters.get("imports_again") or add_main_guard(draft, call):
+                return ""
+            context = "dataloader_multiprocessing_context"
+            if finding.parameters.get("fork") and takes(finding, context):
+                give(drafts, draft, call, context, '"fork"')
+                return ""
+            return 'the script needs an `if __name__ == "__main__":` guard around what it does first'
+
+        return configured(finding, sources, framework, settings, text, f"{framework} makes the loader", guard)
 
     EXAMPLES = (
         Example(
@@ -221,8 +244,38 @@ loader = DataLoader(dataset, num_workers=args.workers)
             parameters={"workers": 4},
             options={"--workers": "4"},
         ),
+        Example(  # Trainer makes the loader
+            before="""
+from transformers import Trainer, TrainingArguments
+
+args = TrainingArguments(  # <- config
+    "out",
+    dataloader_num_workers=0,  # safe
+)
+Trainer(model, args, train_dataset=dataset).train()
+""",
+            after="""
+from transformers import Trainer, TrainingArguments
+
+args = TrainingArguments(
+    "out",
+    dataloader_num_workers=2,  # safe
+    dataloader_persistent_workers=True,
+)
+Trainer(model, args, train_dataset=dataset).train()
+""",
+            parameters={"workers": 2, "framework": "transformers"},
+        ),
+        Example(
+            before="parser = HfArgumentParser(TrainingArguments)\n"
+            "(args,) = parser.parse_args_into_dataclasses()  # <- config\n",
+            after="",
+            parameters={"workers": 2, "framework": "transformers"},
+            options={"--dataloader_num_workers": "2", "--dataloader_persistent_workers": "True"},
+        ),
     )
     LEAVES_ALONE = (
+        Example("TrainingArguments(**load(path))  # <- config\n", "", {"workers": 2, "framework": "transformers"}),
         Example("loader = DataLoader(dataset, **make_kwargs())  # <-\n", "", {"workers": 2}),
         Example("loader = DataLoader(dataset, num_workers=os.cpu_count() // 4)  # <-\n", "", {"workers": 2}),
         Example(
@@ -279,7 +332,7 @@ def _parameters(evidence: Evidence, facts: LoaderFacts, workers: int) -> dict[st
         return parameters
     owner = framework_of(loader.owner)
     if owner:
-        parameters["framework"] = owner
+        parameters |= {"framework": owner, **construction(evidence)}
     # Workers started by fork have the parent's memory; the others import the script again.
     parameters["imports_again"] = (loader.context or record.environment.start_method) in ("spawn", "forkserver")
     parameters["fork"] = "linux" in record.environment.platform.lower()

@@ -19,7 +19,7 @@ from advisor.edit.calls import argument
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.names import imported_as
 
-Kind = Literal["literal", "constant", "default", "option", "dict"]
+Kind = Literal["literal", "constant", "default", "option", "flag", "dict"]
 _DEPTH = 8  # names followed from one to the next before giving up; guards against cycles
 
 
@@ -183,6 +183,8 @@ def callers(draft: Draft, function: cst.FunctionDef) -> list[cst.Call]:
 def _from_callers(
     drafts: Drafts, draft: Draft, function: cst.FunctionDef, parameter: cst.Param, depth: int
 ) -> Origin | None:
+    if any(_click(draft, each, "command") or _click(draft, each, "option") for each in _decorations(function)):
+        return _click_option(draft, function, parameter.name.value)
     calls = callers(draft, function)
     names = [each.name.value for each in (*function.params.posonly_params, *function.params.params)]
     if draft.enclosing_class(function) is not None and names and names[0] in ("self", "cls"):
@@ -195,6 +197,39 @@ def _from_callers(
     if not passed and calls and parameter.default is not None:
         return _follow(drafts, draft, parameter.default, "default", depth)
     return None
+
+
+def _decorations(function: cst.FunctionDef) -> list[cst.Call]:
+    return [each.decorator for each in function.decorators if isinstance(each.decorator, cst.Call)]
+
+
+def _click(draft: Draft, decorator: cst.Call, what: str) -> bool:
+    """Whether a decorator is click's: ``@click.option(…)``, ``@option(…)`` imported from it."""
+    first, _, rest = (get_full_name_for_node(decorator.func) or "").partition(".")
+    return (imported_as(draft, first) + ("." + rest if rest else "")) == f"click.{what}"
+
+
+def _click_option(draft: Draft, function: cst.FunctionDef, name: str) -> Origin | None:
+    """``@click.option("--batch-size", default=32)`` of a command's parameter; nobody else calls a command."""
+    found: list[Origin | None] = []
+    for call in _decorations(function):
+        words = [string_value(arg.value) for arg in call.args if arg.keyword is None]
+        own = [word for word in words if word and not word.startswith("-")]
+        # Like click: a name that is no option is the parameter's; else the first long option is, else the first.
+        long = [word for word in words if word.startswith("--")]
+        first = (own or long or words or [""])[0]
+        if not _click(draft, call, "option") or first.lstrip("-").replace("-", "_").lower() != name:
+            continue
+        flag = argument(call, "is_flag")
+        takes_several = any(argument(call, each) is not None for each in ("nargs", "multiple", "callback"))
+        option = (long or [word for word in words if word.startswith("-")] or [""])[0]
+        if flag is not None and isinstance(flag.value, cst.Name) and flag.value.value == "True":
+            found.append(Origin(draft, "flag", call, option))
+        elif flag is not None or takes_several or "/" in option or not option:
+            found.append(None)
+        else:
+            found.append(Origin(draft, "option", call, option))
+    return found[0] if len(found) == 1 else None
 
 
 # Attributes --------------------------------------------------------------------------------------------------------
@@ -282,8 +317,12 @@ def _option(draft: Draft, name: str) -> Origin | None:
     if any(parser.args for parser in parsers):
         # Arguments given in the source: the command line is not read, the default is what counts.
         return Origin(draft, "default", default.value) if default is not None and is_literal(default.value) else None
-    if not option.startswith("-") or argument(call, "action") is not None or argument(call, "nargs") is not None:
+    if not option.startswith("-") or argument(call, "nargs") is not None:
         return None
+    action = argument(call, "action")
+    if action is not None:
+        sets = string_value(action.value) == "store_true" or _method_name(action.value) == "BooleanOptionalAction"
+        return Origin(draft, "flag", call, option) if sets else None
     return Origin(draft, "option", default.value if default is not None else call, option)
 
 
@@ -320,7 +359,11 @@ def _class_default(drafts: Drafts, draft: Draft, name: str, depth: int) -> Origi
 
 
 def _method(call: cst.Call) -> str:
-    return (get_full_name_for_node(call.func) or "").rpartition(".")[2]
+    return _method_name(call.func)
+
+
+def _method_name(node: cst.BaseExpression) -> str:
+    return (get_full_name_for_node(node) or "").rpartition(".")[2]
 
 
 def string_value(node: cst.BaseExpression) -> str:

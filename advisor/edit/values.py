@@ -23,22 +23,26 @@ def give(
     code: str,
     parameters: Sequence[str] = (),
     recorded: object = UNKNOWN,
+    flags: bool = False,
 ) -> str | None:
     """Have the call's parameter `name` get the value `code`.
 
     Returns :data:`EDITED` when the drafts now say so; the option (``"--workers"``) when the value comes from the
     command line and nothing was edited; None when no safe change is known. `recorded` is the value that the run
-    saw: a literal that says something else is not what decides, and is left alone.
+    saw: a literal that says something else is not what decides, and is left alone. With `flags`, an option that takes
+    no value and sets the parameter True is returned with a mark: ``"--bf16!"``.
     """
     passed = argument(call, name, parameters)
     if passed is None:
-        return _add(drafts, draft, call, name, code, recorded)
+        return _add(drafts, draft, call, name, code, recorded, flags)
     if passed.star:
         return None
-    return _change(drafts, draft, passed.value, code, recorded)
+    return _change(drafts, draft, passed.value, code, recorded, flags)
 
 
-def _add(drafts: Drafts, draft: Draft, call: cst.Call, name: str, code: str, recorded: object) -> str | None:
+def _add(
+    drafts: Drafts, draft: Draft, call: cst.Call, name: str, code: str, recorded: object, flags: bool
+) -> str | None:
     if has_starred(call) or any(isinstance(arg.value, cst.GeneratorExp) and not arg.value.lpar for arg in call.args):
         return None
     for mapping in unpacked(call):
@@ -47,7 +51,7 @@ def _add(drafts: Drafts, draft: Draft, call: cst.Call, name: str, code: str, rec
             return None
         entry = dict_entry(display, name)
         if entry is not None:
-            return _change(drafts, draft, entry, code, recorded)
+            return _change(drafts, draft, entry, code, recorded, flags)
         if _passes_on(display) or mentions(draft, name):
             # Something may put the key in later (kwargs.update(cuda_kwargs)): passing it twice would raise.
             return None
@@ -61,10 +65,14 @@ def _passes_on(display: cst.Dict | cst.Call) -> bool:
     return any(isinstance(element, cst.StarredDictElement) for element in display.elements)
 
 
-def _change(drafts: Drafts, draft: Draft, value: cst.BaseExpression, code: str, recorded: object) -> str | None:
+def _change(
+    drafts: Drafts, draft: Draft, value: cst.BaseExpression, code: str, recorded: object, flags: bool
+) -> str | None:
     origin = origin_of(drafts, draft, value)
     if origin is None:
         return None
+    if origin.kind == "flag":
+        return f"{origin.option}!" if flags and code == "True" else None
     if origin.option:
         return origin.option
     if recorded is not UNKNOWN and not _agrees(origin, recorded):
