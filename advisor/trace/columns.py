@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from advisor.trace.fill import NAME_COLUMNS, Column, Part, same_lane
 
-
 # So many parts of a column are made one array. Hundreds of thousands of small ones leave a heap full of holes: without
 # this, reading 1 GB of JSON leaves 140 MB more behind than its columns take.
 TOGETHER = 64
