@@ -3,12 +3,15 @@
 PYTHON ?= python3
 VENV := .venv
 OLDEST := .venv-oldest
+PEERS := .venv-peers
 # The lower bounds of the `demo` extra in pyproject.toml; tests/test_packaging.py keeps the two in step.
 OLDEST_TORCH := 2.6.0
 OLDEST_TORCHVISION := 0.21.0
 # torch 2.6.0 was built against this major version of numpy and has wheels for Python 3.9 to 3.13.
 OLDEST_NUMPY := 2.1.3
 OLDEST_PYTHON ?= $(PYTHON)
+# It has torch.profiler._pattern_matcher, which PyTorch 2.15 has removed.
+PEERS_TORCH := 2.13.0
 PIP := -m pip --disable-pip-version-check install --quiet
 PYTEST := $(VENV)/bin/python -m pytest
 
@@ -38,6 +41,10 @@ test-oldest: $(VENV)/.dev $(OLDEST)/.ready
 bench: $(VENV)/.dev
 	for script in tests/benchmarks/*.py; do $(VENV)/bin/python $$script || exit; done
 
+# How right the advice is, beside other tools; what was measured before is not measured again. ACCURACY_OPTIONS="--gains".
+accuracy: $(VENV)/.dev $(PEERS)/.ready
+	$(VENV)/bin/python -m tests.accuracy $(ACCURACY_OPTIONS)
+
 # Asked before anything is installed: torch for CUDA is gigabytes. GPU_OPTIONS="--budget 30m", say.
 gpu:
 	@nvidia-smi -L >/dev/null 2>&1 || { echo 'make gpu needs a CUDA GPU, and nvidia-smi finds none here.' >&2; exit 2; }
@@ -66,5 +73,13 @@ $(OLDEST)/.ready: Makefile
 		accelerate safetensors
 	@touch $@
 
+# A peer that cannot be installed is missing from the table, and the table says so.
+$(PEERS)/.ready: Makefile
+	$(PYTHON) -m venv --clear $(PEERS)
+	-$(PEERS)/bin/python $(PIP) 'torch==$(PEERS_TORCH)' torchvision numpy pillow
+	-$(PEERS)/bin/python $(PIP) torchfix
+	-$(PEERS)/bin/python $(PIP) traceml-ai
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(OLDEST) build dist *.egg-info advisor_runs
+	rm -rf $(VENV) $(OLDEST) $(PEERS) build dist *.egg-info advisor_runs

@@ -1,0 +1,252 @@
+"""One case, profiled in a process of its own: ``python -m tests.accuracy.child REQUEST.json``; its answer is a file.
+
+A process each, so that what one case does to memory, threads or modules is not there when the next is measured.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from advisor.compare import LEAST_PAIRS, Comparison, compare_pairs, costs
+from advisor.errors import AdvisorError
+from advisor.findings import FindingDocument, FixDocument
+from advisor.harness.layout import Options
+from advisor.improve.bench import SEED
+from advisor.improve.state import with_options
+from advisor.launch import Command, measure
+from advisor.profile import profile
+from advisor.session import Settings
+
+# Windows as short as the project's tests have them: the findings of scripts with one large fault survive that.
+SHORT = Options(min_seconds=0.5, max_seconds=5.0, settle_max_seconds=5.0)
+# A patched script shows that it runs in a few steps; compiling it may take minutes before.
+_A_FEW_STEPS = replace(SHORT, windows="timing", min_steps=3, settle_max_steps=10, seed=SEED)
+PATCHED_TIMEOUT = 300.0  # seconds
+
+
+class Request(msgspec.Struct, frozen=True):
+    """``script`` lies in a folder of its own, ``copy``, which it runs in; ``folder`` is where sessions and runs go.
+
+    ``task`` is what to do: ``findings`` profiles the script and tries whether what the diffs make of it runs, ``gains``
+    is a session that accepts the fixes of ``accept``, ``twin`` times the script beside ``twin``.
+    """
+
+    task: str
+    copy: str
+    script: str
+    folder: str
+    args: list[str] = []
+    short: bool = False
+    timeout: float = 600.0
+    accept: str = "none"
+    budget: float = 600.0
+    twin: str = ""
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """A finding. ``applies`` and ``runs`` say what became of its fix: None for advice, and where it was not come to."""
+
+    rule: str
+    file: str | None
+    line: int | None
+    fix: str
+    low: float
+    likely: float
+    high: float
+    summary: str = ""
+    applies: bool | None = None
+    runs: bool | None = None
+    trouble: str = ""
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """A fix as it was predicted and as it was measured: speedups, the measured one with its 95 % interval."""
+
+    rule: str
+    low: float
+    likely: float
+    high: float
+    speedup: float
+    measured_low: float
+    measured_high: float
+    pairs: int
+    status: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What came of a request. ``error`` is what ended it; ``trace`` the recorded trace, relative to the folder."""
+
+    seconds: float
+    error: str = ""
+    verdict: str = ""
+    step_ms: float | None = None
+    proposals: list[Proposal] = []
+    notes: list[str] = []
+    trace: str = ""
+    measured: list[Measurement] = []
+
+
+def findings(request: Request) -> Answer:
+    """Profile the script; apply each diff to a copy of it and run that."""
+    began = time.monotonic()
+    done = profile(_settings(request), Path(request.folder) / "sessions", options=_options(request))
+    traces = sorted(done.session.baseline_dir.glob("*.pt.trace.json*"))
+    return Answer(
+        seconds=time.monotonic() - began,
+        verdict=done.document.verdict,
+        step_ms=done.document.step_ms,
+        proposals=[_proposal(request, number, each) for number, each in enumerate(done.document.findings, 1)],
+        notes=done.document.notes,
+        trace=os.path.relpath(traces[0], request.folder) if traces else "",
+    )
+
+
+def gains(request: Request) -> Answer:
+    """A session that accepts these rules' fixes: what it predicted of each, and what it measured."""
+    began = time.monotonic()
+    done = profile(_settings(request), Path(request.folder) / "sessions", options=_options(request))
+    outcome = done.document.outcome
+    return Answer(
+        seconds=time.monotonic() - began,
+        verdict=done.document.verdict,
+        measured=[
+            Measurement(
+                rule=trial.rule,
+                low=trial.predicted.speedup.low,
+                likely=trial.predicted.speedup.likely,
+                high=trial.predicted.speedup.high,
+                speedup=trial.measured.speedup,
+                measured_low=trial.measured.low,
+                measured_high=trial.measured.high,
+                pairs=trial.measured.pairs,
+                status=trial.status,
+            )
+            for trial in (outcome.trials if outcome is not None else ())
+            if trial.measured is not None
+        ],
+        notes=[f"{trial.rule}: {trial.status}, {trial.reason}" for trial in (outcome.trials if outcome else ())],
+    )
+
+
+def twin(request: Request) -> Answer:
+    """How much faster the script corrected by hand is: alternating pairs, timed as a session times its own."""
+    began = time.monotonic()
+    found: list[tuple[float, float]] = []
+    options = replace(_options(request) or Options(), windows="timing", seed=SEED)
+    for number in range(1, LEAST_PAIRS + 1):
+        records = {}
+        # The other way round in every second pair, so that what drifts favours neither.
+        for name in ("script", "twin") if number % 2 else ("twin", "script"):
+            command = _command(request, request.copy, request.script if name == "script" else request.twin)
+            run_dir = Path(request.folder) / "twin" / f"{number}-{name}"
+            shutil.rmtree(run_dir, ignore_errors=True)
+            records[name] = measure(command, run_dir, options, timeout=request.timeout).record
+        found.append(costs(records["script"], records["twin"]))
+    compared = compare_pairs(found)
+    return Answer(seconds=time.monotonic() - began, measured=[_twins(compared)])
+
+
+def _twins(compared: Comparison) -> Measurement:
+    """No rule and no prediction: the twin is what a finding's prediction is held to."""
+    return Measurement("", 0, 0, 0, compared.speedup, compared.low, compared.high, compared.pairs)
+
+
+def _settings(request: Request) -> Settings:
+    return Settings(
+        script=request.script,
+        argv=request.args,
+        python=sys.executable,
+        cwd=request.copy,
+        timeout=request.timeout,
+        accept=request.accept,
+        budget=request.budget,
+    )
+
+
+def _options(request: Request) -> Options | None:
+    return SHORT if request.short else None
+
+
+def _command(request: Request, cwd: str, script: str) -> Command:
+    return Command(script=script, argv=tuple(request.args), python=sys.executable, cwd=cwd)
+
+
+# Patched scripts -----------------------------------------------------------------------------------------------------
+
+
+def _proposal(request: Request, number: int, each: FindingDocument) -> Proposal:
+    speedup = each.predicted.speedup
+    applies, runs, trouble = _tried(request, number, each.fix)
+    return Proposal(
+        rule=each.rule,
+        file=each.file,
+        line=each.line,
+        fix=each.fix.kind,
+        low=speedup.low,
+        likely=speedup.likely,
+        high=speedup.high,
+        summary=each.summary,
+        applies=applies,
+        runs=runs,
+        trouble=trouble,
+    )
+
+
+def _tried(request: Request, number: int, fix: FixDocument) -> tuple[bool | None, bool | None, str]:
+    """Whether the fix can be applied as its reader would, and whether the script then runs; what went wrong."""
+    if fix.kind == "advice":
+        return None, None, ""
+    place = Path(request.folder) / "patched" / str(number)
+    shutil.rmtree(place, ignore_errors=True)
+    copy = shutil.copytree(request.copy, place / "script")
+    if fix.diff:
+        trouble = apply(fix.diff, copy)
+        if trouble:
+            return False, None, trouble
+    command = _command(request, str(copy), str(copy / Path(request.script).name))
+    command = replace(command, argv=with_options(command.argv, fix.arguments), environment=dict(fix.environment))
+    try:
+        record = measure(command, place / "run", _A_FEW_STEPS, timeout=PATCHED_TIMEOUT).record
+    except AdvisorError as error:
+        return True, False, f"{error} {error.detail[-2000:]}".strip()
+    return True, record.failure is None, record.failure.message if record.failure is not None else ""
+
+
+def apply(diff: str, folder: Path) -> str:
+    """``git apply`` in `folder`, whatever repository that lies in; what git says against it, or nothing."""
+    done = subprocess.run(
+        ["git", "apply", "-"],
+        input=diff.encode("utf-8", "surrogateescape"),
+        cwd=folder,
+        env=os.environ | {"GIT_CEILING_DIRECTORIES": str(folder.resolve().parent)},
+        capture_output=True,
+        check=False,
+    )
+    return done.stderr.decode(errors="replace").strip() if done.returncode else ""
+
+
+TASKS = {"findings": findings, "gains": gains, "twin": twin}
+
+
+def main() -> None:
+    """Read the request, write ``answer.json`` into its folder."""
+    request = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Request)
+    began = time.monotonic()
+    try:
+        answer = TASKS[request.task](request)
+    except AdvisorError as error:
+        said = f"{error} (exit status {error.exit_status}) {error.detail[-2000:]}".strip()
+        answer = Answer(time.monotonic() - began, said)
+    Path(sys.argv[2]).write_bytes(msgspec.json.encode(answer))
+
+
+if __name__ == "__main__":
+    main()

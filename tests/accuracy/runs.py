@@ -1,0 +1,208 @@
+"""Cases run in processes of their own, each result kept: what was interrupted goes on where it was.
+
+A result belongs to the case's files, to the advisor's own and to the versions that ran it; when one of them changes it
+is made anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from fixtures.expectations import NOT_THE_SCRIPTS, Case
+
+from .child import Answer, Request
+
+REPO = Path(__file__).resolve().parents[2]
+TWIN = "script_twin.py"  # what the twin is called in the copy, beside the script
+# What a child may need beyond its script's own limits, to read traces and to try diffs.
+_EXTRA_SECONDS = 1800.0
+
+T = TypeVar("T")
+
+
+class StoppedError(Exception):
+    """What was running was ended from outside: there is no result to keep."""
+
+
+@dataclass(frozen=True)
+class Runner:
+    """``folder`` holds a folder per case. ``short`` are windows as short as the tests'; limits are seconds."""
+
+    folder: Path
+    short: bool = False
+    timeout: float = 600.0
+    budget: float = 900.0
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def findings(self, case: Case) -> Answer:
+        """What the advisor says of a case, and what becomes of its diffs."""
+        return self._kept(case, "findings", lambda: self._child(case, "findings"))
+
+    def gains(self, case: Case, rules: Iterable[str]) -> Answer:
+        """A session that accepts the fixes of these rules."""
+        names = ",".join(sorted(set(rules)))
+        return self._kept(case, "gains", lambda: self._child(case, "gains", accept=names), names)
+
+    def twin(self, case: Case) -> Answer:
+        """The case beside its twin."""
+        return self._kept(case, "twin", lambda: self._child(case, "twin"))
+
+    def kept(self, case: Case, what: str, kind: type[T], make: Callable[[], T], *key: str) -> T:
+        """The result `what` of `case` for this `key`: the one that is stored, else the one that `make` makes.
+
+        Raises StoppedError when that was interrupted.
+        """
+        stored = self.place(case) / f"{what}.json"
+        digest = _digest([*key, *_texts(case)])
+        try:
+            entry = msgspec.json.decode(stored.read_bytes(), type=dict[str, msgspec.Raw])
+            if msgspec.json.decode(entry["key"]) == digest:
+                return msgspec.json.decode(entry["result"], type=kind)
+        except (OSError, KeyError, msgspec.DecodeError):
+            pass
+        result = make()
+        if self.stopped.is_set():
+            raise StoppedError
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        partial = stored.with_suffix(".partial")
+        partial.write_bytes(msgspec.json.encode({"key": digest, "result": result}))
+        partial.replace(stored)
+        return result
+
+    def place(self, case: Case) -> Path:
+        return self.folder / case.name
+
+    def copy(self, case: Case, name: str = "script") -> Path:
+        """The case's files in a folder of their own, as their author has them, and the twin under another name."""
+        copy = self.place(case) / name
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(case.folder, copy, ignore=shutil.ignore_patterns(*NOT_THE_SCRIPTS))
+        return copy
+
+    def _kept(self, case: Case, what: str, make: Callable[[], Answer], *key: str) -> Answer:
+        return self.kept(case, what, Answer, make, *key, self._version, str(self.short))
+
+    @cached_property
+    def _version(self) -> str:
+        return f"{source_digest()} {versions()}"
+
+    def _child(self, case: Case, task: str, accept: str = "none") -> Answer:
+        folder = self.place(case) / task
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        copy = self.copy(case, f"{task}/script")
+        twin = copy / TWIN
+        if task == "twin":
+            shutil.copy(case.twin, twin)
+        request = Request(
+            task=task,
+            copy=str(copy),
+            script=str(copy / "script.py"),
+            folder=str(folder),
+            args=list(case.args),
+            short=self.short,
+            timeout=self.timeout,
+            accept=accept,
+            budget=self.budget,
+            twin=str(twin),
+        )
+        asked, answered = folder / "request.json", folder / "answer.json"
+        asked.write_bytes(msgspec.json.encode(request))
+        status, said = self.run(
+            [sys.executable, "-m", "tests.accuracy.child", str(asked), str(answered)],
+            cwd=REPO,
+            timeout=self.timeout + (self.budget if task == "gains" else 0) + _EXTRA_SECONDS,
+        )
+        if not answered.exists():
+            return Answer(0.0, f"the child ended with status {status}: {said[-2000:]}")
+        return msgspec.json.decode(answered.read_bytes(), type=Answer)
+
+    def run(
+        self, command: list[str], cwd: Path, timeout: float, environment: dict[str, str] | None = None
+    ) -> tuple[int, str]:
+        """A command's exit status (negative: a signal) and what it printed; ended after `timeout` seconds.
+
+        It has a session of its own, so that it is ended with all that it started.
+        """
+        process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=os.environ | (environment or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self.processes.append(process)
+        try:
+            said, _ = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            self._end(process, signal.SIGTERM)
+            try:
+                said, _ = process.communicate(timeout=30)
+            except subprocess.TimeoutExpired:
+                self._end(process, signal.SIGKILL)
+                said, _ = process.communicate()
+        finally:
+            self.processes.remove(process)
+        return process.returncode, said.decode(errors="replace")
+
+    def interrupt(self) -> None:
+        """End what is running, by SIGINT, on which the advisor puts files back; nothing more is kept."""
+        self.stopped.set()
+        for process in list(self.processes):
+            self._end(process, signal.SIGINT)
+
+    @staticmethod
+    def _end(process: subprocess.Popen[bytes], number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+
+
+def source_digest() -> str:
+    """A digest of the advisor's own sources: between two versions they change without the number changing."""
+    files = [path for room in ("advisor", "rules") for path in sorted((REPO / room).rglob("*.py"))]
+    files.append(Path(__file__).with_name("child.py"))
+    return _digest([part for path in files for part in (str(path.relative_to(REPO)), path.read_text())])
+
+
+def versions() -> dict[str, str]:
+    """What the cases run with."""
+    found = {"Python": platform.python_version()}
+    for name in ("advisor", "torch", "transformers", "lightning", "accelerate"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _texts(case: Case) -> list[str]:
+    """Everything in the case's folder but what it expects: judging anew needs no new run."""
+    files = sorted(path for path in case.folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    parts = [" ".join(case.args)]
+    for path in files:
+        if path.name != "expect.toml":
+            parts += [str(path.relative_to(case.folder)), hashlib.sha256(path.read_bytes()).hexdigest()]
+    return parts
+
+
+def _digest(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
