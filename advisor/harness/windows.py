@@ -60,6 +60,7 @@ class Windows:
         self.boundaries = 0
         self._skip = options.skip
         self._last = 0.0
+        self._first_forwards = 0  # until the steps began: of modules that have found a parent since, maybe
         self._causes: set[str] = set()
         self._intervals: list[Interval] = []
         self._clock = DeviceClock(torch)
@@ -232,7 +233,7 @@ class Windows:
             self._interval(now)
             recent = self._intervals[-GROUP:]
             self._status.status.step_s = sum(interval.seconds for interval in recent) / len(recent)
-            if self.models.forwards == 0 and self.boundaries in (2, 3, 4):
+            if self.models.forwards == self._first_forwards and self.boundaries in (2, 3, 4):
                 self.models.descend()
             else:
                 self.models.hooks_on()
@@ -255,6 +256,7 @@ class Windows:
     def _restart(self) -> None:
         """What counts as a step has changed: forget the intervals and begin to settle again."""
         if self.phase in ("waiting", "done"):
+        self._first_forwards = self.models.forwards
             return
         if self.phase in ("profile", "detail") and self._profiler is not None:
             self._profiler.abandon()
