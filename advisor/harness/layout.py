@@ -259,6 +259,7 @@ class Model:
     training: bool | None = None
     compiled: bool = False
     layers: dict[str, int] = field(default_factory=dict)  # class name → how many, leaves only
+    own: dict[str, str] = field(default_factory=dict)  # the user's own classes among its modules: name → source file
     inputs: list[TensorInfo] = field(default_factory=list)
     channels_last: bool | None = None
     grad_enabled: bool | None = None  # while it was called

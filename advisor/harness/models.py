@@ -16,6 +16,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from .classes import own_classes
 from .layout import FORWARD_RANGE, Model, Site, TensorInfo
 from .loaders import source_of, tensor_info, tensors_in
 from .patches import Patch
@@ -289,6 +290,7 @@ class Models:
             if next(child.children(), None) is None:
                 name = type(child).__name__
                 record.layers[name] = record.layers.get(name, 0) + 1
+        record.own = own_classes(inner.modules())
         weights = [parameter for parameter in parameters if parameter.dim() == 4]
         if weights:
             record.channels_last = all(
