@@ -271,3 +271,22 @@ def test_trace_larger_than_the_limit_is_refused_until_the_limit_is_raised(adviso
     assert refused.returncode == 4
     assert "raise the limit (--trace-limit)" in refused.stderr
     assert advisor("analyze", "--trace-limit", "1", str(trace)).returncode == 0
+
+
+def test_analyze_exports_the_tables_of_each_trace(advisor: Command, tmp_path: Path) -> None:
+    polars = pytest.importorskip("polars")
+    event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 5}
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "rank.pt.trace.json").write_text(json.dumps([event]))
+    done = advisor("analyze", "a", "b", "--export", "parquet")
+    assert done.returncode == 0, done.stderr
+    assert "tables/rank-2" in done.stdout
+    for name in ("rank", "rank-2"):
+        kernels = polars.read_parquet(tmp_path / "tables" / name / "kernels.parquet")
+        assert kernels["name"].to_list() == ["k"] and kernels["end"].to_list() == [6000]
+        assert polars.read_parquet(tmp_path / "tables" / name / "copies.parquet").height == 0
+    advisor("analyze", "a", "--export", "parquet", "-o", "out", "--format", "json")
+    assert (tmp_path / "out" / "tables" / "rank" / "kernels.parquet").is_file()
+    refused = advisor("analyze", "a", "--export", "csv")
+    assert refused.returncode == 2 and "parquet" in refused.stderr
