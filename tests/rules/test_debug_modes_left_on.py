@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from advisor.diagnose import load_rules
+from advisor.rulebook import load_rules
 from advisor.edit import Sources
 from advisor.rule import Finding, Variable
 

@@ -1,0 +1,187 @@
+"""Python's garbage collector runs inside the steps, and they wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+import libcst.matchers as m
+
+from advisor.edit import Draft, Drafts
+from advisor.edit.locate import call_at
+from advisor.evidence import Change
+from advisor.rule import (
+    Advice,
+    Argument,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    at,
+    call_sites,
+    forward_sites,
+    site_list,
+    sites,
+)
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+
+
+class GcPauses(Rule):
+    """Steps pause while Python looks for unreachable cycles among all of its objects.
+
+    A full collection visits every container object of the process, several hundred thousand once PyTorch is
+    imported, which takes tenths of a second whatever there is to find. Tensors do not need it: reference counting frees
+    them, and their memory, at once. ``gc.collect()`` in the loop is usually there to keep memory low, and does not.
+    Python's own collections are rarer, but a step that makes thousands of lists, dicts or objects sets them off. The
+    time is measured in the undisturbed steps, by ``gc.callbacks``.
+
+    When not: objects in cycles hold large tensors (a traceback that was kept, a module with hooks on itself), and
+    memory grows without the call: then break the cycle, or collect once an epoch.
+
+    Source: Python, "Garbage Collector interface" (``gc.callbacks``, ``gc.freeze``, generations); torchtitan and
+    Megatron-LM switch the automatic collector off in training, and collect every so many steps.
+    """
+
+    id = "gc-pauses"
+    title = "Do not collect garbage inside the steps"
+    safety = Safety.EXACT
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        timing = evidence.record.timing if evidence.record is not None else None
+        if timing is None or not timing.gc_s:
+            return
+        asked = timing.gc_asked_s or 0.0
+        places = call_sites(evidence, "gc.collect", every_step=False)
+        if places and asked:
+            gain = Gain.of(evidence.what_if(Change(remove_host_s=asked)))
+            if gain.worth_it:
+                yield Finding(
+                    rule=self.id,
+                    title=self.title,
+                    summary=f"Each step spends {asked * 1e3:.1f} ms in gc.collect(), called at "
+                    f"{', '.join(at(each.site) for each in places)}.",
+                    gain=gain,
+                    evidence={"gc_collect_s": asked, "gc_s": timing.gc_s, "step_s": evidence.step_s},
+                    site=places[0].site,
+                    parameters={"collects": sites(places)},
+                )
+        own = timing.gc_s - asked
+        gain = Gain.of(evidence.what_if(Change(remove_host_s=own)))
+        if gain.worth_it:
+            forwards = forward_sites(evidence)
+            yield Finding(
+                rule=self.id,
+                title="Keep automatic garbage collection out of the steps",
+                summary=f"Python's automatic garbage collection takes {own * 1e3:.1f} ms of each step: the step makes "
+                "many objects that stay for a while.",
+                gain=gain,
+                evidence={"gc_s": own, "step_s": evidence.step_s},
+                site=forwards[0].site if forwards else None,
+            )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        found = site_list(finding, "collects")
+        if not found:
+            return Advice(
+                "Call gc.collect() and gc.freeze() before the loop over steps, so that what is there by then is not "
+                "looked at again; if that is not enough, gc.disable() there, and gc.collect() every few hundred steps.",
+                "how much memory waits for a collection is not known",
+            )
+        text = f"Leave collecting to Python: no gc.collect() at {', '.join(dict.fromkeys(at(site) for site in found))}."
+        drafts = Drafts(sources)
+        for site in found:
+            draft = drafts[site.file]
+            call = call_at(draft, site, ("collect",))
+            if call is None or not _remove(draft, call):
+                return Advice(text, f"the call at {at(site)} is no statement of its own in the script")
+        for path in dict.fromkeys(site.file for site in found):
+            _forget_import(drafts[path], len([site for site in found if site.file == path]))
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+import gc
+
+import torch
+
+def train(loader):
+    for x, y in loader:
+        loss = step(x, y)
+        gc.collect()  # <- collects
+        log(loss)
+""",
+            after="""
+import torch
+
+def train(loader):
+    for x, y in loader:
+        loss = step(x, y)
+        log(loss)
+""",
+        ),
+        Example(
+            before="""
+import gc
+import torch
+
+gc.disable()
+for i, x in enumerate(loader):
+    step(x)
+    if i % 10 == 0:
+        gc.collect()  # <- collects
+    log(i)
+""",
+            after="""
+import gc
+import torch
+
+gc.disable()
+for i, x in enumerate(loader):
+    step(x)
+    log(i)
+""",
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("for x in xs:\n    step(x)\n    freed = gc.collect()  # <- collects\n", ""),
+        Example("trainer.fit(model)  # <- collects\n", ""),
+    )
+
+
+def _remove(draft: Draft, call: cst.Call) -> bool:
+    """Have the statement that is this call removed, with an ``if`` around it that holds nothing else."""
+    statement = draft.statement(call)
+    if not isinstance(statement, cst.SimpleStatementLine):
+        return False
+    small = statement.body[0]
+    if not (isinstance(small, cst.Expr) and small.value is call):
+        return False
+    around = draft.parent(draft.block(statement) or statement)
+    alone = isinstance(around, cst.If) and len(draft.siblings(statement)) == 1 and around.orelse is None
+    if isinstance(around, cst.If) and alone and draft.statement(around) is around and _plain(around.test):
+        draft.remove(around)
+    else:
+        draft.remove(statement)
+    return True
+
+
+def _plain(test: cst.BaseExpression) -> bool:
+    """A condition that only asks: leaving it out changes nothing."""
+    return not m.findall(test, m.Call() | m.NamedExpr() | m.Await())
+
+
+def _forget_import(draft: Draft, removed: int) -> None:
+    """Have ``import gc`` removed where the calls that go were its only uses."""
+    uses = [name for name in draft.nodes(cst.Name) if name.value == "gc"]
+    for statement in draft.module.body:
+        alone = m.matches(statement, m.SimpleStatementLine([m.Import([m.ImportAlias(m.Name("gc"), asname=None)])]))
+        if isinstance(statement, cst.SimpleStatementLine) and alone and len(uses) == removed + 1:
+            draft.remove(statement)
+            if statement is draft.module.body[0] and len(draft.module.body) > 1:  # no file begins with a blank line
+                draft.change(draft.module.body[1], lambda node: node.with_changes(leading_lines=()))
