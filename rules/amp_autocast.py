@@ -17,7 +17,7 @@ from advisor.edit.origin import scope_of
 from advisor.edit.regions import forward_regions, separate_backward
 from advisor.evidence import Change
 from advisor.evidence.matrix import format_of
-from advisor.frameworks import configured, construction
+from advisor.frameworks import configured, construction, framework_set_up
 from advisor.rule import (
     Advice,
     Argument,
@@ -138,6 +138,7 @@ class AmpAutocast(Rule):
         drafts = Drafts(sources)
         framework = str(finding.parameters.get("framework") or "")
         framework = framework or next((f for site in forwards if (f := framework_used(drafts[site.file]))), "")
+        framework = framework or ("" if forwards else framework_set_up(finding))
         if framework:
             text = _FRAMEWORKS[framework].format(short=_SHORT[dtype], long=_LONG[dtype])
         if finding.unmet:

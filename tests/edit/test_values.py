@@ -136,5 +136,43 @@ def test_uncertain_origin_is_refused(code: str) -> None:
     assert attempt(code + "\n") == (None, {})
 
 
+CLICK = """
+import click as cli
+from click import command
+@command()
+@cli.option({option})
+@cli.option("--epochs", default=3)
+def main(bs, epochs):
+    DataLoader(ds, batch_size=bs)
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("option", "answer"),
+    [
+        ('"--bs", default=32', "--bs"),
+        ('"-b", "--bs", type=int', "--bs"),
+        ('"bs", "--batch-size", default=32', "--batch-size"),
+        ('"--bs", default=32, callback=round_up', None),
+        ('"--bs", is_flag=True', None),
+        ('"--batch-size", "size", default=32', None),
+    ],
+)
+def test_click_option_is_named(option: str, answer: str | None) -> None:
+    assert attempt(CLICK.format(option=option)) == (answer, {})
+
+
+def test_option_without_a_value_is_named_only_where_it_is_asked_for() -> None:
+    code = ARGPARSE.format(parsed="").replace("type=int, default=32", 'action="store_true"')
+    drafts = Drafts(Sources({"/nowhere/train.py": code}))
+    draft = drafts["/nowhere/train.py"]
+    (call,) = [each for each in draft.nodes(cst.Call) if last_name(draft, each) == "DataLoader"]
+    assert give(drafts, draft, call, "batch_size", "True", DATALOADER_PARAMETERS) is None
+    assert give(drafts, draft, call, "batch_size", "True", DATALOADER_PARAMETERS, flags=True) == "--batch-size!"
+    assert give(drafts, draft, call, "batch_size", "False", DATALOADER_PARAMETERS, flags=True) is None
+
+
 def test_literal_that_the_run_did_not_see_is_left_alone() -> None:
     assert attempt("DataLoader(ds, batch_size=32)\n", recorded=16) == (None, {})

@@ -126,6 +126,10 @@ def trained_by(record: RunRecord) -> Loader:
     return loader
 
 
+def line_at(script: str, line: int) -> str:
+    return (SCRIPTS / script).read_text().splitlines()[line - 1]
+
+
 def boundary(record: RunRecord) -> OptimizerInfo:
     (optimizer,) = (optimizer for optimizer in record.optimizers if optimizer.boundary)
     return optimizer
@@ -286,6 +290,29 @@ def test_validation_before_training_is_no_step(profiled: Profile, case: Case) ->
 def test_loader_inside_a_library_names_its_owner(profiled: Profile, case: Case) -> None:
     loader = trained_by(record_of(profiled, case))
     assert loader.owner.startswith(("transformers", "accelerate"))
+
+
+@one("accelerate_loop.py")
+def test_loader_that_accelerate_makes_again_is_the_users_own(profiled: Profile, case: Case) -> None:
+    loader = trained_by(record_of(profiled, case))
+    assert loader.site is not None and loader.owner == "__main__"
+    assert "DataLoader(TensorDataset(" in line_at("accelerate_loop.py", loader.site.line)
+
+
+@one("hf_trainer.py", "lightning_trainer.py", "accelerate_loop.py")
+def test_where_a_framework_is_told_its_settings_is_recorded(profiled: Profile, case: Case) -> None:
+    kind, name, value = {
+        "hf_trainer.py": ("TrainingArguments", "per_device_train_batch_size", 8),
+        "lightning_trainer.py": ("Trainer", "accelerator", "cpu"),
+        "accelerate_loop.py": ("Accelerator", "cpu", True),
+    }[case.script]
+    kinds = ("TrainingArguments", "Trainer", "Fabric", "Accelerator")
+    # transformers makes an Accelerator for itself, which is none of the script's.
+    (made,) = (site for site in record_of(profiled, case).call_sites if site.kind in kinds)
+    assert made.kind == made.details["class"] == kind
+    assert f"{kind}(" in line_at(case.script, made.site.line)
+    assert made.details["values"][name] == value
+    assert name in made.details["takes"]
 
 
 @one("lightning_trainer.py")

@@ -1,0 +1,86 @@
+"""What a script tells its framework is changed where the script says it, and nowhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from advisor.edit import Edit, Sources
+from advisor.frameworks import configured
+from advisor.harness.layout import Site
+from advisor.rule import Advice, Argument, Finding, Gain
+
+WORKERS = {"dataloader_num_workers": "2", "dataloader_persistent_workers": "True"}
+CLASS = {"transformers": "TrainingArguments", "lightning": "Trainer", "accelerate": "Accelerator"}
+
+
+def fixed(
+    tmp_path: Path, framework: str, settings: dict[str, str], code: str, line: int = 1, **parameters: object
+) -> Edit | Argument | Advice:
+    """The fix for the call on that line; parameters are the finding's, without their ``config_``."""
+    path = tmp_path / "train.py"
+    path.write_text(code)
+    known = {"config": (Site(str(path), line),), "config_kind": CLASS[framework]}
+    known |= {f"config_{name}": value for name, value in parameters.items()}
+    finding = Finding("a-rule", "A rule", "", Gain(1.1, 1.2, 1.3), {}, parameters=known)
+    return configured(finding, Sources(), framework, settings, "Do it.", "nobody knows")
+
+
+def text_of(fix: Edit | Argument | Advice) -> str:
+    assert isinstance(fix, Edit), fix
+    (text,) = fix.texts.values()
+    return text
+
+
+def test_settings_are_passed_and_what_is_so_already_is_left_alone(tmp_path: Path) -> None:
+    values = {"dataloader_num_workers": 0, "dataloader_persistent_workers": True}
+    fix = fixed(tmp_path, "transformers", WORKERS, "args = TrainingArguments('out')\n", values=values)
+    assert text_of(fix) == "args = TrainingArguments('out', dataloader_num_workers=2)\n"
+
+
+def test_subclass_of_the_arguments_takes_them_too(tmp_path: Path) -> None:
+    code = "args = Mine(output_dir='out')\n"
+    fix = fixed(tmp_path, "transformers", {"bf16": "True"}, code, takes=("bf16",), **{"class": "Mine"})
+    assert text_of(fix) == "args = Mine(output_dir='out', bf16=True)\n"
+
+
+def test_value_is_changed_where_it_is_defined(tmp_path: Path) -> None:
+    code = "PRECISION = '32-true'\ntrainer = L.Trainer(precision=PRECISION)\n"
+    fix = fixed(tmp_path, "lightning", {"precision": '"bf16-mixed"'}, code, 2, values={"precision": "32-true"})
+    assert text_of(fix) == 'PRECISION = "bf16-mixed"\ntrainer = L.Trainer(precision=PRECISION)\n'
+
+
+def test_command_line_that_a_parser_reads_gets_the_options(tmp_path: Path) -> None:
+    code = "model_args, args = parser.parse_args_into_dataclasses()\n"
+    fix = fixed(tmp_path, "transformers", WORKERS, code)
+    assert isinstance(fix, Argument)
+    assert fix.options == {"--dataloader_num_workers": "2", "--dataloader_persistent_workers": "True"}
+
+
+def test_dict_on_a_command_line_is_json(tmp_path: Path) -> None:
+    settings = {"accelerator_config": '{"non_blocking": True}'}
+    fix = fixed(tmp_path, "transformers", settings, "(args,) = parser.parse_args_into_dataclasses()\n")
+    assert isinstance(fix, Argument) and fix.options == {"--accelerator_config": '{"non_blocking": true}'}
+
+
+ADVICE = {
+    "a file": ("args = parser.parse_json_file('args.json')\n", {}, "dataloader_num_workers: 2"),
+    "a given list": ("args = parser.parse_args_into_dataclasses(words)\n", {}, ""),
+    "a mapping": ("args = TrainingArguments(**yaml.safe_load(file))\n", {}, ""),
+    "a class that makes it": ("main = Experiment('out')\n", {}, ""),
+    "an older version": ("args = TrainingArguments('out')\n", {"takes": ("bf16",)}, ""),
+    "two on a line": ("a, b = TrainingArguments('a'), TrainingArguments('b')\n", {}, ""),
+}
+
+
+@pytest.mark.parametrize(("code", "parameters", "said"), ADVICE.values(), ids=ADVICE.keys())
+def test_what_cannot_be_edited_is_advice(tmp_path: Path, code: str, parameters: dict[str, object], said: str) -> None:
+    fix = fixed(tmp_path, "transformers", WORKERS, code, **parameters)
+    assert isinstance(fix, Advice) and fix.why
+    assert said in fix.text and "train.py:1" in fix.text
+
+
+def test_construction_of_another_framework_is_none(tmp_path: Path) -> None:
+    fix = fixed(tmp_path, "transformers", WORKERS, "L.Trainer()\n", kind="Trainer")
+    assert fix == Advice("Do it.", "nobody knows")
