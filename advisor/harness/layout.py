@@ -86,7 +86,7 @@ class CallSite:
     """Calls of one kind made from one place.
 
     ``kind`` is one of: ``DataLoader``, ``Optimizer``, ``Optimizer.step``, ``zero_grad``, ``backward``,
-    ``Module.to``, ``Module.cuda``, ``Module.half``, ``Module.eval``, ``Module.compile``,
+    ``Module.to``, ``Module.cuda``, ``Module.half``, ``Module.eval``, ``Module.train``, ``Module.compile``,
     ``Module.call`` (a root module's forward), ``Tensor.to``, ``Tensor.cuda``, ``Tensor.cpu``, ``Tensor.item``,
     ``Tensor.numpy``, ``Tensor.tolist``, ``Tensor.print``, ``autocast``, ``GradScaler``, ``GradScaler.scale``,
     ``torch.compile``, ``DataParallel``, ``DistributedDataParallel``, ``debug_mode``,
@@ -266,6 +266,10 @@ class Model:
     inference_mode: bool | None = None
     autocast: str = ""  # dtype, "" when off
     calls: int = 0
+    made: Site | None = None  # where the user's code makes it; None inside a library
+    output_grad: bool | None = None  # a tensor of its output can be differentiated: autograd recorded the forward
+    output: str = ""  # what it returns: "tensor", or a class's name
+    repeats: int = 0  # calls with the very tensor of the call before
 
 
 @dataclass

@@ -20,7 +20,7 @@ from .classes import own_classes
 from .layout import FORWARD_RANGE, Model, Site, TensorInfo
 from .loaders import source_of, tensor_info, tensors_in
 from .patches import Patch
-from .places import user_site
+from .places import maker_site, user_site
 from .sites import read_scalars
 
 _active: Models | None = None
@@ -61,6 +61,8 @@ class Models:
         self._roots: list[weakref.ref[Any]] = []
         self._records: dict[int, Model] = {}
         self._sites: dict[int, Site] = {}
+        self._made: dict[int, Site] = {}  # by identity: where the user's code makes a module
+        self._last_input: dict[int, Any] = {}  # by identity of the module: a weak reference to its latest input
         self._depth = 0
         self._range: Any = None
         self._range_owner: Any = None
@@ -122,6 +124,9 @@ class Models:
             original(module, *args, **kwargs)
             key = id(module)
             modules[key] = weakref.ref(module, lambda _: modules.pop(key, None))
+            made = maker_site(module)
+            if made is not None:
+                self._made[key] = made
 
         return init
 
@@ -238,9 +243,11 @@ class Models:
         site = user_site(3)
         if site is not None:
             self._sites[id(module)] = site
-        inputs = [tensor_info(tensor) for tensor in tensors_in((arguments, kwargs), self._torch, limit=8)]
+        tensors = list(tensors_in((arguments, kwargs), self._torch, limit=8))
+        inputs = [tensor_info(tensor) for tensor in tensors]
         if isinstance(module, self._torch.nn.Module):
             self._observe(module, inputs)
+            self._compare_input(module, tensors)
         shape = next((info.shape for info in inputs if info.shape), None)
         self.samples += shape[0] if shape else 0
         self._listener.before_forward(module, site)
@@ -253,13 +260,18 @@ class Models:
         if self._depth or module is not self._range_owner:
             return
         self._close()
-        if self._contiguous and len(self._pending) < self._keep_outputs:
-            tensor = next(tensors_in(output, self._torch, limit=1), None)
-            if tensor is not None and tensor.is_floating_point() and tensor.numel():
-                # The 1-norm: unlike `abs().mean()` it needs no second tensor of that size. It cannot narrow float64.
-                wide = self._torch.promote_types(tensor.dtype, self._torch.float32)
-                size = self._torch.linalg.vector_norm(tensor.detach(), 1, dtype=wide)
-                self._pending.append(size / tensor.numel())
+        tensor = next(tensors_in(output, self._torch, limit=1), None)
+        record = self._records.get(id(module))
+        if record is not None:
+            record.output = "tensor" if tensor is output else type(output).__name__
+            record.output_grad = None if tensor is None else bool(tensor.requires_grad)
+        if tensor is None or not self._contiguous or len(self._pending) >= self._keep_outputs:
+            return
+        if tensor.is_floating_point() and tensor.numel():
+            # The 1-norm: unlike `abs().mean()` it needs no second tensor of that size. It cannot narrow float64.
+            wide = self._torch.promote_types(tensor.dtype, self._torch.float32)
+            size = self._torch.linalg.vector_norm(tensor.detach(), 1, dtype=wide)
+            self._pending.append(size / tensor.numel())
 
     def _observe(self, module: Any, inputs: list[TensorInfo]) -> None:
         record = self._records.get(id(module))
@@ -275,11 +287,19 @@ class Models:
         record.inference_mode = torch.is_inference_mode_enabled()
         record.autocast = autocast_dtype(torch)
 
+    def _compare_input(self, module: Any, tensors: list[Any]) -> None:
+        """Is it called with the tensor of the call before, as Monte Carlo dropout does, and a benchmark?"""
+        before = self._last_input.get(id(module))
+        if tensors and before is not None and before() is tensors[0]:
+            self._records[id(module)].repeats += 1
+        self._last_input[id(module)] = weakref.ref(tensors[0]) if tensors else None
+
     def _describe(self, module: Any) -> Model:
         torch = self._torch
         inner = getattr(module, "_orig_mod", module)
         record = Model(cls=type(inner).__name__)
         record.file, record.line = source_of(type(inner))
+        record.made = self._made.get(id(inner))
         record.compiled = inner is not module or getattr(module, "_compiled_call_impl", None) is not None
         parameters = list(torch.nn.Module.parameters(module))
         record.parameters = sum(parameter.numel() for parameter in parameters)

@@ -97,6 +97,8 @@ class Observer:
             # `train` calls itself for every child; only a change at the outermost says anything.
             if self.windows is not None and not mode and module.training:
                 self.windows.mode_changed(False)
+            if self.windows is not None and mode:
+                self.windows.training_asked()
             return original(module, mode)
 
         return train

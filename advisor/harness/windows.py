@@ -141,6 +141,11 @@ class Windows:
         if not training:
             self._causes.add("evaluation")
 
+    def training_asked(self) -> None:
+        """The script itself wants training mode, in which a module is made anyway."""
+        if self.phase != "timing":
+            self.sites.add("Module.train", user_site())
+
     def saved(self, path: str) -> None:
         self._causes.add("checkpoint")
 
