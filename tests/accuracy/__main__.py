@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import datetime
 import json
+import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import click
 import msgspec
 
 from advisor.amounts import Duration
+from advisor.diagnose import load_rules
 from fixtures.expectations import Case, cpu_flags, everything
 
 from .child import Answer, Measurement
@@ -110,8 +113,8 @@ def main(
 ) -> None:
     """Profile the labelled scripts (or those of these NAMES), judge what is said of them, and write the table.
 
-    With NAMES or --quick the table is printed only, unless --results says where it goes. Interrupted, it goes on where
-    it was.
+    The table of a part is printed only, unless --results says where it goes: of NAMES or --quick, and of what was
+    through when it was interrupted. The same command then goes on from there.
     """
     chosen = _chosen(names, quick)
     flags = cpu_flags()
@@ -120,7 +123,10 @@ def main(
     pythons = {peer.name: sys.executable if peer.name == "torch-tb-profiler" else str(peers_python) for peer in PEERS}
     known = {peer.name: version_of(pythons[peer.name], peer.package) if peers else "" for peer in PEERS}
     wanted = Wanted(runner, gains, known, pythons)
-    found = _all([case for case in chosen if case.name not in out], wanted, jobs)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, which a shell's background has not
+    can = [case for case in chosen if case.name not in out]
+    found = _all(can, wanted, jobs)
+    interrupted = len(found) < len(can)
     page = Page(
         results=found,
         out=out,
@@ -129,13 +135,19 @@ def main(
         peers=known,
         short=short,
         gains=gains,
-        part=" ".join([*names, *(["--quick"] if quick else [])]),
+        known=frozenset(rule.id for rule in load_rules()),
+        part=", ".join(
+            [*names, *(["quick ones"] if quick else []), *([f"interrupted after {len(found)}"] if interrupted else [])]
+        ),
     )
     click.echo(json.dumps(as_json(page), indent=2) if as_data else render(page))
-    place = results or (None if names or quick else RESULTS)
+    place = results or (None if page.part else RESULTS)
     if place is not None:
         place.write_text(render(page))
         click.echo(f"The table: {place}", err=True)
+    if interrupted:
+        click.echo("Interrupted: the same command goes on from here.", err=True)
+        sys.exit(130)
 
 
 def _chosen(names: tuple[str, ...], quick: bool) -> list[Case]:
@@ -147,29 +159,27 @@ def _chosen(names: tuple[str, ...], quick: bool) -> list[Case]:
 
 
 def _all(cases: list[Case], wanted: Wanted, jobs: int) -> list[CaseResult]:
-    """Their results, in their order; Ctrl-C ends what is running, and what is through is kept."""
-    lock, through = threading.Lock(), 0
+    """Their results, in their order; after Ctrl-C, which ends what is running, of those that are through."""
+    lock, number = threading.Lock(), count(1)
 
     def one(case: Case) -> CaseResult:
-        nonlocal through
         result = wanted.case(case)
         with lock:
-            through += 1
-            click.echo(f"{through}/{len(cases)} {_in_a_line(result)}", err=True)
+            click.echo(f"{next(number)}/{len(cases)} {_in_a_line(result)}", err=True)
         return result
 
     pool = ThreadPoolExecutor(jobs)
+    futures = [pool.submit(one, case) for case in cases]
     try:
-        futures = [pool.submit(one, case) for case in cases]
-        return [future.result() for future in futures]
+        for future in futures:
+            future.result()
     except KeyboardInterrupt:
         pool.shutdown(wait=False, cancel_futures=True)
         wanted.runner.interrupt()
-        pool.shutdown()
-        click.echo("Interrupted: the same command goes on from here.", err=True)
-        sys.exit(130)
     finally:
         pool.shutdown(cancel_futures=True)
+    through = [each for each in futures if not each.cancelled() and each.exception() is None]
+    return [each.result() for each in through]
 
 
 def _in_a_line(result: CaseResult) -> str:

@@ -165,10 +165,10 @@ class Runner:
         return process.returncode, said.decode(errors="replace")
 
     def interrupt(self) -> None:
-        """End what is running, by SIGINT, on which the advisor puts files back; nothing more is kept."""
+        """End what is running, by SIGTERM, on which the advisor puts files back; nothing more is kept."""
         self.stopped.set()
         for process in list(self.processes):
-            self._end(process, signal.SIGINT)
+            self._end(process, signal.SIGTERM)
 
     @staticmethod
     def _end(process: subprocess.Popen[bytes], number: int) -> None:

@@ -15,7 +15,10 @@ from .scores import COVERAGE, WIDEST, Interval, holds
 
 @dataclass(frozen=True)
 class Page:
-    """What the page says. ``out`` are cases that cannot run here, and why; ``part`` what was chosen of all."""
+    """What the page says. ``out`` are cases that cannot run here, and why; ``part`` what was chosen of all.
+
+    ``known`` are the rules that there are; others that cases expect are missed, and said to be still to come.
+    """
 
     results: list[CaseResult]
     out: dict[str, str] = field(default_factory=dict)
@@ -25,6 +28,7 @@ class Page:
     short: bool = False
     gains: bool = False
     part: str = ""
+    known: frozenset[str] = frozenset()
 
     @property
     def failed(self) -> list[CaseResult]:
@@ -116,8 +120,11 @@ def _listed(page: Page) -> Iterator[str]:
     def marked(rule: str, name: str) -> str:
         return f"{name}*" if (name, rule) in unlabelled else name
 
+    def to_come(rule: str) -> str:
+        return f"{rule} (there is no such rule yet)" if page.known and rule not in page.known else rule
+
     sections = {
-        "Missed": [(rule, one.where_missed) for rule, one in sorted(found.items())],
+        "Missed": [(to_come(rule), one.where_missed) for rule, one in sorted(found.items())],
         "False alarms (* where the case says nothing of that rule)": [
             (rule, [marked(rule, name) for name in one.where_false]) for rule, one in sorted(found.items())
         ],

@@ -1,0 +1,119 @@
+"""Results are kept for as long as what they are of does not change."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fixtures.expectations import Case, everything, read_case
+from tests.accuracy.child import Answer, apply
+from tests.accuracy.runs import Runner, StoppedError
+
+DIFF = "--- a/script.py\n+++ b/script.py\n@@ -1,2 +1,2 @@\n first = 1\n-second = 2\n+second = 3\n"
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    folder = tmp_path / "cases" / "some"
+    (folder / "part").mkdir(parents=True)
+    (folder / "script.py").write_text("first = 1\nsecond = 2\n")
+    (folder / "twin.py").write_text("first = 2\n")
+    (folder / "part" / "data.py").write_text("")
+    (folder / "expect.toml").write_text('about = "x"\nkind = "clean"\n')
+    return read_case(folder)
+
+
+def kept(runner: Runner, case: Case, *key: str) -> list[Answer]:
+    """What comes back from the store, and what had to be made for it."""
+    made: list[Answer] = []
+
+    def make() -> Answer:
+        made.append(Answer(1.5, verdict="fine"))
+        return made[-1]
+
+    result = runner.kept(case, "findings", Answer, make, *key)
+    assert result == Answer(1.5, verdict="fine")
+    return made
+
+
+def test_result_is_made_once(case: Case, tmp_path: Path) -> None:
+    runner = Runner(tmp_path / "results")
+    assert len(kept(runner, case, "1.0")) == 1
+    assert len(kept(runner, case, "1.0")) == 0
+    assert len(kept(Runner(tmp_path / "results"), case, "1.0")) == 0
+
+
+def test_result_is_made_anew_for_another_version_or_another_text(case: Case, tmp_path: Path) -> None:
+    runner = Runner(tmp_path / "results")
+    kept(runner, case, "1.0")
+    assert len(kept(runner, case, "1.1")) == 1
+    (case.folder / "part" / "data.py").write_text("x = 1\n")
+    assert len(kept(runner, case, "1.1")) == 1
+
+
+def test_other_expectations_need_no_new_run(case: Case, tmp_path: Path) -> None:
+    runner = Runner(tmp_path / "results")
+    kept(runner, case, "1.0")
+    (case.folder / "expect.toml").write_text('about = "y"\nkind = "clean"\nabsent = ["*"]\n')
+    assert len(kept(runner, read_case(case.folder), "1.0")) == 0
+
+
+def test_damaged_result_is_made_anew(case: Case, tmp_path: Path) -> None:
+    runner = Runner(tmp_path / "results")
+    kept(runner, case, "1.0")
+    (runner.place(case) / "findings.json").write_text('{"key": ')
+    assert len(kept(runner, case, "1.0")) == 1
+
+
+def test_result_of_what_was_interrupted_is_not_kept(case: Case, tmp_path: Path) -> None:
+    runner = Runner(tmp_path / "results")
+    runner.interrupt()
+    with pytest.raises(StoppedError):
+        kept(runner, case)
+    assert len(kept(Runner(tmp_path / "results"), case)) == 1
+
+
+def test_copy_is_what_the_author_has(case: Case, tmp_path: Path) -> None:
+    copy = Runner(tmp_path / "results").copy(case)
+    assert sorted(str(path.relative_to(copy)) for path in copy.rglob("*.py")) == ["part/data.py", "script.py"]
+
+
+def test_what_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    code = "import subprocess, sys, time; subprocess.Popen(['sleep', '60']); print('begun', flush=True); time.sleep(60)"
+    began = time.monotonic()
+    status, said = Runner(tmp_path).run([sys.executable, "-c", code], cwd=tmp_path, timeout=3)
+    assert status < 0 and "begun" in said
+    assert time.monotonic() - began < 30
+
+
+def test_diff_applies_in_a_folder_of_a_repository_too(case: Case, tmp_path: Path) -> None:
+    os.mkdir(tmp_path / ".git")  # not even one that git would take
+    copy = Runner(tmp_path / "results").copy(case)
+    assert apply(DIFF, copy) == ""
+    assert (copy / "script.py").read_text() == "first = 1\nsecond = 3\n"
+    assert "patch" in apply(DIFF, copy), "it does not apply twice"
+
+
+@pytest.mark.sessions
+def test_case_is_profiled_and_its_diff_tried(tmp_path: Path) -> None:
+    """A real one, through a real process: the answer has what the script's label asks for."""
+    case = next(case for case in everything() if case.name == "remote_images")
+    answer = Runner(tmp_path, short=True).findings(case)
+    assert answer.error == ""
+    found = next(each for each in answer.proposals if each.rule == "loader-workers")
+    assert (found.line, found.file) == (case.found[0].line, "script.py")
+    assert (found.applies, found.runs, found.trouble) == (True, True, "")
+    assert (tmp_path / case.name / "findings" / answer.trace).is_file()
+
+
+@pytest.mark.sessions
+def test_script_that_fails_is_an_answer(case: Case, tmp_path: Path) -> None:
+    shutil.copy(case.script, tmp_path)
+    case.script.write_text("raise RuntimeError('no data')\n")
+    answer = Runner(tmp_path / "results", short=True).findings(case)
+    assert "no data" in answer.error and answer.proposals == []
