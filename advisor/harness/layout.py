@@ -91,9 +91,14 @@ class CallSite:
     ``Tensor.numpy``, ``Tensor.tolist``, ``Tensor.print``, ``autocast``, ``GradScaler``, ``GradScaler.scale``,
     ``torch.compile``, ``DataParallel``, ``DistributedDataParallel``, ``debug_mode``,
     ``synchronize``, ``empty_cache``, ``gc.collect``, ``Module.double``, ``Tensor.double``, ``float64`` (a tensor of
-    several float64 values made by ``torch.from_numpy``, ``tensor``, ``as_tensor``), ``default_dtype``,
-    ``blocking`` (a line of the loop over steps from which something outside of the process is waited for; ``details``:
-    "seconds", in all, by what waits where).
+    several float64 values made by ``torch.from_numpy``, ``tensor``, ``as_tensor``), ``default_dtype``.
+
+    ``blocking``: a line of the loop over steps from which something outside of the process is waited for; ``details``:
+    "seconds", in all, by what waits where. ``Tensor.index``: ``x[i]`` with a number, or (``details``: "iterates")
+    ``for row in x``, seen in the detail window only.
+
+    And where a framework is told its settings (:mod:`.frameworks`): ``TrainingArguments``, ``Trainer``,
+    ``Trainer.fit``, ``Fabric``, ``Accelerator``.
     """
 
     kind: str = ""

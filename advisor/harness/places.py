@@ -98,6 +98,14 @@ def user_site(depth: int = 2) -> Site | None:
     return None if frame is None else site_of(frame)
 
 
+def maker_site(made: object, depth: int = 2) -> Site | None:
+    """:func:`site_of` the nearest user frame that is none of `made`'s own methods: where the script makes it."""
+    frame = user_frame(depth + 1)
+    while frame is not None and (not _users(frame.f_code) or _is_method_of(made, frame)):
+        frame = frame.f_back
+    return None if frame is None else site_of(frame)
+
+
 def owner(made: object, depth: int = 2) -> str:
     """Who makes `made`: the user's module or, when a library does it for them, the one that they called.
 
@@ -118,14 +126,6 @@ def owner(made: object, depth: int = 2) -> str:
 
 
 def _is_method_of(made: object, frame: FrameType) -> bool:
-def maker_site(made: object, depth: int = 2) -> Site | None:
-    """:func:`site_of` the nearest user frame that is none of `made`'s own methods: where the script makes it."""
-    frame = user_frame(depth + 1)
-    while frame is not None and (not _users(frame.f_code) or _is_method_of(made, frame)):
-        frame = frame.f_back
-    return None if frame is None else site_of(frame)
-
-
     """Whether `frame` got the object itself as its first argument, as a constructor and what wraps one do."""
     code = frame.f_code
     return code.co_argcount > 0 and frame.f_locals.get(code.co_varnames[0]) is made

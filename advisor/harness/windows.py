@@ -11,6 +11,7 @@ from typing import Any
 from .blocking import Blocking
 from .garbage import Garbage
 from .gauges import DeviceClock, children_cpu, nonfinite, read_memory, zero_filled
+from .indexing import Indexing
 from .layout import Options, RunRecord, Window
 from .loaders import Loaders
 from .models import Models
@@ -53,14 +54,15 @@ class Windows:
         self.models = Models(torch, options.losses, self)
         self.sites = CallSites(torch, options.losses, self)
         self.blocking = Blocking(self.sites)
+        self.indexing = Indexing(torch, self.sites)
         self.inert = Inert(torch, self.note)
         self.garbage = Garbage(self._collect_called)
         self._tracebacks = Tracebacks(torch)
         self.phase = "waiting"
         self.boundaries = 0
+        self._first_forwards = 0  # until the steps began: of modules that have found a parent since, maybe
         self._skip = options.skip
         self._last = 0.0
-        self._first_forwards = 0  # until the steps began: of modules that have found a parent since, maybe
         self._causes: set[str] = set()
         self._intervals: list[Interval] = []
         self._clock = DeviceClock(torch)
@@ -254,6 +256,7 @@ class Windows:
         self._enter("settle")
         self.models.hooks_off()  # those of modules that have found a parent since
         self.models.hooks_on()
+        self._first_forwards = self.models.forwards
         self._clear_interval()
         if self.plan.settle == 0:
             self._begin_timing()
@@ -261,7 +264,6 @@ class Windows:
     def _restart(self) -> None:
         """What counts as a step has changed: forget the intervals and begin to settle again."""
         if self.phase in ("waiting", "done"):
-        self._first_forwards = self.models.forwards
             return
         if self.phase in ("profile", "detail") and self._profiler is not None:
             self._profiler.abandon()
@@ -335,6 +337,7 @@ class Windows:
             return
         self.sites.off()
         self.blocking.off()
+        self.indexing.off()
         self.models.stop_collecting()
         if self.finder.kind != "forward":  # there the hook is the boundary
             self.models.quiet()
@@ -425,6 +428,8 @@ class Windows:
         self._repeats = repeats
         self.models.annotate = self.sites.annotate = self.sites.count = True
         self.blocking.on()
+        if detail:
+            self.indexing.on()
         stacks = detail and (self.record.timing.step_s or 0.0) <= LONGEST_WITH_STACKS
         self._profiler = OurProfiler(
             self._torch, self._options.run_dir, wait=wait, warmup=warmup, active=active, detail=detail, stacks=stacks

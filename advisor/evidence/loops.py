@@ -1,0 +1,186 @@
+"""A loop in Python inside the step: the same few operators again and again, called one by one."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.evidence.coded import names_like
+from advisor.evidence.facts import Steps
+from advisor.evidence.host import Host
+from advisor.evidence.nesting import Nesting
+from advisor.evidence.steps import assign, step_windows
+from advisor.trace.tables import Ints, Trace
+
+LONGEST_BODY = 100  # operators: a longer body is no loop over samples, but the layers of a model
+# Seconds per element that an operator reads: what it works, beside being called. Elementwise operators on one thread
+# take 0.1 (addition) to 2 ns (exp, in-cache, torch 2.15, AVX2); the larger, so that rather too little is promised.
+ELEMENT_S = 2e-9
+# Operators whose work is more than reading their inputs once: what they take beyond a call is work.
+_MATRIX = ("mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "conv", "attention", "einsum", "lstm", "gru")
+_CALL_S = 20e-6  # a matrix operator that takes less under the profiler is mostly its call
+_TAKES, _ITERATES = "aten::select", "aten::unbind"
+
+
+@dataclass(frozen=True)
+class SampleLoop:
+    """The longest loop of a step, means over the steps. Seconds as traced."""
+
+    rounds: float  # how often the body runs in a step
+    operators: float  # outermost operators of the body
+    forward_s: float  # from the first round's start to the last one's end
+    backward_s: float  # of the backward, for what the rounds computed
+    work_share: float  # of both: work on the samples, which stays when one operator does it for all
+    takes: bool  # each round takes parts of tensors by number (select); else the loop is over an unbound tensor
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """The loop of one step: rows of ``Trace.operators``."""
+
+    inside: Ints
+    body: int
+    takes: bool
+
+
+def sample_loop(
+    trace: Trace, steps: Steps, host: Host, nesting: Nesting, detail: Trace | None, least: int
+) -> SampleLoop | None:
+    """The longest loop over parts of a tensor with at least `least` rounds, if every step has one.
+
+    None as well where the window with shapes (`detail`) does not have it: how much its operators work is then unknown.
+    """
+    stretches = _stretches(trace, steps, host, nesting, least)
+    if not stretches or detail is None:
+        return None
+    detail_steps = step_windows(detail)
+    shaped = _stretches(detail, detail_steps, Host(detail, detail_steps), Nesting(detail), least)
+    if not shaped:
+        return None
+    operators = trace.operators
+    matrix = names_like(trace, operators.name, _is_matrix)
+    read = float(np.mean([_elements(detail, each) / (len(each.inside) / each.body) for each in shaped])) * ELEMENT_S
+    rounds, forward, backward, work = [], [], [], []
+    for each in stretches:
+        inside = each.inside
+        took = (operators.end[inside] - operators.start[inside]) / 1e9
+        whole = (int(operators.end[inside[-1]]) - int(operators.start[inside[0]])) / 1e9
+        products = float(np.maximum(0.0, took[matrix[inside]] - _CALL_S).sum())
+        rounds.append(len(inside) / each.body)
+        forward.append(whole)
+        backward.append(_backward_s(trace, nesting, inside))
+        work.append(min(1.0, (read * rounds[-1] + products) / whole) if whole > 0 else 1.0)
+    return SampleLoop(
+        rounds=float(np.mean(rounds)),
+        operators=float(np.mean([each.body for each in stretches])),
+        forward_s=float(np.mean(forward)),
+        backward_s=float(np.mean(backward)),
+        work_share=float(np.mean(work)),
+        takes=all(each.takes for each in stretches),
+    )
+
+
+def longest_period(codes: Ints, longest: int) -> tuple[int, int, int]:
+    """(start, end, period) of the longest stretch of `codes` that repeats itself at least once; (0, 0, 0) for none.
+
+    Of periods up to `longest` with stretches of one length the shortest.
+    """
+    best = (0, 0, 0)
+    for period in range(1, min(longest, len(codes) // 2) + 1):
+        same = np.concatenate(([0], (codes[period:] == codes[:-period]).astype(np.int8), [0]))
+        edges = np.flatnonzero(np.diff(same))
+        if not len(edges):
+            continue
+        lengths = edges[1::2] - edges[::2]
+        at = int(np.argmax(lengths))
+        start, end = int(edges[2 * at]), int(edges[2 * at + 1]) + period
+        if lengths[at] >= period and end - start > best[1] - best[0]:
+            best = (start, end, period)
+    return best
+
+
+def _stretches(trace: Trace, steps: Steps, host: Host, nesting: Nesting, least: int) -> list[_Stretch]:
+    """The loop of each step; none at all where one step has none."""
+    operators = trace.operators
+    if not len(steps) or not len(operators):
+        return []
+    outer = np.flatnonzero((operators.lane == steps.lane) & (nesting.parent < 0))
+    outer = outer[~host.backward.contains(operators.start[outer])]
+    outer = outer[np.argsort(operators.start[outer], kind="stable")]
+    step = assign(steps, operators.start[outer])
+    takes = names_like(trace, operators.name, _TAKES.__eq__)
+    iterates = names_like(trace, operators.name, _ITERATES.__eq__)
+    found = []
+    for number in range(len(steps)):
+        rows = outer[step == number]
+        start, end, body = longest_period(operators.name[rows].astype(np.int64), LONGEST_BODY)
+        inside = rows[start:end]
+        if not body or len(inside) < least * body:
+            return []
+        by_number = int(takes[inside].sum()) >= len(inside) // body - 1
+        # The unbinding is in front of the first round; zip(a, b) has two.
+        if not by_number and not iterates[rows[max(0, start - 3) : start + body]].any():
+            return []
+        found.append(_Stretch(inside, body, by_number))
+    return found
+
+
+def _is_matrix(name: str) -> bool:
+    short = name.removeprefix("aten::").strip("_")
+    return short in _MATRIX or any(word in short for word in ("conv", "attention"))
+
+
+def _elements(detail: Trace, stretch: _Stretch) -> float:
+    """Elements that the operators of a loop read, matrix work and views aside."""
+    operators = detail.operators
+    known: dict[int, float] = {}
+    views = names_like(detail, operators.name, lambda name: name in _VIEWS or _is_matrix(name))
+    total = 0.0
+    for row in stretch.inside[~views[stretch.inside]].tolist():
+        code = int(operators.shapes[row])
+        if code not in known:
+            known[code] = _size(detail.name(code))
+        total += known[code]
+    return total
+
+
+# Operators that look at their inputs without reading them.
+_VIEWS = frozenset(
+    f"aten::{name}"
+    for name in ("select", "slice", "view", "reshape", "unsqueeze", "squeeze", "expand", "t", "transpose", "permute",
+                 "detach", "unbind", "flatten", "as_strided", "lift_fresh", "detach_", "numpy_T")
+)  # fmt: skip
+
+
+def _size(written: str) -> float:
+    """Elements of all shapes in "Input Dims" as written; one for a number."""
+    try:
+        shapes = json.loads(written) if written else []
+    except ValueError:
+        return 0.0
+    sizes = [shape for shape in shapes if isinstance(shape, list)] if isinstance(shapes, list) else []
+    return float(sum(math.prod(each for each in shape if isinstance(each, int)) for shape in sizes))
+
+
+def _backward_s(trace: Trace, nesting: Nesting, inside: Ints) -> float:
+    """Seconds of the backward for what the operators `inside`, and those in them, computed.
+
+    From the first of its nodes to the last, others in between left out: walking from node to node is no event.
+    """
+    operators = trace.operators
+    nodes = np.flatnonzero(names_like(trace, operators.name, lambda name: name.startswith("autograd::engine::")))
+    nodes = nodes[(nesting.parent[nodes] < 0) & (operators.start[nodes] >= operators.end[inside[-1]])]
+    within = (operators.start >= operators.start[inside[0]]) & (operators.end <= operators.end[inside[-1]])
+    numbers = operators.sequence[within & (operators.sequence >= 0)]
+    if not len(nodes) or not len(numbers):
+        return 0.0
+    # Numbers grow from step to step, so that those of a loop are of one step only.
+    own = (operators.sequence[nodes] >= numbers.min()) & (operators.sequence[nodes] <= numbers.max())
+    if not own.any():
+        return 0.0
+    first, last = operators.start[nodes[own]].min(), operators.end[nodes[own]].max()
+    others = nodes[~own & (operators.start[nodes] >= first) & (operators.end[nodes] <= last)]
+    return (int(last - first) - int((operators.end[others] - operators.start[others]).sum())) / 1e9

@@ -1,0 +1,169 @@
+"""The loop around a line of Python, and whether its rounds could be done at once, as far as the source tells."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+Loop = ast.For | ast.ListComp | ast.GeneratorExp
+# Calls in a body that make it a loop over steps, not over the samples of one.
+_TRAINS = frozenset(("backward", "step", "zero_grad"))
+_ADDS_UP = (ast.Add, ast.Sub, ast.Mult)
+
+
+def loop_over_parts(text: str, line: int) -> tuple[int, Loop] | None:
+    """(line, loop) of the innermost loop around `line` whose own variable takes parts of something there.
+
+    ``x[i]`` in a loop over i, or the ``for row in x`` itself. None where there is none, or `text` does not parse.
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return None
+    found: list[tuple[int, int, Loop]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.For, ast.ListComp, ast.GeneratorExp)):
+            target, source = _over(node)
+            # `for row in x:` is reached from the line of the `for`.
+            first, last = node.lineno, node.end_lineno or node.lineno
+            if first <= line <= last and (_takes(node, target, line) or source.lineno == line):
+                found.append((last - first, source.lineno if isinstance(node, ast.For) else node.lineno, node))
+    if not found:
+        return None
+    _, at, loop = min(found, key=lambda each: each[0])
+    return at, loop
+
+
+def independent(text: str, loop: Loop) -> bool:
+    """Whether no round of `loop` needs what an earlier one computed, sums and lists of results aside.
+
+    Conservative: what cannot be told (an attribute that is assigned, a way out of the loop) counts as needed.
+    """
+    if not isinstance(loop, ast.For):
+        calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
+        return not any(_changes_its_object(call, text) for call in calls) and not _named_expressions(loop)
+    nodes = [node for statement in loop.body for node in ast.walk(statement)]
+    if any(isinstance(node, (ast.Break, ast.Return, ast.Yield, ast.YieldFrom, ast.Await)) for node in nodes):
+        return False
+    for node in nodes:
+        if isinstance(node, ast.Call) and (_method(node) in _TRAINS or _changes_its_object(node, text)):
+            return False
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, (ast.Store, ast.Del)):
+            return False
+    return not _carried(loop)
+
+
+def _over(loop: Loop) -> tuple[ast.expr, ast.expr]:
+    if isinstance(loop, ast.For):
+        return loop.target, loop.iter
+    return loop.generators[0].target, loop.generators[0].iter
+
+
+def _takes(loop: Loop, target: ast.expr, line: int) -> bool:
+    """Whether a subscript on `line` has the loop's variable in its index."""
+    names = {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
+    subscripts = (node for node in ast.walk(loop) if isinstance(node, ast.Subscript))
+    return any(
+        isinstance(inner, ast.Name) and inner.id in names
+        for node in subscripts
+        if node.lineno <= line <= (node.end_lineno or node.lineno)
+        for inner in ast.walk(node.slice)
+    )
+
+
+def _method(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ""
+
+
+def _named_expressions(loop: ast.AST) -> bool:
+    return any(isinstance(node, ast.NamedExpr) for node in ast.walk(loop))
+
+
+def _changes_its_object(call: ast.Call, text: str) -> bool:
+    """Whether a method ``self.name(…)`` that is written in this file assigns attributes of its object."""
+    function = call.func
+    if not (
+        isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "self"
+    ):
+        return False
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef) and node.name == function.attr:
+            stores = (each for each in ast.walk(node) if isinstance(each, ast.Attribute))
+            if any(isinstance(each.ctx, ast.Store) for each in stores):
+                return True
+    return False
+
+
+def _carried(loop: ast.For) -> bool:
+    """Whether a name that the body assigns is read in it before, or what collects results is read at all."""
+    own = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+    events = [event for statement in loop.body for event in _events(statement)]
+    assigned = {name for kind, name in events if kind == "store"} - own
+    collecting = {name for kind, name in events if kind == "collect"}
+    done: set[str] = set()
+    for kind, name in events:
+        if kind == "load" and name in collecting:
+            return True
+        if kind == "load" and name in assigned and name not in done:
+            return True
+        if kind == "collect" and name in assigned and name not in done:
+            return True
+        if kind == "store":
+            done.add(name)
+    return False
+
+
+def _events(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """("load" | "store" | "collect", name) in the order in which Python does them; branches count as done."""
+    if isinstance(node, ast.Assign):
+        yield from _events(node.value)
+        for target in node.targets:
+            yield from _events(target)
+    elif isinstance(node, ast.AugAssign):
+        yield from _events(node.value)
+        if isinstance(node.target, ast.Name) and isinstance(node.op, _ADDS_UP):
+            yield "collect", node.target.id
+        elif isinstance(node.target, ast.Name):
+            yield "load", node.target.id
+            yield "store", node.target.id
+        else:
+            yield from _subscripted(node.target)
+    elif isinstance(node, ast.AnnAssign) and node.value is not None:
+        yield from _events(node.value)
+        yield from _events(node.target)
+    elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        yield from _subscripted(node)
+    elif isinstance(node, ast.Call) and _method(node) in ("append", "add") and _named(node):
+        for argument in node.args:
+            yield from _events(argument)
+        yield "collect", _named(node)
+    elif isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
+        inner = {each.id for one in node.generators for each in ast.walk(one.target) if isinstance(each, ast.Name)}
+        for child in ast.walk(node):
+            if isinstance(child, ast.Name) and child.id not in inner:
+                yield "load", child.id
+    elif isinstance(node, (ast.For, ast.comprehension)):
+        yield from _events(node.iter)
+        yield from _events(node.target)
+        for child in [*getattr(node, "body", []), *getattr(node, "orelse", [])]:
+            yield from _events(child)
+    elif isinstance(node, ast.Name):
+        yield ("store" if isinstance(node.ctx, ast.Store) else "load"), node.id
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from _events(child)
+
+
+def _named(call: ast.Call) -> str:
+    function = call.func
+    return function.value.id if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) else ""
+
+
+def _subscripted(node: ast.expr) -> Iterator[tuple[str, str]]:
+    """``out[i] = …`` collects results in ``out``."""
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+        yield from _events(node.slice)
+        yield "collect", node.value.id
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from _events(child)

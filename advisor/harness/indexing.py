@@ -1,0 +1,58 @@
+"""Where the script takes a tensor apart in Python: ``x[i]`` with a number, and ``for row in x``.
+
+Of note are loops that do so for each sample of a batch. The wrappers are in place in the detail window only: they tell
+the place; how long the loop takes, the profile window says, in which they are not.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from .patches import Patch
+from .places import user_site
+from .sites import CallSites
+
+KIND = "Tensor.index"
+
+
+class Indexing:
+    """The wrappers; what they see goes to the call sites, under the kind ``Tensor.index``."""
+
+    def __init__(self, torch: ModuleType, sites: CallSites) -> None:
+        self._torch: Any = torch
+        self._sites = sites
+        self._patches = [
+            Patch(self._torch.Tensor, "__getitem__", self._taken),
+            Patch(self._torch.Tensor, "__iter__", self._iterated),
+        ]
+
+    def on(self) -> None:
+        for patch in self._patches:
+            patch.on()
+
+    def off(self) -> None:
+        for patch in self._patches:
+            patch.off()
+
+    def _taken(self, original: Any) -> Any:
+        compiling = self._torch.compiler.is_compiling
+
+        def take(tensor: Any, key: Any) -> Any:
+            if not compiling():
+                first = key[0] if type(key) is tuple and key else key
+                if type(first) is int or (isinstance(first, self._torch.Tensor) and first.dim() == 0):
+                    self._sites.add(KIND, user_site(), {"iterates": False})
+            return original(tensor, key)
+
+        return take
+
+    def _iterated(self, original: Any) -> Any:
+        compiling = self._torch.compiler.is_compiling
+
+        def iterate(tensor: Any) -> Any:
+            if not compiling():
+                self._sites.add(KIND, user_site(), {"iterates": True})
+            return original(tensor)
+
+        return iterate

@@ -1,0 +1,214 @@
+"""A loop in Python computes for one sample after another what one operator could do for all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import libcst as cst
+import libcst.matchers as m
+
+from advisor.edit import Draft, Drafts
+from advisor.edit.names import ensure_name, full_name
+from advisor.evidence import Change
+from advisor.evidence.loops import sample_loop
+from advisor.evidence.rounds import independent, loop_over_parts
+from advisor.harness.layout import CallSite, Site
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+
+_LEAST_ROUNDS = 8  # a step: of fewer rounds little is won
+_KIND = "Tensor.index"
+
+
+class PythonLoopOverSamples(Rule):
+    """A loop in Python takes a tensor apart and computes for each sample what one operator could do for all of them.
+
+    Each round calls its operators anew, and calling one takes some µs, however little it has to do; the backward then
+    walks through as many nodes, and the gradient of each ``x[i]`` is a tensor of zeros as large as ``x``. Most such
+    loops are one expression over the whole tensor: ``x[:, None] - y`` for all pairs, ``amax(1)`` for the maximum of
+    each row, ``torch.bmm`` for a product per sample, ``torch.gather`` for an element of each, ``torch.vmap(f)(x)``
+    where the expression is long. Reported only where a trace of the steps shows the rounds, and the source shows that
+    none of them needs what another has computed.
+
+    When not: the rounds depend on each other (a recurrence); the parts have different shapes (padding or
+    ``torch.nested`` may help); all pairs at once would not fit into memory.
+
+    Source: PyTorch docs, ``torch.vmap``: "vmap() can also help vectorize computations that were previously difficult or
+    impossible to batch"; "Numerical accuracy", "Batched computations or slice computations", for the last digits, which
+    may differ.
+    """
+
+    id = "python-loop-over-samples"
+    title = "Compute for all samples at once, not in a Python loop"
+    safety = Safety.NUMERIC
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        places = _loops(evidence)
+        if not places:
+            return
+        found = sample_loop(
+            evidence.trace, evidence.steps, evidence.host, evidence.nesting, evidence.detail, _LEAST_ROUNDS
+        )
+        if found is None:
+            return
+        place = next((each for each, iterates in places if iterates is not found.takes), None)
+        if place is None:
+            return
+        spent = (found.forward_s + found.backward_s) / evidence.inflation
+        saved = spent * (1.0 - found.work_share) * (1.0 - 1.0 / found.rounds)
+        gain = Gain.of(evidence.what_if(Change(remove_host_s=saved)))
+        if not gain.worth_it:
+            return
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"The loop at {at(place)} calls the same {found.operators:.0f} operators {found.rounds:.0f} times "
+            f"in every step, {spent * 1e3:.1f} ms with their backward.",
+            gain=gain,
+            evidence={
+                "loop_s": spent,
+                "rounds_per_step": found.rounds,
+                "operators_per_round": found.operators,
+                "work_share": found.work_share,
+                "step_s": evidence.step_s,
+            },
+            site=place,
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        text = (
+            f"Write the loop at {at(finding.site)} as operations on whole tensors: x[:, None] - y for all pairs, "
+            "amax(1) or sum(1) for each row, torch.bmm for a product per sample, torch.gather for an element of each, "
+            "torch.vmap where the body is long."
+        )
+        if finding.site is None:
+            return Advice(text, "its place is unknown")
+        drafts = Drafts(sources)
+        draft = drafts[finding.site.file]
+        known = [each for call in draft.nodes(cst.Call) if (each := _known(draft, call, finding.site.line)) is not None]
+        if len(known) != 1:
+            return Advice(text, "what the body says for all samples at once cannot be told from the source")
+        call, whole = known[0]
+        draft.replace(call, whole)
+        edit = drafts.edit(f"Compute {whole} for all samples at {at(finding.site)}.")
+        return edit or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+import torch
+
+def attend(query, key):
+    scores = torch.stack([torch.mm(query[i], key[i]) for i in range(len(query))])  # per sample  # <-
+    return scores.softmax(-1)
+""",
+            after="""
+import torch
+
+def attend(query, key):
+    scores = torch.bmm(query, key)  # per sample
+    return scores.softmax(-1)
+""",
+        ),
+        Example(
+            before="""
+import torch
+
+similarity = torch.stack([torch.dot(a, b) for a, b in zip(left, right)])  # <-
+""",
+            after="""
+import torch
+
+similarity = (left * right).sum(-1)
+""",
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("import torch\ny = torch.stack([w[n] @ x[n] for n in range(x.size(0))])  # <-\n", ""),
+        Example("losses = []\nfor i in range(len(x)):  # <-\n    losses.append(f(x[i]))\n", ""),
+        Example("import torch\nh = torch.stack([torch.mm(a[i], b[0]) for i in range(len(a))])  # <-\n", ""),
+        Example("import torch\nh = torch.stack([torch.mm(a[i], b[i]) for i in range(2)])  # <-\n", ""),
+        Example("import torch\nh = torch.stack([torch.mm(a[i], b[i]) for i in range(len(a))], 1)  # <-\n", ""),
+        Example("import torch\nh = torch.stack([torch.mm(a[i], b[i]) for i in range(len(a)) if i])  # <-\n", ""),
+    )
+
+
+# What a product of one sample is for all of them: each takes parts of one number of dimensions only.
+_FOR_ALL = {"torch.mm": "{torch}.bmm({0}, {1})", "torch.dot": "({0} * {1}).sum(-1)"}
+
+
+def _loops(evidence: Evidence) -> list[tuple[Site, bool]]:
+    """Loops whose rounds are independent: (their line, whether they iterate over a tensor), the busiest first."""
+    record = evidence.record
+    taken = [each for each in record.call_sites if each.kind == _KIND] if record is not None else []
+    found: list[tuple[Site, bool]] = []
+    for each in sorted(taken, key=lambda each: -each.calls):
+        place = _loop_of(each)
+        if place is not None and all(place != known for known, _ in found):
+            found.append((place, bool(each.details.get("iterates"))))
+    return found
+
+
+def _loop_of(taken: CallSite) -> Site | None:
+    if not os.path.isfile(taken.site.file):
+        return None
+    with open(taken.site.file, encoding="utf-8", errors="replace") as file:
+        text = file.read()
+    found = loop_over_parts(text, taken.site.line)
+    if found is None or not independent(text, found[1]):
+        return None
+    return replace(taken.site, line=found[0], column=None, end_line=None, end_column=None)
+
+
+def _known(draft: Draft, call: cst.Call, line: int) -> tuple[cst.Call, str] | None:
+    """``torch.stack([torch.mm(a[i], b[i]) for i in range(len(a))])`` on `line`: (it, ``torch.bmm(a, b)``)."""
+    position = draft.position(call)
+    stacks = full_name(draft, call.func) == "torch.stack" and len(call.args) == 1
+    if not stacks or not position.start.line <= line <= position.end.line:
+        return None
+    comprehension = call.args[0].value
+    if not isinstance(comprehension, (cst.ListComp, cst.GeneratorExp)):
+        return None
+    loop, body = comprehension.for_in, comprehension.elt
+    if loop.ifs or loop.inner_for_in is not None or not isinstance(body, cst.Call) or len(body.args) != 2:
+        return None
+    form = _FOR_ALL.get(full_name(draft, body.func))
+    whole = _zipped(draft, loop, body) or _counted(draft, loop, body)
+    if form is None or whole is None:
+        return None
+    return call, form.format(*whole, torch=ensure_name(draft, "torch"))
+
+
+def _zipped(draft: Draft, loop: cst.CompFor, body: cst.Call) -> tuple[str, ...] | None:
+    """``f(a, b) for a, b in zip(x, y)`` → (x, y)."""
+    if not isinstance(loop.target, cst.Tuple) or not m.matches(loop.iter, m.Call(func=m.Name("zip"))):
+        return None
+    over = cst.ensure_type(loop.iter, cst.Call).args
+    parts = [draft.code(element.value) for element in loop.target.elements]
+    if len(over) != 2 or any(each.keyword or each.star for each in (*over, *body.args)):
+        return None
+    if not all(m.matches(each.value, m.Name() | m.Attribute()) for each in over):
+        return None
+    passed = [draft.code(each.value) for each in body.args]
+    return tuple(draft.code(each.value) for each in over) if passed == parts else None
+
+
+def _counted(draft: Draft, loop: cst.CompFor, body: cst.Call) -> tuple[str, ...] | None:
+    """``f(a[i], b[i]) for i in range(len(a))`` → (a, b)."""
+    if not isinstance(loop.target, cst.Name):
+        return None
+    index = loop.target.value
+    whole = []
+    for each in body.args:
+        part = m.Subscript(value=m.Name(), slice=[m.SubscriptElement(slice=m.Index(value=m.Name(index)))])
+        if each.keyword or each.star or not m.matches(each.value, part):
+            return None
+        whole.append(draft.code(cst.ensure_type(each.value, cst.Subscript).value))
+    counts = {f"range({count})" for name in whole for count in (f"len({name})", f"{name}.size(0)", f"{name}.shape[0]")}
+    return tuple(whole) if draft.code(loop.iter) in counts else None

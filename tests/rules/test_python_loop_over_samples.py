@@ -1,0 +1,133 @@
+"""Loops over samples are found where their rounds could be one; loops whose rounds need each other are left alone."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from advisor.edit import Edit, Sources
+from advisor.evidence import Evidence
+from advisor.evidence.loops import longest_period
+from advisor.evidence.rounds import independent, loop_over_parts
+from advisor.launch import Command, measure
+from rules.python_loop_over_samples import PythonLoopOverSamples
+from tests.conftest import PYTHON, QUICK
+
+RULE = PythonLoopOverSamples()
+
+INDEPENDENT = {
+    "losses are collected": "for i in range(n):\n    d = x[i] - y\n    losses.append(d.sum())\n",
+    "a sum": "for i in range(n):\n    total += f(x[i])\n",
+    "rows are filled": "for i in range(n):\n    out[i] = x[i] * 2\n",
+    "rows are iterated": "for row in x:\n    d = row - y\n    out.append(d)\n",
+    "a comprehension": "out = torch.stack([torch.mm(x[i], y[i]) for i in range(n)])\n",
+    "a name of the round": "for i in range(n):\n    d = x[i]\n    d = d / d.norm()\n    out.append(d)\n",
+}
+DEPENDENT = {
+    "a recurrence": "for t in range(n):\n    h = cell(x[t], h)\n    out.append(h)\n",
+    "a recurrence through a list": "for t in range(n):\n    out.append(cell(x[t], out[-1]))\n",
+    "a recurrence through a tensor": "for t in range(1, n):\n    out[t] = out[t - 1] * decay + x[t]\n",
+    "a state": "for t in range(n):\n    self.h = cell(x[t], self.h)\n",
+    "a method with a state": (
+        "class Cell:\n    def forward(self, x):\n        self.h = x + self.h\n        return self.h\n"
+        "    def run(self, x, n):\n        for t in range(n):\n            out.append(self.forward(x[t]))\n"
+    ),
+    "a running mean": "for t in range(n):\n    m = 0.9 * m + 0.1 * x[t]\n",
+    "the loop over steps": "for i in range(n):\n    loss = f(x[i])\n    loss.backward()\n    opt.step()\n",
+    "a search": "for i in range(n):\n    if x[i] > 3:\n        break\n",
+}
+
+
+def line_of(text: str) -> int:
+    places = ("x[i]", "x[t]", "in x:")
+    return next(number for number, line in enumerate(text.splitlines(), 1) if any(each in line for each in places))
+
+
+@pytest.mark.parametrize("text", INDEPENDENT.values(), ids=INDEPENDENT.keys())
+def test_rounds_that_could_be_one(text: str) -> None:
+    found = loop_over_parts(text, line_of(text))
+    assert found is not None and found[0] == 1
+    assert independent(text, found[1])
+
+
+@pytest.mark.parametrize("text", DEPENDENT.values(), ids=DEPENDENT.keys())
+def test_rounds_that_need_each_other(text: str) -> None:
+    found = loop_over_parts(text, line_of(text))
+    assert found is not None
+    assert not independent(text, found[1])
+
+
+@pytest.mark.parametrize(
+    "text", ["y = x[i]\n", "for i in range(n):\n    y = x[k]\n", "while i < n:\n    y = x[i]\n", "for i in:\n"]
+)
+def test_parts_that_no_loop_counts_through(text: str) -> None:
+    assert loop_over_parts(text, line_of(text) if "x[i]" in text else 2) is None
+
+
+def test_longest_stretch_that_repeats_itself() -> None:
+    codes = np.array([9, 8, *[1, 2, 2, 3] * 5, 1, 7, 7, 7, 4], np.int64)
+    start, end, period = longest_period(codes, 100)
+    assert (start, end, period) == (2, 23, 4)
+    assert longest_period(np.arange(50), 100) == (0, 0, 0)
+    assert longest_period(np.zeros(0, np.int64), 100) == (0, 0, 0)
+
+
+SCRIPT = """
+import torch
+
+
+class Pairs(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+        self.cell = torch.nn.GRUCell(8, 8)
+
+    def products(self, x):
+        a, b = self.left(x), self.right(x)
+        return torch.stack([torch.mm(a[i], b[i]) for i in range(len(a))])
+
+    def states(self, x):
+        h = torch.zeros(1, 8)
+        for t in range(len(x)):
+            h = self.cell(x[t, None, 0, :8], h)
+        return h
+
+    def forward(self, x):
+        return {call}
+
+
+torch.manual_seed(0)
+model = Pairs()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(400):
+    loss = model(torch.randn(64, 16, 16)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def profiled(folder: Path, call: str) -> tuple[Path, Evidence]:
+    script = folder / "train.py"
+    script.write_text(textwrap.dedent(SCRIPT).lstrip("\n").replace("{call}", call))
+    command = Command(script=str(script), python=PYTHON, environment={"OMP_NUM_THREADS": "1"}, cwd=str(folder))
+    return script, Evidence.from_run(measure(command, folder / "run", QUICK, timeout=120))
+
+
+def test_products_per_sample_become_one(tmp_path: Path) -> None:
+    script, evidence = profiled(tmp_path, "self.products(x)")
+    (finding,) = RULE.check(evidence)
+    lines = script.read_text().splitlines()
+    assert finding.site is not None and "torch.mm(a[i], b[i])" in lines[finding.site.line - 1]
+    assert finding.evidence["rounds_per_step"] == pytest.approx(64, abs=1)
+    edit = RULE.fix(finding, Sources())
+    assert isinstance(edit, Edit) and "return torch.bmm(a, b)" in edit.texts[str(script)]
+
+
+def test_a_recurrence_is_left_alone(tmp_path: Path) -> None:
+    _, evidence = profiled(tmp_path, "self.states(x)")
+    assert evidence.record is not None and any(each.kind == "Tensor.index" for each in evidence.record.call_sites)
+    assert not list(RULE.check(evidence))
