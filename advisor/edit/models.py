@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
+import libcst.matchers as m
 from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.draft import Draft, Drafts, Statement
@@ -15,6 +16,9 @@ from advisor.harness.layout import Site
 
 # Methods that return the module itself and so may stand between it and the name it is given.
 _CHAIN = ("to", "cuda", "cpu", "eval", "train", "half", "float", "double", "bfloat16", "requires_grad_")
+
+
+_FACTORIES = 3  # functions that hand a module on, from where it is made to where it gets its name
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,32 @@ def binding(
         return None
     moved = [each for each in candidates if each.moved is not None]
     return max(moved or candidates, key=lambda each: each.draft.line(each.statement))
+
+
+def made_at(drafts: Drafts, site: Site) -> Binding | None:
+    """The statement that gives the module made at `site` its name: there, or where the one call of its factory is.
+
+    ``model = Net()``, ``self.net = Net().to(device)``; ``return Net()`` in a function that is called once, in ``model =
+    load()``. None for anything else, and for what is made in a loop.
+    """
+    draft = drafts[site.file]
+    call = call_at(draft, site)
+    for _ in range(_FACTORIES):
+        statement = draft.statement(call) if call is not None else None
+        if call is None or statement is None or draft.loop(call) is not None:
+            return None
+        name = _bound_to(draft, statement, call)
+        if name:
+            return Binding(draft, name, statement)
+        factory = draft.function(call)
+        if factory is None or not isinstance(statement, cst.SimpleStatementLine):
+            return None
+        returned = statement.body[0]
+        if not isinstance(returned, cst.Return) or returned.value is None or not _through(returned.value, call):
+            return None
+        calls = [each for each in draft.nodes(cst.Call) if m.matches(each.func, m.Name(factory.name.value))]
+        call = calls[0] if len(calls) == 1 else None
+    return None
 
 
 def _called(drafts: Drafts, site: Site) -> str:

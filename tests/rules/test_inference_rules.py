@@ -1,0 +1,63 @@
+"""What inference is told: only where autograd was seen at work, or a model in training mode, and at a cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.rules.conftest import STEPS
+from tests.rules.test_checks import found
+
+
+def inferring(scene: Any, step_ms: float = 2.0, nodes: int = 200, **facts: Any) -> Any:
+    """A CPU run that only infers, whose forward makes that many nodes of a graph in each step."""
+    made = scene(step_ms)
+    made.record.step_kind, made.record.optimizers = "forward", []
+    made.record.call_sites = []
+    made.call("Module.call", 11, module="Net", grad=True)
+    (model,) = made.record.models
+    model.training, model.output_grad, model.output = False, True, "tensor"
+    for name, value in facts.items():
+        setattr(model, name, value)
+    made.each("user_annotation", "advisor.forward", 0.0, step_ms)
+    each = 0.9 * step_ms / max(1, nodes)
+    for step in range(STEPS):
+        for node in range(nodes):
+            number = {"Sequence number": step * nodes + node}
+            made._add("cpu_op", "aten::mul", step, node * each, (node + 0.9) * each, **number)
+    return made
+
+
+def test_graph_that_nobody_uses_is_reported_with_its_nodes(scene: Any, tmp_path: Path) -> None:
+    finding = found(inferring(scene), tmp_path, "missing-inference-mode")
+    assert finding is not None
+    assert finding.evidence["graph_nodes"] == 200
+    # 200 nodes of 1.2 us are 0.24 of 2 ms.
+    assert 1.08 < finding.gain.likely < 1.18
+    assert finding.site is not None and finding.site.line == 11
+
+
+def test_graph_of_few_nodes_in_a_long_step_is_left_alone(scene: Any, tmp_path: Path) -> None:
+    assert found(inferring(scene, step_ms=50.0, nodes=40), tmp_path, "missing-inference-mode") is None
+
+
+def test_output_without_a_graph_is_left_alone(scene: Any, tmp_path: Path) -> None:
+    assert found(inferring(scene, output_grad=False), tmp_path, "missing-inference-mode") is None
+
+
+def test_script_that_asks_for_gradients_is_left_alone(scene: Any, tmp_path: Path) -> None:
+    made = inferring(scene)
+    made.call("backward", 12, per_step=0.1)
+    assert found(made, tmp_path, "missing-inference-mode") is None
+
+
+def test_gradients_taken_without_backward_are_seen_in_the_trace(scene: Any, tmp_path: Path) -> None:
+    made = inferring(scene)
+    made.operator("autograd::engine::evaluate_function: MulBackward0", 1.8, 1.9)
+    assert found(made, tmp_path, "missing-inference-mode") is None
+
+
+def test_training_is_left_alone(scene: Any, tmp_path: Path) -> None:
+    made = scene(2.0)
+    made.record.models[0].output_grad = True
+    assert found(made, tmp_path, "missing-inference-mode") is None
