@@ -1,0 +1,416 @@
+"""Attention written out by hand: softmax(q @ k.T) @ v followed through the statements of a function, and made one call.
+
+What is followed is read from the text alone: the product of two tensors, scaled, masked, through a softmax over the
+last dimension, perhaps a dropout, into a second product. Whatever else happens to the values on the way (they are
+returned, stored, looked at) ends it: then there is no :class:`Attention`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import libcst as cst
+from libcst.helpers import get_full_name_for_node
+
+from advisor.edit.calls import argument
+from advisor.edit.draft import Draft, Statement
+from advisor.edit.names import ensure_name, full_name
+
+_PRODUCTS = ("torch.matmul", "torch.bmm")
+_SOFTMAX = ("torch.softmax", "torch.nn.functional.softmax")
+_TRANSPOSED = {("-2", "-1"), ("-1", "-2"), ("2", "3"), ("3", "2"), ("1", "2"), ("2", "1")}
+_NEGATIVE = re.compile(r"inf\b|finfo\(|-\s*1e[4-9]\d*|-\s*1e\d\d|-\s*\d{5,}")
+_TENSORS = re.compile(r"\btorch\.|\bTensor|\bnn\.|Parameter|\bth\.")
+
+
+@dataclass(frozen=True)
+class Attention:
+    """``product`` is the second matrix product; ``statements`` are those that only lead up to it, in order."""
+
+    product: cst.BaseExpression
+    q: str
+    k: str
+    v: str
+    statements: tuple[Statement, ...]
+    scale: str = "1.0"  # "" where it is the function's default
+    mask: str = ""
+    causal: bool = False
+    dropout: str = ""
+    batched: bool = False  # torch.bmm: three dimensions
+
+
+@dataclass(frozen=True)
+class _Scores:
+    q: cst.BaseExpression
+    k: cst.BaseExpression
+    scale: str = "1.0"
+    mask: str = ""
+    causal: bool = False
+    soft: bool = False
+    dropout: str = ""
+    batched: bool = False
+    trail: tuple[tuple[str, Statement], ...] = ()  # the names that these values went by, and where they were given
+
+
+def attentions(draft: Draft) -> Iterator[Attention]:
+    """Every attention in the functions of a file."""
+    for function in draft.nodes(cst.FunctionDef):
+        if isinstance(function.body, cst.IndentedBlock):
+            found = _Reader(draft, function).read()
+            if found is not None:
+                yield found
+
+
+def fuse(draft: Draft, found: Attention, dimensions: int) -> bool:
+    """Have the attention computed by ``scaled_dot_product_attention``; False where that is not safe.
+
+    `dimensions` of the scores: with three the heads are part of the batch, and the fused kernels want four.
+    """
+    if dimensions not in (3, 4) or (dimensions == 3 and found.mask):
+        return False
+    head = ".unsqueeze(1)" if dimensions == 3 else ""
+    arguments = [_primary(each) + head if head else each for each in (found.q, found.k, found.v)]
+    if found.mask:
+        arguments.append(f"attn_mask={found.mask}")
+    if found.causal:
+        arguments.append("is_causal=True")
+    if found.dropout:
+        arguments.append(f"dropout_p={found.dropout}")
+    if found.scale:
+        arguments.append(f"scale={found.scale}")
+    name = ensure_name(draft, "torch.nn.functional.scaled_dot_product_attention")
+    tail = ".squeeze(1)" if dimensions == 3 else ""
+    line = f"{name}({', '.join(arguments)}){tail}"
+    start = draft.position(found.product).start
+    before = draft.lines[start.line - 1][: start.column]
+    if len(before) + len(line) > 100:
+        # The block's own indentation is added where the lines are printed.
+        line = f"{name}(\n" + "".join(f"{draft.module.default_indent}{each},\n" for each in arguments) + f"){tail}"
+    draft.replace(found.product, line)
+    for statement in found.statements:
+        draft.remove(statement)
+    return True
+
+
+class _Reader:
+    """Follows scores through one function."""
+
+    def __init__(self, draft: Draft, function: cst.FunctionDef) -> None:
+        self.draft, self.function = draft, function
+        self.holder = draft.enclosing_class(function)
+        self.known: dict[str, _Scores] = {}
+
+    def read(self) -> Attention | None:
+        products: list[cst.BaseExpression] = [
+            *self.draft.nodes(cst.BinaryOperation, self.function.body),
+            *self.draft.nodes(cst.Call, self.function.body),
+        ]
+        for product in products:
+            if self._factors(product) is not None:
+                self.known = {}
+                found = self._up_to(product)
+                if found is not None:
+                    return found
+        return None
+
+    def _up_to(self, product: cst.BaseExpression) -> Attention | None:
+        """The attention whose second product this is."""
+        statement = self.draft.statement(product)
+        if statement is None or self.draft.function(product) is not self.function:
+            return None
+        siblings = self.draft.siblings(statement)
+        if not isinstance(statement, cst.SimpleStatementLine):
+            return None
+        for each in siblings[: next(i for i, other in enumerate(siblings) if other is statement)]:
+            self._follow(each)
+        factors = self._factors(product)
+        scores = self._scores(factors[0]) if factors is not None else None
+        if factors is None or scores is None or not scores.soft:
+            return None
+        taken = tuple(dict.fromkeys(each for _, each in scores.trail))
+        names = {name for name, _ in scores.trail}
+        inside = {id(node) for each in (*taken, product) for node in self.draft.nodes(cst.Name, each)}
+        if any(n.value in names and id(n) not in inside for n in self.draft.nodes(cst.Name, self.function.body)):
+            target = statement.body[0]
+            # The result may take over the name: `att = att @ v`.
+            if not (isinstance(target, cst.Assign) and self._only_rebound(statement, names, inside)):
+                return None
+        v = self.draft.code(factors[1])
+        parts = (scores.q, scores.k, factors[1])
+        if any(n.value in names for part in parts for n in self.draft.nodes(cst.Name, part)):
+            return None
+        key = self._transposed(scores.k, scores.batched)
+        return Attention(
+            product,
+            self.draft.code(scores.q),
+            key,
+            v,
+            taken,
+            "" if self._is_default(scores, key) else scores.scale,
+            scores.mask,
+            scores.causal,
+            scores.dropout,
+            scores.batched,
+        )
+
+    def _only_rebound(self, last: Statement, names: set[str], inside: set[int]) -> bool:
+        """Whether the other uses of the names are only of what the last statement binds them to."""
+        position = self.draft.position(last).start.line
+        bound = {
+            name.value
+            for target in self.draft.nodes(cst.AssignTarget, last)
+            for name in [target.target]
+            if isinstance(name, cst.Name)
+        }
+        others = [
+            node
+            for node in self.draft.nodes(cst.Name, self.function.body)
+            if node.value in names and id(node) not in inside
+        ]
+        return all(node.value in bound and self.draft.line(node) >= position for node in others) and all(
+            not isinstance(self.draft.loop(last), (cst.For, cst.While)) for _ in others
+        )
+
+    # Statements
+
+    def _follow(self, statement: Statement) -> None:
+        """Take in a statement; what it does to known values in another way than those below forgets them."""
+        if isinstance(statement, cst.If) and statement.orelse is None and isinstance(statement.body, cst.IndentedBlock):
+            body = [each for each in statement.body.body if isinstance(each, cst.SimpleStatementLine)]
+            test = self.draft.code(statement.test)
+            if len(body) == len(statement.body.body) == 1 and self._assign(body[0], test, statement):
+                return
+        elif isinstance(statement, cst.SimpleStatementLine) and self._assign(statement, "", statement):
+            return
+        targets: list[cst.CSTNode] = [each.target for each in self.draft.nodes(cst.AssignTarget, statement)]
+        targets += [each.target for each in self.draft.nodes(cst.AugAssign, statement)]
+        targets += [each.target for each in self.draft.nodes(cst.AnnAssign, statement)]
+        bound = {node.value for each in targets for node in self.draft.nodes(cst.Name, each)}
+        for name, scores in list(self.known.items()):
+            text = " ".join((self.draft.code(scores.q), self.draft.code(scores.k), scores.scale, scores.mask))
+            if any(re.search(rf"\b{re.escape(each)}\b", text) for each in bound):
+                del self.known[name]
+
+    def _assign(self, statement: cst.SimpleStatementLine, test: str, whole: Statement) -> bool:
+        if len(statement.body) != 1:
+            return False
+        small, name, result = statement.body[0], "", None
+        if isinstance(small, cst.Assign) and len(small.targets) == 1 and isinstance(small.targets[0].target, cst.Name):
+            name = small.targets[0].target.value
+            result = self._scores(small.value)
+        elif isinstance(small, cst.AugAssign) and isinstance(small.target, cst.Name):
+            name = small.target.value
+            result = self._combined(small.operator, self.known.get(name), small.value)
+        elif isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):  # scores.masked_fill_(…)
+            called = small.value.func
+            if isinstance(called, cst.Attribute) and isinstance(called.value, cst.Name):
+                name = called.value.value
+                result = self._masked(self.known.get(name), small.value)
+        if result is None or not name:
+            return False
+        if test:
+            before = self.known.get(name)
+            if before is None or not result.mask or before.mask or result.causal or result.soft != before.soft:
+                return False
+            result = replace(result, mask=f"{result.mask} if {test} else None")
+        self.known[name] = replace(result, trail=(*result.trail, (name, whole)))
+        return True
+
+    # Expressions
+
+    def _scores(self, node: cst.BaseExpression) -> _Scores | None:
+        if isinstance(node, cst.Name):
+            return self.known.get(node.value)
+        if isinstance(node, cst.BinaryOperation) and not isinstance(node.operator, cst.MatrixMultiply):
+            left = self._scores(node.left)
+            if left is not None:
+                return self._combined(node.operator, left, node.right)
+            right = self._scores(node.right)
+            commutes = isinstance(node.operator, (cst.Multiply, cst.Add))
+            return self._combined(node.operator, right, node.left) if commutes else None
+        factors = self._factors(node)
+        if factors is not None:
+            if any(known is not None and known.soft for known in map(self._scores, factors)):
+                return None
+            batched = isinstance(node, cst.Call) and (get_full_name_for_node(node.func) or "").endswith("bmm")
+            return _Scores(*factors, batched=batched)
+        return self._called(node) if isinstance(node, cst.Call) else None
+
+    def _combined(self, operator: cst.CSTNode, scores: _Scores | None, other: cst.BaseExpression) -> _Scores | None:
+        if scores is None or scores.soft:
+            return None
+        code = self.draft.code(other)
+        if isinstance(operator, (cst.Multiply, cst.MultiplyAssign, cst.Divide, cst.DivideAssign)):
+            if scores.scale != "1.0" or scores.mask or scores.causal or not self._is_number(other):
+                return None
+            divides = isinstance(operator, (cst.Divide, cst.DivideAssign))
+            return replace(scores, scale=f"1 / {_primary(code)}" if divides else code)
+        if isinstance(operator, (cst.Add, cst.AddAssign)) and not scores.mask and not scores.causal:
+            return replace(scores, mask=code)
+        return None
+
+    def _called(self, call: cst.Call) -> _Scores | None:
+        if isinstance(call.func, cst.Attribute):
+            method, target = call.func.attr.value, self._scores(call.func.value)
+            if target is not None and method in ("masked_fill", "masked_fill_"):
+                return self._masked(target, call)
+            if target is not None and method == "softmax":
+                return self._soft(target, call, ("dim",))
+        if not call.args or call.args[0].star or call.args[0].keyword is not None:
+            return None
+        first = self._scores(call.args[0].value)
+        if first is None:
+            return None
+        name = full_name(self.draft, call.func)
+        if name in _SOFTMAX:
+            return self._soft(first, call, ("input", "dim"))
+        if name == "torch.nn.functional.dropout" and first.soft and not first.dropout:
+            return self._dropped(first, call)
+        made = self._made(call.func)
+        if made is None or len(call.args) != 1:
+            return None
+        kind = full_name(self.draft, made.func)
+        if kind in ("torch.nn.Dropout", "torch.nn.modules.Dropout") and first.soft and not first.dropout:
+            return replace(first, dropout=f"{self.draft.code(call.func)}.p if self.training else 0.0")
+        if kind == "torch.nn.Softmax":
+            return self._soft(first, made, ("dim",))
+        return None
+
+    def _soft(self, scores: _Scores, call: cst.Call, parameters: tuple[str, ...]) -> _Scores | None:
+        dim = argument(call, "dim", parameters)
+        if scores.soft or dim is None or self.draft.code(dim.value) != "-1" or argument(call, "dtype") is not None:
+            return None
+        return replace(scores, soft=True) if len(call.args) == len(parameters) else None
+
+    def _dropped(self, scores: _Scores, call: cst.Call) -> _Scores | None:
+        names = ("input", "p", "training", "inplace")
+        p, training = argument(call, "p", names), argument(call, "training", names)
+        chance = self.draft.code(p.value) if p is not None else "0.5"
+        if training is None:
+            return replace(scores, dropout=chance)
+        return replace(scores, dropout=f"{chance} if {self.draft.code(training.value)} else 0.0")
+
+    def _masked(self, scores: _Scores | None, call: cst.Call) -> _Scores | None:
+        if scores is None or scores.soft or scores.mask or scores.causal or len(call.args) != 2:
+            return None
+        if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in ("masked_fill", "masked_fill_"):
+            return None
+        where, value = (arg.value for arg in call.args)
+        if not _NEGATIVE.search(self.draft.code(value)):
+            return None
+        if self._is_triangle(where):
+            return replace(scores, causal=True)
+        return replace(scores, mask=self._kept(where))
+
+    # What the parts are
+
+    def _factors(self, node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
+        """The factors of a matrix product."""
+        if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.MatrixMultiply):
+            return node.left, node.right
+        if not isinstance(node, cst.Call) or any(arg.star or arg.keyword is not None for arg in node.args):
+            return None
+        values = [arg.value for arg in node.args]
+        if len(values) == 2 and full_name(self.draft, node.func) in _PRODUCTS:
+            return values[0], values[1]
+        if len(values) == 1 and isinstance(node.func, cst.Attribute) and node.func.attr.value in ("matmul", "bmm"):
+            return node.func.value, values[0]
+        return None
+
+    def _transposed(self, k: cst.BaseExpression, batched: bool) -> str:
+        """The keys, rows as the function wants them: a transposition written out is taken back."""
+        if isinstance(k, cst.Attribute) and k.attr.value == "mT":
+            return self.draft.code(k.value)
+        if isinstance(k, cst.Call) and isinstance(k.func, cst.Attribute) and k.func.attr.value == "transpose":
+            dims = tuple(self.draft.code(arg.value) for arg in k.args)
+            of_three = {"1", "2"} == set(dims)
+            if dims in _TRANSPOSED and (batched or not of_three):
+                return self.draft.code(k.func.value)
+        return f"{_primary(self.draft.code(k))}.transpose(-2, -1)"
+
+    def _kept(self, masked: cst.BaseExpression) -> str:
+        """True where `masked` is False."""
+        if isinstance(masked, cst.Comparison) and len(masked.comparisons) == 1:
+            target = masked.comparisons[0]
+            if isinstance(target.operator, cst.Equal) and self.draft.code(target.comparator) in ("0", "False"):
+                return f"{self.draft.code(masked.left)} != {self.draft.code(target.comparator)}"
+        if isinstance(masked, cst.UnaryOperation) and isinstance(masked.operator, cst.BitInvert):
+            return self.draft.code(masked.expression)
+        return f"~{_primary(self.draft.code(masked))}"
+
+    def _is_triangle(self, where: cst.BaseExpression) -> bool:
+        """``self.bias[:, :, :T, :T] == 0`` of a buffer made by ``torch.tril``: the causal mask."""
+        if not isinstance(where, cst.Comparison) or len(where.comparisons) != 1 or self.holder is None:
+            return False
+        target, of = where.comparisons[0], where.left
+        if not isinstance(target.operator, cst.Equal) or self.draft.code(target.comparator) != "0":
+            return False
+        if not isinstance(of, cst.Subscript) or len(of.slice) < 2 or not isinstance(of.value, cst.Attribute):
+            return False
+        rows, columns = (self.draft.code(each.slice) for each in of.slice[-2:])
+        if rows != columns or not re.fullmatch(r"\s*:\s*\w+\s*", rows):
+            return False
+        for call in self.draft.nodes(cst.Call, self.holder):
+            if (get_full_name_for_node(call.func) or "") != "self.register_buffer" or len(call.args) < 2:
+                continue
+            name, made = call.args[0].value, self.draft.code(call.args[1].value)
+            if isinstance(name, cst.SimpleString) and name.evaluated_value == of.value.attr.value:
+                return re.match(r"(torch|th)\.tril\(\s*(torch|th)\.ones\(", made) is not None
+        return False
+
+    def _made(self, name: cst.BaseExpression) -> cst.Call | None:
+        """The call that ``self.name`` is made by, where the class assigns it exactly once."""
+        code = self.draft.code(name)
+        if self.holder is None or not code.startswith("self."):
+            return None
+        found = [
+            each.value
+            for each in self.draft.nodes(cst.Assign, self.holder)
+            if any(self.draft.code(target.target) == code for target in each.targets)
+        ]
+        return found[0] if len(found) == 1 and isinstance(found[0], cst.Call) else None
+
+    def _is_number(self, node: cst.BaseExpression) -> bool:
+        """Whether an expression is a Python number as far as the text tells: no tensor, no learned temperature."""
+        if _TENSORS.search(self.draft.code(node)):
+            return False
+        for attribute in (node, *self.draft.nodes(cst.Attribute, node)):
+            code = self.draft.code(attribute)
+            if not isinstance(attribute, cst.Attribute) or not code.startswith("self."):
+                continue
+            made = [
+                each.value
+                for each in self.draft.nodes(cst.Assign, self.holder or self.function)
+                if any(self.draft.code(target.target) == code for target in each.targets)
+            ]
+            if not made or any(_TENSORS.search(self.draft.code(value)) for value in made):
+                return False
+        for name in self.draft.nodes(cst.Name, node):
+            assigned = [
+                each.value
+                for each in self.draft.nodes(cst.Assign, self.function.body)
+                if any(self.draft.code(target.target) == name.value for target in each.targets)
+            ]
+            if any(_TENSORS.search(self.draft.code(value)) for value in assigned):
+                return False
+        return True
+
+    def _is_default(self, scores: _Scores, key: str) -> bool:
+        """``1 / math.sqrt(q.size(-1))``, which the function does by itself."""
+        names = {self.draft.code(scores.q), key}
+        sizes = {f"{name}.{size}" for name in names for size in ("size(-1)", "shape[-1]")}
+        plain = re.sub(r"[\s()]", "", scores.scale)
+        return any(
+            plain in (re.sub(r"[\s()]", "", form) for form in (f"1 / math.sqrt({s})", f"1.0 / math.sqrt({s})"))
+            or plain in (re.sub(r"[\s()]", "", form) for form in (f"1 / ({s} ** 0.5)", f"{s} ** -0.5"))
+            for s in sizes
+        )
+
+
+def _primary(code: str) -> str:
+    """Code that a ``.name`` or an operator may follow."""
+    node = cst.parse_expression(code)
+    plain = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.Integer, cst.Float)
+    return code if isinstance(node, plain) or node.lpar else f"({code})"

@@ -1,0 +1,352 @@
+"""Attention is written out by hand where one fused function does it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from advisor.edit import Draft, Drafts, Sources
+from advisor.edit.attention import attentions, fuse
+from advisor.errors import AdvisorError
+from advisor.evidence import Change
+from advisor.evidence.coded import pairs
+from advisor.evidence.steps import assign, step_windows
+from advisor.harness.layout import Site
+from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit
+    from advisor.edit.attention import Attention
+    from advisor.evidence import Evidence
+
+_SOFTMAX, _FUSED = "aten::_softmax", "scaled_dot_product"
+_DROPOUTS = ("aten::native_dropout", "aten::bernoulli_")
+_PRODUCTS = ("aten::bmm", "aten::matmul", "aten::baddbmm", "aten::expand", "aten::view", "aten::transpose")
+_LEAST_LENGTH = 16  # keys: the softmax over a handful of classes is no attention
+_LEAST_GAIN = 1.05  # several lines are written anew: it has to be worth more than what could just be measured
+# What is left of the elementwise work on the scores (scaling, masking, softmax, their backward): best, likely, worst.
+# On a GPU the scores never leave the chip (Dao et al. 2022: reads and writes of the N x N matrix are what goes). On a
+# CPU, torch 2.15, one thread: a two-layer transformer of 4x8 heads of 16 numbers and 256 tokens takes 0.55 of its CPU
+# time in all, where this work was 0.34 of the step and the products 0.25; attention by itself with heads of 32 and 64
+# numbers 0.65 to 0.87 in training and 0.60 to 0.97 in inference; with heads of 64 the transformer 0.88.
+_LEFT_ON_GPU, _LEFT_ON_CPU = (0.02, 0.1, 0.3), (0.05, 0.2, 0.5)
+# A product with few numbers per head spends as long on writing the scores as a head of so many on computing them.
+_HEAD = 16
+_BASIS = "prior: the elementwise work on the scores goes, the matrix products stay"
+
+
+class AttentionSdpa(Rule):
+    """Attention is computed step by step: a product, a scaling, a mask, a softmax, another product.
+
+    Each of these steps writes the matrix of scores, one number for each pair of tokens and head, to memory and reads
+    it back, and training keeps several copies of it for the backward. ``F.scaled_dot_product_attention`` computes it
+    in tiles that stay in the cache, keeps none, and takes the mask and the dropout along. Reported only where the
+    softmax over such scores was seen in the run, and the lines that write it out were found in the model's own source.
+
+    When not: the attention weights themselves are returned, stored or looked at; on a CPU with a dropout of the weights
+    (the function then takes the steps one by one, too; measured: up to a third slower); rows that a mask leaves
+    nothing of come out different. Dropout draws other random numbers than before.
+
+    Source: PyTorch, ``torch.nn.functional.scaled_dot_product_attention``; Dao et al. 2022, "FlashAttention". The gain
+    is a prior.
+    """
+
+    id = "attention-sdpa"
+    title = "Use the fused attention"
+    safety = Safety.NUMERIC
+    after = ("amp-autocast",)
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record = evidence.record
+        if record is None or evidence.compiled:
+            return
+        scores = _scores(evidence)
+        if not scores:
+            return
+        drops = _shares(evidence, scores, _DROPOUTS)
+        if drops and not evidence.device_is_gpu:
+            return
+        shares = _shares(evidence, scores)
+        gain = _gain(evidence, scores, shares)
+        if gain.likely < _LEAST_GAIN:
+            return
+        places = tuple(_places(evidence))
+        if not places:
+            return
+        rows = [row for row in evidence.operators if row.name in shares]
+        spent = sum((row.device_s if evidence.device_is_gpu else row.self_s) * shares[row.name] for row in rows)
+        traced = evidence.trace_step_s or 1.0
+        shape = max(scores, key=lambda each: scores[each])
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"{spent / traced:.0%} of the step goes over attention scores of {'x'.join(map(str, shape))} one "
+            f"operation at a time, at {', '.join(at(each) for each in places)}.",
+            gain=gain,
+            evidence={
+                "scores_share": spent / traced,
+                "scores_shape": "x".join(map(str, shape)),
+                "attentions_per_step": sum(scores.values()),
+                "step_s": evidence.step_s,
+            },
+            site=places[0],
+            parameters={"attention": places, "dimensions": len(shape)},
+            safety=Safety.BEHAVIOUR if drops else None,
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        places = site_list(finding, "attention")
+        text = "Compute attention with torch.nn.functional.scaled_dot_product_attention" + (
+            f" at {', '.join(at(each) for each in places)}." if places else "."
+        )
+        if not places:
+            return Advice(text, "the place is unknown")
+        dimensions, drafts = finding.parameters.get("dimensions"), Drafts(sources)
+        for site in places:
+            draft = drafts[site.file]
+            found = next((each for each in attentions(draft) if site.line in _lines(draft, each)), None)
+            if found is None:
+                return Advice(text, "what else is done with the scores or the weights cannot be told from the source")
+            if not fuse(draft, found, dimensions if isinstance(dimensions, int) else 4):
+                return Advice(text, "its heads are part of the batch, where the mask needs a dimension of its own")
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+import math
+import torch
+import torch.nn as nn
+from torch.nn import functional as F
+
+class CausalSelfAttention(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.attn_dropout = nn.Dropout(config.dropout)
+        self.register_buffer("bias", torch.tril(torch.ones(config.block, config.block)).view(1, 1, 64, 64))
+
+    def forward(self, x):
+        B, T, C = x.size()
+        q, k, v = self.heads(x)
+        att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))  # (B, nh, T, T)
+        att = att.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf"))
+        att = F.softmax(att, dim=-1)
+        att = self.attn_dropout(att)
+        y = att @ v  # (B, nh, T, hs)  # <- attention
+        y = y.transpose(1, 2).contiguous().view(B, T, C)
+        return self.c_proj(y)
+""",
+            after="""
+import math
+import torch
+import torch.nn as nn
+from torch.nn import functional as F
+
+class CausalSelfAttention(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.attn_dropout = nn.Dropout(config.dropout)
+        self.register_buffer("bias", torch.tril(torch.ones(config.block, config.block)).view(1, 1, 64, 64))
+
+    def forward(self, x):
+        B, T, C = x.size()
+        q, k, v = self.heads(x)
+        y = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            is_causal=True,
+            dropout_p=self.attn_dropout.p if self.training else 0.0,
+        )  # (B, nh, T, hs)
+        y = y.transpose(1, 2).contiguous().view(B, T, C)
+        return self.c_proj(y)
+""",
+        ),
+        Example(
+            before="""
+import math
+import torch
+
+def attention(query, key, value, mask=None):
+    d_k = query.size(-1)
+    scores = torch.matmul(query, key.transpose(-2, -1)) / math.sqrt(d_k)
+    if mask is not None:
+        scores = scores.masked_fill(mask == 0, -1e9)
+    weights = scores.softmax(dim=-1)
+    return torch.matmul(weights, value)  # <- attention=torch.matmul(weights, value)
+""",
+            after="""
+import math
+import torch
+
+def attention(query, key, value, mask=None):
+    d_k = query.size(-1)
+    return torch.nn.functional.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask != 0 if mask is not None else None,
+        scale=1 / math.sqrt(d_k),
+    )
+""",
+        ),
+        Example(
+            before="""
+import torch
+import torch.nn.functional as F
+
+def mix(q, k, v):
+    return F.softmax(torch.bmm(q, k.transpose(1, 2)) / 8, dim=-1).bmm(v)  # <- attention
+""",
+            after="""
+import torch
+import torch.nn.functional as F
+
+def mix(q, k, v):
+    return F.scaled_dot_product_attention(
+        q.unsqueeze(1),
+        k.unsqueeze(1),
+        v.unsqueeze(1),
+        scale=1 / 8,
+    ).squeeze(1)
+""",
+            parameters={"dimensions": 3},
+        ),
+    )
+    LEAVES_ALONE = (
+        Example(  # the weights are returned
+            "import torch\ndef f(q, k, v):\n    w = (q @ k.mT).softmax(dim=-1)\n    return w @ v, w  # <- attention\n",
+            "",
+        ),
+        Example(  # over the queries
+            "import torch\ndef f(q, k, v):\n    return (q @ k.mT).softmax(dim=-2) @ v  # <- attention\n", ""
+        ),
+        Example(  # a learned temperature
+            """
+import torch
+
+class A(torch.nn.Module):
+    def __init__(self):
+        self.t = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, q, k, v):
+        return (q @ k.mT * self.t).softmax(dim=-1) @ v  # <- attention
+""",
+            "",
+        ),
+        Example(  # a mask, and heads that are part of the batch
+            """
+import torch
+
+def f(q, k, v, mask):
+    s = torch.bmm(q, k.transpose(1, 2)).masked_fill(mask, float("-inf"))
+    return torch.bmm(torch.softmax(s, dim=-1), v)  # <- attention
+""",
+            "",
+            {"dimensions": 3},
+        ),
+    )
+
+
+# The numbers ------------------------------------------------------------------------------------------------------
+
+
+def _shape(written: str) -> tuple[int, ...]:
+    """The first input's shape, of shapes as the trace has them: ``[[2, 8, 128, 128], [], []]``."""
+    first = re.match(r"\[+([\d, ]+)\]", written)
+    return tuple(int(number) for number in first[1].split(",") if number.strip()) if first else ()
+
+
+def _calls(evidence: Evidence) -> Iterator[tuple[str, tuple[int, ...], float]]:
+    """Operators of the detail window's steps by name and first shape, with their calls per step."""
+    detail = evidence.detail
+    if detail is None or not len(detail.operators):
+        return
+    steps = step_windows(detail)
+    inside = assign(steps, detail.operators.start) >= 0
+    names, codes = detail.operators.name[inside], detail.operators.shapes[inside]
+    for name, code, number in zip(*pairs(names, codes), strict=True):
+        if code >= 0:
+            yield detail.name(int(name)), _shape(detail.name(int(code))), int(number) / len(steps)
+
+
+def _scores(evidence: Evidence) -> Counter[tuple[int, ...]]:
+    """Shapes of attention scores, with the softmaxes over them per step: of three or four dimensions, not few keys."""
+    found: Counter[tuple[int, ...]] = Counter()
+    products = {shape for name, shape, _ in _calls(evidence) if name == "aten::bmm"}
+    for name, shape, number in _calls(evidence):
+        # The second product takes the weights, all heads as one batch.
+        flat = (int(np.prod(shape[:-2])), *shape[-2:])
+        if name == _SOFTMAX and len(shape) in (3, 4) and shape[-1] >= _LEAST_LENGTH and flat in products:
+            found[shape] += number  # type: ignore[assignment]
+    return found
+
+
+def _shares(evidence: Evidence, scores: Counter[tuple[int, ...]], names: tuple[str, ...] = ()) -> dict[str, float]:
+    """Operator → share of its work, by elements, that is on the scores; the products themselves left out."""
+    on: Counter[str] = Counter()
+    everything: Counter[str] = Counter()
+    for name, shape, number in _calls(evidence):
+        size = number * float(np.prod(shape)) if shape else 0.0
+        everything[name] += size  # type: ignore[assignment]
+        if shape in scores and name not in _PRODUCTS and _FUSED not in name and (not names or name in names):
+            on[name] += size  # type: ignore[assignment]
+    return {name: size / everything[name] for name, size in on.items() if size}
+
+
+def _gain(evidence: Evidence, scores: Counter[tuple[int, ...]], shares: dict[str, float]) -> Gain:
+    """The steps with the least, the likely and the most left of the work on the scores; a GPU's products stay."""
+    on_gpu = evidence.device_is_gpu
+    speedups = []
+    for number, left in enumerate(_LEFT_ON_GPU if on_gpu else _LEFT_ON_CPU):
+        operators = {name: 1.0 - share * (1.0 - left) for name, share in shares.items()}
+        if on_gpu:
+            kernels = {row.name: operators[row.operator] for row in evidence.kernels if row.operator in operators}
+            change = Change(kernel_scale=kernels)
+        else:
+            writing = _HEAD / (_HEAD + _head(evidence, scores))
+            operators["aten::bmm"] = 1.0 - _product_share(evidence, scores) * writing * (1.25, 1.0, 0.0)[number]
+            change = Change(operator_scale=operators)
+        speedups.append(evidence.what_if(change).speedup[1])
+    high, likely, low = speedups
+    return Gain(max(low, high / WIDEST), max(likely, high / WIDEST), high, _BASIS)
+
+
+def _head(evidence: Evidence, scores: Counter[tuple[int, ...]]) -> int:
+    """Numbers per head: the inner dimension of the product that makes the scores."""
+    batches = {(int(np.prod(shape[:-2])), shape[-2]) for shape in scores}
+    inner = [s[-1] for name, s, _ in _calls(evidence) if name == "aten::bmm" and s[:2] in batches and len(s) == 3]
+    return min(inner, default=64)
+
+
+def _product_share(evidence: Evidence, scores: Counter[tuple[int, ...]]) -> float:
+    """Share of the batched products that make or take scores."""
+    batches = {int(np.prod(shape[:-2])) for shape in scores}
+    counts = [(number, s[:1]) for name, s, number in _calls(evidence) if name == "aten::bmm" and s]
+    everything = sum(number for number, _ in counts)
+    return sum(number for number, first in counts if first[0] in batches) / everything if everything else 0.0
+
+
+def _places(evidence: Evidence) -> Iterator[Site]:
+    """Where the model's own classes, and functions beside them, write attention out."""
+    record = evidence.record
+    own = {name: file for model in record.models for name, file in model.own.items()} if record is not None else {}
+    sources = Sources()
+    for path in dict.fromkeys(own.values()):
+        try:
+            draft = Draft(sources.source(path))
+        except AdvisorError:
+            continue
+        for found in attentions(draft):
+            holder = draft.enclosing_class(found.product)
+            if holder is None or own.get(holder.name.value) == path:
+                yield Site(path, max(_lines(draft, found)))
+
+
+def _lines(draft: Draft, found: Attention) -> range:
+    where = draft.position(found.product)
+    return range(where.start.line, where.end.line + 1)
