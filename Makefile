@@ -76,7 +76,8 @@ $(OLDEST)/.ready: Makefile
 # A peer that cannot be installed is missing from the table, and the table says so.
 $(PEERS)/.ready: Makefile
 	$(PYTHON) -m venv --clear $(PEERS)
-	-$(PEERS)/bin/python $(PIP) 'torch==$(PEERS_TORCH)' torchvision numpy pillow
+	-$(PEERS)/bin/python $(PIP) 'torch==$(PEERS_TORCH)' numpy
+	-$(PEERS)/bin/python $(PIP) torchvision transformers accelerate lightning click pyyaml
 	-$(PEERS)/bin/python $(PIP) torchfix
 	-$(PEERS)/bin/python $(PIP) traceml-ai
 	@touch $@

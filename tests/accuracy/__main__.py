@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from advisor.amounts import Duration
-from advisor.diagnose import load_rules
+from advisor.rulebook import load_rules
 from fixtures.expectations import Case, cpu_flags, everything
 
 from .child import Answer, Measurement
