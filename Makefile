@@ -77,7 +77,8 @@ $(OLDEST)/.ready: Makefile
 $(PEERS)/.ready: Makefile
 	$(PYTHON) -m venv --clear $(PEERS)
 	-$(PEERS)/bin/python $(PIP) 'torch==$(PEERS_TORCH)' numpy
-	-$(PEERS)/bin/python $(PIP) torchvision transformers accelerate lightning click pyyaml
+	-$(PEERS)/bin/python $(PIP) 'torch==$(PEERS_TORCH)' transformers accelerate lightning click pyyaml
+	-$(PEERS)/bin/python $(PIP) 'torch==$(PEERS_TORCH)' torchvision
 	-$(PEERS)/bin/python $(PIP) torchfix
 	-$(PEERS)/bin/python $(PIP) traceml-ai
 	@touch $@
