@@ -82,7 +82,11 @@ class Measurement(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What came of a request. ``error`` is what ended it; ``trace`` the recorded trace, relative to the folder."""
+    """What came of a request. ``error`` is what ended it; ``trace`` the recorded trace, relative to the folder.
+
+    ``busy`` are the cores that other programs kept busy when it began: with more than a few hundredths of one, neither
+    findings nor gains are those of the script alone.
+    """
 
     seconds: float
     error: str = ""
@@ -92,6 +96,7 @@ class Answer(msgspec.Struct, frozen=True):
     notes: list[str] = []
     trace: str = ""
     measured: list[Measurement] = []
+    busy: float = 0.0
 
 
 def findings(request: Request) -> Answer:
@@ -233,19 +238,33 @@ def apply(diff: str, folder: Path) -> str:
     return done.stderr.decode(errors="replace").strip() if done.returncode else ""
 
 
+def others_busy(seconds: float = 0.5) -> float:
+    """Cores that are in use while this process sleeps (Linux; elsewhere none is seen)."""
+
+    def used() -> int:
+        user, nice, system, *_ = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:])
+        return user + nice + system
+
+    if not Path("/proc/stat").exists():
+        return 0.0
+    start, began = used(), time.monotonic()
+    time.sleep(seconds)
+    return (used() - start) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - began)
+
+
 TASKS = {"findings": findings, "gains": gains, "twin": twin}
 
 
 def main() -> None:
     """Read the request, write ``answer.json`` into its folder."""
     request = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Request)
-    began = time.monotonic()
+    busy, began = others_busy(), time.monotonic()
     try:
         answer = TASKS[request.task](request)
     except AdvisorError as error:
         said = f"{error} (exit status {error.exit_status}) {error.detail[-2000:]}".strip()
         answer = Answer(time.monotonic() - began, said)
-    Path(sys.argv[2]).write_bytes(msgspec.json.encode(answer))
+    Path(sys.argv[2]).write_bytes(msgspec.json.encode(msgspec.structs.replace(answer, busy=busy)))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,9 @@ from .peers import PEERS, Peer
 from .results import CaseResult, Duel, counts, duels, fixes, gains, unheard
 from .scores import COVERAGE, WIDEST, Interval, holds
 
+# Cores in use by other programs when a case began: more is other work, not a system's idling.
+BUSY = 0.3
+
 
 @dataclass(frozen=True)
 class Page:
@@ -36,6 +39,11 @@ class Page:
         return [result for result in self.results if result.answer.error]
 
     @property
+    def disturbed(self) -> list[CaseResult]:
+        """Cases that were profiled beside other work."""
+        return [result for result in self.results if result.answer.busy > BUSY]
+
+    @property
     def waiting(self) -> list[CaseResult]:
         """Cases whose rule is still to come."""
         return [result for result in self.results if result.case.waits_for]
@@ -57,6 +65,13 @@ def _lines(page: Page) -> Iterator[str]:
         f"{kinds.count('near-miss')} near-misses, {kinds.count('clean')} clean."
         + (f" A part of all: {page.part}." if page.part else "")
     )
+    if page.disturbed:
+        most = max(result.answer.busy for result in page.disturbed)
+        yield ""
+        yield (
+            f"**Not on a quiet machine**: when {len(page.disturbed)} of the cases began, other programs kept up to "
+            f"{most:.1f} cores busy. What these runs found, and missed, is not the scripts' alone."
+        )
     yield ""
     yield (
         "Precision: of what is reported, how much the case expects; findings that a case allows count neither way, all "

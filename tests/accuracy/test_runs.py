@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.expectations import Case, everything, read_case
-from tests.accuracy.child import Answer, apply
+from tests.accuracy.child import Answer, apply, others_busy
 from tests.accuracy.runs import Runner, StoppedError
 
 DIFF = "--- a/script.py\n+++ b/script.py\n@@ -1,2 +1,2 @@\n first = 1\n-second = 2\n+second = 3\n"
@@ -97,6 +98,16 @@ def test_diff_applies_in_a_folder_of_a_repository_too(case: Case, tmp_path: Path
     assert apply(DIFF, copy) == ""
     assert (copy / "script.py").read_text() == "first = 1\nsecond = 3\n"
     assert "patch" in apply(DIFF, copy), "it does not apply twice"
+
+
+def test_other_work_is_seen() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        time.sleep(0.5)
+        assert others_busy() > 0.3
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.sessions

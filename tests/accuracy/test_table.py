@@ -67,6 +67,12 @@ def test_case_that_failed_has_missed_what_it_expects() -> None:
     assert "- slow_loader: the script failed" in render(page)
 
 
+def test_page_says_that_the_machine_was_not_quiet() -> None:
+    busy = replace(result(LOADER, WORKERS), answer=Answer(1.0, proposals=[WORKERS], busy=1.7))
+    assert "when 1 of the cases began, other programs kept up to 1.7 cores busy" in render(Page([busy, result(CLEAN)]))
+    assert "quiet" not in render(Page([result(LOADER, WORKERS)]))
+
+
 def test_gains_are_held_to_their_ranges() -> None:
     measured = replace(result(LOADER, WORKERS), measured=(GOOD, BAD))
     assert gains([measured]).inside == 0.5
