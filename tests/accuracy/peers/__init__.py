@@ -152,7 +152,8 @@ PEERS = (
         "torch",
         _pattern_matcher,
         {
-            # Each pattern by its class. On a CPU three of them never match: extra copies, TF32, alignment.
+            # Each pattern by its class. On a CPU extra copies never match, and TF32 does wherever PyTorch was built
+            # without CUDA: no architecture is too old then.
             "ExtraCUDACopy": ("tensor-born-on-cpu",),
             "ForLoopIndexing": ("python-loop-over-samples",),  # report_all_anti_patterns leaves it out
             "FP32MatMul": ("tf32-matmul",),
@@ -168,7 +169,8 @@ PEERS = (
         "torch-tb-profiler",
         _tb_profiler,
         {
-            # By its sentences: torch_tb_profiler/profiler/data.py, RunProfileData.analyze.
+            # By its sentences: torch_tb_profiler/profiler/data.py, RunProfileData. It drops the loader's ranges where they
+            # are user annotations (trace.py, create_trace_event), as they are in today's traces.
             "time cost on input data loading": ("loader-workers",),
             "launched by Tensor Cores eligible operators": ("amp-autocast",),
             "low utilization": ("batch-size",),
