@@ -15,6 +15,7 @@ from advisor.edit.values import give
 from advisor.evidence import Change
 from advisor.evidence.coded import names_like
 from advisor.evidence.coverage import Coverage
+from advisor.frameworks import configured, construction, told
 from advisor.rule import (
     WIDEST,
     Advice,
@@ -126,6 +127,7 @@ class FusedOptimizer(Rule):
                 "classes": tuple(dict.fromkeys(each.cls for each in chosen)),
                 "framework": next((name for each in chosen if (name := framework_of(each.owner))), ""),
                 "scaled": bool(call_sites(evidence, "GradScaler.scale", every_step=False)),
+                **construction(evidence),
             },
             unmet=_unmet(evidence, chosen),
         )
@@ -134,7 +136,10 @@ class FusedOptimizer(Rule):
         text = f"Pass fused=True to the optimizer made {where(finding.site)}."
         framework = str(finding.parameters.get("framework") or "")
         if framework in _FRAMEWORKS:
-            return Advice(_FRAMEWORKS[framework], f"{framework} makes the optimizer")
+            text, why = _FRAMEWORKS[framework], f"{framework} makes the optimizer"
+            if finding.unmet or told(finding, "optim") != "adamw_torch":
+                return Advice(text, " ".join(finding.unmet) or why)
+            return configured(finding, sources, framework, {"optim": '"adamw_torch_fused"'}, text, why)
         if finding.unmet:
             return Advice(text, " ".join(finding.unmet))
         places = site_list(finding, "optimizers")
@@ -208,6 +213,11 @@ import torch.optim as optim
 FUSED = True  # not on the old cluster
 g = optim.SGD(gen.parameters(), lr=0.1, momentum=0.9, fused=FUSED)
 """,
+        ),
+        Example(
+            before='args = TrainingArguments("out", optim="adamw_torch")  # <- config\n',
+            after='args = TrainingArguments("out", optim="adamw_torch_fused")\n',
+            parameters={"framework": "transformers", "config_values": {"optim": "adamw_torch"}},
         ),
     )
     LEAVES_ALONE = (
