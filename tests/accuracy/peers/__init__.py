@@ -169,8 +169,8 @@ PEERS = (
         "torch-tb-profiler",
         _tb_profiler,
         {
-            # By its sentences: torch_tb_profiler/profiler/data.py, RunProfileData. It drops the loader's ranges where they
-            # are user annotations (trace.py, create_trace_event), as they are in today's traces.
+            # By its sentences: torch_tb_profiler/profiler/data.py, RunProfileData. It drops the loader's ranges where
+            # they are user annotations (trace.py, create_trace_event), as they are in today's traces.
             "time cost on input data loading": ("loader-workers",),
             "launched by Tensor Cores eligible operators": ("amp-autocast",),
             "low utilization": ("batch-size",),
