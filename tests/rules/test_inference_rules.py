@@ -61,3 +61,52 @@ def test_training_is_left_alone(scene: Any, tmp_path: Path) -> None:
     made = scene(2.0)
     made.record.models[0].output_grad = True
     assert found(made, tmp_path, "missing-inference-mode") is None
+
+
+# missing-eval
+
+
+def dropping(scene: Any, share: float = 0.2, **facts: Any) -> Any:
+    """A CPU run that infers in training mode, that share of its step in an active dropout."""
+    made = inferring(scene, 10.0, 0, output_grad=False, training=True, layers={"Linear": 2, "Dropout": 1}, **facts)
+    made.operator("aten::addmm", 0.1, 1.0)
+    made.operator("aten::dropout", 1.0, 1.0 + 10.0 * share)
+    made.operator("aten::bernoulli_", 1.1, 0.9 + 10.0 * share)
+    return made
+
+
+def test_active_dropout_is_reported_with_its_time(scene: Any, tmp_path: Path) -> None:
+    finding = found(dropping(scene), tmp_path, "missing-eval")
+    assert finding is not None
+    assert abs(float(finding.evidence["dropout_s"] or 0) - 2e-3) < 1e-5
+    assert 1.2 < finding.gain.likely < 1.3
+
+
+def test_active_dropout_that_costs_nothing_is_left_alone(scene: Any, tmp_path: Path) -> None:
+    assert found(dropping(scene, share=0.025), tmp_path, "missing-eval") is None
+
+
+def test_training_mode_that_was_asked_for_is_left_alone(scene: Any, tmp_path: Path) -> None:
+    made = dropping(scene)
+    made.call("Module.train", 7, per_step=0.0)
+    assert found(made, tmp_path, "missing-eval") is None
+
+
+def test_part_in_evaluation_mode_is_left_alone(scene: Any, tmp_path: Path) -> None:
+    made = dropping(scene)
+    made.call("Module.eval", 7, per_step=0.0, module="Backbone")
+    assert found(made, tmp_path, "missing-eval") is None
+
+
+def test_monte_carlo_dropout_is_left_alone_and_a_benchmark_is_not(scene: Any, tmp_path: Path) -> None:
+    assert found(dropping(scene, repeats=36, calls=40), tmp_path, "missing-eval") is None
+    assert found(dropping(scene, repeats=39, calls=40), tmp_path, "missing-eval") is not None
+
+
+def test_batch_norm_of_images_saves_its_statistics(scene: Any, tmp_path: Path) -> None:
+    made = inferring(scene, 10.0, 0, output_grad=False, training=True, layers={"Conv2d": 2, "BatchNorm2d": 2})
+    made.operator("aten::mkldnn_convolution", 0.1, 7.0)
+    made.operator("aten::native_batch_norm", 7.0, 9.5)
+    finding = found(made, tmp_path, "missing-eval")
+    assert finding is not None
+    assert 1.15 < finding.gain.likely < 1.3

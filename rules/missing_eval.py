@@ -1,0 +1,203 @@
+"""A model that only infers is in training mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from advisor.edit import Drafts
+from advisor.edit.models import binding, made_at
+from advisor.evidence import Change
+from advisor.evidence.coded import names_like
+from advisor.evidence.steps import assign
+from advisor.rule import (
+    Advice,
+    Argument,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    call_sites,
+    forward_sites,
+    site_list,
+    sites,
+    where,
+)
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import Model
+
+_DROPOUTS = frozenset(
+    f"aten::{name}{ending}"
+    for name in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+    for ending in ("", "_")
+)
+_DRAWS = ("aten::bernoulli_", "aten::native_dropout")  # what an active dropout calls, and one in eval mode does not
+_NORM = "aten::native_batch_norm"
+# Batch norm with running statistics over one with the batch's own, CPU seconds measured with torch 2.15, one thread:
+# 16x32x32x32 0.22 (1392 to 301 us), 16x64x56x56 0.17; 128x256, one-dimensional, 0.64.
+_NORM_SCALE, _NORM_1D_SCALE = 0.22, 0.64
+
+
+class MissingEval(Rule):
+    """The script only infers, and its model is still in training mode, as a module is made.
+
+    Dropout then draws a random number for each activation and throws some of them away; batch norm computes the
+    statistics of each batch instead of using those it has learned, and goes on changing them. ``model.eval()`` ends
+    both. It is more than a matter of time: in training mode the outputs are noisy, and depend on what else is in the
+    batch. Reported only where the operators of dropout and batch norm are a part of the step worth having.
+
+    When not: dropout is meant to be active (Monte Carlo dropout: not reported where the script asks for training mode
+    itself, or calls the model several times on one input); batch norm is being adapted to new data.
+
+    Source: PyTorch notes, "Autograd mechanics", "Evaluation mode (nn.Module.eval())". Dropout's time is the trace's;
+    what batch norm saves is a prior, from CPU times measured in both modes.
+    """
+
+    id = "missing-eval"
+    title = "Put the model in evaluation mode"
+    safety = Safety.BEHAVIOUR
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record = evidence.record
+        if record is None or evidence.trains or len(evidence.host.backward):
+            return
+        if call_sites(evidence, "backward", "Module.train", every_step=False):
+            return
+        model = next((each for each in record.models if _forgotten(each)), None)
+        others = {each.cls for each in record.models if each is not model}
+        evaluated = {str(each.details.get("module")) for each in call_sites(evidence, "Module.eval", every_step=False)}
+        if model is None or evaluated - others:
+            return  # a part of the model may be in evaluation mode, and the rest in training mode on purpose
+        dropout_s, change = _without(evidence, model)
+        gain = Gain.of(evidence.what_if(change))
+        if not gain.worth_it:
+            return
+        norm = evidence.operators.row(_NORM)
+        forwards = forward_sites(evidence)
+        site = model.made or (forwards[0].site if forwards else None)
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"{model.cls} infers in training mode, {dropout_s * 1e3:.2f} ms of the traced step in dropouts; "
+            "its outputs are not those of the trained model either.",
+            gain=gain,
+            evidence={
+                "dropout_s": dropout_s,
+                "batch_norm_s": norm.self_s if norm is not None and _layers(model, "BatchNorm") else 0.0,
+                "dropout_layers": _layers(model, "Dropout"),
+                "batch_norm_layers": _layers(model, "BatchNorm"),
+                "step_s": evidence.step_s,
+            },
+            site=site,
+            parameters={
+                "made": (model.made,) if model.made is not None else (),
+                "forward": sites(forwards),
+                "moves": sites(call_sites(evidence, "Module.to", "Module.cuda", every_step=False)),
+            },
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        text = f"Call .eval() on the model {where(finding.site)}, before it infers."
+        drafts = Drafts(sources)
+        bound = next((each for site in site_list(finding, "made") if (each := made_at(drafts, site))), None)
+        if bound is None and site_list(finding, "forward"):
+            bound = binding(drafts, site_list(finding, "forward"), site_list(finding, "moves"), ())
+        if bound is None:
+            return Advice(text, "where the script makes its model cannot be told from the source")
+        bound.draft.insert_after(bound.statement, f"{bound.name}.eval()")
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+class Scorer:
+    def __init__(self, path):
+        self.model = Net(  # <- made
+            width=64,  # as trained
+        )
+        self.model.load_state_dict(torch.load(path))
+""",
+            after="""
+class Scorer:
+    def __init__(self, path):
+        self.model = Net(
+            width=64,  # as trained
+        )
+        self.model.eval()
+        self.model.load_state_dict(torch.load(path))
+""",
+        ),
+        Example(  # made in a function of its own
+            before="""
+def load():
+    return Net().to(device)  # <- made=Net()
+
+def main():
+    net = load()
+    for x in batches:
+        y = net(x)  # <- forward
+""",
+            after="""
+def load():
+    return Net().to(device)
+
+def main():
+    net = load()
+    net.eval()
+    for x in batches:
+        y = net(x)
+""",
+        ),
+        Example(  # a library makes it
+            before="model = resnet18(weights=W)  # <- made\ny = model(x)  # <- forward\n",
+            after="model = resnet18(weights=W)\nmodel.eval()\ny = model(x)\n",
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("for net in [Net() for _ in range(3)]:  # <- made=Net()\n    y = net(x)  # <- forward\n", ""),
+        Example("y = self.models[0](x)  # <- forward=self.models[0](x)\n", ""),
+    )
+
+
+def _layers(model: Model, kind: str) -> int:
+    return sum(count for name, count in model.layers.items() if kind in name)
+
+
+def _forgotten(model: Model) -> bool:
+    """In training mode, with layers that then do something else, and not called again and again on one input.
+
+    All calls on one tensor are a benchmark's; several on each of many are Monte Carlo dropout's.
+    """
+    draws = 0 < model.repeats < model.calls - 1
+    switched = _layers(model, "Dropout") + _layers(model, "BatchNorm")
+    return bool(model.training and model.calls and model.parameters and switched and not draws)
+
+
+def _without(evidence: Evidence, model: Model) -> tuple[float, Change]:
+    """Seconds per step in active dropouts, and the change that evaluation mode is."""
+    drawing = any((row := evidence.operators.row(name)) is not None and row.count for name in _DRAWS)
+    dropout_s = _inclusive_s(evidence) if drawing and _layers(model, "Dropout") else 0.0
+    operators: dict[str, float] = {}
+    if _layers(model, "BatchNorm"):
+        flat = _layers(model, "BatchNorm1d") == _layers(model, "BatchNorm")
+        operators[_NORM] = _NORM_1D_SCALE if flat else _NORM_SCALE
+    kernels = {row.name: 0.0 for row in evidence.kernels if row.operator == "aten::native_dropout"}
+    return dropout_s, Change(
+        remove_host_s=dropout_s / evidence.inflation, operator_scale=operators or None, kernel_scale=kernels or None
+    )
+
+
+def _inclusive_s(evidence: Evidence) -> float:
+    """Seconds per traced step inside of dropouts, with all that they call."""
+    operators, steps = evidence.trace.operators, evidence.steps
+    chosen = names_like(evidence.trace, operators.name, _DROPOUTS.__contains__) & (assign(steps, operators.start) >= 0)
+    parent = evidence.nesting.parent
+    inner = chosen & (parent >= 0) & chosen[np.maximum(parent, 0)]
+    rows = chosen & ~inner
+    return float((operators.end - operators.start)[rows].sum()) / 1e9 / max(1, len(steps))
