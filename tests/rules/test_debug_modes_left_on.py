@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from advisor.rulebook import load_rules
 from advisor.edit import Sources
 from advisor.rule import Finding, Variable
+from advisor.rulebook import load_rules
 
 A100 = "NVIDIA A100-SXM4-40GB"
 NODE = "autograd::engine::evaluate_function: AddmmBackward0"

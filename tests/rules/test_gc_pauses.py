@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from advisor.rulebook import load_rules
 from advisor.edit import Sources
 from advisor.harness.garbage import Garbage
 from advisor.rule import Advice, Finding
+from advisor.rulebook import load_rules
 
 
 def found(made: Any, folder: Path) -> list[Finding]:

@@ -1,0 +1,199 @@
+"""Matrix work runs in double precision that nobody asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+import libcst.matchers as m
+
+from advisor.edit import Draft, Drafts
+from advisor.edit.calls import argument, call_method
+from advisor.edit.locate import call_at, last_name
+from advisor.evidence import Change
+from advisor.evidence.doubles import double_shares, in_float32, kernels_in_float32
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, sites, where
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import CallSite, RunRecord, TensorInfo
+
+_LEAST_SHARE = 0.3  # of the matrix work's FLOPs: less is a step of an algorithm that somebody wanted precise
+_LEAST_BYTES = 1024  # a conversion of less than a hundred values is no matrix
+_MAKERS = ("from_numpy", "tensor", "as_tensor")
+_WIDE = m.Attribute(attr=m.Name("float64") | m.Name("double"))
+
+
+class AccidentalFloat64(Rule):
+    """Matrix products run in float64, twice the work and the memory of float32 at least.
+
+    NumPy computes in float64, and ``torch.from_numpy`` keeps it; the model then refuses its input ("expected scalar
+    type Float but found Double"), and ``model.double()`` looks like the remedy. Everything is done in double precision
+    from there on: on a CPU half as many values fit into a vector register and a cache line, on GPUs float64 runs at a
+    half to a 64th of float32's rate. Found by the types of the matrix operators' inputs, not by what the script
+    says: a sum or a scalar in float64 costs nothing.
+
+    When not: the problem needs the digits (ill-conditioned solves, physics, long sums, checking gradients).
+
+    Source: torch.set_default_dtype and torch.from_numpy (types kept); NVIDIA A100 data sheet and CUDA C++ programming
+    guide, "Arithmetic Instructions" (throughput of float64); Intel's optimization manual (vector width).
+    """
+
+    id = "accidental-float64"
+    title = "Compute in float32 instead of float64"
+    safety = Safety.NUMERIC
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record = evidence.record
+        total, double = evidence.flops.per_step, evidence.flops.by_dtype.get("float64", 0.0)
+        if record is None or not total or double < _LEAST_SHARE * total:
+            return
+        whole = any(model.dtypes == ["float64"] for model in record.models)
+        change = Change(
+            operator_scale=in_float32(evidence, double_shares(evidence), whole),
+            kernel_scale=kernels_in_float32(evidence) or None,
+        )
+        gain = Gain.of(evidence.what_if(change))
+        if not gain.worth_it:
+            return
+        casts, default, made = _casts(evidence), _default(evidence), call_sites(evidence, "float64", every_step=False)
+        places = (*casts, *default, *made)
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"{double / total:.0%} of the matrix work of each step is in float64"
+            + (", parameters included." if whole else "."),
+            gain=gain,
+            evidence={"float64_share_of_flops": double / total, "step_s": evidence.step_s},
+            site=places[0].site if places else None,
+            parameters={
+                "casts": sites(casts),
+                "default": sites(default),
+                "made": sites(made),
+                "unseen": _unseen(record, bool(default or made or any(c.kind.startswith("Tensor") for c in casts))),
+            },
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        text = f"Have data and model in float32, {where(finding.site)}: x.float(), no .double()."
+        casts, default, made = (site_list(finding, name) for name in ("casts", "default", "made"))
+        if not (casts or default or made):
+            return Advice(text, "where float64 comes from was not seen")
+        if finding.parameters.get("unseen"):
+            return Advice(text, str(finding.parameters["unseen"]))
+        drafts = Drafts(sources)
+        for site in (*casts, *default, *made):
+            names = _MAKERS if site in made else ("double", "to", "set_default_dtype")
+            call = call_at(drafts[site.file], site, names)
+            if call is None or not _narrow(drafts[site.file], call):
+                return Advice(text, f"what makes float64 at {at(site)} cannot be told from the source")
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+model = Net().double()  # the data is  # <- casts
+for x in arrays:
+    x = torch.from_numpy(x).to(device)  # <- made=torch.from_numpy(x)
+    model(x)
+""",
+            after="""
+model = Net()  # the data is
+for x in arrays:
+    x = torch.from_numpy(x).float().to(device)
+    model(x)
+""",
+        ),
+        Example(
+            before="""
+x = torch.tensor(features, dtype=torch.float64)  # <- made
+model.to(device, dtype=torch.double)  # <- casts
+""",
+            after="""
+x = torch.tensor(features, dtype=torch.float32)
+model.to(device, dtype=torch.float32)
+""",
+        ),
+        Example(
+            before="torch.set_default_dtype(torch.float64)  # <- default\nmain()\n",
+            after="torch.set_default_dtype(torch.float32)\nmain()\n",
+        ),
+        Example(
+            before="model.double()  # <- casts\nx = th.as_tensor(array)  # <- made\n",
+            after="x = th.as_tensor(array).float()\n",
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("for x, y in loader:  # <- made\n    model(x)\n", ""),
+        Example("torch.set_default_dtype(getattr(torch, args.dtype))  # <- default\n", ""),
+        Example("net = Net().double()  # <- casts\n", "", {"unseen": "workers"}),
+    )
+
+
+def _casts(evidence: Evidence) -> tuple[CallSite, ...]:
+    """Where modules, and tensors of some size, are converted to float64."""
+    modules = [
+        each
+        for each in call_sites(evidence, "Module.double", "Module.to", every_step=False)
+        if each.kind == "Module.double" or "torch.float64" in each.details.get("arguments", ())
+    ]
+    tensors = [
+        each
+        for each in call_sites(evidence, "Tensor.double", "Tensor.to", every_step=False)
+        if each.details.get("to_dtype") == "float64"
+        and each.details.get("from_dtype") != "float64"
+        and each.details.get("bytes", 0) >= _LEAST_BYTES
+    ]
+    return (*modules, *tensors)
+
+
+def _default(evidence: Evidence) -> tuple[CallSite, ...]:
+    found = call_sites(evidence, "default_dtype", every_step=False)
+    return tuple(each for each in found if each.details.get("dtype") == "float64")
+
+
+def _unseen(record: RunRecord, seen: bool) -> str:
+    """Why float64 data would remain that no edit reaches, or "": a model in float32 would refuse it."""
+    if any(loader.num_workers and _has_double(loader.tensors) for loader in record.loaders):
+        return "the dataset makes float64 tensors in its workers, where they were not seen"
+    if not seen and any(_has_double(model.inputs) for model in record.models):
+        return "where the model's float64 input is made was not seen"
+    return ""
+
+
+def _has_double(tensors: list[TensorInfo]) -> bool:
+    return any(each.dtype == "float64" for each in tensors)
+
+
+def _narrow(draft: Draft, call: cst.Call) -> bool:
+    """Have a call that makes or converts to float64 give float32."""
+    name = last_name(draft, call)
+    if name in _MAKERS:
+        asked = argument(call, "dtype")
+        if asked is not None:
+            return _float32(draft, asked.value)
+        above = draft.parent(call)
+        if not (isinstance(above, cst.Attribute) and above.attr.value == "float"):
+            call_method(draft, call, "float")
+        return True
+    if name in ("to", "set_default_dtype"):
+        wide = [arg.value for arg in call.args if m.matches(arg.value, _WIDE)]
+        return len(wide) == 1 and _float32(draft, wide[0])
+    statement = draft.statement(call)
+    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    if isinstance(statement, cst.SimpleStatementLine) and isinstance(small, cst.Expr) and small.value is call:
+        draft.remove(statement)
+        return True
+    if not isinstance(call.func, cst.Attribute) or call.args:
+        return False
+    draft.change(call, lambda updated: cst.ensure_type(cst.ensure_type(updated, cst.Call).func, cst.Attribute).value)
+    return True
+
+
+def _float32(draft: Draft, value: cst.BaseExpression) -> bool:
+    if not isinstance(value, cst.Attribute) or not m.matches(value, _WIDE):
+        return False
+    draft.change(value.attr, lambda _: cst.Name("float32"))
+    return True

@@ -1,0 +1,83 @@
+"""Float64 is reported where matrix work is done in it, and where a script brings it in is what the fix changes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.edit import Edit, Sources
+from advisor.evidence import Evidence
+from advisor.launch import Command, measure
+from advisor.rule import Rule
+from advisor.rulebook import load_rules
+from advisor.trace import read_trace
+from tests.conftest import PYTHON, QUICK
+
+SCRIPT = """
+import numpy as np
+import torch
+
+rng = np.random.default_rng(0)
+x = torch.from_numpy(rng.normal(size=(512, 512)))
+y = torch.as_tensor(rng.normal(size=512))
+weights = torch.tensor([1.0, 2.0], dtype=torch.float64)  # a scale
+model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.Tanh(), torch.nn.Linear(512, 1)).double()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for step in range(60):
+    optimizer.zero_grad()
+    loss = ((model(x)[:, 0] - y) ** 2).mean() * weights[0]
+    loss.backward()
+    optimizer.step()
+print(loss.dtype)
+"""
+
+
+def rule() -> Rule:
+    (found,) = [each for each in load_rules() if each.id == "accidental-float64"]
+    return found
+
+
+def matrix_step(scene: Any, folder: Path, dtype: str) -> Evidence:
+    """A step whose products have inputs of `dtype`, as the detail window tells."""
+    made = scene(50.0)
+    made.operator("aten::mm", 1.0, 49.0)
+    evidence = made.evidence(folder)
+    shapes = {"Input Dims": [[512, 512], [512, 512]], "Input type": [dtype, dtype]}
+    events = json.loads((folder / "trace.json").read_text())
+    for event in events["traceEvents"]:
+        if event["name"] == "aten::mm":
+            event["args"].update(shapes)
+    (folder / "detail.json").write_text(json.dumps(events))
+    made_of: Evidence = replace(evidence, detail=read_trace(str(folder / "detail.json")))
+    return made_of
+
+
+def test_products_in_float64_are_reported(scene: Any, tmp_path: Path) -> None:
+    (finding,) = rule().check(matrix_step(scene, tmp_path, "double"))
+    assert 1.5 < finding.gain.likely < 2.1
+    assert finding.evidence["float64_share_of_flops"] == 1.0
+
+
+def test_products_in_float32_are_not(scene: Any, tmp_path: Path) -> None:
+    assert list(rule().check(matrix_step(scene, tmp_path, "float"))) == []
+
+
+@pytest.mark.slow
+def test_patched_script_computes_in_float32(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    command = Command(script=str(path), python=PYTHON, environment={"OMP_NUM_THREADS": "1"}, cwd=str(tmp_path))
+    evidence = Evidence.from_run(measure(command, tmp_path / "run", QUICK, timeout=240))
+    (finding,) = rule().check(evidence)
+    assert finding.site is not None and ".double()" in SCRIPT.splitlines()[finding.site.line - 1]
+    fix = rule().fix(finding, Sources())
+    assert isinstance(fix, Edit)
+    path.write_text(fix.texts[str(path)])
+    run = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=120)
+    assert run.stdout.strip() == "torch.float32", run.stderr
