@@ -121,7 +121,7 @@ def main(
     out = {case.name: why for case in chosen if (why := case.cannot_run(flags))}
     runner = Runner(folder.resolve(), short, timeout, budget)
     pythons = {peer.name: sys.executable if peer.name == "torch-tb-profiler" else str(peers_python) for peer in PEERS}
-    known = {peer.name: version_of(pythons[peer.name], peer.package) if peers else "" for peer in PEERS}
+    known = {peer.name: version_of(pythons[peer.name], peer.package) for peer in PEERS} if peers else {}
     wanted = Wanted(runner, gains, known, pythons)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, which a shell's background has not
     can = [case for case in chosen if case.name not in out]

@@ -20,6 +20,7 @@ BUSY = 0.3
 class Page:
     """What the page says. ``out`` are cases that cannot run here, and why; ``part`` what was chosen of all.
 
+    ``peers`` are the versions of other tools by name, empty for one that is not installed; none where none was asked.
     ``known`` are the rules that there are; others that cases expect are missed, and said to be still to come.
     """
 
@@ -61,8 +62,8 @@ def _lines(page: Page) -> Iterator[str]:
     versions = ", ".join(f"{name} {version}" for name, version in page.versions.items())
     windows = ", windows as short as the tests'" if page.short else ""
     yield (
-        f"{page.date}; {versions}{windows}. {len(kinds)} cases: {kinds.count('planted')} with something planted, "
-        f"{kinds.count('near-miss')} near-misses, {kinds.count('clean')} clean."
+        f"{page.date}; {versions}{windows}. Cases: {len(kinds)}, of these {kinds.count('planted')} with something "
+        f"planted, {kinds.count('near-miss')} near-misses, {kinds.count('clean')} clean."
         + (f" A part of all: {page.part}." if page.part else "")
     )
     if page.disturbed:
@@ -91,7 +92,8 @@ def _lines(page: Page) -> Iterator[str]:
     yield ""
     yield from _rules(page)
     yield from _listed(page)
-    yield from _all_peers(page)
+    if page.peers:
+        yield from _all_peers(page)
 
 
 # Per rule ------------------------------------------------------------------------------------------------------------
