@@ -57,11 +57,11 @@ class PythonLoopOverSamples(Rule):
         )
         if found is None:
             return
-        place = next((each for each, iterates in places if iterates is not found.takes), None)
+        place = next((each for each, iterates in places if (found.iterates if iterates else found.takes)), None)
         if place is None:
             return
         spent = (found.forward_s + found.backward_s) / evidence.inflation
-        saved = spent * (1.0 - found.work_share) * (1.0 - 1.0 / found.rounds)
+        saved = spent * (1.0 - found.work_share) * (1.0 - found.times / found.rounds)
         gain = Gain.of(evidence.what_if(Change(remove_host_s=saved)))
         if not gain.worth_it:
             return
@@ -85,7 +85,7 @@ class PythonLoopOverSamples(Rule):
         text = (
             f"Write the loop at {at(finding.site)} as operations on whole tensors: x[:, None] - y for all pairs, "
             "amax(1) or sum(1) for each row, torch.bmm for a product per sample, torch.gather for an element of each, "
-            "torch.vmap where the body is long."
+            "index_add for sums by group, torch.vmap where the body is long."
         )
         if finding.site is None:
             return Advice(text, "its place is unknown")
@@ -144,15 +144,28 @@ _FOR_ALL = {"torch.mm": "{torch}.bmm({0}, {1})", "torch.dot": "({0} * {1}).sum(-
 
 
 def _loops(evidence: Evidence) -> list[tuple[Site, bool]]:
-    """Loops whose rounds are independent: (their line, whether they iterate over a tensor), the busiest first."""
+    """The busiest loop whose rounds are independent: its line, and whether it iterates over a tensor.
+
+    As many places as take part in as many rounds; none where the rounds of one of them need each other, for which of
+    the loops the trace shows could not be told then.
+    """
     record = evidence.record
     taken = [each for each in record.call_sites if each.kind == _KIND] if record is not None else []
+    most = max(map(_parts, taken), default=0)
+    busiest = [each for each in taken if 2 * _parts(each) >= most]
     found: list[tuple[Site, bool]] = []
-    for each in sorted(taken, key=lambda each: -each.calls):
+    for each in sorted(busiest, key=lambda each: -_parts(each)):
         place = _loop_of(each)
-        if place is not None and all(place != known for known, _ in found):
-            found.append((place, bool(each.details.get("iterates"))))
+        if place is None:
+            return []
+        found.append((place, bool(each.details.get("iterates"))))
     return found
+
+
+def _parts(taken: CallSite) -> int:
+    """How many parts of tensors were taken there."""
+    rows = taken.details.get("rows")
+    return taken.calls * (rows if isinstance(rows, int) else 1)
 
 
 def _loop_of(taken: CallSite) -> Site | None:

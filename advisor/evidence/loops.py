@@ -22,28 +22,35 @@ ELEMENT_S = 2e-9
 # Operators whose work is more than reading their inputs once: what they take beyond a call is work.
 _MATRIX = ("mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "conv", "attention", "einsum", "lstm", "gru")
 _CALL_S = 20e-6  # a matrix operator that takes less under the profiler is mostly its call
-_TAKES, _ITERATES = "aten::select", "aten::unbind"
+_TAKES, _ITERATES = ("aten::select", "aten::index"), "aten::unbind"
 
 
 @dataclass(frozen=True)
 class SampleLoop:
-    """The longest loop of a step, means over the steps. Seconds as traced."""
+    """The longest loop of a step, all its runs together, means over the steps. Seconds as traced."""
 
     rounds: float  # how often the body runs in a step
+    times: float  # how often the loop itself does
     operators: float  # outermost operators of the body
     forward_s: float  # from the first round's start to the last one's end
     backward_s: float  # of the backward, for what the rounds computed
     work_share: float  # of both: work on the samples, which stays when one operator does it for all
-    takes: bool  # each round takes parts of tensors by number (select); else the loop is over an unbound tensor
+    takes: bool  # each round takes parts of tensors by number (select) or mask (index)
+    iterates: bool  # the loop is over an unbound tensor
 
 
 @dataclass(frozen=True)
 class _Stretch:
-    """The loop of one step: rows of ``Trace.operators``."""
+    """One run of the loop: rows of ``Trace.operators``."""
 
     inside: Ints
     body: int
     takes: bool
+    iterates: bool
+
+    @property
+    def rounds(self) -> float:
+        return len(self.inside) / self.body
 
 
 def sample_loop(
@@ -62,24 +69,24 @@ def sample_loop(
         return None
     operators = trace.operators
     matrix = names_like(trace, operators.name, _is_matrix)
-    read = float(np.mean([_elements(detail, each) / (len(each.inside) / each.body) for each in shaped])) * ELEMENT_S
-    rounds, forward, backward, work = [], [], [], []
+    elements = sum(_elements(detail, each) for each in shaped) / sum(each.rounds for each in shaped)
+    forward = backward = products = 0.0
     for each in stretches:
         inside = each.inside
         took = (operators.end[inside] - operators.start[inside]) / 1e9
-        whole = (int(operators.end[inside[-1]]) - int(operators.start[inside[0]])) / 1e9
-        products = float(np.maximum(0.0, took[matrix[inside]] - _CALL_S).sum())
-        rounds.append(len(inside) / each.body)
-        forward.append(whole)
-        backward.append(_backward_s(trace, nesting, inside))
-        work.append(min(1.0, (read * rounds[-1] + products) / whole) if whole > 0 else 1.0)
+        forward += (int(operators.end[inside[-1]]) - int(operators.start[inside[0]])) / 1e9
+        backward += _backward_s(trace, nesting, inside)
+        products += float(np.maximum(0.0, took[matrix[inside]] - _CALL_S).sum())
+    rounds = sum(each.rounds for each in stretches)
     return SampleLoop(
-        rounds=float(np.mean(rounds)),
+        rounds=rounds / len(steps),
         operators=float(np.mean([each.body for each in stretches])),
-        forward_s=float(np.mean(forward)),
-        backward_s=float(np.mean(backward)),
-        work_share=float(np.mean(work)),
+        forward_s=forward / len(steps),
+        backward_s=backward / len(steps),
+        work_share=min(1.0, (elements * ELEMENT_S * rounds + products) / max(forward, 1e-9)),
+        times=len(stretches) / len(steps),
         takes=all(each.takes for each in stretches),
+        iterates=all(each.iterates for each in stretches),
     )
 
 
@@ -103,7 +110,7 @@ def longest_period(codes: Ints, longest: int) -> tuple[int, int, int]:
 
 
 def _stretches(trace: Trace, steps: Steps, host: Host, nesting: Nesting, least: int) -> list[_Stretch]:
-    """The loop of each step; none at all where one step has none."""
+    """The runs of each step's loop; none at all where one step has none."""
     operators = trace.operators
     if not len(steps) or not len(operators):
         return []
@@ -111,21 +118,35 @@ def _stretches(trace: Trace, steps: Steps, host: Host, nesting: Nesting, least: 
     outer = outer[~host.backward.contains(operators.start[outer])]
     outer = outer[np.argsort(operators.start[outer], kind="stable")]
     step = assign(steps, operators.start[outer])
-    takes = names_like(trace, operators.name, _TAKES.__eq__)
+    takes = names_like(trace, operators.name, _TAKES.__contains__)
     iterates = names_like(trace, operators.name, _ITERATES.__eq__)
-    found = []
+    found: list[_Stretch] = []
     for number in range(len(steps)):
         rows = outer[step == number]
-        start, end, body = longest_period(operators.name[rows].astype(np.int64), LONGEST_BODY)
-        inside = rows[start:end]
-        if not body or len(inside) < least * body:
+        codes = operators.name[rows].astype(np.int64)
+        first = longest_period(codes, LONGEST_BODY)
+        before = len(found)
+        for start, end in _again(codes, *first):
+            inside, body = rows[start:end], first[2]
+            by_number = int(takes[inside].sum()) >= len(inside) // body - 1
+            # The unbinding is in front of the first round; zip(a, b) has two.
+            unbound = bool(iterates[rows[max(0, start - 3) : start + body]].any())
+            if len(inside) >= least * body and (by_number or unbound):
+                found.append(_Stretch(inside, body, by_number, unbound))
+        if len(found) == before:
             return []
-        by_number = int(takes[inside].sum()) >= len(inside) // body - 1
-        # The unbinding is in front of the first round; zip(a, b) has two.
-        if not by_number and not iterates[rows[max(0, start - 3) : start + body]].any():
-            return []
-        found.append(_Stretch(inside, body, by_number))
     return found
+
+
+def _again(codes: Ints, start: int, end: int, period: int) -> list[tuple[int, int]]:
+    """All stretches like codes[start:end], which repeats itself with `period`: the loop may run more than once."""
+    if not period:
+        return []
+    body = np.sort(codes[start : start + period])
+    same = np.concatenate(([0], (codes[period:] == codes[:-period]).astype(np.int8), [0]))
+    edges = np.flatnonzero(np.diff(same)).tolist()
+    runs = [(begin, finish + period) for begin, finish in zip(edges[::2], edges[1::2], strict=True)]
+    return [run for run in runs if np.array_equal(np.sort(codes[run[0] : run[0] + period]), body)]
 
 
 def _is_matrix(name: str) -> bool:
@@ -136,14 +157,15 @@ def _is_matrix(name: str) -> bool:
 def _elements(detail: Trace, stretch: _Stretch) -> float:
     """Elements that the operators of a loop read, matrix work and views aside."""
     operators = detail.operators
-    known: dict[int, float] = {}
+    known: dict[tuple[int, bool], float] = {}
     views = names_like(detail, operators.name, lambda name: name in _VIEWS or _is_matrix(name))
+    picks = names_like(detail, operators.name, _PICKS.__contains__)
     total = 0.0
     for row in stretch.inside[~views[stretch.inside]].tolist():
-        code = int(operators.shapes[row])
-        if code not in known:
-            known[code] = _size(detail.name(code))
-        total += known[code]
+        key = int(operators.shapes[row]), bool(picks[row])
+        if key not in known:
+            known[key] = _size(detail.name(key[0]), rows_only=key[1])
+        total += known[key]
     return total
 
 
@@ -154,15 +176,21 @@ _VIEWS = frozenset(
                  "detach", "unbind", "flatten", "as_strided", "lift_fresh", "detach_", "numpy_T")
 )  # fmt: skip
 
+# Operators that look through the rows of their first input for those that they read.
+_PICKS = frozenset(("aten::index", "aten::index_select", "aten::masked_select"))
 
-def _size(written: str) -> float:
-    """Elements of all shapes in "Input Dims" as written; one for a number."""
+
+def _size(written: str, rows_only: bool) -> float:
+    """Elements of all shapes in "Input Dims" as written, one for a number; or how many rows the first one has."""
     try:
         shapes = json.loads(written) if written else []
     except ValueError:
         return 0.0
     sizes = [shape for shape in shapes if isinstance(shape, list)] if isinstance(shapes, list) else []
-    return float(sum(math.prod(each for each in shape if isinstance(each, int)) for shape in sizes))
+    sizes = [[each for each in shape if isinstance(each, int)] for shape in sizes]
+    if rows_only:
+        return float(sizes[0][0]) if sizes and sizes[0] else 1.0
+    return float(sum(map(math.prod, sizes)))
 
 
 def _backward_s(trace: Trace, nesting: Nesting, inside: Ints) -> float:

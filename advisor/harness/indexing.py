@@ -1,4 +1,4 @@
-"""Where the script takes a tensor apart in Python: ``x[i]`` with a number, and ``for row in x``.
+"""Where the script takes a tensor apart in Python: ``x[i]`` with a number or a mask, and ``for row in x``.
 
 Of note are loops that do so for each sample of a batch. The wrappers are in place in the detail window only: they tell
 the place; how long the loop takes, the profile window says, in which they are not.
@@ -24,6 +24,7 @@ class Indexing:
         self._sites = sites
         self._patches = [
             Patch(self._torch.Tensor, "__getitem__", self._taken),
+            Patch(self._torch.Tensor, "__setitem__", self._taken),
             Patch(self._torch.Tensor, "__iter__", self._iterated),
         ]
 
@@ -36,14 +37,14 @@ class Indexing:
             patch.off()
 
     def _taken(self, original: Any) -> Any:
-        compiling = self._torch.compiler.is_compiling
+        compiling, tensors, mask = self._torch.compiler.is_compiling, self._torch.Tensor, self._torch.bool
 
-        def take(tensor: Any, key: Any) -> Any:
+        def take(tensor: Any, key: Any, *value: Any) -> Any:
             if not compiling():
                 first = key[0] if type(key) is tuple and key else key
-                if type(first) is int or (isinstance(first, self._torch.Tensor) and first.dim() == 0):
+                if type(first) is int or (isinstance(first, tensors) and (first.dim() == 0 or first.dtype == mask)):
                     self._sites.add(KIND, user_site(), {"iterates": False})
-            return original(tensor, key)
+            return original(tensor, key, *value)
 
         return take
 
@@ -52,7 +53,7 @@ class Indexing:
 
         def iterate(tensor: Any) -> Any:
             if not compiling():
-                self._sites.add(KIND, user_site(), {"iterates": True})
+                self._sites.add(KIND, user_site(), {"iterates": True, "rows": len(tensor)})
             return original(tensor)
 
         return iterate

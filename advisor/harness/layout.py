@@ -94,8 +94,8 @@ class CallSite:
     several float64 values made by ``torch.from_numpy``, ``tensor``, ``as_tensor``), ``default_dtype``.
 
     ``blocking``: a line of the loop over steps from which something outside of the process is waited for; ``details``:
-    "seconds", in all, by what waits where. ``Tensor.index``: ``x[i]`` with a number, or (``details``: "iterates")
-    ``for row in x``, seen in the detail window only.
+    "seconds", in all, by what waits where. ``Tensor.index``: ``x[i]`` with a number or mask, or (``details``:
+    "iterates", "rows" of x) ``for row in x``, seen in the detail window only.
 
     And where a framework is told its settings (:mod:`.frameworks`): ``TrainingArguments``, ``Trainer``,
     ``Trainer.fit``, ``Fabric``, ``Accelerator``.
