@@ -1,0 +1,197 @@
+"""The GPU waits for the launches of many short kernels, one after the other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from advisor.edit import Drafts
+from advisor.edit.calls import argument
+from advisor.edit.locate import call_at
+from advisor.edit.names import framework_used
+from advisor.edit.values import give
+from advisor.evidence import CAPTURES, COLD, Change
+from advisor.evidence.coded import names_like
+from advisor.evidence.facts import IDLE_CLASSES, IDLE_LAUNCH, IDLE_PYTHON
+from advisor.evidence.replay import PREPARING_NS
+from advisor.rule import (
+    WIDEST,
+    Advice,
+    Argument,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    call_sites,
+    forward_sites,
+    serving_engine,
+    site_list,
+    sites,
+    where,
+)
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+
+_GRAPH_LAUNCH = re.compile(r"(cuda|hip|cu)GraphLaunch")
+_LEAST_LAUNCHES = 50  # per step: with fewer, other things are the host's time
+_LEAST_IDLE = 0.3  # of the step that the GPU waits between launches
+_SHORT_S = 50e-6  # eager PyTorch spends 5 to 50 µs of the host's time on an operator: shorter kernels wait for it
+# What is left of launches and of the host's time between them, once a graph holds them: best, likely, worst. One call
+# launches all of a graph; what stays is what is not captured (NVIDIA, "Getting Started with CUDA Graphs": 20 kernels of
+# 2.9 µs, 9.6 µs each when launched one by one, 3.4 µs as a graph).
+_LEFT = (0.03, 0.12, 0.4)
+_LEAST_GAIN = 1.10  # a prior asks for more than what could just be measured
+_BASIS = "prior: one launch in place of all that a graph can hold"
+
+
+class LaunchBound(Rule):
+    """The step is many short kernels, and the GPU is done with each before the host has launched the next.
+
+    Launching a kernel takes the host longer than such a kernel runs: Python, the dispatcher, the driver. A CUDA graph
+    records the launches once and replays them all with a single call. ``torch.compile(mode="reduce-overhead")`` makes
+    and replays such graphs for the forward and backward pass; ``torch.cuda.make_graphed_callables`` does it without a
+    compiler. Where the batch may grow, a larger one fills the same launches with more work.
+
+    When not: shapes change from step to step (each shape is a graph, with memory of its own); values are read back, or
+    tensors move to the CPU, inside of the model; outputs of one step are kept beyond the next (a graph writes to the
+    same memory again); few, long kernels.
+
+    Source: PyTorch, "Accelerating PyTorch with CUDA Graphs"; torch.compile, ``mode="reduce-overhead"``; NVIDIA,
+    "Getting Started with CUDA Graphs". The gain is a prior on what the replay of the step leaves of the launches.
+    """
+
+    id = "launch-bound"
+    title = "Launch the step's kernels as a graph"
+    safety = Safety.NUMERIC
+    after = ("host-sync",)
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        if not evidence.device_is_gpu or evidence.bound != "host" or serving_engine(evidence):
+            return
+        if evidence.capture_share >= CAPTURES or evidence.setup_share >= COLD or evidence.others:
+            return
+        if names_like(evidence.trace, evidence.trace.runtime.name, _GRAPH_LAUNCH.match).any():
+            return
+        if any(row.kind == "communication" for row in evidence.kernels):
+            return  # collectives in a graph ask for more than a setting
+        count = sum(row.count for row in evidence.kernels)
+        launches, idle = count / max(1, len(evidence.steps)), _idle_between_launches(evidence)
+        mean_s = sum(row.total_s for row in evidence.kernels) / max(1, count)
+        if launches < _LEAST_LAUNCHES or idle < _LEAST_IDLE or mean_s > _SHORT_S:
+            return
+        gain = _gain(evidence)
+        if gain.likely < _LEAST_GAIN:
+            return
+        compiled = call_sites(evidence, "torch.compile", "Module.compile", every_step=False)
+        forwards = forward_sites(evidence)
+        place = compiled[0] if compiled else (forwards[0] if forwards else None)
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"Each step launches {launches:.0f} kernels of {mean_s * 1e6:.0f} µs on average; for {idle:.0%} of "
+            "it the GPU waits for the next launch.",
+            gain=gain,
+            evidence={
+                "launches_per_step": launches,
+                "mean_kernel_us": mean_s * 1e6,
+                "idle_between_launches_share": idle,
+                "step_s": evidence.step_s,
+            },
+            site=place.site if place is not None else None,
+            parameters={"compiled": sites(compiled)},
+            unmet=_unmet(evidence),
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        places = site_list(finding, "compiled")
+        if not places:
+            how = 'with mode="reduce-overhead", or record it as a CUDA graph.'
+            text = f"Compile the model called {where(finding.site)} {how}"
+            return Advice(
+                text, " ".join(finding.unmet) or "graphs are made when compiling, and nothing is compiled yet"
+            )
+        text = f'Pass mode="reduce-overhead" to the compilation {where(places[0])}.'
+        if finding.unmet:
+            return Advice(text, " ".join(finding.unmet))
+        drafts = Drafts(sources)
+        for site in places:
+            draft = drafts[site.file]
+            call = call_at(draft, site, ("compile",))
+            if call is None:
+                return Advice(text, "the call cannot be told from others on its line, or is a decorator")
+            if framework_used(draft):
+                return Advice(text, f"{framework_used(draft)} runs the model")
+            if any(argument(call, name) is not None for name in ("options", "backend", "mode")):
+                return Advice(text, "the call says already how to compile")
+            if give(drafts, draft, call, "mode", '"reduce-overhead"') != "":
+                return Advice(text, "where its arguments come from cannot be told from the source")
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+import torch
+
+model = torch.compile(Net().cuda())  # fused  # <- compiled
+""",
+            after="""
+import torch
+
+model = torch.compile(Net().cuda(), mode="reduce-overhead")  # fused
+""",
+        ),
+        Example(
+            before="""
+net.compile(  # <- compiled
+    fullgraph=True,
+)
+""",
+            after="""
+net.compile(
+    fullgraph=True,
+    mode="reduce-overhead",
+)
+""",
+        ),
+    )
+    LEAVES_ALONE = (
+        Example('import torch\nf = torch.compile(g, mode="max-autotune")  # <- compiled\n', ""),
+        Example('import torch\nf = torch.compile(g, backend="onnxrt")  # <- compiled\n', ""),
+        Example("import torch\nf = torch.compile(g, **how)  # <- compiled\n", ""),
+        Example("model = Net().cuda()\n", ""),
+    )
+
+
+def _idle_between_launches(evidence: Evidence) -> float:
+    """Share of the step in which the device waits for launches, longer pauses of the host left out."""
+    gaps = evidence.idle_gaps
+    short = gaps.end - gaps.start <= PREPARING_NS
+    columns = [IDLE_CLASSES.index(IDLE_LAUNCH), IDLE_CLASSES.index(IDLE_PYTHON)]
+    return float(gaps.parts[short][:, columns].sum()) / max(1, evidence.steps.total_ns)
+
+
+def _gain(evidence: Evidence) -> Gain:
+    """The steps with the least, the likely and the most left of the launches; the optimizer's own stay."""
+    optimizing = evidence.host.optimizer.within(evidence.steps.start, evidence.steps.end).sum()
+    inside = 1.0 - float(optimizing) / max(1, evidence.steps.total_ns)
+    changes = (Change(launch_scale=1.0 - (1.0 - left) * inside) for left in _LEFT)
+    high, likely, low = (evidence.what_if(change).speedup[1] for change in changes)
+    likely = max(likely, low)
+    around = WIDEST**0.5  # the range is at most so wide
+    return Gain(max(low, likely / around), likely, min(max(high, likely), likely * around), _BASIS)
+
+
+def _unmet(evidence: Evidence) -> tuple[str, ...]:
+    record = evidence.record
+    if record is None:
+        return ("The trace does not say whether shapes change from step to step, which graphs do not allow.",)
+    found = []
+    if record.shapes_vary:
+        found.append("Input shapes change between steps: pad them to a few sizes first.")
+    if any(row.cause == "item" for row in evidence.syncs):
+        found.append("A value is read back from the GPU in the step, which a graph cannot hold: see host-sync.")
+    return tuple(found)

@@ -1,0 +1,94 @@
+"""Many short kernels, launched one by one: found where the GPU waits for them, and only there."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from advisor.rules.launch_bound import LaunchBound
+
+from advisor.analyze import analyze
+from advisor.edit import Edit, Sources
+from advisor.harness.layout import CallSite, Site
+from advisor.rule import Advice, Finding
+
+A100 = "NVIDIA A100-SXM4-40GB"
+KERNEL = "void at::native::vectorized_elementwise_kernel<4>"
+
+
+def launching(scene: Any, kernel_ms: float, calls: int = 60, call: str = "") -> Any:
+    """Steps of 6 ms in which the host launches so many kernels at even distances, each after an operator's work."""
+    made = scene(6.0, A100)
+    every = 6.0 / calls
+    for number in range(calls):
+        start = number * every
+        made.operator("aten::add", start, start + 0.95 * every)
+        made.kernel(KERNEL, start + 0.8 * every, start + 0.8 * every + kernel_ms, launched=start + 0.7 * every)
+    if call:
+        made.each("cuda_runtime", call, 5.99, 5.995)
+    return made
+
+
+def found(made: Any, folder: Path) -> Finding | None:
+    findings = list(LaunchBound().check(made.evidence(folder)))
+    assert len(findings) <= 1
+    for each in findings:
+        assert each.gain.low <= each.gain.likely <= each.gain.high <= 2.000001 * each.gain.low
+    return findings[0] if findings else None
+
+
+def test_short_kernels_far_apart_are_found(scene: Any, tmp_path: Path) -> None:
+    finding = found(launching(scene, 0.005), tmp_path)
+    assert finding is not None and finding.gain.likely > 2
+    assert finding.evidence["launches_per_step"] == 60
+    fix = LaunchBound().fix(finding, Sources())
+    assert isinstance(fix, Advice) and "reduce-overhead" in fix.text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param({"kernel_ms": 0.095}, id="the-gpu-is-busy"),
+        pytest.param({"kernel_ms": 0.005, "calls": 20}, id="few-launches"),
+        pytest.param({"kernel_ms": 0.005, "call": "cudaGraphLaunch"}, id="graphs-are-replayed-already"),
+    ],
+)
+def test_left_alone(arguments: dict[str, Any], scene: Any, tmp_path: Path) -> None:
+    assert found(launching(scene, **arguments), tmp_path) is None
+
+
+def test_a_compiled_model_gets_the_mode(scene: Any, tmp_path: Path) -> None:
+    made = launching(scene, 0.005)
+    path = tmp_path / "train.py"
+    path.write_text("import torch\nmodel = torch.compile(Net().cuda())\n")
+    made.record.call_sites.append(CallSite("torch.compile", Site(str(path), 2), calls=1))
+    finding = found(made, tmp_path)
+    assert finding is not None
+    fix = LaunchBound().fix(finding, Sources())
+    assert isinstance(fix, Edit)
+    assert 'torch.compile(Net().cuda(), mode="reduce-overhead")' in fix.texts[str(path)]
+    made.record.shapes_vary = True
+    varying = found(made, tmp_path)
+    assert varying is not None
+    assert isinstance(LaunchBound().fix(varying, Sources()), Advice)
+
+
+def test_a_trace_of_several_ranks_is_left_alone(scene: Any, tmp_path: Path) -> None:
+    evidence = launching(scene, 0.005).evidence(tmp_path)
+    several = dataclasses.replace(evidence, others=(evidence.trace,))
+    assert not list(LaunchBound().check(several))
+
+
+@pytest.mark.parametrize("name", ["h100-vit-inference", "h100-bert-small-inference"])
+def test_inference_that_is_launches_only(name: str, shared_traces: Path) -> None:
+    document, _ = analyze([shared_traces / f"{name}.json.gz"])
+    (each,) = [each for each in document.findings if each.rule == "launch-bound"]
+    assert each.predicted.speedup.likely > 2.5 and each.fix.why_advice
+
+
+@pytest.mark.parametrize("name", ["mi300x-qwen-inference", "mi300x-vllm-decode-graphs", "b200-eager-inference"])
+def test_busy_captured_or_another_engines(name: str, shared_traces: Path) -> None:
+    document, _ = analyze([shared_traces / f"{name}.json.gz"])
+    assert "launch-bound" not in {each.rule for each in document.findings}
