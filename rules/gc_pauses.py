@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
 
+# Steps with a call of gc.collect() in the timing window: how often a rarer one comes, the window cannot say.
+_LEAST_STEPS = 3
+
 
 class GcPauses(Rule):
     """Steps pause while Python looks for unreachable cycles among all of its objects.
@@ -57,7 +60,7 @@ class GcPauses(Rule):
             return
         asked = timing.gc_asked_s or 0.0
         places = call_sites(evidence, "gc.collect", every_step=False)
-        if places and asked:
+        if places and asked and timing.gc_asked_steps >= _LEAST_STEPS:
             gain = Gain.of(evidence.what_if(Change(remove_host_s=asked)))
             if gain.worth_it:
                 yield Finding(

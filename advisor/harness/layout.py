@@ -187,7 +187,8 @@ class Timing:
     children_cpu_s: float | None = None  # CPU seconds per step of worker processes, where it can be read
     samples_per_step: float | None = None
     gc_s: float | None = None  # seconds per step in Python's garbage collector (gc.callbacks) …
-    gc_asked_s: float | None = None  # … of them in calls of gc.collect()
+    gc_asked_s: float | None = None  # … of them in calls of gc.collect(), which came …
+    gc_asked_steps: int = 0  # … in so many of the steps
     settled: bool = False
     clock: str = "host"  # host | cuda
     from_profile: bool = False  # too short a run: these times were taken under the profiler or before settling

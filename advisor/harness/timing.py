@@ -46,6 +46,7 @@ def summarize(timing: Timing, intervals: list[Interval], loaders: list[Loader]) 
     timing.step_s = timing.elapsed / len(clean)
     timing.median_s = statistics.median(timing.intervals)
     timing.gc_s, timing.gc_asked_s = (statistics.fmean(row.collecting[i] for row in clean) for i in (0, 1))
+    timing.gc_asked_steps = sum(row.collecting[1] > 0 for row in clean)
     samples = [row.samples for row in clean if row.samples]
     # The median: a script that ends, or fetches ahead, leaves one interval with other samples than the rest.
     timing.samples_per_step = float(statistics.median(samples)) if samples else None

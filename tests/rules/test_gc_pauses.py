@@ -21,6 +21,7 @@ def collecting(scene: Any, gc_ms: float, asked_ms: float) -> Any:
     made.operator("aten::addmm", 0.5, 20.0)
     made.call("gc.collect", 14)
     made.record.timing.gc_s, made.record.timing.gc_asked_s = gc_ms / 1e3, asked_ms / 1e3
+    made.record.timing.gc_asked_steps = 40
     return made
 
 
@@ -32,6 +33,12 @@ def test_collections_that_the_script_asks_for(scene: Any, tmp_path: Path) -> Non
 
 def test_a_call_that_costs_nothing_is_not_reported(scene: Any, tmp_path: Path) -> None:
     assert found(collecting(scene, 0.2, 0.2), tmp_path) == []
+
+
+def test_a_single_call_does_not_say_how_often_it_comes(scene: Any, tmp_path: Path) -> None:
+    made = collecting(scene, 25.0, 25.0)
+    made.record.timing.gc_asked_steps = 1
+    assert found(made, tmp_path) == []
 
 
 def test_automatic_collections_are_advice(scene: Any, tmp_path: Path) -> None:
