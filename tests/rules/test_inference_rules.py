@@ -110,3 +110,38 @@ def test_batch_norm_of_images_saves_its_statistics(scene: Any, tmp_path: Path) -
     finding = found(made, tmp_path, "missing-eval")
     assert finding is not None
     assert 1.15 < finding.gain.likely < 1.3
+
+
+# half-inference
+
+
+def multiplying(scene: Any, flop_each: int = 2 * 256 * 512 * 512, flags: tuple[str, ...] = ("avx512_bf16",)) -> Any:
+    """A CPU run that only infers, most of its step in products of two matrices, of so many FLOP each."""
+    made = inferring(scene, 10.0, 0, output_grad=False)
+    made.record.environment.cpu_flags = list(flags)
+    rows = flop_each // (2 * 512 * 512)
+    for number in range(4):
+        made.each(
+            "cpu_op", "aten::mm", 0.1 + 2.4 * number, 2.4 + 2.4 * number, **{"Input Dims": [[rows, 512], [512, 512]]}
+        )
+    return made
+
+
+def test_large_products_in_float32_are_reported(scene: Any, tmp_path: Path) -> None:
+    finding = found(multiplying(scene), tmp_path, "half-inference")
+    assert finding is not None
+    assert 1.4 < finding.gain.likely < 2.1
+
+
+def test_small_products_are_left_in_float32(scene: Any, tmp_path: Path) -> None:
+    assert found(multiplying(scene, flop_each=2 * 4 * 512 * 512), tmp_path, "half-inference") is None
+
+
+def test_processor_without_bfloat16_is_left_alone(scene: Any, tmp_path: Path) -> None:
+    assert found(multiplying(scene, flags=("avx512f",)), tmp_path, "half-inference") is None
+
+
+def test_weights_that_train_stay_in_float32(scene: Any, tmp_path: Path) -> None:
+    made = multiplying(scene)
+    made.record.optimizers = scene(1.0).record.optimizers
+    assert found(made, tmp_path, "half-inference") is None

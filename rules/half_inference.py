@@ -1,0 +1,265 @@
+"""Inference multiplies in float32 where the processor is faster in 16 bits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from advisor.edit import Draft, Drafts
+from advisor.edit.calls import argument, call_method
+from advisor.edit.locate import call_at
+from advisor.edit.models import binding, made_at
+from advisor.edit.names import ensure_name, framework_used
+from advisor.evidence import Change
+from advisor.rule import (
+    Advice,
+    Argument,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    call_sites,
+    forward_sites,
+    site_list,
+    sites,
+    where,
+)
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import Model
+
+# CPU seconds in bfloat16 over float32, measured with torch 2.15, one thread with avx512_bf16, whole forwards, input and
+# output converted: three layers of 1536 on 256 rows (1.2 GFLOP a product) 0.45, an encoder of width 256 on 512 rows
+# 0.54, six layers of 128 on 1024 rows (33 MFLOP) 0.61, four of 512 on 64 rows (33 MFLOP) 0.65; four convolutions of 64
+# channels 0.60. AMX multiplies bfloat16 at up to 16 times float32's rate (Intel's manual); the factor is
+# amp-autocast's.
+_LARGE_FLOP, _LARGE_SCALE, _SMALL_SCALE, _CONVOLUTION_SCALE = 1e8, 0.45, 0.58, 0.55
+_AMX_SCALE = 0.35
+_UNITS = ("amx_bf16", "avx512_bf16")
+# Products below this size lose: four layers of 512 on 4 rows (2.1 MFLOP each) took 1.42 times as long.
+_LEAST_FLOP = 8e6
+_LEAST_GAIN = 1.10  # the measured ratios spread too far to promise less
+_MATRIX = re.compile(r"aten::(addmm|mm|bmm|baddbmm|mkldnn_convolution|_scaled_dot_product\w*)$")
+_CONVOLUTION = re.compile(r"\[\[\d+,\s*(\d+),\s*\d+,\s*\d+\],\s*\[\d+,\s*(\d+),\s*\d+,\s*\d+\]")
+
+
+class HalfInference(Rule):
+    """A model that only infers keeps its weights in float32 on a processor that multiplies bfloat16 faster.
+
+    With ``model.to(torch.bfloat16)`` once, products run on the processor's instructions for bfloat16 (AVX512_BF16,
+    AMX), and weights and activations are half as many bytes; unlike autocast it converts no weight again in each
+    step. Floating-point inputs are converted where the model is called, and its output back to float32.
+
+    When not: outputs are sensitive to rounding (bfloat16 has 8 bits: the advisor compares the outputs before it keeps
+    the change); products are small; depthwise convolutions.
+
+    Source: Intel, "Intel 64 and IA-32 Architectures Optimization Reference Manual" (AVX512_BF16, AMX); by how much is
+    measured, on five models.
+    """
+
+    id = "half-inference"
+    title = "Infer in bfloat16"
+    safety = Safety.NUMERIC
+    after = ("missing-eval", "missing-inference-mode")
+    conflicts = ("amp-autocast",)
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record = evidence.record
+        if record is None or evidence.trains or evidence.device_is_gpu or len(evidence.host.backward):
+            return
+        unit = next((flag for flag in _UNITS if flag in record.environment.cpu_flags), None)
+        models = [each for each in record.models if each.parameters and each.calls]
+        rows = [row for row in evidence.operators if _MATRIX.match(row.name)]
+        if unit is None or len(models) != 1 or not rows or not _plain(models[0]):
+            return
+        (model,) = models
+        flops, calls = evidence.flops, sum(row.count for row in rows)
+        if not flops.per_step or flops.per_step < _LEAST_FLOP * calls or flops.uncounted >= 0.25 * calls:
+            return
+        if any(_depthwise(shape) for row in rows for shape in row.shapes):
+            return
+        products = _LARGE_SCALE if flops.per_step >= _LARGE_FLOP * calls else _SMALL_SCALE
+        scale = {row.name: _CONVOLUTION_SCALE if "conv" in row.name else products for row in rows}
+        if unit == "amx_bf16":
+            scale = dict.fromkeys(scale, _AMX_SCALE)
+        gain = Gain.of(evidence.what_if(Change(operator_scale=scale)))
+        if gain.likely < _LEAST_GAIN:
+            return
+        share = sum(row.share for row in rows)
+        forwards = forward_sites(evidence)
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"{share:.0%} of the step is matrix operators in float32 on a CPU with {unit}; the weights are "
+            "never trained here.",
+            gain=gain,
+            evidence={"matrix_operator_share": share, "instructions": unit, "flops_per_step": flops.per_step},
+            site=model.made or (forwards[0].site if forwards else None),
+            parameters={
+                "made": (model.made,) if model.made is not None else (),
+                "forward": sites(forwards),
+                "moves": sites(call_sites(evidence, "Module.to", "Module.eval", every_step=False)),
+                "floats": any(each.dtype == "float32" for each in model.inputs),
+                "output": model.output,
+                "source": model.file,
+            },
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        text = (
+            f"Convert the model {where(finding.site)} with .to(torch.bfloat16), its inputs likewise, its output back."
+        )
+        forwards, drafts = site_list(finding, "forward"), Drafts(sources)
+        if framework := next((name for site in forwards if (name := framework_used(drafts[site.file]))), ""):
+            return Advice(text, f"{framework} runs the forward")
+        if finding.parameters.get("output", "tensor") != "tensor":
+            return Advice(text, "the model returns no single tensor that could be converted back")
+        made = site_list(finding, "made")
+        for path in {str(finding.parameters.get("source") or ""), *(site.file for site in made)}:
+            if path and sources.editable(path) and _makes_float32(drafts[path]):
+                return Advice(text, "methods of its modules make float32 tensors, which do not multiply with bfloat16")
+        bound = next((each for site in made if (each := made_at(drafts, site))), None)
+        if bound is None and forwards:
+            bound = binding(drafts, forwards, site_list(finding, "moves"), ())
+        if bound is None or not forwards:
+            return Advice(text, "where the script makes its model, or calls it, cannot be told from the source")
+        draft = bound.draft
+        draft.insert_after(bound.statement, f"{bound.name}.to({ensure_name(draft, 'torch')}.bfloat16)")
+        for site in forwards:
+            why = _convert(drafts[site.file], call_at(drafts[site.file], site), bool(finding.parameters.get("floats")))
+            if why:
+                return Advice(text, why)
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+import torch
+
+model = Net().eval()  # <- made=Net()
+for x in batches:
+    scores.append(model(x).argmax(1))  # <- forward=model(x)
+""",
+            after="""
+import torch
+
+model = Net().eval()
+model.to(torch.bfloat16)
+for x in batches:
+    scores.append(model(x.to(torch.bfloat16)).float().argmax(1))
+""",
+            parameters={"floats": True, "output": "tensor"},
+        ),
+        Example(  # token numbers stay what they are
+            before="""
+import torch
+
+class Service:
+    def __init__(self):
+        self.scorer = WindowScorer()  # <- made
+        self.scorer.eval()
+
+    def logits(self, tokens):
+        return self.scorer(tokens)  # <- forward
+""",
+            after="""
+import torch
+
+class Service:
+    def __init__(self):
+        self.scorer = WindowScorer()
+        self.scorer.to(torch.bfloat16)
+        self.scorer.eval()
+
+    def logits(self, tokens):
+        return self.scorer(tokens).float()
+""",
+            parameters={"floats": False, "output": "tensor"},
+        ),
+    )
+    LEAVES_ALONE = (
+        Example(  # its state would stay float32
+            """
+import torch
+
+class Cell(torch.nn.Module):
+    def forward(self, x):
+        return self.inner(x, torch.zeros(4, 8))
+
+net = Cell()  # <- made
+y = net(x)  # <- forward
+""",
+            "",
+            {"floats": True, "output": "tensor"},
+        ),
+        Example(
+            "import torch\nnet = Net()  # <- made\ny = net(x)  # <- forward\n", "", {"floats": True, "output": "Output"}
+        ),
+        Example(
+            "import torch\nnet = Net()  # <- made\ny = net(**batch)  # <- forward\n",
+            "",
+            {"floats": True, "output": "tensor"},
+        ),
+    )
+
+
+def _plain(model: Model) -> bool:
+    """Float32 throughout, without autocast, and not recorded for a backward."""
+    return set(model.dtypes) == {"float32"} and not model.autocast and not model.output_grad and not model.compiled
+
+
+def _depthwise(shapes: str) -> bool:
+    """Whether these are a convolution's with one input channel per group."""
+    found = _CONVOLUTION.match(shapes)
+    return found is not None and int(found[1]) > 1 and int(found[2]) == 1
+
+
+_MAKERS = (
+    "zeros",
+    "ones",
+    "empty",
+    "full",
+    "rand",
+    "randn",
+    "linspace",
+    "eye",
+    "tensor",
+    "from_numpy",
+    "float",
+)
+
+
+def _makes_float32(draft: Draft) -> bool:
+    """Whether a method of a module in this file, its constructor aside, makes tensors without saying of which type."""
+    for module in draft.nodes(cst.ClassDef):
+        methods = [each for each in module.body.body if isinstance(each, cst.FunctionDef)]
+        if not any(each.name.value == "forward" for each in methods):
+            continue
+        for method in methods:
+            calls = draft.nodes(cst.Call, method) if method.name.value != "__init__" else []
+            for call in calls:
+                named = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+                if named in _MAKERS and argument(call, "dtype") is None:
+                    return True
+    return False
+
+
+def _convert(draft: Draft, call: cst.Call | None, floats: bool) -> str:
+    """Have the call take bfloat16, where it is given floating-point numbers, and give float32; why not, otherwise."""
+    if call is None:
+        return "the call of the model cannot be told from others on its line"
+    if floats:
+        if len(call.args) != 1 or call.args[0].star or call.args[0].keyword is not None:
+            return "what the model is called with is no single expression"
+        call_method(draft, call.args[0].value, "to", f"{ensure_name(draft, 'torch')}.bfloat16")
+    above = draft.parent(call)
+    if isinstance(above, cst.Attribute) and above.attr.value == "float":
+        return ""
+    call_method(draft, call, "float")
+    return ""
