@@ -52,8 +52,9 @@ class Wanted:
             copy = self.runner.copy(case, f"{peer.package}/script")
             return peer.ask(Ask(case, copy, self.pythons[name], trace, self.runner))
 
-        # The trace's own key: what it says of another trace is another matter.
-        return self.runner.kept(case, f"peer-{peer.package}", Heard, ask, self.versions[name], answer.trace)
+        # What it says of another trace is another matter.
+        key = [self.versions[name], *([answer.trace] if peer.reads_trace else [])]
+        return self.runner.kept(case, f"peer-{peer.package}", Heard, ask, *key)
 
     def _measured(self, case: Case, answer: Answer) -> tuple[Measurement, ...]:
         """Expected findings' predictions beside measurements: a session's where it can try the fix, else the twin's."""

@@ -67,6 +67,8 @@ class Runner:
     def kept(self, case: Case, what: str, kind: type[T], make: Callable[[], T], *key: str) -> T:
         """The result `what` of `case` for this `key`: the one that is stored, else the one that `make` makes.
 
+        A case that could not be profiled is tried again the next time; what a peer could not do, it will not.
+
         Raises StoppedError when that was interrupted.
         """
         stored = self.place(case) / f"{what}.json"
@@ -80,6 +82,8 @@ class Runner:
         result = make()
         if self.stopped.is_set():
             raise StoppedError
+        if isinstance(result, Answer) and result.error:
+            return result  # a time limit, on a busy machine: the next attempt may do better
         stored.parent.mkdir(parents=True, exist_ok=True)
         partial = stored.with_suffix(".partial")
         partial.write_bytes(msgspec.json.encode({"key": digest, "result": result}))

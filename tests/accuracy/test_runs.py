@@ -79,6 +79,13 @@ def test_result_of_what_was_interrupted_is_not_kept(case: Case, tmp_path: Path) 
     assert len(kept(Runner(tmp_path / "results"), case)) == 1
 
 
+def test_case_that_could_not_be_profiled_is_tried_again(case: Case, tmp_path: Path) -> None:
+    runner, made = Runner(tmp_path / "results"), []
+    for _ in range(2):
+        runner.kept(case, "findings", Answer, lambda: made.append(1) or Answer(1.0, error="the time limit"))
+    assert len(made) == 2
+
+
 def test_copy_is_what_the_author_has(case: Case, tmp_path: Path) -> None:
     copy = Runner(tmp_path / "results").copy(case)
     assert sorted(str(path.relative_to(copy)) for path in copy.rglob("*.py")) == ["part/data.py", "script.py"]

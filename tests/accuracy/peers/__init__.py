@@ -55,12 +55,16 @@ class Ask:
 
 @dataclass(frozen=True)
 class Peer:
-    """A tool. ``means`` maps patterns of what it says (its code, else its text) to the rules that make it true."""
+    """A tool. ``means`` maps patterns of what it says (its code, else its text) to the rules that make it true.
+
+    One that ``reads_trace`` is told of the trace that we recorded, and is asked anew about another one.
+    """
 
     name: str
     package: str
     ask: Callable[[Ask], Heard]
     means: Mapping[str, tuple[str, ...]]
+    reads_trace: bool = False
 
     def said(self, heard: Heard) -> list[Said]:
         """In terms of our rules; sayings that none of our rules has a word on are left out."""
@@ -177,6 +181,7 @@ PEERS = (
             "Device memory usage is at the limit": ("activation-checkpointing", "amp-autocast"),
             "DistributedDataParallel instead of DataParallel": ("dataparallel-to-ddp",),
         },
+        reads_trace=True,
     ),
     Peer(
         "TorchFix",
