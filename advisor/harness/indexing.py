@@ -53,7 +53,8 @@ class Indexing:
 
         def iterate(tensor: Any) -> Any:
             if not compiling():
-                self._sites.add(KIND, user_site(), {"iterates": True, "rows": len(tensor)})
+                rows = int(tensor.shape[0]) if tensor.dim() else 0  # without dimensions torch says what is wrong
+                self._sites.add(KIND, user_site(), {"iterates": True, "rows": rows})
             return original(tensor)
 
         return iterate

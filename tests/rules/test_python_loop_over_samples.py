@@ -7,11 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
 from advisor.evidence.loops import longest_period
 from advisor.evidence.rounds import independent, loop_over_parts
+from advisor.harness.indexing import Indexing
+from advisor.harness.sites import CallSites
 from advisor.launch import Command, measure
 from rules.python_loop_over_samples import PythonLoopOverSamples
 from tests.conftest import PYTHON, QUICK
@@ -73,6 +76,25 @@ def test_longest_stretch_that_repeats_itself() -> None:
     assert (start, end, period) == (2, 23, 4)
     assert longest_period(np.arange(50), 100) == (0, 0, 0)
     assert longest_period(np.zeros(0, np.int64), 100) == (0, 0, 0)
+
+
+def test_watching_changes_nothing_and_leaves_nothing_behind() -> None:
+    sites = CallSites(torch, 0, None)
+    watch = Indexing(torch, sites)
+    before = {name: vars(torch.Tensor).get(name) for name in ("__getitem__", "__setitem__", "__iter__")}
+    x = torch.arange(6.0).reshape(3, 2)
+    watch.on()
+    try:
+        x[0] = 7.0
+        assert x[1].tolist() == [2.0, 3.0] and x[x[:, 0] > 3].shape == (2, 2)
+        assert [row.sum().item() for row in x] == [14.0, 5.0, 9.0]
+        with pytest.raises(TypeError, match="0-d"):
+            iter(torch.tensor(1.0))
+        seen = {each.site.line for each in sites.records() if each.kind == "Tensor.index"}
+    finally:
+        watch.off()
+    assert len(seen) == 4  # x[:, 0] takes no row: it is on the line of one that does
+    assert {name: vars(torch.Tensor).get(name) for name in before} == before
 
 
 SCRIPT = """
