@@ -17,6 +17,7 @@ from libcst.helpers import get_full_name_for_node
 from advisor.edit.calls import argument
 from advisor.edit.draft import Draft, Statement
 from advisor.edit.names import ensure_name, full_name
+from advisor.edit.origin import assignments, scope_of
 
 _PRODUCTS = ("torch.matmul", "torch.bmm")
 _SOFTMAX = ("torch.softmax", "torch.nn.functional.softmax")
@@ -355,9 +356,12 @@ class _Reader:
         for call in self.draft.nodes(cst.Call, self.holder):
             if (get_full_name_for_node(call.func) or "") != "self.register_buffer" or len(call.args) < 2:
                 continue
-            name, made = call.args[0].value, self.draft.code(call.args[1].value)
+            name, made = call.args[0].value, call.args[1].value
             if isinstance(name, cst.SimpleString) and name.evaluated_value == of.value.attr.value:
-                return re.match(r"(torch|th)\.tril\(\s*(torch|th)\.ones\(", made) is not None
+                if isinstance(made, cst.Name):
+                    values = list(assignments(self.draft, made.value, scope_of(self.draft, call)))
+                    made = values[0] if len(values) == 1 and values[0] is not None else made
+                return re.match(r"(torch|th)\.tril\(\s*(torch|th)\.ones\(", self.draft.code(made)) is not None
         return False
 
     def _made(self, name: cst.BaseExpression) -> cst.Call | None:

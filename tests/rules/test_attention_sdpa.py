@@ -28,6 +28,8 @@ class Attention(nn.Module):
         self.drop = nn.Dropout(0.0)
         self.soft = nn.Softmax(dim=-1)
         self.register_buffer("causal", torch.tril(torch.ones(64, 64)).view(1, 1, 64, 64))
+        lower = torch.tril(torch.ones(64, 64)).view(1, 1, 64, 64)
+        self.register_buffer("lower", lower)
 
     def forward(self, q, k, v, mask=None):
         T = q.size(-2)
@@ -38,6 +40,11 @@ BODIES = {
         att = att.masked_fill(self.causal[:, :, :T, :T] == 0, float("-inf"))
         att = self.drop(F.softmax(att, dim=-1))
         return att @ v""",
+    "lower": """att = (q @ k.transpose(-2, -1)) / math.sqrt(k.size(-1))
+        att = att.masked_fill(self.lower[:, :, :T, :T] == 0, float("-inf"))
+        att = F.softmax(att, dim=-1)
+        y = att @ v
+        return y.transpose(1, 2)""",
     "masked": """scores = torch.matmul(q, k.transpose(2, 3)) / math.sqrt(q.size(-1))
         if mask is not None:
             scores = scores.masked_fill(mask == 0, -1e9)
@@ -113,6 +120,7 @@ def test_the_fused_layer_computes_the_same(body: str) -> None:
     (attention,) = attentions(draft)
     assert fuse(draft, attention, 4)
     fused = draft.render()
+    assert ("is_causal=True" in fused) == (body in ("causal", "lower"))
     assert "scaled_dot_product_attention" in fused and "softmax(" not in fused.lower().replace("nn.softmax(dim", "")
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 4, 64, 16) for _ in range(3))
