@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _LEAST_SHARE = 0.3  # of the matrix work's FLOPs: less is a step of an algorithm that somebody wanted precise
 _LEAST_BYTES = 1024  # a conversion of less than a hundred values is no matrix
 _MAKERS = ("from_numpy", "tensor", "as_tensor")
+_FOLLOWS = m.Attribute(value=m.Name(), attr=m.Name("dtype"))
 _WIDE = m.Attribute(attr=m.Name("float64") | m.Name("double"))
 
 
@@ -87,7 +88,7 @@ class AccidentalFloat64(Rule):
         for site in (*casts, *default, *made):
             names = _MAKERS if site in made else ("double", "to", "set_default_dtype")
             call = call_at(drafts[site.file], site, names)
-            if call is None or not _narrow(drafts[site.file], call):
+            if call is None or not _narrow(drafts[site.file], call, bool(made)):
                 return Advice(text, f"what makes float64 at {at(site)} cannot be told from the source")
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
@@ -121,11 +122,16 @@ model.to(device, dtype=torch.float32)
             after="torch.set_default_dtype(torch.float32)\nmain()\n",
         ),
         Example(
+            before="x = torch.from_numpy(a)  # <- made\nmodel.to(x.dtype)  # <- casts\n",
+            after="x = torch.from_numpy(a).float()\nmodel.to(x.dtype)\n",
+        ),
+        Example(
             before="model.double()  # <- casts\nx = th.as_tensor(array)  # <- made\n",
             after="x = th.as_tensor(array).float()\n",
         ),
     )
     LEAVES_ALONE = (
+        Example("model.to(x.dtype)  # <- casts\n", ""),
         Example("for x, y in loader:  # <- made\n    model(x)\n", ""),
         Example("torch.set_default_dtype(getattr(torch, args.dtype))  # <- default\n", ""),
         Example("net = Net().double()  # <- casts\n", "", {"unseen": "workers"}),
@@ -167,8 +173,8 @@ def _has_double(tensors: list[TensorInfo]) -> bool:
     return any(each.dtype == "float64" for each in tensors)
 
 
-def _narrow(draft: Draft, call: cst.Call) -> bool:
-    """Have a call that makes or converts to float64 give float32."""
+def _narrow(draft: Draft, call: cst.Call, followed: bool = False) -> bool:
+    """Have a call that makes or converts to float64 give float32; `followed`: what makes the data is changed, too."""
     name = last_name(draft, call)
     if name in _MAKERS:
         asked = argument(call, "dtype")
@@ -178,6 +184,8 @@ def _narrow(draft: Draft, call: cst.Call) -> bool:
         if not (isinstance(above, cst.Attribute) and above.attr.value == "float"):
             call_method(draft, call, "float")
         return True
+    if name == "to" and followed and len(call.args) == 1 and m.matches(call.args[0].value, _FOLLOWS):
+        return True  # model.to(x.dtype): as the data is, and that changes
     if name in ("to", "set_default_dtype"):
         wide = [arg.value for arg in call.args if m.matches(arg.value, _WIDE)]
         return len(wide) == 1 and _float32(draft, wide[0])
