@@ -98,6 +98,8 @@ def configured(
     first = next(iter(settings))
     if not takes(finding, first):
         return Advice(text, f"{of} takes no {first} as it is installed")
+    if told(finding, first) == _value(settings[first]):
+        return Advice(text, f"{of} is told so already")
     settings = {
         name: code
         for name, code in settings.items()

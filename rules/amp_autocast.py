@@ -95,7 +95,7 @@ class AmpAutocast(Rule):
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         record = evidence.record
-        if record is not None and not _all_float32(record):
+        if record is not None and (not _all_float32(record) or _inside_framework(evidence)):
             return
         found = _on_gpu(evidence) if evidence.device_is_gpu else _on_cpu(evidence)
         if found is None:
@@ -399,6 +399,12 @@ for x in images:
 def _switched_off(evidence: Evidence) -> tuple[CallSite, ...]:
     """Where each step enters an autocast that does nothing: ``enabled=args.amp``, and no ``--amp`` was given."""
     return tuple(each for each in call_sites(evidence, "autocast") if each.details.get("enabled") is False)
+
+
+def _inside_framework(evidence: Evidence) -> bool:
+    """Whether a framework has autocast on already: Accelerate and Trainer do inside the model's call, unseen there."""
+    entered = any(each.details.get("enabled") for each in call_sites(evidence, "autocast"))
+    return entered and bool(construction(evidence))
 
 
 def _all_float32(record: RunRecord) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,8 @@ from advisor.edit import Edit, Sources
 from advisor.frameworks import configured
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Finding, Gain
+from advisor.rulebook import load_rules
+from tests.rules.test_checks import busy_cpu
 
 WORKERS = {"dataloader_num_workers": "2", "dataloader_persistent_workers": "True"}
 CLASS = {"transformers": "TrainingArguments", "lightning": "Trainer", "accelerate": "Accelerator"}
@@ -70,6 +73,7 @@ ADVICE = {
     "a mapping": ("args = TrainingArguments(**yaml.safe_load(file))\n", {}, ""),
     "a class that makes it": ("main = Experiment('out')\n", {}, ""),
     "an older version": ("args = TrainingArguments('out')\n", {"takes": ("bf16",)}, ""),
+    "told so already": ("args = TrainingArguments('out', **more)\n", {"values": {"dataloader_num_workers": 2}}, ""),
     "two on a line": ("a, b = TrainingArguments('a'), TrainingArguments('b')\n", {}, ""),
 }
 
@@ -84,3 +88,18 @@ def test_what_cannot_be_edited_is_advice(tmp_path: Path, code: str, parameters: 
 def test_construction_of_another_framework_is_none(tmp_path: Path) -> None:
     fix = fixed(tmp_path, "transformers", WORKERS, "L.Trainer()\n", kind="Trainer")
     assert fix == Advice("Do it.", "nobody knows")
+
+
+@pytest.mark.parametrize(("enabled", "found"), [(True, 0), (False, 1)])
+def test_autocast_that_a_framework_has_on_is_not_asked_for(
+    scene: Any, tmp_path: Path, enabled: bool, found: int
+) -> None:
+    made = busy_cpu(scene)
+    made.record.environment.cpu_flags = ["amx_bf16"]
+    made.call("TrainingArguments", 3, 0.0, **{"class": "TrainingArguments", "values": {"bf16": enabled}})
+    # Inside the model's own call, where the harness asks whether autocast is on.
+    made.call("autocast", 11, device="cpu", dtype="bfloat16", enabled=enabled)
+    (rule,) = [each for each in load_rules() if each.id == "amp-autocast"]
+    findings = list(rule.check(made.evidence(tmp_path)))
+    assert len(findings) == found
+    assert all(each.parameters["config_kind"] == "TrainingArguments" for each in findings)
