@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -131,7 +130,6 @@ def test_case_is_profiled_and_its_diff_tried(tmp_path: Path) -> None:
 
 @pytest.mark.sessions
 def test_script_that_fails_is_an_answer(case: Case, tmp_path: Path) -> None:
-    shutil.copy(case.script, tmp_path)
     case.script.write_text("raise RuntimeError('no data')\n")
     answer = Runner(tmp_path / "results", short=True).findings(case)
     assert "no data" in answer.error and answer.proposals == []
