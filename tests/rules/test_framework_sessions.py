@@ -1,4 +1,4 @@
-"""A whole session for each framework: changed where the script tells it, tried, and faster; the script runs to its end."""
+"""A whole session for each framework: changed where the script tells it, tried, faster; the script runs to its end."""
 
 from __future__ import annotations
 
