@@ -58,6 +58,8 @@ _CPU_SCALE = {"amx_bf16": 0.35, "avx512_bf16": 0.45}
 _CAST_WEIGHT_S, _CAST_S = 1.2e-9, 10e-6
 # Operators below this size gain nothing (measured: 64x256x256 0.89; 32x512x512 1.05).
 _LEAST_FLOP = 8e6
+# nn.TransformerEncoder in inference: with autocast it leaves this path, or fails in it where a padding mask is given.
+_FAST_PATH = "aten::_transformer_encoder_layer_fwd"
 _LEAST_ON_CPU = 1.10  # the scales above spread too far to promise less
 _CPU_MATRIX = re.compile(
     r"aten::(addmm|mm|bmm|baddbmm|mkldnn_convolution|convolution_backward|_scaled_dot_product\w*)$"
@@ -462,6 +464,8 @@ def _on_cpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
     unit = next((flag for flag in _CPU_SCALE if flag in flags), None)
     rows = [row for row in evidence.operators if _CPU_MATRIX.match(row.name)]
     if unit is None or not rows or any(_depthwise(shape) for row in rows for shape in row.shapes):
+        return None
+    if evidence.operators.row(_FAST_PATH) is not None:
         return None
     calls = sum(row.count for row in rows)
     flops = evidence.flops
