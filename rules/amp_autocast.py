@@ -56,8 +56,10 @@ _CPU_SCALE = {"amx_bf16": 0.35, "avx512_bf16": 0.45}
 # Seconds: casting one weight to 16 bits and its gradient back moves 12 bytes through memory; and what a cast costs
 # whatever its size. ResNet-18's 11 million weights take 13 of its 63 ms at 32 pixels: that is why it gains so little.
 _CAST_WEIGHT_S, _CAST_S = 1.2e-9, 10e-6
-# Operators below this size gain nothing (measured: 64x256x256 0.89; 32x512x512 1.05).
-_LEAST_FLOP = 8e6
+# Operators that are smaller on average gain nothing: what autocast casts, activations too, takes longer than it saves.
+# Float32 over autocast, by the mean size of the matrix operators: 8 MFLOP (64x256x256) 0.89, 10 MFLOP (a contrastive
+# encoder) 1.00, 17 MFLOP (32x512x512) 1.05, 24 MFLOP (a vision transformer of width 64) 0.50; gains from 180 MFLOP on.
+_LEAST_FLOP = 4e7
 # nn.TransformerEncoder in inference: with autocast it leaves this path, or fails in it where a padding mask is given.
 _FAST_PATH = "aten::_transformer_encoder_layer_fwd"
 _LEAST_ON_CPU = 1.10  # the scales above spread too far to promise less
