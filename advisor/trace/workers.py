@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import subprocess
@@ -18,8 +17,9 @@ from advisor.trace.worker import SLOT, SLOTS, Packed, unpack
 
 # Not multiprocessing's own processes: those import the main module again, which may be a script without a guard, or
 # fork, which is unsafe where the caller has threads.
+# Nothing is imported before sys.path is the caller's: with -c it begins with the current folder, and what lies there.
 _START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[3])\n"
+    "import sys; sys.path[:] = sys.argv[3:]\n"
     "from advisor.trace.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 )
 # One thread each: the processes are the parallelism. (numpy's BLAS would start one per core at its import.)
@@ -43,7 +43,7 @@ class Worker:
             with theirs:
                 passed = (theirs.fileno(), file.fileno())
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", _START, *map(str, passed), json.dumps(sys.path)],
+                    [sys.executable, "-c", _START, *map(str, passed), *map(str, sys.path)],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,

@@ -212,3 +212,16 @@ def test_a_script_without_a_guard_may_read_a_long_trace(tmp_path: Path) -> None:
     )
     ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
     assert ran.stdout.split() == ["once", "15000"], ran.stderr
+
+
+def test_what_lies_in_the_current_folder_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("json", "numpy", "mmap", "advisor"):
+        (tmp_path / f"{name}.py").write_text("open('imported', 'w')\nraise SystemExit\n")
+    (tmp_path / "t.json").write_bytes(document(made_up()))
+    answered: list[object] = []
+    answer = workers.Worker.answer
+    monkeypatch.setattr(workers.Worker, "answer", lambda self: answered.append(found := answer(self)) or found)
+    monkeypatch.chdir(tmp_path)
+    read_trace("t.json", workers=2)
+    assert sum(found is not None for found in answered) >= 4, "the workers did nothing"
+    assert not (tmp_path / "imported").exists()
