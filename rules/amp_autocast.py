@@ -16,7 +16,7 @@ from advisor.edit.names import ensure_name, framework_used, fresh_name
 from advisor.edit.origin import scope_of
 from advisor.edit.regions import forward_regions, separate_backward
 from advisor.evidence import Change
-from advisor.evidence.matrix import format_of
+from advisor.evidence.matrix import format_of, is_depthwise
 from advisor.frameworks import configured, construction, framework_set_up
 from advisor.rule import (
     Advice,
@@ -66,8 +66,6 @@ _LEAST_ON_CPU = 1.10  # the scales above spread too far to promise less
 _CPU_MATRIX = re.compile(
     r"aten::(addmm|mm|bmm|baddbmm|mkldnn_convolution|convolution_backward|_scaled_dot_product\w*)$"
 )
-# Input and weight of a convolution, as the trace writes them: [[N,C,H,W],[K,C/groups,h,w],…
-_CONVOLUTION = re.compile(r"\[\[\d+,\s*(\d+),\s*\d+,\s*\d+\],\s*\[\d+,\s*(\d+),\s*\d+,\s*\d+\]")
 
 _FRAMEWORKS = {
     "transformers": "Pass TrainingArguments({short}=True).",
@@ -465,7 +463,7 @@ def _on_cpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
     flags = evidence.record.environment.cpu_flags if evidence.record is not None else []
     unit = next((flag for flag in _CPU_SCALE if flag in flags), None)
     rows = [row for row in evidence.operators if _CPU_MATRIX.match(row.name)]
-    if unit is None or not rows or any(_depthwise(shape) for row in rows for shape in row.shapes):
+    if unit is None or not rows or any(is_depthwise(shape) for row in rows for shape in row.shapes):
         return None
     if evidence.operators.row(_FAST_PATH) is not None:
         return None
@@ -479,12 +477,6 @@ def _on_cpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
     change = Change(operator_scale={row.name: _CPU_SCALE[unit] for row in rows}, remove_host_s=-casts)
     figures: dict[str, float | str | None] = {"matrix_operator_share": share, "instructions": unit}
     return change, figures, f"{share:.0%} of the step is matrix operators in float32 on a CPU with {unit}."
-
-
-def _depthwise(shapes: str) -> bool:
-    """Whether these are a convolution's with one input channel per group."""
-    found = _CONVOLUTION.match(shapes)
-    return found is not None and int(found[1]) > 1 and int(found[2]) == 1
 
 
 def _settings(framework: str, dtype: str, device: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ from advisor.edit.locate import call_at
 from advisor.edit.models import binding, made_at
 from advisor.edit.names import ensure_name, framework_used
 from advisor.evidence import Change
+from advisor.evidence.matrix import is_depthwise
 from advisor.rule import (
     Advice,
     Argument,
@@ -46,7 +47,6 @@ _UNITS = ("amx_bf16", "avx512_bf16")
 _LEAST_FLOP = 8e6
 _LEAST_GAIN = 1.10  # the measured ratios spread too far to promise less
 _MATRIX = re.compile(r"aten::(addmm|mm|bmm|baddbmm|mkldnn_convolution|_scaled_dot_product\w*)$")
-_CONVOLUTION = re.compile(r"\[\[\d+,\s*(\d+),\s*\d+,\s*\d+\],\s*\[\d+,\s*(\d+),\s*\d+,\s*\d+\]")
 
 
 class HalfInference(Rule):
@@ -82,7 +82,7 @@ class HalfInference(Rule):
         flops, calls = evidence.flops, sum(row.count for row in rows)
         if not flops.per_step or flops.per_step < _LEAST_FLOP * calls or flops.uncounted >= 0.25 * calls:
             return
-        if any(_depthwise(shape) for row in rows for shape in row.shapes):
+        if any(is_depthwise(shape) for row in rows for shape in row.shapes):
             return
         products = _LARGE_SCALE if flops.per_step >= _LARGE_FLOP * calls else _SMALL_SCALE
         scale = {row.name: _CONVOLUTION_SCALE if "conv" in row.name else products for row in rows}
@@ -212,12 +212,6 @@ y = net(x)  # <- forward
 def _plain(model: Model) -> bool:
     """Float32 throughout, without autocast, and not recorded for a backward."""
     return set(model.dtypes) == {"float32"} and not model.autocast and not model.output_grad and not model.compiled
-
-
-def _depthwise(shapes: str) -> bool:
-    """Whether these are a convolution's with one input channel per group."""
-    found = _CONVOLUTION.match(shapes)
-    return found is not None and int(found[1]) > 1 and int(found[2]) == 1
 
 
 _MAKERS = (

@@ -144,3 +144,13 @@ def format_of(name: str) -> str:
     if _NARROW.search(name) or cores != OFF:
         return "narrow"
     return "float32"
+
+
+# Input and weight of a convolution, as the trace writes them: [[N,C,H,W],[K,C/groups,h,w],…
+_CONVOLUTION = re.compile(r"\[\[\d+,\s*(\d+),\s*\d+,\s*\d+\],\s*\[\d+,\s*(\d+),\s*\d+,\s*\d+\]")
+
+
+def is_depthwise(shapes: str) -> bool:
+    """Whether these shapes of an operator's inputs are a convolution's with one input channel per group."""
+    found = _CONVOLUTION.match(shapes)
+    return found is not None and int(found[1]) > 1 and int(found[2]) == 1

@@ -379,15 +379,19 @@ def _per_kernel(factors: Mapping[str, float] | NDArray[np.float64], trace: Trace
     """One factor per kernel, from factors by name or given per kernel."""
     if isinstance(factors, Mapping):
         return for_names(trace, trace.kernels.name, lambda name: factors.get(name, 1.0), np.float64)
-    return _per_row(factors, [""] * len(trace.kernels))
+    return _given(factors, len(trace.kernels))
 
 
 def _per_row(factors: Mapping[str, float] | NDArray[np.float64], names: list[str]) -> NDArray[np.float64]:
     """One factor per row, from factors by name or given per row."""
     if isinstance(factors, Mapping):
         return np.array([factors.get(name, 1.0) for name in names], np.float64)
-    if len(factors) != len(names):
-        raise ValueError(f"{len(factors)} factors for {len(names)} rows")
+    return _given(factors, len(names))
+
+
+def _given(factors: NDArray[np.float64], rows: int) -> NDArray[np.float64]:
+    if len(factors) != rows:
+        raise ValueError(f"{len(factors)} factors for {rows} rows")
     return np.asarray(factors, np.float64)
 
 

@@ -29,7 +29,7 @@ from advisor.launch import Command, measure
 from advisor.profile import profile
 from advisor.run import Run
 from advisor.session import Settings
-from fixtures.expectations import Case, clean, planted
+from fixtures.expectations import Case, clean, cpu_flags, planted
 
 RESULTS = Path(__file__).parent / "results" / "planted.md"
 WANTED = 0.8  # of the twin's speedup
@@ -109,7 +109,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.keep or Path(temporary)
-        flags = set(_cpu_flags())
+        flags = set(cpu_flags())
         for case in wanted(planted()):
             missing = case.needs and flags and not set(case.needs) & flags
             if case.waits_for or missing:
@@ -132,13 +132,6 @@ def main() -> None:
     if not args.names:
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text("\n".join(lines) + "\n")
-
-
-def _cpu_flags() -> list[str]:
-    """This processor's flags, where the system lists them."""
-    listed = Path("/proc/cpuinfo")
-    lines = listed.read_text().splitlines() if listed.exists() else []
-    return next((line.split(":", 1)[1].split() for line in lines if line.startswith("flags")), [])
 
 
 if __name__ == "__main__":

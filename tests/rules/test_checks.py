@@ -186,6 +186,14 @@ def test_autocast_on_a_cpu_needs_its_instructions(flags: list[str], proposed: bo
     assert (found(made, tmp_path, "amp-autocast") is not None) is proposed
 
 
+def test_autocast_leaves_an_encoder_on_its_fast_path(scene: Any, tmp_path: Path) -> None:
+    made = busy_cpu(scene, addmm=0.8)
+    made.record.environment.cpu_flags = ["avx512_bf16"]
+    assert found(made, tmp_path, "amp-autocast") is not None
+    made.operator("aten::_transformer_encoder_layer_fwd", 1.0, 2.0)
+    assert found(made, tmp_path, "amp-autocast") is None
+
+
 # channels-last, cudnn-benchmark
 
 
