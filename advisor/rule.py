@@ -127,13 +127,15 @@ class Example:
     (stripped before use); ``parameters`` are the finding's. A comment ``# <- name`` marks a site that the finding has
     in ``parameters["name"]``, a tuple of sites in the order of the text (``# <- a, b``
     marks two, ``# <- a=f(x)`` the call ``f(x)`` with its columns). ``options`` are what the fix sets on the
-    command line instead of an edit; ``after`` is then ``before``.
+    command line instead of an edit; ``after`` is then ``before``. For a fix that only its author can write, ``advice``
+    is a piece of what the advice must say, and ``after`` is unused.
     """
 
     before: str
     after: str
     parameters: Mapping[str, object] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
+    advice: str = ""
 
 
 class Rule(ABC):

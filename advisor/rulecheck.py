@@ -52,7 +52,7 @@ def relations(rule: Rule, ids: Collection[str]) -> list[str]:
 
 
 def example(rule: Rule, case: Example, folder: Path) -> list[str]:
-    """Whether the fix of ``before`` is ``after`` (or the options), and nothing else."""
+    """Whether the fix of ``before`` is ``after`` (or the options, or the advice), and nothing else."""
     path = folder / "train.py"
     before, finding = marked(rule, case, path)
     path.write_text(before)
@@ -60,6 +60,9 @@ def example(rule: Rule, case: Example, folder: Path) -> list[str]:
     if case.options:
         right = isinstance(fix, Argument) and dict(fix.options) == dict(case.options)
         return [] if right else [f"the fix is {fix}, not the options {dict(case.options)}"]
+    if case.advice:
+        right = isinstance(fix, Advice) and case.advice in fix.text and bool(fix.why)
+        return [] if right else [f"the fix is {fix}, not advice that says {case.advice!r} and why it is no edit"]
     if not isinstance(fix, Edit):
         return [f"the fix is no edit, but {fix}"]
     after = textwrap.dedent(case.after).lstrip("\n")

@@ -11,6 +11,7 @@ import pytest
 
 from advisor import rulebook, rulecheck
 from advisor.errors import USAGE, AdvisorError
+from advisor.rule import Example
 from advisor.rulebook import load_rules, use
 from tests.conftest import Command
 
@@ -124,3 +125,14 @@ def test_analyze_uses_the_rules_of_a_folder(folder: Path, advisor: Command, tmp_
     assert shown.returncode == 0, shown.stderr
     assert "Look at the script" in shown.stdout
     assert "Look at the script" not in advisor("analyze", str(trace)).stdout
+
+
+def test_an_example_whose_fix_is_advice(folder: Path, tmp_path: Path) -> None:
+    use([folder])
+    rule = load_rules()[-1]
+    assert rulecheck.example(rule, Example("x\n", "", advice="Look at it"), tmp_path) == []
+    assert (
+        "not advice that says 'Rewrite it'"
+        in rulecheck.example(rule, Example("x\n", "", advice="Rewrite it"), tmp_path)[0]
+    )
+    assert "no edit" in rulecheck.example(rule, Example("x\n", "x\n"), tmp_path)[0]
