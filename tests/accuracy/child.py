@@ -5,6 +5,7 @@ A process each, so that what one case does to memory, threads or modules is not 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -22,7 +23,7 @@ from advisor.harness.layout import Options
 from advisor.improve.bench import SEED
 from advisor.improve.state import with_options
 from advisor.launch import Command, measure
-from advisor.profile import profile
+from advisor.profile import profile, resume
 from advisor.session import Settings
 
 # Windows as short as the project's tests have them: the findings of scripts with one large fault survive that.
@@ -37,6 +38,9 @@ class Request(msgspec.Struct, frozen=True):
 
     ``task`` is what to do: ``findings`` profiles the script and tries whether what the diffs make of it runs, ``gains``
     is a session that accepts the fixes of ``accept``, ``twin`` times the script beside ``twin``.
+
+    ``key`` stands for all that a measurement depends on. What ``folder`` holds of an earlier request with the same one
+    is not measured again, only diagnosed.
     """
 
     task: str
@@ -49,6 +53,7 @@ class Request(msgspec.Struct, frozen=True):
     accept: str = "none"
     budget: float = 600.0
     twin: str = ""
+    key: str = ""
 
 
 class Proposal(msgspec.Struct, frozen=True):
@@ -102,16 +107,33 @@ class Answer(msgspec.Struct, frozen=True):
 def findings(request: Request) -> Answer:
     """Profile the script; apply each diff to a copy of it and run that."""
     began = time.monotonic()
-    done = profile(_settings(request), Path(request.folder) / "sessions", options=_options(request))
+    sessions, note = Path(request.folder) / "sessions", Path(request.folder) / "measured.json"
+    earlier = _measured(note, request.key)
+    if earlier is not None:
+        done = resume(sessions / earlier, options=_options(request))
+    else:
+        for old in (sessions, Path(request.folder) / "patched"):
+            shutil.rmtree(old, ignore_errors=True)
+        done = profile(_settings(request), sessions, options=_options(request))
+        note.write_bytes(msgspec.json.encode({"key": request.key, "session": done.session.folder.name}))
     traces = sorted(done.session.baseline_dir.glob("*.pt.trace.json*"))
     return Answer(
         seconds=time.monotonic() - began,
         verdict=done.document.verdict,
         step_ms=done.document.step_ms,
-        proposals=[_proposal(request, number, each) for number, each in enumerate(done.document.findings, 1)],
+        proposals=[_proposal(request, each) for each in done.document.findings],
         notes=done.document.notes,
         trace=os.path.relpath(traces[0], request.folder) if traces else "",
     )
+
+
+def _measured(note: Path, key: str) -> str | None:
+    """The name of the session that was measured for `key`, when there is one."""
+    try:
+        kept = msgspec.json.decode(note.read_bytes(), type=dict[str, str])
+    except (OSError, msgspec.DecodeError):
+        return None
+    return kept["session"] if key and kept["key"] == key else None
 
 
 def gains(request: Request) -> Answer:
@@ -187,9 +209,9 @@ def _command(request: Request, cwd: str, script: str) -> Command:
 # Patched scripts -----------------------------------------------------------------------------------------------------
 
 
-def _proposal(request: Request, number: int, each: FindingDocument) -> Proposal:
+def _proposal(request: Request, each: FindingDocument) -> Proposal:
     speedup = each.predicted.speedup
-    applies, runs, trouble = _tried(request, number, each.fix)
+    applies, runs, trouble = _tried(request, each.fix)
     return Proposal(
         rule=each.rule,
         file=each.file,
@@ -205,12 +227,21 @@ def _proposal(request: Request, number: int, each: FindingDocument) -> Proposal:
     )
 
 
-def _tried(request: Request, number: int, fix: FixDocument) -> tuple[bool | None, bool | None, str]:
+def _tried(request: Request, fix: FixDocument) -> tuple[bool | None, bool | None, str]:
     """Whether the fix can be applied as its reader would, and whether the script then runs; what went wrong."""
     if fix.kind == "advice":
         return None, None, ""
-    place = Path(request.folder) / "patched" / str(number)
+    place = Path(request.folder) / "patched" / hashlib.sha256(msgspec.json.encode(fix)).hexdigest()[:16]
+    kept = place / "result.json"
+    if kept.exists():
+        return msgspec.json.decode(kept.read_bytes(), type=tuple[bool | None, bool | None, str])
     shutil.rmtree(place, ignore_errors=True)
+    result = _applied_and_run(request, fix, place)
+    kept.write_bytes(msgspec.json.encode(result))
+    return result
+
+
+def _applied_and_run(request: Request, fix: FixDocument, place: Path) -> tuple[bool, bool | None, str]:
     copy = shutil.copytree(request.copy, place / "script")
     if fix.diff:
         trouble = apply(fix.diff, copy)

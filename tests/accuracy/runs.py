@@ -30,6 +30,8 @@ from .child import Answer, Request
 
 REPO = Path(__file__).resolve().parents[2]
 TWIN = "script_twin.py"  # what the twin is called in the copy, beside the script
+# Beside the harness, what launches it and what says how long its windows are.
+_MEASURES = ("launch.py", "improve/bench.py")
 # What a child may need beyond its script's own limits, to read traces and to try diffs.
 _EXTRA_SECONDS = 1800.0
 
@@ -52,7 +54,10 @@ class Runner:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def findings(self, case: Case) -> Answer:
-        """What the advisor says of a case, and what becomes of its diffs."""
+        """What the advisor says of a case, and what becomes of its diffs.
+
+        Where only what reads a run has changed since it was measured, the run is diagnosed again, in seconds.
+        """
         return self._kept(case, "findings", lambda: self._child(case, "findings"))
 
     def gains(self, case: Case, rules: Iterable[str]) -> Answer:
@@ -107,10 +112,15 @@ class Runner:
     def _version(self) -> str:
         return f"{source_digest()} {versions()}"
 
+    @cached_property
+    def _measuring(self) -> str:
+        return f"{measuring_digest()} {versions()}"
+
     def _child(self, case: Case, task: str, accept: str = "none") -> Answer:
         folder = self.place(case) / task
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        if task != "findings":  # the child looks itself whether what is there serves again
+            shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
         copy = self.copy(case, f"{task}/script")
         twin = copy / TWIN
         if task == "twin":
@@ -126,8 +136,10 @@ class Runner:
             accept=accept,
             budget=self.budget,
             twin=str(twin),
+            key=_digest([self._measuring, str(self.short), *_texts(case)]),
         )
         asked, answered = folder / "request.json", folder / "answer.json"
+        answered.unlink(missing_ok=True)
         asked.write_bytes(msgspec.json.encode(request))
         status, said = self.run(
             [sys.executable, "-m", "tests.accuracy.child", str(asked), str(answered)],
@@ -183,7 +195,16 @@ class Runner:
 def source_digest() -> str:
     """A digest of the advisor's own sources: between two versions they change without the number changing."""
     files = [path for room in ("advisor", "rules") for path in sorted((REPO / room).rglob("*.py"))]
-    files.append(Path(__file__).with_name("child.py"))
+    return _sources([*files, Path(__file__).with_name("child.py")])
+
+
+def measuring_digest() -> str:
+    """A digest of those sources that a recorded run depends on: what runs and records the script."""
+    files = sorted((REPO / "advisor" / "harness").rglob("*.py"))
+    return _sources([*files, *(REPO / "advisor" / name for name in _MEASURES)])
+
+
+def _sources(files: Iterable[Path]) -> str:
     return _digest([part for path in files for part in (str(path.relative_to(REPO)), path.read_text())])
 
 

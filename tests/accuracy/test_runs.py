@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.expectations import Case, everything, read_case
+from tests.accuracy import runs
 from tests.accuracy.child import Answer, apply, others_busy
 from tests.accuracy.runs import Runner, StoppedError
 
@@ -126,6 +127,20 @@ def test_case_is_profiled_and_its_diff_tried(tmp_path: Path) -> None:
     assert (found.line, found.file) == (case.found[0].line, "script.py")
     assert (found.applies, found.runs, found.trouble) == (True, True, "")
     assert (tmp_path / case.name / "findings" / answer.trace).is_file()
+
+
+@pytest.mark.sessions
+def test_what_was_measured_is_diagnosed_again_without_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = next(case for case in everything() if case.name == "loop_over_samples")
+    measured = Runner(tmp_path, short=True).findings(case)
+    assert measured.error == ""
+    monkeypatch.setattr(runs, "source_digest", lambda: "another rule")
+    again = Runner(tmp_path, short=True).findings(case)
+    assert (again.trace, again.step_ms) == (measured.trace, measured.step_ms), "the same run"
+    assert [each.rule for each in again.proposals] == [each.rule for each in measured.proposals]
+    monkeypatch.setattr(runs, "measuring_digest", lambda: "another harness")
+    monkeypatch.setattr(runs, "source_digest", lambda: "another rule, another harness")
+    assert Runner(tmp_path, short=True).findings(case).trace != measured.trace
 
 
 @pytest.mark.sessions
