@@ -1,7 +1,8 @@
 """Where the script takes a tensor apart in Python: ``x[i]`` with a number or a mask, and ``for row in x``.
 
-Of note are loops that do so for each sample of a batch. The wrappers are in place in the detail window only: they tell
-the place; how long the loop takes, the profile window says, in which they are not.
+Of note are loops that do so for each sample of a batch, and masks, whose result has a size that only the values tell.
+The wrappers are in place in the detail window only: they tell the place; how long the loop takes, the profile window
+says, in which they are not.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 from .patches import Patch
 from .places import user_site
 from .sites import CallSites
+from .sizes import KIND as SIZED
 
 KIND = "Tensor.index"
 
@@ -44,6 +46,11 @@ class Indexing:
                 first = key[0] if type(key) is tuple and key else key
                 if type(first) is int or (isinstance(first, tensors) and (first.dim() == 0 or first.dtype == mask)):
                     self._sites.add(KIND, user_site(), {"iterates": False})
+                keys = key if type(key) is tuple else (key,)
+                masked = any(isinstance(each, tensors) and each.dtype == mask and each.dim() for each in keys)
+                # A number is filled in where the mask is set, without counting how often.
+                if masked and (not value or (isinstance(value[0], tensors) and value[0].dim())):
+                    self._sites.add(SIZED, user_site(), {"operator": "mask", "device": tensor.device.type})
             return original(tensor, key, *value)
 
         return take

@@ -95,7 +95,9 @@ class CallSite:
 
     ``blocking``: a line of the loop over steps from which something outside of the process is waited for; ``details``:
     "seconds", in all, by what waits where. ``Tensor.index``: ``x[i]`` with a number or mask, or (``details``:
-    "iterates", "rows" of x) ``for row in x``, seen in the detail window only.
+    "iterates", "rows" of x) ``for row in x``, seen in the detail window only. ``sized``: a call whose result has a size
+    that depends on values (``details``: "operator": ``mask`` for ``x[mask]``, ``nonzero``, ``unique`` …; "device"), seen
+    in the detail window only.
 
     And where a framework is told its settings (:mod:`.frameworks`): ``TrainingArguments``, ``Trainer``,
     ``Trainer.fit``, ``Fabric``, ``Accelerator``.
@@ -337,6 +339,7 @@ class RunRecord:
     # when the run ended, which tells of a loss that became NaN unseen.
     nonfinite_losses: int = 0
     nonfinite_parameters: int = 0
+    settings: list[str] = field(default_factory=list)  # the user's JSON and YAML files that were read, absolute paths
     compiles: int = 0  # dynamo frames compiled in the run
     compile_s: float = 0.0
     shapes_vary: bool | None = None  # more than one input shape among the observed batches

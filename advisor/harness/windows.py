@@ -19,6 +19,7 @@ from .places import user_site
 from .plan import Plan
 from .profiling import Inert, OurProfiler
 from .sites import CallSites
+from .sizes import Sizes
 from .status import StatusFile, tell_child_trains
 from .steps import StepFinder
 from .timing import GROUP, SETTLED, Interval, compiled_frames, has_settled, period, summarize, usual_causes
@@ -55,6 +56,7 @@ class Windows:
         self.sites = CallSites(torch, options.losses, self)
         self.blocking = Blocking(self.sites)
         self.indexing = Indexing(torch, self.sites)
+        self.sizes = Sizes(torch, self.sites)
         self.inert = Inert(torch, self.note)
         self.garbage = Garbage(self._collect_called)
         self._tracebacks = Tracebacks(torch)
@@ -338,6 +340,7 @@ class Windows:
         self.sites.off()
         self.blocking.off()
         self.indexing.off()
+        self.sizes.off()
         self.models.stop_collecting()
         if self.finder.kind != "forward":  # there the hook is the boundary
             self.models.quiet()
@@ -430,6 +433,7 @@ class Windows:
         self.blocking.on()
         if detail:
             self.indexing.on()
+            self.sizes.on()
         stacks = detail and (self.record.timing.step_s or 0.0) <= LONGEST_WITH_STACKS
         self._profiler = OurProfiler(
             self._torch, self._options.run_dir, wait=wait, warmup=warmup, active=active, detail=detail, stacks=stacks
