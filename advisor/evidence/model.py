@@ -287,6 +287,12 @@ class StepModel:
         assert script is not None
         device = evidence.device
         quick, dropped = async_copies(script, device) if change.copies_async else (frozenset(), frozenset())
+        if change.remove_copies is not None:
+            calls, waits = async_copies(script, device, change.remove_copies)
+            quick, dropped = quick | calls, dropped | waits
+        if change.remove_allocations:
+            rows = np.flatnonzero(device.host.allocation_rows)
+            dropped |= frozenset(np.flatnonzero(np.isin(script.row, rows)).tolist())
         if change.remove_syncs is not False:
             group, groups = sync_groups(evidence.steps, device, evidence.nesting)
             wanted = range(len(groups)) if change.remove_syncs is True else change.remove_syncs
@@ -309,6 +315,8 @@ class StepModel:
         if change.h2d_scale != 1.0:
             to_device = names_like(trace, trace.copies.kind, "HtoD".__eq__)
             factors[kernels:] *= np.where(to_device, change.h2d_scale, 1.0)
+        if change.remove_copies is not None:
+            factors[kernels + change.remove_copies] = 0.0
         if change.batch_scale != 1.0:
             factors *= batch.item_factors(device, change.batch_scale, self._units, filling=filling)
         return factors

@@ -197,11 +197,16 @@ def _stretch(steps: Steps, moments: Ints) -> tuple[int, int, float]:
     return begin, close, max(close - begin, 1) / mean
 
 
-def async_copies(script: Script, device: DeviceWork) -> tuple[frozenset[int], frozenset[int]]:
-    """(events whose call becomes a usual launch, synchronizations that go) when copies to the device do not block."""
+def async_copies(script: Script, device: DeviceWork, only: Ints | None = None) -> tuple[frozenset[int], frozenset[int]]:
+    """(events whose call becomes a usual launch, synchronizations that go) when copies to the device do not block.
+
+    `only`: these rows of ``Trace.copies``, not all.
+    """
     trace = device.trace
     kernels = len(trace.kernels)
     to_device = names_like(trace, trace.copies.kind, "HtoD".__eq__)
+    if only is not None:
+        to_device = to_device & np.isin(np.arange(len(to_device)), only)
     launch = device.items_launch[kernels:][to_device]
     launch = launch[launch >= 0]
     followers = following_sync(device)[launch] if len(launch) else launch

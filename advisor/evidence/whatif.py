@@ -36,8 +36,10 @@ class Change:
     away (negative: that come);
     ``cpu_scale``: factor on all computing of a CPU step, data loading aside.
     Copies: ``h2d_scale``: factor on the device time of host-to-device copies (fewer bytes, pinned memory);
-    ``copies_async``: they no longer block the host.
-    ``remove_syncs``: True for all, or indices of ``Evidence.syncs``.
+    ``copies_async``: they no longer block the host. ``remove_copies``: rows of ``Trace.copies``, host to device, that
+    go away, and with each the synchronization that follows it.
+    ``remove_syncs``: True for all, or indices of ``Evidence.syncs``. ``remove_allocations``: the steps no longer take
+    device memory from the driver, nor give it back.
     ``batch_scale``: new batch over old; the estimate is then per old batch's worth of samples.
     ``launch_scale``: factor on launches and on host time between them (compilation, graphs), but for pauses too long to
     be about launching (``replay.PREPARING_NS``); device runs only.
@@ -55,7 +57,9 @@ class Change:
     launch_scale: float = 1.0
     h2d_scale: float = 1.0
     copies_async: bool = False
+    remove_copies: NDArray[np.int64] | None = None
     remove_syncs: bool | Collection[int] = False
+    remove_allocations: bool = False
     batch_scale: float = 1.0
 
 
