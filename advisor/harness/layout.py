@@ -91,7 +91,7 @@ class CallSite:
     ``Tensor.numpy``, ``Tensor.tolist``, ``Tensor.print``, ``autocast``, ``GradScaler``, ``GradScaler.scale``,
     ``torch.compile``, ``DataParallel``, ``DistributedDataParallel``, ``debug_mode``,
     ``synchronize``, ``empty_cache``, ``gc.collect``, ``Module.double``, ``Tensor.double``, ``float64`` (a tensor of
-    several float64 values made by ``torch.from_numpy``, ``tensor``, ``as_tensor``), ``default_dtype``.
+    several float64 values made by ``torch.from_numpy``, ``tensor``, ``as_tensor``), ``default_dtype``, ``set_num_threads`` (details: "threads").
 
     ``blocking``: a line of the loop over steps from which something outside of the process is waited for; ``details``:
     "seconds", in all, by what waits where. ``Tensor.index``: ``x[i]`` with a number or mask, or (``details``:
@@ -120,6 +120,18 @@ class TensorInfo:
     device: str = ""
     pinned: bool = False
     bytes: int = 0
+
+
+@dataclass
+class FetchPart:
+    """A part of making a batch. ``kind``: line (of the outermost function of the user's that makes a sample) |
+    transform (that the dataset holds; its line is part of a "line") | collate. ``site`` is where the code is written.
+    """
+
+    kind: str = ""
+    name: str = ""
+    site: Site = field(default_factory=Site)
+    seconds: float = 0.0  # per batch, in the fetches that were looked at; what it calls included
 
 
 @dataclass
@@ -157,6 +169,14 @@ class Loader:
     fetch_cpu_s: float | None = None  # CPU seconds of that (all threads of the fetching process)
     fetch_spread: float | None = None  # standard deviation over mean, batch by batch
     start_s: float | None = None  # making the iterator (starting workers) and waiting for the first batch
+    # From a few fetches before the timing window (:mod:`.fetching`), in whatever process makes the batches.
+    looks: int = 0  # fetches that were timed by part
+    look_s: float | None = None  # seconds of one of them
+    parts: list[FetchPart] = field(default_factory=list)  # the longest first
+    item_lines: float | None = None  # per sample: lines of the user's code that run to make it …
+    item_calls: float | None = None  # … and calls of torch
+    collate_lines: float | None = None  # the same in the collate function
+    collate_calls: float | None = None
 
 
 @dataclass
@@ -234,6 +254,7 @@ class Environment:
     torch: str = ""
     torch_cuda: str = ""  # CUDA version torch was built for; "" for a CPU build
     cuda_available: bool = False  # torch.cuda.is_available()
+    architectures: list[str] = field(default_factory=list)  # torch.cuda.get_arch_list(): sm_80, compute_90, gfx942 …
     packages: dict[str, str] = field(default_factory=dict)  # torchvision, transformers, lightning, accelerate …
     cpu: str = ""
     cpu_flags: list[str] = field(default_factory=list)  # of: avx2 avx512f avx512_bf16 amx_bf16 amx_tile
@@ -278,6 +299,26 @@ class Model:
     output_grad: bool | None = None  # a tensor of its output can be differentiated: autograd recorded the forward
     output: str = ""  # what it returns: "tensor", or a class's name
     repeats: int = 0  # calls with the very tensor of the call before
+
+
+@dataclass
+class GraphBreak:
+    """A line of the script's own at which Dynamo had to end a graph. Source: its books, see :mod:`.graphs`."""
+
+    reason: str = ""  # Dynamo's own words, their first line
+    site: Site | None = None  # without columns
+    skipped: bool = False  # the function was given up as a whole: none of it is compiled
+    count: int = 0  # compilations that came upon it
+
+
+@dataclass
+class Recompiled:
+    """A function that was compiled again because what a graph was made for did not hold any more."""
+
+    site: Site | None = None  # its first line
+    graphs: int = 0  # compiled of it in all
+    reasons: list[str] = field(default_factory=list)  # the guards that failed, in Dynamo's words, each once
+    given_up: bool = False  # Dynamo's limit was reached: what fits none of the graphs runs eagerly
 
 
 @dataclass
@@ -342,6 +383,8 @@ class RunRecord:
     settings: list[str] = field(default_factory=list)  # the user's JSON and YAML files that were read, absolute paths
     compiles: int = 0  # dynamo frames compiled in the run
     compile_s: float = 0.0
+    graph_breaks: list[GraphBreak] = field(default_factory=list)
+    recompiled: list[Recompiled] = field(default_factory=list)
     shapes_vary: bool | None = None  # more than one input shape among the observed batches
     rank: int | None = None
     world_size: int | None = None

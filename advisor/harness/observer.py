@@ -11,7 +11,7 @@ import time
 from collections.abc import Hashable
 from typing import Any
 
-from . import environment
+from . import environment, graphs
 from .frameworks import watch_frameworks
 from .imports import PostImport
 from .journal import Journal
@@ -57,7 +57,7 @@ class Observer:
         windows = self.windows = Windows(torch, self._options, self.record, self._status)
         windows.on_finish = self._finish
         windows.on_profiled = self._keep_partial
-        windows.loaders.install()
+        windows.loaders.install(look=self._options.windows == "all")
         windows.models.install()
         windows.sites.on()
         watch_frameworks(self._imports, windows.sites)
@@ -197,6 +197,10 @@ class Observer:
             record.compiles = int(utils.counters["stats"]["unique_graphs"])
             times = getattr(utils, "compilation_time_metrics", {})
             record.compile_s = float(sum(times.get("compile_attempt_0", times.get("_compile.compile_inner", [0.0]))))
+            try:
+                record.graph_breaks, record.recompiled = graphs.graph_breaks(), graphs.recompiled()
+            except Exception:  # books of another version: what they say is not worth a run
+                self.note("what Dynamo says of its graphs could not be read")
         for name, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
             if os.environ.get(variable, "").isdigit():
                 setattr(record, name, int(os.environ[variable]))

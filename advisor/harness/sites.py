@@ -148,8 +148,12 @@ class CallSites:
             Patch(torch.amp.autocast_mode.autocast, "__enter__", self._wrap("autocast", _autocast)),
             Patch(torch, "compile", self._wrap("torch.compile", _compiled)),
             Patch(module, "compile", self._wrap("Module.compile", _compiled)),
-            Patch(torch.nn.DataParallel, "__init__", self._wrap("DataParallel")),
-            Patch(torch.nn.parallel.DistributedDataParallel, "__init__", self._wrap("DistributedDataParallel")),
+            Patch(torch.nn.DataParallel, "__init__", self._wrap("DataParallel", _replicated)),
+            Patch(
+                torch.nn.parallel.DistributedDataParallel,
+                "__init__",
+                self._wrap("DistributedDataParallel", _replicated),
+            ),
             Patch(torch.autograd.anomaly_mode.set_detect_anomaly, "__init__", self._wrap("debug_mode", _mode)),
             Patch(torch.autograd.anomaly_mode.detect_anomaly, "__init__", self._wrap("debug_mode", _mode)),
             Patch(torch.autograd, "gradcheck", self._wrap("debug_mode", _checked)),
@@ -157,6 +161,7 @@ class CallSites:
             Patch(module, "double", self._wrap("Module.double", _moved)),
             Patch(tensor, "double", self._wrap("Tensor.double", _copied)),
             Patch(torch, "set_default_dtype", self._wrap("default_dtype", _chosen)),
+            Patch(torch, "set_num_threads", self._wrap("set_num_threads", _threads)),
             Patch(torch.cuda, "synchronize", self._wrap("synchronize")),
             Patch(torch.cuda, "empty_cache", self._wrap("empty_cache")),
         ]
@@ -304,6 +309,14 @@ def _compiled(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dic
     }
 
 
+def _replicated(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Any]:
+    inner = args[0].module
+    return {
+        "devices": len(getattr(args[0], "device_ids", None) or ()),
+        "compiled": hasattr(inner, "_orig_mod") or getattr(inner, "_compiled_call_impl", None) is not None,
+    }
+
+
 def _mode(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Any]:
     chosen = args[1] if len(args) > 1 else kwargs.get("mode", True)
     on = type(args[0]).__name__ == "detect_anomaly" or bool(chosen)
@@ -320,3 +333,7 @@ def _deterministic(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -
 
 def _chosen(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Any]:
     return {"dtype": str(args[0] if args else kwargs.get("d")).removeprefix("torch.")}
+
+
+def _threads(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Any]:
+    return {"threads": next((value for value in args if isinstance(value, int)), None)}
