@@ -91,7 +91,8 @@ class CallSite:
     ``Tensor.numpy``, ``Tensor.tolist``, ``Tensor.print``, ``autocast``, ``GradScaler``, ``GradScaler.scale``,
     ``torch.compile``, ``DataParallel``, ``DistributedDataParallel``, ``debug_mode``,
     ``synchronize``, ``empty_cache``, ``gc.collect``, ``Module.double``, ``Tensor.double``, ``float64`` (a tensor of
-    several float64 values made by ``torch.from_numpy``, ``tensor``, ``as_tensor``), ``default_dtype``, ``set_num_threads`` (details: "threads").
+    several float64 values made by ``torch.from_numpy``, ``tensor``, ``as_tensor``), ``default_dtype``,
+    ``set_num_threads`` (``details``: "threads").
 
     ``blocking``: a line of the loop over steps from which something outside of the process is waited for; ``details``:
     "seconds", in all, by what waits where. ``Tensor.index``: ``x[i]`` with a number or mask, or (``details``:

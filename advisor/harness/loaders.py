@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from .fetching import Looks, look_off, look_on, read_looks
 from .layout import Loader, Site, TensorInfo
 from .patches import Patch
 from .places import owner, user_site
@@ -63,17 +64,21 @@ def append_fetch(path: str, seconds: float, cpu_seconds: float) -> None:
         os.close(descriptor)
 
 
-def fetch_patches(run_dir: str, main_pid: int, fetched: Any) -> list[Patch]:
-    """Time the making of each batch, in this process (``fetched(seconds, cpu)``) or, in a worker, into the file."""
+def fetch_patches(run_dir: str, main_pid: int, fetched: Any, current: Any = None) -> list[Patch]:
+    """Time the making of each batch, in this process (``fetched(seconds, cpu)``) or, in a worker, into the file.
+
+    ``current()`` is the index of the loader that is asked for a batch in this process.
+    """
     from torch.utils.data._utils import fetch as module
 
-    path = os.path.join(run_dir, FETCH_FILE)
+    path, looks = os.path.join(run_dir, FETCH_FILE), Looks(run_dir)
 
     def make(original: Any) -> Any:
         def fetch(self: Any, possibly_batched_index: Any) -> Any:
             began, began_cpu = time.perf_counter(), time.process_time()
             try:
-                return original(self, possibly_batched_index)
+                loader = current() if os.getpid() == main_pid else -1
+                return looks.fetch(original, self, possibly_batched_index, loader)
             finally:
                 seconds, cpu = time.perf_counter() - began, time.process_time() - began_cpu
                 if os.getpid() == main_pid:
@@ -113,15 +118,18 @@ class Loaders:
             Patch(data.DataLoader, "__init__", self._made),
             Patch(data.DataLoader, "__iter__", self._iterated),
             Patch(data._BaseDataLoaderIter, "__next__", self._next),
-            *fetch_patches(run_dir, os.getpid(), self._fetched),
+            *fetch_patches(run_dir, os.getpid(), self._fetched, lambda: self._current),
         ]
 
-    def install(self) -> None:
+    def install(self, look: bool = True) -> None:
         for patch in self.patches:
             patch.on()
+        if look:
+            look_on(self._run_dir)
 
     def start_timing(self) -> None:
         """Forget what was measured so far: the figures of the record come from the timing window."""
+        look_off(self._run_dir)
         self._fetches.clear()
         self.timing, self.observe = True, False
         self._timing_began = time.monotonic()
@@ -270,7 +278,8 @@ class Loaders:
         record.collate = f"{getattr(collate, '__module__', '')}.{name}"
 
     def _read_fetches(self) -> None:
-        """Figures of the timing window into the records."""
+        """Figures of the timing window into the records, and what was seen of fetches before it."""
+        read_looks(self._run_dir, self.records, lambda pid: self._pids.get(pid, self._only_with_workers()))
         by_loader = {index: list(pairs) for index, pairs in self._fetches.items()}
         path = os.path.join(self._run_dir, FETCH_FILE)
         if os.path.exists(path):

@@ -1,0 +1,327 @@
+"""What the making of a batch consists of: lines of the dataset, transforms, the collate function.
+
+Looked at are a few fetches per process before the timing window: some are timed by line and transform, one is counted
+(lines of the user's code that run, calls of torch). Workers append what they saw to a file in the run folder, and look
+only while another file is there, which the script's own process takes away when the timing begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+from .layout import FetchPart, Loader, Site
+from .places import is_users
+
+LOOKS_FILE, LOOKING_FILE = "looks.jsonl", "looking"
+# Of the fetches of one dataset in one process, from 1: the first ones load, compile and fill caches.
+_TIMED, _COUNTED, _LAST = (2, 4), (3,), 4
+# Seconds: a dataset whose first fetch takes longer is left alone, because a counted fetch takes many times as long.
+_LONGEST = 2.0
+_MOST_PARTS = 8  # of each kind are written down, those that take longest
+_MOST_TRANSFORMS = 64
+
+
+def look_on(run_dir: str) -> None:
+    """From here on fetches are looked at, in the script's workers, too."""
+    with contextlib.suppress(OSError), open(os.path.join(run_dir, LOOKING_FILE), "w", encoding="utf-8"):
+        pass
+
+
+def look_off(run_dir: str) -> None:
+    with contextlib.suppress(OSError):
+        os.remove(os.path.join(run_dir, LOOKING_FILE))
+
+
+class Looks:
+    """Which fetches of this process are looked at; one object per process, or inherited by fork."""
+
+    def __init__(self, run_dir: str) -> None:
+        self._run_dir = run_dir
+        self._fetched: dict[tuple[int, int], int] = {}  # (process, dataset) → fetches so far; _LAST for no more
+        self._began = 0.0
+
+    def fetch(self, original: Any, fetcher: Any, index: Any, loader: int) -> Any:
+        """``original(fetcher, index)``, looked at where it is its turn; `loader` is -1 where it is not known."""
+        key = os.getpid(), id(getattr(fetcher, "dataset", None))
+        number = self._fetched.get(key, 0) + 1
+        if number > _LAST:
+            return original(fetcher, index)
+        if sys.gettrace() is not None or not os.path.exists(os.path.join(self._run_dir, LOOKING_FILE)):
+            return original(fetcher, index)
+        self._fetched[key] = number
+        if number == 1:
+            began = time.perf_counter()
+            batch = original(fetcher, index)
+            if time.perf_counter() - began > _LONGEST:
+                self._fetched[key] = _LAST
+            return batch
+        look: _Timed | _Counted = _Counted() if number in _COUNTED else _Timed(fetcher.dataset)
+        collate = getattr(fetcher, "collate_fn", None)
+        if callable(collate):
+            fetcher.collate_fn = look.collating(collate)
+        try:
+            with look:
+                return original(fetcher, index)
+        finally:
+            if callable(collate):
+                fetcher.collate_fn = collate
+            self._append(look.seen(), len(index) if isinstance(index, (list, tuple)) else 1, loader)
+
+    def _append(self, seen: dict[str, Any], samples: int, loader: int) -> None:
+        """A line of the file: one appending write is whole even when several processes write at once."""
+        line = json.dumps({"pid": os.getpid(), "loader": loader, "samples": samples, **seen}) + "\n"
+        with contextlib.suppress(OSError):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            descriptor = os.open(os.path.join(self._run_dir, LOOKS_FILE), flags, 0o644)
+            try:
+                os.write(descriptor, line.encode())
+            finally:
+                os.close(descriptor)
+
+
+class _Traced:
+    """``sys.settrace`` for the length of a fetch; what goes wrong in the tracing ends it, and nothing else."""
+
+    def __enter__(self) -> None:
+        sys.settrace(self._safely)
+
+    def __exit__(self, *error: object) -> None:
+        sys.settrace(None)
+
+    def _safely(self, frame: FrameType, event: str, arg: Any) -> Any:
+        try:
+            return self.called(frame)
+        except Exception:
+            sys.settrace(None)
+            return None
+
+    def called(self, frame: FrameType) -> Any:
+        raise NotImplementedError
+
+
+class _Timed(_Traced):
+    """Seconds by line of the outermost function of the user's, by transform that the dataset holds, in the collate."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._transforms = {id(each): each for each in transforms_of(dataset)}
+        self._codes = {code for each in self._transforms.values() for code in [_code(each)] if code is not None}
+        self._outer: FrameType | None = None
+        self._line, self._since = 0, 0.0
+        self._collating = False
+        self._running: dict[FrameType, tuple[int, float]] = {}
+        self.lines: dict[tuple[CodeType, int], float] = {}
+        self.transforms: dict[int, float] = {}
+        self.collate_s = self.seconds = 0.0
+        self.collate: Any = None
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+        super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self.seconds = time.perf_counter() - self._began
+
+    def collating(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def run(samples: Any) -> Any:
+            sys.settrace(None)
+            self.collate = collate
+            began = time.perf_counter()
+            try:
+                return collate(samples)
+            finally:
+                self.collate_s += time.perf_counter() - began
+
+        return run
+
+    def called(self, frame: FrameType) -> Any:
+        code = frame.f_code
+        if code in self._codes:
+            whose = self._whose(frame)
+            if whose is not None:
+                self._running[frame] = whose, time.perf_counter()
+                if self._outer is not None or not is_users(frame):
+                    frame.f_trace_lines = False
+                    return self._in_transform
+        if self._outer is None and is_users(frame):
+            self._outer, self._line, self._since = frame, frame.f_lineno or 0, time.perf_counter()
+            return self._in_outer
+        return None
+
+    def _whose(self, frame: FrameType) -> int | None:
+        """The identity of the transform that `frame` runs."""
+        code = frame.f_code
+        if code.co_argcount:
+            first = frame.f_locals.get(code.co_varnames[0])
+            if id(first) in self._transforms:
+                return id(first)
+        return next((key for key, each in self._transforms.items() if getattr(each, "__code__", None) is code), None)
+
+    def _in_outer(self, frame: FrameType, event: str, arg: Any) -> Any:
+        now = time.perf_counter()
+        key = frame.f_code, self._line
+        if event in ("line", "return"):
+            self.lines[key] = self.lines.get(key, 0.0) + now - self._since
+            self._line, self._since = frame.f_lineno or 0, now
+        if event == "return":
+            self._outer = None
+            self._ended(frame, now)
+        return self._in_outer
+
+    def _in_transform(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "return":
+            self._ended(frame, time.perf_counter())
+        return self._in_transform
+
+    def _ended(self, frame: FrameType, now: float) -> None:
+        whose, since = self._running.pop(frame, (0, now))
+        if whose:
+            self.transforms[whose] = self.transforms.get(whose, 0.0) + now - since
+
+    def seen(self) -> dict[str, Any]:
+        lines = sorted(self.lines.items(), key=lambda each: -each[1])[:_MOST_PARTS]
+        transforms = sorted(self.transforms.items(), key=lambda each: -each[1])[:_MOST_PARTS]
+        parts = [("line", code.co_name, code.co_filename, line, took) for (code, line), took in lines]
+        for whose, took in transforms:
+            parts.append(("transform", *_written(self._transforms[whose]), took))
+        if self.collate is not None:
+            parts.append(("collate", *_written(self.collate), self.collate_s))
+        return {"seconds": self.seconds, "parts": parts}
+
+
+class _Counted(_Traced):
+    """How many lines of the user's code run, and how often torch is called: for the samples, and in the collate."""
+
+    def __init__(self) -> None:
+        self.lines, self.calls, self._where = [0, 0], [0, 0], 0
+        self._mode = _calls_of_torch(self)
+
+    def __enter__(self) -> None:
+        self._mode.__enter__()
+        super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self._mode.__exit__(None, None, None)
+
+    def collating(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def run(samples: Any) -> Any:
+            self._where = 1
+            return collate(samples)
+
+        return run
+
+    def called(self, frame: FrameType) -> Any:
+        return self._count if is_users(frame) else None
+
+    def _count(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "line":
+            self.lines[self._where] += 1
+        return self._count
+
+    def counted(self) -> None:
+        self.calls[self._where] += 1
+
+    def seen(self) -> dict[str, Any]:
+        return {"lines": self.lines, "calls": self.calls}
+
+
+def _calls_of_torch(counted: _Counted) -> Any:
+    """A mode that counts calls of torch's functions and operators on tensors, and changes none of them."""
+    from torch.overrides import TorchFunctionMode
+
+    class Calls(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if getattr(func, "__name__", "") != "__get__":  # an attribute: x.shape
+                counted.counted()
+            return func(*args, **(kwargs or {}))
+
+    return Calls()
+
+
+def transforms_of(dataset: Any) -> Iterator[Any]:
+    """The callable objects that a dataset holds, each of a chain's (``Compose``) for itself; of wrapped ones, too."""
+    stack: list[tuple[Any, bool]] = [(dataset, True)]
+    seen: set[int] = set()
+    found = 0
+    while stack and found < _MOST_TRANSFORMS and len(seen) < 10 * _MOST_TRANSFORMS:
+        item, is_dataset = stack.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        held = getattr(item, "__dict__", {})
+        inner = [held.get(name) for name in ("transforms", "_modules")]
+        chain = next((each for each in inner if isinstance(each, (list, tuple, dict)) and each), None)
+        if is_dataset:
+            for name, value in list(held.items()):
+                wrapped = value if name == "datasets" and isinstance(value, (list, tuple)) else [value]
+                stack.extend((each, True) for each in wrapped if name in ("dataset", "datasets"))
+                if name not in ("dataset", "datasets") and callable(value) and not isinstance(value, type):
+                    stack.append((value, False))
+        elif chain is not None:
+            stack.extend((each, False) for each in (chain.values() if isinstance(chain, dict) else chain))
+        else:
+            both = [held.get(name) for name in ("transform", "target_transform")]  # torchvision's StandardTransform
+            stack.extend((each, False) for each in both if callable(each))
+            found += 1
+            yield item
+
+
+def _code(transform: Any) -> CodeType | None:
+    """The function that runs when `transform` is called; None where it is not written in Python."""
+    kinds = type(transform).__mro__
+    for function in (transform, *(vars(cls).get(name) for name in ("forward", "__call__") for cls in kinds)):
+        code = getattr(getattr(function, "__func__", function), "__code__", None)
+        if isinstance(code, CodeType):
+            return code
+    return None
+
+
+def _written(function: Any) -> tuple[str, str, int]:
+    """(name, file, line) of a callable object; "" and 0 where it is not written in Python."""
+    code = _code(function)
+    name = str(getattr(function, "__qualname__", type(function).__name__))
+    return name, *((code.co_filename, code.co_firstlineno) if code is not None else ("", 0))
+
+
+def read_looks(run_dir: str, records: list[Loader], loader_of: Callable[[int], int | None]) -> None:
+    """What all processes saw into the records, as means; `loader_of` knows the loader of a worker's pid."""
+    try:
+        with open(os.path.join(run_dir, LOOKS_FILE), encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file if line.endswith("\n")]
+    except (OSError, ValueError):
+        return
+    by_loader: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        index = row["loader"] if row["loader"] >= 0 else loader_of(row["pid"])
+        if index is not None and 0 <= index < len(records):
+            by_loader.setdefault(index, []).append(row)
+    for index, seen in by_loader.items():
+        _into(records[index], seen)
+
+
+def _into(record: Loader, rows: list[dict[str, Any]]) -> None:
+    timed = [row for row in rows if "parts" in row]
+    counted = [row for row in rows if "calls" in row]
+    parts: dict[tuple[Any, ...], float] = {}
+    for row in timed:
+        for *key, seconds in row["parts"]:
+            parts[tuple(key)] = parts.get(tuple(key), 0.0) + seconds
+    record.looks = len(timed)
+    if timed:
+        record.look_s = sum(row["seconds"] for row in timed) / len(timed)
+        record.parts = [
+            FetchPart(kind, name, Site(os.path.realpath(file) if file else "", line, function=name), took / len(timed))
+            for (kind, name, file, line), took in sorted(parts.items(), key=lambda each: -each[1])
+        ]
+    samples = sum(row["samples"] for row in counted)
+    if samples:
+        record.item_lines, record.collate_lines = (sum(row["lines"][i] for row in counted) / samples for i in (0, 1))
+        record.item_calls, record.collate_calls = (sum(row["calls"][i] for row in counted) / samples for i in (0, 1))

@@ -1,0 +1,203 @@
+"""What the harness sees of the making of a batch, and that the batch is the same as without it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+
+from advisor.harness.fetching import LOOKS_FILE, look_off, look_on, read_looks, transforms_of
+from advisor.harness.layout import Loader
+from advisor.harness.loaders import fetch_patches
+from advisor.launch import Command, measure
+from advisor.run import Run
+from tests.conftest import QUICK
+
+
+class Slow:
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.004)
+        return x + 1
+
+
+class Twice(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+class Chain:
+    def __init__(self, *transforms: Any) -> None:
+        self.transforms = list(transforms)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        for transform in self.transforms:
+            x = transform(x)
+        return x
+
+
+class Rows(Dataset[torch.Tensor]):
+    def __init__(self, transform: Any, length: int = 40) -> None:
+        self.transform, self.length = transform, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        x = torch.full((4,), float(index))
+        time.sleep(0.001)
+        return self.transform(x)  # type: ignore[no-any-return]
+
+
+class Stream(IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for number in range(40):
+            time.sleep(0.002)
+            yield torch.full((2,), float(number))
+
+
+def loop(samples: list[torch.Tensor]) -> torch.Tensor:
+    batch = torch.zeros(len(samples), len(samples[0]))
+    for row, sample in enumerate(samples):
+        for column in range(len(sample)):
+            batch[row, column] = sample[column]
+    return batch
+
+
+def seen(folder: Path, loader: DataLoader[Any]) -> tuple[list[Any], Loader]:
+    """All batches of `loader`, made under our eyes, and the record of what was seen."""
+    patches = fetch_patches(str(folder), -1, None, None)
+    look_on(str(folder))
+    try:
+        for patch in patches:
+            patch.on()
+        batches = list(loader)
+    finally:
+        for patch in patches:
+            patch.off()
+    record = Loader()
+    read_looks(str(folder), [record], lambda pid: 0)
+    return batches, record
+
+
+def took(record: Loader, kind: str, name: str) -> float:
+    return sum(part.seconds for part in record.parts if part.kind == kind and part.name == name)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_fetch_is_taken_apart_by_line_transform_and_collate(tmp_path: Path, wrapped: bool) -> None:
+    rows: Dataset[torch.Tensor] = Rows(Chain(Twice(), Chain(Slow())))
+    data = Subset(rows, range(40)) if wrapped else rows
+    plain = list(DataLoader(data, batch_size=5, collate_fn=loop))
+    batches, record = seen(tmp_path, DataLoader(data, batch_size=5, collate_fn=loop))
+    assert all(torch.equal(a, b) for a, b in zip(plain, batches, strict=True))
+    assert record.looks == 2
+    assert record.look_s is not None and 0.025 <= record.look_s < 0.2
+    assert 0.02 <= took(record, "transform", "Slow") < record.look_s
+    assert took(record, "transform", "Twice") < 0.01
+    longest = record.parts[0]
+    source = Path(__file__).read_text().splitlines()
+    assert (longest.kind, longest.site.file) == ("line", __file__)
+    assert "return self.transform(x)" in source[longest.site.line - 1]
+    assert took(record, "collate", "loop") > 0
+    # Three lines make a sample, seven more those of the two chains, and of Slow and Twice; four times the loop.
+    assert record.item_lines is not None and 8 <= record.item_lines <= 20
+    assert record.collate_calls is not None and 8 <= record.collate_calls <= 20
+
+
+def test_a_stream_is_seen_line_by_line(tmp_path: Path) -> None:
+    batches, record = seen(tmp_path, DataLoader(Stream(), batch_size=5))
+    assert [float(batch[0, 0]) for batch in batches[:3]] == [0.0, 5.0, 10.0]
+    assert took(record, "line", "__iter__") >= 0.01
+    assert took(record, "collate", "default_collate") < took(record, "line", "__iter__")
+
+
+def test_an_error_in_the_dataset_is_the_scripts_own(tmp_path: Path) -> None:
+    def fail(x: torch.Tensor) -> torch.Tensor:
+        if float(x[0]) >= 10:
+            raise KeyError("label")
+        return x
+
+    with pytest.raises(KeyError, match="label"):
+        seen(tmp_path, DataLoader(Rows(fail), batch_size=5))
+    assert sys.gettrace() is None
+
+
+def test_nothing_is_looked_at_while_the_timing_runs(tmp_path: Path) -> None:
+    patches = fetch_patches(str(tmp_path), -1, None, None)
+    look_on(str(tmp_path))
+    look_off(str(tmp_path))
+    for patch in patches:
+        patch.on()
+    try:
+        assert len(list(DataLoader(Rows(Twice()), batch_size=5))) == 8
+    finally:
+        for patch in patches:
+            patch.off()
+    assert not (tmp_path / LOOKS_FILE).exists()
+
+
+def test_a_debugger_that_traces_is_left_alone(tmp_path: Path) -> None:
+    def trace(*_: object) -> None:
+        return None
+
+    sys.settrace(trace)
+    try:
+        _, record = seen(tmp_path, DataLoader(Rows(Twice()), batch_size=5))
+        assert sys.gettrace() is trace
+    finally:
+        sys.settrace(None)
+    assert record.looks == 0
+
+
+def test_transforms_are_found_through_chains_and_wrapped_datasets() -> None:
+    slow, twice = Slow(), Twice()
+    rows = Rows(Chain(slow, nn.Sequential(twice)))
+    assert {id(each) for each in transforms_of(Subset(rows, [0]))} == {id(slow), id(twice)}
+    assert list(transforms_of(torch.utils.data.TensorDataset(torch.zeros(3)))) == []
+
+
+SCRIPT = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+def crawl(x):
+    total = 0.0
+    for i in range(2000):
+        total += i * 0.5
+    return x + total
+
+class Rows(Dataset):
+    def __len__(self):
+        return 100000
+    def __getitem__(self, index):
+        x = torch.randn(8)
+        return crawl(x)
+
+if __name__ == "__main__":
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in DataLoader(Rows(), batch_size=8, num_workers=1, multiprocessing_context=CONTEXT):
+        optimizer.zero_grad()
+        model(x / 1e6).mean().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_say_what_their_time_goes_to(tmp_path: Path, context: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.replace("CONTEXT", repr(context)))
+    command = Command(str(script), (), module=False, python=sys.executable, environment={}, cwd=str(tmp_path))
+    measure(command, tmp_path / "run", QUICK, timeout=120.0)
+    (loader,) = Run.load(str(tmp_path / "run")).record.loaders
+    assert loader.looks == 2 and loader.look_s is not None
+    assert "return crawl(x)" in SCRIPT.splitlines()[loader.parts[0].site.line - 1]
+    assert loader.parts[0].seconds > 0.5 * loader.look_s
+    assert loader.item_lines is not None and 4000 <= loader.item_lines <= 4010
