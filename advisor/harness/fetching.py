@@ -12,20 +12,20 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
 from .layout import FetchPart, Loader, Site
 from .places import is_users
+from .transforms import code_of, first_argument, pixels_of, transforms_of, written_at
 
 LOOKS_FILE, LOOKING_FILE = "looks.jsonl", "looking"
 # Of the fetches of one dataset in one process, from 1: the first ones load, compile and fill caches.
 _TIMED, _COUNTED, _LAST = (2, 4), (3,), 4
 # Seconds: a dataset whose first fetch takes longer is left alone, because a counted fetch takes many times as long.
 _LONGEST = 2.0
-_MOST_PARTS = 8  # of each kind are written down, those that take longest
-_MOST_TRANSFORMS = 64
+_MOST_LINES = 8  # are written down, those that take longest
 
 
 def look_on(run_dir: str) -> None:
@@ -111,13 +111,14 @@ class _Timed(_Traced):
 
     def __init__(self, dataset: Any) -> None:
         self._transforms = {id(each): each for each in transforms_of(dataset)}
-        self._codes = {code for each in self._transforms.values() for code in [_code(each)] if code is not None}
+        self._codes = {code for each in self._transforms.values() for code in [code_of(each)] if code is not None}
         self._outer: FrameType | None = None
         self._line, self._since = 0, 0.0
         self._collating = False
         self._running: dict[FrameType, tuple[int, float]] = {}
         self.lines: dict[tuple[CodeType, int], float] = {}
-        self.transforms: dict[int, float] = {}
+        self.transforms: dict[int, float] = {}  # by identity, in the order in which they first run
+        self.pixels: dict[int, tuple[int, int]] = {}  # the most that each was given, and gave
         self.collate_s = self.seconds = 0.0
         self.collate: Any = None
 
@@ -146,6 +147,8 @@ class _Timed(_Traced):
         if code in self._codes:
             whose = self._whose(frame)
             if whose is not None:
+                self.transforms.setdefault(whose, 0.0)
+                self._saw(whose, pixels_of(first_argument(frame)), 0)
                 self._running[frame] = whose, time.perf_counter()
                 if self._outer is not None or not is_users(frame):
                     frame.f_trace_lines = False
@@ -172,27 +175,32 @@ class _Timed(_Traced):
             self._line, self._since = frame.f_lineno or 0, now
         if event == "return":
             self._outer = None
-            self._ended(frame, now)
+            self._ended(frame, now, arg)
         return self._in_outer
 
     def _in_transform(self, frame: FrameType, event: str, arg: Any) -> Any:
         if event == "return":
-            self._ended(frame, time.perf_counter())
+            self._ended(frame, time.perf_counter(), arg)
         return self._in_transform
 
-    def _ended(self, frame: FrameType, now: float) -> None:
+    def _ended(self, frame: FrameType, now: float, result: Any) -> None:
         whose, since = self._running.pop(frame, (0, now))
         if whose:
             self.transforms[whose] = self.transforms.get(whose, 0.0) + now - since
+            self._saw(whose, 0, pixels_of(result))
+
+    def _saw(self, whose: int, given: int, gave: int) -> None:
+        most = self.pixels.get(whose, (0, 0))
+        self.pixels[whose] = max(most[0], given), max(most[1], gave)
 
     def seen(self) -> dict[str, Any]:
-        lines = sorted(self.lines.items(), key=lambda each: -each[1])[:_MOST_PARTS]
-        transforms = sorted(self.transforms.items(), key=lambda each: -each[1])[:_MOST_PARTS]
-        parts = [("line", code.co_name, code.co_filename, line, took) for (code, line), took in lines]
-        for whose, took in transforms:
-            parts.append(("transform", *_written(self._transforms[whose]), took))
+        lines = sorted(self.lines.items(), key=lambda each: -each[1])[:_MOST_LINES]
+        parts = [("line", code.co_name, code.co_filename, line, 0, 0, 0, took) for (code, line), took in lines]
+        for order, (whose, took) in enumerate(self.transforms.items()):
+            pixels = self.pixels.get(whose, (0, 0))
+            parts.append(("transform", *written_at(self._transforms[whose]), order, *pixels, took))
         if self.collate is not None:
-            parts.append(("collate", *_written(self.collate), self.collate_s))
+            parts.append(("collate", *written_at(self.collate), 0, 0, 0, self.collate_s))
         return {"seconds": self.seconds, "parts": parts}
 
 
@@ -246,51 +254,6 @@ def _calls_of_torch(counted: _Counted) -> Any:
     return Calls()
 
 
-def transforms_of(dataset: Any) -> Iterator[Any]:
-    """The callable objects that a dataset holds, each of a chain's (``Compose``) for itself; of wrapped ones, too."""
-    stack: list[tuple[Any, bool]] = [(dataset, True)]
-    seen: set[int] = set()
-    found = 0
-    while stack and found < _MOST_TRANSFORMS and len(seen) < 10 * _MOST_TRANSFORMS:
-        item, is_dataset = stack.pop()
-        if id(item) in seen:
-            continue
-        seen.add(id(item))
-        held = getattr(item, "__dict__", {})
-        inner = [held.get(name) for name in ("transforms", "_modules")]
-        chain = next((each for each in inner if isinstance(each, (list, tuple, dict)) and each), None)
-        if is_dataset:
-            for name, value in list(held.items()):
-                wrapped = value if name == "datasets" and isinstance(value, (list, tuple)) else [value]
-                stack.extend((each, True) for each in wrapped if name in ("dataset", "datasets"))
-                if name not in ("dataset", "datasets") and callable(value) and not isinstance(value, type):
-                    stack.append((value, False))
-        elif chain is not None:
-            stack.extend((each, False) for each in (chain.values() if isinstance(chain, dict) else chain))
-        else:
-            both = [held.get(name) for name in ("transform", "target_transform")]  # torchvision's StandardTransform
-            stack.extend((each, False) for each in both if callable(each))
-            found += 1
-            yield item
-
-
-def _code(transform: Any) -> CodeType | None:
-    """The function that runs when `transform` is called; None where it is not written in Python."""
-    kinds = type(transform).__mro__
-    for function in (transform, *(vars(cls).get(name) for name in ("forward", "__call__") for cls in kinds)):
-        code = getattr(getattr(function, "__func__", function), "__code__", None)
-        if isinstance(code, CodeType):
-            return code
-    return None
-
-
-def _written(function: Any) -> tuple[str, str, int]:
-    """(name, file, line) of a callable object; "" and 0 where it is not written in Python."""
-    code = _code(function)
-    name = str(getattr(function, "__qualname__", type(function).__name__))
-    return name, *((code.co_filename, code.co_firstlineno) if code is not None else ("", 0))
-
-
 def read_looks(run_dir: str, records: list[Loader], loader_of: Callable[[int], int | None]) -> None:
     """What all processes saw into the records, as means; `loader_of` knows the loader of a worker's pid."""
     try:
@@ -311,15 +274,26 @@ def _into(record: Loader, rows: list[dict[str, Any]]) -> None:
     timed = [row for row in rows if "parts" in row]
     counted = [row for row in rows if "calls" in row]
     parts: dict[tuple[Any, ...], float] = {}
+    pixels: dict[tuple[Any, ...], tuple[int, int]] = {}
     for row in timed:
-        for *key, seconds in row["parts"]:
-            parts[tuple(key)] = parts.get(tuple(key), 0.0) + seconds
+        for *key, given, gave, seconds in row["parts"]:
+            which = tuple(key)
+            parts[which] = parts.get(which, 0.0) + seconds
+            before = pixels.get(which, (0, 0))
+            pixels[which] = max(given, before[0]), max(gave, before[1])
     record.looks = len(timed)
     if timed:
         record.look_s = sum(row["seconds"] for row in timed) / len(timed)
         record.parts = [
-            FetchPart(kind, name, Site(os.path.realpath(file) if file else "", line, function=name), took / len(timed))
-            for (kind, name, file, line), took in sorted(parts.items(), key=lambda each: -each[1])
+            FetchPart(
+                kind,
+                name,
+                Site(os.path.realpath(file) if file else "", line, function=name),
+                took / len(timed),
+                order,
+                *pixels[kind, name, file, line, order],
+            )
+            for (kind, name, file, line, order), took in sorted(parts.items(), key=lambda each: -each[1])
         ]
     samples = sum(row["samples"] for row in counted)
     if samples:

@@ -32,6 +32,7 @@ DETAIL_SUFFIX = ".trace.json.gz"
 # The annotations that the harness adds to the traces; `evidence` knows them by these names.
 FORWARD_RANGE = "advisor.forward"
 BACKWARD_RANGE = "advisor.backward"
+ENCODER_RANGE = "advisor.encoder"
 
 # Environment variable through which children of the script find the options file.
 OPTIONS_ENV = "ADVISOR_OPTIONS"
@@ -94,6 +95,10 @@ class CallSite:
     several float64 values made by ``torch.from_numpy``, ``tensor``, ``as_tensor``), ``default_dtype``,
     ``set_num_threads`` (``details``: "threads").
 
+    ``evaluation``: the line of the loop over steps from which an evaluation is reached (a module is put into
+    evaluation mode, or a loader that does not feed the steps gives a batch). ``debug_mode`` of ``details["mode"]``
+    "profiler": the script's own, on from before the steps; ``details["timed"]``: it was on in the timing window, too.
+
     ``blocking``: a line of the loop over steps from which something outside of the process is waited for; ``details``:
     "seconds", in all, by what waits where. ``Tensor.index``: ``x[i]`` with a number or mask, or (``details``:
     "iterates", "rows" of x) ``for row in x``, seen in the detail window only. ``sized``: a call whose result has a size
@@ -133,6 +138,9 @@ class FetchPart:
     name: str = ""
     site: Site = field(default_factory=Site)
     seconds: float = 0.0  # per batch, in the fetches that were looked at; what it calls included
+    order: int = 0  # of a transform among those of a sample
+    pixels_in: int = 0  # the most that a transform is given, and gives; 0 where that is no image
+    pixels_out: int = 0
 
 
 @dataclass
@@ -217,6 +225,8 @@ class Timing:
     from_profile: bool = False  # too short a run: these times were taken under the profiler or before settling
     aside: dict[str, float] = field(default_factory=dict)  # cause → seconds in the window, beyond a step's own
     aside_counts: dict[str, int] = field(default_factory=dict)
+    evaluation_every: float | None = None  # steps from one evaluation to the next; None before a second was seen
+    growth_bytes: float | None = None  # per step: resident set of the process, or allocated memory of the GPU
 
 
 @dataclass
@@ -323,6 +333,29 @@ class Recompiled:
 
 
 @dataclass
+class KeptGraphs:
+    """Graphs of autograd, made from one place while the steps settled, that were there after the timing window, too."""
+
+    sites: list[Site] = field(default_factory=list)  # the user's frames in which they were made, from the inside out
+    made: int = 0  # how many were looked at, and …
+    kept: int = 0  # … how many of them were still alive
+
+
+@dataclass
+class Encoder:
+    """One ``nn.TransformerEncoder`` that was called in the profiled windows."""
+
+    site: Site | None = None  # where the user makes it
+    layer_site: Site | None = None  # where the user makes the layer that it copies
+    layers: int = 0
+    calls: int = 0
+    obstacles: list[str] = field(default_factory=list)  # arguments that rule the fast path out; "class": of its own
+    calls_with: list[str] = field(default_factory=list)  # what in its last call rules it out, in words
+    padding: float | None = None  # share of the tokens that the padding mask masks, in its first observed call
+    left_aligned: bool | None = None  # all padding is behind the tokens
+
+
+@dataclass
 class OptimizerInfo:
     cls: str = ""
     site: Site | None = None
@@ -389,6 +422,8 @@ class RunRecord:
     shapes_vary: bool | None = None  # more than one input shape among the observed batches
     rank: int | None = None
     world_size: int | None = None
+    kept_graphs: list[KeptGraphs] = field(default_factory=list)
+    encoders: list[Encoder] = field(default_factory=list)
     traces: list[str] = field(default_factory=list)  # relative to the run folder
     details: list[str] = field(default_factory=list)
     aside: dict[str, float] = field(default_factory=dict)  # cause → seconds over the whole run after the first step

@@ -13,9 +13,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
-from advisor.harness.fetching import LOOKS_FILE, look_off, look_on, read_looks, transforms_of
+from advisor.harness.fetching import LOOKS_FILE, look_off, look_on, read_looks
 from advisor.harness.layout import Loader
 from advisor.harness.loaders import fetch_patches
+from advisor.harness.transforms import transforms_of
 from advisor.launch import Command, measure
 from advisor.run import Run
 from tests.conftest import QUICK
@@ -161,6 +162,23 @@ def test_transforms_are_found_through_chains_and_wrapped_datasets() -> None:
     rows = Rows(Chain(slow, nn.Sequential(twice)))
     assert {id(each) for each in transforms_of(Subset(rows, [0]))} == {id(slow), id(twice)}
     assert list(transforms_of(torch.utils.data.TensorDataset(torch.zeros(3)))) == []
+
+
+class Half:
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        return image[:, ::2, ::2]
+
+
+class Pictures(Rows):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.transform(torch.rand(3, 32, 48))  # type: ignore[no-any-return]
+
+
+def test_transforms_are_seen_in_their_order_with_their_pixels(tmp_path: Path) -> None:
+    _, record = seen(tmp_path, DataLoader(Pictures(Chain(Twice(), Half(), Slow())), batch_size=5))
+    chain = sorted((part for part in record.parts if part.kind == "transform"), key=lambda part: part.order)
+    assert [part.name for part in chain] == ["Twice", "Half", "Slow"]
+    assert [(part.pixels_in, part.pixels_out) for part in chain] == [(1536, 1536), (1536, 384), (384, 384)]
 
 
 SCRIPT = """

@@ -1,0 +1,83 @@
+"""The transforms that a dataset holds: which they are, where they are written, what they are given."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+_MOST_TRANSFORMS = 64
+_MOST_CHANNELS = 4  # of an image whose last dimension they are
+
+
+def transforms_of(dataset: Any) -> Iterator[Any]:
+    """The callable objects that a dataset holds, each of a chain's (``Compose``) for itself; of wrapped ones, too."""
+    stack: list[tuple[Any, bool]] = [(dataset, True)]
+    seen: set[int] = set()
+    found = 0
+    while stack and found < _MOST_TRANSFORMS and len(seen) < 10 * _MOST_TRANSFORMS:
+        item, is_dataset = stack.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        held = getattr(item, "__dict__", {})
+        inner = [held.get(name) for name in ("transforms", "_modules")]
+        chain = next((each for each in inner if isinstance(each, (list, tuple, dict)) and each), None)
+        if is_dataset:
+            for name, value in list(held.items()):
+                wrapped = value if name == "datasets" and isinstance(value, (list, tuple)) else [value]
+                stack.extend((each, True) for each in wrapped if name in ("dataset", "datasets"))
+                if name not in ("dataset", "datasets") and callable(value) and not isinstance(value, type):
+                    stack.append((value, False))
+        elif chain is not None:
+            stack.extend((each, False) for each in (chain.values() if isinstance(chain, dict) else chain))
+        else:
+            both = [held.get(name) for name in ("transform", "target_transform")]  # torchvision's StandardTransform
+            stack.extend((each, False) for each in both if callable(each))
+            found += 1
+            yield item
+
+
+def code_of(transform: Any) -> CodeType | None:
+    """The function that runs when `transform` is called; None where it is not written in Python."""
+    kinds = type(transform).__mro__
+    for function in (transform, *(vars(cls).get(name) for name in ("forward", "__call__") for cls in kinds)):
+        code = getattr(getattr(function, "__func__", function), "__code__", None)
+        if isinstance(code, CodeType):
+            return code
+    return None
+
+
+def written_at(function: Any) -> tuple[str, str, int]:
+    """(name, file, line) of a callable object; "" and 0 where it is not written in Python."""
+    code = code_of(function)
+    name = str(getattr(function, "__qualname__", type(function).__name__))
+    return name, *((code.co_filename, code.co_firstlineno) if code is not None else ("", 0))
+
+
+def first_argument(frame: FrameType) -> Any:
+    """The first argument of a call that begins, its object aside; None where it has none."""
+    code = frame.f_code
+    names, positional = code.co_varnames, code.co_argcount
+    first = 1 if positional and names[0] == "self" else 0
+    if positional > first:
+        return frame.f_locals.get(names[first])
+    if code.co_flags & inspect.CO_VARARGS:
+        rest = frame.f_locals.get(names[positional + code.co_kwonlyargcount])
+        return rest[0] if isinstance(rest, tuple) and rest else None
+    return None
+
+
+def pixels_of(image: Any) -> int:
+    """Height times width of an image (PIL's, an array, a tensor), or of the first one in a tuple; 0 for all else."""
+    if isinstance(image, tuple) and image:
+        image = image[0]
+    size, shape = getattr(image, "size", None), getattr(image, "shape", None)
+    if isinstance(size, tuple) and len(size) == 2:
+        return int(size[0]) * int(size[1])
+    if shape is None or len(shape) < 2:
+        return 0
+    channels_last = len(shape) == 3 and shape[2] <= _MOST_CHANNELS < shape[0]
+    height, width = shape[:2] if channels_last else shape[-2:]
+    return int(height) * int(width)
