@@ -74,6 +74,8 @@ def diagnose(
     is a note in the document and never ends the diagnosis.
     """
     sources = sources if sources is not None else Sources()
+    if evidence.record is not None:
+        sources = sources.with_settings(evidence.record.settings)
     notes: list[str] = []
     found: list[Diagnosed] = []
     for rule in rules if rules is not None else load_rules():

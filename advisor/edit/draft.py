@@ -15,6 +15,7 @@ import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, ParentNodeProvider, PositionProvider
 
 from advisor.edit.patch import Edit
+from advisor.edit.settings import SettingsDraft
 from advisor.edit.sources import Source, Sources
 from advisor.errors import AdvisorError
 
@@ -253,6 +254,17 @@ class Drafts:
     def __init__(self, sources: Sources) -> None:
         self.sources = sources
         self._drafts: dict[str, Draft] = {}
+        self._settings: dict[str, SettingsDraft] = {}
+
+    def settings(self) -> list[SettingsDraft]:
+        """The drafts of the settings files that the script read, those that can be read and are the user's own."""
+        for path in self.sources.settings:
+            if path not in self._settings and self.sources.has(path) and self.sources.editable(path):
+                try:
+                    self._settings[path] = SettingsDraft(self.sources.source(path))
+                except AdvisorError:  # broken, or of a kind of its own: nothing is changed there
+                    continue
+        return list(self._settings.values())
 
     def __getitem__(self, path: str) -> Draft:
         """The draft of a file. Raises AdvisorError when it cannot be read or does not parse."""
@@ -265,7 +277,8 @@ class Drafts:
         """All pending changes as one edit; None when nothing changes or a changed file is not the user's own."""
         before: dict[str, Source] = {}
         after: dict[str, Source] = {}
-        for path, draft in self._drafts.items():
+        drafts: dict[str, Draft | SettingsDraft] = {**self._drafts, **self._settings}
+        for path, draft in drafts.items():
             if not draft.changed:
                 continue
             if not self.sources.editable(path):

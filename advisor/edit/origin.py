@@ -186,9 +186,7 @@ def _from_callers(
     if any(_click(draft, each, "command") or _click(draft, each, "option") for each in _decorations(function)):
         return _click_option(draft, function, parameter.name.value)
     calls = callers(draft, function)
-    names = [each.name.value for each in (*function.params.posonly_params, *function.params.params)]
-    if draft.enclosing_class(function) is not None and names and names[0] in ("self", "cls"):
-        names = names[1:]
+    names = parameter_names(draft, function)
     if any(arg.star for call in calls for arg in call.args):
         return None
     passed = [found for call in calls if (found := argument(call, parameter.name.value, names)) is not None]
@@ -197,6 +195,12 @@ def _from_callers(
     if not passed and calls and parameter.default is not None:
         return _follow(drafts, draft, parameter.default, "default", depth)
     return None
+
+
+def parameter_names(draft: Draft, function: cst.FunctionDef) -> list[str]:
+    """The parameters that a caller may pass by position, ``self`` aside."""
+    names = [each.name.value for each in (*function.params.posonly_params, *function.params.params)]
+    return names[1:] if draft.enclosing_class(function) is not None and names[:1] in (["self"], ["cls"]) else names
 
 
 def _decorations(function: cst.FunctionDef) -> list[cst.Call]:

@@ -60,10 +60,13 @@ class Sources:
 
     `texts` are already patched texts, or a test's own; a given text keeps the encoding of the file of that path, where
     there is one. `protected` are folders whose files are no user code (site-packages, the standard library):
-    nothing in them is ever edited.
+    nothing in them is ever edited. `settings` are the JSON and YAML files that the script read.
     """
 
-    def __init__(self, texts: Mapping[str, str] | None = None, protected: Iterable[str] = ()) -> None:
+    def __init__(
+        self, texts: Mapping[str, str] | None = None, protected: Iterable[str] = (), settings: Iterable[str] = ()
+    ) -> None:
+        self.settings = tuple(settings)
         self._protected = tuple(os.path.abspath(folder) + os.sep for folder in protected)
         self._files: dict[str, Source] = {}
         for path, text in (texts or {}).items():
@@ -94,11 +97,16 @@ class Sources:
         installed = f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
         return self.has(path) and not installed and not path.startswith(self._protected or ("\0",))
 
-    def patched(self, texts: Mapping[str, str]) -> Sources:
-        """These sources with `texts` (an ``Edit.texts``) in place of the old ones."""
-        result = Sources()
+    def with_settings(self, settings: Iterable[str]) -> Sources:
+        """These sources with more settings files."""
+        result = Sources(settings=dict.fromkeys((*self.settings, *settings)))
         result._protected = self._protected
         result._files = dict(self._files)
+        return result
+
+    def patched(self, texts: Mapping[str, str]) -> Sources:
+        """These sources with `texts` (an ``Edit.texts``) in place of the old ones."""
+        result = self.with_settings(())
         for path, text in texts.items():
             result._files[os.path.abspath(path)] = replace(self.source(path), text=text)
         return result

@@ -9,7 +9,9 @@ import libcst as cst
 
 from advisor.edit.calls import add_argument, argument, has_starred, unpacked
 from advisor.edit.draft import Draft, Drafts
+from advisor.edit.naming import names_of
 from advisor.edit.origin import Origin, dict_display, dict_entry, literal_equals, mentions, origin_of
+from advisor.edit.settings import find, known_without
 
 UNKNOWN: Final = object()
 EDITED = ""
@@ -46,6 +48,11 @@ def _add(
     if has_starred(call) or any(isinstance(arg.value, cst.GeneratorExp) and not arg.value.lpar for arg in call.args):
         return None
     for mapping in unpacked(call):
+        names = names_of(drafts, draft, mapping.value)
+        if _set(drafts, [*names, name], code, recorded):
+            return EDITED
+        if names and known_without(drafts.settings(), names, name):
+            continue
         display = mapping.value if isinstance(mapping.value, cst.Dict) else dict_display(draft, mapping.value)
         if display is None:
             return None
@@ -69,18 +76,22 @@ def _change(
     drafts: Drafts, draft: Draft, value: cst.BaseExpression, code: str, recorded: object, flags: bool
 ) -> str | None:
     origin = origin_of(drafts, draft, value)
-    if origin is None:
-        return None
-    if origin.kind == "flag":
+    if origin is not None and origin.kind == "flag":
         return f"{origin.option}!" if flags and code == "True" else None
-    if origin.option:
+    if origin is not None and origin.option:
         return origin.option
-    if recorded is not UNKNOWN and not _agrees(origin, recorded):
-        return None
+    if origin is None or (recorded is not UNKNOWN and not _agrees(origin, recorded)):
+        return EDITED if _set(drafts, names_of(drafts, draft, value), code, recorded) else None
     if not drafts.sources.editable(origin.draft.source.path):
         return None
     origin.draft.replace(origin.node, code)
     return EDITED
+
+
+def _set(drafts: Drafts, names: Sequence[str], code: str, recorded: object) -> bool:
+    """Whether a settings file that the script read says the value, and now says the new one."""
+    found = find(drafts.settings(), names, recorded) if recorded is not UNKNOWN else None
+    return found is not None and found[0].give(found[1], code)
 
 
 def _agrees(origin: Origin, recorded: object) -> bool:

@@ -24,6 +24,7 @@ that is not Python writes to files that its command line does not name (:mod:`.p
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import shutil
@@ -41,6 +42,7 @@ from .patches import Patch
 
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _FICLONE = 0x40049409  # linux/fs.h: share the blocks of another file, copy on write
+_CHUNK = 1 << 20  # bytes
 _ROOM = 64 << 20  # bytes that stay free: a copy of ours must not fill the disk to the brim
 
 
@@ -70,9 +72,11 @@ class Journal:
         self._clones = True
         # Called with the path of each file that is opened for writing: checkpoints are a cause of slow steps.
         self.on_write: Callable[[str], None] | None = None
+        # Called with the path of each file that is opened for reading: settings are among them.
+        self.on_read: Callable[[Any], None] | None = None
         skip = ["/dev", "/proc", "/sys", self._run_dir]
         self._skipped = tuple(path + os.sep for path in skip)
-        self._caches = tuple(os.path.realpath(path) + os.sep for path in _cache_folders())
+        self._caches = tuple(os.path.realpath(path) + os.sep for path in cache_folders())
         temporary = {os.path.realpath(path) for path in (tempfile.gettempdir(), "/tmp", "/var/tmp")}
         # What tempfile, multiprocessing and Inductor name by themselves; other files there are results like any.
         self._passing = tuple(
@@ -127,11 +131,11 @@ class Journal:
     def _open(self, path: Any, mode: Any, flags: Any) -> None:
         if isinstance(path, int):
             return
-        if isinstance(flags, int) and not flags & _WRITE_FLAGS:
-            return
-        if isinstance(mode, str) and not set(mode) & set("wax+"):
-            return
-        self.before_write(path)
+        read = isinstance(flags, int) and not flags & _WRITE_FLAGS
+        if not read and not (isinstance(mode, str) and not set(mode) & set("wax+")):
+            self.before_write(path)
+        elif self.on_read is not None:
+            self.on_read(path)
 
     def _rename(self, source: Any, target: Any, source_fd: int = -1, target_fd: int = -1) -> None:
         source_path, target_path = _absolute(source, source_fd), _absolute(target, target_fd)
@@ -379,7 +383,7 @@ class Journal:
             try:
                 import fcntl
 
-                with open(source, "rb") as reader, open(target, "wb") as writer:
+                with io.FileIO(source) as reader, io.FileIO(target, "w") as writer:
                     fcntl.ioctl(writer.fileno(), _FICLONE, reader.fileno())
                 return
             except (ImportError, OSError):
@@ -392,7 +396,9 @@ class Journal:
                 f"keep a copy of it ({_size(free)} free)",
             )
         try:
-            shutil.copyfile(source, target)
+            # Not by `open`: the overlay serves a patched file by that name.
+            with io.FileIO(source) as reader, io.FileIO(target, "w") as writer:
+                shutil.copyfileobj(reader, writer, _CHUNK)
         except OSError as error:
             raise NoRoomError(
                 error.errno, f"no copy of {source} could be kept before the script changes it ({error.strerror})"
@@ -443,7 +449,7 @@ _HANDLERS: dict[str, Callable[..., None]] = {
 }
 
 
-def _cache_folders() -> list[str]:
+def cache_folders() -> list[str]:
     """Caches are made to be kept, and a program's own business: compiled kernels, downloads, fonts."""
     home = os.path.expanduser("~")
     folders = [os.path.join(home, ".cache"), os.path.join(home, ".triton")]

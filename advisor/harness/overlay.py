@@ -7,13 +7,15 @@ Every way in which Python comes to a source is covered where it asks for the byt
 - :func:`io.open_code` is what the runner, loaders and :mod:`runpy` read by (a spawned worker reads the script again);
 - :mod:`linecache` answers tracebacks and :mod:`inspect` – with them ``@torch.jit.script``, which reads the lines of a
   function by their numbers and crashes when these are shifted;
-- the main script of a Python that the script starts (``torchrun`` does) is read in C: :class:`_Main` stands in for it.
+- the main script of a Python that the script starts (``torchrun`` does) is read in C: :class:`_Main` stands in for it;
+- settings (JSON, YAML) are read by :func:`open`, until the script itself writes the file.
 
 Not covered: a script that reads a source by ``open`` and ``exec``; a Python that is started without its environment.
 """
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import importlib.util
 import io
@@ -28,6 +30,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 from .patches import Patch
+from .settings_files import SUFFIXES
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -37,13 +40,18 @@ class Overlay:
 
     def __init__(self, files: dict[str, str]) -> None:
         self._sources: dict[str, bytes] = {}
+        self._data: dict[str, str] = {}
         for path, patched in files.items():
+            if path.endswith(SUFFIXES):
+                self._data[os.path.realpath(path)] = patched
+                continue
             with open(patched, "rb") as file:
                 source = file.read()
             # Python may come by either name: the one that was given, or that behind a linked folder.
             for name in (os.path.abspath(path), os.path.realpath(path)):
                 self._sources[name] = source
         self._names = {os.path.basename(path) for path in self._sources}
+        self._data_names = {os.path.basename(path) for path in self._data}
 
     def source(self, path: Any) -> bytes | None:
         """The patched bytes of `path`; None when it is not patched."""
@@ -66,6 +74,10 @@ class Overlay:
         setattr(_io, "open_code", opened.replacement)  # noqa: B010 – mypy knows no such attribute
         Patch(SourceFileLoader, "get_code", self._get_code).on()
         Patch(linecache, "updatecache", self._update_cache).on()
+        if self._data:
+            by_name = Patch(builtins, "open", self._open)
+            by_name.on()
+            setattr(io, "open", by_name.replacement)  # noqa: B010 – pathlib's and codecs' name for the same
 
     def serve_main(self) -> None:
         """In a Python that is starting: its main script is patched, too, should it be one of these."""
@@ -77,6 +89,25 @@ class Overlay:
             return original(path) if source is None else io.BytesIO(source)
 
         return open_code
+
+    def _open(self, original: Any) -> Any:
+        def open_(file: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> Any:
+            patched = self._patched_data(file, mode)
+            return original(file if patched is None else patched, mode, *args, **kwargs)
+
+        return open_
+
+    def _patched_data(self, file: Any, mode: Any) -> str | None:
+        """The file that stands in for `file`, should it be patched settings, opened to be read."""
+        if not isinstance(file, (str, bytes, os.PathLike)):
+            return None
+        name = os.fsdecode(file)
+        if os.path.basename(name) not in self._data_names and not os.path.islink(name):
+            return None
+        path = os.path.realpath(name)
+        if isinstance(mode, str) and set(mode) & set("wax+"):
+            self._data.pop(path, None)  # what the script writes is what it reads again
+        return self._data.get(path)
 
     def _get_code(self, original: Any) -> Any:
         def get_code(loader: SourceFileLoader, fullname: str) -> Any:

@@ -21,13 +21,14 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from .imports import PostImport
-from .journal import Journal, NoRoomError
+from .journal import Journal, NoRoomError, cache_folders
 from .layout import Failure, Options, RunRecord
 from .observer import Observer
 from .options import home, read_options
 from .overlay import Overlay
 from .patches import Patch
 from .savers import protect
+from .settings_files import SettingsFiles
 from .stop import Stop, end_process, leave
 
 # How long a script may take to end once it was told to stop (`finally` blocks, atexit) before it is ended.
@@ -65,6 +66,8 @@ def main(options_path: str) -> None:
         journal = Journal(
             options.run_dir, lambda text: notes.append(text) if text not in notes else None, home(options)
         )
+        served = {os.path.dirname(path) for path in options.overlay.values()}
+        journal.on_read = SettingsFiles(record.settings, (options.run_dir, *served, *cache_folders())).read
     observer = Observer(options, record, imports, journal)
     observer.on_stop = _watch
     if journal is not None:

@@ -60,6 +60,11 @@ class Version:
     run: Run
     options: Options
 
+    @classmethod
+    def of(cls, state: State, run: Run, options: Options) -> Version:
+        """The version whose state knows the settings files that this run was seen to read."""
+        return cls(replace(state, sources=state.sources.with_settings(run.record.settings)), run, options)
+
     @property
     def record(self) -> RunRecord:
         return self.run.record
@@ -100,7 +105,7 @@ class Bench:
             _write_version(folder, state)
             limit = min(self.timeout or math.inf, max(self.left, 1.0))
             run = self._measure(state, folder, self.options, limit)
-        return Version(state, run, options_of(folder, self.options))
+        return Version.of(state, run, options_of(folder, self.options))
 
     def whole(self, state: State, folder: Path, like: Version) -> Version:
         """A version of the script, in full.
@@ -109,7 +114,7 @@ class Bench:
         """
         options = replace(self.options, step=like.options.step)
         run = self._run(state, folder, options, like)
-        return Version(state, run, options_of(folder, options))
+        return Version.of(state, run, options_of(folder, options))
 
     def again(self, version: Version, folder: Path, like: Version | None = None) -> Run:
         """Another run of a version, until its timing window is full; raises as :meth:`whole` does."""

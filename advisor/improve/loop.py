@@ -301,7 +301,7 @@ class Improve:
         command = replace(self._baseline.state.command, argv=tuple(attempt.argv), environment=dict(attempt.environment))
         # By name: the session's folder may have been moved.
         overlay = {path: str(folder / layout.OVERLAY_DIR / Path(file).name) for path, file in options.overlay.items()}
-        self._go_on_from(Version(State.restored(command, overlay), Run.load(folder), options))
+        self._go_on_from(Version.of(State.restored(command, overlay), Run.load(folder), options))
 
     def _check_files(self) -> None:
         for path, known in self.progress.files.items():

@@ -63,7 +63,7 @@ def go(tmp_path: Path) -> Go:
             path = project / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(dedent(text))
-            if name != script:
+            if name != script and name.endswith(".py"):
                 # As Python leaves it after an import: it would be used without a look at the source.
                 py_compile.compile(str(path), doraise=True)
         overlay = {}
@@ -161,6 +161,55 @@ def test_module_run_by_its_name_runs_as_patched(go: Go) -> None:
         module=True,
     )
     assert done.lines[0] == "word patched there"
+
+
+READS_SETTINGS = (
+    TRAINING
+    + """
+import codecs, io, json, os, pathlib, subprocess, sys
+here = pathlib.Path(__file__).parent
+def shown(text):
+    return json.loads(text)["word"]
+print("open", shown(open(here / "settings.json").read()))
+print("relative", shown(open("settings.json", mode="rb").read()))
+print("pathlib", shown((here / "settings.json").read_text()))
+print("codecs", shown(codecs.open(str(here / "settings.json"), "r", "utf-8").read()))
+print("other", open(here / "data" / "settings.json").read())
+print("child", subprocess.run([sys.executable, here / "child.py"], capture_output=True, text=True).stdout.strip())
+train(torch.randn(300, 4, 8))
+"""
+)
+
+
+def test_settings_are_read_as_patched_and_noted(go: Go, tmp_path: Path) -> None:
+    sources = {
+        "train.py": READS_SETTINGS,
+        "settings.json": '{"word": "original"}',
+        "data/settings.json": "another file",
+        "child.py": "import json\nprint(json.load(open('settings.json'))['word'])\n",
+    }
+    done = go("train.py", sources, {"settings.json": '{"word": "patched"}'})
+    said = dict(line.split(" ", 1) for line in done.lines[:6])
+    assert {said.pop(each) for each in ("open", "relative", "pathlib", "codecs", "child")} == {"patched"}
+    assert said == {"other": "another file"}
+    assert done.run.record.settings == [str(tmp_path / "project" / "data" / "settings.json")], "not the overlay's own"
+
+
+def test_settings_that_the_script_writes_are_its_own_again(go: Go, tmp_path: Path) -> None:
+    """And what was there before is what is put back: the file's own text, not the patched one (`go` compares)."""
+    script = """
+    import json
+    settings = json.load(open("settings.json"))
+    with open("settings.json", "w") as file:
+        json.dump({**settings, "more": 1}, file)
+    print(sorted(json.load(open("settings.json"))), settings["word"])
+    """
+    sources = {
+        "train.py": dedent(script) + TRAINING + "train(torch.randn(300, 4, 8))\n",
+        "settings.json": '{"word": 1}',
+    }
+    assert go("train.py", sources, {"settings.json": '{"word": 2}'}).lines[0] == "['more', 'word'] 2"
+    assert (tmp_path / "project" / "settings.json").read_text() == '{"word": 1}'
 
 
 @pytest.mark.slow

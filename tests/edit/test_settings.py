@@ -1,0 +1,165 @@
+"""A value that stands in the user's YAML or JSON is changed there, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+
+import libcst as cst
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.edit import Drafts, Source, Sources
+from advisor.edit.calls import DATALOADER_PARAMETERS
+from advisor.edit.locate import last_name
+from advisor.edit.settings import SettingsDraft
+from advisor.edit.values import EDITED, UNKNOWN, give
+from advisor.errors import AdvisorError
+
+YAML = """\
+# what we train with
+train: {lr: 0.1, batch_size: 4}   # small
+eval:
+    batch_size:   8  # as large as it gets
+    half: no
+loader:
+  num_workers: 0
+  order: 'shuffled'
+"""
+
+
+def attempt(
+    code: str, files: dict[str, str], recorded: object = 4, name: str = "batch_size", value: str = "64"
+) -> tuple[str | None, dict[str, str]]:
+    """What `give` answers for the file's only DataLoader, and the texts afterwards."""
+    texts = {f"/nowhere/{path}": text for path, text in {"train.py": textwrap.dedent(code), **files}.items()}
+    drafts = Drafts(Sources(texts, settings=[f"/nowhere/{path}" for path in files]))
+    draft = drafts["/nowhere/train.py"]
+    (call,) = [each for each in draft.nodes(cst.Call) if last_name(draft, each) == "DataLoader"]
+    answer = give(drafts, draft, call, name, value, DATALOADER_PARAMETERS, recorded)
+    edit = drafts.edit("")
+    return answer, {Path(path).name: text for path, text in (edit.texts if edit else {}).items()}
+
+
+READS = {
+    "subscripts": "cfg = yaml.safe_load(open(path))\nDataLoader(ds, batch_size=cfg['train']['batch_size'])",
+    "attributes": "cfg = OmegaConf.load(path)\nDataLoader(ds, batch_size=cfg.train.batch_size)",
+    "get": "DataLoader(ds, cfg.get('train').get('batch_size', 32))",
+    "a part of it": "part = cfg['train']\nDataLoader(ds, int(part['batch_size']))",
+    "parameter of the one caller": (
+        "def loader(train):\n    return DataLoader(ds, batch_size=train['batch_size'])\nloader(cfg['train'])"
+    ),
+    "attribute of its own": (
+        "class Run:\n    def __init__(self, cfg):\n        self.train = cfg['train']\n"
+        "    def go(self):\n        return DataLoader(ds, batch_size=self.train['batch_size'])"
+    ),
+    "unpacked": "DataLoader(ds, shuffle=True, **cfg['train'])",
+    "another default in a dataclass": (
+        "@dataclass\nclass C:\n    batch_size: int = 32\nc = C(**load(path)['train'])\nDataLoader(ds, c.batch_size)"
+    ),
+}
+
+
+@pytest.mark.parametrize("code", READS.values(), ids=READS.keys())
+def test_value_is_changed_where_the_file_has_it(code: str) -> None:
+    answer, texts = attempt(code, {"config.yaml": YAML})
+    assert answer == EDITED
+    assert texts == {"config.yaml": YAML.replace("batch_size: 4", "batch_size: 64")}
+
+
+def test_json_with_tabs_keeps_them() -> None:
+    text = '{\n\t"name": "a\\tb",\n\t"lr": 1e-3,\n\t"batch_size":\t4\n}\n'
+    answer, texts = attempt("DataLoader(ds, batch_size=SETTINGS['batch_size'])", {"settings.json": text})
+    assert (answer, texts) == (EDITED, {"settings.json": text.replace("\t4", "\t64")})
+
+
+REFUSED = {
+    "what the run did not see": ("DataLoader(ds, batch_size=cfg['train']['batch_size'])", YAML, 16),
+    "what it saw is unknown": ("DataLoader(ds, batch_size=cfg['train']['batch_size'])", YAML, UNKNOWN),
+    "another kind": ("DataLoader(ds, batch_size=cfg['train']['batch_size'])", YAML.replace("4", "true"), 1),
+    "two that say the same": (
+        "DataLoader(ds, batch_size=sizes(cfg)['batch_size'])", "a: {batch_size: 4}\nb: {batch_size: 4}\n", 4,
+    ),
+    "computed": ("DataLoader(ds, batch_size=cfg['train']['batch_size'] // 2)", YAML, 4),
+    "shared by an alias": ("DataLoader(ds, batch_size=cfg['batch_size'])", "n: &n 4\nbatch_size: *n\n", 4),
+    "no settings": ("DataLoader(ds, batch_size=cfg['batch_size'])", "- 4\n- batch_size\n", 4),
+    "no YAML": ("DataLoader(ds, batch_size=cfg['batch_size'])", "batch_size: [4\n", 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "text", "recorded"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_is_not_certain_is_left_alone(code: str, text: str, recorded: object) -> None:
+    assert attempt(code, {"config.yaml": text}, recorded) == (None, {})
+
+
+def test_of_several_files_and_sections_the_names_decide() -> None:
+    files = {"a.yaml": "train: {batch_size: 4}\neval: {batch_size: 4}\n", "b.yaml": "test: {batch_size: 4}\n"}
+    answer, texts = attempt("DataLoader(ds, batch_size=cfg.eval.batch_size)", files)
+    assert answer == EDITED
+    assert texts == {"a.yaml": "train: {batch_size: 4}\neval: {batch_size: 64}\n"}
+
+
+def test_what_a_file_lacks_is_passed_beside_it() -> None:
+    answer, texts = attempt("DataLoader(ds, **cfg['train'])", {"c.yaml": YAML}, 0, "num_workers", "2")
+    assert answer == EDITED
+    assert texts == {"train.py": "DataLoader(ds, num_workers=2, **cfg['train'])"}
+
+
+def test_words_and_truth_are_written_as_the_file_would() -> None:
+    for name, recorded, value, after in (
+        ("half", False, "True", YAML.replace("half: no", "half: true")),
+        ("order", "shuffled", "'sorted'", YAML.replace("'shuffled'", "sorted")),
+        ("order", "shuffled", "'no'", YAML.replace("'shuffled'", '"no"')),
+        ("order", "shuffled", "'a: b'", YAML.replace("'shuffled'", '"a: b"')),
+    ):
+        answer, texts = attempt(f"DataLoader(ds, {name}=cfg['{name}'])", {"c.yaml": YAML}, recorded, name, value)
+        assert (answer, texts) == (EDITED, {"c.yaml": after})
+
+
+def test_file_of_a_package_is_not_edited() -> None:
+    path = "/usr/lib/site-packages/p/config.yaml"
+    code = "DataLoader(ds, batch_size=cfg['batch_size'])"
+    drafts = Drafts(Sources({"/nowhere/train.py": code, path: "batch_size: 4\n"}, settings=[path]))
+    assert drafts.settings() == []
+
+
+SCALARS = st.one_of(
+    st.integers(-9, 9999), st.booleans(), st.text("ab #:'\"-{}[],&*!|>%@\\\n\té", max_size=6), st.floats(-1e6, 1e6)
+)
+TREES = st.recursive(
+    SCALARS, lambda inner: st.dictionaries(st.text("abc_", min_size=1, max_size=3), inner), max_leaves=8
+)
+
+
+@given(tree=st.dictionaries(st.sampled_from("abcd"), TREES), flow=st.booleans(), as_json=st.booleans(), data=st.data())
+def test_only_the_one_value_changes(tree: dict[str, object], flow: bool, as_json: bool, data: st.DataObject) -> None:
+    """Whatever the file looks like: what is read from it afterwards differs in the one place."""
+    text = json.dumps(tree, indent=2) if as_json else yaml.safe_dump(tree, default_flow_style=flow, allow_unicode=True)
+    load = json.loads if as_json else yaml.safe_load
+    draft = SettingsDraft(Source("c.json" if as_json else "c.yaml", text))
+    if not draft.entries:
+        return
+    entry = data.draw(st.sampled_from(draft.entries))
+    inner = tree
+    for key in entry.keys[:-1]:
+        inner = inner[key]  # type: ignore[assignment]
+    assert inner[entry.keys[-1]] == entry.value, "it is read as the script reads it"
+    new = data.draw(SCALARS)
+    assert draft.give(entry, repr(new))
+    inner[entry.keys[-1]] = new
+    assert load(draft.render()) == tree
+
+
+def test_what_is_no_value_is_not_written() -> None:
+    draft = SettingsDraft(Source("c.yaml", "a: 1\n"))
+    assert not draft.give(draft.entries[0], "torch.float32") and not draft.give(draft.entries[0], "[1]")
+    assert not draft.changed
+
+
+@pytest.mark.parametrize("text", ["a: [", "\ta: 1", "a: 1\n b: 2"])
+def test_broken_file_is_told(text: str) -> None:
+    with pytest.raises(AdvisorError, match="cannot be read as settings"):
+        SettingsDraft(Source("c.yaml", text))
