@@ -1,0 +1,172 @@
+"""Tensors are made on the CPU in every step and then copied to the GPU, which could have made them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from advisor.edit import Drafts, Sources
+from advisor.edit.born import born, make_there
+from advisor.edit.locate import call_at
+from advisor.errors import AdvisorError
+from advisor.evidence import Change
+from advisor.evidence.births import births
+from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, sites
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit
+    from advisor.edit.born import Born
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import CallSite
+
+
+class TensorBornOnCpu(Rule):
+    """In every step a tensor is made on the CPU and copied to the GPU, which could have made it where it is needed.
+
+    ``torch.zeros(n).cuda()`` fills memory on the CPU, copies it over the bus, and waits until everything launched
+    before and the copy itself have finished; random numbers take the CPU longest. ``torch.zeros(n, device="cuda")`` is
+    one launch that nobody waits for. A mask that is the same in each step is best made once, before the loop.
+
+    When not: random numbers must be those of the CPU's generator (a published seed); the tensor is filled element by
+    element in Python before it is copied.
+
+    Source: PyTorch performance tuning guide, "Create tensors directly on the target device" and "Avoid unnecessary
+    CPU-GPU synchronization".
+    """
+
+    id = "tensor-born-on-cpu"
+    title = "Make tensors on the GPU, not on the CPU to copy them"
+    safety = Safety.EXACT
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        if evidence.record is None or not evidence.device_is_gpu or not evidence.breakdown.on_device:
+            return
+        moves = call_sites(evidence, "Tensor.to", "Tensor.cuda")
+        moves = tuple(each for each in moves if _goes_up(each))
+        drafts = Drafts(Sources())
+        made = [(each, origin) for each in moves if (origin := _born(drafts, each)) is not None]
+        if not made:
+            return
+        sizes: dict[int, tuple[float, frozenset[str]]] = {}
+        for each, origin in made:
+            size = int(each.details.get("bytes", 0))
+            count, makers = sizes.get(size, (0.0, frozenset()))
+            sizes[size] = (count + each.calls_per_step, makers | {f"aten::{origin.name}"})
+        ours = {id(each) for each, _ in made}
+        for each in moves:  # a batch of the same size: which copies are whose cannot be told
+            if id(each) not in ours:
+                sizes.pop(int(each.details.get("bytes", 0)), None)
+        found = births(evidence.steps, evidence.device, evidence.nesting, sizes)
+        if not len(found.rows):
+            return
+        host_s = found.made_s / evidence.inflation
+        gain = Gain.of(evidence.what_if(Change(remove_copies=found.rows, remove_host_s=host_s)))
+        if not gain.worth_it:
+            return
+        counted = [(each, origin) for each, origin in made if int(each.details.get("bytes", 0)) in sizes]
+        places = tuple(each for each, _ in counted)
+        draws = any(origin.random for _, origin in counted)
+        copies = evidence.trace.copies
+        copied_s = float((copies.end - copies.start)[found.rows].sum()) / 1e9 / len(evidence.steps)
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"Each step makes {len(found.rows) / len(evidence.steps):.0f} tensor(s) on the CPU and copies "
+            f"them to the GPU, at {', '.join(dict.fromkeys(at(each.site) for each in places))}: "
+            f"{host_s * 1e3:.2f} ms to make them, {copied_s * 1e3:.2f} ms to copy them, and a wait for the GPU.",
+            gain=gain,
+            evidence={
+                "copies_per_step": len(found.rows) / len(evidence.steps),
+                "made_s": host_s,
+                "copied_s": copied_s,
+                "step_s": evidence.step_s,
+            },
+            site=places[0].site,
+            parameters={"moves": sites(places)},
+            safety=Safety.BEHAVIOUR if draws else None,
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Advice:
+        found = site_list(finding, "moves")
+        where = ", ".join(dict.fromkeys(at(site) for site in found)) or "your script"
+        text = f"Make the tensors of {where} on the GPU: pass the factory device=, and drop the copy."
+        if not found:
+            return Advice(text, "the places are unknown")
+        drafts = Drafts(sources)
+        for site in found:
+            draft = drafts[site.file]
+            move = call_at(draft, site, ("to", "cuda"))
+            made = born(draft, move) if move is not None else None
+            if move is None or made is None or not make_there(draft, move, made):
+                return Advice(text, f"what the copy at {at(site)} does besides cannot be told from the source")
+        return drafts.edit(f"Make the tensors of {where} on the GPU.") or Advice(
+            text, "the file is not the script's own"
+        )
+
+    EXAMPLES = (
+        Example(
+            before="""
+import torch
+
+for x, y in loader:
+    noise = torch.randn(x.size(0), latent).to(device)  # for G  # <- moves
+    mask = torch.triu(torch.ones(n, n), 1).bool().cuda()  # <- moves=torch.triu(torch.ones(n, n), 1).bool().cuda()
+    loss = step(x, noise, mask)
+""",
+            after="""
+import torch
+
+for x, y in loader:
+    noise = torch.randn(x.size(0), latent, device=device)  # for G
+    mask = torch.triu(torch.ones(n, n, device="cuda"), 1).bool()
+    loss = step(x, noise, mask)
+""",
+        ),
+        Example(
+            before="""
+import torch
+
+def forward(self, x):
+    positions = torch.arange(x.size(1)).unsqueeze(0)
+    positions = positions.to(x.device)  # <- moves
+    return self.embed(x) + self.position(positions)
+""",
+            after="""
+import torch
+
+def forward(self, x):
+    positions = torch.arange(x.size(1), device=x.device).unsqueeze(0)
+    return self.embed(x) + self.position(positions)
+""",
+        ),
+        Example(  # the type stays to be changed, on the GPU
+            before="import torch as th\nt = th.zeros(\n    n,\n    k,\n).to(device, th.float16)  # <- moves\n",
+            after="import torch as th\nt = th.zeros(\n    n,\n    k,\n    device=device,\n).to(device, th.float16)\n",
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("import torch\nx = torch.zeros(3).to(other)  # <- moves\n", ""),
+        Example("import torch\nx = torch.tensor(values).cuda()  # <- moves\n", ""),
+        Example("import torch\nm = torch.zeros(n, k)\nm[0] = 1\nm = m.cuda()  # <- moves\n", ""),
+        Example("import torch\ne = torch.eye(10)[labels].cuda()  # <- moves\n", ""),
+        Example("import torch\nr = torch.rand(3, generator=g).to(device)  # <- moves\n", ""),
+        Example("import torch\np = torch.arange(n)\ndevice = x.device\np = p.to(device)  # <- moves\n", ""),
+        Example("import torch\nz = torch.zeros(3).add(offset).cuda()  # <- moves\n", ""),
+        Example("import torch\nz = torch.zeros(3).cuda(args.gpu)  # <- moves\n", ""),
+    )
+
+
+def _goes_up(place: CallSite) -> bool:
+    return place.details.get("from_device") == "cpu" and place.details.get("to_device") == "cuda"
+
+
+def _born(drafts: Drafts, place: CallSite) -> Born | None:
+    """What makes the tensor that is moved there, as far as the source on disk tells."""
+    if not drafts.sources.editable(place.site.file):
+        return None
+    try:
+        draft = drafts[place.site.file]
+    except AdvisorError:
+        return None
+    move = call_at(draft, place.site, ("to", "cuda"))
+    return born(draft, move) if move is not None else None
