@@ -100,6 +100,8 @@ def _apply(rule: Rule, evidence: Evidence, sources: Sources, notes: list[str]) -
         except Exception as error:
             notes.append(_fault(rule, error))
             fix = Advice(f"{rule.title}.", "making the edit failed, which is a fault of the advisor")
+        if isinstance(fix, Edit) and fix.site is not None:
+            finding = dataclasses.replace(finding, site=fix.site)
         found.append(Diagnosed(rule, finding, fix))
     return found
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -18,12 +19,13 @@ from advisor.edit import Draft, Drafts
 from advisor.edit.calls import argument
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.names import ensure_name
-from advisor.edit.values import EDITED, UNKNOWN, give
+from advisor.edit.values import EDITED, UNKNOWN, change_setting, give
 from advisor.rule import Advice, Argument, Finding, at, call_sites, site_list
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
+    from advisor.harness.layout import Site
 
 # What constructs the settings, by the kind of its call site, and whose it is.
 _OF = {
@@ -109,7 +111,7 @@ def configured(
     draft = drafts[site.file]
     call = call_at(draft, site, (of,))
     if call is None or last_name(draft, call) != of:
-        return _parsed(draft, call_at(draft, site), settings, text)
+        return _parsed(drafts, draft, site, finding, settings, text)
     options: dict[str, str] = {}
     for name, code in settings.items():
         seen = told(finding, name)
@@ -126,15 +128,28 @@ def configured(
         return Argument(options)
     if then is not None and (reason := then(drafts, draft, call)):
         return Advice(text, reason)
-    return drafts.edit(text) or Advice(text, "the file is not the script's own")
+    return _edit(drafts, text, site) or Advice(text, "the file is not the script's own")
 
 
-def _parsed(draft: Draft, call: cst.Call | None, settings: Mapping[str, str], text: str) -> Argument | Advice:
+def _edit(drafts: Drafts, text: str, site: Site) -> Edit | None:
+    """The drafts as one edit, whose place is the construction's."""
+    edit = drafts.edit(text)
+    return replace(edit, site=site) if edit is not None else None
+
+
+def _parsed(
+    drafts: Drafts, draft: Draft, site: Site, finding: Finding, settings: Mapping[str, str], text: str
+) -> Edit | Argument | Advice:
     """The fix where a parser constructs it, from the command line or from a file."""
+    call = call_at(draft, site)
     name = last_name(draft, call) if call is not None else ""
     if call is not None and name == _PARSES_COMMAND_LINE and argument(call, "args", ("args",)) is None:
         return Argument({f"--{option}": _word(code) for option, code in settings.items()})
     if name in _PARSES_FILE:
+        given = [change_setting(drafts, [option], code, told(finding, option)) for option, code in settings.items()]
+        edit = _edit(drafts, text, site) if given[0] else None
+        if edit is not None:
+            return edit
         values = ", ".join(f"{option}: {_value(code)}" for option, code in settings.items())
         return Advice(f"{text} In the file that is read there: {values}.", "its values come from a file")
     return Advice(text, "what constructs it there is no call that could be edited")

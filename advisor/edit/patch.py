@@ -8,18 +8,24 @@ from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 
 from advisor.edit.sources import Source
+from advisor.harness.layout import Site
 
 _CONTEXT = 3  # lines of context, as `diff -u` and git have it
 
 
 @dataclass(frozen=True)
 class Edit:
-    """A change of the user's source: ``before`` and ``after`` by absolute path; ``summary`` says it in words."""
+    """A change of the user's source: ``before`` and ``after`` by absolute path; ``summary`` says it in words.
+
+    ``site`` is the call that it changes, where that is not the one that was found at fault: the settings of a
+    framework, whose own code runs the steps.
+    """
 
     before: Mapping[str, Source]
     after: Mapping[str, Source]
     summary: str = ""
     notes: tuple[str, ...] = field(default=())
+    site: Site | None = None
 
     @property
     def texts(self) -> dict[str, str]:

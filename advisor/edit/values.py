@@ -49,7 +49,7 @@ def _add(
         return None
     for mapping in unpacked(call):
         names = names_of(drafts, draft, mapping.value)
-        if _set(drafts, [*names, name], code, recorded):
+        if change_setting(drafts, [*names, name], code, recorded):
             return EDITED
         if names and known_without(drafts.settings(), names, name):
             continue
@@ -81,15 +81,15 @@ def _change(
     if origin is not None and origin.option:
         return origin.option
     if origin is None or (recorded is not UNKNOWN and not _agrees(origin, recorded)):
-        return EDITED if _set(drafts, names_of(drafts, draft, value), code, recorded) else None
+        return EDITED if change_setting(drafts, names_of(drafts, draft, value), code, recorded) else None
     if not drafts.sources.editable(origin.draft.source.path):
         return None
     origin.draft.replace(origin.node, code)
     return EDITED
 
 
-def _set(drafts: Drafts, names: Sequence[str], code: str, recorded: object) -> bool:
-    """Whether a settings file that the script read says the value, and now says the new one."""
+def change_setting(drafts: Drafts, names: Sequence[str], code: str, recorded: object) -> bool:
+    """Whether a settings file that the script read says the value by these `names`, and now says the new one."""
     found = find(drafts.settings(), names, recorded) if recorded is not UNKNOWN else None
     return found is not None and found[0].give(found[1], code)
 
