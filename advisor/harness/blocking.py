@@ -78,6 +78,10 @@ class Blocking:
         """An optimizer has stepped: remember who asked for it, from the inside out."""
         self._frames = {id(frame): frame.f_code for frame in user_frames()}
 
+    def line(self) -> Site | None:
+        """The line of the loop over steps that the caller was reached from; None where none of its frames is left."""
+        return next((site_of(f) for f in user_frames(3) if self._frames.get(id(f)) is f.f_code), None)
+
     def _patch(self, module: str, name: str) -> Patch | None:
         owner: Any = sys.modules.get(module)
         *path, last = name.split(".")

@@ -265,6 +265,8 @@ class Models:
         if record is not None:
             record.output = "tensor" if tensor is output else type(output).__name__
             record.output_grad = None if tensor is None else bool(tensor.requires_grad)
+        if tensor is not None and tensor.requires_grad:
+            self._listener.made_graph(tensor)
         if tensor is None or not self._contiguous or len(self._pending) >= self._keep_outputs:
             return
         if tensor.is_floating_point() and tensor.numel():

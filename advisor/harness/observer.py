@@ -63,6 +63,7 @@ class Observer:
         watch_frameworks(self._imports, windows.sites)
         windows.inert.install()
         windows.garbage.install()
+        windows.encoders.install()
         windows.models.watch(lambda: windows.phase == "waiting")
         register_optimizer_step_post_hook(self._optimizer_stepped)
         Patch(torch.optim.Optimizer, "__init__", self._optimizer_init).on()
@@ -172,6 +173,7 @@ class Observer:
         record.losses, last = windows.sites.read_losses()
         record.last_loss = last[-1] if last else None
         record.nonfinite_losses = sum(not math.isfinite(loss) for loss in (*record.losses, *last))
+        record.encoders = windows.encoders.records()
         record.outputs = windows.models.read_outputs()
         record.aside = dict(record.timing.aside)
         record.steps_wall_s = record.timing.elapsed + sum(record.aside.values())

@@ -93,10 +93,18 @@ class Inert:
 
     depth = 0
 
-    def __init__(self, torch: ModuleType, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        torch: ModuleType,
+        note: Callable[[str], None],
+        started: Callable[[str], Any],
+        ended: Callable[[], None],
+    ) -> None:
         self._torch: Any = torch
         self._note = note
-        self._running: list[Any] = []
+        self._started = started  # tells where a profiler is started: the call site's entry, or None
+        self._ended = ended  # called when one ends while the steps are timed
+        self._running: list[tuple[Any, Any]] = []  # the script's profilers that are on, each with its entry
         self.on = False
         kineto = torch.profiler.profile
         self.patches = [
@@ -108,6 +116,9 @@ class Inert:
             Patch(kineto, "key_averages", self._empty_list),
             Patch(kineto, "events", self._empty_list),
             Patch(torch.autograd.profiler.profile, "__enter__", self._legacy),
+            Patch(torch.autograd.profiler.profile, "__exit__", self._left),
+            Patch(torch.autograd.profiler.emit_nvtx, "__enter__", self._emits),
+            Patch(torch.autograd.profiler.emit_nvtx, "__exit__", self._left),
         ]
 
     @staticmethod
@@ -118,17 +129,45 @@ class Inert:
         for patch in self.patches:
             patch.on()
 
-    def begin(self) -> None:
-        """From now on the script's profilers are inert; one that is running is ended first."""
-        for profile in self._running:
+    def begin(self, timing: bool = False) -> None:
+        """From now on the script's profilers are inert; one that is running is ended first.
+
+        When `timing` begins, those that record all the steps are left on: what they cost is a part of the script's
+        step. They end when ours is about to begin.
+        """
+        running, self._running = self._running, []
+        for profile, entry in running:
+            if timing and _continuous(profile):
+                self._running.append((profile, entry))
+                if entry is not None:
+                    entry.details["timed"] = True
+                continue
             self._say()
             with Inert.ours():
                 try:
-                    profile.stop()
+                    if hasattr(profile, "stop"):
+                        profile.stop()
+                    else:
+                        profile.__exit__(None, None, None)
+                        profile.enabled = False
                 except Exception as error:  # the script's own callback may fail; that must not end our run
                     self._note(f"the script's own profiler failed when it was ended: {error}")
-        self._running.clear()
         self.on = True
+
+    def _runs(self, profile: Any) -> None:
+        """The script has started a profiler, not the harness."""
+        if Inert.depth == 0:
+            self._running.append((profile, self._started(type(profile).__name__)))
+
+    def _ends(self, profile: Any) -> bool:
+        """The script ends a profiler; whether it is one that ran."""
+        entries = [entry for each, entry in self._running if each is profile]
+        self._running = [(each, its) for each, its in self._running if each is not profile]
+        if entries and self.on:
+            for entry in filter(None, entries):
+                entry.details["timed"] = False
+            self._ended()
+        return bool(entries)
 
     def _say(self) -> None:
         self._note("the script uses torch.profiler itself: its profiler records nothing while the advisor measures")
@@ -141,19 +180,17 @@ class Inert:
             if not self._passes():
                 self._say()
                 return None
-            if Inert.depth == 0:
-                self._running.append(profile)
+            self._runs(profile)
             return original(profile)
 
         return start
 
     def _stop(self, original: Any) -> Any:
         def stop(profile: Any) -> Any:
-            if not self._passes():
-                return None
-            if profile in self._running:
-                self._running.remove(profile)
-            return original(profile)
+            if self._ends(profile):
+                with Inert.ours():
+                    return original(profile)
+            return original(profile) if self._passes() else None
 
         return stop
 
@@ -190,6 +227,34 @@ class Inert:
                 profile.enabled = False
                 profile.function_events = self._torch.autograd.profiler_util.EventList([])
                 return profile
-            return original(profile)
+            entered = original(profile)
+            if profile.enabled:
+                self._runs(profile)
+            return entered
 
         return enter
+
+    def _emits(self, original: Any) -> Any:
+        def enter(profile: Any) -> Any:
+            if not self._passes():
+                self._say()
+                profile.enabled = False
+                return profile
+            entered = original(profile)
+            if profile.enabled:
+                self._runs(profile)
+            return entered
+
+        return enter
+
+    def _left(self, original: Any) -> Any:
+        def leave(profile: Any, *exception: Any) -> Any:
+            self._ends(profile)
+            return original(profile, *exception)
+
+        return leave
+
+
+def _continuous(profile: Any) -> bool:
+    """Whether it records every step from its start on: it has no schedule, as ``torch.profiler`` takes one."""
+    return getattr(getattr(profile, "schedule", None), "__name__", "") in ("", "_default_schedule_fn")

@@ -235,6 +235,7 @@ class CallSites:
         self._listener.backward()
         if isinstance(loss, (list, tuple)):
             loss = loss[0]
+        self._listener.made_graph(loss)
         if loss.numel() != 1:
             return
         first = self._contiguous and len(self._losses) < self._keep_losses

@@ -56,6 +56,9 @@ def summarize(timing: Timing, intervals: list[Interval], loaders: list[Loader]) 
             cause = unusual[0] if len(unusual) == 1 else next(c for c in _WEIGHT if c in unusual)
             timing.aside[cause] = timing.aside.get(cause, 0.0) + max(interval.seconds - timing.step_s, 0.0)
             timing.aside_counts[cause] = timing.aside_counts.get(cause, 0) + 1
+    if "evaluation" not in usual:
+        places = [place for place, row in enumerate(intervals) if "evaluation" in row.causes]
+        timing.evaluation_every = (places[-1] - places[0]) / (len(places) - 1) if len(places) > 1 else None
     waits = statistics.fmean(timing.loader_wait_s)
     for loader in loaders:
         if loader.trains:

@@ -9,9 +9,11 @@ from types import ModuleType
 from typing import Any
 
 from .blocking import Blocking
+from .encoders import Encoders
 from .garbage import Garbage
 from .gauges import DeviceClock, children_cpu, nonfinite, read_memory, zero_filled
 from .indexing import Indexing
+from .kept_graphs import Graphs
 from .layout import Options, RunRecord, Window
 from .loaders import Loaders
 from .models import Models
@@ -57,7 +59,9 @@ class Windows:
         self.blocking = Blocking(self.sites)
         self.indexing = Indexing(torch, self.sites)
         self.sizes = Sizes(torch, self.sites)
-        self.inert = Inert(torch, self.note)
+        self.inert = Inert(torch, self.note, self._profiler_on, self._profiler_off)
+        self.graphs = Graphs(torch)
+        self.encoders = Encoders(torch)
         self.garbage = Garbage(self._collect_called)
         self._tracebacks = Tracebacks(torch)
         self.phase = "waiting"
@@ -82,6 +86,7 @@ class Windows:
         self.optimizers: dict[Hashable, Any] = {}
         self.optimizer_steps: dict[Hashable, int] = {}
         self.finished = False
+        self._again = False  # measure anew from the next boundary on
         self.on_finish: Any = None
         self.on_profiled: Any = None
 
@@ -125,7 +130,7 @@ class Windows:
 
     def batch(self, index: int) -> None:
         if self.phase not in ("waiting", "settle") and not self.loaders.records[index].trains:
-            self._causes.add("evaluation")
+            self._evaluates()
 
     def epoch(self, index: int) -> None:
         if self.phase not in ("waiting", "settle") and self.loaders.records[index].trains:
@@ -143,7 +148,14 @@ class Windows:
             self.models.announced = True
             self.models.hooks_on()
         if not training:
+            self._evaluates()
+
+    def _evaluates(self) -> None:
+        """An evaluation goes on, which is no step, also in the timing window: where the loop over steps asks for it."""
+        if "evaluation" not in self._causes:
             self._causes.add("evaluation")
+            if self.phase != "waiting":
+                self.sites.add("evaluation", self.blocking.line())
 
     def training_asked(self) -> None:
         """The script itself wants training mode, in which a module is made anyway."""
@@ -152,6 +164,19 @@ class Windows:
 
     def saved(self, path: str) -> None:
         self._causes.add("checkpoint")
+
+    def made_graph(self, tensor: Any) -> None:
+        """A model's output, or a loss: does its graph outlive the step?"""
+        if self.phase == "settle":
+            self.graphs.mark(tensor)
+
+    def _profiler_on(self, profiler: str) -> Any:
+        """The script starts a profiler of its own; the entry, or None where no user's code does."""
+        return self.sites.add("debug_mode", user_site(3), {"mode": "profiler", "on": True, "class": profiler})
+
+    def _profiler_off(self) -> None:
+        """The script has ended its profiler while the steps were timed: they are others from here on."""
+        self._again = self.phase == "timing"
 
     def backward(self) -> None:
         self._backwards += 1
@@ -186,6 +211,9 @@ class Windows:
         now = time.perf_counter()
         if self.finder.restarted:
             self._restart()
+        if self._again:
+            self._again = False
+            self._restart("the script ended its own profiler")
         if self.finished:
             self.on_finish(again=True)
         if self._skip > 0:
@@ -263,7 +291,7 @@ class Windows:
         if self.plan.settle == 0:
             self._begin_timing()
 
-    def _restart(self) -> None:
+    def _restart(self, why: str = "what ends a step changed") -> None:
         """What counts as a step has changed: forget the intervals and begin to settle again."""
         if self.phase in ("waiting", "done"):
             return
@@ -271,7 +299,7 @@ class Windows:
             self._profiler.abandon()
             self._profiler = None
         if self.phase != "settle":
-            self.note("what ends a step changed while it was measured, so measuring began anew")
+            self.note(f"{why} while it was measured, so measuring began anew")
         self._probes(True)
         self.loaders.timing, self.loaders.observe = False, True
         self._intervals.clear()
@@ -341,6 +369,7 @@ class Windows:
         self.blocking.off()
         self.indexing.off()
         self.sizes.off()
+        self.encoders.off()
         self.models.stop_collecting()
         if self.finder.kind != "forward":  # there the hook is the boundary
             self.models.quiet()
@@ -351,9 +380,10 @@ class Windows:
             self.record.timing.from_profile = True
             self._begin_profile()
             return
-        self.inert.begin()
+        self.inert.begin(timing=True)
         self._probes(False)
         self._clock.on = self._on_gpu()
+        self.graphs.begin(self._clock.on)
         if self._clock.on:
             self.record.memory.free_at_start = int(self._torch.cuda.mem_get_info()[0])
         self._intervals.clear()
@@ -396,6 +426,7 @@ class Windows:
         self._usual = usual_causes(self._intervals)
         steps = max(len(self._intervals), 1)
         timing.cpu_s, timing.children_cpu_s = cpu[0] / steps, max(cpu[1], 0.0) / steps
+        self.record.kept_graphs, timing.growth_bytes = self.graphs.end(self._clock.on, len(self._intervals))
         read_memory(self.record.memory, self._torch, self._clock.on)
         self._window("timing", len(self._intervals), time.perf_counter() - self._timing_began)
         if self._options.windows == "timing":
@@ -431,6 +462,7 @@ class Windows:
         self._repeats = repeats
         self.models.annotate = self.sites.annotate = self.sites.count = True
         self.blocking.on()
+        self.encoders.on(compiled=bool(compiled_frames()), detail=detail)
         if detail:
             self.indexing.on()
             self.sizes.on()

@@ -1,0 +1,76 @@
+"""Graphs of autograd that outlive their step: a running sum of losses, a list of them, holds on to every one.
+
+A mark, an object of ours that only the graph's own dictionary holds (``Node.metadata``), goes when the graph goes.
+Marks are set on the model's outputs and on losses while the steps settle, and looked at when the timing window is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from typing import Any
+
+from .layout import KeptGraphs, Site
+from .places import site_of, user_frames
+
+_KEY = "advisor"
+_LEAST = 3  # graphs from one place that are still there: one or two may be meant to be
+_MOST = 400  # marks in all
+
+
+class _Mark:
+    """Lives as long as the graph that holds it."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Graphs:
+    """The marks by the chain of user frames in which they were set, and the memory that a step adds."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._marks: dict[tuple[int, ...], tuple[list[Site], list[weakref.ref[_Mark]]]] = {}
+        self._count = 0
+        self._memory: int | None = None
+
+    def mark(self, tensor: Any) -> None:
+        """Remember the graph behind `tensor`, and from where it was made; nothing for one without a graph."""
+        if self._count >= _MOST:
+            return
+        # A node of a library's own may have no dictionary.
+        with contextlib.suppress(AttributeError, RuntimeError, TypeError):
+            node = tensor.grad_fn
+            if node is None or _KEY in node.metadata:
+                return
+            mark = _Mark()
+            node.metadata[_KEY] = mark
+            sites = [site_of(frame) for frame in user_frames(3)]
+            key = tuple(id(site) for site in sites)
+            self._marks.setdefault(key, (sites, []))[1].append(weakref.ref(mark))
+            self._count += 1
+
+    def begin(self, on_gpu: bool) -> None:
+        """The timing window begins."""
+        self._memory = self._in_use(on_gpu)
+
+    def end(self, on_gpu: bool, steps: int) -> tuple[list[KeptGraphs], float | None]:
+        """Places whose graphs are still there, and bytes that the process (or the device) took per step meanwhile."""
+        kept = []
+        for sites, marks in self._marks.values():
+            alive = sum(mark() is not None for mark in marks)
+            if alive >= _LEAST and alive >= len(marks) - 1:
+                kept.append(KeptGraphs(sites=sites, kept=alive, made=len(marks)))
+        now = self._in_use(on_gpu)
+        growth = None if now is None or self._memory is None or not steps else (now - self._memory) / steps
+        return kept, growth
+
+    def _in_use(self, on_gpu: bool) -> int | None:
+        """Bytes: allocated on the device, else the resident set (Linux: /proc/self/statm, second field, in pages)."""
+        if on_gpu:
+            return int(self._torch.cuda.memory_allocated())
+        try:
+            with open("/proc/self/statm", encoding="ascii") as file:
+                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, ValueError, IndexError):
+            return None
