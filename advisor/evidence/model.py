@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.evidence import batch, facts, pipeline
+from advisor.evidence.allocations import device_allocations
 from advisor.evidence.coded import for_names, names_like
 from advisor.evidence.facts import LoaderFacts
 from advisor.evidence.replay import LOAD, Script, Variation, async_copies, replay, script_of
@@ -291,7 +292,7 @@ class StepModel:
             calls, waits = async_copies(script, device, change.remove_copies)
             quick, dropped = quick | calls, dropped | waits
         if change.remove_allocations:
-            rows = np.flatnonzero(device.host.allocation_rows)
+            rows = np.flatnonzero(device_allocations(device.trace))
             dropped |= frozenset(np.flatnonzero(np.isin(script.row, rows)).tolist())
         if change.remove_syncs is not False:
             group, groups = sync_groups(evidence.steps, device, evidence.nesting)

@@ -164,6 +164,7 @@ class CallSites:
             Patch(torch, "set_num_threads", self._wrap("set_num_threads", _threads)),
             Patch(torch.cuda, "synchronize", self._wrap("synchronize")),
             Patch(torch.cuda, "empty_cache", self._wrap("empty_cache")),
+            Patch(torch.cuda.memory, "empty_cache", self._wrap("empty_cache")),
         ]
         return patches
 

@@ -1,0 +1,95 @@
+"""GPU memory is fragmented: in every step the allocator gives memory back to the driver, to get other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from advisor.evidence import Change
+from advisor.evidence.allocations import allocations
+from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, Variable, call_sites
+
+if TYPE_CHECKING:
+    from advisor.edit import Sources
+    from advisor.evidence import Evidence
+
+_VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
+_SETTING = "expandable_segments:True"
+_NAMES = (_VARIABLE, "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+# Share of the device's memory in tensors from which on it is short, not fragmented: nothing but using less helps.
+_FULL = 0.9
+_BASIS = (
+    "what the driver's calls take in the steps; that segments which grow save all of them is PyTorch's claim for sizes "
+    'that change ("Optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF"), and less where memory is short'
+)
+
+
+class AllocatorRetries(Rule):
+    """In every step GPU memory runs out for lack of one piece that is large enough, and the cache is emptied for it.
+
+    PyTorch keeps freed memory in blocks of the sizes that were asked for. Where sizes change from step to step, none of
+    the free blocks fits, the driver has nothing left, and all free blocks are given back (``cudaFree``, which waits for
+    the GPU) before memory is asked for again (``cudaMalloc``). Expandable segments grow instead: free memory is one
+    piece.
+
+    When not: nearly all memory holds tensors; then a smaller batch or activation checkpointing is what helps. On
+    Windows, and with ROCm, expandable segments are not there for every version.
+
+    Source: PyTorch docs, ``torch.cuda.memory_stats``: "num_alloc_retries: number of failed cudaMalloc calls that result
+    in a cache flush and retry"; CUDA semantics, "Optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF".
+    """
+
+    id = "allocator-retries"
+    title = "Let GPU memory grow in segments instead of starting over"
+    safety = Safety.EXACT
+    after = ("empty-cache-in-loop",)
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record = evidence.record
+        if record is None or not evidence.device_is_gpu or not evidence.breakdown.on_device:
+            return
+        if not record.memory.alloc_retries or call_sites(evidence, "empty_cache", every_step=False):
+            return
+        found = allocations(evidence.trace, evidence.steps)
+        if not found.given or not found.taken:
+            return
+        gain = Gain.prior(evidence.what_if(Change(remove_allocations=True)), _BASIS)
+        share = evidence.memory.share
+        if not gain.worth_it:
+            return
+        unmet = []
+        if share is None or share > _FULL:
+            unmet.append("the memory is full of tensors, not fragmented")
+        if record.environment.platform.startswith("Windows") or record.device.hip:
+            unmet.append("expandable segments need CUDA on Linux")
+        if any(name in record.environment.variables for name in _NAMES):
+            unmet.append(f"{_VARIABLE} is set already: add to what it says")
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"The allocator ran out of fitting memory {record.memory.alloc_retries} time(s): each step gives "
+            f"{found.given:.0f} block(s) back to the driver and takes {found.taken:.0f} anew, in "
+            f"{found.seconds * 1e3:.1f} ms of the host's time"
+            + (f", while tensors fill {share:.0%} of the memory." if share is not None else "."),
+            gain=gain,
+            evidence={
+                "alloc_retries": record.memory.alloc_retries,
+                "frees_per_step": found.given,
+                "allocations_per_step": found.taken,
+                "allocation_s": found.seconds,
+                "peak_memory_share": share,
+            },
+            parameters={"grow": True},
+            unmet=tuple(unmet),
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Variable | Advice:
+        text = f"Run the script with {_VARIABLE}={_SETTING}"
+        if not finding.parameters.get("grow"):
+            return Advice(f"{text}, where its memory is fragmented.", "whether it is, is unknown")
+        if finding.unmet:
+            return Advice(f"{text}, or use less memory: a smaller batch, activation checkpointing.", finding.unmet[0])
+        return Variable({_VARIABLE: _SETTING})
+
+    EXAMPLES = (Example("for x in loader:\n    step(x)\n", "", advice="expandable_segments:True"),)
+    LEAVES_ALONE = (Example("for x in loader:\n    step(x)\n", "", {"grow": True}),)
