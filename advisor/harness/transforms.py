@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Iterator
 from types import CodeType, FrameType
@@ -51,6 +52,8 @@ def code_of(transform: Any) -> CodeType | None:
 
 def written_at(function: Any) -> tuple[str, str, int]:
     """(name, file, line) of a callable object; "" and 0 where it is not written in Python."""
+    while isinstance(function, functools.partial):
+        function = function.func
     code = code_of(function)
     name = str(getattr(function, "__qualname__", type(function).__name__))
     return name, *((code.co_filename, code.co_firstlineno) if code is not None else ("", 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Iterator
@@ -96,7 +97,7 @@ def test_a_fetch_is_taken_apart_by_line_transform_and_collate(tmp_path: Path, wr
     rows: Dataset[torch.Tensor] = Rows(Chain(Twice(), Chain(Slow())))
     data = Subset(rows, range(40)) if wrapped else rows
     plain = list(DataLoader(data, batch_size=5, collate_fn=loop))
-    batches, record = seen(tmp_path, DataLoader(data, batch_size=5, collate_fn=loop))
+    batches, record = seen(tmp_path, DataLoader(data, batch_size=5, collate_fn=functools.partial(loop)))
     assert all(torch.equal(a, b) for a, b in zip(plain, batches, strict=True))
     assert record.looks == 2
     assert record.look_s is not None and 0.025 <= record.look_s < 0.2
