@@ -1,0 +1,121 @@
+"""Batches are copied to the GPU without blocking the script, and yet the GPU computes nothing meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from advisor.evidence import Change
+from advisor.evidence.coded import names_like
+from advisor.evidence.copies import blocking_time
+from advisor.evidence.steps import assign
+from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, framework_of, site_list, sites
+
+if TYPE_CHECKING:
+    from advisor.edit import Sources
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import CallSite
+    from advisor.trace.tables import Ints
+
+_EXPOSED = 0.5  # of the copies' time: from here on they are not hidden
+
+
+class CopyOverlap(Rule):
+    """The copy of each batch to the GPU waits in one queue with the kernels, so nothing is computed while it runs.
+
+    ``non_blocking=True`` and pinned memory let the script go on; the GPU still works off its stream in order: first the
+    kernels of the step before, then the copy, then the kernels that need it. GPUs have copy engines beside their
+    cores: on a stream of its own the next batch is copied while this one is computed with.
+
+    When not: the copy is short beside the step; the batch does not fit twice into the GPU's memory; the step waits for
+    its data, or for the script, anyway.
+
+    Source: NVIDIA developer blog, "How to Overlap Data Transfers in CUDA C/C++"; PyTorch docs, "CUDA semantics", CUDA
+    streams, and ``Tensor.record_stream``.
+    """
+
+    id = "copy-overlap"
+    title = "Copy the next batch while the GPU computes with this one"
+    safety = Safety.EXACT
+    after = ("copy-pinned-async", "copy-narrow-dtype")
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record = evidence.record
+        if record is None or not evidence.device_is_gpu or not evidence.breakdown.on_device:
+            return
+        loaders = [each for each in record.loaders if each.trains and not framework_of(each.owner)]
+        sizes = {tensor.bytes for each in loaders for tensor in each.tensors if tensor.pinned and tensor.bytes}
+        places = tuple(
+            each
+            for each in call_sites(evidence, "Tensor.to", "Tensor.cuda")
+            if each.details.get("bytes") in sizes and each.details.get("to_device") == "cuda" and _asynchronous(each)
+        )
+        rows = _in_line(evidence, sizes) if places else np.empty(0, np.int64)
+        if not len(rows):
+            return
+        copies, steps = evidence.trace.copies, len(evidence.steps)
+        length = (copies.end - copies.start)[rows]
+        copied_s = float(length.sum()) / 1e9 / steps
+        hidden = evidence.device.kernels.within(copies.start[rows], copies.end[rows])
+        exposed_s = copied_s - float(hidden.sum()) / 1e9 / steps
+        estimate = evidence.what_if(Change(remove_copies=rows))
+        # A copy that takes longer than all the rest of the step cannot hide behind it.
+        if exposed_s < _EXPOSED * copied_s or copied_s > estimate.low:
+            return
+        gain = Gain.of(estimate)
+        if not gain.worth_it:
+            return
+        size = float(copies.bytes[rows].sum()) / steps
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"Each step copies {size / 1e6:.1f} MB to the GPU in {copied_s * 1e3:.2f} ms, at "
+            f"{', '.join(dict.fromkeys(at(each.site) for each in places))}; for {exposed_s * 1e3:.2f} ms of that no "
+            "kernel runs.",
+            gain=gain,
+            evidence={
+                "h2d_bytes": size,
+                "h2d_s": copied_s,
+                "h2d_exposed_s": exposed_s,
+                "step_s": evidence.step_s,
+            },
+            site=places[0].site,
+            parameters={"copies": sites(places)},
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Advice:
+        where = ", ".join(dict.fromkeys(at(site) for site in site_list(finding, "copies"))) or "your script"
+        return Advice(
+            f"Copy the next batch on a stream of its own, instead of at {where}: stream = torch.cuda.Stream(); "
+            "with torch.cuda.stream(stream): take the next batch from the loader and copy it with non_blocking=True; "
+            "before a batch is used, torch.cuda.current_stream().wait_stream(stream), and of each of its tensors "
+            "x.record_stream(torch.cuda.current_stream()). torchtnt.utils.data.CudaDataPrefetcher(loader, device) does "
+            "that around a loader.",
+            "the loop has to be turned around: the next batch is fetched before this one is used",
+        )
+
+    EXAMPLES = (
+        Example(
+            before="for x, y in loader:\n    x = x.to(device, non_blocking=True)  # <- copies\n    step(x, y)\n",
+            after="",
+            advice="train.py:2: stream = torch.cuda.Stream()",
+        ),
+    )
+    LEAVES_ALONE = (Example("x = x.cuda(non_blocking=True)  # <- copies\n", ""),)
+
+
+def _asynchronous(place: CallSite) -> bool:
+    return place.details.get("from_device") == "cpu" and bool(place.details.get("non_blocking"))
+
+
+def _in_line(evidence: Evidence, sizes: set[int]) -> Ints:
+    """Copies to the GPU of these sizes, from pinned memory and without blocking, on a stream that computes."""
+    trace = evidence.trace
+    copies, kernels = trace.copies, trace.kernels
+    _, blocking = blocking_time(evidence.device)
+    chosen = (assign(evidence.steps, copies.start) >= 0) & names_like(trace, copies.kind, "HtoD".__eq__)
+    chosen &= np.isin(copies.bytes, list(sizes)) & ~copies.pageable & ~blocking
+    chosen &= np.isin(copies.stream, np.unique(kernels.stream))
+    return np.flatnonzero(chosen)
