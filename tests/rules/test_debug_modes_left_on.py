@@ -93,3 +93,27 @@ def test_launches_that_block_are_reported_with_the_variable(scene: Any, tmp_path
     assert rule.fix(finding, Sources()) == Variable({"CUDA_LAUNCH_BLOCKING": "0"})
     made.record.environment.variables = {}
     assert found(made, tmp_path) is None
+
+
+def profiled(made: Any, **details: Any) -> Any:
+    for index in range(400):
+        made.operator("aten::add", 0.1 + index / 100, 0.1 + index / 100 + 0.002)
+    made.call("debug_mode", 3, per_step=0.0, mode="profiler", on=True, **details)
+    return made
+
+
+def test_profiler_of_the_whole_training_costs_by_its_operators(scene: Any, tmp_path: Path) -> None:
+    finding = found(profiled(scene(4.5), timed=True), tmp_path)
+    assert finding is not None and finding.site is not None and finding.site.line == 3
+    assert finding.evidence["profiled_operators"] == 400
+    # 400 times 0.7 us of 4.5 ms
+    assert 1.04 < finding.gain.likely < 1.09 and finding.gain.low == 1.0
+
+
+def test_profiler_that_was_off_while_the_steps_were_timed_is_not_reported(scene: Any, tmp_path: Path) -> None:
+    assert found(profiled(scene(4.5)), tmp_path) is None
+    assert found(profiled(scene(4.5), timed=False), tmp_path) is None
+
+
+def test_profiler_in_large_steps_is_not_reported(scene: Any, tmp_path: Path) -> None:
+    assert found(profiled(scene(45.0), timed=True), tmp_path) is None
