@@ -1,0 +1,141 @@
+"""What the making of a batch consists of, by the fetches that the harness looked at: shares, loops, and places."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from advisor.evidence.facts import LoaderFacts
+from advisor.evidence.whatif import Change
+from advisor.harness.layout import FetchPart, Loader, Site
+
+_SHRINKS = 2.0  # times fewer pixels: what comes before it does at least twice the work that is needed
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+# CPU seconds per second of a fetch: below it mostly waits, and computing less would not help. Low, because a worker
+# that shares its core with the step or with another worker waits for the core, too.
+_COMPUTES = 0.3
+
+
+@dataclass(frozen=True)
+class Early:
+    """A transform that runs before the picture gets smaller: ``kept`` of its pixels are left by ``smaller``."""
+
+    part: FetchPart
+    smaller: FetchPart
+    kept: float
+
+
+def share(loader: Loader, part: FetchPart) -> float:
+    """Share of the fetch that `part` takes, by the fetches that were looked at."""
+    return min(1.0, part.seconds / loader.look_s) if loader.look_s else 0.0
+
+
+def computes(facts: LoaderFacts) -> bool:
+    """Whether making a batch computes; what waits for a disk or a server does not."""
+    return bool(facts.fetch_s and facts.fetch_cpu_s is not None and facts.fetch_cpu_s >= _COMPUTES * facts.fetch_s)
+
+
+def without(facts: LoaderFacts, saved: float) -> Change:
+    """The change that takes the share `saved` from making a batch."""
+    wall, cpu = facts.fetch_s or 0.0, facts.fetch_cpu_s
+    return Change(
+        fetch_s=wall * (1.0 - saved), fetch_cpu_s=None if cpu is None else cpu * (1.0 - saved), loader=facts.index
+    )
+
+
+def early(loader: Loader) -> tuple[Early, ...]:
+    """Transforms that a later one makes do at least twice the work, the longest first; none that shrinks itself."""
+    chain = [part for part in loader.parts if part.kind == "transform" and part.pixels_in]
+    found = []
+    for part in chain:
+        if part.pixels_out * _SHRINKS <= part.pixels_in:
+            continue
+        later = [other for other in chain if other.order > part.order and 0 < other.pixels_out < other.pixels_in]
+        smaller = min(later, key=lambda other: other.pixels_out, default=None)
+        if smaller is not None and smaller.pixels_out * _SHRINKS <= part.pixels_in:
+            found.append(Early(part, smaller, smaller.pixels_out / part.pixels_in))
+    return tuple(found)
+
+
+def is_users(file: str) -> bool:
+    """Whether the user may have written this file: not an installed one."""
+    return bool(file) and not any(part in file for part in _INSTALLED)
+
+
+def longest_statement(loader: Loader) -> FetchPart | None:
+    """The line that takes most of making a sample, with the seconds of the whole statement that it belongs to.
+
+    A loop is one statement: its seconds are spread over the lines of its body.
+    """
+    lines = [part for part in loader.parts if part.kind == "line" and part.site.line]
+    by_statement: dict[tuple[str, int], list[FetchPart]] = {}
+    statements = {file: _statements(file) for file in {part.site.file for part in lines}}
+    for part in lines:
+        around = [first for first, last in statements[part.site.file] if first <= part.site.line <= last]
+        by_statement.setdefault((part.site.file, max(around, default=part.site.line)), []).append(part)
+    if not by_statement:
+        return None
+    longest = max(by_statement.values(), key=lambda parts: sum(part.seconds for part in parts))
+    first = max(longest, key=lambda part: part.seconds)
+    return FetchPart("line", first.name, first.site, sum(part.seconds for part in longest))
+
+
+def _statements(file: str) -> list[tuple[int, int]]:
+    """(first, last) lines of the statements at the top of each function in `file`."""
+    tree = _tree(file)
+    functions = ast.walk(tree) if tree is not None else ()
+    return [
+        (statement.lineno, statement.end_lineno or statement.lineno)
+        for function in functions
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for statement in function.body
+    ]
+
+
+def made_at(files: Sequence[str], part: FetchPart, names: Sequence[str]) -> Site | None:
+    """Where the script makes the transform `part`: alone by its name, or in a list of these very transforms.
+
+    `names` are the classes of the whole chain. None where there is no such call, or more than one.
+    """
+    name = part.name.rpartition(".")[2]
+    calls = [(file, call) for file in dict.fromkeys(files) for call in _calls(file, name)]
+    if len(calls) > 1:
+        chains = [(file, chain) for file in dict.fromkeys(files) for chain in _chains(file, names)]
+        calls = [(file, chain[part.order]) for file, chain in chains if part.order < len(chain)]
+        calls = [(file, call) for file, call in calls if _called(call) == name]
+    if len(calls) != 1:
+        return None
+    file, call = calls[0]
+    return Site(file, call.lineno, call.col_offset, call.end_lineno, call.end_col_offset)
+
+
+def _calls(file: str, name: str) -> Iterator[ast.Call]:
+    tree = _tree(file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Call) and _called(node) == name:
+            yield node
+
+
+def _chains(file: str, names: Sequence[str]) -> Iterator[list[ast.Call]]:
+    """The lists in `file` whose elements are calls of exactly these names."""
+    tree = _tree(file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, (ast.List, ast.Tuple)):
+            calls = [each for each in node.elts if isinstance(each, ast.Call)]
+            if len(calls) == len(node.elts) and [_called(each) for each in calls] == list(names):
+                yield calls
+
+
+def _called(call: ast.Call) -> str:
+    """The last name of what is called: ``ColorJitter`` of ``transforms.ColorJitter(0.3)``."""
+    return str(getattr(call.func, "attr", None) or getattr(call.func, "id", ""))
+
+
+def _tree(file: str) -> ast.Module | None:
+    try:
+        with open(file, encoding="utf-8") as source:
+            return ast.parse(source.read())
+    except (OSError, SyntaxError, ValueError):
+        return None

@@ -1,0 +1,218 @@
+"""One transform, or one line of the dataset, takes most of the time in which a batch is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from advisor.evidence.fetching import computes, early, is_users, longest_statement, made_at, share, without
+from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at
+
+if TYPE_CHECKING:
+    from advisor.edit import Sources
+    from advisor.evidence import Evidence
+    from advisor.evidence.facts import LoaderFacts
+    from advisor.harness.layout import FetchPart, Loader, Site
+
+_LEAST_WAIT = 0.02  # a step that waits less than 2 % of its time for data gains nothing measurable
+_MOST = 0.5  # share of the fetch from which on a part is what it is made of
+_WORTH_MOVING = 0.1  # share of the fetch that transforms on pixels thrown away later must take
+# Per sample: from so many calls of torch out of so many lines on, a loop in Python works on small pieces of a tensor.
+_CALLS, _LINES = 50, 100
+_MANY_LINES = 500  # of the user's code for one sample: a loop in Python, whatever it works on
+_SMALL = 100e-6  # seconds per call of torch: above it the calls compute more than they cost to be called
+# Features of a signal, window by window and band by band, took 2.37 ms of CPU per sample, all windows at once 0.09 ms;
+# a batch of sequences filled in number by number 29 ms, from whole sequences 1.4 ms (one thread, 2 cores): 25 and 20
+# times less. A loop that cannot all be avoided saves less.
+_LOOP = 10.0
+_LOOP_BASIS = "features of signals in one operator instead of a loop: 25 times less CPU (measured)"
+
+
+class SlowTransform(Rule):
+    """One transform or line of the dataset takes most of the time in which a batch is made, and the step waits for it.
+
+    Three things make a transform slow. It works on a large picture of which a later ``Resize`` or crop leaves a small
+    part: a change of colours costs as much per pixel, so it is as many times cheaper after it. It loops in Python over
+    pieces of a tensor, and each piece pays for several calls. Or it simply computes much, for one sample after another,
+    where a cheaper version, one on tensors, or one for whole batches on the device would do. A few fetches before the
+    measurement are timed by line and by transform, in whatever process makes them.
+
+    When not: the loader's workers hide it (then nothing is reported); a smaller picture gives the transform another
+    meaning (a blur or noise of a fixed size); the loader has no workers yet, and they would do.
+
+    Source: torchvision, "Transforming images, videos, boxes and more", "Performance considerations" (tensors, uint8,
+    resize early); PyTorch performance tuning guide, "Enable asynchronous data loading and augmentation".
+    """
+
+    id = "slow-transform"
+    title = "Make the transform cheaper that the batches wait for"
+    safety = Safety.BEHAVIOUR
+    after = ("loader-workers",)
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        for facts in evidence.loaders:
+            loader = facts.record
+            if loader is None or not loader.looks or not facts.fetch_s or facts.wait_share < _LEAST_WAIT:
+                continue
+            found = _too_early(evidence, loader) or _loop(facts, loader) or _heavy(facts, loader)
+            if found is None:
+                continue
+            estimate = evidence.what_if(without(facts, found.saved))
+            gain = Gain.prior(estimate, found.basis) if found.basis else Gain.of(estimate)
+            if not gain.worth_it:
+                continue
+            yield Finding(
+                rule=self.id,
+                title=self.title,
+                summary=f"{found.said} The step waits {facts.wait_s * 1e3:.1f} ms ({facts.wait_share:.0%}) for the "
+                "next batch.",
+                gain=gain,
+                evidence={
+                    "share_of_fetch": found.share,
+                    "fetch_s": facts.fetch_s,
+                    "fetch_cpu_s": facts.fetch_cpu_s,
+                    "data_wait_s": facts.wait_s,
+                    "torch_calls_per_sample": loader.item_calls,
+                    "lines_per_sample": loader.item_lines,
+                    "workers": facts.workers,
+                    "step_s": evidence.step_s,
+                },
+                site=found.site,
+                parameters={"kind": found.kind, "what": found.what},
+            )
+
+    def fix(self, finding: Finding, sources: Sources) -> Advice:
+        what = str(finding.parameters.get("what", "")) or "what is called there"
+        text, why = _ADVICE.get(str(finding.parameters.get("kind", "")), _ADVICE["heavy"])
+        return Advice(text.format(at=at(finding.site), what=what), why)
+
+    EXAMPLES = (
+        Example(
+            before="augment = Compose([ColorJitter(0.3), Resize((64, 64))])  # <-\n",
+            after="",
+            parameters={"kind": "early", "what": "ColorJitter after Resize"},
+            advice="Move ColorJitter after Resize",
+        ),
+        Example(
+            before="class Signals(Dataset):\n    def __getitem__(self, i):\n        return bands(self.x[i])  # <- f\n",
+            after="",
+            parameters={"kind": "loop", "what": "bands"},
+            advice="unfold",
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("augment = Compose([ColorJitter(0.3), Resize((64, 64))])  # <-\n", "", {"kind": "early"}),
+        Example("x = self.transform(x)  # <-\n", "", {"kind": "heavy", "what": "Blur"}),
+    )
+
+
+@dataclass(frozen=True)
+class _Found:
+    kind: str
+    said: str
+    site: Site | None
+    share: float  # of the fetch
+    saved: float  # of the fetch
+    what: str
+    basis: str = ""
+
+
+_ADVICE = {
+    "early": (
+        "Move {what}, at {at}: on the smaller picture it does the same to a part of the pixels.",
+        "whether the pictures are as good for training only its author can tell",
+    ),
+    "loop": (
+        "Compute in {what} at {at} with whole tensors instead of a loop over their pieces: unfold() gives all windows "
+        "at once, reshape() and a sum over a dimension all bands, and one operator then takes the place of many.",
+        "what the loop computes only its author can say in other words",
+    ),
+    "heavy": (
+        "Make {what} at {at} cheaper: do once, before the training, what is the same in every epoch; use a version on "
+        "tensors (torchvision.transforms.v2 on uint8), or apply it to the whole batch on the device, after the loader.",
+        "which of them keeps what the model learns from only its author can tell",
+    ),
+}
+
+
+def _too_early(evidence: Evidence, loader: Loader) -> _Found | None:
+    """Transforms on pixels that a later one throws away; what they cost is in proportion to the pixels."""
+    found = early(loader)
+    saved = sum(share(loader, each.part) * (1.0 - each.kept) for each in found)
+    if not found or saved < _WORTH_MOVING:
+        return None
+    worst = max(found, key=lambda each: each.part.seconds * (1.0 - each.kept))
+    name, smaller = _short(worst.part), _short(worst.smaller)
+    script = evidence.record.script if evidence.record is not None else ""
+    files = [file for file in (script, loader.dataset_file, loader.site.file if loader.site else "") if is_users(file)]
+    site = made_at(files, worst.part, loader.transforms)
+    line = longest_statement(loader)
+    part = share(loader, worst.part)
+    return _Found(
+        "early",
+        f"{name} takes {part:.0%} of making a batch, on {1 / worst.kept:.0f} times as many pixels as {smaller} leaves "
+        "after it.",
+        site or (line.site if line is not None else None),
+        part,
+        saved,
+        f"{name} after {smaller}",
+    )
+
+
+def _loop(facts: LoaderFacts, loader: Loader) -> _Found | None:
+    """A loop in Python over small pieces of a tensor."""
+    line = longest_statement(loader)
+    calls, lines = loader.item_calls or 0.0, loader.item_lines or 0.0
+    if line is None or calls < _CALLS or lines < _LINES or share(loader, line) < _MOST:
+        return None
+    part = share(loader, line)
+    if (facts.fetch_cpu_s or 0.0) * part / (calls * (loader.batch_size or 1)) > _SMALL:
+        return None
+    what = _named(loader, line)
+    return _Found(
+        "loop",
+        f"{at(line.site)} takes {part:.0%} of making a batch: {calls:.0f} calls of torch for each sample"
+        + (f" ({what})." if what else "."),
+        line.site,
+        part,
+        part * (1.0 - 1.0 / _LOOP),
+        what,
+        _LOOP_BASIS,
+    )
+
+
+def _heavy(facts: LoaderFacts, loader: Loader) -> _Found | None:
+    """What computes most of the time in workers that do not keep up: a transform, or lines of Python."""
+    line = longest_statement(loader)
+    if line is None or not facts.workers or not computes(facts):
+        return None
+    longest = max(
+        (part for part in loader.parts if part.kind == "transform"), key=lambda part: part.seconds, default=None
+    )
+    if longest is not None and share(loader, longest) >= _MOST:
+        what, part, site = _short(longest), share(loader, longest), line.site
+    elif (loader.item_lines or 0.0) >= _MANY_LINES and share(loader, line) >= _MOST:
+        what, part, site = "", share(loader, line), line.site
+    else:
+        return None
+    return _Found(
+        "heavy",
+        f"{what or at(site)} takes {part:.0%} of making a batch, and the loader's "
+        f"{'worker does' if facts.workers == 1 else f'{facts.workers} workers do'} not keep up.",
+        site,
+        part,
+        part / 2,
+        what,
+        "half of what it takes, as a cheaper version of it may save",
+    )
+
+
+def _named(loader: Loader, line: FetchPart) -> str:
+    """The transform that takes nearly all of what `line` does."""
+    parts = [part for part in loader.parts if part.kind == "transform" and part.seconds >= 0.8 * line.seconds]
+    return _short(max(parts, key=lambda part: part.seconds)) if parts else ""
+
+
+def _short(part: FetchPart) -> str:
+    return part.name.rpartition(".")[2] or part.name

@@ -1,0 +1,200 @@
+"""What the making of a batch is held up by: a transform, a line of the dataset, the collate function."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.edit import Sources
+from advisor.evidence.fetching import longest_statement, made_at
+from advisor.harness.layout import FetchPart, Loader, Site
+from advisor.rule import Advice, Finding
+from rules.slow_collate import SlowCollate
+from rules.slow_transform import SlowTransform
+
+TRANSFORM, COLLATE = SlowTransform(), SlowCollate()
+
+LEAVES = """from torchvision import transforms as T
+
+class Leaves:
+    def __getitem__(self, index):
+        photo = self.photos[index]
+        return self.transform(photo)
+
+train = T.Compose([
+    T.RandomHorizontalFlip(),
+    T.ColorJitter(0.3),
+    T.Resize((64, 64)),
+])
+test = T.Compose([T.Resize((64, 64))])
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "train.py"
+    path.write_text(LEAVES)
+    return str(path)
+
+
+def fed(made: Any, script: str, parts: list[FetchPart], **facts: Any) -> Loader:
+    """A loader whose worker takes 100 ms for each batch, of which the step waits 60; it is made of `parts`."""
+    loader: Loader = made.loader(**{"wait_ms": 60.0, "fetch_ms": 100.0, "cpu_ms": 95.0, "num_workers": 1, **facts})
+    made.record.script = loader.dataset_file = script
+    loader.looks, loader.look_s, loader.parts = 2, 0.12, parts
+    loader.transforms = ["RandomHorizontalFlip", "ColorJitter", "Resize"]
+    return loader
+
+
+def chain(script: str, jitter_ms: float = 96.0, before: int = 102400) -> list[FetchPart]:
+    library = Site("/env/site-packages/torchvision/transforms/transforms.py", 1268)
+    return [
+        FetchPart("line", "__getitem__", Site(script, 6), 0.115),
+        FetchPart("line", "__getitem__", Site(script, 5), 0.002),
+        FetchPart("transform", "RandomHorizontalFlip.forward", library, 0.002, 0, before, before),
+        FetchPart("transform", "ColorJitter", library, jitter_ms / 1e3, 1, before, before),
+        FetchPart("transform", "Resize", library, 0.01, 2, before, 4096),
+    ]
+
+
+def found(rule: Any, made: Any, tmp_path: Path) -> Finding | None:
+    findings = list(rule.check(made.evidence(tmp_path)))
+    assert len(findings) <= 1
+    return findings[0] if findings else None
+
+
+def test_a_transform_before_the_resize_is_found_where_it_is_made(scene: Any, script: str, tmp_path: Path) -> None:
+    made = scene(100.0)
+    fed(made, script, chain(script))
+    finding = found(TRANSFORM, made, tmp_path)
+    assert finding is not None and finding.site is not None
+    assert LEAVES.splitlines()[finding.site.line - 1].strip() == "T.ColorJitter(0.3),"
+    assert "25 times as many pixels as Resize leaves" in finding.summary
+    # 80 % of the fetch become 3 %: the step takes the 40 ms in which it does not wait.
+    assert finding.gain.low <= 100 / 40 <= finding.gain.high <= 2.000001 * finding.gain.low
+    fix = TRANSFORM.fix(finding, Sources())
+    assert isinstance(fix, Advice) and "Move ColorJitter after Resize, at train.py:10" in fix.text
+
+
+def test_a_resize_that_leaves_most_pixels_makes_nothing_late(scene: Any, script: str, tmp_path: Path) -> None:
+    made = scene(100.0)
+    fed(made, script, chain(script, before=6400), num_workers=0)
+    assert found(TRANSFORM, made, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{"wait_ms": 1.0}, {"fetch_ms": 4.0, "cpu_ms": 4.0, "wait_ms": 1.5}],
+    ids=["hidden by the worker", "a small part of the step"],
+)
+def test_transforms_that_hold_nothing_up_are_not_reported(
+    facts: dict[str, float], scene: Any, script: str, tmp_path: Path
+) -> None:
+    made = scene(100.0)
+    fed(made, script, chain(script), **facts)
+    assert found(TRANSFORM, made, tmp_path) is None
+
+
+def looping(script: str) -> list[FetchPart]:
+    return [
+        FetchPart("line", "__getitem__", Site(script, 6), 0.11),
+        FetchPart("transform", "Bands.__call__", Site(script, 3), 0.109),
+    ]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loop_over_pieces_of_a_tensor_is_found(workers: int, scene: Any, script: str, tmp_path: Path) -> None:
+    made = scene(100.0)
+    loader = fed(made, script, looping(script), num_workers=workers)
+    loader.item_lines, loader.item_calls = 1185.0, 1246.0
+    finding = found(TRANSFORM, made, tmp_path)
+    assert finding is not None and finding.site == Site(script, 6)
+    assert "1246 calls of torch for each sample" in finding.summary
+    fix = TRANSFORM.fix(finding, Sources())
+    assert isinstance(fix, Advice) and "unfold()" in fix.text and "train.py:6" in fix.text
+
+
+def test_few_large_operators_are_no_loop(scene: Any, script: str, tmp_path: Path) -> None:
+    made = scene(100.0)
+    loader = fed(made, script, looping(script), num_workers=0)
+    loader.item_lines, loader.item_calls = 300.0, 60.0
+    loader.batch_size = 1  # 60 calls in 95 ms
+    assert found(TRANSFORM, made, tmp_path) is None
+
+
+def test_python_without_workers_is_for_workers_first(scene: Any, script: str, tmp_path: Path) -> None:
+    made = scene(100.0)
+    parts = [FetchPart("line", "__getitem__", Site(script, 6), 0.11)]
+    loader = fed(made, script, parts, num_workers=0)
+    loader.item_lines, loader.item_calls = 6000.0, 1.0
+    assert found(TRANSFORM, made, tmp_path) is None
+    loader.num_workers = 2
+    finding = found(TRANSFORM, made, tmp_path)
+    assert finding is not None and finding.site == Site(script, 6)
+
+
+def test_what_waits_for_a_server_is_no_slow_transform(scene: Any, script: str, tmp_path: Path) -> None:
+    made = scene(100.0)
+    fed(made, script, looping(script), num_workers=2)
+    assert found(TRANSFORM, made, tmp_path) is not None
+    made = scene(100.0)
+    fed(made, script, looping(script), num_workers=2, cpu_ms=10.0)
+    assert found(TRANSFORM, made, tmp_path) is None
+
+
+def collating(name: str, file: str, seconds: float) -> list[FetchPart]:
+    return [FetchPart("collate", name, Site(file, 24), seconds), FetchPart("line", "__getitem__", Site(file, 6), 0.01)]
+
+
+def test_a_collate_number_by_number_is_found_at_the_loader(scene: Any, script: str, tmp_path: Path) -> None:
+    made = scene(100.0)
+    loader = fed(made, script, collating("to_batch", script, 0.11))
+    loader.collate_lines, loader.collate_calls = 359.0, 237.0
+    finding = found(COLLATE, made, tmp_path)
+    assert finding is not None and finding.site == loader.site
+    assert "to_batch (train.py:24) takes 92% of making a batch" in finding.summary
+    assert finding.gain.high <= 2.000001 * finding.gain.low
+    fix = COLLATE.fix(finding, Sources())
+    assert isinstance(fix, Advice) and "pad_sequence" in fix.text and "to_batch (train.py:24)" in fix.text
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "seconds", "calls", "facts"),
+    [
+        ("default_collate", "/env/site-packages/torch/utils/data/_utils/collate.py", 0.11, 60.0, {}),
+        ("to_batch", "", 0.11, 2.0, {}),
+        ("to_batch", "", 0.02, 237.0, {}),
+        ("to_batch", "", 0.11, 237.0, {"wait_ms": 1.0}),
+    ],
+    ids=["torch's own, of large tensors", "stacks whole samples", "a small part", "hidden by the worker"],
+)
+def test_a_collate_that_holds_nothing_up_is_not_reported(
+    name: str, file: str, seconds: float, calls: float, facts: Any, scene: Any, script: str, tmp_path: Path
+) -> None:
+    made = scene(100.0)
+    loader = fed(made, script, collating(name, file or script, seconds), **facts)
+    loader.collate_lines, loader.collate_calls = calls, calls
+    assert found(COLLATE, made, tmp_path) is None
+
+
+def test_the_lines_of_a_loop_are_one_statement(tmp_path: Path) -> None:
+    path = tmp_path / "data.py"
+    path.write_text(
+        "def __getitem__(self, i):\n    x = self.load(i)\n    for j in range(9):\n        x = a(x)\n        x = b(x)\n"
+        "    return x\n"
+    )
+    seconds = {2: 0.03, 3: 0.005, 4: 0.02, 5: 0.025, 6: 0.001}
+    parts = [FetchPart("line", "__getitem__", Site(str(path), line), took) for line, took in seconds.items()]
+    longest = longest_statement(Loader(parts=parts))
+    assert longest is not None
+    assert longest.site.line == 5 and longest.seconds == pytest.approx(0.05)
+
+
+def test_a_transform_that_is_made_twice_is_told_by_its_chain(script: str) -> None:
+    part = FetchPart("transform", "Resize", Site(), 0.1, order=2)
+    names = ["RandomHorizontalFlip", "ColorJitter", "Resize"]
+    site = made_at([script], part, names)
+    assert site is not None and site.line == 11
+    assert made_at([script], part, ["Resize", "ToTensor", "Resize"]) is None
