@@ -82,7 +82,8 @@ def recompiled() -> list[Recompiled]:
 def first_line(reason: object) -> str:
     """What Dynamo says in its first line; its hints and the address of its manual left out."""
     lines = str(reason).strip().splitlines()
-    return lines[0].strip()[:_LONGEST] if lines else ""
+    # Of a guard the line of source that it comes from stands behind it, as a comment (torch 2.15).
+    return re.split(r"\s{3,}#", lines[0])[0].strip()[:_LONGEST] if lines else ""
 
 
 def _site(file: str, line: Any, function: str) -> Site:

@@ -1,0 +1,169 @@
+"""A compiled model that is compiled again and again, until the compiler gives it up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from advisor.edit import Drafts
+from advisor.edit.locate import call_at
+from advisor.edit.values import EDITED, give
+from advisor.evidence.fusion import BASIS, fused, graphs_expected, graphs_per_step
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, call_sites, site_list, where
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import CallSite, Recompiled
+
+_LEAST_GAIN = 1.10  # a prior asks for more than what could just be measured
+_STILL_COMPILED = 0.5  # of the graphs that would run: with more of them, most steps find a graph that fits
+# Guards that fail because the script passes something else: sizes, or a number that Python holds. All others (hooks,
+# gradient mode, identities of objects) may be ours, or a change of mode between training and evaluation.
+_SIZE = re.compile(r"(size|stride|rank) mismatch|\.(size|stride)\(\)|\.shape\[|Eq\(|Ne\(|Mod\(")
+_NUMBER = re.compile(r"^(?P<name>[\w.\[\]'\"]+) == (?P<value>-?[\d.]+(e-?\d+)?)$")
+_LOCAL = re.compile(r"^L\['(\w+)'\]")  # how Dynamo writes a local variable until torch 2.7
+
+
+class CompileRecompiles(Rule):
+    """The compiled model is compiled anew for each new input size or number, until Dynamo gives up and runs it eagerly.
+
+    A graph holds for what it was compiled for: other sizes, or another value of a Python number, fail one of its
+    guards and are compiled for themselves, for seconds each. After eight graphs of one function (``recompile_limit``)
+    Dynamo stops compiling it, and what fits none of the eight runs operator by operator. A graph with dynamic shapes
+    holds for all sizes; a number that changes from step to step belongs into a tensor. Reported only where that limit
+    was reached and most of the steps run uncompiled; two or three sizes that are compiled once each cost nothing more.
+
+    When not: there are only a few sizes, and each graph of its own is faster than the one for all of them: then pad to
+    those sizes, or raise ``torch._dynamo.config.recompile_limit``.
+
+    Source: PyTorch, "torch.compile Programming Model", "Recompilations" and "Dynamic Shapes";
+    ``torch/_dynamo/config.py``, ``recompile_limit = 8``.
+    """
+
+    id = "compile-recompiles"
+    title = "Compile once for all sizes"
+    safety = Safety.NUMERIC
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        given_up = [
+            each for each in (evidence.record.recompiled if evidence.record is not None else []) if each.given_up
+        ]
+        running, expected = graphs_per_step(evidence), graphs_expected(evidence)
+        if not given_up or running > _STILL_COMPILED * expected:
+            return
+        for each in given_up:
+            cause = _cause(each)
+            gain = Gain.prior(evidence.what_if(fused(evidence)), BASIS)
+            if not cause or gain.likely < _LEAST_GAIN:
+                continue
+            made = _compiled_at(evidence, each)
+            number = _LOCAL.sub(r"\1", found["name"]) if (found := _NUMBER.match(each.reasons[0])) else ""
+            if found and "." not in number and found["value"].isdigit() and _static(made):
+                cause = "size"  # a whole number that is passed: with dynamic shapes any will do
+            fixed = _static(made)
+            edits = cause == "size" and len(fixed) == 1
+            first = fixed[0].site if edits else each.site
+            yield Finding(
+                rule=self.id,
+                title=self.title if cause == "size" else "Keep numbers that change out of the compiled graph",
+                summary=f"{_name(each)} was compiled {each.graphs} times, then given up: {each.reasons[0]}. "
+                "What fits none of these graphs runs operator by operator.",
+                gain=gain,
+                evidence={
+                    "graphs_compiled": each.graphs,
+                    "graphs_per_step": running,
+                    "failed_guard": each.reasons[0],
+                    "step_s": evidence.step_s,
+                },
+                site=first,
+                parameters={
+                    "cause": cause,
+                    "compile": tuple(call.site for call in (fixed if edits else made)),
+                    "static": edits,
+                    "number": number,
+                },
+            )
+            return  # what is given up costs the same time, whichever of several functions it is
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        calls = site_list(finding, "compile")
+        if finding.parameters.get("cause") == "number":
+            number = finding.parameters.get("number") or "the number that changes"
+            return Advice(
+                f"Pass {number} to what is compiled {where(finding.site)} as a tensor (a 0-dim tensor, or a buffer of "
+                "the module that is changed with fill_()), or leave it out of the compiled code.",
+                "which of its uses have to stay Python numbers, only its author knows",
+            )
+        place = calls[0] if calls else finding.site
+        text = f"Compile with dynamic=True {where(place)}: one graph for all sizes."
+        if not finding.parameters.get("static") or not calls:
+            return Advice(
+                text + " Or pad the inputs to a few sizes; torch._dynamo.mark_dynamic(x, dimension) says which vary.",
+                "dynamic=False is not what the call says: something else holds the sizes fixed",
+            )
+        drafts = Drafts(sources)
+        draft = drafts[calls[0].file]
+        call = call_at(draft, calls[0], ("compile",))
+        given = give(drafts, draft, call, "dynamic", "True", (), False) if call is not None else None
+        if given == EDITED:
+            return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return Argument({given: "True"}, text) if given else Advice(text, "where its value comes from is not known")
+
+    EXAMPLES = (
+        Example(
+            before="model = torch.compile(Net(), dynamic=False)  # <- compile\n",
+            after="model = torch.compile(Net(), dynamic=True)\n",
+            parameters={"cause": "size", "static": True},
+        ),
+        Example(
+            before="net.compile(mode='default', dynamic=False)  # <- compile\n",
+            after="net.compile(mode='default', dynamic=True)\n",
+            parameters={"cause": "size", "static": True},
+        ),
+        Example(
+            before="DYNAMIC = False\nstep = torch.compile(step, dynamic=DYNAMIC)  # <- compile\n",
+            after="DYNAMIC = True\nstep = torch.compile(step, dynamic=DYNAMIC)\n",
+            parameters={"cause": "size", "static": True},
+        ),
+        Example(
+            before="model = torch.compile(Net())\ny = model(x, temperature)  # <-\n",
+            after="",
+            parameters={"cause": "number"},
+            advice="as a tensor",
+        ),
+    )
+    LEAVES_ALONE = (
+        Example(
+            "model = torch.compile(Net(), dynamic=choose())  # <- compile\n", "", {"cause": "size", "static": True}
+        ),
+        Example("model = torch.compile(Net(), **options)  # <- compile\n", "", {"cause": "size", "static": True}),
+        Example("model = torch.compile(Net())  # <- compile\n", "", {"cause": "size"}),
+    )
+
+
+def _cause(each: Recompiled) -> str:
+    """``size``, ``number``, or "" where the guards that failed are about neither."""
+    sizes = [text for text in each.reasons if _SIZE.search(text)]
+    numbers = [text for text in each.reasons if not _SIZE.search(text) and _NUMBER.search(text)]
+    if 2 * max(len(sizes), len(numbers)) <= len(each.reasons):
+        return ""
+    return "size" if len(sizes) >= len(numbers) else "number"
+
+
+def _compiled_at(evidence: Evidence, each: Recompiled) -> tuple[CallSite, ...]:
+    """The calls that may have compiled this function: those of its name, or of a module where it is a method."""
+    calls = call_sites(evidence, "torch.compile", "Module.compile", every_step=False)
+    name = each.site.function if each.site is not None else ""
+    named = tuple(call for call in calls if name and call.details.get("name") == name)
+    return named or calls
+
+
+def _static(made: tuple[CallSite, ...]) -> tuple[CallSite, ...]:
+    """Those of the calls that ask for a graph per size."""
+    return tuple(call for call in made if call.details.get("options", {}).get("dynamic") == "False")
+
+
+def _name(each: Recompiled) -> str:
+    return f"{each.site.function} {where(each.site)}" if each.site is not None else "A function"

@@ -1,0 +1,183 @@
+"""Breaks of compiled graphs and their recompilation, by what Dynamo's books and the trace of a step say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.edit import Edit, Sources
+from advisor.harness.layout import GraphBreak, Recompiled, Site
+from advisor.rule import Advice, Finding
+from advisor.rulebook import load_rules
+
+SCRIPT = "/nowhere/train.py"
+ITEM = GraphBreak("Unsupported Tensor.item() call with capture_scalar_outputs=False", Site(SCRIPT, 21), True, 1)
+SIZES = [
+    "tensor 'x' size mismatch at index 1. expected 28, actual 56",
+    "tensor 'x' size mismatch at index 1. expected 56",
+]
+
+
+def found(name: str, made: Any, folder: Path) -> Finding | None:
+    (rule,) = [each for each in load_rules() if each.id == name]
+    findings = list(rule.check(made.evidence(folder)))
+    assert len(findings) <= 1
+    return findings[0] if findings else None
+
+
+def compiled(scene: Any, **options: str) -> Any:
+    """A step of 10 ms, 8 of them elementwise and eager; the script asked for a compiled model."""
+    made = scene(10.0)
+    made.call("torch.compile", 3, per_step=0.0, target="Net", name="", options=options)
+    made.record.call_sites[-1].calls = 1
+    made.each("user_annotation", "advisor.forward", 0.0, 6.0)
+    for number in range(80):
+        made.operator("aten::mul", number * 0.1, number * 0.1 + 0.1)
+    return made
+
+
+def graphs(made: Any, number: int) -> None:
+    for index in range(number):
+        made.each("user_annotation", f"## Call CompiledFxGraph f{index} ##", 8.0 + index * 0.1, 8.05 + index * 0.1)
+
+
+def test_function_that_is_given_up_runs_eagerly(scene: Any, tmp_path: Path) -> None:
+    made = compiled(scene)
+    made.record.graph_breaks = [ITEM]
+    finding = found("compile-graph-breaks", made, tmp_path)
+    assert finding is not None and finding.site == ITEM.site
+    # Half of 8 ms; the range of a prior begins at no gain at all.
+    assert 1.3 < finding.gain.likely < 2.0 and finding.gain.low == 1.0
+
+
+def test_break_of_the_first_call_only_is_not_reported(scene: Any, tmp_path: Path) -> None:
+    made = compiled(scene)
+    made.record.graph_breaks = [GraphBreak("generic_jump TensorVariable()", Site(SCRIPT, 21), False, 1)]
+    graphs(made, 2)  # one forward, one backward
+    assert found("compile-graph-breaks", made, tmp_path) is None
+
+
+def test_graphs_that_really_run_are_counted(scene: Any, tmp_path: Path) -> None:
+    made = scene(2.0)
+    made.operator("aten::mm", 0.0, 1.5)
+    made.call("Module.compile", 3, per_step=0.0, target="Net", name="", options={})
+    made.record.call_sites[-1].calls = 1
+    made.record.graph_breaks = [GraphBreak("generic_jump TensorVariable()", Site(SCRIPT, 30), False, 4)]
+    graphs_of = [f"## Call CompiledFxGraph f{index} ##" for index in range(10)]
+    for index, name in enumerate(graphs_of):
+        made.each("user_annotation", name, index * 0.15, index * 0.15 + 0.1)
+    finding = found("compile-graph-breaks", made, tmp_path)
+    assert finding is not None and finding.evidence["graphs_per_step"] == 10
+    assert finding.gain.likely == pytest.approx(2.0 / (2.0 - 4 * 0.14), rel=0.05)
+
+
+def test_break_that_the_script_asks_for_is_left(scene: Any, tmp_path: Path) -> None:
+    made = compiled(scene)
+    reason = "Skip calling `torch.compiler.disable()`d function"
+    made.record.graph_breaks = [GraphBreak(reason, Site(SCRIPT, 21), True, 1)]
+    assert found("compile-graph-breaks", made, tmp_path) is None
+
+
+def test_sizes_that_change_make_the_call_dynamic(scene: Any, tmp_path: Path) -> None:
+    made = compiled(scene, dynamic="False")
+    made.record.recompiled = [Recompiled(Site(SCRIPT, 17, function="forward"), 8, SIZES, given_up=True)]
+    finding = found("compile-recompiles", made, tmp_path)
+    assert finding is not None and finding.site is not None and finding.site.line == 3
+    assert finding.parameters["static"] and finding.gain.likely > 1.3
+
+
+def test_two_sizes_are_compiled_once_each(scene: Any, tmp_path: Path) -> None:
+    made = compiled(scene, dynamic="False")
+    made.record.recompiled = [Recompiled(Site(SCRIPT, 17, function="forward"), 2, SIZES, given_up=False)]
+    assert found("compile-recompiles", made, tmp_path) is None
+
+
+def test_limit_that_most_steps_do_not_feel_is_not_reported(scene: Any, tmp_path: Path) -> None:
+    made = compiled(scene, dynamic="False")
+    made.record.recompiled = [Recompiled(Site(SCRIPT, 17, function="forward"), 8, SIZES, given_up=True)]
+    graphs(made, 2)
+    assert found("compile-recompiles", made, tmp_path) is None
+
+
+def test_guards_of_the_harness_are_no_reason(scene: Any, tmp_path: Path) -> None:
+    made = compiled(scene)
+    reasons = ["len(L['self']._forward_pre_hooks)", "___check_obj_id(L['self'], 1234)"]
+    made.record.recompiled = [Recompiled(Site(SCRIPT, 17, function="forward"), 8, reasons, given_up=True)]
+    assert found("compile-recompiles", made, tmp_path) is None
+
+
+def test_number_that_changes_is_named(scene: Any, tmp_path: Path) -> None:
+    made = compiled(scene)
+    made.record.recompiled = [Recompiled(Site(SCRIPT, 17), 8, ["self.k == 0", "self.k == 1"], given_up=True)]
+    finding = found("compile-recompiles", made, tmp_path)
+    assert finding is not None and finding.site is not None and finding.site.line == 17
+    (rule,) = [each for each in load_rules() if each.id == "compile-recompiles"]
+    fix = rule.fix(finding, Sources())
+    assert isinstance(fix, Advice) and "self.k" in fix.text
+
+
+NETS = """
+import torch
+from torch import nn
+
+class Breaks(nn.Module):
+    def forward(self, x):
+        y = x * 2
+        if y.sum() > 0:
+            y = y + 1
+        return y
+
+class Counts(nn.Module):
+    def forward(self, x, n):
+        return x[:n] * 2
+
+breaks = torch.compile(Breaks(), backend="eager")
+counts = torch.compile(Counts(), backend="eager", dynamic=False)
+for i in range(12):
+    breaks(torch.randn(4))
+    counts(torch.randn(30), i + 2)
+import dataclasses, json
+from advisor.harness import graphs
+print(json.dumps([[dataclasses.asdict(e) for e in part] for part in (graphs.graph_breaks(), graphs.recompiled())]))
+"""
+
+
+def test_dynamos_books_are_read(tmp_path: Path, repo: Path) -> None:
+    script = tmp_path / "nets.py"
+    script.write_text(NETS)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(repo)},
+    )
+    breaks, again = json.loads(done.stdout.strip().splitlines()[-1])
+    assert [(each["site"]["line"], each["skipped"]) for each in breaks] == [(8, False)]
+    (counted,) = [each for each in again if each["given_up"]]
+    assert counted["graphs"] == 8 and counted["site"]["line"] == 13
+    assert counted["reasons"][0] in ("n == 2", "L['n'] == 2")
+
+
+def test_dynamic_is_edited_where_it_is_written(tmp_path: Path) -> None:
+    (rule,) = [each for each in load_rules() if each.id == "compile-recompiles"]
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nOPTIONS = dict(dynamic=False)\nnet = torch.compile(Net(), **OPTIONS)\n")
+    site = Site(str(script), 3)
+    finding = Finding(
+        rule.id,
+        rule.title,
+        "",
+        None,
+        {},
+        site,
+        {"cause": "size", "static": True, "compile": (site,)},  # type: ignore[arg-type]
+    )
+    fix = rule.fix(finding, Sources())
+    assert isinstance(fix, Edit) and "dict(dynamic=True)" in fix.texts[str(script)]
