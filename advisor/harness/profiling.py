@@ -154,6 +154,11 @@ class Inert:
                     self._note(f"the script's own profiler failed when it was ended: {error}")
         self.on = True
 
+    @property
+    def timed(self) -> bool:
+        """One of the script's own is on while the steps are timed."""
+        return self.on and bool(self._running)
+
     def _runs(self, profile: Any) -> None:
         """The script has started a profiler, not the harness."""
         if Inert.depth == 0:

@@ -1,0 +1,106 @@
+"""Evaluating takes a large part of the time of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, where
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+
+_HEAVY = 0.25  # of the time: an evaluation of a tenth of the data after each epoch is a few hundredths
+_ENOUGH = 0.05  # of the time: what evaluating is brought down to
+_LEAST_SEEN = 3  # evaluations in the timing window: two do not say how regularly they come
+# Of the seconds that go to evaluating, what the prediction takes for certain: they are a mean of few.
+_SURE, _MORE = 0.9, 1.05
+_BASIS = "measured: the evaluations' share of the time"
+
+
+class EvaluationHeavy(Rule):
+    """The training stops to evaluate so often that evaluating takes a large part of its time.
+
+    An evaluation teaches the model nothing. One every few hundred steps shows the same curve as one every ten, a fixed
+    part of the held-out samples tells a better model from a worse one nearly as well as all of them, and without
+    gradients larger batches fit into memory. What happens between two steps while a module is put into evaluation mode,
+    or a loader that does not feed the steps gives a batch, is timed and set aside from the steps; where the evaluations
+    come regularly, their seconds and the steps between them give their share of the run.
+
+    When not: early stopping needs the measure that often; the run is short and the curve is what it is made for; a
+    rollout in evaluation mode that makes the next training data is no evaluation.
+
+    Source: Hugging Face Transformers, ``TrainingArguments.eval_steps``; Lightning, "Trainer", ``val_check_interval``,
+    ``check_val_every_n_epoch``, ``limit_val_batches``; torch.inference_mode.
+    """
+
+    id = "evaluation-heavy"
+    title = "Evaluate less often"
+    safety = Safety.EXACT
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record = evidence.record
+        if record is None or not evidence.trains or record.timing.from_profile:
+            return
+        timing, step_s = record.timing, evidence.step_s
+        count, seconds = timing.aside_counts.get("evaluation", 0), timing.aside.get("evaluation", 0.0)
+        every = timing.evaluation_every
+        if not step_s or not every or count < _LEAST_SEEN:
+            return
+        each = seconds / count
+        period = every * step_s + each
+        share = each / period
+        if share < _HEAVY:
+            return
+        # So rarely that it takes its 5 %: a whole multiple of what it is now.
+        times = max(2, round(each * (1 - _ENOUGH) / (_ENOUGH * every * step_s)))
+        saved = each * (1 - 1 / times)
+        places = sorted(call_sites(evidence, "evaluation", every_step=False), key=lambda place: -place.calls)
+        site = places[0].site if places else None
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"Every {every:.0f} steps the training stops for {each * 1e3:.1f} ms to evaluate"
+            + (f", at {at(site)}" if site is not None else "")
+            + f": {share:.0%} of its time.",
+            gain=_gain(period, saved, every * step_s),
+            evidence={
+                "evaluation_share": share,
+                "evaluation_s": each,
+                "steps_between_evaluations": every,
+                "step_s": step_s,
+            },
+            site=site,
+            parameters={"every": round(every * times)},
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        every = finding.parameters.get("every")
+        return Advice(
+            f"Evaluate every {every} steps {where(finding.site)}, on a fixed part of the held-out samples, in larger "
+            "batches and in torch.inference_mode().",
+            "how often the training has to be looked at, only its author knows",
+        )
+
+    EXAMPLES = (
+        Example(
+            before="""
+for step, (x, y) in enumerate(loader):
+    train(model, x, y)
+    if step % 10 == 0:
+        best = max(best, validate(model, held_out))  # <-
+""",
+            after="",
+            parameters={"every": 200},
+            advice="every 200 steps at train.py:4",
+        ),
+    )
+    LEAVES_ALONE = (Example("for x, y in loader:\n    train(x, y)\nvalidate(model)  # <-\n", "", {"every": 400}),)
+
+
+def _gain(period: float, saved: float, steps: float) -> Gain:
+    """The gain where of `period` seconds `saved` go away; `steps` are those that stay whatever happens."""
+    likely = period / (period - saved)
+    low = max(period / (period - _SURE * saved), likely / 1.4)
+    return Gain(low, likely, min(WIDEST * low, period / max(period - _MORE * saved, steps)), _BASIS)
