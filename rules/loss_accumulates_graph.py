@@ -1,0 +1,192 @@
+"""A running sum or a list of losses keeps the graph of every step alive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from advisor.edit import Drafts, Sources
+from advisor.edit.accumulation import accumulation
+from advisor.edit.calls import call_method
+from advisor.errors import AdvisorError
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import Site
+
+# The resident set of a process moves by less than this when nothing grows; a step that keeps less is lost in it.
+_LEAST_SEEN, _LEAST_A_STEP = 1 << 20, 2 << 10
+_SOON = 24 * 3600.0  # seconds: memory that would last for longer is no one's concern
+# Nothing becomes faster: what two runs of one script differ by.
+_NO_FASTER = Gain(0.97, 1.0, 1.03, "what it saves is memory, not time")
+
+
+class LossAccumulatesGraph(Rule):
+    """A running sum of losses, or a list of them, keeps the graph of every step: memory grows until none is left.
+
+    A loss that is added up or kept as it is holds on to all that autograd recorded to compute it, and where no backward
+    has used that up, as for a validation loss computed with gradients, to all activations. ``.detach()`` keeps the
+    number without its history (``.item()`` too, but waits for a GPU). The step is no faster for it: what is saved is
+    memory, and the end of a long training. Reported only where graphs of earlier steps were seen alive, and the memory
+    in use grew with each step so that it would be full within a day.
+
+    When not: the sum is differentiated later, over several steps (gradient accumulation, truncated backpropagation).
+
+    Source: PyTorch FAQ, "My model reports 'cuda runtime error(2): out of memory'": "Don't accumulate history across
+    your training loop".
+    """
+
+    id = "loss-accumulates-graph"
+    title = "Keep losses without their graphs"
+    safety = Safety.EXACT
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record, step_s = evidence.record, evidence.step_s
+        if record is None or not evidence.trains or not record.kept_graphs or not step_s:
+            return
+        growth, capacity = record.timing.growth_bytes or 0.0, evidence.memory.capacity
+        if growth < _LEAST_A_STEP or growth * record.timing.steps < _LEAST_SEEN or not capacity:
+            return
+        left = capacity - (evidence.memory.peak or 0)
+        steps = max(left, 0) / growth
+        if steps * step_s > _SOON:
+            return
+        places: dict[str, tuple[Site, tuple[Site, ...]]] = {}
+        for kept in record.kept_graphs:
+            if kept.sites:
+                place = _place(tuple(kept.sites))
+                places.setdefault(at(place), (place, tuple(kept.sites)))
+        for place, frames in places.values():
+            yield Finding(
+                rule=self.id,
+                title=self.title,
+                summary=f"The graphs of earlier steps are still alive ({at(place)}): memory grows by "
+                f"{growth / 1e6:.3g} MB a step, and is full after {steps:,.0f} more. The step itself is not slower.",
+                gain=_NO_FASTER,
+                evidence={
+                    "growth_per_step_bytes": round(growth),
+                    "steps_until_full": round(steps),
+                    "kept_graphs": sum(each.kept for each in record.kept_graphs),
+                    "step_s": step_s,
+                },
+                site=place,
+                parameters={"graph": frames},
+            )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        text = f"Keep what is added up or kept at {at(finding.site)} without its graph: .detach() it first."
+        drafts = Drafts(sources)
+        found = accumulation(drafts, site_list(finding, "graph"))
+        if found is None:
+            return Advice(text, "the line that holds on to it was not found in the source")
+        if not found.certain:
+            return Advice(text, "whether what is added there is a tensor cannot be told from the source")
+        call_method(found.draft, found.value, "detach")
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+def error(model, x, y):
+    return (model(x) - y).square().mean()  # <- graph=model(x)
+
+for step in range(1000):
+    loss = error(model, x, y)
+    loss.backward()
+    unseen = unseen + error(model, held, y)  # <- graph=error(model, held, y)
+""",
+            after="""
+def error(model, x, y):
+    return (model(x) - y).square().mean()
+
+for step in range(1000):
+    loss = error(model, x, y)
+    loss.backward()
+    unseen = unseen + error(model, held, y).detach()
+""",
+        ),
+        Example(
+            before="""
+from torch.nn.functional import mse_loss
+
+curve = []
+for step in range(1000):
+    train(model)
+    curve.append(mse_loss(model(x), y))  # held out  # <- graph=model(x)
+""",
+            after="""
+from torch.nn.functional import mse_loss
+
+curve = []
+for step in range(1000):
+    train(model)
+    curve.append(mse_loss(model(x), y).detach())  # held out
+""",
+        ),
+        Example(
+            before="""
+for epoch in range(epochs):
+    total, correct = 0.0, 0
+    for x, y in loader:
+        out = model(x)  # <- graph=model(x)
+        loss = criterion(out, y)
+        loss += 0.1 * penalty
+        loss.backward()
+        total += loss * len(x)
+        correct += (out.argmax(1) == y).sum().item()
+""",
+            after="""
+for epoch in range(epochs):
+    total, correct = 0.0, 0
+    for x, y in loader:
+        out = model(x)
+        loss = criterion(out, y)
+        loss += 0.1 * penalty
+        loss.backward()
+        total += loss.detach() * len(x)
+        correct += (out.argmax(1) == y).sum().item()
+""",
+        ),
+        Example(
+            before="""
+class Runner:
+    def step(self, x, y):
+        loss = self.loss_fn(self.net(x), y)  # <- graph=self.net(x)
+        loss.backward()
+        self.history["loss"].append(loss)
+""",
+            after="""
+class Runner:
+    def step(self, x, y):
+        loss = self.loss_fn(self.net(x), y)
+        loss.backward()
+        self.history["loss"].append(loss.detach())
+""",
+        ),
+    )
+    LEAVES_ALONE = (
+        Example(
+            "for x, y in data:\n    loss = criterion(model(x), y)  # <- graph=model(x)\n    total += loss.item()\n", ""
+        ),
+        Example("for x in data:\n    score = rate(model(x))  # <- graph=model(x)\n    total += score\n", ""),
+        Example(
+            "for x in data:\n    loss = 0\n    for part in x:\n        loss = loss + f_loss(model(part))  # <- graph\n",
+            "",
+        ),
+    )
+
+
+def _place(frames: tuple[Site, ...]) -> Site:
+    """The line that accumulates, as far as the files on disk tell; else the innermost frame's."""
+    try:
+        found = accumulation(Drafts(Sources()), frames)
+    except AdvisorError:
+        found = None
+    if found is None:
+        return frames[0]
+    return replace(
+        frames[0], file=found.draft.source.path, line=found.line, column=None, end_line=None, end_column=None
+    )
