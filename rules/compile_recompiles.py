@@ -64,7 +64,7 @@ class CompileRecompiles(Rule):
                 cause = "size"  # a whole number that is passed: with dynamic shapes any will do
             fixed = _static(made)
             edits = cause == "size" and len(fixed) == 1
-            first = fixed[0].site if edits else each.site
+            first = fixed[0].site if edits else (each.guarded or each.site)
             yield Finding(
                 rule=self.id,
                 title=self.title if cause == "size" else "Keep numbers that change out of the compiled graph",

@@ -23,6 +23,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # A compiled step of an optimizer breaks at the optimizer's hooks, which are ours.
 _HOOKED = os.path.join("torch", "optim", "optimizer.py")
 _ENTRY = re.compile(r"^(\d+)/(\d+): ")  # "0/7: tensor 'x' size mismatch …": the frame and which of its graphs
+_FROM = re.compile(r"\s{3,}# .*# (\S+):(\d+) in (\w+)")  # "n == 2      # return x[:n]  # train.py:12 in forward"
 _LIMIT = re.compile(r"(recompile|cache_size)_limit")
 
 
@@ -72,11 +73,19 @@ def recompiled() -> list[Recompiled]:
             Recompiled(
                 site=site,
                 graphs=graphs if reached else graphs + 1,
+                guarded=_guarded(str(failures[0]), site),
                 reasons=list(dict.fromkeys(_ENTRY.sub("", text) for text in reasons))[:MOST_REASONS],
                 given_up=reached,
             )
         )
     return sorted(found, key=lambda each: -each.graphs)[:MOST]
+
+
+def _guarded(failure: str, function: Site) -> Site | None:
+    found = _FROM.search(failure)
+    if found is None or not function.file.endswith(found[1]):  # the path is cut from the left
+        return None
+    return _site(function.file, found[2], found[3])
 
 
 def first_line(reason: object) -> str:

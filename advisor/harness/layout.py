@@ -226,7 +226,6 @@ class Timing:
     aside: dict[str, float] = field(default_factory=dict)  # cause → seconds in the window, beyond a step's own
     aside_counts: dict[str, int] = field(default_factory=dict)
     evaluation_every: float | None = None  # steps from one evaluation to the next; None before a second was seen
-    growth_bytes: float | None = None  # per step: resident set of the process, or allocated memory of the GPU
 
 
 @dataclass
@@ -329,6 +328,7 @@ class Recompiled:
     site: Site | None = None  # its first line
     graphs: int = 0  # compiled of it in all
     reasons: list[str] = field(default_factory=list)  # the guards that failed, in Dynamo's words, each once
+    guarded: Site | None = None  # the line that the first of them comes from, where Dynamo says so (torch 2.15)
     given_up: bool = False  # Dynamo's limit was reached: what fits none of the graphs runs eagerly
 
 
@@ -423,6 +423,8 @@ class RunRecord:
     rank: int | None = None
     world_size: int | None = None
     kept_graphs: list[KeptGraphs] = field(default_factory=list)
+    growth_bytes: float | None = None  # per step of the timing window: resident set, or memory allocated on the GPU
+    growth_steps: int = 0  # … over so many steps
     encoders: list[Encoder] = field(default_factory=list)
     traces: list[str] = field(default_factory=list)  # relative to the run folder
     details: list[str] = field(default_factory=list)

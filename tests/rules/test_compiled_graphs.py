@@ -12,7 +12,7 @@ import pytest
 
 from advisor.edit import Edit, Sources
 from advisor.harness.layout import GraphBreak, Recompiled, Site
-from advisor.rule import Advice, Finding
+from advisor.rule import Advice, Finding, Gain
 from advisor.rulebook import load_rules
 
 SCRIPT = "/nowhere/train.py"
@@ -73,7 +73,7 @@ def test_graphs_that_really_run_are_counted(scene: Any, tmp_path: Path) -> None:
         made.each("user_annotation", name, index * 0.15, index * 0.15 + 0.1)
     finding = found("compile-graph-breaks", made, tmp_path)
     assert finding is not None and finding.evidence["graphs_per_step"] == 10
-    assert finding.gain.likely == pytest.approx(2.0 / (2.0 - 4 * 0.14), rel=0.05)
+    assert finding.gain.likely == pytest.approx(2.0 / (2.0 - 4 * 0.11), rel=0.05)
 
 
 def test_break_that_the_script_asks_for_is_left(scene: Any, tmp_path: Path) -> None:
@@ -162,6 +162,7 @@ def test_dynamos_books_are_read(tmp_path: Path, repo: Path) -> None:
     assert [(each["site"]["line"], each["skipped"]) for each in breaks] == [(8, False)]
     (counted,) = [each for each in again if each["given_up"]]
     assert counted["graphs"] == 8 and counted["site"]["line"] == 13
+    assert counted["guarded"] is None or counted["guarded"]["line"] in (13, 14)
     assert counted["reasons"][0] in ("n == 2", "L['n'] == 2")
 
 
@@ -170,14 +171,7 @@ def test_dynamic_is_edited_where_it_is_written(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import torch\nOPTIONS = dict(dynamic=False)\nnet = torch.compile(Net(), **OPTIONS)\n")
     site = Site(str(script), 3)
-    finding = Finding(
-        rule.id,
-        rule.title,
-        "",
-        None,
-        {},
-        site,
-        {"cause": "size", "static": True, "compile": (site,)},  # type: ignore[arg-type]
-    )
+    parameters = {"cause": "size", "static": True, "compile": (site,)}
+    finding = Finding(rule.id, rule.title, "", Gain(1.0, 1.5, 1.6), {}, site, parameters)
     fix = rule.fix(finding, Sources())
     assert isinstance(fix, Edit) and "dict(dynamic=True)" in fix.texts[str(script)]
