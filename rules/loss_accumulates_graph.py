@@ -47,8 +47,8 @@ class LossAccumulatesGraph(Rule):
         record, step_s = evidence.record, evidence.step_s
         if record is None or not evidence.trains or not record.kept_graphs or not step_s:
             return
-        growth, capacity = record.timing.growth_bytes or 0.0, evidence.memory.capacity
-        if growth < _LEAST_A_STEP or growth * record.timing.steps < _LEAST_SEEN or not capacity:
+        growth, capacity = record.growth_bytes or 0.0, evidence.memory.capacity
+        if growth < _LEAST_A_STEP or growth * record.growth_steps < _LEAST_SEEN or not capacity:
             return
         left = capacity - (evidence.memory.peak or 0)
         steps = max(left, 0) / growth
@@ -64,7 +64,7 @@ class LossAccumulatesGraph(Rule):
                 rule=self.id,
                 title=self.title,
                 summary=f"The graphs of earlier steps are still alive ({at(place)}): memory grows by "
-                f"{growth / 1e6:.3g} MB a step, and is full after {steps:,.0f} more. The step itself is not slower.",
+                f"{growth / 1e3:,.0f} kB a step, and is full after {steps:,.0f} more. The step itself is not slower.",
                 gain=_NO_FASTER,
                 evidence={
                     "growth_per_step_bytes": round(growth),

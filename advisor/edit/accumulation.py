@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
+import libcst.matchers as m
 from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.draft import Draft, Drafts
@@ -27,7 +28,7 @@ _CUT_ATTRIBUTES = frozenset(["data", "shape", "dtype", "device", "grad", "ndim"]
 _TAKES_IN = frozenset(["append", "appendleft", "extend", "add", "insert", "put", "update"])
 # What keeps the graph when it is called with something that has one: torch's own, and losses by what people call them.
 _LOSS = re.compile(
-    r"(^torch\.|^F\.|loss|criterion|error|mse|nll|elbo|entropy|penalty|objective|sum$|mean$|stack$|cat$)", re.I
+    r"(^torch\.|^F\.|loss|crit|error|mse|nll|elbo|entropy|penalty|objective|sum$|mean$|stack$|cat$)", re.I
 )
 
 
@@ -70,6 +71,8 @@ class _Flow:
         self._draft = draft
         self._call = call
         self._names: dict[str, bool] = {}  # names that hold it; whether it is surely a tensor
+        if m.matches(call.func, m.Attribute(value=m.Name(), attr=m.Name("backward"))):
+            self._names[cst.ensure_type(cst.ensure_type(call.func, cst.Attribute).value, cst.Name).value] = True
         self._returned = False
 
     def follow(self) -> tuple[list[Accumulation], bool]:

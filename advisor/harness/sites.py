@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from .layout import BACKWARD_RANGE, CallSite, Site
@@ -115,6 +115,7 @@ class CallSites:
                     self.took(entry, elapsed)
                 return result
 
+            leave_to_python(self._torch, call.__code__)
             return call
 
         return make
@@ -236,7 +237,7 @@ class CallSites:
         self._listener.backward()
         if isinstance(loss, (list, tuple)):
             loss = loss[0]
-        self._listener.made_graph(loss)
+        self._listener.made_graph(loss, loss=True)
         if loss.numel() != 1:
             return
         first = self._contiguous and len(self._losses) < self._keep_losses
@@ -248,6 +249,16 @@ class CallSites:
             self._losses.append(value)
         else:
             self._later_losses = [*self._later_losses[1 - _LATER_LOSSES :], value]
+
+
+def leave_to_python(torch: Any, code: CodeType) -> None:
+    """Keep Dynamo from compiling a wrapper for itself, as it would where it gave up the function that calls it.
+
+    Compiled, the wrapper would believe itself part of a graph and see nothing.
+    """
+    skip = getattr(getattr(torch._C._dynamo, "eval_frame", None), "skip_code", None)
+    if skip is not None:
+        skip(code)
 
 
 def read_scalars(tensors: list[Any]) -> list[float]:

@@ -165,9 +165,9 @@ class Windows:
     def saved(self, path: str) -> None:
         self._causes.add("checkpoint")
 
-    def made_graph(self, tensor: Any) -> None:
-        """A model's output, or a loss: does its graph outlive the step?"""
-        if self.phase == "settle":
+    def made_graph(self, tensor: Any, loss: bool = False) -> None:
+        """A model's output, or the loss where no output is seen: does its graph outlive the step?"""
+        if self.phase == "settle" and not (loss and self.models.forwards):
             self.graphs.mark(tensor)
 
     def _profiler_on(self, profiler: str) -> Any:
@@ -428,7 +428,8 @@ class Windows:
         self._usual = usual_causes(self._intervals)
         steps = max(len(self._intervals), 1)
         timing.cpu_s, timing.children_cpu_s = cpu[0] / steps, max(cpu[1], 0.0) / steps
-        self.record.kept_graphs, timing.growth_bytes = self.graphs.end(self._clock.on, len(self._intervals))
+        self.record.growth_steps = len(self._intervals)
+        self.record.kept_graphs, self.record.growth_bytes = self.graphs.end(self._clock.on, len(self._intervals))
         read_memory(self.record.memory, self._torch, self._clock.on)
         self._window("timing", len(self._intervals), time.perf_counter() - self._timing_began)
         if self._options.windows == "timing":
