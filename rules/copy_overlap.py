@@ -42,17 +42,17 @@ class CopyOverlap(Rule):
     after = ("copy-pinned-async", "copy-narrow-dtype")
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
-        record = evidence.record
-        if record is None or not evidence.device_is_gpu or not evidence.breakdown.on_device:
+        if not evidence.device_is_gpu or not evidence.breakdown.on_device:
             return
-        loaders = [each for each in record.loaders if each.trains and not framework_of(each.owner)]
-        sizes = {tensor.bytes for each in loaders for tensor in each.tensors if tensor.pinned and tensor.bytes}
-        places = tuple(
-            each
-            for each in call_sites(evidence, "Tensor.to", "Tensor.cuda")
-            if each.details.get("bytes") in sizes and each.details.get("to_device") == "cuda" and _asynchronous(each)
-        )
-        rows = _in_line(evidence, sizes) if places else np.empty(0, np.int64)
+        places = call_sites(evidence, "Tensor.to", "Tensor.cuda")
+        sizes: set[int] | None = None
+        if evidence.record is not None:
+            loaders = [each for each in evidence.record.loaders if each.trains and not framework_of(each.owner)]
+            sizes = {tensor.bytes for each in loaders for tensor in each.tensors if tensor.pinned and tensor.bytes}
+            places = tuple(each for each in places if each.details.get("bytes") in sizes and _asynchronous(each))
+            if not places:
+                return
+        rows = _in_line(evidence, sizes)
         if not len(rows):
             return
         copies, steps = evidence.trace.copies, len(evidence.steps)
@@ -71,9 +71,9 @@ class CopyOverlap(Rule):
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=f"Each step copies {size / 1e6:.1f} MB to the GPU in {copied_s * 1e3:.2f} ms, at "
-            f"{', '.join(dict.fromkeys(at(each.site) for each in places))}; for {exposed_s * 1e3:.2f} ms of that no "
-            "kernel runs.",
+            summary=f"Each step copies {size / 1e6:.1f} MB to the GPU in {copied_s * 1e3:.2f} ms"
+            + (f", at {', '.join(dict.fromkeys(at(each.site) for each in places))}" if places else "")
+            + f"; for {exposed_s * 1e3:.2f} ms of that no kernel runs.",
             gain=gain,
             evidence={
                 "h2d_bytes": size,
@@ -81,7 +81,7 @@ class CopyOverlap(Rule):
                 "h2d_exposed_s": exposed_s,
                 "step_s": evidence.step_s,
             },
-            site=places[0].site,
+            site=places[0].site if places else None,
             parameters={"copies": sites(places)},
         )
 
@@ -107,15 +107,31 @@ class CopyOverlap(Rule):
 
 
 def _asynchronous(place: CallSite) -> bool:
-    return place.details.get("from_device") == "cpu" and bool(place.details.get("non_blocking"))
+    ups = place.details.get("from_device") == "cpu" and place.details.get("to_device") == "cuda"
+    return ups and bool(place.details.get("non_blocking"))
 
 
-def _in_line(evidence: Evidence, sizes: set[int]) -> Ints:
-    """Copies to the GPU of these sizes, from pinned memory and without blocking, on a stream that computes."""
-    trace = evidence.trace
+def _in_line(evidence: Evidence, sizes: set[int] | None) -> Ints:
+    """Copies of the batch from pinned memory, without blocking, on a stream that computes.
+
+    They are those of the loader's `sizes`; of a bare trace those that each step launches before its first kernel.
+    """
+    trace, steps = evidence.trace, evidence.steps
     copies, kernels = trace.copies, trace.kernels
     _, blocking = blocking_time(evidence.device)
-    chosen = (assign(evidence.steps, copies.start) >= 0) & names_like(trace, copies.kind, "HtoD".__eq__)
-    chosen &= np.isin(copies.bytes, list(sizes)) & ~copies.pageable & ~blocking
-    chosen &= np.isin(copies.stream, np.unique(kernels.stream))
-    return np.flatnonzero(chosen)
+    step = assign(steps, copies.start)
+    chosen = (step >= 0) & names_like(trace, copies.kind, "HtoD".__eq__)
+    chosen &= ~copies.pageable & ~blocking & np.isin(copies.stream, np.unique(kernels.stream))
+    if sizes is not None:
+        return np.flatnonzero(chosen & np.isin(copies.bytes, list(sizes)))
+    launch = evidence.device.items_launch
+    of_kernels, of_copies = launch[: len(kernels)], launch[len(kernels) :]
+    chosen &= of_copies >= 0
+    first = np.full(len(steps), np.iinfo(np.int64).max)
+    started = trace.runtime.start[of_kernels[of_kernels >= 0]]
+    within = assign(steps, started)
+    np.minimum.at(first, within[within >= 0], started[within >= 0])
+    rows = np.flatnonzero(chosen)
+    called = trace.runtime.start[of_copies[rows]]
+    at_step = assign(steps, called)
+    return rows[(at_step >= 0) & (called < first[at_step])]

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from advisor.edit import Sources
+from advisor.edit.called import calls_in, masks_in
 from advisor.evidence import Change
 from advisor.evidence.sized import sized_syncs
-from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, site_list, sites
+from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, once_fed, site_list, sites
 
 if TYPE_CHECKING:
-    from advisor.edit import Edit, Sources
+    from advisor.edit import Edit
     from advisor.evidence import Evidence
-    from advisor.harness.layout import CallSite
+    from advisor.harness.layout import CallSite, Site
 
 _KIND = "sized"
 _NAMED = 4  # so many places are named
@@ -68,7 +70,8 @@ class DataDependentSync(Rule):
         found = sized_syncs(evidence.steps, evidence.device, evidence.nesting)
         if not found.rows:
             return
-        gain = Gain.of(evidence.what_if(Change(remove_syncs=found.rows)))
+        estimate, said = once_fed(evidence, Change(remove_syncs=found.rows))
+        gain = Gain.of(estimate)
         if not gain.worth_it:
             return
         places = _places(evidence, found.calls)
@@ -78,7 +81,8 @@ class DataDependentSync(Rule):
             title=self.title,
             summary=f"Each step waits for the GPU {found.count:.0f} time(s), {found.wait_s * 1e3:.2f} ms in all, to "
             f"learn the size of what {named} gives"
-            + (f", at {', '.join(dict.fromkeys(at(each.site) for each in places))}." if places else "."),
+            + (f", at {', '.join(dict.fromkeys(map(at, places)))}." if places else ".")
+            + said,
             gain=gain,
             evidence={
                 "syncs_per_step": found.count,
@@ -86,8 +90,8 @@ class DataDependentSync(Rule):
                 "operators": named,
                 "step_s": evidence.step_s,
             },
-            site=places[0].site if places else None,
-            parameters={"places": sites(places), "calls": found.calls},
+            site=places[0] if places else None,
+            parameters={"places": places, "calls": found.calls},
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Advice:
@@ -119,9 +123,14 @@ class DataDependentSync(Rule):
     )
 
 
-def _places(evidence: Evidence, calls: tuple[str, ...]) -> tuple[CallSite, ...]:
-    """Where the run has seen these calls on the GPU, the most frequent first; rare ones are not the steps' own."""
+def _places(evidence: Evidence, calls: tuple[str, ...]) -> tuple[Site, ...]:
+    """Where the run has seen these calls on the GPU, the most frequent first; rare ones are not the steps' own.
+
+    Of a bare trace where its script has them.
+    """
     record = evidence.record
+    if record is None and evidence.source:
+        return _in_source(evidence.source, calls)
     seen = [
         each
         for each in (record.call_sites if record is not None else ())
@@ -129,7 +138,15 @@ def _places(evidence: Evidence, calls: tuple[str, ...]) -> tuple[CallSite, ...]:
     ]
     most = max((each.calls for each in seen), default=0)
     often = [each for each in seen if 2 * each.calls >= most]
-    return tuple(sorted(often, key=lambda each: (calls.index(_called(each)), -each.calls)))[:_NAMED]
+    return sites(tuple(sorted(often, key=lambda each: (calls.index(_called(each)), -each.calls))))[:_NAMED]
+
+
+def _in_source(path: str, calls: tuple[str, ...]) -> tuple[Site, ...]:
+    sources, found = Sources(), []
+    for call in calls:
+        names = {call, *(name for name, other in _IN_TRACE.items() if other == call)}
+        found += [*calls_in(sources, path, names), *(masks_in(sources, path) if call == "mask" else ())]
+    return tuple(found[:_NAMED])
 
 
 def _called(place: CallSite) -> str:

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 import libcst.matchers as m
 
-from advisor.edit import Drafts
+from advisor.edit import Drafts, Sources
+from advisor.edit.called import calls_in
 from advisor.edit.locate import call_at
 from advisor.evidence import Change
 from advisor.evidence.allocations import allocations
-from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, sites
+from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, once_fed, site_list, sites
 
 if TYPE_CHECKING:
-    from advisor.edit import Edit, Sources
+    from advisor.edit import Edit
     from advisor.evidence import Evidence
 
 
@@ -37,19 +38,22 @@ class EmptyCacheInLoop(Rule):
     safety = Safety.EXACT
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
-        places = call_sites(evidence, "empty_cache")
+        places = sites(call_sites(evidence, "empty_cache"))
+        if evidence.record is None and evidence.source:
+            places = calls_in(Sources(), evidence.source, ("empty_cache",))
         if not places or not evidence.device_is_gpu or not evidence.breakdown.on_device:
             return
         found = allocations(evidence.trace, evidence.steps)
-        gain = Gain.of(evidence.what_if(Change(remove_allocations=True)))
-        if not found.given or not gain.worth_it:
+        estimate, said = once_fed(evidence, Change(remove_allocations=True))
+        gain = Gain.of(estimate)
+        if found.given < 1 or not gain.worth_it:
             return
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=f"{', '.join(dict.fromkeys(at(each.site) for each in places))} empties the cache of GPU memory in "
+            summary=f"{', '.join(dict.fromkeys(map(at, places)))} empties the cache of GPU memory in "
             f"every step: {found.given:.0f} blocks are given back to the driver and {found.taken:.0f} taken anew, "
-            f"{found.seconds * 1e3:.1f} ms of the host's time.",
+            f"{found.seconds * 1e3:.1f} ms of the host's time.{said}",
             gain=gain,
             evidence={
                 "frees_per_step": found.given,
@@ -57,8 +61,9 @@ class EmptyCacheInLoop(Rule):
                 "allocation_s": found.seconds,
                 "step_s": evidence.step_s,
             },
-            site=places[0].site,
-            parameters={"places": sites(places)},
+            site=places[0],
+            # The source alone does not tell which of several calls each step passes.
+            parameters={"places": places if evidence.record is not None or len(places) == 1 else ()},
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Advice:

@@ -6,18 +6,19 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts, Sources
-from advisor.edit.born import born, make_there
+from advisor.edit.born import PLAIN, RANDOM, born, make_there
+from advisor.edit.called import calls_in
 from advisor.edit.locate import call_at
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
-from advisor.evidence.births import births
-from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, sites
+from advisor.evidence.births import births, births_anywhere
+from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, once_fed, site_list
 
 if TYPE_CHECKING:
     from advisor.edit import Edit
     from advisor.edit.born import Born
     from advisor.evidence import Evidence
-    from advisor.harness.layout import CallSite
+    from advisor.harness.layout import CallSite, Site
 
 
 class TensorBornOnCpu(Rule):
@@ -39,41 +40,38 @@ class TensorBornOnCpu(Rule):
     safety = Safety.EXACT
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
-        if evidence.record is None or not evidence.device_is_gpu or not evidence.breakdown.on_device:
+        if not evidence.device_is_gpu or not evidence.breakdown.on_device:
             return
-        moves = call_sites(evidence, "Tensor.to", "Tensor.cuda")
-        moves = tuple(each for each in moves if _goes_up(each))
         drafts = Drafts(Sources())
-        made = [(each, origin) for each in moves if (origin := _born(drafts, each)) is not None]
-        if not made:
-            return
-        sizes: dict[int, tuple[float, frozenset[str]]] = {}
-        for each, origin in made:
-            size = int(each.details.get("bytes", 0))
-            count, makers = sizes.get(size, (0.0, frozenset()))
-            sizes[size] = (count + each.calls_per_step, makers | {f"aten::{origin.name}"})
-        ours = {id(each) for each, _ in made}
-        for each in moves:  # a batch of the same size: which copies are whose cannot be told
-            if id(each) not in ours:
-                sizes.pop(int(each.details.get("bytes", 0)), None)
-        found = births(evidence.steps, evidence.device, evidence.nesting, sizes)
-        if not len(found.rows):
+        if evidence.record is None:
+            made = _in_source(drafts, evidence.source)
+            makers = {origin.name for _, origin in made} if evidence.source else PLAIN | (RANDOM - {"randperm"})
+            names = frozenset(f"aten::{name}" for name in makers)
+            found = births_anywhere(evidence.steps, evidence.device, evidence.nesting, names)
+        else:
+            moves = tuple(each for each in call_sites(evidence, "Tensor.to", "Tensor.cuda") if _goes_up(each))
+            recorded = [(each, origin) for each in moves if (origin := _born(drafts, each.site)) is not None]
+            sizes = _sizes(moves, recorded)
+            made = [(each.site, origin) for each, origin in recorded if each.details.get("bytes") in sizes]
+            found = births(evidence.steps, evidence.device, evidence.nesting, sizes)
+        if len(found.rows) < len(evidence.steps):
             return
         host_s = found.made_s / evidence.inflation
-        gain = Gain.of(evidence.what_if(Change(remove_copies=found.rows, remove_host_s=host_s)))
+        estimate, said = once_fed(evidence, Change(remove_copies=found.rows, remove_host_s=host_s))
+        gain = Gain.of(estimate)
         if not gain.worth_it:
             return
-        counted = [(each, origin) for each, origin in made if int(each.details.get("bytes", 0)) in sizes]
-        places = tuple(each for each, _ in counted)
-        draws = any(origin.random for _, origin in counted)
+        places = tuple(site for site, _ in made)
+        draws = any(origin.random for _, origin in made)
         copies = evidence.trace.copies
         copied_s = float((copies.end - copies.start)[found.rows].sum()) / 1e9 / len(evidence.steps)
+        where = f", at {', '.join(dict.fromkeys(map(at, places)))}" if places else ""
         yield Finding(
             rule=self.id,
             title=self.title,
             summary=f"Each step makes {len(found.rows) / len(evidence.steps):.0f} tensor(s) on the CPU and copies "
-            f"them to the GPU, at {', '.join(dict.fromkeys(at(each.site) for each in places))}: "
-            f"{host_s * 1e3:.2f} ms to make them, {copied_s * 1e3:.2f} ms to copy them, and a wait for the GPU.",
+            f"them to the GPU{where}: {host_s * 1e3:.2f} ms to make them, {copied_s * 1e3:.2f} ms to copy them, and "
+            f"each time a wait for the GPU.{said}",
             gain=gain,
             evidence={
                 "copies_per_step": len(found.rows) / len(evidence.steps),
@@ -81,8 +79,8 @@ class TensorBornOnCpu(Rule):
                 "copied_s": copied_s,
                 "step_s": evidence.step_s,
             },
-            site=places[0].site,
-            parameters={"moves": sites(places)},
+            site=places[0] if places else None,
+            parameters={"moves": places},
             safety=Safety.BEHAVIOUR if draws else None,
         )
 
@@ -160,13 +158,33 @@ def _goes_up(place: CallSite) -> bool:
     return place.details.get("from_device") == "cpu" and place.details.get("to_device") == "cuda"
 
 
-def _born(drafts: Drafts, place: CallSite) -> Born | None:
+def _sizes(moves: tuple[CallSite, ...], made: list[tuple[CallSite, Born]]) -> dict[int, tuple[float, frozenset[str]]]:
+    """Bytes → (copies per step, operators that make them), of sizes that no other copy has."""
+    sizes: dict[int, tuple[float, frozenset[str]]] = {}
+    for each, origin in made:
+        size = int(each.details.get("bytes", 0))
+        count, makers = sizes.get(size, (0.0, frozenset()))
+        sizes[size] = (count + each.calls_per_step, makers | {f"aten::{origin.name}"})
+    ours = {id(each) for each, _ in made}
+    for each in moves:  # a batch of the same size: which copies are whose cannot be told
+        if id(each) not in ours:
+            sizes.pop(int(each.details.get("bytes", 0)), None)
+    return sizes
+
+
+def _in_source(drafts: Drafts, path: str) -> list[tuple[Site, Born]]:
+    """Where a script moves what it has just made, inside a loop or a function."""
+    moves = calls_in(drafts.sources, path, ("to", "cuda")) if path else ()
+    return [(site, origin) for site in moves if (origin := _born(drafts, site)) is not None]
+
+
+def _born(drafts: Drafts, site: Site) -> Born | None:
     """What makes the tensor that is moved there, as far as the source on disk tells."""
-    if not drafts.sources.editable(place.site.file):
+    if not drafts.sources.editable(site.file):
         return None
     try:
-        draft = drafts[place.site.file]
+        draft = drafts[site.file]
     except AdvisorError:
         return None
-    move = call_at(draft, place.site, ("to", "cuda"))
+    move = call_at(draft, site, ("to", "cuda"))
     return born(draft, move) if move is not None else None

@@ -11,7 +11,7 @@ from advisor.edit import Drafts
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.alignment import misaligned_products
-from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety
+from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, once_fed
 
 if TYPE_CHECKING:
     from advisor.edit import Sources
@@ -53,7 +53,8 @@ class TensorCoreAlignment(Rule):
         found = misaligned_products(window, evidence.peak)
         if not found.scale:
             return
-        gain = Gain.prior(evidence.what_if(Change(kernel_scale=found.scale)), _BASIS)
+        estimate, said = once_fed(evidence, Change(kernel_scale=found.scale))
+        gain = Gain.prior(estimate, _BASIS)
         if not gain.worth_it:
             return
         sizes = tuple((size, _padded(size, found.multiple)) for size, _ in found.sizes[:_NAMED])
@@ -63,7 +64,7 @@ class TensorCoreAlignment(Rule):
             rule=self.id,
             title=self.title,
             summary=f"Matrix products take {found.seconds * 1e3:.2f} ms of each step in kernels for matrices that are "
-            f"not aligned to 16 bytes, because of sizes that are no multiples of {found.multiple}: {named}.",
+            f"not aligned to 16 bytes, because of sizes that are no multiples of {found.multiple}: {named}.{said}",
             gain=gain,
             evidence={
                 "misaligned_s": found.seconds,

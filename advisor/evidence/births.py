@@ -16,6 +16,11 @@ from advisor.evidence.steps import assign
 from advisor.trace.tables import Ints
 
 _BACK = 16  # so many operators before the copy are looked at: what a mask is made with
+_NEAR = 6  # likewise, where only the trace tells
+_KEEPING = frozenset(
+    f"aten::{name}"
+    for name in ("unsqueeze", "squeeze", "view", "reshape", "expand", "repeat", "to", "_to_copy", "tril", "triu", "t")
+)
 
 
 @dataclass(frozen=True)
@@ -35,30 +40,69 @@ def births(
     more copies of that size than so many, which of them are meant cannot be told: none.
     """
     trace = device.trace
-    copies, operators = trace.copies, trace.operators
-    candidates = (assign(steps, copies.start) >= 0) & names_like(trace, copies.kind, "HtoD".__eq__)
-    launch = device.items_launch[len(trace.kernels) :]
-    launchers = launching_operators(device, nesting)
-    launching = np.zeros(len(operators), bool)
-    launching[nesting.outermost[launchers[launchers >= 0]]] = True
-    tops = np.flatnonzero(nesting.parent < 0)
-    found, seconds = [], 0.0
+    found = _Found(steps, device, nesting)
     for size, (count, makers) in sizes.items():
-        rows = np.flatnonzero(candidates & (copies.bytes == size) & (launch >= 0))
-        if not len(rows) or len(rows) > 1.1 * count * len(steps):
-            continue
+        rows = found.candidates[trace.copies.bytes[found.candidates] == size]
+        if len(rows) <= 1.1 * count * len(steps):
+            found.add(rows, makers, _BACK)
+    return found.births()
+
+
+def births_anywhere(steps: Steps, device: DeviceWork, nesting: Nesting, makers: frozenset[str]) -> Births:
+    """The copies to the device right behind an operator that makes a tensor, as a trace alone tells.
+
+    Between the two are operators that keep or convert what was made, and no data is loaded.
+    """
+    found = _Found(steps, device, nesting)
+    found.add(found.candidates, makers, _NEAR, keeping=True)
+    return found.births()
+
+
+class _Found:
+    """Copies whose tensor the CPU has made, and the seconds of its making, as they are found."""
+
+    def __init__(self, steps: Steps, device: DeviceWork, nesting: Nesting) -> None:
+        trace = device.trace
+        launchers = launching_operators(device, nesting)
+        self._steps, self._trace, self._nesting, self._host = steps, trace, nesting, device.host
+        self._launch = device.items_launch[len(trace.kernels) :]
+        self._launching = np.zeros(len(trace.operators), bool)
+        self._launching[nesting.outermost[launchers[launchers >= 0]]] = True
+        self._tops = np.flatnonzero(nesting.parent < 0)
+        inside = (assign(steps, trace.copies.start) >= 0) & names_like(trace, trace.copies.kind, "HtoD".__eq__)
+        self.candidates: Ints = np.flatnonzero(inside & (self._launch >= 0))
+        self._rows: list[int] = []
+        self._seconds = 0.0
+
+    def add(self, rows: Ints, makers: frozenset[str], back: int, keeping: bool = False) -> None:
+        """Look at `rows`; of the operators before each copy at so many, with `keeping` only past such as keep."""
+        trace, operators = self._trace, self._trace.operators
         makes = names_like(trace, operators.name, makers.__contains__)
-        for row, inner in zip(rows.tolist(), nesting.around(trace.runtime, launch[rows]).tolist(), strict=True):
+        keeps = names_like(trace, operators.name, _KEEPING.__contains__)
+        loads = trace.annotations.start[self._host.loader_rows]
+        for row, inner in zip(
+            rows.tolist(), self._nesting.around(trace.runtime, self._launch[rows]).tolist(), strict=True
+        ):
             if inner < 0:
                 continue
-            mover = int(nesting.outermost[inner])
-            lane = tops[operators.lane[tops] == operators.lane[mover]]
+            mover = int(self._nesting.outermost[inner])
+            lane = self._tops[operators.lane[self._tops] == operators.lane[mover]]
             at = int(np.searchsorted(operators.start[lane], operators.start[mover]))
-            before = lane[max(0, at - _BACK) : at]
-            makers_before = np.flatnonzero(makes[before])
-            if len(makers_before):
-                chain = before[makers_before[-1] :]
-                chain = chain[~launching[chain]]  # the CPU's own: what lies between may be work for the GPU
-                found.append(row)
-                seconds += float((operators.end[chain] - operators.start[chain]).sum()) / 1e9
-    return Births(np.array(sorted(set(found)), np.int64), seconds / max(len(steps), 1))
+            before = lane[max(0, at - back) : at]
+            made = np.flatnonzero(makes[before])
+            if not len(made):
+                continue
+            chain = before[made[-1] :]
+            since = int(operators.end[chain[0]])
+            if keeping and not (
+                keeps[chain[1:]].all()
+                and not self._launching[chain].any()
+                and not ((loads > since) & (loads < operators.start[mover])).any()
+            ):
+                continue
+            chain = chain[~self._launching[chain]]  # the CPU's own: what lies between may be work for the GPU
+            self._rows.append(row)
+            self._seconds += float((operators.end[chain] - operators.start[chain]).sum()) / 1e9
+
+    def births(self) -> Births:
+        return Births(np.array(sorted(set(self._rows)), np.int64), self._seconds / max(len(self._steps), 1))

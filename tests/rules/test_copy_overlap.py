@@ -69,6 +69,16 @@ def test_left_alone(arguments: dict[str, Any], scene: Any, tmp_path: Path) -> No
     assert found(copying(scene, **arguments), tmp_path) is None
 
 
+def test_a_bare_trace_tells_by_what_each_step_begins_with(scene: Any, tmp_path: Path) -> None:
+    (finding,) = CopyOverlap().check(copying(scene).bare(tmp_path))
+    assert finding.gain.likely == pytest.approx(20 / 16, rel=0.05) and finding.site is None
+    late = copying(scene)
+    late.copy(PINNED, 19.0, 19.9, SIZE, launched=0.9, returned=0.92)  # an offloaded weight, say: no batch
+    (finding,) = CopyOverlap().check(late.bare(tmp_path))
+    assert finding.evidence["h2d_bytes"] == SIZE
+    assert not list(CopyOverlap().check(copying(scene, copied_ms=0.3).bare(tmp_path)))
+
+
 def test_a_step_that_waits_for_the_script_gains_nothing(scene: Any, tmp_path: Path) -> None:
     made = scene(20.0, A100)
     loader = made.loader(0.01, 15.0, 15.0, num_workers=4, pin_memory=True)

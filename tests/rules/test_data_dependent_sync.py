@@ -10,6 +10,7 @@ from advisor.rules.data_dependent_sync import DataDependentSync
 
 from advisor.diagnose import diagnose
 from advisor.edit import Sources
+from advisor.evidence import Evidence
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding
 from advisor.run import Run
@@ -103,6 +104,14 @@ def test_one_wait_is_one_finding(scene: Any, tmp_path: Path) -> None:
 def test_a_bare_trace_says_what_waits(scene: Any, tmp_path: Path) -> None:
     findings = list(DataDependentSync().check(waiting(scene, "aten::_unique2").bare(tmp_path)))
     assert [each.evidence["operators"] for each in findings] == ["unique()"]
+
+
+def test_a_bare_trace_takes_the_places_from_its_script(scene: Any, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("x = x[y > 0]\nfor x, y in loader:\n    a = x[0]\n    loss = f(x[y > 0])\n    u = x.unique()\n")
+    bare = waiting(scene, "aten::index", "aten::nonzero").bare(tmp_path)
+    (finding,) = DataDependentSync().check(Evidence.from_trace(bare.trace, source=str(path)))
+    assert finding.site is not None and finding.site.line == 4
 
 
 SCRIPT = """

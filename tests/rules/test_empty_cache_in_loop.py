@@ -9,7 +9,8 @@ import pytest
 from advisor.rules.allocator_retries import AllocatorRetries
 from advisor.rules.empty_cache_in_loop import EmptyCacheInLoop
 
-from advisor.edit import Sources
+from advisor.edit import Edit, Sources
+from advisor.evidence import Evidence
 from advisor.harness.layout import Memory
 from advisor.rule import Advice, Finding, Rule, Variable
 
@@ -61,6 +62,18 @@ def test_a_call_after_each_epoch_is_not_reported(scene: Any, tmp_path: Path) -> 
     made = freeing(scene)
     made.call("empty_cache", 14, 0.01)
     assert found(EmptyCacheInLoop(), made, tmp_path) is None
+
+
+def test_a_bare_trace_needs_the_script(scene: Any, tmp_path: Path) -> None:
+    bare = freeing(scene).bare(tmp_path)
+    assert not list(EmptyCacheInLoop().check(bare))
+    path = tmp_path / "train.py"
+    path.write_text("import torch\n\nfor x in loader:\n    step(x)\n    torch.cuda.empty_cache()\n")
+    (finding,) = EmptyCacheInLoop().check(Evidence.from_trace(bare.trace, source=str(path)))
+    fix = EmptyCacheInLoop().fix(finding, Sources())
+    assert isinstance(fix, Edit) and "empty_cache" not in fix.texts[str(path)]
+    path.write_text("import torch\n\nfor x in loader:\n    step(x)\ntorch.cuda.empty_cache()\n")
+    assert not list(EmptyCacheInLoop().check(Evidence.from_trace(bare.trace, source=str(path))))
 
 
 def fragmented(scene: Any, retries: int = 12, peak: int = 20 << 30) -> Any:

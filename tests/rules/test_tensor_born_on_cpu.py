@@ -9,6 +9,7 @@ import pytest
 from advisor.rules.tensor_born_on_cpu import TensorBornOnCpu
 
 from advisor.edit import Edit, Sources
+from advisor.evidence import Evidence
 from advisor.harness.layout import CallSite, Site
 from advisor.rule import Finding, Safety
 
@@ -102,3 +103,27 @@ def test_a_small_tensor_behind_which_nothing_waits_is_not_reported(scene: Any, t
     details = {"from_device": "cpu", "to_device": "cuda", "bytes": 64}
     made.record.call_sites.append(CallSite("Tensor.to", Site(str(path), 4), 40, 1.0, 0.0, details))
     assert found(made, tmp_path) is None
+
+
+def test_a_bare_trace_tells_where_nothing_is_between_the_making_and_the_copy(scene: Any, tmp_path: Path) -> None:
+    line = "mask = torch.ones(1024, 1024).to(device)"
+    made = stepping(scene, tmp_path, line)
+    (finding,) = TensorBornOnCpu().check(made.bare(tmp_path))
+    assert 1.3 < finding.gain.likely < 1.8 and finding.site is None
+    (tmp_path / "train.py").write_text(f"import torch\n\nfor x in loader:\n    {line}\n")
+    bare = made.bare(tmp_path)
+    sourced = Evidence.from_trace(bare.trace, source=str(tmp_path / "train.py"))
+    (finding,) = TensorBornOnCpu().check(sourced)
+    assert isinstance(TensorBornOnCpu().fix(finding, Sources()), Edit)
+    (tmp_path / "train.py").write_text("for x in loader:\n    x = x.to(device)\n")
+    assert not list(TensorBornOnCpu().check(sourced))
+
+
+@pytest.mark.parametrize("between", ["aten::stack", "loader", "kernel"])
+def test_a_bare_trace_with_something_between_tells_nothing(between: str, scene: Any, tmp_path: Path) -> None:
+    made = stepping(scene, tmp_path, "mask = torch.ones(1024, 1024).to(device)", made_ms=0.01)
+    if between == "loader":
+        made.each("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0.24, 0.3)
+    else:
+        made.operator("aten::mul" if between == "kernel" else between, 0.24, 0.3)
+    assert not list(TensorBornOnCpu().check(made.bare(tmp_path)))
