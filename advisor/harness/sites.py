@@ -6,6 +6,7 @@ counters, and calls through; a call nested in another wrapped one (``.item()`` i
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import weakref
@@ -256,9 +257,13 @@ def leave_to_python(torch: Any, code: CodeType) -> None:
 
     Compiled, the wrapper would believe itself part of a graph and see nothing.
     """
-    skip = getattr(getattr(torch._C._dynamo, "eval_frame", None), "skip_code", None)
-    if skip is not None:
-        skip(code)
+    frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    with contextlib.suppress(AttributeError, TypeError):  # a version that has neither
+        if hasattr(frames, "skip_code"):  # torch 2.6
+            frames.skip_code(code)
+        else:
+            leave = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+            frames.set_code_exec_strategy(code, leave)
 
 
 def read_scalars(tensors: list[Any]) -> list[float]:
