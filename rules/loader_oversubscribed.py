@@ -1,0 +1,165 @@
+"""More threads than cores: those that wait for each other take the cores from those that compute."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from advisor.edit import Drafts
+from advisor.edit.locate import call_at
+from advisor.edit.values import give
+from advisor.evidence import Change
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, Variable, at, call_sites
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import RunRecord
+
+_LEAST = 2.0  # threads per core: with fewer, what it costs is within what a busy machine costs anyway
+# Seconds by which each thread without a core of its own makes a parallel operator longer, at least: it is started,
+# gets the core from another thread, and all wait for the last one. Steps of a small MLP, encoder and LSTM (2 cores, 16
+# threads instead of 2) took 7, 44 and 90 ms longer, in about 25, 150 and 160 parallel operators.
+_EACH = 20e-6
+_MOST = 0.8  # share of an operator's time that this explains at most
+# The backward of a convolution is two convolutions as large as the forward one. Threads without a core spin there until
+# the others have come: with 32 threads on 2 cores it took 110 times as long as the forward, with 2 threads 3 times.
+# No more is predicted than threads per core: that step (a small U-Net) took 12 times as long, with 8 threads 4 times.
+_FORWARD, _BACKWARD, _TIMES = "aten::mkldnn_convolution", "aten::convolution_backward", 3.0
+# The library of these uses no more threads than there are cores (MKL_DYNAMIC).
+_BOUNDED = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
+_VARIABLE, _UNSET = "OMP_NUM_THREADS", "not set"
+_BASIS = "20 µs per operator and thread without a core (measured on 2 cores)"
+
+
+class LoaderOversubscribed(Rule):
+    """The step runs its operators with many more threads than the machine has cores.
+
+    An operator that is split among threads ends when the last of them has finished. With more threads than cores some
+    have to wait for a core until another one is taken off it, while those that are done spin, on the very cores that
+    the others wait for: small operators take many times as long. PyTorch starts with one thread per core; a larger
+    number comes from ``torch.set_num_threads`` or ``OMP_NUM_THREADS``, often from a larger machine.
+
+    When not: matrix products alone are large enough (the library bounds their threads itself); the machine's cores are
+    counted wrong (a container whose limit is about to change).
+
+    Source: PyTorch docs, "CPU threading and TorchScript inference", "Tuning the number of threads"; the manual of
+    libgomp, ``GOMP_SPINCOUNT`` (how long a thread spins when there are more threads than CPUs); MKL developer guide,
+    ``MKL_DYNAMIC``.
+    """
+
+    id = "loader-oversubscribed"
+    title = "Use no more threads than cores"
+    safety = Safety.NUMERIC
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record = evidence.record
+        if record is None or evidence.device_is_gpu:
+            return
+        threads, cores = record.environment.intraop_threads, max(1, math.floor(record.environment.usable_cpus))
+        if threads < _LEAST * cores:
+            return
+        gain = Gain.prior(evidence.what_if(_with_cores_only(evidence, threads, cores)), _BASIS)
+        if not gain.worth_it:
+            return
+        calls = call_sites(evidence, "set_num_threads", every_step=False)
+        sites = [each.site for each in calls if each.details.get("threads") == threads]
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"The operators run with {threads} threads on {cores} core{'s' if cores > 1 else ''}"
+            + (f", as {at(sites[-1])} asks for." if sites else f"; {_VARIABLE} is {_asked(record)}."),
+            gain=gain,
+            evidence={
+                "threads": threads,
+                "usable_cpus": record.environment.usable_cpus,
+                "step_cpu_s": record.timing.cpu_s,
+                "step_s": evidence.step_s,
+            },
+            site=sites[-1] if sites else None,
+            parameters={
+                "cores": cores,
+                "recorded": threads,
+                "variable": not sites and _asked(record) in (str(threads), _UNSET) and not _sets_itself(record),
+            },
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Variable | Advice:
+        cores, site = str(finding.parameters.get("cores", 1)), finding.site
+        if site is None:
+            if finding.parameters.get("variable"):
+                return Variable({_VARIABLE: cores})
+            return Advice(
+                f"Call torch.set_num_threads({cores}), or set {_VARIABLE}={cores}, or leave both away.",
+                "where the number of threads comes from was not seen",
+            )
+        text = f"Use {cores} threads at {at(site)}, one per core."
+        drafts = Drafts(sources)
+        draft = drafts[site.file]
+        call = call_at(draft, site, ("set_num_threads",))
+        if call is None:
+            return Advice(text, "the call cannot be told from others on its line")
+        recorded = finding.parameters.get("recorded")
+        option = give(drafts, draft, call, "int", cores, ("int",), recorded) if call.args else None
+        if option is None:
+            return Advice(text, "where the number of threads comes from cannot be told from the source")
+        if option:
+            return Argument({option: cores})
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="torch.set_num_threads(32)  # a big machine  # <-\n",
+            after="torch.set_num_threads(2)  # a big machine\n",
+            parameters={"cores": 2, "recorded": 32},
+        ),
+        Example(
+            before="THREADS = 16\n\ndef main():\n    torch.set_num_threads(THREADS)  # <-\n",
+            after="THREADS = 4\n\ndef main():\n    torch.set_num_threads(THREADS)\n",
+            parameters={"cores": 4, "recorded": 16},
+        ),
+        Example(
+            before="""
+parser.add_argument("--threads", type=int, default=64)
+args = parser.parse_args()
+torch.set_num_threads(args.threads)  # <-
+""",
+            after="",
+            parameters={"cores": 2, "recorded": 64},
+            options={"--threads": "2"},
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("torch.set_num_threads(4 * os.cpu_count())  # <-\n", "", {"cores": 2, "recorded": 32}),
+        Example("torch.set_num_threads(8)  # <-\n", "", {"cores": 2, "recorded": 32}),
+    )
+
+
+def _with_cores_only(evidence: Evidence, threads: int, cores: int) -> Change:
+    """Parallel operators without the threads that have no core; those too short to be parallel stay."""
+    surplus = threads - cores
+    rows = {row.name: row for row in evidence.operators.rows if row.count > 0}
+    scale = {}
+    for name, row in rows.items():
+        own = row.self_s - row.loading_s
+        if name in _BOUNDED or own < row.count * surplus * _EACH:
+            continue
+        scale[name] = 1.0 - min(_MOST, row.count * surplus * _EACH / own)
+    forward, backward = rows.get(_FORWARD), rows.get(_BACKWARD)
+    if forward is not None and backward is not None and backward.self_s > 2 * _TIMES * forward.self_s:
+        scale[_BACKWARD] = max(_TIMES * forward.self_s / backward.self_s, cores / threads)
+    return Change(operator_scale=scale)
+
+
+def _asked(record: RunRecord) -> str:
+    return record.environment.variables.get(_VARIABLE, _UNSET)
+
+
+def _sets_itself(record: RunRecord) -> bool:
+    """Whether the script writes the variable, so that one from outside would not last."""
+    if not os.path.isfile(record.script):
+        return True
+    with open(record.script, encoding="utf-8", errors="replace") as file:
+        return _VARIABLE in file.read()
