@@ -99,6 +99,8 @@ class Encoders:
             site, layer_site = self._made.get(key, (None, None))
             record = self._seen[key] = Encoder(site=site, layer_site=layer_site, layers=len(encoder.layers))
         record.calls += 1
+        record.width, record.feedforward = int(layer.self_attn.embed_dim), int(layer.linear1.out_features)
+        record.length = int(src.shape[1 if layer.self_attn.batch_first else 0])
         record.obstacles = _obstacles(torch, encoder, layer)
         attributes = {
             "training mode": encoder.training,

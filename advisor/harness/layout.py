@@ -348,6 +348,9 @@ class Encoder:
     site: Site | None = None  # where the user makes it
     layer_site: Site | None = None  # where the user makes the layer that it copies
     layers: int = 0
+    width: int = 0  # of a token
+    feedforward: int = 0  # of a layer's inner layer
+    length: int = 0  # tokens of a sequence, padding counted, in its last call
     calls: int = 0
     obstacles: list[str] = field(default_factory=list)  # arguments that rule the fast path out; "class": of its own
     calls_with: list[str] = field(default_factory=list)  # what in its last call rules it out, in words
