@@ -51,10 +51,12 @@ def births(
 def births_anywhere(steps: Steps, device: DeviceWork, nesting: Nesting, makers: frozenset[str]) -> Births:
     """The copies to the device right behind an operator that makes a tensor, as a trace alone tells.
 
-    Between the two are operators that keep or convert what was made, and no data is loaded.
+    Between the two are operators that keep or convert what was made, and no data is loaded. Files that do not say how
+    much is copied tell too little of copies otherwise, too.
     """
     found = _Found(steps, device, nesting)
-    found.add(found.candidates, makers, _NEAR, keeping=True)
+    rows = found.candidates[device.trace.copies.bytes[found.candidates] > 0]
+    found.add(rows, makers, _NEAR, keeping=True)
     return found.births()
 
 
