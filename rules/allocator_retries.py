@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from advisor.edit import Sources
+from advisor.edit.called import calls_in
 from advisor.evidence import Change
 from advisor.evidence.allocations import allocations
-from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, Variable, call_sites
+from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, Variable, call_sites, once_fed, unless_source
 
 if TYPE_CHECKING:
-    from advisor.edit import Sources
     from advisor.evidence import Evidence
 
 _VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
@@ -46,41 +47,41 @@ class AllocatorRetries(Rule):
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         record = evidence.record
-        if record is None or not evidence.device_is_gpu or not evidence.breakdown.on_device:
+        if not evidence.device_is_gpu or not evidence.breakdown.on_device:
             return
-        if not record.memory.alloc_retries or call_sites(evidence, "empty_cache", every_step=False):
+        if record is not None and not record.memory.alloc_retries:
+            return
+        if call_sites(evidence, "empty_cache", every_step=False) or _empties(evidence.source):
             return
         found = allocations(evidence.trace, evidence.steps)
-        if not found.given or not found.taken:
+        # Of a bare trace only what comes with every step: blocks that are taken are what the first steps are made of.
+        least = 0.0 if record is not None else 1.0
+        if not found.given or not found.taken or min(found.given, found.taken) < least:
             return
-        gain = Gain.prior(evidence.what_if(Change(remove_allocations=True)), _BASIS)
-        share = evidence.memory.share
+        estimate, said = once_fed(evidence, Change(remove_allocations=True))
+        gain = Gain.prior(estimate, _BASIS)
         if not gain.worth_it:
             return
-        unmet = []
-        if share is None or share > _FULL:
-            unmet.append("the memory is full of tensors, not fragmented")
-        if record.environment.platform.startswith("Windows") or record.device.hip:
-            unmet.append("expandable segments need CUDA on Linux")
-        if any(name in record.environment.variables for name in _NAMES):
-            unmet.append(f"{_VARIABLE} is set already: add to what it says")
+        share = evidence.memory.share
+        retries = record.memory.alloc_retries if record is not None else None
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=f"The allocator ran out of fitting memory {record.memory.alloc_retries} time(s): each step gives "
-            f"{found.given:.0f} block(s) back to the driver and takes {found.taken:.0f} anew, in "
-            f"{found.seconds * 1e3:.1f} ms of the host's time"
-            + (f", while tensors fill {share:.0%} of the memory." if share is not None else "."),
+            summary=(f"The allocator ran out of fitting memory {retries} time(s): each" if retries else "Each")
+            + f" step gives {found.given:.0f} block(s) of GPU memory back to the driver and takes {found.taken:.0f} "
+            f"anew, in {found.seconds * 1e3:.1f} ms of the host's time"
+            + (f", while tensors fill {share:.0%} of the memory." if share is not None else ".")
+            + said,
             gain=gain,
             evidence={
-                "alloc_retries": record.memory.alloc_retries,
+                "alloc_retries": retries,
                 "frees_per_step": found.given,
                 "allocations_per_step": found.taken,
                 "allocation_s": found.seconds,
                 "peak_memory_share": share,
             },
             parameters={"grow": True},
-            unmet=tuple(unmet),
+            unmet=_unmet(evidence, share),
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Variable | Advice:
@@ -93,3 +94,24 @@ class AllocatorRetries(Rule):
 
     EXAMPLES = (Example("for x in loader:\n    step(x)\n", "", advice="expandable_segments:True"),)
     LEAVES_ALONE = (Example("for x in loader:\n    step(x)\n", "", {"grow": True}),)
+
+
+def _unmet(evidence: Evidence, share: float | None) -> tuple[str, ...]:
+    """Why segments that grow may not help, or are not there."""
+    record = evidence.record
+    if record is None:
+        unknown = "whether the script calls torch.cuda.empty_cache() in each step is unknown"
+        return (*unless_source(evidence, unknown), *(("expandable segments need CUDA",) if evidence.amd else ()))
+    unmet = []
+    if share is None or share > _FULL:
+        unmet.append("the memory is full of tensors, not fragmented")
+    if record.environment.platform.startswith("Windows") or record.device.hip:
+        unmet.append("expandable segments need CUDA on Linux")
+    if any(name in record.environment.variables for name in _NAMES):
+        unmet.append(f"{_VARIABLE} is set already: add to what it says")
+    return tuple(unmet)
+
+
+def _empties(source: str) -> bool:
+    """Whether a bare trace's script empties the cache itself."""
+    return bool(source) and bool(calls_in(Sources(), source, ("empty_cache",)))

@@ -57,9 +57,9 @@ class CopyOverlap(Rule):
             return
         copies, steps = evidence.trace.copies, len(evidence.steps)
         length = (copies.end - copies.start)[rows]
-        copied_s = float(length.sum()) / 1e9 / steps
+        copied_s = float(length.sum(dtype=np.float64)) / 1e9 / steps
         hidden = evidence.device.kernels.within(copies.start[rows], copies.end[rows])
-        exposed_s = copied_s - float(hidden.sum()) / 1e9 / steps
+        exposed_s = copied_s - float(hidden.sum(dtype=np.float64)) / 1e9 / steps
         estimate = evidence.what_if(Change(remove_copies=rows))
         # A copy that takes longer than all the rest of the step cannot hide behind it.
         if exposed_s < _EXPOSED * copied_s or copied_s > estimate.low:
@@ -67,7 +67,7 @@ class CopyOverlap(Rule):
         gain = Gain.of(estimate)
         if not gain.worth_it:
             return
-        size = float(copies.bytes[rows].sum()) / steps
+        size = float(copies.bytes[rows].sum(dtype=np.float64)) / steps
         yield Finding(
             rule=self.id,
             title=self.title,

@@ -64,7 +64,7 @@ class TensorBornOnCpu(Rule):
         places = tuple(site for site, _ in made)
         draws = any(origin.random for _, origin in made)
         copies = evidence.trace.copies
-        copied_s = float((copies.end - copies.start)[found.rows].sum()) / 1e9 / len(evidence.steps)
+        copied_s = float((copies.end - copies.start)[found.rows].sum(dtype="float64")) / 1e9 / len(evidence.steps)
         where = f", at {', '.join(dict.fromkeys(map(at, places)))}" if places else ""
         yield Finding(
             rule=self.id,

@@ -104,7 +104,7 @@ class _Found:
                 continue
             chain = chain[~self._launching[chain]]  # the CPU's own: what lies between may be work for the GPU
             self._rows.append(row)
-            self._seconds += float((operators.end[chain] - operators.start[chain]).sum()) / 1e9
+            self._seconds += float((operators.end[chain] - operators.start[chain]).sum(dtype=np.float64)) / 1e9
 
     def births(self) -> Births:
         return Births(np.array(sorted(set(self._rows)), np.int64), self._seconds / max(len(self._steps), 1))

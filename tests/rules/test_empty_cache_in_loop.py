@@ -123,3 +123,16 @@ def test_where_it_cannot_help_it_is_advice_that_says_why(what: str, scene: Any, 
     assert finding is not None and len(finding.unmet) == 1
     fix = AllocatorRetries().fix(finding, Sources())
     assert isinstance(fix, Advice) and fix.why == finding.unmet[0]
+
+
+def test_of_a_bare_trace_the_script_tells_whether_it_empties_the_cache(scene: Any, tmp_path: Path) -> None:
+    bare = freeing(scene).bare(tmp_path)
+    (finding,) = AllocatorRetries().check(bare)
+    assert isinstance(AllocatorRetries().fix(finding, Sources()), Advice)
+    path = tmp_path / "train.py"
+    path.write_text("for x in loader:\n    step(x)\n")
+    (finding,) = AllocatorRetries().check(Evidence.from_trace(bare.trace, source=str(path)))
+    assert isinstance(AllocatorRetries().fix(finding, Sources()), Variable)
+    path.write_text("for x in loader:\n    step(x)\n    torch.cuda.empty_cache()\n")
+    assert not list(AllocatorRetries().check(Evidence.from_trace(bare.trace, source=str(path))))
+    assert not list(AllocatorRetries().check(freeing(scene, blocks=0).bare(tmp_path)))
