@@ -6,7 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from advisor.evidence.fetching import computes, early, is_users, longest_statement, made_at, share, without
+from advisor.evidence.fetching import (
+    beside,
+    computes,
+    early,
+    is_users,
+    longest_statement,
+    made_at,
+    mentions,
+    share,
+    without,
+)
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at
 
 if TYPE_CHECKING:
@@ -146,7 +156,8 @@ def _too_early(evidence: Evidence, loader: Loader) -> _Found | None:
     name, smaller = _short(worst.part), _short(worst.smaller)
     script = evidence.record.script if evidence.record is not None else ""
     files = [file for file in (script, loader.dataset_file, loader.site.file if loader.site else "") if is_users(file)]
-    site = made_at(files, worst.part, loader.transforms)
+    near = [] if any(mentions(file, name) for file in files) else beside(files)
+    site = made_at([*files, *near], worst.part, loader.transforms)
     line = longest_statement(loader)
     part = share(loader, worst.part)
     return _Found(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import glob
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from advisor.evidence.whatif import Change
 from advisor.harness.layout import FetchPart, Loader, Site
 
 _SHRINKS = 2.0  # times fewer pixels: what comes before it does at least twice the work that is needed
+_MOST_FILES = 100  # are read to find where a transform is made
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 # CPU seconds per second of a fetch: below it mostly waits, and computing less would not help. Low, because a worker
 # that shares its core with the step or with another worker waits for the core, too.
@@ -109,6 +111,20 @@ def made_at(files: Sequence[str], part: FetchPart, names: Sequence[str]) -> Site
         return None
     file, call = calls[0]
     return Site(file, call.lineno, call.col_offset, call.end_lineno, call.end_col_offset)
+
+
+def mentions(file: str, name: str) -> bool:
+    """Whether `file` calls something of that name."""
+    return any(True for _ in _calls(file, name))
+
+
+def beside(files: Sequence[str]) -> list[str]:
+    """The Python files in the folders of `files` and right below them: the modules of a script that has some."""
+    found = []
+    for folder in dict.fromkeys(os.path.dirname(file) for file in files):
+        for pattern in ("*.py", os.path.join("*", "*.py")):
+            found += sorted(glob.glob(os.path.join(glob.escape(folder), pattern)))
+    return [file for file in dict.fromkeys(found) if is_users(file) and file not in files][:_MOST_FILES]
 
 
 def _calls(file: str, name: str) -> Iterator[ast.Call]:

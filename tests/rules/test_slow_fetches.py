@@ -78,6 +78,17 @@ def test_a_transform_before_the_resize_is_found_where_it_is_made(scene: Any, scr
     assert isinstance(fix, Advice) and "Move ColorJitter after Resize, at train.py:10" in fix.text
 
 
+def test_a_chain_made_in_a_module_beside_the_script_is_found_there(scene: Any, script: str, tmp_path: Path) -> None:
+    main = tmp_path / "main.py"
+    main.write_text("from train import train, Leaves\n")
+    made = scene(100.0)
+    loader = fed(made, script, chain(script))
+    made.record.script = loader.dataset_file = str(main)
+    finding = found(TRANSFORM, made, tmp_path)
+    assert finding is not None and finding.site is not None
+    assert (finding.site.file, finding.site.line) == (script, 10)
+
+
 def test_a_resize_that_leaves_most_pixels_makes_nothing_late(scene: Any, script: str, tmp_path: Path) -> None:
     made = scene(100.0)
     fed(made, script, chain(script, before=6400), num_workers=0)
