@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.evidence import Change
-from advisor.evidence.fusion import BASIS, fused, graphs_expected, graphs_per_step
+from advisor.evidence.fusion import BASIS, fused, graphs_expected, graphs_per_step, runs_model
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, site_list
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class CompileGraphBreaks(Rule):
         if not breaks:
             return
         running, expected = graphs_per_step(evidence), graphs_expected(evidence)
-        skipped = [each for each in breaks if each.skipped]
+        skipped = [each for each in breaks if each.skipped and runs_model(evidence)]
         if skipped and running < expected:
             named, gain = skipped, Gain.prior(evidence.what_if(fused(evidence)), BASIS)
             what = f"Dynamo gave the function up at {_lines(skipped)}: it runs operator by operator in every step."

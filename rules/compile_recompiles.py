@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from advisor.edit import Drafts
 from advisor.edit.locate import call_at
 from advisor.edit.values import EDITED, give
-from advisor.evidence.fusion import BASIS, fused, graphs_expected, graphs_per_step
+from advisor.evidence.fusion import BASIS, fused, graphs_expected, graphs_per_step, runs_model
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, call_sites, site_list, where
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class CompileRecompiles(Rule):
         if not given_up or running > _STILL_COMPILED * expected:
             return
         for each in given_up:
-            cause = _cause(each)
+            cause = _cause(each) if runs_model(evidence) else ""
             gain = Gain.prior(evidence.what_if(fused(evidence)), BASIS)
             if not cause or gain.likely < _LEAST_GAIN:
                 continue

@@ -27,6 +27,7 @@ _FUNCTIONS = re.compile(r"^aten::(tanh|sigmoid|exp|log|pow|sin|cos|erf|gelu|silu
 _ELEMENTWISE_LEFT, _FUNCTIONS_LEFT, _LAUNCHES_LEFT = 0.5, 0.8, 0.6
 _CALL_S, _COMPILED_STEP_S = 2.0e-6, 0.2e-3
 _MOST = 0.5  # of the step's calls are saved at most so much of its forward and backward
+_FORWARD = 0.25  # of a step: a training's forward pass takes a third of it or more
 _KEPT_ON_GPU = ("gemm", "conv", "attention", "communication")
 _OTHERS = re.compile(r"multi_tensor_apply|FusedAdam|fused_adam|^triton_", re.IGNORECASE)  # optimizer, compiled already
 
@@ -51,6 +52,18 @@ def graphs_expected(evidence: Evidence) -> float:
     objects = sum(each.calls for each in record.call_sites if each.kind in ("torch.compile", "Module.compile"))
     passes = sum(each.calls_per_step for each in record.call_sites if each.kind == "Module.call")
     return max(1, objects) * max(1.0, passes) * (2 if evidence.trains else 1)
+
+
+def runs_model(evidence: Evidence) -> bool:
+    """Whether what was to be compiled is the step's model, not a helper beside it.
+
+    A compiled function is recorded as one call, whatever models it holds: it is then its share of the step that tells.
+    """
+    record, steps = evidence.record, evidence.steps
+    if record is None or any(model.compiled for model in record.models):
+        return True
+    inside = float(evidence.host.forward.within(steps.start, steps.end).sum())
+    return inside >= _FORWARD * max(1, steps.total_ns)
 
 
 def fused(evidence: Evidence) -> Change:

@@ -30,12 +30,13 @@ def found(name: str, made: Any, folder: Path) -> Finding | None:
     return findings[0] if findings else None
 
 
-def compiled(scene: Any, **options: str) -> Any:
+def compiled(scene: Any, forward_ms: float = 6.0, **options: str) -> Any:
     """A step of 10 ms, 8 of them elementwise and eager; the script asked for a compiled model."""
     made = scene(10.0)
+    made.record.models[0].compiled = True
     made.call("torch.compile", 3, per_step=0.0, target="Net", name="", options=options)
     made.record.call_sites[-1].calls = 1
-    made.each("user_annotation", "advisor.forward", 0.0, 6.0)
+    made.each("user_annotation", "advisor.forward", 0.0, forward_ms)
     for number in range(80):
         made.operator("aten::mul", number * 0.1, number * 0.1 + 0.1)
     return made
@@ -53,6 +54,15 @@ def test_function_that_is_given_up_runs_eagerly(scene: Any, tmp_path: Path) -> N
     assert finding is not None and finding.site == ITEM.site
     # Half of 8 ms; the range of a prior begins at no gain at all.
     assert 1.3 < finding.gain.likely < 2.0 and finding.gain.low == 1.0
+
+
+def test_eager_model_beside_a_compiled_function_is_not_the_functions(scene: Any, tmp_path: Path) -> None:
+    made = compiled(scene, forward_ms=1.0)
+    made.record.models[0].compiled = False
+    made.record.graph_breaks = [GraphBreak(ITEM.reason, Site(SCRIPT, 21, function="augment"), True, 1)]
+    assert found("compile-graph-breaks", made, tmp_path) is None
+    made.record.models[0].compiled = True
+    assert found("compile-graph-breaks", made, tmp_path) is not None
 
 
 def test_break_of_the_first_call_only_is_not_reported(scene: Any, tmp_path: Path) -> None:
