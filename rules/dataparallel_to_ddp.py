@@ -33,8 +33,9 @@ class DataParallelToDdp(Rule):
     When not: one GPU only (then there is nothing to wrap). Batch norms see the batch of their own GPU in both;
     the learning rate stays, as long as the batches of all processes add up to the same.
 
-    Source: PyTorch, ``torch.nn.DataParallel``: "It is recommended to use DistributedDataParallel, instead of this class,
-    to do multi-GPU training, even if there is only a single node"; "Distributed communication package", ``torchrun``.
+    Source: PyTorch, ``torch.nn.DataParallel``: "It is recommended to use DistributedDataParallel, instead of this
+    class, to do multi-GPU training, even if there is only a single node"; "Distributed communication package",
+    ``torchrun``.
     """
 
     id = "dataparallel-to-ddp"
