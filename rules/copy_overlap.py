@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from advisor.harness.layout import CallSite
     from advisor.trace.tables import Ints
 
+_FRAMEWORKS = ("TrainingArguments", "Trainer", "Trainer.fit", "Fabric", "Accelerator")
 _EXPOSED = 0.5  # of the copies' time: from here on they are not hidden
 
 
@@ -46,6 +47,8 @@ class CopyOverlap(Rule):
             return
         places = call_sites(evidence, "Tensor.to", "Tensor.cuda")
         sizes: set[int] | None = None
+        if call_sites(evidence, *_FRAMEWORKS, every_step=False):
+            return  # they copy the batches, and take no other way of doing so
         if evidence.record is not None:
             loaders = [each for each in evidence.record.loaders if each.trains and not framework_of(each.owner)]
             sizes = {tensor.bytes for each in loaders for tensor in each.tensors if tensor.pinned and tensor.bytes}

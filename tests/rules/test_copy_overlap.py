@@ -69,6 +69,12 @@ def test_left_alone(arguments: dict[str, Any], scene: Any, tmp_path: Path) -> No
     assert found(copying(scene, **arguments), tmp_path) is None
 
 
+def test_a_framework_that_copies_the_user_s_loader_is_left_alone(scene: Any, tmp_path: Path) -> None:
+    made = copying(scene)
+    made.call("Accelerator", 3, 0.0)
+    assert found(made, tmp_path) is None
+
+
 def test_a_bare_trace_tells_by_what_each_step_begins_with(scene: Any, tmp_path: Path) -> None:
     (finding,) = CopyOverlap().check(copying(scene).bare(tmp_path))
     assert finding.gain.likely == pytest.approx(20 / 16, rel=0.05) and finding.site is None
