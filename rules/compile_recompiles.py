@@ -106,10 +106,12 @@ class CompileRecompiles(Rule):
         drafts = Drafts(sources)
         draft = drafts[calls[0].file]
         call = call_at(draft, calls[0], ("compile",))
-        given = give(drafts, draft, call, "dynamic", "True", (), False) if call is not None else None
+        given = give(drafts, draft, call, "dynamic", "True", (), False, flags=True) if call is not None else None
         if given == EDITED:
             return drafts.edit(text) or Advice(text, "the file is not the script's own")
-        return Argument({given: "True"}, text) if given else Advice(text, "where its value comes from is not known")
+        if not given:
+            return Advice(text, "where its value comes from is not known")
+        return Argument({given.removesuffix("!"): "" if given.endswith("!") else "True"}, text)
 
     EXAMPLES = (
         Example(
@@ -126,6 +128,17 @@ class CompileRecompiles(Rule):
             before="DYNAMIC = False\nstep = torch.compile(step, dynamic=DYNAMIC)  # <- compile\n",
             after="DYNAMIC = True\nstep = torch.compile(step, dynamic=DYNAMIC)\n",
             parameters={"cause": "size", "static": True},
+        ),
+        Example(
+            before="""
+parser = argparse.ArgumentParser()
+parser.add_argument("--dynamic", action="store_true")
+args = parser.parse_args()
+net = torch.compile(Net(), dynamic=args.dynamic)  # <- compile
+""",
+            after="",
+            parameters={"cause": "size", "static": True},
+            options={"--dynamic": ""},
         ),
         Example(
             before="model = torch.compile(Net())\ny = model(x, temperature)  # <-\n",
