@@ -26,8 +26,10 @@ _EACH = 20e-6
 _MOST = 0.8  # share of an operator's time that this explains at most
 # The backward of a convolution is two convolutions as large as the forward one. Threads without a core spin there until
 # the others have come: with 32 threads on 2 cores it took 110 times as long as the forward, with 2 threads 3 times.
-# No more is predicted than threads per core: that step (a small U-Net) took 12 times as long, with 8 threads 4 times.
+# No more is predicted than 0.8 times the threads per core: the CPU seconds of that step (a small U-Net) were 7 to 14
+# times as many as with 2 threads, with 8 threads 4 times.
 _FORWARD, _BACKWARD, _TIMES = "aten::mkldnn_convolution", "aten::convolution_backward", 3.0
+_PER_THREAD = 0.8
 # The library of these uses no more threads than there are cores (MKL_DYNAMIC).
 _BOUNDED = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 _VARIABLE, _UNSET = "OMP_NUM_THREADS", "not set"
@@ -149,7 +151,7 @@ def _with_cores_only(evidence: Evidence, threads: int, cores: int) -> Change:
         scale[name] = 1.0 - min(_MOST, row.count * surplus * _EACH / own)
     forward, backward = rows.get(_FORWARD), rows.get(_BACKWARD)
     if forward is not None and backward is not None and backward.self_s > 2 * _TIMES * forward.self_s:
-        scale[_BACKWARD] = max(_TIMES * forward.self_s / backward.self_s, cores / threads)
+        scale[_BACKWARD] = max(_TIMES * forward.self_s / backward.self_s, cores / (_PER_THREAD * threads))
     return Change(operator_scale=scale)
 
 

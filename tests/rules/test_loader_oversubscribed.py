@@ -43,7 +43,9 @@ def test_many_threads_for_small_operators_are_found(scene: Any, tmp_path: Path) 
     assert finding.gain.likely == pytest.approx(100 / 76, rel=0.02)
 
 
-@pytest.mark.parametrize(("forward_ms", "after_ms"), [(0.3, 90 / 16), (4.0, 12.0)], ids=["threads per core", "forward"])
+@pytest.mark.parametrize(
+    ("forward_ms", "after_ms"), [(0.3, 90 / 12.8), (4.0, 12.0)], ids=["threads per core", "forward"]
+)
 def test_backward_that_spins_shrinks_as_far_as_can_be_said(
     forward_ms: float, after_ms: float, scene: Any, tmp_path: Path
 ) -> None:
