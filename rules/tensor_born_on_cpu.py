@@ -137,6 +137,10 @@ def forward(self, x):
     return self.embed(x) + self.position(positions)
 """,
         ),
+        Example(
+            before="import torch\nkeep = (torch.rand(n) < 0.9).float().cuda()  # <- moves\n",
+            after='import torch\nkeep = (torch.rand(n, device="cuda") < 0.9).float()\n',
+        ),
         Example(  # the type stays to be changed, on the GPU
             before="import torch as th\nt = th.zeros(\n    n,\n    k,\n).to(device, th.float16)  # <- moves\n",
             after="import torch as th\nt = th.zeros(\n    n,\n    k,\n    device=device,\n).to(device, th.float16)\n",
@@ -144,6 +148,7 @@ def forward(self, x):
     )
     LEAVES_ALONE = (
         Example("import torch\nx = torch.zeros(3).to(other)  # <- moves\n", ""),
+        Example("import torch\nx = (torch.rand(n) < rates).cuda()  # <- moves\n", ""),
         Example("import torch\nx = torch.tensor(values).cuda()  # <- moves\n", ""),
         Example("import torch\nm = torch.zeros(n, k)\nm[0] = 1\nm = m.cuda()  # <- moves\n", ""),
         Example("import torch\ne = torch.eye(10)[labels].cuda()  # <- moves\n", ""),

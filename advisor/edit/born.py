@@ -14,8 +14,9 @@ from advisor.edit.names import full_name
 from advisor.edit.regions import bound_names
 
 # Functions of torch that make a tensor out of nothing but sizes and numbers, and take `device`.
-PLAIN = frozenset(("zeros", "ones", "full", "empty", "eye", "arange", "tril_indices", "triu_indices"))
-RANDOM = frozenset(("rand", "randn", "randint", "randperm"))
+_LIKE = {"zeros_like", "ones_like", "full_like", "empty_like"}  # of a tensor on the CPU, whose sizes alone matter
+PLAIN = frozenset({"zeros", "ones", "full", "empty", "eye", "arange", "tril_indices", "triu_indices"} | _LIKE)
+RANDOM = frozenset(("rand", "randn", "randint", "randperm", "rand_like", "randn_like"))
 # What may stand between the factory and the move: on the GPU it does the same, and takes no other tensor.
 _SHAPES = {"unsqueeze", "squeeze", "view", "reshape", "expand", "repeat", "flatten", "t", "transpose", "permute"}
 _TYPES = {"float", "double", "half", "bfloat16", "long", "int", "bool"}
@@ -23,6 +24,10 @@ _METHODS = frozenset(_SHAPES | _TYPES | {"contiguous", "clone", "tril", "triu", 
 _DRAWS = frozenset(("uniform_", "normal_", "bernoulli_", "exponential_", "random_"))
 _AROUND = frozenset(("torch.tril", "torch.triu"))
 _NOT_ALONE = ("device", "out", "generator", "requires_grad", "pin_memory", "layout")
+
+# ``torch.rand(n) > 0.5``, ``torch.rand(n) * 2 - 1``
+_NUMBER = m.Integer() | m.Float()
+_WITH_NUMBER = m.Comparison(comparisons=[m.ComparisonTarget(comparator=_NUMBER)]) | m.BinaryOperation(right=_NUMBER)
 
 _DEVICE = re.compile(r"(?i)(^|_)(device|dev)s?$|(^|_)(rank|gpu)$")
 
@@ -77,6 +82,9 @@ def _made(draft: Draft, node: cst.BaseExpression, assigned: cst.CSTNode | None) 
             if not all(_keeps_all(each) for each in node.slice):
                 return None
             node = node.value
+            continue
+        if m.matches(node, _WITH_NUMBER):
+            node = node.left  # type: ignore[attr-defined]
             continue
         if not isinstance(node, cst.Call):
             return None
