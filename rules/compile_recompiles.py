@@ -10,6 +10,7 @@ from advisor.edit import Drafts
 from advisor.edit.locate import call_at
 from advisor.edit.values import EDITED, give
 from advisor.evidence.fusion import BASIS, fused, graphs_expected, graphs_per_step, runs_model
+from advisor.harness.places import is_user_file
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, call_sites, site_list, where
 
 if TYPE_CHECKING:
@@ -23,7 +24,14 @@ _STILL_COMPILED = 0.5  # of the graphs that would run: with more of them, most s
 # gradient mode, identities of objects) may be ours, or a change of mode between training and evaluation.
 _SIZE = re.compile(r"(size|stride|rank) mismatch|\.(size|stride)\(\)|\.shape\[|Eq\(|Ne\(|Mod\(")
 _NUMBER = re.compile(r"^(?P<name>[\w.\[\]'\"]+) == (?P<value>-?[\d.]+(e-?\d+)?)$")
+_LENGTH = re.compile(r"^len\((?P<name>.+)\) [=!]= \d+$")  # of a list or dictionary
 _LOCAL = re.compile(r"^L\['(\w+)'\]")  # how Dynamo writes a local variable until torch 2.7
+
+
+_TITLES = {
+    "number": "Keep numbers that change out of the compiled graph",
+    "length": "Give the compiled graph always as many items",
+}
 
 
 class CompileRecompiles(Rule):
@@ -54,12 +62,14 @@ class CompileRecompiles(Rule):
         if not given_up or running > _STILL_COMPILED * expected:
             return
         for each in given_up:
-            cause = _cause(each) if runs_model(evidence) else ""
+            cause = _cause(each) if _wanted(evidence, each) else ""
             gain = Gain.prior(evidence.what_if(fused(evidence)), BASIS)
             if not cause or gain.likely < _LEAST_GAIN:
                 continue
             made = _compiled_at(evidence, each)
-            number = _LOCAL.sub(r"\1", found["name"]) if (found := _NUMBER.match(each.reasons[0])) else ""
+            found = _NUMBER.match(each.reasons[0])
+            named = found or _LENGTH.match(each.reasons[0])
+            number = _LOCAL.sub(r"\1", named["name"]) if named else ""
             if found and "." not in number and found["value"].isdigit() and _static(made):
                 cause = "size"  # a whole number that is passed: with dynamic shapes any will do
             fixed = _static(made)
@@ -67,7 +77,7 @@ class CompileRecompiles(Rule):
             first = fixed[0].site if edits else (each.guarded or each.site)
             yield Finding(
                 rule=self.id,
-                title=self.title if cause == "size" else "Keep numbers that change out of the compiled graph",
+                title=_TITLES.get(cause, self.title),
                 summary=f"{_name(each)} was compiled {each.graphs} times, then given up: {each.reasons[0]}. "
                 "What fits none of these graphs runs operator by operator.",
                 gain=gain,
@@ -95,6 +105,12 @@ class CompileRecompiles(Rule):
                 f"Pass {number} to what is compiled {where(finding.site)} as a tensor (a 0-dim tensor, or a buffer of "
                 "the module that is changed with fill_()), or leave it out of the compiled code.",
                 "which of its uses have to stay Python numbers, only its author knows",
+            )
+        if finding.parameters.get("cause") == "length":
+            return Advice(
+                f"Give what is compiled {where(finding.site)} always as many items in "
+                f"{finding.parameters.get('number') or 'its list'}: stack them into one tensor, or pad their number.",
+                "how the items are made equal in number, only their author knows",
             )
         place = calls[0] if calls else finding.site
         text = f"Compile with dynamic=True {where(place)}: one graph for all sizes."
@@ -146,6 +162,12 @@ net = torch.compile(Net(), dynamic=args.dynamic)  # <- compile
             parameters={"cause": "number"},
             advice="as a tensor",
         ),
+        Example(
+            before="def forward(self, crops):\n    return torch.stack(crops).mean(0)  # <-\n",
+            after="",
+            parameters={"cause": "length", "number": "crops"},
+            advice="as many items in crops",
+        ),
     )
     LEAVES_ALONE = (
         Example(
@@ -157,12 +179,18 @@ net = torch.compile(Net(), dynamic=args.dynamic)  # <- compile
 
 
 def _cause(each: Recompiled) -> str:
-    """``size``, ``number``, or "" where the guards that failed are about neither."""
-    sizes = [text for text in each.reasons if _SIZE.search(text)]
-    numbers = [text for text in each.reasons if not _SIZE.search(text) and _NUMBER.search(text)]
-    if 2 * max(len(sizes), len(numbers)) <= len(each.reasons):
-        return ""
-    return "size" if len(sizes) >= len(numbers) else "number"
+    """``size``, ``number``, ``length``, or "" where most of the guards that failed are about none of them."""
+    causes = {"size": _SIZE, "length": _LENGTH, "number": _NUMBER}
+    kinds = [next((name for name, one in causes.items() if one.search(text)), "") for text in each.reasons]
+    most = max(causes, key=kinds.count)
+    return most if 2 * kinds.count(most) > len(kinds) else ""
+
+
+def _wanted(evidence: Evidence, each: Recompiled) -> bool:
+    """Whether it is the step's model that was given up; an optimizer's compiled step, say, is a library's."""
+    models = evidence.record.models if evidence.record is not None else []
+    own = each.site is not None and is_user_file(each.site.file)
+    return runs_model(evidence) and (own or any(model.compiled for model in models))
 
 
 def _compiled_at(evidence: Evidence, each: Recompiled) -> tuple[CallSite, ...]:

@@ -131,6 +131,21 @@ def test_number_that_changes_is_named(scene: Any, tmp_path: Path) -> None:
     assert isinstance(fix, Advice) and "self.k" in fix.text
 
 
+def test_number_of_items_that_changes_is_named(scene: Any, tmp_path: Path) -> None:
+    made = compiled(scene)
+    made.record.recompiled = [Recompiled(Site(SCRIPT, 17), 8, ["len(crops) == 2", "len(crops) == 3"], given_up=True)]
+    finding = found("compile-recompiles", made, tmp_path)
+    assert finding is not None and finding.parameters["number"] == "crops" and finding.parameters["cause"] == "length"
+
+
+def test_compiled_step_of_an_optimizer_is_not_the_model(scene: Any, tmp_path: Path) -> None:
+    made = compiled(scene)
+    made.record.models[0].compiled = False
+    site = Site("/usr/lib/python3/site-packages/torch/optim/sgd.py", 106, function="step")
+    made.record.recompiled = [Recompiled(site, 8, ["self.lr == 0.1", "self.lr == 0.09"], given_up=True)]
+    assert found("compile-recompiles", made, tmp_path) is None
+
+
 NETS = """
 import torch
 from torch import nn
