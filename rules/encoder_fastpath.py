@@ -1,0 +1,228 @@
+"""A transformer encoder computes its padding, which its fast path would skip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from advisor.edit import Drafts
+from advisor.edit.encoders import batch_first, calls_of, takes_all_tokens
+from advisor.edit.locate import call_at
+from advisor.edit.values import EDITED, give
+from advisor.evidence import Change
+from advisor.evidence.encoders import encoder_share, left_without_padding
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+
+_LEAST_PADDING = 0.2  # of the tokens: skipping fewer is eaten up by packing and unpacking them
+_CURABLE = {"batch_first", "enable_nested_tensor"}  # the others are what the model was trained with
+_ENCODER = ("encoder_layer", "num_layers", "norm", "enable_nested_tensor", "mask_check")
+_LAYER = (
+    "d_model", "nhead", "dim_feedforward", "dropout", "activation", "layer_norm_eps", "batch_first", "norm_first",
+)  # fmt: skip
+_BASIS = "prior: linear layers without the padding, attention with it (twelve encoders on a CPU)"
+
+
+class EncoderFastpath(Rule):
+    """A transformer encoder in inference computes all the padding, because its fast path is ruled out.
+
+    In evaluation mode and without gradients, ``nn.TransformerEncoder`` can pack the tokens that the padding mask leaves
+    and run its layers on those alone, as nested tensors. It does so only if its layers were made with
+    ``batch_first=True`` and ``enable_nested_tensor`` was not switched off. Weights do not depend on either: a trained
+    encoder can be told so later. Reported where a run shows encoders that are called in a way that allows the fast
+    path, made in one that does not, and how many of the tokens are padding.
+
+    When not: the outputs at padded places are used (they become zeros); few tokens are padding, or the padding is in
+    front of them; the model is compiled; attention is most of the work (many tokens, a narrow model): it is computed
+    for the padding all the same. On a GPU it is not reported: its gain was not measured there.
+
+    Source: PyTorch docs, ``torch.nn.TransformerEncoderLayer``, on the fast path's conditions; PyTorch blog,
+    "A BetterTransformer for Fast Transformer Inference"; the gain is a prior, from CPU times of twelve encoders.
+    """
+
+    id = "encoder-fastpath"
+    title = "Let the transformer encoder skip its padding"
+    safety = Safety.NUMERIC
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record = evidence.record
+        if record is None or evidence.trains or evidence.compiled or evidence.device_is_gpu:
+            return
+        found = [each for each in record.encoders if each.calls]
+        share = encoder_share(evidence)
+        if len(found) != 1 or not share:  # of several the trace does not tell which one takes how long
+            return
+        (encoder,) = found
+        wrong, padding = set(encoder.obstacles), encoder.padding or 0.0
+        if not wrong or wrong - _CURABLE or encoder.calls_with or not encoder.left_aligned or padding < _LEAST_PADDING:
+            return
+        saved = share * (evidence.step_s or 0.0) * (1.0 - left_without_padding(encoder))
+        gain = Gain.prior(evidence.what_if(Change(remove_host_s=saved)), _BASIS)
+        if not gain.worth_it:
+            return
+        site = encoder.layer_site if "batch_first" in wrong else encoder.site
+        because = "it takes sequences first" if "batch_first" in wrong else "nested tensors are switched off"
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"{padding:.0%} of the tokens that the encoder computes are padding; {because}, so its fast path "
+            "is not taken.",
+            gain=gain,
+            evidence={"padding_share": padding, "encoder_share": share, "step_s": evidence.step_s},
+            site=site,
+            parameters={
+                "encoder": (encoder.site,) if encoder.site is not None else (),
+                "layer": (encoder.layer_site,) if encoder.layer_site is not None else (),
+                "batch_first": "batch_first" in wrong,
+                "nested": "enable_nested_tensor" in wrong,
+            },
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        first, nested = bool(finding.parameters.get("batch_first")), bool(finding.parameters.get("nested"))
+        told = [name for name, wanted in (("batch_first=True", first), ("enable_nested_tensor=True", nested)) if wanted]
+        text = f"Make the encoder with {' and '.join(told)} at {at(finding.site)}" + (
+            ", and feed it batches first." if first else "."
+        )
+        if not site_list(finding, "encoder"):
+            return Advice(text, "where the encoder is made is unknown")
+        drafts = Drafts(sources)
+        why = _nested(drafts, finding) if nested else ""
+        why = why or (_batches_first(drafts, finding) if first else "")
+        if why:
+            return Advice(text, why)
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+class Ranker(nn.Module):
+    def __init__(self):
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)  # <- encoder
+
+    def forward(self, x, padding):
+        hidden = self.encoder(x, src_key_padding_mask=padding)
+        return self.score(hidden[:, 0])
+""",
+            after="""
+class Ranker(nn.Module):
+    def __init__(self):
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=True)
+
+    def forward(self, x, padding):
+        hidden = self.encoder(x, src_key_padding_mask=padding)
+        return self.score(hidden[:, 0])
+""",
+            parameters={"nested": True},
+        ),
+        Example(
+            before="""
+class Router(nn.Module):
+    def __init__(self, dim):
+        layer = nn.TransformerEncoderLayer(dim, 4)  # <- layer=nn.TransformerEncoderLayer(dim, 4)
+        self.encoder = nn.TransformerEncoder(layer, 2)  # <- encoder
+
+    def forward(self, x, padding):
+        hidden = self.encoder(self.embed(x).transpose(0, 1), src_key_padding_mask=padding)
+        # the first token stands for all of them
+        return self.teams(hidden[0])
+""",
+            after="""
+class Router(nn.Module):
+    def __init__(self, dim):
+        layer = nn.TransformerEncoderLayer(dim, 4, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+
+    def forward(self, x, padding):
+        hidden = self.encoder(self.embed(x), src_key_padding_mask=padding)
+        # the first token stands for all of them
+        return self.teams(hidden[:, 0])
+""",
+            parameters={"batch_first": True},
+        ),
+        Example(
+            before="""
+class Tagger(nn.Module):
+    def __init__(self, dim):
+        layer = nn.TransformerEncoderLayer(dim, 4, batch_first=False)  # <- layer
+        self.layers = nn.TransformerEncoder(layer, 2)  # <- encoder
+
+    def forward(self, x, padding):
+        return self.tags(self.layers(x.permute(1, 0, 2), src_key_padding_mask=padding).permute(1, 0, 2))
+""",
+            after="""
+class Tagger(nn.Module):
+    def __init__(self, dim):
+        layer = nn.TransformerEncoderLayer(dim, 4, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2)
+
+    def forward(self, x, padding):
+        return self.tags(self.layers(x, src_key_padding_mask=padding))
+""",
+            parameters={"batch_first": True},
+        ),
+    )
+    LEAVES_ALONE = (
+        Example(
+            """
+class Pooled(nn.Module):
+    def __init__(self):
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)  # <- encoder
+
+    def forward(self, x, padding):
+        return self.encoder(x, src_key_padding_mask=padding).mean(1)
+""",
+            "",
+            {"nested": True},
+        ),
+        Example(
+            """
+class Positioned(nn.Module):
+    def __init__(self):
+        layer = nn.TransformerEncoderLayer(64, 4)  # <- layer
+        self.encoder = nn.TransformerEncoder(layer, 2)  # <- encoder
+
+    def forward(self, x, padding):
+        return self.encoder(self.positions(x.transpose(0, 1)), src_key_padding_mask=padding)[0]
+""",
+            "",
+            {"batch_first": True},
+        ),
+    )
+
+
+def _nested(drafts: Drafts, finding: Finding) -> str:
+    """Have the encoder use nested tensors; why not, where that is not safe."""
+    (site,) = site_list(finding, "encoder")
+    draft = drafts[site.file]
+    made = call_at(draft, site, ("TransformerEncoder",))
+    if made is None:
+        return "the call that makes it was not found"
+    if any(takes_all_tokens(draft, call) for call in calls_of(draft, made)):
+        return "the script reduces its output over all tokens: those of the padding would be zeros"
+    if give(drafts, draft, made, "enable_nested_tensor", "True", _ENCODER, False) != EDITED:
+        return "where its argument comes from cannot be told from the source"
+    return ""
+
+
+def _batches_first(drafts: Drafts, finding: Finding) -> str:
+    """Have the layers take batches first, and the encoder's one call with them."""
+    layers = site_list(finding, "layer")
+    (site,) = site_list(finding, "encoder")
+    if not layers:
+        return "where its layers are made is unknown"
+    draft, of_layer = drafts[site.file], drafts[layers[0].file]
+    layer = call_at(of_layer, layers[0], ("TransformerEncoderLayer",))
+    made = call_at(draft, site, ("TransformerEncoder",))
+    calls = calls_of(draft, made) if made is not None else []
+    if layer is None or len(calls) != 1:
+        return "the places that make the encoder and call it were not found"
+    why = batch_first(draft, calls[0])
+    if why:
+        return why
+    if give(drafts, of_layer, layer, "batch_first", "True", _LAYER, False) != EDITED:
+        return "where its argument comes from cannot be told from the source"
+    return ""
