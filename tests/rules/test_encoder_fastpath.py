@@ -1,0 +1,107 @@
+"""What an encoder's padding costs is reported where the fast path would skip it, and only there."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from advisor.harness.encoders import Encoders
+from advisor.harness.layout import ENCODER_RANGE, Encoder, Site
+from advisor.rule import Finding
+from advisor.rulebook import load_rules
+
+(RULE,) = [each for each in load_rules() if each.id == "encoder-fastpath"]
+
+
+def padded(scene: Any, **facts: Any) -> Any:
+    """An inference of 50 ms, 40 of them in an encoder that takes sequences first, with 80 % padding."""
+    made = scene(50.0)
+    made.record.optimizers, made.record.call_sites = [], []
+    made.call("Module.call", 11, module="Net", grad=False)
+    made.operator("aten::addmm", 0.5, 49.0)
+    made.each("user_annotation", ENCODER_RANGE, 1.0, 41.0)
+    known: dict[str, Any] = {
+        "site": Site("/nowhere/train.py", 5), "layer_site": Site("/nowhere/train.py", 4), "layers": 2, "width": 128,
+        "feedforward": 1024, "length": 64, "calls": 8, "obstacles": ["batch_first"], "padding": 0.8,
+        "left_aligned": True,
+    }  # fmt: skip
+    made.record.encoders = [Encoder(**{**known, **facts})]
+    return made
+
+
+def found(made: Any, folder: Path) -> list[Finding]:
+    return list(RULE.check(made.evidence(folder)))
+
+
+def test_linear_layers_shrink_with_the_padding_and_attention_does_not(scene: Any, tmp_path: Path) -> None:
+    (finding,) = found(padded(scene), tmp_path)
+    assert finding.site is not None and finding.site.line == 4
+    # Of 40 ms the linear layers' 655,360 of 688,128 FLOPs by a fifth, attention's 32,768 by two and a half.
+    left = (655_360 * 0.2 + 2.5 * 32_768) / 688_128
+    assert finding.gain.likely == pytest.approx(50 / (10 + 40 * left), rel=0.05)
+    assert finding.gain.high <= 2 * finding.gain.low
+
+
+def test_nested_tensors_are_switched_on_where_the_encoder_is_made(scene: Any, tmp_path: Path) -> None:
+    (finding,) = found(padded(scene, obstacles=["enable_nested_tensor"]), tmp_path)
+    assert finding.site is not None and finding.site.line == 5
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"obstacles": []},  # it takes the fast path
+        {"obstacles": ["batch_first", "norm_first"]},  # as it was trained
+        {"calls_with": ["autograd"]},
+        {"calls_with": ["no padding mask"]},
+        {"left_aligned": False},
+        {"padding": 0.1},
+        {"width": 16, "feedforward": 32, "length": 512},  # nearly all of it is attention
+    ],
+)
+def test_what_the_fast_path_would_not_help_is_not_reported(scene: Any, tmp_path: Path, facts: dict[str, Any]) -> None:
+    assert found(padded(scene, **facts), tmp_path) == []
+
+
+def test_an_encoder_that_takes_little_of_the_step_is_not_reported(scene: Any, tmp_path: Path) -> None:
+    made = padded(scene)
+    made.record.timing.step_s = made.record.profile_step_s = 0.05
+    made._events = [each for each in made._events if each["name"] != ENCODER_RANGE]
+    made.each("user_annotation", ENCODER_RANGE, 1.0, 2.0)
+    assert found(made, tmp_path) == []
+
+
+def observed(padding: torch.Tensor | None, mode: Any = torch.no_grad, **layer: Any) -> Encoder:
+    """What the harness records of a real encoder, made and called under its wrappers."""
+    encoders = Encoders(torch)
+    encoders.install()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says itself that it takes the slow path
+            made = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(16, 2, 32, **layer), 2).eval()
+        encoders.on(compiled=False, detail=True)
+        with mode():
+            made(torch.randn(4, 6, 16) if layer.get("batch_first") else torch.randn(6, 4, 16),
+                 src_key_padding_mask=padding)  # fmt: skip
+    finally:
+        encoders.off()
+    assert not hasattr(torch.nn.TransformerEncoder.forward, "__wrapped__")
+    (record,) = encoders.records()
+    return record
+
+
+def test_the_harness_sees_why_the_fast_path_is_not_taken() -> None:
+    padding = torch.arange(6) >= torch.tensor([[2], [3], [1], [6]])
+    record = observed(padding)
+    assert (record.obstacles, record.calls_with, record.left_aligned) == (["batch_first"], [], True)
+    assert record.padding == pytest.approx(0.5) and (record.width, record.length) == (16, 6)
+    assert record.site is not None and record.layer_site is not None and record.layer_site.file == __file__
+    assert observed(padding, batch_first=True).obstacles == []
+    assert observed(padding, batch_first=True, norm_first=True).obstacles == ["norm_first"]
+    assert observed(padding.flip(1), batch_first=True).left_aligned is False
+    assert observed(padding, torch.enable_grad, batch_first=True).calls_with == ["autograd"]
+    assert observed(None, batch_first=True).calls_with == ["no padding mask"]

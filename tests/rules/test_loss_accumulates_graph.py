@@ -1,0 +1,117 @@
+"""Graphs that outlive their step are seen by the harness, and reported with the memory that grows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from advisor.edit import Edit, Sources
+from advisor.harness.kept_graphs import Graphs
+from advisor.harness.layout import KeptGraphs, Site
+from advisor.rule import Advice, Finding
+from advisor.rulebook import load_rules
+
+(RULE,) = [each for each in load_rules() if each.id == "loss-accumulates-graph"]
+SCRIPT = """
+import torch
+from torch.nn.functional import mse_loss
+
+def validate(model, x, y):
+    return mse_loss(model(x), y)
+
+curve = []
+for step in range(1000):
+    train(model)
+    curve.append(validate(model, x, y))
+"""
+
+
+def growing(scene: Any, script: Path, growth: float = 5e6) -> Any:
+    script.write_text(SCRIPT)
+    made = scene(20.0)
+    made.operator("aten::addmm", 1.0, 19.0)
+    record = made.record
+    record.growth_bytes, record.growth_steps = growth, 250
+    record.memory.host_total, record.memory.host_available, record.memory.rss_peak = 32 << 30, 16 << 30, 1 << 30
+    frames = [Site(str(script), 6, 20, 6, 28, "validate"), Site(str(script), 11, 17, 11, 38, "<module>")]
+    record.kept_graphs = [KeptGraphs(frames, made=20, kept=20)]
+    return made
+
+
+def found(made: Any, folder: Path) -> list[Finding]:
+    return list(RULE.check(made.evidence(folder)))
+
+
+def test_the_line_that_keeps_the_losses_is_found_and_detaches_them(scene: Any, tmp_path: Path) -> None:
+    (finding,) = found(growing(scene, tmp_path / "train.py"), tmp_path)
+    assert finding.site is not None and finding.site.line == 11
+    assert finding.evidence["steps_until_full"] == round((16 << 30) / 5e6)
+    assert finding.gain.likely == 1.0 and not finding.gain.worth_it
+    fix = RULE.fix(finding, Sources())
+    assert isinstance(fix, Edit)
+    assert fix.texts[str(tmp_path / "train.py")] == SCRIPT.replace("y))\n", "y).detach())\n")
+
+
+def test_memory_that_hardly_grows_is_no_concern(scene: Any, tmp_path: Path) -> None:
+    assert found(growing(scene, tmp_path / "train.py", 3e3), tmp_path) == []
+    assert found(growing(scene, tmp_path / "train.py", -5e6), tmp_path) == []
+    made = growing(scene, tmp_path / "train.py")
+    made.record.growth_bytes = None
+    assert found(made, tmp_path) == []
+
+
+def test_memory_that_grows_without_a_graph_is_something_else(scene: Any, tmp_path: Path) -> None:
+    made = growing(scene, tmp_path / "train.py")
+    made.record.kept_graphs = []
+    assert found(made, tmp_path) == []
+
+
+def test_a_source_that_does_not_tell_the_line_is_advice_at_the_models_call(scene: Any, tmp_path: Path) -> None:
+    made = growing(scene, tmp_path / "train.py")
+    (tmp_path / "train.py").write_text(
+        SCRIPT.replace("curve.append(validate(model, x, y))", "keep(validate(model, x, y))")
+    )
+    (finding,) = found(made, tmp_path)
+    assert finding.site is not None and finding.site.line == 6
+    assert isinstance(RULE.fix(finding, Sources()), Advice)
+
+
+@pytest.mark.parametrize(
+    ("keep", "expected"),
+    [
+        (lambda kept, loss: [*kept, loss], True),
+        (lambda kept, loss: [sum(kept[:1]) + loss], True),
+        (lambda kept, loss: [*kept, loss.detach()], False),
+        (lambda kept, loss: [sum(kept[:1]) + loss.item()], False),
+        (lambda kept, loss: [loss], False),  # of the last step only
+    ],
+)
+@pytest.mark.parametrize("backward", [False, True])
+def test_marks_go_with_their_graphs(keep: Any, expected: bool, backward: bool) -> None:
+    model, graphs = torch.nn.Linear(4, 1), Graphs(torch)
+    kept: list[Any] = []
+    for _ in range(6):
+        output = model(torch.randn(8, 4))
+        graphs.mark(output)
+        loss = output.square().mean()
+        if backward:
+            loss.backward()
+        kept = keep(kept, loss)
+        del output, loss
+    graphs.begin(on_gpu=False)
+    places, growth = graphs.end(on_gpu=False, steps=10)
+    assert bool(places) is expected
+    assert growth is None or abs(growth) < 1e8
+    if expected:
+        assert places[0].sites[0].file == __file__ and places[0].kept == places[0].made == 6
+
+
+def test_what_has_no_graph_is_not_marked() -> None:
+    graphs = Graphs(torch)
+    for _ in range(6):
+        graphs.mark(torch.zeros(3))
+        graphs.mark(torch.zeros(3, requires_grad=True))
+    assert graphs.end(on_gpu=False, steps=10) == ([], None)
