@@ -48,15 +48,17 @@ def _place(diagnosed: Diagnosed, document: FindingDocument) -> str:
 def open_offers(diagnosis: Diagnosis, progress: Progress, passed: Container[str] = ()) -> Iterator[Offer]:
     """What may be tried now, most promising first.
 
-    Left out are advice, places in `passed`, what the user declined, what excludes a fix that was kept, what was tried
-    since the last fix was kept – with the same script it would end the same –, and what crashed or changed the numbers,
-    for good.
+    Left out are advice, what does not promise to be faster, places in `passed`, what the user declined, what excludes a
+    fix that was kept, what was tried since the last fix was kept – with the same script it would end the same –, and
+    what crashed or changed the numbers, for good.
     """
     kept = [trial.rule for trial in progress.trials if trial.status == "kept"]
     excluded = {other for each in load_rules() if each.id in kept for other in each.conflicts}
     done = [attempt for attempt in progress.attempts if attempt.done]
     for offer in offers(diagnosis):
         rule = offer.diagnosed.rule
+        if offer.diagnosed.finding.gain.likely <= 1.0:  # no time to be measured: it is for something else, memory
+            continue
         if isinstance(offer.diagnosed.fix, Advice) or offer.place in progress.declined or offer.place in passed:
             continue
         if rule.id in excluded or set(rule.conflicts) & set(kept):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -65,6 +66,12 @@ AUTOCAST = ("amp-autocast", Argument({"--amp": ""}))
 
 def test_advice_is_not_offered() -> None:
     assert names(diagnosis(WORKERS, ("compile", Advice("Do it."))), Progress()) == ["loader-workers"]
+
+
+def test_what_saves_memory_and_no_time_is_not_tried() -> None:
+    found = diagnosis(AUTOCAST, WORKERS)
+    memory = replace(found.found[0], finding=replace(found.found[0].finding, gain=Gain(0.97, 1.0, 1.03)))
+    assert names(replace(found, found=(memory, found.found[1])), Progress()) == ["loader-workers"]
 
 
 @pytest.mark.parametrize("status", ["reverted", "inconclusive", "failed"])
