@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from advisor.edit import Drafts
 from advisor.edit.locate import call_at
 from advisor.edit.values import give
 from advisor.evidence import Change
+from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, Variable, at, call_sites
 
 if TYPE_CHECKING:
@@ -68,6 +72,8 @@ class LoaderOversubscribed(Rule):
             return
         calls = call_sites(evidence, "set_num_threads", every_step=False)
         sites = [each.site for each in calls if each.details.get("threads") == threads]
+        if not calls and _asked(record) == str(threads):
+            sites = _assignments(record.script, str(threads))
         yield Finding(
             rule=self.id,
             title=self.title,
@@ -100,10 +106,10 @@ class LoaderOversubscribed(Rule):
         text = f"Use {cores} threads at {at(site)}, one per core."
         drafts = Drafts(sources)
         draft = drafts[site.file]
+        recorded = finding.parameters.get("recorded")
         call = call_at(draft, site, ("set_num_threads",))
         if call is None:
-            return Advice(text, "the call cannot be told from others on its line")
-        recorded = finding.parameters.get("recorded")
+            return _assign(drafts, site, str(recorded), cores, text)
         option = give(drafts, draft, call, "int", cores, ("int",), recorded) if call.args else None
         if option is None:
             return Advice(text, "where the number of threads comes from cannot be told from the source")
@@ -115,6 +121,11 @@ class LoaderOversubscribed(Rule):
         Example(
             before="torch.set_num_threads(32)  # a big machine  # <-\n",
             after="torch.set_num_threads(2)  # a big machine\n",
+            parameters={"cores": 2, "recorded": 32},
+        ),
+        Example(
+            before='import os\nos.environ["OMP_NUM_THREADS"] = "32"  # <-\nimport torch\n',
+            after='import os\nos.environ["OMP_NUM_THREADS"] = "2"\nimport torch\n',
             parameters={"cores": 2, "recorded": 32},
         ),
         Example(
@@ -135,8 +146,37 @@ torch.set_num_threads(args.threads)  # <-
     )
     LEAVES_ALONE = (
         Example("torch.set_num_threads(4 * os.cpu_count())  # <-\n", "", {"cores": 2, "recorded": 32}),
+        Example('os.environ["OMP_NUM_THREADS"] = str(32)  # <-\n', "", {"cores": 2, "recorded": 32}),
         Example("torch.set_num_threads(8)  # <-\n", "", {"cores": 2, "recorded": 32}),
     )
+
+
+def _assignments(script: str, value: str) -> list[Site]:
+    """Where the script gives the variable this value: ``os.environ["OMP_NUM_THREADS"] = "32"``, or by setdefault."""
+    try:
+        with open(script, encoding="utf-8") as file:
+            tree = ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError):
+        return []
+    found = []
+    for statement in ast.walk(tree):
+        if isinstance(statement, (ast.Assign, ast.Expr)):
+            texts = [node.value for node in ast.walk(statement) if isinstance(node, ast.Constant)]
+            if sorted(map(str, texts)) == sorted((_VARIABLE, value)):
+                found.append(Site(script, statement.lineno))
+    return found
+
+
+def _assign(drafts: Drafts, site: Site, value: str, cores: str, text: str) -> Edit | Advice:
+    """Another value for the variable, in the one string of the line that is its value."""
+    draft = drafts[site.file]
+    strings = [node for node in draft.nodes(cst.SimpleString) if draft.line(node) == site.line]
+    values = [node for node in strings if node.evaluated_value == value]
+    if len(values) != 1 or not any(node.evaluated_value == _VARIABLE for node in strings):
+        return Advice(text, "the number of threads is not written there as such")
+    quote = values[0].quote
+    draft.replace(values[0], f"{quote}{cores}{quote}")
+    return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
 
 def _with_cores_only(evidence: Evidence, threads: int, cores: int) -> Change:

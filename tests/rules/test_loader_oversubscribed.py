@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from advisor.edit import Sources
+from advisor.edit import Edit, Sources
 from advisor.rule import Advice, Finding, Variable
 from rules.loader_oversubscribed import LoaderOversubscribed
 
@@ -80,14 +80,28 @@ def test_threads_of_a_gpu_run_are_not_the_step(scene: Any, tmp_path: Path) -> No
     assert found(small_operators(made), tmp_path) is None
 
 
-@pytest.mark.parametrize("inside", [False, True])
-def test_a_variable_from_outside_is_set_outside(inside: bool, scene: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "fixed"),
+    [
+        ('os.environ["OMP_NUM_THREADS"] = "32"', 'os.environ["OMP_NUM_THREADS"] = "2"'),
+        ("os.environ.setdefault('OMP_NUM_THREADS', '32')", "os.environ.setdefault('OMP_NUM_THREADS', '2')"),
+        ('os.environ["OMP_NUM_THREADS"] = str(2**5)', None),
+        ("import torch", None),
+    ],
+)
+def test_the_variable_is_set_where_it_is_set(line: str, fixed: str | None, scene: Any, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text('os.environ["OMP_NUM_THREADS"] = "32"\n' if inside else "import torch\n")
+    script.write_text(f"import os\n{line}\n")
     made = small_operators(threaded(scene(100.0)))
     made.record.call_sites = [each for each in made.record.call_sites if each.kind != "set_num_threads"]
     made.record.script = str(script)
     finding = found(made, tmp_path)
-    assert finding is not None and finding.site is None
+    assert finding is not None
     fix = RULE.fix(finding, Sources())
-    assert isinstance(fix, Advice) if inside else fix == Variable({"OMP_NUM_THREADS": "2"})
+    if fixed is not None:
+        assert finding.site is not None and finding.site.line == 2
+        assert isinstance(fix, Edit) and fix.texts[str(script)] == f"import os\n{fixed}\n"
+    elif line == "import torch":
+        assert fix == Variable({"OMP_NUM_THREADS": "2"})
+    else:
+        assert isinstance(fix, Advice)
