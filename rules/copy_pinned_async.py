@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from advisor.edit import Draft, Drafts
+from advisor.edit import Draft, Drafts, Sources
+from advisor.edit.born import born_at
 from advisor.edit.calls import DATALOADER_PARAMETERS, argument
 from advisor.edit.locate import call_at
 from advisor.edit.values import EDITED, give
@@ -87,6 +88,12 @@ class CopyPinnedAsync(Rule):
             and each.details.get("to_device") == "cuda"
             and not each.details.get("non_blocking")
         )
+        # What a factory makes on the CPU needs no better copy, but none: that is tensor-born-on-cpu's.
+        drafts = Drafts(Sources())
+        batches = tuple(each for each in copies if born_at(drafts, each.site) is None)
+        if copies and not batches:
+            return
+        copies = batches
         made = [each.site for each in loaders if each.site is not None]
         if record is None and pageable:  # the trace says that it does not pin
             made = [each.site for each in call_sites(evidence, "DataLoader", every_step=False)]

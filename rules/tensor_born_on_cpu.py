@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts, Sources
-from advisor.edit.born import PLAIN, RANDOM, born, make_there
+from advisor.edit.born import PLAIN, RANDOM, born, born_at, make_there
 from advisor.edit.called import calls_in
 from advisor.edit.locate import call_at
-from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.births import births, births_anywhere
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, once_fed, site_list
@@ -50,7 +49,7 @@ class TensorBornOnCpu(Rule):
             found = births_anywhere(evidence.steps, evidence.device, evidence.nesting, names)
         else:
             moves = tuple(each for each in call_sites(evidence, "Tensor.to", "Tensor.cuda") if _goes_up(each))
-            recorded = [(each, origin) for each in moves if (origin := _born(drafts, each.site)) is not None]
+            recorded = [(each, origin) for each in moves if (origin := born_at(drafts, each.site)) is not None]
             sizes = _sizes(moves, recorded)
             made = [(each.site, origin) for each, origin in recorded if each.details.get("bytes") in sizes]
             found = births(evidence.steps, evidence.device, evidence.nesting, sizes)
@@ -180,16 +179,4 @@ def _sizes(moves: tuple[CallSite, ...], made: list[tuple[CallSite, Born]]) -> di
 def _in_source(drafts: Drafts, path: str) -> list[tuple[Site, Born]]:
     """Where a script moves what it has just made, inside a loop or a function."""
     moves = calls_in(drafts.sources, path, ("to", "cuda")) if path else ()
-    return [(site, origin) for site in moves if (origin := _born(drafts, site)) is not None]
-
-
-def _born(drafts: Drafts, site: Site) -> Born | None:
-    """What makes the tensor that is moved there, as far as the source on disk tells."""
-    if not drafts.sources.editable(site.file):
-        return None
-    try:
-        draft = drafts[site.file]
-    except AdvisorError:
-        return None
-    move = call_at(draft, site, ("to", "cuda"))
-    return born(draft, move) if move is not None else None
+    return [(site, origin) for site in moves if (origin := born_at(drafts, site)) is not None]

@@ -9,9 +9,12 @@ import libcst as cst
 import libcst.matchers as m
 
 from advisor.edit.calls import add_argument, argument, unpacked
-from advisor.edit.draft import Draft
+from advisor.edit.draft import Draft, Drafts
+from advisor.edit.locate import call_at
 from advisor.edit.names import full_name
 from advisor.edit.regions import bound_names
+from advisor.errors import AdvisorError
+from advisor.harness.layout import Site
 
 # Functions of torch that make a tensor out of nothing but sizes and numbers, and take `device`.
 _LIKE = {"zeros_like", "ones_like", "full_like", "empty_like"}  # of a tensor on the CPU, whose sizes alone matter
@@ -51,6 +54,18 @@ def born(draft: Draft, move: cst.Call) -> Born | None:
         made = _assigned_before(draft, move, receiver.value)
         return _made(draft, made[1], made[0]) if made is not None else None
     return _made(draft, receiver, None)
+
+
+def born_at(drafts: Drafts, site: Site) -> Born | None:
+    """What makes the tensor that is moved at a recorded place, as far as the source on disk tells."""
+    if not drafts.sources.editable(site.file):
+        return None
+    try:
+        draft = drafts[site.file]
+    except AdvisorError:
+        return None
+    move = call_at(draft, site, ("to", "cuda"))
+    return born(draft, move) if move is not None else None
 
 
 def make_there(draft: Draft, move: cst.Call, made: Born) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from advisor.rules.copy_pinned_async import CopyPinnedAsync
 from advisor.rules.tensor_born_on_cpu import TensorBornOnCpu
 
 from advisor.edit import Edit, Sources
@@ -127,3 +128,13 @@ def test_a_bare_trace_with_something_between_tells_nothing(between: str, scene: 
     else:
         made.operator("aten::mul" if between == "kernel" else between, 0.24, 0.3)
     assert not list(TensorBornOnCpu().check(made.bare(tmp_path)))
+
+
+def test_copy_of_what_a_factory_makes_is_not_asked_to_be_pinned(scene: Any, tmp_path: Path) -> None:
+    """One cause, one finding: `copy-pinned-async` has batches to speak of, or nothing."""
+    rows = {}
+    for line in ("mask = torch.ones(n, n).to(device)", "mask = load(n).to(device)"):
+        made = stepping(scene, tmp_path, line)
+        next(each for each in made.record.call_sites if each.site.line == 4).details["non_blocking"] = True
+        rows[line] = [each.rule for each in CopyPinnedAsync().check(made.evidence(tmp_path))]
+    assert list(rows.values()) == [[], ["copy-pinned-async"]]
