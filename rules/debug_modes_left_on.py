@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -316,8 +317,13 @@ def _profiling(evidence: Evidence) -> Finding | None:
         gain=Gain.prior(evidence.what_if(Change(remove_host_s=events * _EVENT_S)), _PROFILING),
         evidence={"profiled_operators": events, "step_s": evidence.step_s},
         site=places[0].site,
-        parameters={"profiler": sites(places)},
+        parameters={"profiler": tuple(_line(each.site) for each in places)},
     )
+
+
+def _line(site: Site) -> Site:
+    """Without columns: those of entering a ``with`` are the whole statement's, which may end as a call in it does."""
+    return replace(site, column=None, end_line=None, end_column=None)
 
 
 def _modes(evidence: Evidence, mode: str) -> tuple[CallSite, ...]:

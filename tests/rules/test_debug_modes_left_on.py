@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from advisor.edit import Sources
+from advisor.harness.layout import Site
 from advisor.rule import Finding, Variable
 from advisor.rulebook import load_rules
 
@@ -99,6 +100,8 @@ def profiled(made: Any, **details: Any) -> Any:
     for index in range(400):
         made.operator("aten::add", 0.1 + index / 100, 0.1 + index / 100 + 0.002)
     made.call("debug_mode", 3, per_step=0.0, mode="profiler", on=True, **details)
+    site = made.record.call_sites[-1].site
+    site.column, site.end_line, site.end_column = 4, 12, 86
     return made
 
 
@@ -106,6 +109,7 @@ def test_profiler_of_the_whole_training_costs_by_its_operators(scene: Any, tmp_p
     finding = found(profiled(scene(4.5), timed=True), tmp_path)
     assert finding is not None and finding.site is not None and finding.site.line == 3
     assert finding.evidence["profiled_operators"] == 400
+    assert finding.parameters["profiler"] == (Site("/nowhere/train.py", 3),)  # a with's columns are its whole extent
     # 400 times 0.7 us of 4.5 ms
     assert 1.04 < finding.gain.likely < 1.09 and finding.gain.low == 1.0
 
