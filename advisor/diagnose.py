@@ -14,7 +14,7 @@ from advisor.errors import BAD_TRACE, AdvisorError
 from advisor.evidence import Evidence
 from advisor.findings import FindingDocument, Findings, FixDocument, Predicted, Range
 from advisor.harness import layout
-from advisor.rule import WORTH_IT, Advice, Argument, Finding, Gain, Rule, Safety, Variable
+from advisor.rule import WORTH_IT, WORTH_IT_ON_CPU, Advice, Argument, Finding, Gain, Rule, Safety, Variable
 from advisor.rulebook import load_rules
 from advisor.run import Run
 
@@ -93,6 +93,9 @@ def _apply(rule: Rule, evidence: Evidence, sources: Sources, notes: list[str]) -
         return []
     found = []
     for finding in findings:
+        # What is no faster at all is there for something else: memory.
+        if 1.0 < finding.gain.likely < _least_gain(evidence):
+            continue
         try:
             fix: Fix = rule.fix(finding, sources)
         except AdvisorError as error:
@@ -104,6 +107,11 @@ def _apply(rule: Rule, evidence: Evidence, sources: Sources, notes: list[str]) -
             finding = dataclasses.replace(finding, site=fix.site)
         found.append(Diagnosed(rule, finding, fix))
     return found
+
+
+def _least_gain(evidence: Evidence) -> float:
+    """The least likely speedup that is reported: one that could be told from none on this device."""
+    return WORTH_IT if evidence.device_is_gpu else WORTH_IT_ON_CPU
 
 
 def _fault(rule: Rule, error: Exception) -> str:
@@ -167,7 +175,7 @@ def _verdict(evidence: Evidence, found: Sequence[Diagnosed]) -> str:
     """What bounds the step; and where nothing was found, whether that is because nothing is wrong."""
     if found:
         return evidence.verdict
-    least = f"{WORTH_IT - 1:.0%}"
+    least = f"{_least_gain(evidence) - 1:.0%}"
     if evidence.breakdown.on_device and evidence.bound != "device":
         return f"{evidence.verdict}; none of the rules has a fix that is predicted to make the step {least} faster"
     why = f"no fix known here is predicted to make the step {least} faster ({evidence.verdict})"

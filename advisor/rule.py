@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 WORTH_IT = 1.03
 
 
+# The same on a CPU, which the script shares with whatever else runs: quarters of timing windows of one script on two
+# cores lie up to 6 % apart (tests/benchmarks/results/timing_window.md).
+WORTH_IT_ON_CPU = 1.05
+
 # high / low of a prediction never exceeds this.
 WIDEST = 2.0
 

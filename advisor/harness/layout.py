@@ -101,9 +101,9 @@ class CallSite:
 
     ``blocking``: a line of the loop over steps from which something outside of the process is waited for; ``details``:
     "seconds", in all, by what waits where. ``Tensor.index``: ``x[i]`` with a number or mask, or (``details``:
-    "iterates", "rows" of x) ``for row in x``, seen in the detail window only. ``sized``: a call whose result has a size
-    that depends on values (``details``: "operator": ``mask`` for ``x[mask]``, ``nonzero``, ``unique`` …; "device"), seen
-    in the detail window only.
+    "iterates", "rows" of x) ``for row in x``, seen in the detail window only. ``sized``: a call whose result has a
+    size that depends on values (``details``: "operator": ``mask`` for ``x[mask]``, ``nonzero``, ``unique`` …;
+    "device"), seen in the detail window only.
 
     And where a framework is told its settings (:mod:`.frameworks`): ``TrainingArguments``, ``Trainer``,
     ``Trainer.fit``, ``Fabric``, ``Accelerator``.

@@ -82,6 +82,19 @@ def test_a_fix_that_raises_is_advice(error: Exception, scene: Any, tmp_path: Pat
     assert entry.fix.why_advice
 
 
+def test_what_a_cpu_could_not_tell_from_nothing_is_left_out(scene: Any, tmp_path: Path) -> None:
+    rules = [
+        Made("none", Gain(1.0, 1.04, 1.08)),
+        Made("some", Gain(1.0, 1.06, 1.1)),
+        Made("memory", Gain(0.97, 1, 1.03)),
+    ]
+    on_gpu = scene(50.0, "NVIDIA A100-SXM4-40GB")
+    on_gpu.kernel("void at::native::vectorized_elementwise_kernel<4>", 1.0, 49.0, launched=0.5)
+    for made, expected in ((scene(50.0), ["some", "memory"]), (on_gpu, ["some", "none", "memory"])):
+        document = diagnose(made.evidence(tmp_path), rules=rules).document
+        assert [each.rule for each in document.findings] == expected
+
+
 def test_nothing_found_is_said_with_its_reason(scene: Any, tmp_path: Path) -> None:
     document = diagnose(scene(50.0).evidence(tmp_path), rules=()).document
     assert document.verdict.startswith("nothing worth changing: ")
