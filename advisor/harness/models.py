@@ -313,11 +313,10 @@ class Models:
                 name = type(child).__name__
                 record.layers[name] = record.layers.get(name, 0) + 1
         record.own = own_classes(inner.modules())
-        weights = [parameter for parameter in parameters if parameter.dim() == 4]
+        # A number per channel has no order.
+        weights = [each for each in parameters if each.dim() == 4 and each.numel() > each.shape[0]]
         if weights:
-            record.channels_last = all(
-                weight.is_contiguous(memory_format=torch.channels_last) for weight in weights if weight.shape[1] > 1
-            )
+            record.channels_last = all(channels_innermost(weight) for weight in weights)
         return record
 
     def records(self) -> list[Model]:
@@ -342,3 +341,18 @@ def autocast_dtype(torch: Any) -> str:
         except (RuntimeError, TypeError):
             continue
     return ""
+
+
+def channels_innermost(weight: Any) -> bool:
+    """Whether a convolution takes this weight for channels-last.
+
+    Kernels of one pixel, or of one channel, are contiguous in either order: their strides tell, as they do torch
+    (``is_channels_last_strides_2d`` in c10/core/MemoryFormat.h).
+    """
+    least = 0
+    for dimension in (1, 3, 2, 0):
+        size, stride = weight.shape[dimension], weight.stride(dimension)
+        if size == 0 or stride < least or (dimension == 0 and least == weight.stride(1)):
+            return False
+        least = stride * max(1, size)
+    return True

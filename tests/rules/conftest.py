@@ -76,8 +76,8 @@ class Scene:
         for number in range(STEPS):
             self._add(category, name, number, start, end, **args)
 
-    def operator(self, name: str, start: float, end: float) -> None:
-        self.each("cpu_op", name, start, end)
+    def operator(self, name: str, start: float, end: float, **args: Any) -> None:
+        self.each("cpu_op", name, start, end, **args)
 
     def kernel(self, name: str, start: float, end: float, launched: float) -> None:
         """A kernel in every step, launched by a call of 5 µs."""
