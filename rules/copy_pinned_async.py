@@ -13,6 +13,10 @@ from advisor.edit.calls import DATALOADER_PARAMETERS, argument
 from advisor.edit.locate import call_at
 from advisor.edit.values import EDITED, give
 from advisor.evidence import Change
+from advisor.evidence.births import MAKERS, births_anywhere
+from advisor.evidence.coded import names_like
+from advisor.evidence.copies import blocking_time
+from advisor.evidence.steps import assign
 from advisor.frameworks import configured, construction, framework_set_up, told
 from advisor.rule import (
     Advice,
@@ -91,7 +95,7 @@ class CopyPinnedAsync(Rule):
         # What a factory makes on the CPU needs no better copy, but none: that is tensor-born-on-cpu's.
         drafts = Drafts(Sources())
         batches = tuple(each for each in copies if born_at(drafts, each.site) is None)
-        if copies and not batches:
+        if (copies and not batches) or _waits_for_births(evidence):
             return
         copies = batches
         made = [each.site for each in loaders if each.site is not None]
@@ -250,6 +254,15 @@ loader = accelerator.prepare(DataLoader(dataset, batch_size=64, pin_memory=True)
 def _size(size: float) -> str:
     """Bytes in megabytes, or in kilobytes where that would be 0.0."""
     return f"{size / 1e6:.1f} MB" if size >= 5e4 else f"{size / 1e3:.1f} kB"
+
+
+def _waits_for_births(evidence: Evidence) -> bool:
+    """Whether the host is blocked mostly by copies of tensors that a factory has made right before."""
+    blocked, _ = blocking_time(evidence.device)
+    copies = evidence.trace.copies
+    inside = (assign(evidence.steps, copies.start) >= 0) & names_like(evidence.trace, copies.kind, "HtoD".__eq__)
+    born = births_anywhere(evidence.steps, evidence.device, evidence.nesting, MAKERS).rows
+    return bool(2 * blocked[born].sum() > blocked[inside].sum())
 
 
 def _factor(pageable: list[CopyRow], seconds: float) -> float:

@@ -51,7 +51,9 @@ class HostSync(Rule):
         if evidence.record is None and len(evidence.steps) > 1:
             # torch.cuda.synchronize(); a single one is the profiler's own, at the end of its window.
             rows += [row for row in evidence.syncs if row.cause == "explicit" and row.count >= 1]
-        rows += [row for row in evidence.syncs if row.cause == "copy" and any(s.kind in _KINDS for s in row.sites)]
+        # A copy to the GPU waits, too, but for nothing that is read: copy-pinned-async has it.
+        back = [row for row in evidence.syncs if row.cause == "copy" and row.direction != "HtoD"]
+        rows += [row for row in back if any(site.kind in _KINDS for site in row.sites)]
         if not rows or (evidence.record is not None and not places):
             return
         gain = Gain.of(evidence.what_if(Change(remove_syncs=[row.index for row in rows])))

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts, Sources
-from advisor.edit.born import PLAIN, RANDOM, born, born_at, make_there
+from advisor.edit.born import born, born_at, make_there
 from advisor.edit.called import calls_in
 from advisor.edit.locate import call_at
 from advisor.evidence import Change
-from advisor.evidence.births import births, births_anywhere
+from advisor.evidence.births import MAKERS, births, births_anywhere
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, once_fed, site_list
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ class TensorBornOnCpu(Rule):
         drafts = Drafts(Sources())
         if evidence.record is None:
             made = _in_source(drafts, evidence.source)
-            makers = {origin.name for _, origin in made} if evidence.source else PLAIN | (RANDOM - {"randperm"})
-            names = frozenset(f"aten::{name}" for name in makers)
+            names = frozenset(f"aten::{origin.name}" for _, origin in made) if evidence.source else MAKERS
             found = births_anywhere(evidence.steps, evidence.device, evidence.nesting, names)
         else:
             moves = tuple(each for each in call_sites(evidence, "Tensor.to", "Tensor.cuda") if _goes_up(each))
@@ -146,6 +145,21 @@ def forward(self, x):
         ),
     )
     LEAVES_ALONE = (
+        Example(  # used on the CPU as well
+            "import torch\nfor x in xs:\n    z = torch.randn(8)\n    g(z.to(device))  # <- moves\n    log(z.numpy())\n",
+            "",
+        ),
+        Example("import torch\nz = torch.zeros(3)\nh = g(z, z.cuda())  # <- moves\n", ""),
+        Example(
+            "import torch\ndef f(x):\n    p = torch.arange(9)\n    q = p.to(x.device)  # <- moves\n    return q, p\n",
+            "",
+        ),
+        Example(
+            "import torch\nx = torch.ones(3).add(torch.ones(3)).cuda()  # <- moves=torch.ones(3).add(torch.ones(3)).cuda()\n",
+            "",
+        ),
+        Example("import torch\nx = torch.zeros(3).add(-offset).to(device)  # <- moves\n", ""),
+        Example("import torch\nx = torch.ones(3).mul(offsets[i]).to(device)  # <- moves\n", ""),
         Example("import torch\nx = torch.zeros(3).to(other)  # <- moves\n", ""),
         Example("import torch\nx = (torch.rand(n) < rates).cuda()  # <- moves\n", ""),
         Example("import torch\nx = torch.tensor(values).cuda()  # <- moves\n", ""),

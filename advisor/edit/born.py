@@ -12,6 +12,7 @@ from advisor.edit.calls import add_argument, argument, unpacked
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.locate import call_at
 from advisor.edit.names import full_name
+from advisor.edit.origin import scope_of
 from advisor.edit.regions import bound_names
 from advisor.errors import AdvisorError
 from advisor.harness.layout import Site
@@ -121,10 +122,12 @@ def _made(draft: Draft, node: cst.BaseExpression, assigned: cst.CSTNode | None) 
 
 def _is_number(draft: Draft, arg: cst.Arg) -> bool:
     """Sizes, numbers and types: what cannot be another tensor, which would have to be on the GPU, too."""
-    numbers = m.Integer() | m.Float() | m.UnaryOperation() | m.SimpleString() | m.Tuple()
-    if m.matches(arg.value, numbers) or full_name(draft, arg.value).startswith("torch."):
+    numbers = _NUMBER | m.UnaryOperation(expression=_NUMBER) | m.SimpleString() | m.Tuple()
+    named = m.matches(arg.value, m.Name() | m.Attribute()) and full_name(draft, arg.value).startswith("torch.")
+    if m.matches(arg.value, numbers) or named:
         return True
-    sized = m.Call(func=m.Name("len")) | m.Call(func=m.Attribute(attr=m.Name("size"))) | m.Subscript()
+    shape = m.Subscript(value=m.Attribute(attr=m.Name("shape")))
+    sized = m.Call(func=m.Name("len")) | m.Call(func=m.Attribute(attr=m.Name("size"))) | shape
     above = draft.parent(arg)
     takes_sizes = m.matches(
         above or arg,
@@ -140,12 +143,21 @@ def _keeps_all(element: cst.SubscriptElement) -> bool:
 
 
 def _assigned_before(draft: Draft, move: cst.Call, name: str) -> tuple[cst.CSTNode, cst.BaseExpression] | None:
-    """(statement, value) of the assignment to `name` that `move` sees, in its own block and with no use between."""
+    """(statement, value) of the assignment to `name` that `move` sees, in its own block and with no use between.
+
+    None where the tensor on the CPU is used for anything else: by another name, or once more.
+    """
     statement = draft.statement(move)
     if statement is None:
         return None
     siblings = draft.siblings(statement)
     uses = sum(each.value == name for each in draft.nodes(cst.Name, statement))
+    rebound = m.matches(statement, m.SimpleStatementLine([m.Assign([m.AssignTarget(m.Name(name))])]))
+    if not rebound:
+        scope = scope_of(draft, move)
+        elsewhere = sum(each.value == name and scope_of(draft, each) is scope for each in draft.nodes(cst.Name, scope))
+        if uses > 1 or elsewhere > 2:
+            return None
     before = siblings[: next(index for index, each in enumerate(siblings) if each is statement)]
     for each in reversed(before):
         names = [node.value for node in draft.nodes(cst.Name, each)]

@@ -15,6 +15,15 @@ from advisor.evidence.nesting import Nesting
 from advisor.evidence.steps import assign
 from advisor.trace.tables import Ints
 
+# What makes a tensor out of nothing but sizes and numbers. Not aten::empty, with which torch.tensor(numbers,
+# device="cuda") begins on the CPU, too.
+MAKERS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "zeros", "ones", "full", "eye", "arange", "tril_indices", "triu_indices", "zeros_like", "ones_like",
+        "full_like", "rand", "randn", "randint", "rand_like", "randn_like",
+    )
+)  # fmt: skip
 _BACK = 16  # so many operators before the copy are looked at: what a mask is made with
 _NEAR = 6  # likewise, where only the trace tells
 _KEEPING = frozenset(

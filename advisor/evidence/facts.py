@@ -290,6 +290,7 @@ class SyncRow:
     index: int
     call: str  # cudaStreamSynchronize …
     operator: str  # outermost operator around the call
+    direction: str  # HtoD | DtoH …: of the copy right before it on its thread, or that the call itself is; "" for none
     count: float
     total_s: float
     wait_s: float

@@ -82,8 +82,18 @@ class Host:
 
     @cached_property
     def sync_rows(self) -> Mask:
-        """Rows of ``Trace.runtime`` in which the host waits for the device."""
-        return names_like(self.trace, self.trace.runtime.name, is_sync)
+        """Rows of ``Trace.runtime`` in which the host waits for the device.
+
+        A copy to pageable memory is one of them, whatever it is called: it "will return only once the copy has
+        completed" (CUDA driver API, "API synchronization behavior").
+        """
+        return names_like(self.trace, self.trace.runtime.name, is_sync) | self._reading_rows
+
+    @cached_property
+    def _reading_rows(self) -> Mask:
+        copies, runtime = self.trace.copies, self.trace.runtime
+        chosen = copies.pageable & names_like(self.trace, copies.kind, "DtoH".__eq__) & (copies.correlation > 0)
+        return np.asarray(np.isin(runtime.correlation, copies.correlation[chosen]) & self.launches)
 
     @cached_property
     def allocation_rows(self) -> Mask:

@@ -54,7 +54,8 @@ def sized_syncs(steps: Steps, device: DeviceWork, nesting: Nesting) -> SizedSync
     waits: dict[str, float] = {}
     chosen, count = [], 0.0
     for row, (_, members) in zip(sync_rows(steps, device, nesting, None), groups, strict=True):
-        if row.cause != OTHER or not row.operator:
+        # An index on the CPU is copied to the GPU inside of the operator: nothing is read back.
+        if row.cause != OTHER or not row.operator or row.direction == "HtoD":
             continue
         names = [_call(trace, nesting, int(at)) for at in nesting.around(trace.runtime, members)]
         found = [name for name in names if name]

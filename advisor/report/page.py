@@ -98,7 +98,7 @@ def _tiles(document: Findings) -> list[_Tile]:
     if document.outcome is not None and document.outcome.kept:
         final = tried.final(document.outcome)
         tiles.append(_Tile("with the fixes kept", tried.ratio_of(document.outcome.speedup), final))
-    elif document.findings:
+    elif any(finding.predicted.speedup.likely > 1.0 for finding in document.findings):
         best = max(document.findings, key=lambda finding: finding.predicted.speedup.likely)
         tiles.append(_Tile("largest single gain", wording.speedup(best.predicted.speedup), best.title))
     return tiles

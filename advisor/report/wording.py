@@ -209,7 +209,9 @@ def decimal(amount: float, unit: str) -> str:
 
 
 def speedup(range_: Range) -> str:
-    """``1.4–1.8×``; two decimals where the ends are close to each other or to 1."""
+    """``1.4–1.8×``; two decimals where the ends are close to each other or to 1. What is no faster saves memory."""
+    if range_.likely <= 1.0:
+        return "memory"
     decimals = 1 if range_.high - range_.low >= 0.15 and range_.low >= 1.05 else 2
     low, high = f"{range_.low:.{decimals}f}", f"{range_.high:.{decimals}f}"
     return f"{low}–{high}×" if low != high else f"{range_.likely:.2f}×"
@@ -225,6 +227,8 @@ def place(finding: FindingDocument) -> str:
 def prediction(finding: FindingDocument) -> str:
     """The predicted gain in one clause, with where it comes from when it is not this run's own model."""
     predicted = finding.predicted
+    if predicted.speedup.likely <= 1.0:
+        return "no faster: what it saves is memory"
     text = f"{speedup(predicted.speedup)} faster, likely {predicted.speedup.likely:.2f}×"
     if predicted.basis and predicted.basis != "model":
         text += f" ({predicted.basis})"

@@ -50,6 +50,7 @@ def test_a_figure_is_said_in_the_unit_of_its_name(key: str, amount: object, said
         (1.03, 1.05, 1.08, "1.03–1.08×"),
         (1.42, 1.43, 1.44, "1.42–1.44×"),
         (2.0, 2.0, 2.0, "2.00×"),
+        (0.97, 1.0, 1.03, "memory"),
     ],
 )
 def test_a_range_has_as_many_decimals_as_tell_its_ends_apart(low: float, likely: float, high: float, said: str) -> None:

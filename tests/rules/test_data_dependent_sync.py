@@ -36,6 +36,19 @@ def waiting(scene: Any, *operators: str, idle_after: bool = True) -> Any:
     return made
 
 
+def reading(scene: Any, *operators: str) -> Any:
+    """The same where the value goes to pageable memory: the call that copies it is the one that waits."""
+    made = waiting(scene, *operators)
+    kept = {"cudaLaunchKernel"}
+    made._events = [
+        each
+        for each in made._events
+        if each["name"] in kept or (each["cat"] != "cuda_runtime" and "DtoH" not in each["name"])
+    ]
+    made.copy("Memcpy DtoH (Device -> Pageable)", 10.0, 10.003, 8, launched=1.05, returned=10.1)
+    return made
+
+
 def found(made: Any, folder: Path) -> Finding | None:
     findings = list(DataDependentSync().check(made.evidence(folder)))
     assert len(findings) <= 1
@@ -152,3 +165,34 @@ def test_the_harness_records_where_sizes_come_from_values(tmp_path: Path) -> Non
     }
     seen = {(each.site.line, each.details["operator"]) for each in record.call_sites if each.kind == "sized"}
     assert seen == expected
+
+
+def test_a_copy_to_pageable_memory_waits_by_itself(scene: Any, tmp_path: Path) -> None:
+    finding = found(reading(scene, "aten::index", "aten::nonzero"), tmp_path)
+    assert finding is not None and finding.evidence["sync_wait_s"] == pytest.approx(8.9e-3, rel=0.02)
+    assert 1.3 < finding.gain.likely < 1.7
+
+
+def test_an_index_on_the_cpu_is_no_mask(scene: Any, tmp_path: Path) -> None:
+    """It is copied to the GPU inside of the operator, which waits for that: nothing is read back."""
+    made = waiting(scene, "aten::index", "aten::to", "aten::_to_copy", "aten::copy_")
+    for each in made._events:
+        each["name"] = each["name"].replace("DtoH (Device -> Pinned)", "HtoD (Pageable -> Device)")
+    assert found(made, tmp_path) is None
+
+
+def test_what_a_copy_to_the_gpu_waits_for_is_not_an_items(scene: Any, tmp_path: Path) -> None:
+    made = scene(20.0, A100)
+    made.kernel(KERNEL, 0.5, 10.0, launched=0.1)
+    made.operator("aten::to", 1.0, 10.2)
+    made.copy("Memcpy HtoD (Pageable -> Device)", 10.0, 10.05, 1 << 20, launched=1.05, returned=1.06)
+    made.each("cuda_runtime", "cudaStreamSynchronize", 1.1, 10.1)
+    for index in range(40):
+        start = 10.5 + 0.2 * index
+        made.kernel(KERNEL, start + 0.03, start + 0.12, launched=start)
+    made.call("Tensor.item", 20, device="cuda")
+    made.call("Tensor.to", 12, from_device="cpu", to_device="cuda")
+    evidence = made.evidence(tmp_path)
+    (row,) = evidence.syncs
+    assert (row.direction, [site.kind for site in row.sites]) == ("HtoD", ["Tensor.to"])
+    assert "host-sync" not in [each.rule for each in diagnose(evidence).document.findings]

@@ -133,8 +133,25 @@ def test_a_bare_trace_with_something_between_tells_nothing(between: str, scene: 
 def test_copy_of_what_a_factory_makes_is_not_asked_to_be_pinned(scene: Any, tmp_path: Path) -> None:
     """One cause, one finding: `copy-pinned-async` has batches to speak of, or nothing."""
     rows = {}
-    for line in ("mask = torch.ones(n, n).to(device)", "mask = load(n).to(device)"):
-        made = stepping(scene, tmp_path, line)
+    for line, maker in (
+        ("mask = torch.ones(n, n).to(device)", "aten::ones"),
+        ("mask = load(n).to(device)", "aten::cat"),
+    ):
+        made = stepping(scene, tmp_path, line, maker)
         next(each for each in made.record.call_sites if each.site.line == 4).details["non_blocking"] = True
         rows[line] = [each.rule for each in CopyPinnedAsync().check(made.evidence(tmp_path))]
     assert list(rows.values()) == [[], ["copy-pinned-async"]]
+
+
+def test_small_batch_beside_it_does_not_make_it_two_findings(scene: Any, tmp_path: Path) -> None:
+    """The batch's copy waits for next to nothing, and the factory's for the GPU: that is the only cause."""
+    made = stepping(scene, tmp_path, "mask = torch.ones(n, n).to(device)")
+    assert found(made, tmp_path) is not None
+    assert not list(CopyPinnedAsync().check(made.evidence(tmp_path)))
+    assert not list(CopyPinnedAsync().check(made.bare(tmp_path)))
+
+
+def test_list_of_numbers_that_is_made_on_the_gpu_is_none(scene: Any, tmp_path: Path) -> None:
+    """torch.tensor(numbers, device="cuda"): an empty tensor on the CPU, and its copy."""
+    made = stepping(scene, tmp_path, "mask = torch.tensor(v, device=device)", "aten::empty", made_ms=0.01)
+    assert not list(TensorBornOnCpu().check(made.bare(tmp_path)))
