@@ -8,8 +8,10 @@ from __future__ import annotations
 import ast
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import yaml
 
@@ -81,6 +83,7 @@ def _is_json(source: Source) -> bool:
     return source.path.endswith(".json")
 
 
+@lru_cache(maxsize=64)  # each finding makes drafts of its own
 def _read(source: Source) -> tuple[tuple[Entry, ...], tuple[tuple[str, ...], ...]]:
     """The values of a file, and the keys that lead to each of its mappings."""
     # A tab that indents JSON is no YAML; inside its strings there is none.
@@ -90,10 +93,11 @@ def _read(source: Source) -> tuple[tuple[Entry, ...], tuple[tuple[str, ...], ...
     except (yaml.YAMLError, RecursionError) as error:
         raise AdvisorError(f"{source.path} cannot be read as settings: {error}") from None
     nodes = list(_below(root, ())) if root is not None else []
+    times = Counter(id(node) for _, node in nodes)  # an alias leads to the same one again
     entries = []
     for keys, node in nodes:
         start, end = node.start_mark.index, node.end_mark.index
-        if isinstance(node, yaml.ScalarNode) and keys and sum(other is node for _, other in nodes) == 1:
+        if isinstance(node, yaml.ScalarNode) and keys and times[id(node)] == 1:
             value = _value(node, text[start:end], _is_json(source))
             if value is not _OTHER:
                 entries.append(Entry(keys, value, start, end))
@@ -103,25 +107,19 @@ def _read(source: Source) -> tuple[tuple[Entry, ...], tuple[tuple[str, ...], ...
 def find(drafts: Sequence[SettingsDraft], names: Sequence[str], recorded: object) -> tuple[SettingsDraft, Entry] | None:
     """The entry that an expression with these names reads (``cfg["train"]["lr"]``: cfg, train, lr).
 
-    Its last key is the last name, and it says what the run saw. Names before that lead to a mapping of the files must
-    lead to its own; of several it is the one all of whose keys are the last names. None when that is not one.
+    All of its keys are the last names, and it says what the run saw. None when that is not one.
     """
-    holders = {keys for draft in drafts for keys in draft.mappings if keys and _ends(names[:-1], keys)}
-    holder = max(holders, key=len, default=None)
     found = [
         (draft, entry)
         for draft in drafts
         for entry in draft.entries
-        if names and entry.keys[-1] == names[-1] and type(entry.value) is type(recorded) and entry.value == recorded
-        if holder is None or _ends(entry.keys[:-1], holder)
+        if _ends(names, entry.keys) and type(entry.value) is type(recorded) and entry.value == recorded
     ]
-    if len(found) > 1:
-        found = [(draft, entry) for draft, entry in found if _ends(names, entry.keys)]
     return found[0] if len(found) == 1 else None
 
 
 def _ends(names: Sequence[str], keys: tuple[str, ...]) -> bool:
-    return tuple(names[max(0, len(names) - len(keys)) :]) == keys
+    return len(keys) <= len(names) and tuple(names[len(names) - len(keys) :]) == keys
 
 
 def known_without(drafts: Sequence[SettingsDraft], names: Sequence[str], key: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from .places import is_user_file
 
 SUFFIXES = (".json", ".yaml", ".yml")
-_MOST_BYTES = 64 << 10  # larger ones hold data
+_MOST_BYTES = 16 << 10  # larger ones hold data
 _MOST = 20
 
 

@@ -87,6 +87,18 @@ REFUSED = {
     "shared by an alias": ("DataLoader(ds, batch_size=cfg['batch_size'])", "n: &n 4\nbatch_size: *n\n", 4),
     "no settings": ("DataLoader(ds, batch_size=cfg['batch_size'])", "- 4\n- batch_size\n", 4),
     "no YAML": ("DataLoader(ds, batch_size=cfg['batch_size'])", "batch_size: [4\n", 4),
+    "another mapping's key": ("extra = {'pin': True}\nDataLoader(ds, **extra, batch_size=n)", "batch_size: 4\n", 4),
+    "a mapping that a function makes": ("DataLoader(ds, **kwargs_of(cfg)['x'])", "eval: {batch_size: 4}\n", 4),
+    "a key of a mapping inside": ("DataLoader(ds, batch_size=opts.batch_size)", "eval: {batch_size: 4}\n", 4),
+    "loop variable": ("for batch_size in (4, 8):\n    DataLoader(ds, batch_size=batch_size)", "batch_size: 4\n", 4),
+    "computed attribute": (
+        "class T:\n    def __init__(self, a):\n        self.batch_size = size_of(a)\n"
+        "    def go(self):\n        return DataLoader(ds, batch_size=self.batch_size)",
+        "batch_size: 4\n", 4,
+    ),
+    "parameter of several callers": (
+        "def f(batch_size):\n    DataLoader(ds, batch_size=batch_size)\nf(4)\nf(g(8))", "batch_size: 4\n", 4,
+    ),
 }  # fmt: skip
 
 
@@ -110,12 +122,13 @@ def test_what_a_file_lacks_is_passed_beside_it() -> None:
 
 def test_words_and_truth_are_written_as_the_file_would() -> None:
     for name, recorded, value, after in (
-        ("half", False, "True", YAML.replace("half: no", "half: true")),
-        ("order", "shuffled", "'sorted'", YAML.replace("'shuffled'", "sorted")),
-        ("order", "shuffled", "'no'", YAML.replace("'shuffled'", '"no"')),
-        ("order", "shuffled", "'a: b'", YAML.replace("'shuffled'", '"a: b"')),
+        ("eval.half", False, "True", YAML.replace("half: no", "half: true")),
+        ("loader.order", "shuffled", "'sorted'", YAML.replace("'shuffled'", "sorted")),
+        ("loader.order", "shuffled", "'no'", YAML.replace("'shuffled'", '"no"')),
+        ("loader.order", "shuffled", "'a: b'", YAML.replace("'shuffled'", '"a: b"')),
     ):
-        answer, texts = attempt(f"DataLoader(ds, {name}=cfg['{name}'])", {"c.yaml": YAML}, recorded, name, value)
+        key = name.partition(".")[2]
+        answer, texts = attempt(f"DataLoader(ds, {key}=cfg.{name})", {"c.yaml": YAML}, recorded, key, value)
         assert (answer, texts) == (EDITED, {"c.yaml": after})
 
 
