@@ -268,7 +268,8 @@ def _on_cpu(evidence: Evidence, chosen: list[OptimizerInfo], seconds: float) -> 
 
 
 def _on_gpu(evidence: Evidence, chosen: list[OptimizerInfo], stepping: Coverage) -> Gain:
-    left = float(np.mean([_KERNELS_ON_GPU[each.cls] for each in chosen]))
+    # Without momentum the foreach step of SGD is one operator already, which reads and writes as much as the fused one.
+    left = float(np.mean([1.0 if _plain(each) else _KERNELS_ON_GPU[each.cls] for each in chosen]))
     trace, launch = evidence.trace, evidence.device.items_launch[: len(evidence.trace.kernels)]
     factors = np.ones(len(trace.kernels))
     known = np.flatnonzero(launch >= 0)
@@ -276,6 +277,10 @@ def _on_gpu(evidence: Evidence, chosen: list[OptimizerInfo], stepping: Coverage)
     factors[known[launched]] = left
     removed = _undisturbed_s(evidence, stepping) * (1.0 - _HOST_ON_GPU)
     return Gain.prior(evidence.what_if(Change(kernel_scale=factors, remove_host_s=removed)), _GPU_BASIS)
+
+
+def _plain(optimizer: OptimizerInfo) -> bool:
+    return optimizer.cls == "SGD" and optimizer.momentum == 0.0
 
 
 def _unmet(evidence: Evidence, chosen: list[OptimizerInfo]) -> tuple[str, ...]:

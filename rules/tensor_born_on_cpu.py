@@ -155,7 +155,8 @@ def forward(self, x):
             "",
         ),
         Example(
-            "import torch\nx = torch.ones(3).add(torch.ones(3)).cuda()  # <- moves=torch.ones(3).add(torch.ones(3)).cuda()\n",
+            "import torch\nx = torch.ones(3).add(torch.rand(3)).cuda()  # <- moves=torch.ones(3).add(torch.rand(3)).cuda()\n"
+            "y = torch.ones(3)\n",
             "",
         ),
         Example("import torch\nx = torch.zeros(3).add(-offset).to(device)  # <- moves\n", ""),

@@ -367,6 +367,7 @@ class OptimizerInfo:
     boundary: bool = False
     fused: bool | None = None
     foreach: bool | None = None
+    momentum: float | None = None  # SGD's and RMSprop's
     parameters: int = 0
     zero_filled: int = 0  # parameters whose gradient was a zero-filled tensor after zero_grad
 

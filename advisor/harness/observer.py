@@ -190,6 +190,7 @@ class Observer:
                     boundary=key == windows.finder.boundary_optimizer,
                     fused=group.get("fused"),
                     foreach=group.get("foreach"),
+                    momentum=_number(group.get("momentum")),
                     parameters=sum(len(group["params"]) for group in getattr(optimizer, "param_groups", ())),
                     zero_filled=windows.zero_filled.get(key, 0),
                 )
@@ -222,3 +223,7 @@ class _SharedCounts(dict[str, int]):
     def __setitem__(self, key: str, value: int) -> None:
         super().__setitem__(key, value)
         setattr(self._status, key, value)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None

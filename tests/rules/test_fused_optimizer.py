@@ -84,17 +84,28 @@ def test_sparse_gradients_make_it_advice(scene: Any, tmp_path: Path) -> None:
     assert isinstance(fix, Advice) and "sparse" in fix.why
 
 
-def test_kernels_of_a_gpu_shrink_by_their_traffic(scene: Any, tmp_path: Path) -> None:
+def stepping_on_gpu(scene: Any, cls: str, **facts: Any) -> Any:
+    """A GPU run that spends half of its 50 ms in the optimizer's kernels."""
     made = scene(50.0, A100)
-    made.record.optimizers = [layout.OptimizerInfo("AdamW", Site("/nowhere/train.py", 5), steps=40, parameters=100)]
+    site = Site("/nowhere/train.py", 5)
+    made.record.optimizers = [layout.OptimizerInfo(cls, site, steps=40, parameters=100, **facts)]
     made.operator("aten::empty", 0.0, 0.005)
-    made.each("user_annotation", "Optimizer.step#AdamW.step", 0.1, 1.0)
+    made.each("user_annotation", f"Optimizer.step#{cls}.step", 0.1, 1.0)
     made.kernel("gemm", 0.1, 25.0, launched=0.05)
     made.kernel("multi_tensor_apply_kernel", 25.0, 49.8, launched=0.5)
     made.each("cuda_runtime", "cudaDeviceSynchronize", 1.1, 49.9)
-    finding = found(made, tmp_path)
+    return made
+
+
+def test_kernels_of_a_gpu_shrink_by_their_traffic(scene: Any, tmp_path: Path) -> None:
+    finding = found(stepping_on_gpu(scene, "AdamW"), tmp_path)
     assert finding is not None
     assert 1.3 < finding.gain.likely < 1.55  # half of the step shrinks to 7/20 of itself
+
+
+def test_plain_sgd_moves_as_much_fused_as_not(scene: Any, tmp_path: Path) -> None:
+    assert found(stepping_on_gpu(scene, "SGD", momentum=0.9), tmp_path) is not None
+    assert found(stepping_on_gpu(scene, "SGD", momentum=0.0), tmp_path) is None
 
 
 def test_a_trainers_optimizer_is_named_in_its_own_terms(scene: Any, tmp_path: Path) -> None:
