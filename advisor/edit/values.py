@@ -9,8 +9,8 @@ import libcst as cst
 
 from advisor.edit.calls import add_argument, argument, has_starred, unpacked
 from advisor.edit.draft import Draft, Drafts
-from advisor.edit.naming import names_of
-from advisor.edit.origin import Origin, dict_display, dict_entry, literal_equals, mentions, origin_of
+from advisor.edit.naming import mapping_names, names_of
+from advisor.edit.origin import Origin, dict_display, dict_entry, literal_equals, mentions, origin_of, string_value
 from advisor.edit.settings import find, known_without
 
 UNKNOWN: Final = object()
@@ -26,30 +26,42 @@ def give(
     parameters: Sequence[str] = (),
     recorded: object = UNKNOWN,
     flags: bool = False,
+    alone: bool = False,
 ) -> str | None:
     """Have the call's parameter `name` get the value `code`.
 
     Returns :data:`EDITED` when the drafts now say so; the option (``"--workers"``) when the value comes from the
     command line and nothing was edited; None when no safe change is known. `recorded` is the value that the run
     saw: a literal that says something else is not what decides, and is left alone. With `flags`, an option that takes
-    no value and sets the parameter True is returned with a mark: ``"--bf16!"``.
+    no value and sets the parameter True is returned with a mark: ``"--bf16!"``. With `alone`, nothing but this call may
+    get another value: a constant that is read in any other place stays, and the call passes `code` instead; an option
+    or a setting that is read in any other place is left alone.
     """
     passed = argument(call, name, parameters)
     if passed is None:
-        return _add(drafts, draft, call, name, code, recorded, flags)
+        return _add(drafts, draft, call, name, code, recorded, flags, alone)
     if passed.star:
         return None
-    return _change(drafts, draft, passed.value, code, recorded, flags)
+    return _change(drafts, draft, passed.value, code, recorded, flags, alone)
 
 
 def _add(
-    drafts: Drafts, draft: Draft, call: cst.Call, name: str, code: str, recorded: object, flags: bool
+    drafts: Drafts,
+    draft: Draft,
+    call: cst.Call,
+    name: str,
+    code: str,
+    recorded: object,
+    flags: bool,
+    alone: bool,
 ) -> str | None:
     if has_starred(call) or any(isinstance(arg.value, cst.GeneratorExp) and not arg.value.lpar for arg in call.args):
         return None
     for mapping in unpacked(call):
-        names = names_of(drafts, draft, mapping.value)
-        if change_setting(drafts, [*names, name], code, recorded):
+        if alone and _read_elsewhere(draft, mapping.value):
+            return None
+        names = mapping_names(drafts, draft, mapping.value)
+        if names and change_setting(drafts, [*names, name], code, recorded):
             return EDITED
         if names and known_without(drafts.settings(), names, name):
             continue
@@ -58,7 +70,7 @@ def _add(
             return None
         entry = dict_entry(display, name)
         if entry is not None:
-            return _change(drafts, draft, entry, code, recorded, flags)
+            return _change(drafts, draft, entry, code, recorded, flags, alone)
         if _passes_on(display) or mentions(draft, name):
             # Something may put the key in later (kwargs.update(cuda_kwargs)): passing it twice would raise.
             return None
@@ -73,19 +85,99 @@ def _passes_on(display: cst.Dict | cst.Call) -> bool:
 
 
 def _change(
-    drafts: Drafts, draft: Draft, value: cst.BaseExpression, code: str, recorded: object, flags: bool
+    drafts: Drafts,
+    draft: Draft,
+    value: cst.BaseExpression,
+    code: str,
+    recorded: object,
+    flags: bool,
+    alone: bool,
 ) -> str | None:
     origin = origin_of(drafts, draft, value)
+    shared = alone and _read_elsewhere(draft, value, origin)
+    if shared and (origin is None or origin.option):
+        return None
     if origin is not None and origin.kind == "flag":
         return f"{origin.option}!" if flags and code == "True" else None
     if origin is not None and origin.option:
         return origin.option
     if origin is None or (recorded is not UNKNOWN and not _agrees(origin, recorded)):
-        return EDITED if change_setting(drafts, names_of(drafts, draft, value), code, recorded) else None
+        found = not shared and change_setting(drafts, names_of(drafts, draft, value), code, recorded)
+        return EDITED if found else None
     if not drafts.sources.editable(origin.draft.source.path):
         return None
-    origin.draft.replace(origin.node, code)
+    if shared:
+        draft.replace(value, code)
+    else:
+        origin.draft.replace(origin.node, code)
     return EDITED
+
+
+def _read_elsewhere(draft: Draft, value: cst.BaseExpression, origin: Origin | None = None) -> bool:
+    """Whether anything else may read what `value` reads; always where the name is another one than at its origin."""
+    if origin is not None and origin.node is value:
+        return False
+    name = _last_name(value)
+    if (
+        origin is not None
+        and not origin.option
+        and (origin.draft is not draft or _bound_to(draft, origin.node) != name)
+    ):
+        return True
+    own = {*draft.nodes(cst.Name, value), *draft.nodes(cst.SimpleString, value)}
+    names = [node for node in draft.nodes(cst.Name) if node.value == name and node not in own]
+    strings = [node for node in draft.nodes(cst.SimpleString) if string_value(node) == name and node not in own]
+    return bool(name) and (
+        any(not _binds(draft, node) for node in names) or any(not _is_key(draft, s) for s in strings)
+    )
+
+
+def _last_name(value: cst.BaseExpression) -> str:
+    if isinstance(value, cst.Name):
+        return value.value
+    if isinstance(value, cst.Attribute):
+        return value.attr.value
+    if isinstance(value, cst.Subscript) and isinstance(value.slice[0].slice, cst.Index):
+        return string_value(value.slice[0].slice.value)
+    if isinstance(value, cst.Call) and value.args:  # cfg.get("threads"), getattr(cfg, "threads"), int(cfg["threads"])
+        named = [name for arg in value.args[:2] if (name := string_value(arg.value))]
+        return named[0] if named else _last_name(value.args[0].value)
+    return ""
+
+
+def _bound_to(draft: Draft, node: cst.BaseExpression) -> str:
+    """The name that the expression is the value of, by assignment, default, keyword or key."""
+    above = draft.parent(node)
+    if isinstance(above, cst.Assign) and len(above.targets) == 1:
+        return _last_name(above.targets[0].target)
+    if isinstance(above, cst.AnnAssign):
+        return _last_name(above.target)
+    if isinstance(above, cst.Param):
+        return above.name.value
+    if isinstance(above, cst.Arg) and above.keyword is not None:
+        return above.keyword.value
+    if isinstance(above, cst.DictElement):
+        return string_value(above.key)
+    return ""
+
+
+def _binds(draft: Draft, name: cst.Name) -> bool:
+    """Whether the name is given a value there: a target, a parameter, a keyword."""
+    node: cst.CSTNode = name
+    above = draft.parent(node)
+    if isinstance(above, cst.Attribute) and above.attr is name:
+        node, above = above, draft.parent(above)
+    if isinstance(above, (cst.AssignTarget, cst.AnnAssign)):
+        return above.target is node
+    if isinstance(above, cst.Param):
+        return above.name is node
+    # A keyword gives its parameter a value, and reads none.
+    return isinstance(above, cst.Arg) and above.keyword is node
+
+
+def _is_key(draft: Draft, string: cst.SimpleString) -> bool:
+    above = draft.parent(string)
+    return isinstance(above, cst.DictElement) and above.key is string
 
 
 def change_setting(drafts: Drafts, names: Sequence[str], code: str, recorded: object) -> bool:

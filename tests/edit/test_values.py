@@ -14,14 +14,15 @@ from advisor.edit.locate import last_name
 from advisor.edit.values import EDITED, UNKNOWN, give
 
 
-def attempt(code: str, recorded: object = UNKNOWN, others: dict[str, str] | None = None, name: str = "batch_size"):
+def attempt(code: str, recorded: object = UNKNOWN, others: dict[str, str] | None = None, name: str = "batch_size",
+            alone: bool = False):  # fmt: skip
     """What `give` answers for the file's only DataLoader, and the texts afterwards."""
     code = textwrap.dedent(code).lstrip("\n")
     texts = {f"/nowhere/{path}": textwrap.dedent(text).lstrip("\n") for path, text in (others or {}).items()}
     drafts = Drafts(Sources({"/nowhere/train.py": code, **texts}))
     draft = drafts["/nowhere/train.py"]
     (call,) = [each for each in draft.nodes(cst.Call) if last_name(draft, each) == "DataLoader"]
-    answer = give(drafts, draft, call, name, "64", DATALOADER_PARAMETERS, recorded)
+    answer = give(drafts, draft, call, name, "64", DATALOADER_PARAMETERS, recorded, alone=alone)
     edit = drafts.edit("")
     return answer, {Path(path).name: text for path, text in (edit.texts if edit else {}).items()}
 
@@ -176,3 +177,56 @@ def test_option_without_a_value_is_named_only_where_it_is_asked_for() -> None:
 
 def test_literal_that_the_run_did_not_see_is_left_alone() -> None:
     assert attempt("DataLoader(ds, batch_size=32)\n", recorded=16) == (None, {})
+
+
+ALONE = {
+    "read nowhere else": ("BS = 32\nDataLoader(ds, BS)\n", "BS = 64\nDataLoader(ds, BS)\n"),
+    "field read nowhere else": (
+        "@dataclass\nclass C:\n    bs: int = 32\ncfg = C()\nDataLoader(ds, cfg.bs)\n",
+        "@dataclass\nclass C:\n    bs: int = 64\ncfg = C()\nDataLoader(ds, cfg.bs)\n",
+    ),
+    "read again": ("BS = 32\nDataLoader(ds, BS)\nNet(BS)\n", "BS = 32\nDataLoader(ds, 64)\nNet(BS)\n"),
+    "read again in the same call": ("BS = 32\nDataLoader(ds, BS, BS)\n", "BS = 32\nDataLoader(ds, 64, BS)\n"),
+    "read again under another name": (
+        "BS = 32\nsize = BS\nDataLoader(ds, size)\nNet(BS)\n",
+        "BS = 32\nsize = BS\nDataLoader(ds, 64)\nNet(BS)\n",
+    ),
+    "field read again": (
+        "@dataclass\nclass C:\n    bs: int = 32\ncfg = C()\nDataLoader(ds, cfg.bs)\nNet(cfg.bs)\n",
+        "@dataclass\nclass C:\n    bs: int = 32\ncfg = C()\nDataLoader(ds, 64)\nNet(cfg.bs)\n",
+    ),
+    "key read again": (
+        'cfg = {"bs": 32}\nDataLoader(ds, cfg["bs"])\nNet(cfg.get("bs"))\n',
+        'cfg = {"bs": 32}\nDataLoader(ds, 64)\nNet(cfg.get("bs"))\n',
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), ALONE.values(), ids=ALONE.keys())
+def test_alone_changes_what_nothing_else_reads(before: str, after: str) -> None:
+    assert attempt(before, 32, alone=True) == (EDITED, {"train.py": after})
+
+
+def test_alone_leaves_a_constant_of_another_module() -> None:
+    answer, texts = attempt("from config import BS\nDataLoader(ds, BS)\n", 32, {"config.py": "BS = 32\n"}, alone=True)
+    assert (answer, texts) == (EDITED, {"train.py": "from config import BS\nDataLoader(ds, 64)\n"})
+
+
+def test_alone_leaves_what_other_calls_unpack_or_read() -> None:
+    shared = 'kw = {"batch_size": 32}\nDataLoader(ds, **kw)\nother(**kw)\n'
+    assert attempt(shared, 32, alone=True) == (None, {})
+    assert attempt(shared.replace("other(**kw)\n", ""), 32, alone=True)[0] == EDITED
+    parsed = ARGPARSE.format(parsed="")
+    assert attempt(parsed, alone=True) == ("--batch-size", {})
+    assert attempt(parsed + "    Net(args.batch_size)\n", alone=True) == (None, {})
+
+
+@pytest.mark.parametrize(("more", "answer"), [("", EDITED), ('Net(cfg["bs"])\n', None)])
+def test_alone_leaves_a_setting_that_is_read_again(tmp_path: Path, more: str, answer: str | None) -> None:
+    settings = tmp_path / "settings.json"
+    settings.write_text('{"bs": 32}\n')
+    code = 'cfg = json.load(open("settings.json"))\nDataLoader(ds, batch_size=cfg["bs"])\n' + more
+    drafts = Drafts(Sources({"/nowhere/train.py": code}, settings=[str(settings)]))
+    draft = drafts["/nowhere/train.py"]
+    (call,) = [each for each in draft.nodes(cst.Call) if last_name(draft, each) == "DataLoader"]
+    assert give(drafts, draft, call, "batch_size", "64", DATALOADER_PARAMETERS, 32, alone=True) == answer
