@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
-from advisor.edit.encoders import batch_first, calls_of, takes_all_tokens
+from advisor.edit.encoders import batch_first, calls_of, skips_padding
 from advisor.edit.locate import call_at
 from advisor.edit.values import EDITED, give
 from advisor.evidence import Change
@@ -24,6 +24,44 @@ _LAYER = (
     "d_model", "nhead", "dim_feedforward", "dropout", "activation", "layer_norm_eps", "batch_first", "norm_first",
 )  # fmt: skip
 _BASIS = "prior: linear layers without the padding, attention with it (twelve encoders on a CPU)"
+
+# What a forward may do with the encoder's output, padding included: none of these may be edited.
+_OVER_PADDING = (
+    "return self.encoder(x, src_key_padding_mask=padding).mean(1)",
+    "h = self.encoder(x, src_key_padding_mask=padding).transpose(0, 1)\n        return h.mean(1)",
+    "h = self.encoder(x, src_key_padding_mask=padding)\n        return torch.mean(h, 1)",
+    "return self.norm(self.encoder(x, src_key_padding_mask=padding)).mean(1)",
+    "h = self.encoder(x, src_key_padding_mask=padding)\n        return self.pool(h.transpose(1, 2))",
+    "h = self.encoder(x, src_key_padding_mask=padding)\n        return h.flatten(1)",
+    "h = self.encoder(x, src_key_padding_mask=padding)\n        return h[-1]",
+    "h = self.encoder(x, src_key_padding_mask=padding)\n        return h[:, -1]",
+    "return self.encoder(x, src_key_padding_mask=padding)",
+    "h = self.encoder(x, src_key_padding_mask=padding)\n        return (h * self.scale).sum(1)",
+    "h = self.encoder(x, src_key_padding_mask=padding)\n        return (h * padding[..., None]).sum(1)",
+    "h = self.encoder(x, src_key_padding_mask=padding)\n        return (h * (~padding)[..., None]).mean(1)",
+    "kept = ~padding\n        kept[:, -1] = True\n"
+    "        return (self.encoder(x, src_key_padding_mask=padding) * kept[..., None]).sum(1)",
+    "for _ in range(2):\n            x = self.encoder(x, src_key_padding_mask=padding)\n        return x[:, 0]",
+    "if self.deep:\n            x = self.encoder(x, src_key_padding_mask=padding)\n        return x[0]",
+)
+_SEQUENCES_FIRST = (
+    "return self.encoder(x.transpose(0, 1), src_key_padding_mask=padding)[:, 0]",  # the first sequence's tokens
+    "h = self.encoder(x.transpose(0, 1), src_key_padding_mask=padding).transpose(0, 1)\n        return h[0]",
+    "return self.tags(self.encoder(x.permute(1, 0, 2), src_key_padding_mask=padding).permute(1, 0, 2))",
+)
+
+
+def _pooled(body: str, nested: bool) -> Example:
+    made = "layer, 2, enable_nested_tensor=False" if nested else "nn.TransformerEncoderLayer(64, 4), 2"
+    code = f"""
+class Pooled(nn.Module):
+    def __init__(self):
+        self.encoder = nn.TransformerEncoder({made})  # <- encoder{"" if nested else ", layer"}
+
+    def forward(self, x, padding):
+        {body}
+"""
+    return Example(code, "", {"nested": True} if nested else {"batch_first": True})
 
 
 class EncoderFastpath(Rule):
@@ -90,7 +128,7 @@ class EncoderFastpath(Rule):
         if not site_list(finding, "encoder"):
             return Advice(text, "where the encoder is made is unknown")
         drafts = Drafts(sources)
-        why = _nested(drafts, finding) if nested else ""
+        why = _nested(drafts, finding, first) if nested else ""
         why = why or (_batches_first(drafts, finding) if first else "")
         if why:
             return Advice(text, why)
@@ -145,35 +183,118 @@ class Router(nn.Module):
         ),
         Example(
             before="""
-class Tagger(nn.Module):
+class Topic(nn.Module):
     def __init__(self, dim):
         layer = nn.TransformerEncoderLayer(dim, 4, batch_first=False)  # <- layer
         self.layers = nn.TransformerEncoder(layer, 2)  # <- encoder
 
     def forward(self, x, padding):
-        return self.tags(self.layers(x.permute(1, 0, 2), src_key_padding_mask=padding).permute(1, 0, 2))
+        return self.tags(self.layers(x.permute(1, 0, 2), src_key_padding_mask=padding).permute(1, 0, 2)[:, 0])
 """,
             after="""
-class Tagger(nn.Module):
+class Topic(nn.Module):
     def __init__(self, dim):
         layer = nn.TransformerEncoderLayer(dim, 4, batch_first=True)
         self.layers = nn.TransformerEncoder(layer, 2)
 
     def forward(self, x, padding):
-        return self.tags(self.layers(x, src_key_padding_mask=padding))
+        return self.tags(self.layers(x, src_key_padding_mask=padding)[:, 0])
 """,
             parameters={"batch_first": True},
         ),
+        Example(
+            before="""
+class Mean(nn.Module):
+    def __init__(self, dim):
+        layer = nn.TransformerEncoderLayer(dim, 4)  # <- layer
+        self.encoder = nn.TransformerEncoder(layer, 2)  # <- encoder
+        self.encoder.load_state_dict(torch.load("encoder.pt"))
+
+    def forward(self, tokens):
+        padding = tokens == 0
+        x = self.embed(tokens)
+        x = x * self.scale
+        hidden = self.encoder(x.transpose(0, 1), src_key_padding_mask=padding).transpose(0, 1)
+        kept = (~padding).unsqueeze(-1).float()
+        return (hidden * kept).sum(1) / kept.sum(1)
+""",
+            after="""
+class Mean(nn.Module):
+    def __init__(self, dim):
+        layer = nn.TransformerEncoderLayer(dim, 4, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+        self.encoder.load_state_dict(torch.load("encoder.pt"))
+
+    def forward(self, tokens):
+        padding = tokens == 0
+        x = self.embed(tokens)
+        x = x * self.scale
+        hidden = self.encoder(x, src_key_padding_mask=padding)
+        kept = (~padding).unsqueeze(-1).float()
+        return (hidden * kept).sum(1) / kept.sum(1)
+""",
+            parameters={"batch_first": True},
+        ),
+        Example(
+            before="""
+class Sum(nn.Module):
+    def __init__(self):
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=NESTED)  # <- encoder
+        self.other = nn.TransformerEncoder(another, 2, enable_nested_tensor=NESTED)
+
+    def forward(self, tokens, x):
+        h = self.encoder(x, src_key_padding_mask=tokens == 0)
+        return ((tokens != 0)[..., None] * h).sum(dim=1)
+
+NESTED = False
+""",
+            after="""
+class Sum(nn.Module):
+    def __init__(self):
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=True)
+        self.other = nn.TransformerEncoder(another, 2, enable_nested_tensor=NESTED)
+
+    def forward(self, tokens, x):
+        h = self.encoder(x, src_key_padding_mask=tokens == 0)
+        return ((tokens != 0)[..., None] * h).sum(dim=1)
+
+NESTED = False
+""",
+            parameters={"nested": True},
+        ),
     )
     LEAVES_ALONE = (
-        Example(
+        *(_pooled(body, True) for body in _OVER_PADDING),
+        *(_pooled(body.replace("(x,", "(x.transpose(0, 1),"), False) for body in _OVER_PADDING),
+        *(_pooled(body, False) for body in _SEQUENCES_FIRST),
+        Example(  # which of the list's encoders is called is not known
             """
-class Pooled(nn.Module):
+class Stack(nn.Module):
+    def __init__(self):
+        self.encoders = nn.ModuleList(
+            nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)  # <- encoder=nn.TransformerEncoder
+            for _ in range(2)
+        )
+
+    def forward(self, x, padding):
+        for encoder in self.encoders:
+            x = encoder(x, src_key_padding_mask=padding)
+        return x[:, 0]
+""",
+            "",
+            {"nested": True},
+        ),
+        Example(  # another class calls it
+            """
+class Ranker(nn.Module):
     def __init__(self):
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)  # <- encoder
 
     def forward(self, x, padding):
-        return self.encoder(x, src_key_padding_mask=padding).mean(1)
+        return self.encoder(x, src_key_padding_mask=padding)[:, 0]
+
+def features(ranker, x, padding):
+    return ranker.encoder(x, src_key_padding_mask=padding).mean(1)
 """,
             "",
             {"nested": True},
@@ -194,16 +315,17 @@ class Positioned(nn.Module):
     )
 
 
-def _nested(drafts: Drafts, finding: Finding) -> str:
+def _nested(drafts: Drafts, finding: Finding, sequence_first: bool) -> str:
     """Have the encoder use nested tensors; why not, where that is not safe."""
     (site,) = site_list(finding, "encoder")
     draft = drafts[site.file]
     made = call_at(draft, site, ("TransformerEncoder",))
     if made is None:
         return "the call that makes it was not found"
-    if any(takes_all_tokens(draft, call) for call in calls_of(draft, made)):
-        return "the script reduces its output over all tokens: those of the padding would be zeros"
-    if give(drafts, draft, made, "enable_nested_tensor", "True", _ENCODER, False) != EDITED:
+    why = "" if sequence_first else skips_padding(draft, calls_of(draft, made))
+    if why:
+        return why
+    if give(drafts, draft, made, "enable_nested_tensor", "True", _ENCODER, False, alone=True) != EDITED:
         return "where its argument comes from cannot be told from the source"
     return ""
 
@@ -219,10 +341,10 @@ def _batches_first(drafts: Drafts, finding: Finding) -> str:
     made = call_at(draft, site, ("TransformerEncoder",))
     calls = calls_of(draft, made) if made is not None else []
     if layer is None or len(calls) != 1:
-        return "the places that make the encoder and call it were not found"
+        return "where it is made and called, or what else the script does with it, cannot be told from the source"
     why = batch_first(draft, calls[0])
     if why:
         return why
-    if give(drafts, of_layer, layer, "batch_first", "True", _LAYER, False) != EDITED:
+    if give(drafts, of_layer, layer, "batch_first", "True", _LAYER, False, alone=True) != EDITED:
         return "where its argument comes from cannot be told from the source"
     return ""
