@@ -52,6 +52,17 @@ _CPU_PIXELS = 64 * 64  # smaller images than these do not gain on a CPU
 _CPU_POOLING = re.compile(r"aten::\w*_pool2d\w*$")
 _BASIS = "prior: convolutions 10 to 15 % faster in their native layout"
 _ON_CPU = "prior: depthwise convolutions take 0.45, pooling 0.7 of their time in NHWC (measured on a CPU)"
+# Written out, these are no tensor, whatever is in them.
+_NO_TENSOR = (
+    cst.BaseDict,
+    cst.BaseList,
+    cst.BaseSet,
+    cst.BaseComp,
+    cst.Tuple,
+    cst.BaseString,
+    cst.BaseNumber,
+    cst.Lambda,
+)
 
 
 class ChannelsLast(Rule):
@@ -109,6 +120,7 @@ class ChannelsLast(Rule):
                 "forward": sites(forwards),
                 "moves": sites(moves),
                 "optimizer": optimizer_sites(evidence),
+                "packed": model is not None and not model.tensor_first,
             },
         )
 
@@ -117,6 +129,8 @@ class ChannelsLast(Rule):
         forwards = site_list(finding, "forward")
         if not forwards:
             return Advice(text, "the place of the forward is unknown")
+        if finding.parameters.get("packed"):
+            return Advice(text, "what the model is called with first is no tensor itself: the images are inside it")
         drafts = Drafts(sources)
         bound = binding(drafts, forwards, site_list(finding, "moves"), site_list(finding, "optimizer"))
         if bound is None:
@@ -212,6 +226,13 @@ def train(model, opt):
     LEAVES_ALONE = (
         Example("import torch\nmodel = Net().to(device)  # <- moves\nout = model(**batch)  # <- forward\n", ""),
         Example("import torch\nout = self.models[0](x)  # <- forward\n", ""),
+        Example(
+            "import torch\nmodel = Net().to(device)  # <- moves\nout = model(x)  # <- forward\n", "", {"packed": True}
+        ),
+        *(
+            Example(f"import torch\nmodel = Net().to(device)  # <- moves\nout = model({code})  # <- forward\n", "")
+            for code in ("[x, y]", "(x, mask)", "{'image': x}", "[each for each in x]", "{k: v for k, v in x}")
+        ),
     )
 
 
@@ -293,7 +314,7 @@ def _convert_input(draft: Draft, call: cst.Call) -> bool:
     if not model_name(draft, call) or not call.args:
         return False
     first = call.args[0]
-    if first.star or first.keyword is not None:
+    if first.star or first.keyword is not None or isinstance(first.value, _NO_TENSOR):
         return False
     channels_last = f"{ensure_name(draft, 'torch')}.channels_last"
     call_method(draft, first.value, "to", f"memory_format={channels_last}")

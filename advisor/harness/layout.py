@@ -300,6 +300,7 @@ class Model:
     layers: dict[str, int] = field(default_factory=dict)  # class name → how many, leaves only
     own: dict[str, str] = field(default_factory=dict)  # the user's own classes among its modules: name → source file
     inputs: list[TensorInfo] = field(default_factory=list)
+    tensor_first: bool | None = None  # in all its calls the first positional argument is a tensor itself
     channels_last: bool | None = None
     grad_enabled: bool | None = None  # while it was called
     inference_mode: bool | None = None

@@ -246,7 +246,8 @@ class Models:
         tensors = list(tensors_in((arguments, kwargs), self._torch, limit=8))
         inputs = [tensor_info(tensor) for tensor in tensors]
         if isinstance(module, self._torch.nn.Module):
-            self._observe(module, inputs)
+            first = bool(arguments) and isinstance(arguments[0], self._torch.Tensor)
+            self._observe(module, inputs, first)
             self._compare_input(module, tensors)
         shape = next((info.shape for info in inputs if info.shape), None)
         self.samples += shape[0] if shape else 0
@@ -275,7 +276,7 @@ class Models:
             size = self._torch.linalg.vector_norm(tensor.detach(), 1, dtype=wide)
             self._pending.append(size / tensor.numel())
 
-    def _observe(self, module: Any, inputs: list[TensorInfo]) -> None:
+    def _observe(self, module: Any, inputs: list[TensorInfo], tensor_first: bool) -> None:
         record = self._records.get(id(module))
         torch = self._torch
         if record is None:
@@ -284,6 +285,7 @@ class Models:
             self._listener.shapes_vary()
         record.calls += 1
         record.inputs = inputs
+        record.tensor_first = tensor_first and record.tensor_first is not False
         record.training = bool(module.training)
         record.grad_enabled = torch.is_grad_enabled()
         record.inference_mode = torch.is_inference_mode_enabled()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from advisor.harness.models import channels_innermost
+from advisor.harness import models
+from advisor.harness.models import Models, channels_innermost
 
 CONVOLUTIONS = {
     "dense": (3, 8, 3, 1),
@@ -27,3 +30,56 @@ def test_weight_is_read_as_the_convolution_reads_it(channels: int, out: int, ker
     # What comes out of it tells what torch has made of the weight, where there are channels to put in order.
     if out > 1:
         assert turned(image).is_contiguous(memory_format=torch.channels_last)
+
+
+class Whatever(torch.nn.Module):
+    """Takes anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Conv2d(3, 4, 1)
+
+    def forward(self, given: Any, *, image: Any = None) -> Any:
+        return given
+
+
+class Silent:
+    """Hears what the hooks report, and does nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+IMAGE = torch.zeros(2, 3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("given", "tensor_first"),
+    [
+        ([IMAGE], True),
+        ([{"image": IMAGE}], False),
+        ([(IMAGE, IMAGE)], False),
+        ([[IMAGE]], False),
+        ([3], False),
+        ([IMAGE, {"image": IMAGE}, IMAGE], False),
+    ],
+)
+def test_whether_a_model_is_called_with_a_tensor_itself(
+    given: list[Any], tensor_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", torch.compile)  # put back afterwards
+    monkeypatch.setattr(models, "_active", None)
+    watched = Models(torch, 0, Silent())
+    watched.install()
+    try:
+        model = Whatever()
+        watched.hooks_on()
+        for each in given:
+            model(each, image=IMAGE)
+    finally:
+        watched.hooks_off()
+        watched.stop_collecting()
+        for patch in watched._jit:
+            patch.off()
+    (record,) = watched.records()
+    assert record.tensor_first is tensor_first and record.calls == len(given)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from advisor.diagnose import diagnose
-from advisor.edit import Sources
+from advisor.edit import Edit, Sources
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Finding, Safety
 from advisor.rulebook import load_rules
@@ -214,6 +214,19 @@ def test_layout_conversions_want_channels_last(scene: Any, tmp_path: Path) -> No
     assert finding is not None and finding.gain.likely > 1.15
     made.record.models[0].channels_last = True
     assert found(made, tmp_path, "channels-last") is None
+
+
+def test_model_that_is_not_called_with_a_tensor_itself_gets_advice(scene: Any, tmp_path: Path) -> None:
+    made = convolutional(busy_gpu(scene, (CONVERSION, 0.2), (CONVOLUTION, 0.6), (ELEMENTWISE, 0.2)))
+    (rule,) = [each for each in load_rules() if each.id == "channels-last"]
+    script = "import torch\n" * 6 + "model = Net()\noptimizer = SGD(model.parameters())\n\n\nout = model(batch)\n"
+    made.record.optimizers[0].site = Site("/nowhere/train.py", 8)
+    made.record.call_sites = []
+    made.call("Module.call", 11, module="Net")
+    for first, kind in ((True, Edit), (False, Advice), (None, Advice)):
+        made.record.models[0].tensor_first = first
+        finding = found(made, tmp_path, "channels-last")
+        assert finding is not None and isinstance(rule.fix(finding, Sources({"/nowhere/train.py": script})), kind)
 
 
 def test_small_images_on_a_cpu_stay_as_they_are(scene: Any, tmp_path: Path) -> None:
