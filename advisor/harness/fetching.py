@@ -2,7 +2,8 @@
 
 Looked at are a few fetches per process before the timing window: some are timed by line and transform, one is counted
 (lines of the user's code that run, calls of torch). Workers append what they saw to a file in the run folder, and look
-only while another file is there, which the script's own process takes away when the timing begins.
+only while another file is there, which the script's own process takes away when the timing begins. A look that is going
+on then ends, and so does one that takes too long; neither is written down. Nothing that fails here fails in the script.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from typing import Any
 
 from .layout import FetchPart, Loader, Site
 from .places import is_users
-from .transforms import code_of, first_argument, pixels_of, transforms_of, written_at
+from .transforms import attribute, code_of, first_argument, pixels_of, transforms_of, written_at
 
 LOOKS_FILE, LOOKING_FILE = "looks.jsonl", "looking"
 # Of the fetches of one dataset in one process, from 1: the first ones load, compile and fill caches.
 _TIMED, _COUNTED, _LAST = (2, 4), (3,), 4
-# Seconds: a dataset whose first fetch takes longer is left alone, because a counted fetch takes many times as long.
-_LONGEST = 2.0
+# Seconds: a dataset whose first fetch takes longer is left alone. Under a look Python takes many times as long (3 times
+# timed, 37 times counted, in a loop of short lines), so a look that takes longer than _END ends.
+_LONGEST, _END = 1.0, 10.0
+_OFTEN = 1 << 12  # events of the tracing after which it asks whether it should go on: some milliseconds of them
 _MOST_LINES = 8  # are written down, those that take longest
 
 
@@ -45,15 +48,16 @@ class Looks:
     def __init__(self, run_dir: str) -> None:
         self._run_dir = run_dir
         self._fetched: dict[tuple[int, int], int] = {}  # (process, dataset) → fetches so far; _LAST for no more
-        self._began = 0.0
+        self.late = False  # the last fetch was looked at until after the looking was over: its time is not its own
 
     def fetch(self, original: Any, fetcher: Any, index: Any, loader: int) -> Any:
         """``original(fetcher, index)``, looked at where it is its turn; `loader` is -1 where it is not known."""
+        self.late = False
         key = os.getpid(), id(getattr(fetcher, "dataset", None))
         number = self._fetched.get(key, 0) + 1
         if number > _LAST:
             return original(fetcher, index)
-        if sys.gettrace() is not None or not os.path.exists(os.path.join(self._run_dir, LOOKING_FILE)):
+        if sys.gettrace() is not None or not self._looking():
             return original(fetcher, index)
         self._fetched[key] = number
         if number == 1:
@@ -62,7 +66,10 @@ class Looks:
             if time.perf_counter() - began > _LONGEST:
                 self._fetched[key] = _LAST
             return batch
-        look: _Timed | _Counted = _Counted() if number in _COUNTED else _Timed(fetcher.dataset)
+        try:
+            look = _Counted(self._looking) if number in _COUNTED else _Timed(self._looking, fetcher.dataset)
+        except Exception:
+            return original(fetcher, index)
         collate = getattr(fetcher, "collate_fn", None)
         if callable(collate):
             fetcher.collate_fn = look.collating(collate)
@@ -72,7 +79,13 @@ class Looks:
         finally:
             if callable(collate):
                 fetcher.collate_fn = collate
-            self._append(look.seen(), len(index) if isinstance(index, (list, tuple)) else 1, loader)
+            self.late = not self._looking()
+            with contextlib.suppress(Exception):
+                if look.whole and not self.late:
+                    self._append(look.seen(), len(index) if isinstance(index, (list, tuple)) else 1, loader)
+
+    def _looking(self) -> bool:
+        return os.path.exists(os.path.join(self._run_dir, LOOKING_FILE))
 
     def _append(self, seen: dict[str, Any], samples: int, loader: int) -> None:
         """A line of the file: one appending write is whole even when several processes write at once."""
@@ -87,9 +100,18 @@ class Looks:
 
 
 class _Traced:
-    """``sys.settrace`` for the length of a fetch; what goes wrong in the tracing ends it, and nothing else."""
+    """``sys.settrace`` for the length of a fetch; what goes wrong in the tracing ends it, and nothing else.
+
+    It ends, too, when ``looking()`` is no longer true, or :data:`_END` is over.
+    """
+
+    def __init__(self, looking: Callable[[], bool]) -> None:
+        self._looking = looking
+        self._events, self._until = 0, 0.0
+        self.whole = True  # the tracing did not end before the fetch
 
     def __enter__(self) -> None:
+        self._until = time.perf_counter() + _END
         sys.settrace(self._safely)
 
     def __exit__(self, *error: object) -> None:
@@ -97,10 +119,22 @@ class _Traced:
 
     def _safely(self, frame: FrameType, event: str, arg: Any) -> Any:
         try:
+            self.counts()
             return self.called(frame)
         except Exception:
-            sys.settrace(None)
+            self.end()
             return None
+
+    def counts(self) -> None:
+        """Call at each event."""
+        self._events += 1
+        if not self._events % _OFTEN and (time.perf_counter() > self._until or not self._looking()):
+            self.end()
+
+    def end(self) -> None:
+        """Trace no more, and take what was seen for nothing: it is a part only."""
+        sys.settrace(None)
+        self.whole = False
 
     def called(self, frame: FrameType) -> Any:
         raise NotImplementedError
@@ -109,7 +143,8 @@ class _Traced:
 class _Timed(_Traced):
     """Seconds by line of the outermost function of the user's, by transform that the dataset holds, in the collate."""
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, looking: Callable[[], bool], dataset: Any) -> None:
+        super().__init__(looking)
         self._transforms = {id(each): each for each in transforms_of(dataset)}
         self._codes = {code for each in self._transforms.values() for code in [code_of(each)] if code is not None}
         self._outer: FrameType | None = None
@@ -165,22 +200,31 @@ class _Timed(_Traced):
             first = frame.f_locals.get(code.co_varnames[0])
             if id(first) in self._transforms:
                 return id(first)
-        return next((key for key, each in self._transforms.items() if getattr(each, "__code__", None) is code), None)
+        return next((key for key, each in self._transforms.items() if attribute(each, "__code__") is code), None)
 
     def _in_outer(self, frame: FrameType, event: str, arg: Any) -> Any:
-        now = time.perf_counter()
-        key = frame.f_code, self._line
-        if event in ("line", "return"):
-            self.lines[key] = self.lines.get(key, 0.0) + now - self._since
-            self._line, self._since = frame.f_lineno or 0, now
-        if event == "return":
-            self._outer = None
-            self._ended(frame, now, arg)
+        try:
+            now = time.perf_counter()
+            key = frame.f_code, self._line
+            if event in ("line", "return"):
+                self.lines[key] = self.lines.get(key, 0.0) + now - self._since
+                self._line, self._since = frame.f_lineno or 0, now
+            if event == "return":
+                self._outer = None
+                self._ended(frame, now, arg)
+            self.counts()
+        except Exception:
+            self.end()
+            return None
         return self._in_outer
 
     def _in_transform(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if event == "return":
-            self._ended(frame, time.perf_counter(), arg)
+        try:
+            if event == "return":
+                self._ended(frame, time.perf_counter(), arg)
+        except Exception:
+            self.end()
+            return None
         return self._in_transform
 
     def _ended(self, frame: FrameType, now: float, result: Any) -> None:
@@ -207,7 +251,8 @@ class _Timed(_Traced):
 class _Counted(_Traced):
     """How many lines of the user's code run, and how often torch is called: for the samples, and in the collate."""
 
-    def __init__(self) -> None:
+    def __init__(self, looking: Callable[[], bool]) -> None:
+        super().__init__(looking)
         self.lines, self.calls, self._where = [0, 0], [0, 0], 0
         self._mode = _calls_of_torch(self)
 
@@ -230,8 +275,13 @@ class _Counted(_Traced):
         return self._count if is_users(frame) else None
 
     def _count(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if event == "line":
-            self.lines[self._where] += 1
+        try:
+            if event == "line":
+                self.lines[self._where] += 1
+                self.counts()
+        except Exception:
+            self.end()
+            return None
         return self._count
 
     def counted(self) -> None:

@@ -83,7 +83,7 @@ def fetch_patches(run_dir: str, main_pid: int, fetched: Any, current: Any = None
                 seconds, cpu = time.perf_counter() - began, time.process_time() - began_cpu
                 if os.getpid() == main_pid:
                     fetched(seconds, cpu)
-                else:
+                elif not looks.late:
                     append_fetch(path, seconds, cpu)
 
         return fetch
@@ -173,6 +173,10 @@ class Loaders:
 
     def _iterated(self, original: Any) -> Any:
         def iterate(loader: Any) -> Any:
+            if getattr(loader, "timeout", 0):
+                # A fetch that is looked at takes longer, and the script would end. Workers do not know of the timeout,
+                # nor whose they are, so that none looks any more.
+                look_off(self._run_dir)
             began = time.perf_counter()
             iterator = original(loader)
             if os.getpid() != self._listener.pid:

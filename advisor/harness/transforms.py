@@ -12,6 +12,14 @@ _MOST_TRANSFORMS = 64
 _MOST_CHANNELS = 4  # of an image whose last dimension they are
 
 
+def attribute(item: Any, name: str) -> Any:
+    """``item.name``; None where it has none, or fails: a ``__getattr__`` of the user's may raise what it likes."""
+    try:
+        return getattr(item, name, None)
+    except Exception:
+        return None
+
+
 def transforms_of(dataset: Any) -> Iterator[Any]:
     """The callable objects that a dataset holds, each of a chain's (``Compose``) for itself; of wrapped ones, too."""
     stack: list[tuple[Any, bool]] = [(dataset, True)]
@@ -22,7 +30,7 @@ def transforms_of(dataset: Any) -> Iterator[Any]:
         if id(item) in seen:
             continue
         seen.add(id(item))
-        held = getattr(item, "__dict__", {})
+        held = attribute(item, "__dict__") or {}
         inner = [held.get(name) for name in ("transforms", "_modules")]
         chain = next((each for each in inner if isinstance(each, (list, tuple, dict)) and each), None)
         if is_dataset:
@@ -44,7 +52,7 @@ def code_of(transform: Any) -> CodeType | None:
     """The function that runs when `transform` is called; None where it is not written in Python."""
     kinds = type(transform).__mro__
     for function in (transform, *(vars(cls).get(name) for name in ("forward", "__call__") for cls in kinds)):
-        code = getattr(getattr(function, "__func__", function), "__code__", None)
+        code = attribute(attribute(function, "__func__") or function, "__code__")
         if isinstance(code, CodeType):
             return code
     return None
@@ -55,7 +63,7 @@ def written_at(function: Any) -> tuple[str, str, int]:
     while isinstance(function, functools.partial):
         function = function.func
     code = code_of(function)
-    name = str(getattr(function, "__qualname__", type(function).__name__))
+    name = str(attribute(function, "__qualname__") or type(function).__name__)
     return name, *((code.co_filename, code.co_firstlineno) if code is not None else ("", 0))
 
 
@@ -76,10 +84,10 @@ def pixels_of(image: Any) -> int:
     """Height times width of an image (PIL's, an array, a tensor), or of the first one in a tuple; 0 for all else."""
     if isinstance(image, tuple) and image:
         image = image[0]
-    size, shape = getattr(image, "size", None), getattr(image, "shape", None)
+    size, shape = attribute(image, "size"), attribute(image, "shape")
     if isinstance(size, tuple) and len(size) == 2:
-        return int(size[0]) * int(size[1])
-    if shape is None or len(shape) < 2:
+        return int(size[0]) * int(size[1]) if all(isinstance(each, int) for each in size) else 0
+    if not isinstance(shape, tuple) or len(shape) < 2:  # torch.Size is one
         return 0
     channels_last = len(shape) == 3 and shape[2] <= _MOST_CHANNELS < shape[0]
     height, width = shape[:2] if channels_last else shape[-2:]

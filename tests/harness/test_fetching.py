@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 import time
 from collections.abc import Iterator
@@ -14,9 +15,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
+from advisor.harness import fetching
 from advisor.harness.fetching import LOOKS_FILE, look_off, look_on, read_looks
 from advisor.harness.layout import Loader
-from advisor.harness.loaders import fetch_patches
+from advisor.harness.loaders import FETCH_FILE, fetch_patches
 from advisor.harness.transforms import transforms_of
 from advisor.launch import Command, measure
 from advisor.run import Run
@@ -130,6 +132,92 @@ def test_an_error_in_the_dataset_is_the_scripts_own(tmp_path: Path) -> None:
     assert sys.gettrace() is None
 
 
+class Record:
+    """A picture of the script's own, whose attributes are the keys of a dictionary."""
+
+    def __init__(self, d: dict[str, Any]) -> None:
+        self.d = d
+
+    def __getattr__(self, key: str) -> Any:
+        return self.d[key]
+
+
+class Wraps(Record):
+    def __call__(self, x: torch.Tensor) -> Any:
+        return Record({"x": x + 1})
+
+
+def test_attributes_that_cannot_be_asked_for_are_the_scripts_own(tmp_path: Path) -> None:
+    loader = DataLoader(Rows(Wraps({})), batch_size=5, collate_fn=lambda rows: torch.stack([row.x for row in rows]))
+    batches, record = seen(tmp_path, loader)
+    assert len(batches) == 8 and float(batches[1][0, 0]) == 6.0
+    assert record.looks == 2 and took(record, "transform", "Wraps") > 0
+
+
+@pytest.mark.parametrize(("what", "when"), [("pixels_of", 1), ("pixels_of", 2), ("written_at", 1)])
+def test_an_error_of_ours_ends_the_look_alone(
+    tmp_path: Path, what: str, when: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = itertools.count(1)
+
+    def fails(*_: object) -> int:
+        if next(calls) >= when:
+            raise ValueError("ours")
+        return 0
+
+    monkeypatch.setattr(fetching, what, fails)
+    batches, record = seen(tmp_path, DataLoader(Rows(Twice()), batch_size=5))
+    assert len(batches) == 8 and sys.gettrace() is None
+    assert record.looks == 0 and record.item_lines  # what was counted is right all the same
+
+
+def test_an_error_before_the_look_leaves_the_fetch_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> int:
+        raise ValueError("ours")
+
+    monkeypatch.setattr(fetching, "transforms_of", fails)
+    batches, record = seen(tmp_path, DataLoader(Rows(Twice()), batch_size=5))
+    assert len(batches) == 8 and record.looks == 0
+
+
+class Ends(Dataset[torch.Tensor]):
+    """In its third fetch, which is counted, the timing begins."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.traced: list[bool] = []
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 2:
+            look_off(str(self.folder))
+        total = 0
+        for number in range(5000):
+            total += number
+        self.traced.append(sys.gettrace() is not None)
+        return torch.tensor(float(total))
+
+
+def test_a_look_that_is_going_on_ends_when_the_timing_begins(tmp_path: Path) -> None:
+    data = Ends(tmp_path)
+    batches, record = seen(tmp_path, DataLoader(data, batch_size=1))
+    assert len(batches) == 4 and data.traced == [False, True, False, False]
+    assert record.looks == 1 and record.item_lines is None
+    # Nor does its time count for one of the measurement.
+    assert (tmp_path / FETCH_FILE).stat().st_size == 3 * 32
+
+
+def test_a_look_ends_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "_END", 0.0)
+    data = Ends(tmp_path)
+    data.folder = tmp_path / "elsewhere"
+    _, record = seen(tmp_path, DataLoader(data, batch_size=1))
+    assert data.traced == [False] * 4
+    assert record.looks == 0 and record.item_lines is None
+
+
 def test_nothing_is_looked_at_while_the_timing_runs(tmp_path: Path) -> None:
     patches = fetch_patches(str(tmp_path), -1, None, None)
     look_on(str(tmp_path))
@@ -220,3 +308,12 @@ def test_workers_say_what_their_time_goes_to(tmp_path: Path, context: str) -> No
     assert longest.site.file == str(script)
     assert "return crawl(x)" in SCRIPT.splitlines()[longest.site.line - 1]
     assert loader.item_lines is not None and 4000 <= loader.item_lines <= 4010
+
+
+def test_a_loader_that_waits_only_so_long_is_not_looked_at(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.replace("CONTEXT", "'fork', timeout=20"))
+    command = Command(str(script), (), module=False, python=sys.executable, environment={}, cwd=str(tmp_path))
+    measure(command, tmp_path / "run", QUICK, timeout=120.0)
+    (loader,) = Run.load(str(tmp_path / "run")).record.loaders
+    assert loader.fetched and loader.looks == 0 and not loader.parts and loader.item_lines is None
