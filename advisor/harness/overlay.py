@@ -77,7 +77,8 @@ class Overlay:
         if self._data:
             by_name = Patch(builtins, "open", self._open)
             by_name.on()
-            setattr(io, "open", by_name.replacement)  # noqa: B010 – pathlib's and codecs' name for the same
+            setattr(io, "open", by_name.replacement)  # noqa: B010 – pathlib's name for the same
+            _paths_open_by(by_name.replacement)
 
     def serve_main(self) -> None:
         """In a Python that is starting: its main script is patched, too, should it be one of these."""
@@ -102,7 +103,8 @@ class Overlay:
         if not isinstance(file, (str, bytes, os.PathLike)):
             return None
         name = os.fsdecode(file)
-        if os.path.basename(name) not in self._data_names and not os.path.islink(name):
+        # By its name first: this runs at each open, and to ask whether a file is a link asks the system.
+        if not name.endswith(SUFFIXES) or (os.path.basename(name) not in self._data_names and not os.path.islink(name)):
             return None
         path = os.path.realpath(name)
         if isinstance(mode, str) and set(mode) & set("wax+"):
@@ -136,6 +138,20 @@ class Overlay:
             return lines
 
         return updatecache
+
+
+def _paths_open_by(replacement: Any) -> None:
+    """``Path.open`` of Python 3.10: a class of pathlib's took ``io.open`` for its own when it was imported.
+
+    A builtin stays as it is there; a function of Python's would become a method, and be given the accessor as its file.
+    """
+    if sys.version_info >= (3, 11):
+        return
+    import pathlib
+
+    accessor = getattr(pathlib, "_NormalAccessor", None)
+    if accessor is not None and hasattr(accessor, "open"):
+        accessor.open = staticmethod(replacement)
 
 
 class _Main(Loader):

@@ -17,6 +17,7 @@ import pytest
 
 import advisor.harness
 from advisor.harness.layout import OPTIONS_ENV
+from advisor.harness.overlay import Overlay
 from advisor.launch import Command, measure
 from advisor.run import Run
 from tests.conftest import PYTHON, QUICK, tree
@@ -342,6 +343,55 @@ def test_main_script_in_any_python_sees_the_world_as_when_run_plainly(python: st
         seen["__loader__"] = seen["__loader__"].partition(" at 0x")[0]
         said.append(seen)
     assert said[1] == said[0]
+
+
+READS_BY_PATH = """
+import pathlib, sys
+here = pathlib.Path(sys.argv[1])
+print((here / "settings.json").read_text(), (here / "other.json").read_text(), (here / "plain").read_text())
+with (here / "settings.json").open("w") as file:
+    file.write("its own")
+print((here / "settings.json").read_text())
+"""
+INSTALLS = """
+import sys
+EARLY
+sys.path.insert(0, sys.argv[2])
+from harness.overlay import Overlay
+Overlay({sys.argv[1] + "/settings.json": sys.argv[1] + "/served.json"}).install()
+"""
+
+
+@pytest.mark.parametrize("early", ["", "import pathlib"], ids=["after", "before"])
+@pytest.mark.parametrize("python", interpreters())
+def test_settings_are_read_as_patched_by_path_in_any_python(python: str, early: str, tmp_path: Path) -> None:
+    """Python 3.10's pathlib keeps ``io.open`` as it was when pathlib was imported."""
+    for name, text in {"settings": "original", "other": "other", "served": "patched"}.items():
+        (tmp_path / f"{name}.json").write_text(text)
+    (tmp_path / "plain").write_text("plain")
+    # Under a name of its own: as a part of `advisor` it would need what an older Python here may not have.
+    (tmp_path / "harness").symlink_to(Path(advisor.harness.__file__).parent)
+    ran = subprocess.run(
+        [python, "-c", INSTALLS.replace("EARLY", early) + READS_BY_PATH, str(tmp_path), str(tmp_path)],
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.stdout.splitlines() == ["patched other plain", "its own"], ran.stderr
+
+
+def test_a_file_of_another_kind_costs_no_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    overlay = Overlay({str(tmp_path / "settings.json"): str(tmp_path / "served.json")})
+    asked: list[str] = []
+
+    def islink(name: str) -> bool:
+        asked.append(name)
+        return False
+
+    monkeypatch.setattr(os.path, "islink", islink)
+    for name in ("photo.png", "other.json", "settings.json"):
+        overlay._patched_data(tmp_path / name, "r")
+    assert asked == [str(tmp_path / "other.json")]
 
 
 def test_without_patches_nothing_is_installed(tmp_path: Path) -> None:
