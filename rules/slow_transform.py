@@ -49,7 +49,8 @@ class SlowTransform(Rule):
     measurement are timed by line and by transform, in whatever process makes them.
 
     When not: the loader's workers hide it (then nothing is reported); a smaller picture gives the transform another
-    meaning (a blur or noise of a fixed size); the loader has no workers yet, and they would do.
+    meaning (a blur or noise of a fixed size, the corners that a rotation leaves black: these are not advised to be
+    moved); the loader has no workers yet, and they would do.
 
     Source: torchvision, "Transforming images, videos, boxes and more", "Performance considerations" (tensors, uint8,
     resize early); PyTorch performance tuning guide, "Enable asynchronous data loading and augmentation".

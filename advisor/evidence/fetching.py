@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import glob
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,9 @@ from advisor.evidence.whatif import Change
 from advisor.harness.layout import FetchPart, Loader, Site
 
 _SHRINKS = 2.0  # times fewer pixels: what comes before it does at least twice the work that is needed
+# On a smaller picture these do something else: they reach as far as they did in pixels, or bring black corners in that
+# a later crop would have cut off.
+_BOUND_TO_SIZE = re.compile(r"Rotat|Affine|Perspective|Elastic|Blur|Noise|Sharp", re.IGNORECASE)
 _MOST_FILES = 100  # are read to find where a transform is made
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 # CPU seconds per second of a fetch: below it mostly waits, and computing less would not help. Low, because a worker
@@ -48,11 +52,11 @@ def without(facts: LoaderFacts, saved: float) -> Change:
 
 
 def early(loader: Loader) -> tuple[Early, ...]:
-    """Transforms that a later one makes do at least twice the work, the longest first; none that shrinks itself."""
+    """Transforms that a later one makes do at least twice the work; none that shrinks itself or depends on size."""
     chain = [part for part in loader.parts if part.kind == "transform" and part.pixels_in]
     found = []
     for part in chain:
-        if part.pixels_out * _SHRINKS <= part.pixels_in:
+        if part.pixels_out * _SHRINKS <= part.pixels_in or _BOUND_TO_SIZE.search(part.name):
             continue
         later = [other for other in chain if other.order > part.order and 0 < other.pixels_out < other.pixels_in]
         smaller = min(later, key=lambda other: other.pixels_out, default=None)

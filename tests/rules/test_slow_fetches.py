@@ -89,6 +89,18 @@ def test_a_chain_made_in_a_module_beside_the_script_is_found_there(scene: Any, s
     assert (finding.site.file, finding.site.line) == (script, 10)
 
 
+@pytest.mark.parametrize(
+    "name", ["RandomRotation", "RandomAffine", "RandomPerspective", "ElasticTransform", "GaussianBlur", "add_noise"]
+)
+def test_what_depends_on_the_size_is_not_to_be_moved(name: str, scene: Any, script: str, tmp_path: Path) -> None:
+    made = scene(100.0)
+    parts = chain(script)
+    parts[3].name = f"{name}.forward"
+    fed(made, script, parts)
+    finding = found(TRANSFORM, made, tmp_path)
+    assert finding is not None and finding.parameters["kind"] == "heavy"
+
+
 def test_a_resize_that_leaves_most_pixels_makes_nothing_late(scene: Any, script: str, tmp_path: Path) -> None:
     made = scene(100.0)
     fed(made, script, chain(script, before=6400), num_workers=0)
