@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from advisor.evidence.coded import names_like
 from advisor.evidence.whatif import Change
 
@@ -36,22 +38,37 @@ BASIS = "prior: half of the elementwise work fused away (PyTorch 2.0, 163 models
 
 def graphs_per_step(evidence: Evidence) -> float:
     """Graphs of Inductor's that run in a step, those of the backward counted."""
-    trace, steps = evidence.trace, evidence.steps
-    if not len(steps):
-        return 0.0
-    rows = names_like(trace, trace.annotations.name, lambda name: _GRAPH.match(name) is not None)
-    begun = trace.annotations.start[rows]
-    return float(((begun >= steps.start[0]) & (begun < steps.end[-1])).sum()) / len(steps)
+    return _graphs(evidence)[0]
 
 
 def graphs_expected(evidence: Evidence) -> float:
-    """As many would run if each compiled object were one graph, called as often as the models are."""
+    """As many would run if each compiled object were one graph, called as often as the models are.
+
+    What runs more often than they, a cell that an eager model calls for each item of a sequence, say, is one graph all
+    the same: as often as those that run do, it may.
+    """
     record = evidence.record
     if record is None:
         return 0.0
     objects = sum(each.calls for each in record.call_sites if each.kind in ("torch.compile", "Module.compile"))
     passes = sum(each.calls_per_step for each in record.call_sites if each.kind == "Module.call")
-    return max(1, objects) * max(1.0, passes) * (2 if evidence.trains else 1)
+    whole = max(1, objects) * (2 if evidence.trains else 1)
+    running, different = _graphs(evidence)
+    often = running / different if different else 0.0
+    return max(whole * max(1.0, passes), min(running, whole * often))
+
+
+def _graphs(evidence: Evidence) -> tuple[float, float]:
+    """(Inductor's graphs that run in a step, those of them that differ): means over the steps."""
+    trace, steps = evidence.trace, evidence.steps
+    if not len(steps):
+        return 0.0, 0.0
+    rows = names_like(trace, trace.annotations.name, lambda name: _GRAPH.match(name) is not None)
+    begun, names = trace.annotations.start[rows], trace.annotations.name[rows]
+    inside = (begun >= steps.start[0]) & (begun < steps.end[-1])
+    step = np.searchsorted(steps.start, begun[inside], side="right")
+    different = np.unique(np.stack([step, names[inside]]), axis=1).shape[1]
+    return float(inside.sum()) / len(steps), different / len(steps)
 
 
 def runs_model(evidence: Evidence) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from advisor.edit import Edit, Sources
+from advisor.evidence.fusion import graphs_expected, graphs_per_step
 from advisor.harness.layout import GraphBreak, Recompiled, Site
 from advisor.rule import Advice, Finding, Gain
 from advisor.rulebook import load_rules
@@ -84,6 +85,20 @@ def test_graphs_that_really_run_are_counted(scene: Any, tmp_path: Path) -> None:
     finding = found("compile-graph-breaks", made, tmp_path)
     assert finding is not None and finding.evidence["graphs_per_step"] == 10
     assert finding.gain.likely == pytest.approx(2.0 / (2.0 - 4 * 0.11), rel=0.05)
+
+
+def test_compiled_cell_that_is_called_often_is_one_graph(scene: Any, tmp_path: Path) -> None:
+    made = scene(12.0)
+    made.operator("aten::mm", 0.0, 1.5)
+    made.call("torch.compile", 3, per_step=0.0, target="Cell", name="", options={})
+    made.record.call_sites[-1].calls = 1
+    made.record.graph_breaks = [GraphBreak("generic_jump TensorVariable()", Site(SCRIPT, 30), False, 1)]
+    for call in range(50):
+        for index, name in enumerate(("forward", "backward")):
+            begin = call * 0.2 + index * 0.1
+            made.each("user_annotation", f"## Call CompiledFxGraph f{name} ##", begin, begin + 0.05)
+    assert found("compile-graph-breaks", made, tmp_path) is None
+    assert graphs_per_step(made.evidence(tmp_path)) == graphs_expected(made.evidence(tmp_path)) == 100
 
 
 def test_break_that_the_script_asks_for_is_left(scene: Any, tmp_path: Path) -> None:
