@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.draft import Draft, Statement
+
+# Imports that were put into a draft: its tree does not show them until it is rendered.
+_added: WeakKeyDictionary[Draft, set[str]] = WeakKeyDictionary()
 
 
 def _dotted(node: cst.CSTNode | None) -> str:
@@ -81,7 +86,14 @@ def ensure_name(draft: Draft, dotted: str) -> str:
 
 
 def add_import(draft: Draft, statement: str) -> None:
-    """Add an import at module level: after the first group of imports, else after docstring and ``__future__``."""
+    """Add an import at module level: after the first group of imports, else after docstring and ``__future__``.
+
+    Asked for again, the same import of the same draft is not added twice.
+    """
+    added = _added.setdefault(draft, set())
+    if statement in added:
+        return
+    added.add(statement)
     anchor = _import_anchor(draft)
     if anchor is not None:
         draft.insert_after(anchor, ("" if _is_import(anchor) else "\n") + statement)

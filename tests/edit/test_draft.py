@@ -108,6 +108,13 @@ def test_missing_import_is_added_next_to_the_others(before: str, after: str) -> 
     assert draft.render() == after
 
 
+def test_missing_import_is_added_once() -> None:
+    draft = draft_of("from torch import nn\nx = 1\n")
+    assert ensure_name(draft, "torch.autocast") == "torch.autocast"
+    assert ensure_name(draft, "torch.channels_last") == "torch.channels_last"
+    assert draft.render() == "from torch import nn\nimport torch\nx = 1\n"
+
+
 def test_setting_goes_below_the_imports() -> None:
     draft = draft_of("import torch\nfrom torch import nn\n\nx = 1\n")
     assert after_imports(draft, "torch.backends.cudnn.benchmark = True")
