@@ -14,6 +14,7 @@ from advisor.edit.calls import argument
 from advisor.edit.draft import Statement
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.names import ensure_name, full_name
+from advisor.edit.origin import is_literal
 from advisor.edit.values import EDITED, give
 from advisor.evidence import Change
 from advisor.evidence.debugging import blocked_launches_s, filled_memory_s, nan_checks_s
@@ -52,9 +53,11 @@ _BLOCKING = "CUDA_LAUNCH_BLOCKING"
 _EVENT_S = 1.0e-6
 _PROFILING = "prior: 1 us for each operator that a profiler writes down (three models on a CPU)"
 _PROFILERS = ("profile", "emit_nvtx")
-# What a script asks its profiler, and nothing else: in a statement of its own it goes with the profiler.
-_OF_PROFILERS = ("step", "key_averages", "table", "total_average", "export_chrome_trace", "export_stacks", "events")
-_ASKED = m.Attribute(attr=m.OneOf(*map(m.Name, _OF_PROFILERS)))
+# What a script asks its profiler, to print or to see it: without a profiler it goes. What is written to a file may be
+# read later.
+_OF_PROFILERS = ("step", "key_averages", "table", "total_average", "events")
+_LOGGERS = ("log", "logger", "logging", "_log", "_logger", "LOG", "LOGGER")
+_LEVELS = ("debug", "info", "warning")
 
 
 class DebugModesLeftOn(Rule):
@@ -218,8 +221,51 @@ with contextlib.nullcontext():
             after='import os\nos.environ["CUDA_LAUNCH_BLOCKING"] = "0"  # that assert\nimport torch\n',
             parameters={"blocking": True},
         ),
+        Example(  # the constant says what else the script does
+            before="""
+DEBUG = True
+torch.autograd.set_detect_anomaly(DEBUG)  # <- anomaly
+if DEBUG:
+    dataset = Subset(dataset, range(100))
+""",
+            after="""
+DEBUG = True
+torch.autograd.set_detect_anomaly(False)
+if DEBUG:
+    dataset = Subset(dataset, range(100))
+""",
+        ),
+        Example(
+            before="""
+with profile() as prof:  # <- profiler=profile()
+    main()
+logger.info("%s", prof.key_averages().table(sort_by="cpu_time", row_limit=-1))
+prof.key_averages()
+print("done")
+""",
+            after="""
+import contextlib
+with contextlib.nullcontext():
+    main()
+print("done")
+""",
+        ),
     )
     LEAVES_ALONE = (
+        *(
+            Example(f"with profile() as prof:  # <- profiler\n    main()\n{use}\n", "")
+            for use in (
+                'save_results(model, "run1.json", prof.key_averages().table())',
+                "checkpoint(dict(model=model, ops=len(prof.events())))",
+                "losses.append(len(prof.events()))",
+                'prof.export_chrome_trace("trace.json")',
+                "print(prof.key_averages().table(), file=report)",
+                "print(train(model), prof.key_averages().table())",
+                "print(prof.key_averages().table(row_limit=train(model)))",
+                "prof.key_averages().table().save(model)",
+            )
+        ),
+        Example('os.environ.update({"CUDA_LAUNCH_BLOCKING": "1"})\n', "", {"blocking": True}),
         Example("torch.autograd.set_detect_anomaly(args.debug)  # <- anomaly\n", ""),
         Example("ok = gradcheck(op, x)  # <- gradcheck\nprint(ok)\n", ""),
         Example("if blocking: torch.use_deterministic_algorithms(True)  # <- deterministic\n", ""),
@@ -347,11 +393,14 @@ def _each(drafts: Drafts, found: tuple[Site, ...], names: tuple[str, ...], edit:
 def _no_anomalies(drafts: Drafts, draft: Draft, call: cst.Call | None) -> str:
     if call is None:
         trainers = [each for each in draft.nodes(cst.Call) if argument(each, "detect_anomaly") is not None]
-        if len(trainers) == 1 and give(drafts, draft, trainers[0], "detect_anomaly", "False", (), True) == EDITED:
+        if (
+            len(trainers) == 1
+            and give(drafts, draft, trainers[0], "detect_anomaly", "False", (), True, alone=True) == EDITED
+        ):
             return ""
         return "the call that switches it on was not found"
     if last_name(draft, call) == "set_detect_anomaly":
-        if give(drafts, draft, call, "mode", "False", ("mode", "check_nan"), True) == EDITED:
+        if give(drafts, draft, call, "mode", "False", ("mode", "check_nan"), True, alone=True) == EDITED:
             return ""
         return "where its argument comes from cannot be told from the source"
     if isinstance(call.func, cst.Attribute):
@@ -387,13 +436,11 @@ def _no_profiler(drafts: Drafts, draft: Draft, call: cst.Call | None) -> str:
             if each.value != name.value or each is name:
                 continue
             statement = draft.statement(each)
-            alone = isinstance(statement, cst.SimpleStatementLine) and m.matches(statement.body[0], m.Expr(m.Call()))
-            above = draft.parent(each)
-            if statement is None or not alone or above is None or not m.matches(above, _ASKED):
+            if not isinstance(statement, cst.SimpleStatementLine) or not _only_shows(statement, each):
                 return "the script uses what the profiler has seen"
             uses.append(statement)
     if "enabled" in _parameters_of(draft, call):
-        if give(drafts, draft, call, "enabled", "False", ("enabled",)) != EDITED:
+        if give(drafts, draft, call, "enabled", "False", ("enabled",), alone=True) != EDITED:
             return "whether it is enabled comes from somewhere else"
     else:
         draft.replace(call, f"{ensure_name(draft, 'contextlib.nullcontext')}()")
@@ -401,6 +448,31 @@ def _no_profiler(drafts: Drafts, draft: Draft, call: cst.Call | None) -> str:
         draft.remove(statement)
     draft.change(item, lambda updated: updated.with_changes(asname=None))
     return ""
+
+
+def _only_shows(statement: cst.SimpleStatementLine, profiler: cst.Name) -> bool:
+    """``prof.key_averages().table(…)`` as the statement, or all that it prints or logs."""
+    small = statement.body[0]
+    call = small.value if isinstance(small, cst.Expr) else None
+    if not isinstance(call, cst.Call):
+        return False
+    if _asked(call) is profiler:
+        return True
+    logs = m.Attribute(value=m.OneOf(*map(m.Name, _LOGGERS)), attr=m.OneOf(*map(m.Name, _LEVELS)))
+    if not m.matches(call.func, m.OneOf(m.Name("print"), logs)) or any(arg.keyword or arg.star for arg in call.args):
+        return False
+    shown = [arg.value for arg in call.args if not isinstance(arg.value, cst.SimpleString)]
+    return len(shown) == 1 and _asked(shown[0]) is profiler
+
+
+def _asked(node: cst.BaseExpression) -> cst.Name | None:
+    """The profiler that a chain of calls asks, with nothing but plain values for arguments; None for other code."""
+    chain = 0
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _OF_PROFILERS:
+        if not all(is_literal(arg.value) and not arg.star for arg in node.args):
+            return None
+        node, chain = node.func.value, chain + 1
+    return node if isinstance(node, cst.Name) and chain else None
 
 
 def _parameters_of(draft: Draft, call: cst.Call) -> tuple[str, ...]:
@@ -425,6 +497,13 @@ def _unblock(drafts: Drafts, script: str) -> Edit | Variable | Advice:
             named = _BLOCKING in draft.code(statement.targets[0].target)
             if named and isinstance(statement.value, cst.SimpleString):
                 draft.replace(statement.value, '"0"')
-        if _BLOCKING in draft.source.text:
+        if draft.changed or any(_may_set(draft, node) for node in draft.nodes(cst.BaseExpression)):  # type: ignore[type-abstract]
             return drafts.edit(text) or Advice(text, "the script sets it in a way that was not understood")
     return Variable({_BLOCKING: "0"})
+
+
+def _may_set(draft: Draft, node: cst.BaseExpression) -> bool:
+    """Whether the code may set the variable there, or asks for it: a comment or a docstring that names it does not."""
+    if isinstance(node, (cst.SimpleString, cst.FormattedString)):
+        return _BLOCKING in draft.code(node) and not isinstance(draft.parent(node), cst.Expr)
+    return isinstance(node, cst.Name) and node.value == _BLOCKING

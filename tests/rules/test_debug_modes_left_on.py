@@ -7,7 +7,7 @@ from typing import Any
 
 from advisor.edit import Sources
 from advisor.harness.layout import Site
-from advisor.rule import Finding, Variable
+from advisor.rule import Advice, Finding, Variable
 from advisor.rulebook import load_rules
 
 A100 = "NVIDIA A100-SXM4-40GB"
@@ -92,6 +92,11 @@ def test_launches_that_block_are_reported_with_the_variable(scene: Any, tmp_path
     assert finding is not None
     (rule,) = [each for each in load_rules() if each.id == "debug-modes-left-on"]
     assert rule.fix(finding, Sources()) == Variable({"CUDA_LAUNCH_BLOCKING": "0"})
+    # A comment, or a docstring, that names it sets nothing.
+    script = '"""Run with CUDA_LAUNCH_BLOCKING=1."""\n# run with CUDA_LAUNCH_BLOCKING=1\nmain()\n'
+    path = str(finding.parameters["script"])
+    assert rule.fix(finding, Sources({path: script})) == Variable({"CUDA_LAUNCH_BLOCKING": "0"})
+    assert isinstance(rule.fix(finding, Sources({path: script + 'os.putenv("CUDA_LAUNCH_BLOCKING", "1")\n'})), Advice)
     made.record.environment.variables = {}
     assert found(made, tmp_path) is None
 
