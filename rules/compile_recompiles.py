@@ -6,15 +6,19 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from advisor.edit import Drafts
+from advisor.edit.calls import argument
 from advisor.edit.locate import call_at
+from advisor.edit.origin import string_value
 from advisor.edit.values import EDITED, give
 from advisor.evidence.fusion import BASIS, fused, graphs_expected, graphs_per_step, runs_model
 from advisor.harness.places import is_user_file
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, call_sites, site_list, where
 
 if TYPE_CHECKING:
-    from advisor.edit import Edit, Sources
+    from advisor.edit import Draft, Edit, Sources
     from advisor.evidence import Evidence
     from advisor.harness.layout import CallSite, Recompiled
 
@@ -122,12 +126,17 @@ class CompileRecompiles(Rule):
         drafts = Drafts(sources)
         draft = drafts[calls[0].file]
         call = call_at(draft, calls[0], ("compile",))
-        given = give(drafts, draft, call, "dynamic", "True", (), False, flags=True) if call is not None else None
+        given = None
+        if call is not None:
+            given = give(drafts, draft, call, "dynamic", "True", (), False, flags=True, alone=True)
         if given == EDITED:
             return drafts.edit(text) or Advice(text, "the file is not the script's own")
         if not given:
             return Advice(text, "where its value comes from is not known")
-        return Argument({given.removesuffix("!"): "" if given.endswith("!") else "True"}, text)
+        if given.endswith("!"):
+            return Argument({given.removesuffix("!"): ""}, text)
+        value = _true(draft, given)
+        return Argument({given: value}, text) if value else Advice(text, f"what {given} takes is not known")
 
     EXAMPLES = (
         Example(
@@ -157,6 +166,22 @@ net = torch.compile(Net(), dynamic=args.dynamic)  # <- compile
             options={"--dynamic": ""},
         ),
         Example(
+            before="""
+parser = argparse.ArgumentParser()
+parser.add_argument("--dynamic", type=int, default=False)
+args = parser.parse_args()
+net = torch.compile(Net(), dynamic=args.dynamic)  # <- compile
+""",
+            after="",
+            parameters={"cause": "size", "static": True},
+            options={"--dynamic": "1"},
+        ),
+        Example(
+            before="DEBUG = False\nnet = torch.compile(Net(), dynamic=DEBUG, fullgraph=DEBUG)  # <- compile\n",
+            after="DEBUG = False\nnet = torch.compile(Net(), dynamic=True, fullgraph=DEBUG)\n",
+            parameters={"cause": "size", "static": True},
+        ),
+        Example(
             before="model = torch.compile(Net())\ny = model(x, temperature)  # <-\n",
             after="",
             parameters={"cause": "number"},
@@ -176,6 +201,15 @@ net = torch.compile(Net(), dynamic=args.dynamic)  # <- compile
         Example("model = torch.compile(Net(), **options)  # <- compile\n", "", {"cause": "size", "static": True}),
         Example("model = torch.compile(Net())  # <- compile\n", "", {"cause": "size"}),
     )
+
+
+def _true(draft: Draft, option: str) -> str:
+    """What the option takes for True: a number where it is told to read one; "" where the file does not say."""
+    for call in draft.nodes(cst.Call):
+        if any(string_value(arg.value) == option for arg in call.args):
+            kind = argument(call, "type")
+            return "1" if kind is not None and draft.code(kind.value) in ("int", "float") else "True"
+    return ""
 
 
 def _cause(each: Recompiled) -> str:

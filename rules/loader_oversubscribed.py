@@ -110,7 +110,7 @@ class LoaderOversubscribed(Rule):
         call = call_at(draft, site, ("set_num_threads",))
         if call is None:
             return _assign(drafts, site, str(recorded), cores, text)
-        option = give(drafts, draft, call, "int", cores, ("int",), recorded) if call.args else None
+        option = give(drafts, draft, call, "int", cores, ("int",), recorded, alone=True) if call.args else None
         if option is None:
             return Advice(text, "where the number of threads comes from cannot be told from the source")
         if option:
@@ -132,6 +132,11 @@ class LoaderOversubscribed(Rule):
             before="THREADS = 16\n\ndef main():\n    torch.set_num_threads(THREADS)  # <-\n",
             after="THREADS = 4\n\ndef main():\n    torch.set_num_threads(THREADS)\n",
             parameters={"cores": 4, "recorded": 16},
+        ),
+        Example(
+            before="N = 32\ntorch.set_num_threads(N)  # <-\nloader = DataLoader(ds, batch_size=N)\n",
+            after="N = 32\ntorch.set_num_threads(2)\nloader = DataLoader(ds, batch_size=N)\n",
+            parameters={"cores": 2, "recorded": 32},
         ),
         Example(
             before="""
