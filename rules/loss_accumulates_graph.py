@@ -166,6 +166,46 @@ class Runner:
         self.history["loss"].append(loss.detach())
 """,
         ),
+        Example(  # the loss of a step that has several terms is differentiated: what keeps it is the list
+            before="""
+for step in range(1000):
+    loss = 0
+    for x, y in micro_batches(step):
+        loss = loss + F.mse_loss(model(x), y) / 4  # <- graph=model(x)
+    loss.backward()
+    losses.append(loss)
+""",
+            after="""
+for step in range(1000):
+    loss = 0
+    for x, y in micro_batches(step):
+        loss = loss + F.mse_loss(model(x), y) / 4
+    loss.backward()
+    losses.append(loss.detach())
+""",
+        ),
+        Example(  # a dictionary of the terms, too
+            before="""
+for x, y in data:
+    out = model(x)  # <- graph=model(x)
+    losses = {}
+    losses["ce"] = F.cross_entropy(out, y)
+    losses["l2"] = penalty(model)
+    total = sum(losses.values())
+    total.backward()
+    curve.append(total)
+""",
+            after="""
+for x, y in data:
+    out = model(x)
+    losses = {}
+    losses["ce"] = F.cross_entropy(out, y)
+    losses["l2"] = penalty(model)
+    total = sum(losses.values())
+    total.backward()
+    curve.append(total.detach())
+""",
+        ),
     )
     LEAVES_ALONE = (
         Example(
@@ -174,6 +214,113 @@ class Runner:
         Example("for x in data:\n    score = rate(model(x))  # <- graph=model(x)\n    total += score\n", ""),
         Example(
             "for x in data:\n    loss = 0\n    for part in x:\n        loss = loss + f_loss(model(part))  # <- graph\n",
+            "",
+        ),
+        Example(  # differentiated after a loop over its parts
+            """
+for task in tasks:
+    meta_loss = 0
+    for x, y in task:
+        inner(model).backward()
+        meta_loss += criterion(model(x), y)  # <- graph=model(x)
+    meta_loss.backward()
+""",
+            "",
+        ),
+        Example(  # given to a function that may differentiate it
+            """
+for task in tasks:
+    terms = []
+    for x, y in task:
+        inner(model).backward()
+        terms.append(criterion(model(x), y))  # <- graph=model(x)
+    meta_update(model, terms)
+""",
+            "",
+        ),
+        Example(
+            """
+def step(heads, x, y):
+    losses = []
+    for head in heads:
+        losses.append(criterion(head(x), y))  # <- graph=head(x)
+    sum(losses).backward()
+""",
+            "",
+        ),
+        Example(  # differentiated by whoever called
+            """
+def loss_of(heads, x, y):
+    losses = []
+    for head in heads:
+        losses.append(criterion(head(x), y))  # <- graph=head(x)
+    total = sum(losses)
+    return total
+""",
+            "",
+        ),
+        Example(
+            """
+reg = 0.0
+for x, y in data:
+    pred = model(x)  # <- graph=model(x)
+    reg = reg + (pred - prev).square().mean()
+    (criterion(pred, y) + reg).backward(retain_graph=True)
+    prev = pred.detach()
+""",
+            "",
+        ),
+        Example(  # a number by then; what keeps the graphs is the tensor that grows
+            """
+for x, y in data:
+    out = model(x)  # <- graph=model(x)
+    loss = criterion(out, y)
+    loss = loss.item()
+    total_loss += loss
+    preds = torch.cat([preds, out])
+""",
+            "",
+        ),
+        Example(  # a dictionary
+            """
+for x, y in data:
+    parts = criterion(model(x), y)  # <- graph=model(x)
+    parts["total"].backward()
+    history.append(parts)
+""",
+            "",
+        ),
+        Example(
+            """
+for x, y in data:
+    loss = criterion(model(x), y)  # <- graph=model(x)
+    total += loss["total"]
+""",
+            "",
+        ),
+        Example(
+            """
+for x, y in data:
+    loss = criterion(model(x), y)  # <- graph=model(x)
+    for name, part in loss.items():
+        print(name, part.item())
+    history.append(loss)
+""",
+            "",
+        ),
+        Example(
+            "for x, y in data:\n    loss_dict = criterion(model(x), y)  # <- graph=model(x)\n"
+            "    history.append(loss_dict)\n",
+            "",
+        ),
+        Example(  # a number in the rounds without it
+            """
+for step, (x, y) in enumerate(data):
+    extra = 0.0
+    if step > 100:
+        extra = criterion(model(x), y)  # <- graph=model(x)
+    curve.append(extra)
+""",
             "",
         ),
     )
