@@ -44,8 +44,9 @@ def graphs_per_step(evidence: Evidence) -> float:
 def graphs_expected(evidence: Evidence) -> float:
     """As many would run if each compiled object were one graph, called as often as the models are.
 
-    What runs more often than they, a cell that an eager model calls for each item of a sequence, say, is one graph all
-    the same: as often as those that run do, it may.
+    Where no whole model is compiled, a graph that runs again is one more call of what is, as of a cell that an eager
+    model calls for each item of a sequence: it is expected as often as it runs. The pieces of a whole model may bear
+    one name, too, those of like layers (so they do in torch 2.15), and then count.
     """
     record = evidence.record
     if record is None:
@@ -53,9 +54,12 @@ def graphs_expected(evidence: Evidence) -> float:
     objects = sum(each.calls for each in record.call_sites if each.kind in ("torch.compile", "Module.compile"))
     passes = sum(each.calls_per_step for each in record.call_sites if each.kind == "Module.call")
     whole = max(1, objects) * (2 if evidence.trains else 1)
+    expected = whole * max(1.0, passes)
+    if any(model.compiled for model in record.models):
+        return expected
     running, different = _graphs(evidence)
-    often = running / different if different else 0.0
-    return max(whole * max(1.0, passes), min(running, whole * often))
+    cuts = max(0.0, min(running, different * max(1.0, passes)) - expected)
+    return max(expected, running - cuts)
 
 
 def _graphs(evidence: Evidence) -> tuple[float, float]:

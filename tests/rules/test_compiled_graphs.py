@@ -87,8 +87,10 @@ def test_graphs_that_really_run_are_counted(scene: Any, tmp_path: Path) -> None:
     assert finding.gain.likely == pytest.approx(2.0 / (2.0 - 4 * 0.11), rel=0.05)
 
 
-def test_compiled_cell_that_is_called_often_is_one_graph(scene: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("whole", [False, True], ids=["cell of an eager model", "model of like layers"])
+def test_graph_that_runs_often_is_a_piece_of_a_whole_model_only(whole: bool, scene: Any, tmp_path: Path) -> None:
     made = scene(12.0)
+    made.record.models[0].compiled = whole
     made.operator("aten::mm", 0.0, 1.5)
     made.call("torch.compile", 3, per_step=0.0, target="Cell", name="", options={})
     made.record.call_sites[-1].calls = 1
@@ -96,9 +98,12 @@ def test_compiled_cell_that_is_called_often_is_one_graph(scene: Any, tmp_path: P
     for call in range(50):
         for index, name in enumerate(("forward", "backward")):
             begin = call * 0.2 + index * 0.1
+            # The first call has no derivative by its input: another graph.
+            name += "_first" if not call else ""
             made.each("user_annotation", f"## Call CompiledFxGraph f{name} ##", begin, begin + 0.05)
-    assert found("compile-graph-breaks", made, tmp_path) is None
-    assert graphs_per_step(made.evidence(tmp_path)) == graphs_expected(made.evidence(tmp_path)) == 100
+    finding, evidence = found("compile-graph-breaks", made, tmp_path), made.evidence(tmp_path)
+    assert (finding is not None) == whole
+    assert graphs_per_step(evidence) == 100 and graphs_expected(evidence) == (2 if whole else 98)
 
 
 def test_break_that_the_script_asks_for_is_left(scene: Any, tmp_path: Path) -> None:
