@@ -155,8 +155,8 @@ def forward(self, x):
             "",
         ),
         Example(
-            "import torch\nx = torch.ones(3).add(torch.rand(3)).cuda()  # <- moves=torch.ones(3).add(torch.rand(3)).cuda()\n"
-            "y = torch.ones(3)\n",
+            "import torch\n"
+            "x = torch.ones(3).add(torch.rand(3)).cuda()  # <- moves=torch.ones(3).add(torch.rand(3)).cuda()\n",
             "",
         ),
         Example("import torch\nx = torch.zeros(3).add(-offset).to(device)  # <- moves\n", ""),
