@@ -56,7 +56,7 @@ torch.set_num_threads(1)
 class Deep(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.scale = torch.nn.Parameter(torch.ones(60, 16))
+        self.scale = torch.nn.Parameter(torch.ones(200, 16))
         self.head = torch.nn.Linear(16, 2)
 
     def forward(self, x):
