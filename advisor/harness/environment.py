@@ -150,7 +150,6 @@ def environment(torch: Any) -> Environment:
         "matmul_precision": lambda: str(torch.get_float32_matmul_precision()),
         "deterministic": lambda: bool(torch.are_deterministic_algorithms_enabled()),
         "cuda_available": lambda: bool(torch.cuda.is_available()),
-        "architectures": lambda: [str(each) for each in torch.cuda.get_arch_list()],
         "anomaly": lambda: bool(torch.is_anomaly_enabled()),
     }
     for field, read in readers.items():

@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
@@ -99,7 +100,7 @@ class Looks:
                 os.close(descriptor)
 
 
-class _Traced:
+class _Traced(ABC):
     """``sys.settrace`` for the length of a fetch; what goes wrong in the tracing ends it, and nothing else.
 
     It ends, too, when ``looking()`` is no longer true, or :data:`_END` is over.
@@ -136,8 +137,9 @@ class _Traced:
         sys.settrace(None)
         self.whole = False
 
+    @abstractmethod
     def called(self, frame: FrameType) -> Any:
-        raise NotImplementedError
+        """A function begins: what is to trace it, if anything."""
 
 
 class _Timed(_Traced):
@@ -149,7 +151,6 @@ class _Timed(_Traced):
         self._codes = {code for each in self._transforms.values() for code in [code_of(each)] if code is not None}
         self._outer: FrameType | None = None
         self._line, self._since = 0, 0.0
-        self._collating = False
         self._running: dict[FrameType, tuple[int, float]] = {}
         self.lines: dict[tuple[CodeType, int], float] = {}
         self.transforms: dict[int, float] = {}  # by identity, in the order in which they first run

@@ -264,7 +264,6 @@ class Environment:
     torch: str = ""
     torch_cuda: str = ""  # CUDA version torch was built for; "" for a CPU build
     cuda_available: bool = False  # torch.cuda.is_available()
-    architectures: list[str] = field(default_factory=list)  # torch.cuda.get_arch_list(): sm_80, compute_90, gfx942 …
     packages: dict[str, str] = field(default_factory=dict)  # torchvision, transformers, lightning, accelerate …
     cpu: str = ""
     cpu_flags: list[str] = field(default_factory=list)  # of: avx2 avx512f avx512_bf16 amx_bf16 amx_tile
