@@ -13,13 +13,12 @@ from itertools import count
 from pathlib import Path
 
 import click
-import msgspec
 
 from advisor.amounts import Duration
 from advisor.rulebook import load_rules
 from fixtures.expectations import Case, cpu_flags, everything
 
-from .child import Answer, Measurement
+from .child import TWIN, Answer, Measurement, digest
 from .peers import PEERS, Ask, Heard, version_of
 from .results import CaseResult
 from .runs import REPO, Runner, versions
@@ -57,22 +56,22 @@ class Wanted:
         return self.runner.kept(case, f"peer-{peer.package}", Heard, ask, *key)
 
     def _measured(self, case: Case, answer: Answer) -> tuple[Measurement, ...]:
-        """Expected findings' predictions beside measurements: a session's where it can try the fix, else the twin's."""
+        """Expected findings' predictions beside what their fixes were measured to bring, or the twin where they advise.
+
+        What the twin gains is one finding's gain where there is but one thing to correct.
+        """
         expected = {each.rule for each in case.found}
-        found = [each for each in answer.proposals if each.rule in expected]
-        measured = []
-        rules = {each.rule for each in found if each.fix != "advice"}
-        if rules:
-            measured += [each for each in self.runner.gains(case, rules).measured if each.rule in rules]
-        advised = [each for each in found if each.fix == "advice"]
-        # What the twin gains is one finding's gain where there is but one thing to correct.
-        if len(case.found) == 1 and advised and not rules and case.twin.is_file():
-            measured += [
-                msgspec.structs.replace(twin, rule=each.rule, low=each.low, likely=each.likely, high=each.high)
-                for twin in self.runner.twin(case).measured
-                for each in advised[:1]
-            ]
-        return tuple(measured)
+        found = [each for each in answer.proposals if each.rule in expected and each.likely > 1]
+        fixes = {digest(each.change): each.change for each in found if each.change is not None and each.runs}
+        advised = len(case.found) == 1 and not fixes and bool(found) and case.twin.is_file()
+        if not fixes and not advised:
+            return ()
+        timed = {each.version: each for each in self.runner.gains(case, list(fixes.values()), advised).timed}
+        return tuple(
+            Measurement(each.rule, each.low, each.likely, each.high, one.speedup, one.low, one.high, one.pairs)
+            for each in found
+            if (one := timed.get(TWIN if each.change is None else digest(each.change))) is not None
+        )
 
 
 @click.command()
@@ -82,7 +81,6 @@ class Wanted:
 @click.option("--gains", is_flag=True, help="Measure what the fixes bring, too: minutes a case, on a quiet machine.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Cases at once; they take each other's cores.")
 @click.option("--json", "as_data", is_flag=True, help="Print the figures as JSON instead of the table.")
-@click.option("--budget", type=Duration(), default="15m", help="Time for each session of --gains.")
 @click.option("--timeout", type=Duration(), default="10m", help="Time for one run of a script.")
 @click.option("--peers/--no-peers", default=True, help="Ask other tools as well.")
 @click.option(
@@ -105,7 +103,6 @@ def main(
     gains: bool,
     jobs: int,
     as_data: bool,
-    budget: float,
     timeout: float,
     peers: bool,
     peers_python: Path,
@@ -120,7 +117,7 @@ def main(
     chosen = _chosen(names, quick)
     flags = cpu_flags()
     out = {case.name: why for case in chosen if (why := case.cannot_run(flags))}
-    runner = Runner(folder.resolve(), short, timeout, budget)
+    runner = Runner(folder.resolve(), short, timeout)
     pythons = {peer.name: sys.executable if peer.name == "torch-tb-profiler" else str(peers_python) for peer in PEERS}
     known = {peer.name: version_of(pythons[peer.name], peer.package) for peer in PEERS} if peers else {}
     wanted = Wanted(runner, gains, known, pythons)

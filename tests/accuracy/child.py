@@ -16,10 +16,10 @@ from pathlib import Path
 
 import msgspec
 
-from advisor.compare import LEAST_PAIRS, Comparison, compare_pairs, costs
+from advisor.compare import LEAST_PAIRS, compare_pairs, costs
 from advisor.errors import AdvisorError
 from advisor.findings import FindingDocument, FixDocument
-from advisor.harness.layout import Options
+from advisor.harness.layout import Options, RunRecord
 from advisor.improve.bench import SEED
 from advisor.improve.state import with_options
 from advisor.launch import Command, measure
@@ -31,13 +31,16 @@ SHORT = Options(min_seconds=0.5, max_seconds=5.0, settle_max_seconds=5.0)
 # A patched script shows that it runs in a few steps; compiling it may take minutes before.
 _A_FEW_STEPS = replace(SHORT, windows="timing", min_steps=3, settle_max_steps=10, seed=SEED)
 PATCHED_TIMEOUT = 300.0  # seconds
+# What is measured in pairs: windows shorter than a session's, as many runs as a session makes before it decides.
+_TIMED = Options(min_seconds=3.0, max_seconds=30.0, settle_max_seconds=20.0, windows="timing", seed=SEED)
+TWIN = "twin"  # its name among the versions of a script
 
 
 class Request(msgspec.Struct, frozen=True):
     """``script`` lies in a folder of its own, ``copy``, which it runs in; ``folder`` is where sessions and runs go.
 
     ``task`` is what to do: ``findings`` profiles the script and tries whether what the diffs make of it runs, ``gains``
-    is a session that accepts the fixes of ``accept``, ``twin`` times the script beside ``twin``.
+    times the script beside ``twin``, where that is a path, and beside what the fixes of ``fixes`` make of it.
 
     ``key`` stands for all that a measurement depends on. What ``folder`` holds of an earlier request with the same one
     is not measured again, only diagnosed.
@@ -50,8 +53,7 @@ class Request(msgspec.Struct, frozen=True):
     args: list[str] = []
     short: bool = False
     timeout: float = 600.0
-    accept: str = "none"
-    budget: float = 600.0
+    fixes: list[FixDocument] = []
     twin: str = ""
     key: str = ""
 
@@ -70,6 +72,7 @@ class Proposal(msgspec.Struct, frozen=True):
     applies: bool | None = None
     runs: bool | None = None
     trouble: str = ""
+    change: FixDocument | None = None  # None of advice
 
 
 class Measurement(msgspec.Struct, frozen=True):
@@ -83,7 +86,16 @@ class Measurement(msgspec.Struct, frozen=True):
     measured_low: float
     measured_high: float
     pairs: int
-    status: str = ""
+
+
+class Timed(msgspec.Struct, frozen=True):
+    """A version of the script beside the script itself: ``version`` is a fix's :func:`digest`, or TWIN."""
+
+    version: str
+    speedup: float
+    low: float
+    high: float
+    pairs: int
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -100,7 +112,7 @@ class Answer(msgspec.Struct, frozen=True):
     proposals: list[Proposal] = []
     notes: list[str] = []
     trace: str = ""
-    measured: list[Measurement] = []
+    timed: list[Timed] = []
     busy: float = 0.0
 
 
@@ -137,53 +149,44 @@ def _measured(note: Path, key: str) -> str | None:
 
 
 def gains(request: Request) -> Answer:
-    """A session that accepts these rules' fixes: what it predicted of each, and what it measured."""
-    began = time.monotonic()
-    done = profile(_settings(request), Path(request.folder) / "sessions", options=_options(request))
-    outcome = done.document.outcome
-    return Answer(
-        seconds=time.monotonic() - began,
-        verdict=done.document.verdict,
-        measured=[
-            Measurement(
-                rule=trial.rule,
-                low=trial.predicted.speedup.low,
-                likely=trial.predicted.speedup.likely,
-                high=trial.predicted.speedup.high,
-                speedup=trial.measured.speedup,
-                measured_low=trial.measured.low,
-                measured_high=trial.measured.high,
-                pairs=trial.measured.pairs,
-                status=trial.status,
-            )
-            for trial in (outcome.trials if outcome is not None else ())
-            if trial.measured is not None
-        ],
-        notes=[f"{trial.rule}: {trial.status}, {trial.reason}" for trial in (outcome.trials if outcome else ())],
-    )
+    """How much faster the twin and each fix make the script, measured as a session does, in alternating runs.
 
-
-def twin(request: Request) -> Answer:
-    """How much faster the script corrected by hand is: alternating pairs, timed as a session times its own."""
-    began = time.monotonic()
-    found: list[tuple[float, float]] = []
-    options = replace(_options(request) or Options(), windows="timing", seed=SEED)
+    They do not depend on what was predicted: a rule that predicts something else of the same fix needs no new runs.
+    """
+    began, notes = time.monotonic(), []
+    commands = {"script": _command(request, request.copy, request.script)}
+    if request.twin:
+        commands[TWIN] = _command(request, request.copy, request.twin)
+    for fix in request.fixes:
+        copy = Path(shutil.copytree(request.copy, Path(request.folder) / "patched" / digest(fix)))
+        trouble = apply(fix.diff, copy) if fix.diff else ""
+        if trouble:
+            notes.append(f"{digest(fix)}: {trouble}")
+            continue
+        commands[digest(fix)] = _with(request, fix, copy)
+    records: dict[str, list[RunRecord]] = {name: [] for name in commands}
     for number in range(1, LEAST_PAIRS + 1):
-        records = {}
-        # The other way round in every second pair, so that what drifts favours neither.
-        for name in ("script", "twin") if number % 2 else ("twin", "script"):
-            command = _command(request, request.copy, request.script if name == "script" else request.twin)
-            run_dir = Path(request.folder) / "twin" / f"{number}-{name}"
-            shutil.rmtree(run_dir, ignore_errors=True)
-            records[name] = measure(command, run_dir, options, timeout=request.timeout).record
-        found.append(costs(records["script"], records["twin"]))
-    compared = compare_pairs(found)
-    return Answer(seconds=time.monotonic() - began, measured=[_twins(compared)])
+        # The other way round in every second round, so that what drifts favours none.
+        for name in list(commands) if number % 2 else reversed(list(commands)):
+            run_dir = Path(request.folder) / "runs" / f"{number}-{name}"
+            limit = request.timeout if name in ("script", TWIN) else PATCHED_TIMEOUT
+            try:
+                records[name].append(measure(commands[name], run_dir, _TIMED, timeout=limit).record)
+            except AdvisorError as error:
+                notes.append(f"{name}: {error}")
+    timed = []
+    for name in commands:
+        if name != "script" and len(records[name]) == len(records["script"]) == LEAST_PAIRS:
+            found = [costs(one, other) for one, other in zip(records["script"], records[name], strict=True)]
+            compared = compare_pairs(found)
+            timed.append(Timed(name, compared.speedup, compared.low, compared.high, compared.pairs))
+    return Answer(seconds=time.monotonic() - began, timed=timed, notes=notes)
 
 
-def _twins(compared: Comparison) -> Measurement:
-    """No rule and no prediction: the twin is what a finding's prediction is held to."""
-    return Measurement("", 0, 0, 0, compared.speedup, compared.low, compared.high, compared.pairs)
+def digest(fix: FixDocument) -> str:
+    """Sixteen letters for what a fix changes, however that is put into words."""
+    changes = (fix.diff, sorted(fix.arguments.items()), sorted(fix.environment.items()))
+    return hashlib.sha256(msgspec.json.encode(changes)).hexdigest()[:16]
 
 
 def _settings(request: Request) -> Settings:
@@ -193,8 +196,7 @@ def _settings(request: Request) -> Settings:
         python=sys.executable,
         cwd=request.copy,
         timeout=request.timeout,
-        accept=request.accept,
-        budget=request.budget,
+        accept="none",
     )
 
 
@@ -224,6 +226,7 @@ def _proposal(request: Request, each: FindingDocument) -> Proposal:
         applies=applies,
         runs=runs,
         trouble=trouble,
+        change=None if each.fix.kind == "advice" else each.fix,
     )
 
 
@@ -231,7 +234,7 @@ def _tried(request: Request, fix: FixDocument) -> tuple[bool | None, bool | None
     """Whether the fix can be applied as its reader would, and whether the script then runs; what went wrong."""
     if fix.kind == "advice":
         return None, None, ""
-    place = Path(request.folder) / "patched" / hashlib.sha256(msgspec.json.encode(fix)).hexdigest()[:16]
+    place = Path(request.folder) / "patched" / digest(fix)
     kept = place / "result.json"
     if kept.exists():
         return msgspec.json.decode(kept.read_bytes(), type=tuple[bool | None, bool | None, str])
@@ -247,13 +250,17 @@ def _applied_and_run(request: Request, fix: FixDocument, place: Path) -> tuple[b
         trouble = apply(fix.diff, copy)
         if trouble:
             return False, None, trouble
-    command = _command(request, str(copy), str(copy / Path(request.script).name))
-    command = replace(command, argv=with_options(command.argv, fix.arguments), environment=dict(fix.environment))
     try:
-        record = measure(command, place / "run", _A_FEW_STEPS, timeout=PATCHED_TIMEOUT).record
+        record = measure(_with(request, fix, copy), place / "run", _A_FEW_STEPS, timeout=PATCHED_TIMEOUT).record
     except AdvisorError as error:
         return True, False, f"{error} {error.detail[-2000:]}".strip()
     return True, record.failure is None, record.failure.message if record.failure is not None else ""
+
+
+def _with(request: Request, fix: FixDocument, copy: Path) -> Command:
+    """The command that runs `copy`, which has the fix's diff, with the fix's arguments and environment."""
+    command = _command(request, str(copy), str(copy / Path(request.script).name))
+    return replace(command, argv=with_options(command.argv, fix.arguments), environment=dict(fix.environment))
 
 
 def apply(diff: str, folder: Path) -> str:
@@ -283,7 +290,7 @@ def others_busy(seconds: float = 0.5) -> float:
     return (used() - start) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - began)
 
 
-TASKS = {"findings": findings, "gains": gains, "twin": twin}
+TASKS = {"findings": findings, "gains": gains}
 
 
 def main() -> None:

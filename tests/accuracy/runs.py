@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,12 +24,13 @@ from typing import TypeVar
 
 import msgspec
 
+from advisor.findings import FixDocument
 from fixtures.expectations import NOT_THE_SCRIPTS, Case
 
-from .child import Answer, Request
+from .child import Answer, Request, digest
 
 REPO = Path(__file__).resolve().parents[2]
-TWIN = "script_twin.py"  # what the twin is called in the copy, beside the script
+TWIN_SCRIPT = "script_twin.py"  # what the twin is called in the copy, beside the script
 # Beside the harness, what launches it and what says how long its windows are.
 _MEASURES = ("launch.py", "improve/bench.py")
 # What a child may need beyond its script's own limits, to read traces and to try diffs.
@@ -49,7 +50,6 @@ class Runner:
     folder: Path
     short: bool = False
     timeout: float = 600.0
-    budget: float = 900.0
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -58,16 +58,17 @@ class Runner:
 
         Where only what reads a run has changed since it was measured, the run is diagnosed again, in seconds.
         """
-        return self._kept(case, "findings", lambda: self._child(case, "findings"))
+        return self.kept(
+            case, "findings", Answer, lambda: self._child(case, "findings"), self._version, str(self.short)
+        )
 
-    def gains(self, case: Case, rules: Iterable[str]) -> Answer:
-        """A session that accepts the fixes of these rules."""
-        names = ",".join(sorted(set(rules)))
-        return self._kept(case, "gains", lambda: self._child(case, "gains", accept=names), names)
+    def gains(self, case: Case, fixes: Sequence[FixDocument], twin: bool) -> Answer:
+        """The script timed beside what each of `fixes` makes of it, and beside its twin.
 
-    def twin(self, case: Case) -> Answer:
-        """The case beside its twin."""
-        return self._kept(case, "twin", lambda: self._child(case, "twin"))
+        They are kept for as long as the script and these fixes are the same, whatever is predicted of them.
+        """
+        key = [*sorted(map(digest, fixes)), str(twin), self._measuring]
+        return self.kept(case, "gains", Answer, lambda: self._child(case, "gains", fixes, twin), *key)
 
     def kept(self, case: Case, what: str, kind: type[T], make: Callable[[], T], *key: str) -> T:
         """The result `what` of `case` for this `key`: the one that is stored, else the one that `make` makes.
@@ -105,9 +106,6 @@ class Runner:
         shutil.copytree(case.folder, copy, ignore=shutil.ignore_patterns(*NOT_THE_SCRIPTS))
         return copy
 
-    def _kept(self, case: Case, what: str, make: Callable[[], Answer], *key: str) -> Answer:
-        return self.kept(case, what, Answer, make, *key, self._version, str(self.short))
-
     @cached_property
     def _version(self) -> str:
         return f"{source_digest()} {versions()}"
@@ -116,14 +114,14 @@ class Runner:
     def _measuring(self) -> str:
         return f"{measuring_digest()} {versions()}"
 
-    def _child(self, case: Case, task: str, accept: str = "none") -> Answer:
+    def _child(self, case: Case, task: str, fixes: Sequence[FixDocument] = (), with_twin: bool = False) -> Answer:
         folder = self.place(case) / task
         if task != "findings":  # the child looks itself whether what is there serves again
             shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
         copy = self.copy(case, f"{task}/script")
-        twin = copy / TWIN
-        if task == "twin":
+        twin = copy / TWIN_SCRIPT
+        if with_twin:
             shutil.copy(case.twin, twin)
         request = Request(
             task=task,
@@ -133,9 +131,8 @@ class Runner:
             args=list(case.args),
             short=self.short,
             timeout=self.timeout,
-            accept=accept,
-            budget=self.budget,
-            twin=str(twin),
+            fixes=list(fixes),
+            twin=str(twin) if with_twin else "",
             key=_digest([self._measuring, str(self.short), *_texts(case)]),
         )
         asked, answered = folder / "request.json", folder / "answer.json"
@@ -144,7 +141,7 @@ class Runner:
         status, said = self.run(
             [sys.executable, "-m", "tests.accuracy.child", str(asked), str(answered)],
             cwd=REPO,
-            timeout=self.timeout + (self.budget if task == "gains" else 0) + _EXTRA_SECONDS,
+            timeout=self.timeout + _EXTRA_SECONDS,
         )
         if not answered.exists():
             return Answer(0.0, f"the child ended with status {status}: {said[-2000:]}")
