@@ -18,7 +18,7 @@ from advisor.amounts import Duration
 from advisor.rulebook import load_rules
 from fixtures.expectations import Case, cpu_flags, everything
 
-from .child import TWIN, Answer, Measurement, digest
+from .child import Answer, Measurement
 from .peers import PEERS, Ask, Heard, version_of
 from .results import CaseResult
 from .runs import REPO, Runner, versions
@@ -62,15 +62,13 @@ class Wanted:
         """
         expected = {each.rule for each in case.found}
         found = [each for each in answer.proposals if each.rule in expected and each.likely > 1]
-        fixes = {digest(each.change): each.change for each in found if each.change is not None and each.runs}
-        advised = len(case.found) == 1 and not fixes and bool(found) and case.twin.is_file()
-        if not fixes and not advised:
-            return ()
-        timed = {each.version: each for each in self.runner.gains(case, list(fixes.values()), advised).timed}
+        tried = [(each, each.change) for each in found if each.runs]
+        if len(case.found) == 1 and not tried and case.twin.is_file():
+            tried = [(each, None) for each in found[:1]]
         return tuple(
-            Measurement(each.rule, each.low, each.likely, each.high, one.speedup, one.low, one.high, one.pairs)
-            for each in found
-            if (one := timed.get(TWIN if each.change is None else digest(each.change))) is not None
+            Measurement(each.rule, each.low, each.likely, each.high, timed.speedup, timed.low, timed.high, timed.pairs)
+            for each, fix in tried
+            if (timed := self.runner.gain(case, fix).timed) is not None
         )
 
 

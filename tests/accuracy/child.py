@@ -33,14 +33,13 @@ _A_FEW_STEPS = replace(SHORT, windows="timing", min_steps=3, settle_max_steps=10
 PATCHED_TIMEOUT = 300.0  # seconds
 # What is measured in pairs: windows shorter than a session's, as many runs as a session makes before it decides.
 _TIMED = Options(min_seconds=3.0, max_seconds=30.0, settle_max_seconds=20.0, windows="timing", seed=SEED)
-TWIN = "twin"  # its name among the versions of a script
 
 
 class Request(msgspec.Struct, frozen=True):
     """``script`` lies in a folder of its own, ``copy``, which it runs in; ``folder`` is where sessions and runs go.
 
-    ``task`` is what to do: ``findings`` profiles the script and tries whether what the diffs make of it runs, ``gains``
-    times the script beside ``twin``, where that is a path, and beside what the fixes of ``fixes`` make of it.
+    ``task`` is what to do: ``findings`` profiles the script and tries whether what the diffs make of it runs, ``gain``
+    times the script beside what ``fix`` makes of it, or beside ``twin`` when that is None.
 
     ``key`` stands for all that a measurement depends on. What ``folder`` holds of an earlier request with the same one
     is not measured again, only diagnosed.
@@ -53,7 +52,7 @@ class Request(msgspec.Struct, frozen=True):
     args: list[str] = []
     short: bool = False
     timeout: float = 600.0
-    fixes: list[FixDocument] = []
+    fix: FixDocument | None = None
     twin: str = ""
     key: str = ""
 
@@ -89,9 +88,8 @@ class Measurement(msgspec.Struct, frozen=True):
 
 
 class Timed(msgspec.Struct, frozen=True):
-    """A version of the script beside the script itself: ``version`` is a fix's :func:`digest`, or TWIN."""
+    """How much faster one version of a script is than another, with its 95 % interval."""
 
-    version: str
     speedup: float
     low: float
     high: float
@@ -112,7 +110,7 @@ class Answer(msgspec.Struct, frozen=True):
     proposals: list[Proposal] = []
     notes: list[str] = []
     trace: str = ""
-    timed: list[Timed] = []
+    timed: Timed | None = None
     busy: float = 0.0
 
 
@@ -148,39 +146,33 @@ def _measured(note: Path, key: str) -> str | None:
     return kept["session"] if key and kept["key"] == key else None
 
 
-def gains(request: Request) -> Answer:
-    """How much faster the twin and each fix make the script, measured as a session does, in alternating runs.
+def gain(request: Request) -> Answer:
+    """How much faster the fix, or the twin, makes the script, measured as a session does, in alternating runs.
 
-    They do not depend on what was predicted: a rule that predicts something else of the same fix needs no new runs.
+    It does not depend on what was predicted: a rule that predicts something else of the same fix needs no new runs.
     """
-    began, notes = time.monotonic(), []
-    commands = {"script": _command(request, request.copy, request.script)}
-    if request.twin:
-        commands[TWIN] = _command(request, request.copy, request.twin)
-    for fix in request.fixes:
-        copy = Path(shutil.copytree(request.copy, Path(request.folder) / "patched" / digest(fix)))
-        trouble = apply(fix.diff, copy) if fix.diff else ""
+    began = time.monotonic()
+    before = _command(request, request.copy, request.script)
+    if request.fix is None:
+        after = _command(request, request.copy, request.twin)
+    else:
+        copy = Path(shutil.copytree(request.copy, Path(request.folder) / "patched"))
+        trouble = apply(request.fix.diff, copy) if request.fix.diff else ""
         if trouble:
-            notes.append(f"{digest(fix)}: {trouble}")
-            continue
-        commands[digest(fix)] = _with(request, fix, copy)
-    records: dict[str, list[RunRecord]] = {name: [] for name in commands}
+            return Answer(time.monotonic() - began, trouble)
+        after = _with(request, request.fix, copy)
+    found = []
     for number in range(1, LEAST_PAIRS + 1):
-        # The other way round in every second round, so that what drifts favours none.
-        for name in list(commands) if number % 2 else reversed(list(commands)):
+        records = {}
+        # The other way round in every second pair, so that what drifts favours neither.
+        for name in ("before", "after") if number % 2 else ("after", "before"):
             run_dir = Path(request.folder) / "runs" / f"{number}-{name}"
-            limit = request.timeout if name in ("script", TWIN) else PATCHED_TIMEOUT
-            try:
-                records[name].append(measure(commands[name], run_dir, _TIMED, timeout=limit).record)
-            except AdvisorError as error:
-                notes.append(f"{name}: {error}")
-    timed = []
-    for name in commands:
-        if name != "script" and len(records[name]) == len(records["script"]) == LEAST_PAIRS:
-            found = [costs(one, other) for one, other in zip(records["script"], records[name], strict=True)]
-            compared = compare_pairs(found)
-            timed.append(Timed(name, compared.speedup, compared.low, compared.high, compared.pairs))
-    return Answer(seconds=time.monotonic() - began, timed=timed, notes=notes)
+            command = before if name == "before" else after
+            records[name] = measure(command, run_dir, _TIMED, timeout=request.timeout).record
+        found.append(costs(records["before"], records["after"]))
+    compared = compare_pairs(found)
+    timed = Timed(compared.speedup, compared.low, compared.high, compared.pairs)
+    return Answer(seconds=time.monotonic() - began, timed=timed)
 
 
 def digest(fix: FixDocument) -> str:
@@ -290,7 +282,7 @@ def others_busy(seconds: float = 0.5) -> float:
     return (used() - start) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - began)
 
 
-TASKS = {"findings": findings, "gains": gains}
+TASKS = {"findings": findings, "gain": gain}
 
 
 def main() -> None:

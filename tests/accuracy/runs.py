@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -62,13 +62,13 @@ class Runner:
             case, "findings", Answer, lambda: self._child(case, "findings"), self._version, str(self.short)
         )
 
-    def gains(self, case: Case, fixes: Sequence[FixDocument], twin: bool) -> Answer:
-        """The script timed beside what each of `fixes` makes of it, and beside its twin.
+    def gain(self, case: Case, fix: FixDocument | None) -> Answer:
+        """The script timed beside what `fix` makes of it; beside its twin for None.
 
-        They are kept for as long as the script and these fixes are the same, whatever is predicted of them.
+        It is kept for as long as the script and the fix are the same, whatever is predicted of it.
         """
-        key = [*sorted(map(digest, fixes)), str(twin), self._measuring]
-        return self.kept(case, "gains", Answer, lambda: self._child(case, "gains", fixes, twin), *key)
+        name = f"gain-{digest(fix) if fix is not None else 'twin'}"
+        return self.kept(case, name, Answer, lambda: self._child(case, "gain", fix), self._measuring)
 
     def kept(self, case: Case, what: str, kind: type[T], make: Callable[[], T], *key: str) -> T:
         """The result `what` of `case` for this `key`: the one that is stored, else the one that `make` makes.
@@ -114,14 +114,14 @@ class Runner:
     def _measuring(self) -> str:
         return f"{measuring_digest()} {versions()}"
 
-    def _child(self, case: Case, task: str, fixes: Sequence[FixDocument] = (), with_twin: bool = False) -> Answer:
+    def _child(self, case: Case, task: str, fix: FixDocument | None = None) -> Answer:
         folder = self.place(case) / task
         if task != "findings":  # the child looks itself whether what is there serves again
             shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
         copy = self.copy(case, f"{task}/script")
         twin = copy / TWIN_SCRIPT
-        if with_twin:
+        if task == "gain" and fix is None:
             shutil.copy(case.twin, twin)
         request = Request(
             task=task,
@@ -131,8 +131,8 @@ class Runner:
             args=list(case.args),
             short=self.short,
             timeout=self.timeout,
-            fixes=list(fixes),
-            twin=str(twin) if with_twin else "",
+            fix=fix,
+            twin=str(twin),
             key=_digest([self._measuring, str(self.short), *_texts(case)]),
         )
         asked, answered = folder / "request.json", folder / "answer.json"
