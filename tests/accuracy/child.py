@@ -19,7 +19,7 @@ import msgspec
 from advisor.compare import LEAST_PAIRS, compare_pairs, costs
 from advisor.errors import AdvisorError
 from advisor.findings import FindingDocument, FixDocument
-from advisor.harness.layout import Options, RunRecord
+from advisor.harness.layout import Options
 from advisor.improve.bench import SEED
 from advisor.improve.state import with_options
 from advisor.launch import Command, measure
