@@ -18,6 +18,10 @@ from .sizes import KIND as SIZED
 KIND = "Tensor.index"
 
 
+def _is_number(value: Any) -> bool:
+    return bool(value.numel() == 1 and value.device.type == "cpu")
+
+
 class Indexing:
     """The wrappers; what they see goes to the call sites, under the kind ``Tensor.index``."""
 
@@ -48,8 +52,8 @@ class Indexing:
                     self._sites.add(KIND, user_site(), {"iterates": False})
                 keys = key if type(key) is tuple else (key,)
                 masked = any(isinstance(each, tensors) and each.dtype == mask and each.dim() for each in keys)
-                # A number is filled in where the mask is set, without counting how often.
-                if masked and (not value or (isinstance(value[0], tensors) and value[0].dim())):
+                # A number, on the CPU, is filled in where the mask is set, without counting how often.
+                if masked and (not value or (isinstance(value[0], tensors) and not _is_number(value[0]))):
                     self._sites.add(SIZED, user_site(), {"operator": "mask", "device": tensor.device.type})
             return original(tensor, key, *value)
 

@@ -177,6 +177,7 @@ class Loader:
     fetch_s: float | None = None
     fetch_cpu_s: float | None = None  # CPU seconds of that (all threads of the fetching process)
     fetch_spread: float | None = None  # standard deviation over mean, batch by batch
+    fetches: list[list[float]] = field(default_factory=list)  # by worker, in order: seconds of its first batches
     start_s: float | None = None  # making the iterator (starting workers) and waiting for the first batch
     # From a few fetches before the timing window (:mod:`.fetching`), in whatever process makes the batches.
     looks: int = 0  # fetches that were timed by part
@@ -297,6 +298,7 @@ class Model:
     training: bool | None = None
     compiled: bool = False
     layers: dict[str, int] = field(default_factory=dict)  # class name → how many, leaves only
+    blocks: dict[str, int] = field(default_factory=dict)  # class name → how many: modules that have children
     own: dict[str, str] = field(default_factory=dict)  # the user's own classes among its modules: name → source file
     inputs: list[TensorInfo] = field(default_factory=list)
     tensor_first: bool | None = None  # in all its calls the first positional argument is a tensor itself
@@ -305,6 +307,7 @@ class Model:
     inference_mode: bool | None = None
     autocast: str = ""  # dtype, "" when off
     calls: int = 0
+    checkpointing: bool = False  # a module of it says so, as Hugging Face's and timm's do
     made: Site | None = None  # where the user's code makes it; None inside a library
     output_grad: bool | None = None  # a tensor of its output can be differentiated: autograd recorded the forward
     output: str = ""  # what it returns: "tensor", or a class's name

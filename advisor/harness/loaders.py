@@ -25,6 +25,9 @@ from .places import owner, user_site
 
 FETCH_FILE = "fetches.bin"
 _RECORD = struct.Struct("<qddd")  # pid, when it ended (CLOCK_MONOTONIC), seconds, CPU seconds
+# Single fetches of workers that are written down, of all workers of a loader: bursts that are rarer than that are not
+# known from one window anyway.
+_MOST_FETCHES = 1024
 
 
 def tensor_info(tensor: Any) -> TensorInfo:
@@ -69,26 +72,39 @@ def fetch_patches(run_dir: str, main_pid: int, fetched: Any, current: Any = None
 
     ``current()`` is the index of the loader that is asked for a batch in this process.
     """
+    import torch
     from torch.utils.data._utils import fetch as module
 
-    path, looks = os.path.join(run_dir, FETCH_FILE), Looks(run_dir)
+    path, looks, threads = os.path.join(run_dir, FETCH_FILE), Looks(run_dir), torch.get_num_threads
 
     def make(original: Any) -> Any:
         def fetch(self: Any, possibly_batched_index: Any) -> Any:
-            began, began_cpu = time.perf_counter(), time.process_time()
+            began, began_cpu, began_thread = time.perf_counter(), time.process_time(), time.thread_time()
             try:
                 loader = current() if os.getpid() == main_pid else -1
                 return looks.fetch(original, self, possibly_batched_index, loader)
             finally:
                 seconds, cpu = time.perf_counter() - began, time.process_time() - began_cpu
                 if os.getpid() == main_pid:
-                    fetched(seconds, cpu)
+                    fetched(seconds, _computed(seconds, cpu, time.thread_time() - began_thread, threads()))
                 elif not looks.late:
                     append_fetch(path, seconds, cpu)
 
         return fetch
 
     return [Patch(module._MapDatasetFetcher, "fetch", make), Patch(module._IterableDatasetFetcher, "fetch", make)]
+
+
+def _computed(seconds: float, process_s: float, thread_s: float, threads: int) -> float:
+    """CPU seconds that went into a fetch of so many seconds, by those of the process and of the fetching thread.
+
+    An idle thread of OpenMP's spins on for milliseconds after its last work, in which the fetching thread sleeps or
+    computes alone: that is none of the fetch. What the `threads` compute together keeps all of them busy, and more than
+    they could spin is computed by threads of the dataset's own.
+    """
+    together = process_s >= 1.7 * thread_s and thread_s >= 0.8 * seconds
+    others = process_s - thread_s > 1.05 * (threads - 1) * seconds
+    return process_s if together or others else min(process_s, thread_s)
 
 
 class Loaders:
@@ -285,6 +301,7 @@ class Loaders:
         """Figures of the timing window into the records, and what was seen of fetches before it."""
         read_looks(self._run_dir, self.records, lambda pid: self._pids.get(pid, self._only_with_workers()))
         by_loader = {index: list(pairs) for index, pairs in self._fetches.items()}
+        by_worker: dict[int, dict[int, list[float]]] = {}
         path = os.path.join(self._run_dir, FETCH_FILE)
         if os.path.exists(path):
             with open(path, "rb") as file:
@@ -293,6 +310,7 @@ class Loaders:
                 index = self._pids.get(pid, self._only_with_workers())
                 if index is not None and ended >= self._timing_began:
                     by_loader.setdefault(index, []).append((seconds, cpu))
+                    by_worker.setdefault(index, {}).setdefault(pid, []).append(seconds)
         for index, pairs in by_loader.items():
             if not 0 <= index < len(self.records) or not pairs:
                 continue
@@ -301,6 +319,12 @@ class Loaders:
             record.fetch_cpu_s = statistics.fmean(cpu for _, cpu in pairs)
             if len(pairs) > 1 and record.fetch_s > 0:
                 record.fetch_spread = statistics.stdev(seconds for seconds, _ in pairs) / record.fetch_s
+            # Epochs whose workers are started anew have others each: those that made most stand for all.
+            longest = sorted(by_worker.get(index, {}).values(), key=len, reverse=True)[: record.num_workers]
+            if not record.persistent_workers:  # the first one is part of starting the worker
+                longest = [each[1:] for each in longest if len(each) > 1]
+            most = _MOST_FETCHES // max(1, len(longest))
+            record.fetches = [[round(seconds, 6) for seconds in each[:most]] for each in longest]
 
     def _only_with_workers(self) -> int | None:
         """Under forkserver a worker's pid may be unknown; then there must be only one loader with workers."""

@@ -310,10 +310,15 @@ class Models:
         record.parameter_bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
         record.dtypes = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters})
         record.devices = sorted({str(parameter.device) for parameter in parameters})
+        containers = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
         for child in inner.modules():
+            name = type(child).__name__
+            flags = (vars(child).get(flag) is True for flag in ("gradient_checkpointing", "grad_checkpointing"))
+            record.checkpointing |= name == "CheckpointWrapper" or any(flags)
             if next(child.children(), None) is None:
-                name = type(child).__name__
                 record.layers[name] = record.layers.get(name, 0) + 1
+            elif child is not inner and not isinstance(child, containers):
+                record.blocks[name] = record.blocks.get(name, 0) + 1
         record.own = own_classes(inner.modules())
         # A number per channel has no order.
         weights = [each for each in parameters if each.dim() == 4 and each.numel() > each.shape[0]]

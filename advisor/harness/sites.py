@@ -279,13 +279,15 @@ def read_scalars(tensors: list[Any]) -> list[float]:
 
 def _copied(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Any]:
     source = args[0]
+    # In whatever way .to() and .cuda() are called, their first positional truth value is this one.
+    by_position = next((value for value in args[1:] if isinstance(value, bool)), False)
     details: dict[str, Any] = {
         "from_device": source.device.type,
         "to_device": result.device.type,
         "from_dtype": str(source.dtype).removeprefix("torch."),
         "to_dtype": str(result.dtype).removeprefix("torch."),
         "bytes": int(source.numel() * source.element_size()),
-        "non_blocking": bool(kwargs.get("non_blocking", False)),
+        "non_blocking": bool(kwargs.get("non_blocking", by_position)),
     }
     if source.device.type == "cpu" and result.device.type == "cuda":
         details["pinned"] = bool(source.is_pinned())

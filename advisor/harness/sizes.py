@@ -33,6 +33,7 @@ class Sizes:
         self._methods = [Patch(tensor, name, self._seen(name)) for name in _NAMES]
         self._functions = [Patch(torch, name, self._seen(name)) for name in _NAMES]
         self._functions.append(Patch(functional, "one_hot", self._seen("one_hot")))
+        self._functions.append(Patch(torch, "where", self._seen("where")))
 
     def on(self) -> None:
         """Put the wrappers in place; a compiled function that calls one of torch's would be compiled anew for it."""
@@ -50,7 +51,7 @@ class Sizes:
             def call(*args: Any, **kwargs: Any) -> Any:
                 if compiling() or getattr(nested, "on", False):
                     return original(*args, **kwargs)
-                tensor = args[0] if args else kwargs.get("input")
+                tensor = args[0] if args else kwargs.get("input", kwargs.get("condition"))
                 if isinstance(tensor, tensors) and _unknown(name, args, kwargs, tensors):
                     self._sites.add(KIND, user_site(), {"operator": name, "device": tensor.device.type})
                 nested.on = True  # x.unique() calls torch.unique(x)
@@ -68,6 +69,8 @@ def _unknown(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: 
     """Whether the size of what this call gives is in the values alone."""
     if name == "one_hot":
         return bool((args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) == -1)
+    if name == "where":  # of a condition alone: the places where it holds
+        return len(args) + len(kwargs) == 1
     if name == "repeat_interleave":
         repeats = args[1] if len(args) > 1 else kwargs.get("repeats")
         # torch.repeat_interleave(repeats) has one tensor only.

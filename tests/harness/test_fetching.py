@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 from advisor.harness import fetching
 from advisor.harness.fetching import LOOKS_FILE, look_off, look_on, read_looks
 from advisor.harness.layout import Loader
-from advisor.harness.loaders import FETCH_FILE, fetch_patches
+from advisor.harness.loaders import FETCH_FILE, _computed, fetch_patches
 from advisor.harness.transforms import transforms_of
 from advisor.launch import Command, measure
 from advisor.run import Run
@@ -308,6 +308,23 @@ def test_workers_say_what_their_time_goes_to(tmp_path: Path, context: str) -> No
     assert longest.site.file == str(script)
     assert "return crawl(x)" in SCRIPT.splitlines()[longest.site.line - 1]
     assert loader.item_lines is not None and 4000 <= loader.item_lines <= 4010
+    assert len(loader.fetches) == loader.num_workers, "each worker's own, batch by batch"
+    times = [seconds for each in loader.fetches for seconds in each]
+    assert loader.fetch_s == pytest.approx(sum(times) / len(times), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("process_s", "thread_s", "computed_s"),
+    [
+        pytest.param(0.097, 0.098, 0.097, id="alone"),
+        pytest.param(0.080, 0.007, 0.007, id="sleeps-while-another-spins"),
+        pytest.param(0.120, 0.095, 0.095, id="computes-while-another-still-spins"),
+        pytest.param(0.190, 0.098, 0.190, id="both-compute"),
+        pytest.param(0.380, 0.001, 0.380, id="threads-of-its-own"),
+    ],
+)
+def test_spinning_threads_are_none_of_a_fetch(process_s: float, thread_s: float, computed_s: float) -> None:
+    assert _computed(0.1, process_s, thread_s, 2) == computed_s
 
 
 def test_a_loader_that_waits_only_so_long_is_not_looked_at(tmp_path: Path) -> None:
