@@ -40,8 +40,9 @@ _LEAST_BATCHES = 20  # an epoch of fewer steps than this is no training any more
 # Changing the batch means tuning the learning rate again: it has to be worth more than noise.
 _LEAST_GAIN = 1.10
 # A CPU's cores are busy with small batches already; more is mostly less overhead of Python. What is predicted to gain
-# little gains less: 1.06 for 1.19 (a contrastive encoder of 256 samples), 1.16 for 1.15, 1.37 for 2.2 (a table's rows).
-_LEAST_ON_CPU = 1.50
+# little gains less: 1.06 for 1.19 (a contrastive encoder of 256 samples), 1.16 for 1.15, 1.37 for 2.2 (a table's rows),
+# 1.32 for 1.61 (a wide net, 256 samples).
+_LEAST_ON_CPU = 1.75
 _MOST_WAIT = 0.2  # a step that waits longer for data needs a faster loader: each sample costs what it costs
 # Copies of the parameters that stay whatever the batch: with gradients and Adam's two moments, or alone.
 _TRAINING_COPIES, _INFERENCE_COPIES = 4, 1

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.evidence import batch, facts, pipeline
+from advisor.evidence import batch, facts, pipeline, prefetch
 from advisor.evidence.allocations import device_allocations
 from advisor.evidence.coded import for_names, names_like
 from advisor.evidence.facts import LoaderFacts
 from advisor.evidence.replay import LOAD, Script, Variation, async_copies, replay, script_of
+from advisor.evidence.steps import assign
 from advisor.evidence.syncs import sync_groups
 from advisor.evidence.whatif import Change, Estimate
 
@@ -28,11 +29,14 @@ if TYPE_CHECKING:
 # measured with 0, 1, 2 and 4 workers come within 2 %.
 OPTIMISM, PESSIMISM = 0.10, 0.25
 LEAST_BELOW, MOST_ABOVE = 0.15, 0.35
-# Runs of one script on a quiet machine differ by about this much.
-NOISE = 0.01
+# Runs of one script on a quiet machine differ by about this much; on a CPU, which is shared with whatever else runs
+# there, by more: 100 scripts run three times within minutes on two cores had standard deviations of 9 % (median) and
+# 14 % (root of the mean square).
+NOISE, NOISE_ON_CPU = 0.01, 0.12
 # Below the first factor on host time a bare trace is taken for disturbed by the profiler; the factor is never below the
 # second: the estimate of the overhead is a rough one.
 _DISTURBED, _LEAST_HOST_SCALE = 0.97, 0.4
+_SLOWED = 0.01  # of a step: less is none
 # high / low of an estimate never exceeds this: a wider range says nothing.
 WIDEST = 2.0
 
@@ -108,6 +112,11 @@ class StepModel:
             return 1.0
         return min(max(1.0, (record.timing.cpu_s - in_line) / rest), max(1.0, self.cores or 1.0))
 
+    @property
+    def on_cpu(self) -> bool:
+        """Whether it is a recorded step of a CPU."""
+        return self.evidence.record is not None and not self.evidence.breakdown.on_device
+
     @cached_property
     def cores(self) -> float | None:
         record = self.evidence.record
@@ -177,9 +186,10 @@ class StepModel:
         low, likely, high, floor = low / scale, likely / scale, high / scale, floor / scale
         saved = before - likely
         below, above = (OPTIMISM, PESSIMISM) if saved > 0 else (PESSIMISM, OPTIMISM)
-        noise = NOISE * likely if abs(saved) > 1e-4 * before else 0.0
+        noise = (NOISE_ON_CPU if self.on_cpu else NOISE) * likely if abs(saved) > 1e-4 * before else 0.0
         low = min(low, likely) - min(below * abs(saved), LEAST_BELOW * likely) - noise
-        high = max(high, likely) + min(above * abs(saved), MOST_ABOVE * likely) + noise
+        high = max(high, likely) + min(above * abs(saved), MOST_ABOVE * likely)
+        high = max(high, min(before, high + noise))  # noise makes a saving smaller, and no loss of it
         low = max(low, floor)
         if scale > 1.0:
             low = max(low, before / scale)  # a larger batch cannot save more than all that is paid per step
@@ -197,6 +207,8 @@ class StepModel:
             or change.fetch_cpu_s is not None
             or change.batch_scale != 1.0
         )
+        if loader is not None and change.prefetch is not None and not touches_loader:
+            return self._with_wait(change, self.wait_s - self._prefetched_s(loader, change.prefetch))
         if loader is None or (not touches_loader and (loader.workers != 0 or unknown_workers)):
             return self._with_wait(change, self.wait_s)
         wall, cpu = self._fetch(loader)
@@ -211,19 +223,61 @@ class StepModel:
             overhead = max(0.0, loader.wait_s - wall) if loader.workers == 0 else 0.0
             return self._with_wait(change, others + new_wall + overhead)
         rest = self._with_wait(change, others)
+        slowed_s = self._slowed_s(loader, cpu)
+        threads = self._threads(change)
+        if slowed_s > _SLOWED * self.step_s:
+            threads = max(threads, self._wanted_threads)
         low, likely, high = (
             pipeline.period(
-                seconds,
+                max(0.1 * seconds, seconds - slowed_s),
                 workers=workers,
                 fetch_s=new_wall,
                 fetch_cpu_s=new_cpu,
-                main_threads=self._threads(change),
+                main_threads=threads,
                 cores=self.cores,
             )
             for seconds in rest[:3]
         )
         limit = rest[3] if likely.limit == "step" else likely.limit
         return low.low, likely.likely, high.high, limit
+
+    def _slowed_s(self, loader: LoaderFacts, fetch_cpu_s: float) -> float:
+        """Seconds per step that a CPU step's own work loses to the workers that it has now."""
+        if not loader.workers or self.script is not None or self.cores is None:
+            return 0.0
+        computing = max(0.0, self.step_s - self.wait_s)
+        threads = self._wanted_threads
+        return computing - pipeline.undisturbed_s(
+            computing, workers=loader.workers, worker_cpu_s=fetch_cpu_s, threads=threads, cores=self.cores
+        )
+
+    @cached_property
+    def _wanted_threads(self) -> float:
+        """Threads that a CPU step's operators are split among; those that wait for a core are not seen to be busy."""
+        record = self.evidence.record
+        return float(record.environment.intraop_threads) if record is not None else 1.0
+
+    def _prefetched_s(self, loader: LoaderFacts, factor: int) -> float:
+        """Seconds of the wait that go away when each of the loader's workers makes `factor` batches ahead.
+
+        What the fetches do not explain of the wait stays.
+        """
+        record = loader.record
+        if record is None or not record.fetches or len(record.fetches) != record.num_workers:
+            return 0.0
+        batches = self.batches_per_step
+        between = max(0.0, self.step_s - loader.wait_s) / batches
+        now = prefetch.wait_s(record.fetches, between, record.prefetch_factor or prefetch.DEFAULT)
+        then = prefetch.wait_s(record.fetches, between, factor)
+        return min(loader.wait_s, now * batches) * (1.0 - then / now) if 0 <= then < now else 0.0
+
+    @cached_property
+    def batches_per_step(self) -> float:
+        """How many batches a step takes from each of its loaders: several where gradients are accumulated."""
+        record = self.evidence.record
+        samples = record.timing.samples_per_step if record is not None else None
+        each = sum(loader.batch_size or 0 for loader in record.loaders if loader.trains) if record is not None else 0
+        return max(1.0, samples / each) if samples and each else 1.0
 
     def _throughput(self, change: Change, loader: LoaderFacts | None) -> float:
         """Seconds below which workers cannot deliver a batch; 0 without new workers."""
@@ -364,6 +418,7 @@ class StepModel:
         if computing <= 0 or not evidence.trace_step_s:
             return 0.0
         per_sample = (breakdown.share(facts.FORWARD) + breakdown.share(facts.BACKWARD)) * evidence.trace_step_s
+        per_sample = min(per_sample, self._operators_s)  # Python between the operators does not grow
         calls = sum(row.count for row in evidence.operators.rows)
         dispatch = min(0.9 * per_sample, calls * batch.OPERATOR_FIXED_S)
         record = evidence.record
@@ -372,6 +427,14 @@ class StepModel:
         # Never all of it: a layer that is only weights still multiplies them by every sample.
         constant = min(0.9 * per_sample, dispatch + weights * each)
         return min(0.95, 1.0 - (per_sample - constant) / (computing * evidence.trace_step_s))
+
+    @cached_property
+    def _operators_s(self) -> float:
+        """Seconds per traced step in the operators of forward and backward themselves."""
+        evidence, steps, host = self.evidence, self.evidence.steps, self.evidence.host
+        start = evidence.trace.operators.start
+        inside = (assign(steps, start) >= 0) & (host.forward.contains(start) | host.backward.contains(start))
+        return float(evidence.nesting.self_ns[inside].sum()) / 1e9 / max(1, len(steps))
 
 
 def spanning(one: Estimate, other: Estimate) -> Estimate:

@@ -5,24 +5,34 @@ state: the rest of the step; the workers' throughput (fetch / workers); and the 
 few.
 
 The last one needs care. A worker that computes takes a core. While a free one is left that costs nothing. Otherwise
-it shares a core with a thread of the step's own, and as the operators' threads wait for each other at the end of every
-parallel region, the whole step runs at half speed as long as the worker does: a worker's CPU second costs the step one
-second, as if it had been fetched in line. (If the scheduler could spread the loss evenly it would be 1/cores of that:
-the bound that no schedule beats.) That holds while the step runs; where making a batch takes longer than that, the step
-waits, and the workers compute side by side on all cores.
+it shares a core with a thread of the step's own. The operators' threads wait for each other at the end of every
+parallel region, and a thread that is woken for the next one waits until the worker's time slice is over, so the whole
+step comes nearly to a stand for as long as the worker computes: a worker's CPU second costs the step one second, as if
+it had been fetched in line. (If the scheduler could spread the loss evenly it would be 1/cores of that: the bound that
+no schedule beats.) That holds until the step is through at its slower pace; where making a batch takes longer than
+that, the step waits, and the workers compute side by side on all cores.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+CROWDED = "CPU cores"  # what rules a step whose workers compete with it for them
+
 # What a batch costs on top when it comes from another process: the worker copies it to shared memory and shares caches
 # and memory with the step; the main process maps it and is woken.
 WORKER_OVERHEAD = 1.1
+# The same where it shares cores with others that compute: their caches, too. 1.05 to 1.4 in four loaders on two cores.
+CROWDED_OVERHEAD = 1.25
 RECEIVE_S = 0.0005
 
 # Between the perfect schedule (0) and one core shared all the time (1); at the far end switching costs something too.
 SHARING = (0.6, 1.0, 1.15)
+
+# So many times as long does a step take while workers keep the cores busy that its threads need. Measured on two cores,
+# without workers and with one or two that compute all the time: 3.2 and 19 ms, 6.2 and 29, 2.7 and 20, 3.7 and 24
+# (small convolutional and linear nets), 18 and 65 (a larger one); a step that is one LSTM 3 and 70.
+SLOWER = 6.0
 
 # From this many busy threads beyond one on, the step counts as one parallel region after another; below, in proportion.
 BARRIERS = 0.5
@@ -43,7 +53,7 @@ class Period:
     low: float
     likely: float
     high: float
-    limit: str  # "step" | "loader" | "CPU cores"
+    limit: str  # "step" | "loader" | CROWDED
 
 
 def period(
@@ -73,11 +83,11 @@ def period(
     else:
         busy = min(main_threads, cores)
         even = (busy * rest_s + cpu) / cores
-        # What the cores that the step leaves free cannot take while it runs comes on top, for several threads.
-        excess = max(0.0, cpu - min(cores - busy, workers) * rest_s)
-        barriers = min(1.0, max(0.0, busy - 1.0) / BARRIERS)
+        # That comes on top, for several threads.
+        excess = _excess(fetch_cpu_s * CROWDED_OVERHEAD, workers, cores - busy, rest_s)
+        barriers = _barriers(busy)
         # While the step stands still for want of data, the workers that are left have all cores to themselves.
-        sharing = min(excess, rest_s)
+        sharing = min(excess, (SLOWER - 1.0) * rest_s)
         alone = (excess - sharing) / min(workers, cores)
         shared = even + barriers * max(0.0, rest_s + sharing + alone - even)
     bounds = [
@@ -86,8 +96,40 @@ def period(
     ]
     limit = "step"
     if bounds[1] > base * (1 + NEIGHBOURS[1]) * 1.001:
-        limit = "loader" if throughput >= bounds[1] * 0.999 else "CPU cores"
+        limit = "loader" if throughput >= bounds[1] * 0.999 else CROWDED
     return Period(bounds[0], bounds[1], bounds[2], limit)
+
+
+def undisturbed_s(computing_s: float, *, workers: int, worker_cpu_s: float, threads: float, cores: float) -> float:
+    """What a step would compute for without the workers beside it, when with them it does for `computing_s`.
+
+    `worker_cpu_s`: CPU seconds per step that the workers take; `threads`: those that the step's operators run on.
+    The inverse of what :func:`period` does to it.
+    """
+    busy = min(threads, cores)
+    barriers = _barriers(busy)
+
+    def with_workers(alone_s: float) -> float:
+        excess = _excess(worker_cpu_s, workers, cores - busy, alone_s)
+        return alone_s + barriers * min(excess, (SLOWER - 1.0) * alone_s)
+
+    if with_workers(computing_s) <= computing_s:
+        return computing_s
+    low, high = computing_s / SLOWER, computing_s
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (low, middle) if with_workers(middle) > computing_s else (middle, high)
+    return (low + high) / 2
+
+
+def _excess(cpu_s: float, workers: int, free: float, rest_s: float) -> float:
+    """CPU seconds of the workers that the cores which the step leaves free cannot take while it runs."""
+    return 0.0 if workers <= free else max(0.0, cpu_s - free * rest_s)
+
+
+def _barriers(busy: float) -> float:
+    """How much of a step with so many busy threads waits for the slowest of them: 0 to 1."""
+    return min(1.0, max(0.0, busy - 1.0) / BARRIERS)
 
 
 def start_s(workers: int, fetch_s: float, context: str) -> float:

@@ -28,8 +28,8 @@ class Change:
     """What would be different. None (or the neutral value) leaves a thing as it was measured.
 
     Loader: ``workers``; ``fetch_s`` and ``fetch_cpu_s``, the new seconds (wall and CPU) to make one batch;
-    ``persistent``: workers survive the epoch; ``loader``: index of the loader in the record (default: the one that the
-    step waits for longest).
+    ``persistent``: workers survive the epoch; ``prefetch``: batches that each worker makes ahead; ``loader``: index of
+    the loader in the record (default: the one that the step waits for longest).
     Device: ``kernel_scale``: factor on kernel time, by kernel name or one per row of ``Trace.kernels``.
     CPU: ``operator_scale``: factor on an operator's self time, by operator name or one per row of
     ``Evidence.operators.rows``, outside of data loading; ``remove_host_s``: host seconds per undisturbed step that go
@@ -49,6 +49,7 @@ class Change:
     fetch_s: float | None = None
     fetch_cpu_s: float | None = None
     persistent: bool | None = None
+    prefetch: int | None = None
     loader: int | None = None
     kernel_scale: Mapping[str, float] | NDArray[np.float64] | None = None
     operator_scale: Mapping[str, float] | NDArray[np.float64] | None = None

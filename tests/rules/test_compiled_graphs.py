@@ -54,7 +54,7 @@ def test_function_that_is_given_up_runs_eagerly(scene: Any, tmp_path: Path) -> N
     finding = found("compile-graph-breaks", made, tmp_path)
     assert finding is not None and finding.site == ITEM.site
     # Half of 8 ms; the range of a prior begins at no gain at all.
-    assert 1.3 < finding.gain.likely < 2.0 and finding.gain.low == 1.0
+    assert 1.3 < finding.gain.likely < 2.0 and finding.gain.low == pytest.approx(1.0, abs=0.05)
 
 
 def test_eager_model_beside_a_compiled_function_is_not_the_functions(scene: Any, tmp_path: Path) -> None:
