@@ -7,7 +7,7 @@ from typing import Final
 
 import libcst as cst
 
-from advisor.edit.calls import add_argument, argument, has_starred, unpacked
+from advisor.edit.calls import DATALOADER_PARAMETERS, add_argument, argument, has_starred, unpacked
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.naming import mapping_names, names_of
 from advisor.edit.origin import Origin, dict_display, dict_entry, literal_equals, mentions, origin_of, string_value
@@ -188,3 +188,20 @@ def change_setting(drafts: Drafts, names: Sequence[str], code: str, recorded: ob
 
 def _agrees(origin: Origin, recorded: object) -> bool:
     return literal_equals(origin.node, recorded)
+
+
+def only_with_workers(draft: Draft, call: cst.Call, code: str, without: str) -> str | None:
+    """`code` for an argument of a DataLoader that must have workers for it, or `without` where it may have none.
+
+    None where the call does not say how many it has: torch raises ValueError for ``prefetch_factor`` and
+    ``persistent_workers`` without any.
+    """
+    passed = argument(call, "num_workers", DATALOADER_PARAMETERS)
+    if passed is None or passed.star:
+        return None
+    if isinstance(passed.value, cst.Integer):
+        return code if passed.value.evaluated_value > 0 else None
+    if not isinstance(passed.value, (cst.Name, cst.Attribute)):
+        return None
+    some = f"{draft.code(passed.value)} > 0"
+    return some if (code, without) == ("True", "False") else f"{code} if {some} else {without}"
