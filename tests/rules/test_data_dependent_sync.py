@@ -148,6 +148,9 @@ while True:
     z[mask] = y.detach()[0]  # sized: mask
     z.long().unique()  # sized: unique
     (z > 0).nonzero()  # sized: nonzero
+    torch.where(z > 0)  # sized: where
+    torch.where(z > 0, z, y)
+    z[mask] = torch.tensor(0.5)
     optimizer.zero_grad()
     kept.mean().backward()
     optimizer.step()

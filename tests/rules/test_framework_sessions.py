@@ -116,6 +116,7 @@ CASES = {
 }
 
 
+@pytest.mark.sessions
 @pytest.mark.parametrize(("code", "changed"), CASES.values(), ids=CASES.keys())
 def test_workers_are_given_where_the_script_says_it(code: str, changed: str, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
