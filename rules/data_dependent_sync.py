@@ -20,7 +20,7 @@ _KIND = "sized"
 _NAMED = 4  # so many places are named
 
 # What the harness calls it → what the trace calls it, where these differ.
-_IN_TRACE = {"argwhere": "nonzero", "masked_select": "mask", "unique_consecutive": "unique"}
+_IN_TRACE = {"argwhere": "nonzero", "where": "nonzero", "masked_select": "mask", "unique_consecutive": "unique"}
 
 _WRITTEN = {
     "mask": "x[mask]",

@@ -62,7 +62,7 @@ def test_script_that_is_over_early_is_not_run_again_for_fewer_steps(tmp_path: Pa
     assert not any("run again" in note for note in only.notes)
 
 
-@pytest.mark.slow
+@pytest.mark.sessions
 def test_script_that_is_over_early_in_its_timing_window_is_run_again_once(tmp_path: Path) -> None:
     # 200 steps take less than a minute, and settle before they are over.
     record = run(tmp_path / "run", "flat.py", replace(QUICK, windows="timing", min_seconds=60.0, max_seconds=60.0))
