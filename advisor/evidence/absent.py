@@ -18,7 +18,8 @@ _DTYPES = {"Ints": np.int64, "Codes": np.int32, "NDArray[np.float64]": np.float6
 def empty_table(table: type[Table]) -> Table:
     """One table of :mod:`advisor.trace.tables` without rows."""
     columns: dict[str, Any] = {
-        field.name: np.empty(0, _DTYPES[str(field.type).removesuffix(" | None")]) for field in fields(table)  # type: ignore[arg-type]
+        field.name: np.empty(0, _DTYPES[str(field.type).removesuffix(" | None")])
+        for field in fields(table)  # type: ignore[arg-type]
     }
     return table(**columns)
 

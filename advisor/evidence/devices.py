@@ -58,8 +58,10 @@ _TABLE: tuple[tuple[str, Peak], ...] = (
     (r"\bT4\b", _peak("T4", 320, "NVIDIA T4 data sheet, 2019", fp32=8.1, fp16=65, bf16=False)),
     (r"A10G", _peak("A10G", 600, "NVIDIA A10G data sheet", fp32=35.0, tf32=35, fp16=70)),
     (r"\bA10\b", _peak("A10", 600, "NVIDIA A10 data sheet, 2021", fp32=31.2, tf32=62.5, fp16=125)),
-    (r"A100.*PCIE.*80|A100 80GB PCIe", _peak("A100 80GB PCIe", 1935, "NVIDIA A100 data sheet, 2021", fp32=19.5,
-                                             tf32=156, fp16=312)),
+    (
+        r"A100.*PCIE.*80|A100 80GB PCIe",
+        _peak("A100 80GB PCIe", 1935, "NVIDIA A100 data sheet, 2021", fp32=19.5, tf32=156, fp16=312),
+    ),
     (r"A100.*80GB", _peak("A100 80GB", 2039, "NVIDIA A100 data sheet, 2021", fp32=19.5, tf32=156, fp16=312)),
     (r"A100|A800", _peak("A100", 1555, "NVIDIA A100 data sheet, 2020", fp32=19.5, tf32=156, fp16=312)),
     (r"\bA30\b", _peak("A30", 933, "NVIDIA A30 data sheet, 2022", fp32=10.3, tf32=82, fp16=165)),
@@ -81,23 +83,37 @@ _TABLE: tuple[tuple[str, Peak], ...] = (
     (r"RTX 5090", _peak("RTX 5090", 1792, _GB202, fp32=104.8, tf32=104.8, fp16=209.5, fp8=419)),
     (r"RTX 5080", _peak("RTX 5080", 960, _GB202, fp32=56.3, tf32=56.3, fp16=112.6, fp8=225.1)),
     (r"H100 NVL", _peak("H100 NVL", 3938, "NVIDIA H100 data sheet, 2023", fp32=60, tf32=417.5, fp16=835.5, fp8=1670)),
-    (r"H100.*PCIe", _peak("H100 PCIe", 2039, "NVIDIA H100 whitepaper v1.04, table 3", fp32=51.2, tf32=378, fp16=756,
-                          fp8=1513)),
+    (
+        r"H100.*PCIe",
+        _peak("H100 PCIe", 2039, "NVIDIA H100 whitepaper v1.04, table 3", fp32=51.2, tf32=378, fp16=756, fp8=1513),
+    ),
     (r"H200 NVL", _peak("H200 NVL", 4800, "NVIDIA H200 data sheet, 2024", fp32=60, tf32=417.5, fp16=835.5, fp8=1670)),
     (r"H200|GH200", _peak("H200", 4800, "NVIDIA H200 data sheet, 2024", fp32=67, tf32=494.5, fp16=989.5, fp8=1979)),
-    (r"H100|H800", _peak("H100 SXM", 3352, "NVIDIA H100 whitepaper v1.04, table 3", fp32=66.9, tf32=494.7, fp16=989.4,
-                         fp8=1978.9)),
-    (r"\bB200|GB200", _peak("B200", 7700, "NVIDIA HGX B200 data sheet, 2024 (an eighth of it)", fp32=75, tf32=1125,
-                            fp16=2250, fp8=4500)),
+    (
+        r"H100|H800",
+        _peak("H100 SXM", 3352, "NVIDIA H100 whitepaper v1.04, table 3", fp32=66.9, tf32=494.7, fp16=989.4, fp8=1978.9),
+    ),
+    (
+        r"\bB200|GB200",
+        _peak(
+            "B200", 7700, "NVIDIA HGX B200 data sheet, 2024 (an eighth of it)", fp32=75, tf32=1125, fp16=2250, fp8=4500
+        ),
+    ),
     (r"MI210", _peak("MI210", 1638, "AMD Instinct MI210 brochure, 2022", fp32=22.6, tf32=0, fp16=181)),
     (r"MI250X", _peak("MI250X (one GCD)", 1638, "AMD Instinct MI200 series brochure, 2022", fp32=23.9, fp16=191.5)),
     (r"MI250", _peak("MI250 (one GCD)", 1638, "AMD Instinct MI200 series brochure, 2022", fp32=22.6, fp16=181)),
-    (r"MI300A", _peak("MI300A", 5300, "AMD Instinct MI300A data sheet, 2023", fp32=122.6, tf32=490.3, fp16=980.6,
-                      fp8=1961.2)),
-    (r"MI325X", _peak("MI325X", 6000, "AMD Instinct MI325X data sheet, 2024", fp32=163.4, tf32=653.7, fp16=1307.4,
-                      fp8=2614.9)),
-    (r"MI300X", _peak("MI300X", 5300, "AMD Instinct MI300X data sheet, 2023", fp32=163.4, tf32=653.7, fp16=1307.4,
-                      fp8=2614.9)),
+    (
+        r"MI300A",
+        _peak("MI300A", 5300, "AMD Instinct MI300A data sheet, 2023", fp32=122.6, tf32=490.3, fp16=980.6, fp8=1961.2),
+    ),
+    (
+        r"MI325X",
+        _peak("MI325X", 6000, "AMD Instinct MI325X data sheet, 2024", fp32=163.4, tf32=653.7, fp16=1307.4, fp8=2614.9),
+    ),
+    (
+        r"MI300X",
+        _peak("MI300X", 5300, "AMD Instinct MI300X data sheet, 2023", fp32=163.4, tf32=653.7, fp16=1307.4, fp8=2614.9),
+    ),
 )
 _PATTERNS = tuple((re.compile(pattern, re.IGNORECASE), peak) for pattern, peak in _TABLE)
 

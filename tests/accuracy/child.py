@@ -19,7 +19,7 @@ import msgspec
 from advisor.compare import LEAST_PAIRS, compare_pairs, costs
 from advisor.errors import AdvisorError
 from advisor.findings import FindingDocument, FixDocument
-from advisor.harness.layout import Options
+from advisor.harness.layout import Options, RunRecord
 from advisor.improve.bench import SEED
 from advisor.improve.state import with_options
 from advisor.launch import Command, measure
@@ -39,7 +39,8 @@ class Request(msgspec.Struct, frozen=True):
     """``script`` lies in a folder of its own, ``copy``, which it runs in; ``folder`` is where sessions and runs go.
 
     ``task`` is what to do: ``findings`` profiles the script and tries whether what the diffs make of it runs, ``gain``
-    times the script beside what ``fix`` makes of it, or beside ``twin`` when that is None.
+    times the script beside what ``fix`` makes of it, or beside ``twin`` when that is None; with ``whole`` by all that
+    the timing window held, evaluations for one, not by its steps alone.
 
     ``key`` stands for all that a measurement depends on. What ``folder`` holds of an earlier request with the same one
     is not measured again, only diagnosed.
@@ -53,6 +54,7 @@ class Request(msgspec.Struct, frozen=True):
     short: bool = False
     timeout: float = 600.0
     fix: FixDocument | None = None
+    whole: bool = False
     twin: str = ""
     key: str = ""
 
@@ -169,10 +171,20 @@ def gain(request: Request) -> Answer:
             run_dir = Path(request.folder) / "runs" / f"{number}-{name}"
             command = before if name == "before" else after
             records[name] = measure(command, run_dir, _TIMED, timeout=request.timeout).record
-        found.append(costs(records["before"], records["after"]))
+        pair = records["before"], records["after"]
+        found.append((_whole(pair[0]), _whole(pair[1])) if request.whole else costs(*pair))
     compared = compare_pairs(found)
     timed = Timed(compared.speedup, compared.low, compared.high, compared.pairs)
     return Answer(seconds=time.monotonic() - began, timed=timed)
+
+
+def _whole(record: RunRecord) -> float:
+    """Seconds per step, with what came between the steps: evaluations, checkpoints, starts of epochs."""
+    timing = record.timing
+    if timing.step_s is None:
+        raise AdvisorError("the run has no step time")
+    steps = timing.steps + sum(timing.aside_counts.values())
+    return timing.step_s + sum(timing.aside.values()) / max(1, steps)
 
 
 def digest(fix: FixDocument) -> str:

@@ -62,13 +62,14 @@ class Runner:
             case, "findings", Answer, lambda: self._child(case, "findings"), self._version, str(self.short)
         )
 
-    def gain(self, case: Case, fix: FixDocument | None) -> Answer:
-        """The script timed beside what `fix` makes of it; beside its twin for None.
+    def gain(self, case: Case, fix: FixDocument | None, whole: bool = False) -> Answer:
+        """The script timed beside what `fix` makes of it; beside its twin for None. `whole`: not by its steps alone.
 
-        It is kept for as long as the script and the fix are the same, whatever is predicted of it.
+        It is kept for as long as the script and the fix are the same, whatever is predicted of it and found besides.
         """
         name = f"gain-{digest(fix) if fix is not None else 'twin'}"
-        return self.kept(case, name, Answer, lambda: self._child(case, "gain", fix), self._measuring)
+        name += "-whole" if whole else ""
+        return self.kept(case, name, Answer, lambda: self._child(case, "gain", fix, whole), str(versions()))
 
     def kept(self, case: Case, what: str, kind: type[T], make: Callable[[], T], *key: str) -> T:
         """The result `what` of `case` for this `key`: the one that is stored, else the one that `make` makes.
@@ -114,7 +115,7 @@ class Runner:
     def _measuring(self) -> str:
         return f"{measuring_digest()} {versions()}"
 
-    def _child(self, case: Case, task: str, fix: FixDocument | None = None) -> Answer:
+    def _child(self, case: Case, task: str, fix: FixDocument | None = None, whole: bool = False) -> Answer:
         folder = self.place(case) / task
         if task != "findings":  # the child looks itself whether what is there serves again
             shutil.rmtree(folder, ignore_errors=True)
@@ -132,6 +133,7 @@ class Runner:
             short=self.short,
             timeout=self.timeout,
             fix=fix,
+            whole=whole,
             twin=str(twin),
             key=_digest([self._measuring, str(self.short), *_texts(case)]),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from advisor.findings import FixDocument
 from fixtures.expectations import Case, everything, read_case
 from tests.accuracy import runs
 from tests.accuracy.child import Answer, apply, others_busy
@@ -148,3 +150,30 @@ def test_script_that_fails_is_an_answer(case: Case, tmp_path: Path) -> None:
     case.script.write_text("raise RuntimeError('no data')\n")
     answer = Runner(tmp_path / "results", short=True).findings(case)
     assert "no data" in answer.error and answer.proposals == []
+
+
+@pytest.mark.sessions
+def test_gain_of_a_fix_is_measured_once_whatever_the_rules_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = next(case for case in everything() if case.name == "remote_images")
+    diff = "".join(
+        difflib.unified_diff(
+            case.script.read_text().splitlines(keepends=True),
+            case.twin.read_text().splitlines(keepends=True),
+            "a/script.py",
+            "b/script.py",
+        )
+    )
+    timed = Runner(tmp_path).gain(case, FixDocument("edit", "Switch it off.", diff)).timed
+    assert timed is not None and timed.pairs == 3
+    assert timed.speedup > 2 and timed.low <= timed.speedup <= timed.high
+    monkeypatch.setattr(runs, "source_digest", lambda: "another rule")
+    monkeypatch.setattr(Runner, "_child", lambda *args: pytest.fail("it is measured already"))
+    assert Runner(tmp_path).gain(case, FixDocument("edit", "In other words.", diff)).timed == timed
+
+
+@pytest.mark.sessions
+def test_fix_that_fails_has_no_gain(case: Case, tmp_path: Path) -> None:
+    case.script.write_text("import torch\nfor _ in range(10):\n    torch.nn.Linear(1, 1)(torch.ones(1, 1))\n")
+    elsewhere = "--- a/script.py\n+++ b/script.py\n@@ -9 +9 @@\n-no\n+yes\n"
+    answer = Runner(tmp_path / "results").gain(case, FixDocument("edit", "", elsewhere))
+    assert answer.timed is None and answer.error
