@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from advisor.edit.sources import text_of
 from advisor.frameworks import configured, construction
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, framework_of
 
@@ -82,7 +83,6 @@ class ActivationCheckpointing(Rule):
             parameters={
                 "block": name,
                 "blocks": blocks,
-                "file": model.own.get(name, ""),
                 "framework": owners[0] if owners else "",
                 "theirs": f"{os.sep}transformers{os.sep}" in model.file,  # others have no method to switch it on
                 **construction(evidence),
@@ -124,14 +124,7 @@ class ActivationCheckpointing(Rule):
 def _checkpoints(record: RunRecord, model: Model) -> bool:
     """Whether the model does so already: it says so, or one of the script's files calls for it."""
     files = {record.script, *model.own.values()}
-    return model.checkpointing or any(_IMPORTED.search(_text(path)) for path in files)
-
-
-def _text(path: str) -> str:
-    if not os.path.isfile(path):
-        return ""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read()
+    return model.checkpointing or any(_IMPORTED.search(text_of(path)) for path in files)
 
 
 def _activations(record: RunRecord, peak: int) -> float:

@@ -12,6 +12,7 @@ import libcst as cst
 
 from advisor.edit import Drafts
 from advisor.edit.locate import call_at
+from advisor.edit.sources import text_of
 from advisor.edit.values import give
 from advisor.evidence import Change
 from advisor.harness.layout import Site
@@ -206,7 +207,4 @@ def _asked(record: RunRecord) -> str:
 
 def _sets_itself(record: RunRecord) -> bool:
     """Whether the script writes the variable, so that one from outside would not last."""
-    if not os.path.isfile(record.script):
-        return True
-    with open(record.script, encoding="utf-8", errors="replace") as file:
-        return _VARIABLE in file.read()
+    return not os.path.isfile(record.script) or _VARIABLE in text_of(record.script)

@@ -10,6 +10,7 @@ from advisor.edit.calls import DATALOADER_PARAMETERS, argument
 from advisor.edit.locate import call_at
 from advisor.edit.values import give, only_with_workers
 from advisor.evidence import Change
+from advisor.evidence.prefetch import DEFAULT, SHM_SHARE, made_ahead_bytes
 from advisor.frameworks import configured, construction
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, framework_of
 
@@ -19,11 +20,9 @@ if TYPE_CHECKING:
     from advisor.evidence.facts import LoaderFacts
     from advisor.harness.layout import Loader, RunRecord
 
-_DEFAULT = 2  # DataLoader's own
 _CANDIDATES = (4, 8, 16, 32)
 _LEAST_WAIT = 0.02  # a step that waits less than 2 % of its time for data gains nothing measurable
-_SHM_SHARE = 0.5  # leave half of /dev/shm to others
-_MEMORY_SHARE = 0.25  # and three quarters of the memory that is free
+_MEMORY_SHARE = 0.25  # leave three quarters of the memory that is free to others
 
 
 class LoaderPrefetch(Rule):
@@ -72,7 +71,7 @@ class LoaderPrefetch(Rule):
                     "fetch_spread": record.fetch_spread,
                     "longest_fetch_s": longest,
                     "workers": record.num_workers,
-                    "prefetch_factor": record.prefetch_factor or _DEFAULT,
+                    "prefetch_factor": record.prefetch_factor or DEFAULT,
                     "step_s": evidence.step_s,
                 },
                 site=facts.site,
@@ -167,13 +166,19 @@ Trainer(model, args, train_dataset=dataset).train()
     )
     LEAVES_ALONE = (
         Example("loader = DataLoader(shards, **settings())  # <-\n", "", {"factor": 8, "recorded": 2}),
+        Example(
+            "def f(data, n):\n    return DataLoader(data, num_workers=n, **KWARGS)  # <-\n\n"
+            'KWARGS = {"prefetch_factor": 2}\n',
+            "",
+            {"factor": 8, "recorded": 2},
+        ),
         Example("DataLoader(shards, prefetch_factor=FACTOR * 2)  # <-\n", "", {"factor": 8, "recorded": 2}),
     )
 
 
 def _choose(evidence: Evidence, facts: LoaderFacts, run: RunRecord, loader: Loader) -> tuple[int, Gain] | None:
     """The smallest number within 2 % of the best, and its gain; None when none is worth it."""
-    now = loader.prefetch_factor or _DEFAULT
+    now = loader.prefetch_factor or DEFAULT
     gains: dict[int, Gain] = {}
     for factor in _CANDIDATES:
         enough = not facts.batches or loader.num_workers * factor <= facts.batches // 2  # each epoch begins with none
@@ -185,6 +190,6 @@ def _choose(evidence: Evidence, facts: LoaderFacts, run: RunRecord, loader: Load
 
 def _fits(run: RunRecord, loader: Loader, factor: int) -> bool:
     """Whether so many batches fit into the memory that is free, and into the shared memory that they lie in."""
-    needed = loader.num_workers * factor * sum(tensor.bytes for tensor in loader.tensors)
+    needed = made_ahead_bytes(loader, loader.num_workers, factor)
     shm, free = run.environment.shm_bytes, run.memory.host_available
-    return (shm is None or needed <= _SHM_SHARE * shm) and (free is None or needed <= _MEMORY_SHARE * free)
+    return (shm is None or needed <= SHM_SHARE * shm) and (free is None or needed <= _MEMORY_SHARE * free)

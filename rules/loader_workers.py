@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,10 @@ from advisor.edit import Draft, Drafts
 from advisor.edit.calls import DATALOADER_PARAMETERS
 from advisor.edit.guard import add_main_guard
 from advisor.edit.locate import call_at
+from advisor.edit.sources import text_of
 from advisor.edit.values import EDITED, give, only_with_workers
 from advisor.evidence import Change
+from advisor.evidence.prefetch import DEFAULT, SHM_SHARE, made_ahead_bytes
 from advisor.frameworks import configured, construction, takes
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, framework_of
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from advisor.harness.layout import Loader
 
 _MOST = 16  # more workers than this have not helped one process in practice, and each holds a copy of the dataset
-_SHM_SHARE = 0.5  # leave half of /dev/shm to others
 _LEAST_WAIT = 0.02  # a step that waits less than 2 % of its time for data gains nothing measurable
 # Workers that make a batch in less than this share of the step's own time would keep up, if all batches took as long:
 # eight instead of two brought 1.04 where 1.74 was predicted (accuracy's rain_radar_shards, whose files open slowly).
@@ -412,8 +412,8 @@ def _unmet(evidence: Evidence, loader: Loader | None, workers: int) -> tuple[str
         return () if evidence.source_sites else ("The trace alone does not say how many cores the machine has.",)
     found = []
     shm = record.environment.shm_bytes
-    needed = workers * (loader.prefetch_factor or 2) * sum(tensor.bytes for tensor in loader.tensors)
-    if shm is not None and needed > _SHM_SHARE * shm:
+    needed = made_ahead_bytes(loader, workers, loader.prefetch_factor or DEFAULT)
+    if shm is not None and needed > SHM_SHARE * shm:
         found.append(
             f"/dev/shm has {shm / 1e6:.0f} MB free and {workers} workers keep {needed / 1e6:.0f} MB of batches there: "
             "enlarge it (docker run --shm-size) or pass prefetch_factor=1."
@@ -433,16 +433,9 @@ def _draws(loader: Loader) -> bool:
 
 def _told_of_epochs(loader: Loader) -> bool:
     """Whether the dataset is told of each epoch in the script's own process: workers that live on do not hear of it."""
-    return "set_epoch" in _text(loader.dataset_file)
+    return "set_epoch" in text_of(loader.dataset_file)
 
 
 def _divides_its_data(loader: Loader) -> bool:
     """Whether the dataset's own file asks which worker it is in."""
-    return "get_worker_info" in _text(loader.dataset_file)
-
-
-def _text(path: str) -> str:
-    if not os.path.isfile(path):
-        return ""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read()
+    return "get_worker_info" in text_of(loader.dataset_file)

@@ -110,3 +110,11 @@ class Sources:
         for path, text in texts.items():
             result._files[os.path.abspath(path)] = replace(self.source(path), text=text)
         return result
+
+
+def text_of(path: str) -> str:
+    """The text of a file that is only looked through; empty where there is none."""
+    if not os.path.isfile(path):
+        return ""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()

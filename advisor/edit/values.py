@@ -193,15 +193,15 @@ def _agrees(origin: Origin, recorded: object) -> bool:
 def only_with_workers(draft: Draft, call: cst.Call, code: str, without: str) -> str | None:
     """`code` for an argument of a DataLoader that must have workers for it, or `without` where it may have none.
 
-    None where the call does not say how many it has: torch raises ValueError for ``prefetch_factor`` and
-    ``persistent_workers`` without any.
+    None where the call does not say how many it has, or where a mapping could get what only the call can read: torch
+    raises ValueError for ``prefetch_factor`` and ``persistent_workers`` without any.
     """
     passed = argument(call, "num_workers", DATALOADER_PARAMETERS)
     if passed is None or passed.star:
         return None
     if isinstance(passed.value, cst.Integer):
         return code if passed.value.evaluated_value > 0 else None
-    if not isinstance(passed.value, (cst.Name, cst.Attribute)):
+    if unpacked(call) or not isinstance(passed.value, (cst.Name, cst.Attribute)):
         return None
     some = f"{draft.code(passed.value)} > 0"
     return some if (code, without) == ("True", "False") else f"{code} if {some} else {without}"

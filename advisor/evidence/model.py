@@ -258,18 +258,12 @@ class StepModel:
         return float(record.environment.intraop_threads) if record is not None else 1.0
 
     def _prefetched_s(self, loader: LoaderFacts, factor: int) -> float:
-        """Seconds of the wait that go away when each of the loader's workers makes `factor` batches ahead.
-
-        What the fetches do not explain of the wait stays.
-        """
-        record = loader.record
-        if record is None or not record.fetches or len(record.fetches) != record.num_workers:
+        """Seconds of the wait that go away when each of the loader's workers makes `factor` batches ahead."""
+        if loader.record is None:
             return 0.0
         batches = self.batches_per_step
         between = max(0.0, self.step_s - loader.wait_s) / batches
-        now = prefetch.wait_s(record.fetches, between, record.prefetch_factor or prefetch.DEFAULT)
-        then = prefetch.wait_s(record.fetches, between, factor)
-        return min(loader.wait_s, now * batches) * (1.0 - then / now) if 0 <= then < now else 0.0
+        return batches * prefetch.shorter_wait(loader.record, loader.wait_s / batches, between, factor)
 
     @cached_property
     def batches_per_step(self) -> float:

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from advisor.harness.layout import Loader
+
 DEFAULT = 2  # DataLoader's own
+SHM_SHARE = 0.5  # of /dev/shm that batches may take: the other half is for others
 # The sequence is gone through so often: the first time fills what is made ahead and is not counted.
 _ROUNDS = 3
 
@@ -40,3 +43,20 @@ def wait_s(fetches: Sequence[Sequence[float]], between_s: float, prefetch: int) 
             waited += taken[i] - asked
         asked = taken[i] + between_s
     return waited / (count * (_ROUNDS - 1))
+
+
+def shorter_wait(loader: Loader, waited_s: float, between_s: float, prefetch: int) -> float:
+    """Of `waited_s` seconds that a batch is waited for, those that go away with `prefetch` batches ahead.
+
+    What the loader's fetches do not explain of the wait stays. `between_s` as in :func:`wait_s`.
+    """
+    if not loader.fetches or len(loader.fetches) != loader.num_workers:
+        return 0.0
+    now = wait_s(loader.fetches, between_s, loader.prefetch_factor or DEFAULT)
+    then = wait_s(loader.fetches, between_s, prefetch)
+    return min(waited_s, now) * (1.0 - then / now) if then < now else 0.0
+
+
+def made_ahead_bytes(loader: Loader, workers: int, prefetch: int) -> int:
+    """Bytes of the batches that so many workers keep in shared memory."""
+    return workers * prefetch * sum(tensor.bytes for tensor in loader.tensors)
