@@ -10,6 +10,8 @@ import libcst.matchers as m
 from advisor.edit import Drafts
 from advisor.edit.locate import call_at
 from advisor.evidence import Change
+from advisor.evidence.blocked import beside_the_waits_s
+from advisor.evidence.steps import step_windows
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 _EVERY = 50  # steps: what a log or a checkpoint in every step becomes in the prediction
 _SLEEP = "time.sleep"
+_TOLD_S = 5e-5  # seconds: what takes less is not spoken of
 _NAMED = 3  # so many of the waits behind one line are named
 
 
@@ -46,7 +49,8 @@ class BlockingWorkBetweenSteps(Rule):
         for place in call_sites(evidence, "blocking"):
             waits = _by_place(place)
             sleeps = _only_sleeps_here(place, waits)
-            saved = place.seconds_per_step * (1.0 if sleeps else 1.0 - 1.0 / _EVERY)
+            works = 0.0 if sleeps else _works_s(evidence, place, waits)
+            saved = (place.seconds_per_step + works) * (1.0 if sleeps else 1.0 - 1.0 / _EVERY)
             gain = Gain.of(evidence.what_if(Change(remove_host_s=saved)))
             if not gain.worth_it:
                 continue
@@ -54,11 +58,13 @@ class BlockingWorkBetweenSteps(Rule):
             yield Finding(
                 rule=self.id,
                 title=self.title,
-                summary=f"{at(place.site)} waits {place.seconds_per_step * 1e3:.1f} ms in every step: {named}.",
+                summary=f"{at(place.site)} waits {place.seconds_per_step * 1e3:.1f} ms in every step: {named}."
+                + (f" What it does beside that takes {works * 1e3:.1f} ms." if works >= _TOLD_S else ""),
                 gain=gain,
                 evidence={
                     "blocked_s": place.seconds_per_step,
                     "blocked_calls_per_step": place.calls_per_step,
+                    "works_s": works,
                     "waits": named,
                     "step_s": evidence.step_s,
                 },
@@ -133,6 +139,19 @@ def _by_place(place: CallSite) -> dict[str, float]:
     """Seconds by what waits where ("time.sleep at log.py:12"), the longest first."""
     seconds = place.details.get("seconds")
     return dict(sorted(seconds.items(), key=lambda each: -each[1])) if isinstance(seconds, dict) else {}
+
+
+def _works_s(evidence: Evidence, place: CallSite, waits: dict[str, float]) -> float:
+    """Seconds per step that the line works beside its waits: without the profiler, which slows work and no wait."""
+    if evidence.detail is None or evidence.step_s is None:
+        return 0.0
+    steps = step_windows(evidence.detail)
+    if not len(steps):
+        return 0.0
+    waited = place.seconds_per_step
+    beside = beside_the_waits_s(evidence.detail, steps, place.site, {each.partition(" at ")[0] for each in waits})
+    rest, traced = evidence.step_s - waited, steps.total_ns / 1e9 / len(steps) - waited
+    return min(beside * min(1.0, rest / traced), rest) if min(rest, traced) > 0 else 0.0
 
 
 def _only_sleeps_here(place: CallSite, waits: dict[str, float]) -> bool:

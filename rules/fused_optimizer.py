@@ -56,6 +56,7 @@ _CPU_BASIS = "prior: a fused step takes 0.24 (Adam) to 0.35 (SGD) of a for-loop'
 # that the code makes, torch/optim/adam.py and sgd.py, `_multi_tensor_*` against the fused kernels. AdamW: 7 of 20, Adam
 # 7 of 18, SGD with momentum 5 of 8.
 _KERNELS_ON_GPU = {"Adam": 7 / 18, "AdamW": 7 / 20, "SGD": 5 / 8}
+_INTERRUPTED = 3.0  # times what the optimizer usually takes: what is above was not the optimizer
 # Of the host's time: a dozen calls for each list of tensors become one; grouping the tensors stays.
 _HOST_ON_GPU = 0.5
 _GPU_BASIS = "prior: memory traffic of the fused kernels over that of the foreach ones, half of the host's time"
@@ -252,11 +253,15 @@ def _undisturbed_s(evidence: Evidence, stepping: Coverage) -> float:
     steps, operators = evidence.steps, evidence.trace.operators
     if not len(steps):
         return 0.0
-    traced = float(stepping.within(steps.start, steps.end).sum()) / 1e9 / len(steps)
+    each_step = stepping.within(steps.start, steps.end) / 1e9
+    usual = float(np.median(each_step))
+    # Of a few short steps one that another process interrupted would count for all; zero where few steps update.
+    traced = float(np.minimum(each_step, _INTERRUPTED * usual).mean() if usual else each_step.mean())
     inside = stepping.contains(operators.start)
     calls = sum(row.count for row in evidence.operators)
     added = max(0.0, (evidence.trace_step_s or 0.0) - (evidence.step_s or 0.0)) / max(1.0, calls)
-    return max(0.0, traced - added * float(inside.sum()) / len(steps))
+    undisturbed = max(0.0, traced - added * float(inside.sum()) / len(steps))
+    return min(undisturbed, (evidence.step_s or 0.0) * traced / max(evidence.trace_step_s or 0.0, 1e-12))
 
 
 def _on_cpu(evidence: Evidence, chosen: list[OptimizerInfo], seconds: float) -> Gain:

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from .layout import Site
@@ -45,6 +45,8 @@ _WAITS = (
     ("PIL.Image", "Image.save"),
     ("matplotlib.figure", "Figure.savefig"),
 )
+# A function's call: a hash of the functions around it and of where each of them is, and the function's code.
+_Call = tuple[int, int]
 _LOADING = os.path.join("torch", "utils", "data") + os.sep
 
 
@@ -55,7 +57,7 @@ class Blocking:
         self._sites = sites
         self._pid = os.getpid()
         self._thread = 0  # the one that takes the steps
-        self._frames: dict[int, CodeType] = {}  # the user's frames around the last optimizer step, by identity
+        self._around: set[_Call] = set()  # the calls of the user's functions that the last optimizer step was in
         self._patches: dict[tuple[str, str], Patch] = {}
         self._nested = False
 
@@ -76,11 +78,14 @@ class Blocking:
 
     def stepped(self) -> None:
         """An optimizer has stepped: remember who asked for it, from the inside out."""
-        self._frames = {id(frame): frame.f_code for frame in user_frames()}
+        self._around = {call for _, call in _calls(list(user_frames()))}
 
     def line(self) -> Site | None:
-        """The line of the loop over steps that the caller was reached from; None where none of its frames is left."""
-        return next((site_of(f) for f in user_frames(3) if self._frames.get(id(f)) is f.f_code), None)
+        """The line of the loop over steps that the caller was reached from; None where it is not in that loop."""
+        return self._innermost(list(user_frames(3)))
+
+    def _innermost(self, frames: list[FrameType]) -> Site | None:
+        return next((site_of(frame) for frame, call in _calls(frames) if call in self._around), None)
 
     def _patch(self, module: str, name: str) -> Patch | None:
         owner: Any = sys.modules.get(module)
@@ -110,13 +115,9 @@ class Blocking:
     def _waited(self, what: str, seconds: float, caller: FrameType) -> None:
         if not self._sites.count or not _for_the_script(caller):
             return
-        inner: Site | None = None
-        for frame in user_frames():
-            inner = inner or site_of(frame)
-            if self._frames.get(id(frame)) is frame.f_code:
-                self._put_down(site_of(frame), what, seconds, inner)
-                return
-        self._put_down(inner, what, seconds, inner)
+        frames = list(user_frames())
+        inner = site_of(frames[0]) if frames else None
+        self._put_down(self._innermost(frames) or inner, what, seconds, inner)
 
     def _put_down(self, site: Site | None, what: str, seconds: float, inner: Site | None) -> None:
         entry = self._sites.add(KIND, site)
@@ -126,6 +127,16 @@ class Blocking:
         waits = entry.details.setdefault("seconds", {})  # in all: "time.sleep at log.py:12" → seconds
         place = f"{what} at {at(inner)}"
         waits[place] = waits.get(place, 0.0) + seconds
+
+
+def _calls(frames: list[FrameType]) -> list[tuple[FrameType, _Call]]:
+    """`frames`, from the inside out, each with its call. A step's function is called anew for each step, in a frame
+    that may or may not be the last one's: what it is called by, and where, says whether it is the same call."""
+    calls, outside = [], 0
+    for frame in reversed(frames):
+        calls.append((frame, (outside, id(frame.f_code))))
+        outside = hash((outside, id(frame.f_code), frame.f_lasti))
+    return calls[::-1]
 
 
 def _for_the_script(frame: FrameType | None) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import textwrap
+import timeit
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from advisor.edit import Edit, Sources
-from advisor.evidence import Evidence
+from advisor.evidence import Change, Evidence
 from advisor.harness.layout import CallSite, Site
 from advisor.launch import Command, measure
 from advisor.rule import Advice
@@ -76,12 +77,22 @@ class Slow(Dataset):
         return torch.ones(8), torch.zeros(1)
 
 
+class Remote(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.own = torch.nn.Linear(8, 1)
+
+    def forward(self, x):
+        time.sleep(0.0025)
+        return self.own(x)
+
+
 class Log:
     def __init__(self, path):
         self.file = open(path, "w")
 
     def write(self, text):
-        self.file.write(text)
+        self.file.write(text + str(sum(range(200_000))))
         os.fsync(self.file.fileno())
         time.sleep(0.004)
 
@@ -101,7 +112,7 @@ def heartbeat():
 
 def main():
     threading.Thread(target=heartbeat, daemon=True).start()
-    model = torch.nn.Linear(8, 1)
+    model = Remote()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     log = Log("log.txt")
     for x, y in DataLoader(Slow(), batch_size=4):
@@ -123,13 +134,18 @@ def test_waits_are_put_down_to_the_loops_own_lines(tmp_path: Path) -> None:
     lines = script.read_text().splitlines()
     found = {lines[each.site.line - 1].strip(): each for each in evidence.record.call_sites if each.kind == "blocking"}
     # Neither the loader's wait nor the other thread's; the log's two waits are one line's.
-    assert set(found) == {'log.write("step")', "time.sleep(0.003)"}
+    assert set(found) == {'log.write("step")', "time.sleep(0.003)", "loss = (model(x) - y).pow(2).mean()"}
     assert 0.004 < found['log.write("step")'].seconds_per_step < 0.02
     assert {each.partition(" at ")[0] for each in found['log.write("step")'].details["seconds"]} == {
         "os.fsync", "time.sleep"
     }  # fmt: skip
-    log, sleep = sorted(RULE.check(evidence), key=lambda each: each.site.line)
+    step, log, sleep = sorted(RULE.check(evidence), key=lambda each: each.site.line)
     assert isinstance(RULE.fix(log, Sources()), Advice)
+    # The sum is work that goes with the waits; a sleep alone has none, and what computes the step is the step.
+    summing = min(timeit.repeat(lambda: sum(range(200_000)), number=1))
+    assert 0.3 * summing < log.evidence["works_s"] < 4 * summing and sleep.evidence["works_s"] == 0.0
+    assert step.evidence["works_s"] == 0.0
+    assert log.gain.likely > evidence.what_if(Change(remove_host_s=log.evidence["blocked_s"])).speedup[1]
     edit = RULE.fix(sleep, Sources())
     assert isinstance(edit, Edit)
     assert edit.texts[str(script)] == script.read_text().replace("        time.sleep(0.003)\n", "")

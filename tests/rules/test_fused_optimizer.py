@@ -61,6 +61,18 @@ def test_what_the_profiler_adds_to_many_small_calls_is_taken_off(scene: Any, tmp
     assert 0.15 < finding.evidence["optimizer_step_share"] < 0.19  # type: ignore[operator]
 
 
+def test_a_step_that_was_interrupted_does_not_count_for_all(scene: Any, tmp_path: Path) -> None:
+    """Three steps of half a ms as timed; in the second the optimizer was not running for most of its 40 ms."""
+    made = scene(50.0)
+    made.record.timing.step_s = 0.0005
+    made.record.optimizers = [layout.OptimizerInfo("Adam", Site("/nowhere/train.py", 5), steps=40, parameters=4)]
+    made.operator("aten::addmm", 0.0, 0.2)
+    for number, took in enumerate((0.2, 40.0, 0.2)):
+        made._add("user_annotation", "Optimizer.step#Adam.step", number, 1.0, 1.0 + took)
+    finding = found(made, tmp_path)
+    assert finding is None or finding.gain.likely < 1.5
+
+
 @pytest.mark.parametrize(
     "facts",
     [

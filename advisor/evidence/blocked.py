@@ -1,0 +1,86 @@
+"""What else is done in the calls that wait for something outside of the process: packing, formatting, writing."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection
+
+import numpy as np
+
+from advisor.evidence.coded import names_like
+from advisor.evidence.facts import Steps
+from advisor.evidence.steps import assign
+from advisor.harness.layout import Site
+from advisor.trace import intervals
+from advisor.trace.tables import Ints, Trace
+
+# The profiler's names of a Python function: "log.py(12): record", "<built-in function sleep>", "<built-in method recv
+# of _socket.socket object at 0x…>" (torch/csrc/autograd/profiler_python.cpp).
+_WRITTEN = re.compile(r"(?P<file>[^()]*)\(\d+\): (?P<own>.+)|<built-in (?:function|method) (?P<built_in>\w+)")
+
+
+def beside_the_waits_s(detail: Trace, steps: Steps, site: Site, waits: Collection[str]) -> float:
+    """Seconds per step that the calls from `site` take beside the `waits` ("os.fsync") in them.
+
+    By the stacks of `detail`, so that the profiler's time is in them. 0 where there are no stacks, and for a call whose
+    operators the backward needs: it is part of the step.
+    """
+    python = detail.python
+    inside = np.flatnonzero((python.lane == steps.lane) & (python.end > python.start))
+    rows = inside[np.lexsort((-python.end[inside], python.start[inside]))]
+    if not len(rows):
+        return 0.0
+    start, end = python.start[rows], python.end[rows]
+    parent = intervals.parents(start, end)
+    called = {each.rpartition(".")[2] for each in waits}
+    waiting = np.flatnonzero(
+        names_like(detail, python.name[rows], lambda name: _function(name)[1] in called) & (assign(steps, start) >= 0)
+    )
+    loop = names_like(detail, python.name[rows], lambda name: _function(name) == (_base(site.file), site.function))
+    calls = sorted({call for row in waiting.tolist() if (call := _below(parent, row, loop)) is not None})
+    needed = _needed(detail, steps)
+    calls = [call for call in calls if not ((needed >= start[call]) & (needed < end[call])).any()]
+    whole = intervals.union(start[calls], end[calls])
+    waited = intervals.overlap_per_row(*intervals.union(start[waiting], end[waiting]), whole)
+    return max(0.0, float(intervals.total(*whole) - waited.sum())) / 1e9 / max(1, len(steps))
+
+
+def _below(parent: Ints, row: int, loop: np.ndarray) -> int | None:
+    """The call around `row` that the function of the loop made; None where it is not in it, or is that call itself."""
+    while parent[row] >= 0:
+        if loop[parent[row]]:
+            return row
+        row = int(parent[row])
+    return None
+
+
+def _needed(detail: Trace, steps: Steps) -> Ints:
+    """When the operators began whose result the backward works on.
+
+    An operator is written with the number that the next node of the graph will get, whether it makes one or not: of
+    those with one number the last made it.
+    """
+    operators = detail.operators
+    nodes = names_like(detail, operators.name, lambda name: name.startswith("autograd::engine::"))
+    backward = intervals.union(operators.start[nodes], operators.end[nodes])
+    forward = np.flatnonzero(
+        (operators.lane == steps.lane) & (operators.sequence >= 0) & ~intervals.contains(operators.start, backward)
+    )
+    forward = forward[np.isin(operators.sequence[forward], operators.sequence[nodes])]
+    order = forward[np.lexsort((operators.start[forward], operators.sequence[forward]))]
+    numbers = operators.sequence[order]
+    last = np.concatenate((numbers[1:] != numbers[:-1], [True])) if len(order) else np.empty(0, np.bool_)
+    return operators.start[order[last]]
+
+
+def _function(name: str) -> tuple[str, str]:
+    """(file's name, function's) of a Python function as the profiler writes it; no file for one of C."""
+    found = _WRITTEN.match(name)
+    if found is None:
+        return "", ""
+    return _base(found["file"] or ""), found["own"] or found["built_in"]
+
+
+def _base(file: str) -> str:
+    return os.path.basename(file.replace("\\", "/"))
