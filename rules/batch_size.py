@@ -99,6 +99,8 @@ class BatchSize(Rule):
         if evidence.device_is_gpu and evidence.breakdown.share("kernel") > _BUSY:
             return
         trains = any(each.steps for each in record.optimizers)
+        if not trains and not any(model.calls for model in record.models):  # the batches are looked at, not computed on
+            return
         chosen = _choose(evidence, record, loader, trains)
         if chosen is None:
             return

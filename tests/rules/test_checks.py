@@ -341,6 +341,15 @@ def test_larger_batch_stays_within_memory(scene: Any, tmp_path: Path) -> None:
     assert found(made, tmp_path, "batch-size") is None
 
 
+def test_batches_that_nothing_computes_on_are_left(scene: Any, tmp_path: Path) -> None:
+    """A script that prints its batches: what a step takes grows with them, whatever the model of a step says."""
+    made = busy_cpu(scene, step_ms=2.0, **{"zeros": 0.01})
+    made.loader(0.05, 0.05, 0.05)
+    assert found(made, tmp_path, "batch-size") is not None
+    made.record.optimizers[0].steps = made.record.models[0].calls = 0
+    assert found(made, tmp_path, "batch-size") is None
+
+
 def layout_memory(peak: int) -> Any:
     from advisor.harness.layout import Memory
 
