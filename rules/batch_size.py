@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from advisor.edit import Drafts
+from advisor.edit import Draft, Drafts, Sources
+from advisor.edit.batches import said_sizes
 from advisor.edit.calls import DATALOADER_PARAMETERS
 from advisor.edit.locate import call_at
 from advisor.edit.values import give
+from advisor.errors import AdvisorError
 from advisor.evidence import CAPTURES, COLD, Change
 from advisor.frameworks import configured, construction, told
+from advisor.harness.layout import Site
 from advisor.rule import (
     Advice,
     Argument,
@@ -20,6 +23,7 @@ from advisor.rule import (
     Gain,
     Rule,
     Safety,
+    at,
     forward_sites,
     framework_of,
     serving_engine,
@@ -27,9 +31,9 @@ from advisor.rule import (
 )
 
 if TYPE_CHECKING:
-    from advisor.edit import Edit, Sources
+    from advisor.edit import Edit
     from advisor.evidence import Evidence
-    from advisor.harness.layout import Loader, RunRecord
+    from advisor.harness.layout import CallSite, Loader, RunRecord
 
 _SCALES = (2, 4, 8)  # more than eightfold is another training recipe, not a setting: it is not proposed unmeasured
 _LARGEST = 64  # the loop goes on doubling on a GPU while that is faster; the tuning guides' own examples end at 16-fold
@@ -56,6 +60,7 @@ _ENGINES = {
     "vllm": "Give vLLM more requests at a time, as far as latency allows (max_num_seqs, max_num_batched_tokens).",
     "sglang": "Give SGLang more requests at a time, as far as latency allows (--max-running-requests).",
 }
+_MOST_REPEATS = 0.1  # of a model's calls get the tensor of the call before
 _RATE = (
     "More samples per step mean fewer steps: raise the learning rate with the batch ({times} times for SGD, "
     "{root:.1f} times for Adam), warm it up over the first epochs, and compare the validation loss."
@@ -92,7 +97,7 @@ class BatchSize(Rule):
             yield from self._of_bare_trace(evidence)
             return
         loader = _feeding(evidence)
-        if loader is None or not loader.batch_size or (evidence.data_wait_share or 0.0) > _MOST_WAIT:
+        if loader is not None and (not loader.batch_size or (evidence.data_wait_share or 0.0) > _MOST_WAIT):
             return
         if record.tracebacks_s:  # what does not grow with the batch is anomaly detection, which has to go first
             return
@@ -101,36 +106,41 @@ class BatchSize(Rule):
         trains = any(each.steps for each in record.optimizers)
         if not trains and not any(model.calls for model in record.models):  # the batches are looked at, not computed on
             return
-        chosen = _choose(evidence, record, loader, trains)
-        if chosen is None:
+        batch = loader.batch_size if loader is not None else _by_hand(record)
+        length = loader.dataset_length if loader is not None else None
+        gains = _gains(evidence, record, batch, length, trains, _SCALES) if batch else {}
+        chosen = _chosen(evidence, gains)
+        said = _said(record, forward_sites(evidence), batch) if chosen is not None and batch and loader is None else ()
+        if chosen is None or not batch or (loader is None and not said):
             return
         scale, gain = chosen
-        batch, share = loader.batch_size * scale, evidence.memory.share
+        larger, share = batch * scale, evidence.memory.share
         forwards = forward_sites(evidence)
         largest = _LARGEST if evidence.device_is_gpu else _SCALES[-1]
         scales = [2**power for power in range(1, largest.bit_length())]
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=f"Each step takes {loader.batch_size} samples"
+            summary=f"Each step takes {batch} samples"
             + (f" and {share:.0%} of the device's memory" if share is not None and evidence.device_is_gpu else "")
-            + f"; with {batch} the costs that do not grow with the batch are spread over {scale} times as many.",
+            + f"; with {larger} the costs that do not grow with the batch are spread over {scale} times as many.",
             gain=gain,
             evidence={
-                "batch_size": loader.batch_size,
+                "batch_size": batch,
                 "peak_memory_share": share if evidence.device_is_gpu else None,
                 "samples_per_s": evidence.samples_per_s,
                 "expected_memory": _memory(record, scale, trains),
             },
-            site=loader.site or (forwards[0].site if forwards else None),
+            site=_place(loader, said) or (forwards[0].site if forwards else None),
             parameters={
-                "batch": batch,
-                "recorded": loader.batch_size,
+                "batch": larger,
+                "recorded": batch,
                 "times": scale,
                 "trains": trains,
-                "framework": framework_of(loader.owner),
+                "framework": framework_of(loader.owner) if loader is not None else "",
+                "said": said,
                 **construction(evidence),
-                "sizes": tuple(_gains(evidence, record, loader, trains, scales).items()),
+                "sizes": tuple(_gains(evidence, record, batch, length, trains, scales).items()),
             },
             safety=None if trains else Safety.NUMERIC,
         )
@@ -222,6 +232,9 @@ class BatchSize(Rule):
             return Advice(text, "the place of the loader is unknown")
         drafts = Drafts(sources)
         draft = drafts[site.file]
+        said = finding.parameters.get("said")
+        if isinstance(said, tuple) and said:
+            return _say(drafts, said, finding.parameters.get("recorded"), batch, text, rate)
         call = call_at(draft, site, ("DataLoader",))
         if call is None:
             return Advice(text, "the call cannot be told from others on its line")
@@ -322,6 +335,52 @@ def _feeding(evidence: Evidence) -> Loader | None:
     return next((each for each in loaders if each.trains), loaders[0] if loaders else None)
 
 
+def _by_hand(record: RunRecord) -> int | None:
+    """Samples of each step, where no loader makes them: as many as the one model that is called gets rows.
+
+    None for a model that gets the same tensor again and again, which may well be all the data that there is.
+    """
+    called = [model for model in record.models if model.calls]
+    if len(called) != 1 or record.shapes_vary or called[0].repeats > _MOST_REPEATS * called[0].calls:
+        return None
+    shapes = [each.shape for each in called[0].inputs if each.shape]
+    return shapes[0][0] if shapes and record.timing.samples_per_step == shapes[0][0] else None
+
+
+def _said(record: RunRecord, forwards: Sequence[CallSite], batch: int) -> tuple[tuple[Site, str], ...]:
+    """Where the script says how large its batches are, each place with the option that sets it (or "")."""
+    sources, found = Sources(), []
+    for path in dict.fromkeys((record.script, *(each.site.file for each in forwards))):
+        try:
+            draft = Draft(sources.source(path))
+        except AdvisorError:
+            continue
+        found += [(Site(path, draft.line(each.node)), each.option) for each in said_sizes(draft, batch, record.argv)]
+    return tuple(found)
+
+
+def _place(loader: Loader | None, said: tuple[tuple[Site, str], ...]) -> Site | None:
+    return loader.site if loader is not None else said[0][0]
+
+
+def _say(
+    drafts: Drafts, said: tuple[tuple[Site, str], ...], recorded: object, batch: object, text: str, rate: str
+) -> Edit | Argument | Advice:
+    """The fix for batches that are made by hand, where there is one place that says how large."""
+    if len(said) != 1:
+        return Advice(text, f"the size stands in {len(said)} places: {', '.join(at(site) for site, _ in said)}")
+    ((site, option),) = said
+    if option:
+        return Argument({option: str(batch)}, rate)
+    draft = drafts[site.file]
+    places = said_sizes(draft, recorded) if isinstance(recorded, int) else ()
+    for each in places:
+        if draft.line(each.node) == site.line:
+            draft.replace(each.node, str(batch))
+            return drafts.edit(text) or Advice(text, "the file is not the script's own")
+    return Advice(text, "where the batch size comes from cannot be told from the source")
+
+
 def _memory(record: RunRecord, scale: int, trains: bool) -> int | None:
     """Bytes of peak memory to expect: what the batch does not change, and `scale` times the rest."""
     peak = record.memory.peak_allocated
@@ -331,25 +390,23 @@ def _memory(record: RunRecord, scale: int, trains: bool) -> int | None:
     return int(min(fixed, peak) + max(0, peak - fixed) * scale)
 
 
-def _choose(evidence: Evidence, record: RunRecord, loader: Loader, trains: bool) -> tuple[int, Gain] | None:
+def _chosen(evidence: Evidence, gains: dict[int, Gain]) -> tuple[int, Gain] | None:
     """The smallest scale within 3 % of the best that memory and data allow; None when none is worth it."""
-    gains = _gains(evidence, record, loader, trains, _SCALES)
     best = max((gain.likely for gain in gains.values()), default=0.0)
     least = max(_LEAST_GAIN if evidence.device_is_gpu else _LEAST_ON_CPU, 0.97 * best)
     return next(((scale, gain) for scale, gain in gains.items() if gain.likely >= least), None)
 
 
 def _gains(
-    evidence: Evidence, record: RunRecord, loader: Loader, trains: bool, scales: Iterable[int]
+    evidence: Evidence, record: RunRecord, batch: int, length: int | None, trains: bool, scales: Iterable[int]
 ) -> dict[int, Gain]:
-    """The predicted gain of each scale, as far as memory and data allow."""
+    """The predicted gain of each scale, as far as memory and data (`length` samples, if that is known) allow."""
     gains: dict[int, Gain] = {}
     for scale in scales:
         expected, capacity = _memory(record, scale, trains), evidence.memory.capacity
         if evidence.device_is_gpu and (expected is None or not capacity or expected > _MEMORY_SHARE * capacity):
             break
-        batches = (loader.dataset_length or 0) / ((loader.batch_size or 1) * scale)
-        if loader.dataset_length is not None and batches < (_LEAST_BATCHES if trains else 1):
+        if length is not None and length / (batch * scale) < (_LEAST_BATCHES if trains else 1):
             break
         gains[scale] = Gain.of(evidence.what_if(Change(batch_scale=float(scale))))
     return gains

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from advisor.evidence import Change
@@ -82,12 +83,17 @@ class CompileGraphBreaks(Rule):
             return
         running, expected = graphs_per_step(evidence), graphs_expected(evidence)
         skipped = [each for each in breaks if each.skipped and runs_model(evidence)]
-        if skipped and running < expected:
-            named, gain = skipped, Gain.prior(evidence.what_if(fused(evidence)), BASIS)
-            what = f"Dynamo gave the function up at {_lines(skipped)}: it runs operator by operator in every step."
+        cuts_s = max(0.0, (running - expected) / (2 if evidence.trains else 1)) * _BREAK_S
+        if skipped and (running < expected or all(each.skipped for each in breaks)):
+            # Functions that it calls may still be compiled, each by itself, for each of their calls.
+            whole = fused(evidence)
+            whole = replace(whole, remove_host_s=whole.remove_host_s + cuts_s)
+            named, gain = skipped, Gain.prior(evidence.what_if(whole), BASIS)
+            what = f"Dynamo gave the function up at {_lines(skipped)}: it runs operator by operator in every step" + (
+                f", and {running:.0f} graphs of what it calls." if running > expected else "."
+            )
         else:
-            cuts = (running - expected) / (2 if evidence.trains else 1)
-            named, gain = breaks, Gain.prior(evidence.what_if(Change(remove_host_s=max(0.0, cuts) * _BREAK_S)), _CUTS)
+            named, gain = breaks, Gain.prior(evidence.what_if(Change(remove_host_s=cuts_s)), _CUTS)
             what = f"The model is cut into pieces at {_lines(breaks)}: {running:.0f} compiled graphs run in every step."
         if gain.likely < _LEAST_GAIN:
             return

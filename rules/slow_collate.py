@@ -11,8 +11,7 @@ from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at
 if TYPE_CHECKING:
     from advisor.edit import Sources
     from advisor.evidence import Evidence
-    from advisor.evidence.facts import LoaderFacts
-    from advisor.harness.layout import FetchPart, Loader, Site
+    from advisor.harness.layout import FetchPart, Loader
 
 _LEAST_WAIT = 0.02  # a step that waits less than 2 % of its time for data gains nothing measurable
 _MOST = 0.5  # share of the fetch from which on the batches are mostly collated
@@ -75,15 +74,14 @@ class SlowCollate(Rule):
                     "workers": facts.workers,
                     "step_s": evidence.step_s,
                 },
-                site=_site(facts, part),
-                parameters={"collate": part.name, "place": at(part.site)},
+                site=part.site,  # what has to be written anew
+                parameters={"collate": part.name},
             )
 
     def fix(self, finding: Finding, sources: Sources) -> Advice:
         name = finding.parameters.get("collate") or "the collate function"
-        place = finding.parameters.get("place") or at(finding.site)
         return Advice(
-            f"Have {name} ({place}) put whole samples into the batch instead of single numbers: "
+            f"Have {name} ({at(finding.site)}) put whole samples into the batch instead of single numbers: "
             "torch.nn.utils.rnn.pad_sequence([torch.tensor(sample) ...], batch_first=True) pads them, torch.stack or "
             "torch.tensor of a list takes one value of each, and torch.arange with a mask gives what depends on "
             "positions.",
@@ -92,10 +90,10 @@ class SlowCollate(Rule):
 
     EXAMPLES = (
         Example(
-            before="loader = DataLoader(sessions, 64, collate_fn=to_batch)  # <-\n",
+            before="def to_batch(samples):\n    return pad(samples)  # <-\n",
             after="",
-            parameters={"collate": "to_batch", "place": "train.py:24"},
-            advice="Have to_batch (train.py:24) put whole samples",
+            parameters={"collate": "to_batch"},
+            advice="put whole samples",
         ),
     )
     LEAVES_ALONE = (Example("loader = DataLoader(sessions, 64, collate_fn=pad)  # <-\n", "", {"collate": "pad"}),)
@@ -108,8 +106,3 @@ def _collate(loader: Loader) -> FetchPart | None:
         return None
     many = (loader.collate_calls or 0.0) >= _CALLS or (loader.collate_lines or 0.0) >= _LINES
     return part if many else None
-
-
-def _site(facts: LoaderFacts, part: FetchPart) -> Site:
-    """Where the loader is told to use it; the function itself where a library makes the loader."""
-    return facts.site or part.site

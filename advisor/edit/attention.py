@@ -23,6 +23,8 @@ _PRODUCTS = ("torch.matmul", "torch.bmm")
 _SOFTMAX = ("torch.softmax", "torch.nn.functional.softmax")
 _TRANSPOSED = {("-2", "-1"), ("-1", "-2"), ("2", "3"), ("3", "2"), ("1", "2"), ("2", "1")}
 _NEGATIVE = re.compile(r"inf\b|finfo\(|-\s*1e[4-9]\d*|-\s*1e\d\d|-\s*\d{5,}")
+_EQUATION = re.compile(r"([a-zA-Z]{3,4}),([a-zA-Z]{3,4})->([a-zA-Z]{3,4})")
+_EINSUM_ARGUMENTS, _OF_BATCHES = 3, 3  # the equation and two tensors; letters where heads are part of the batch
 _TENSORS = re.compile(r"\btorch\.|\bTensor|\bnn\.|Parameter|\bth\.")
 
 
@@ -40,6 +42,7 @@ class Attention:
     causal: bool = False
     dropout: str = ""
     batched: bool = False  # torch.bmm: three dimensions
+    after: str = ""  # what puts the result's dimensions into the product's order: ".transpose(1, 2)"
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ def fuse(draft: Draft, found: Attention, dimensions: int) -> bool:
         arguments.append(f"scale={found.scale}")
     name = ensure_name(draft, "torch.nn.functional.scaled_dot_product_attention")
     tail = ".squeeze(1)" if dimensions == 3 else ""
+    tail += found.after
     line = f"{name}({', '.join(arguments)}){tail}"
     start = draft.position(found.product).start
     before = draft.lines[start.line - 1][: start.column]
@@ -109,7 +113,7 @@ class _Reader:
             *self.draft.nodes(cst.Call, self.function.body),
         ]
         for product in products:
-            if self._factors(product) is not None:
+            if self._weighted(product) is not None:
                 self.known = {}
                 found = self._up_to(product)
                 if found is not None:
@@ -126,7 +130,7 @@ class _Reader:
             return None
         for each in siblings[: next(i for i, other in enumerate(siblings) if other is statement)]:
             self._follow(each)
-        factors = self._factors(product)
+        factors = self._weighted(product)
         scores = self._scores(factors[0]) if factors is not None else None
         if factors is None or scores is None or not scores.soft:
             return None
@@ -154,6 +158,7 @@ class _Reader:
             scores.causal,
             scores.dropout,
             scores.batched,
+            factors[2],
         )
 
     def _only_rebound(self, last: Statement, names: set[str], inside: set[int]) -> bool:
@@ -231,11 +236,12 @@ class _Reader:
             right = self._scores(node.right)
             commutes = isinstance(node.operator, (cst.Multiply, cst.Add))
             return self._combined(node.operator, right, node.left) if commutes else None
-        factors = self._factors(node)
+        factors = self._factors(node) or self._summed(node)
         if factors is not None:
             if any(known is not None and known.soft for known in map(self._scores, factors)):
                 return None
             batched = isinstance(node, cst.Call) and (get_full_name_for_node(node.func) or "").endswith("bmm")
+            batched = batched or len((_equation(self.draft, node) or ("",))[0]) == _OF_BATCHES
             return _Scores(*factors, batched=batched)
         return self._called(node) if isinstance(node, cst.Call) else None
 
@@ -319,6 +325,36 @@ class _Reader:
         if len(values) == 1 and isinstance(node.func, cst.Attribute) and node.func.attr.value in ("matmul", "bmm"):
             return node.func.value, values[0]
         return None
+
+    def _weighted(self, node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression, str] | None:
+        """The factors of a second product, and what has its result's dimensions in order."""
+        factors = self._factors(node)
+        if factors is not None:
+            return *factors, ""
+        equation = _equation(self.draft, node)
+        if equation is None or not isinstance(node, cst.Call):
+            return None
+        weights, values, result = equation
+        heads, query, key = weights[:-2], weights[-2], weights[-1]
+        (number,) = {*values} - {*weights} or {""}
+        if {*values} != {*heads, key, number} or {*result} != {*heads, query, number}:
+            return None
+        v = _reordered(node.args[2].value, self.draft, values, heads + key + number)
+        return node.args[1].value, v, _reordering(heads + query + number, result)
+
+    def _summed(self, node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
+        """The factors of ``torch.einsum("bihd,bjhd->bhij", q, k)``, as of a matrix product of theirs."""
+        equation = _equation(self.draft, node)
+        if equation is None or not isinstance(node, cst.Call):
+            return None
+        queries, keys, scores = equation
+        heads, query, key = scores[:-2], scores[-2], scores[-1]
+        (number,) = {*queries} - {*scores} or {""}
+        if {*queries} != {*heads, query, number} or {*keys} != {*heads, key, number}:
+            return None
+        q = _reordered(node.args[1].value, self.draft, queries, heads + query + number)
+        k = _reordered(node.args[2].value, self.draft, keys, heads + key + number)
+        return q, cst.parse_expression(f"{_primary(self.draft.code(k))}.transpose(-2, -1)")
 
     def _transposed(self, k: cst.BaseExpression, batched: bool) -> str:
         """The keys, rows as the function wants them: a transposition written out is taken back."""
@@ -411,6 +447,40 @@ class _Reader:
             or plain in (re.sub(r"[\s()]", "", form) for form in (f"1 / ({s} ** 0.5)", f"{s} ** -0.5"))
             for s in sizes
         )
+
+
+def _equation(draft: Draft, node: cst.CSTNode) -> tuple[str, str, str] | None:
+    """Letters of the factors and of the result of an ``einsum`` of two tensors with three or four dimensions each."""
+    if not isinstance(node, cst.Call) or len(node.args) != _EINSUM_ARGUMENTS:
+        return None
+    if full_name(draft, node.func) != "torch.einsum" or any(arg.star or arg.keyword is not None for arg in node.args):
+        return None
+    text = node.args[0].value
+    said = text.evaluated_value if isinstance(text, cst.SimpleString) else None
+    found = _EQUATION.fullmatch(said.replace(" ", "")) if isinstance(said, str) else None
+    if found is None:
+        return None
+    letters = found[1], found[2], found[3]
+    # A letter twice takes a diagonal; of a product of attention each tensor lacks one of the other's dimensions.
+    if any(len({*each}) != len(each) for each in letters) or len({len(each) for each in letters}) != 1:
+        return None
+    return letters if all(len({*one} - {*other}) == 1 for one in letters for other in letters if one != other) else None
+
+
+def _reordered(node: cst.BaseExpression, draft: Draft, letters: str, wanted: str) -> cst.BaseExpression:
+    """`node`, whose dimensions are named by `letters`, with its dimensions in the order `wanted`."""
+    order = _reordering(letters, wanted)
+    return cst.parse_expression(_primary(draft.code(node)) + order) if order else node
+
+
+def _reordering(letters: str, wanted: str) -> str:
+    order = [letters.index(each) for each in wanted]
+    moved = [number for number, at in enumerate(order) if number != at]
+    if not moved:
+        return ""
+    if len(moved) == 2:
+        return f".transpose({moved[0]}, {moved[1]})"
+    return f".permute({', '.join(map(str, order))})"
 
 
 def _primary(code: str) -> str:

@@ -34,8 +34,11 @@ class Graphs:
         self._count = 0
         self._memory: int | None = None
 
-    def mark(self, tensor: Any) -> None:
-        """Remember the graph behind `tensor`, and from where it was made; nothing for one without a graph."""
+    def mark(self, tensor: Any, number: int = 0) -> None:
+        """Remember the graph behind `tensor`, and from where it was made; nothing for one without a graph.
+
+        `number` tells the outputs of one call apart: the graph of one may go while that of another stays.
+        """
         if self._count >= _MOST:
             return
         # A node of a library's own may have no dictionary.
@@ -46,7 +49,7 @@ class Graphs:
             mark = _Mark()
             node.metadata[_KEY] = mark
             sites = [site_of(frame) for frame in user_frames(3)]
-            key = tuple(id(site) for site in sites)
+            key = (number, *(id(site) for site in sites))
             self._marks.setdefault(key, (sites, []))[1].append(weakref.ref(mark))
             self._count += 1
 
@@ -56,14 +59,14 @@ class Graphs:
 
     def end(self, on_gpu: bool, steps: int) -> tuple[list[KeptGraphs], float | None]:
         """Places whose graphs are still there, and bytes that the process (or the device) took per step meanwhile."""
-        kept = []
-        for sites, marks in self._marks.values():
+        kept: dict[tuple[int, ...], KeptGraphs] = {}
+        for key, (sites, marks) in self._marks.items():
             alive = sum(mark() is not None for mark in marks)
             if alive >= _LEAST and alive >= len(marks) - 1:
-                kept.append(KeptGraphs(sites=sites, kept=alive, made=len(marks)))
+                kept.setdefault(key[1:], KeptGraphs(sites=sites, kept=alive, made=len(marks)))
         now = self._in_use(on_gpu)
         growth = None if now is None or self._memory is None or not steps else (now - self._memory) / steps
-        return kept, growth
+        return list(kept.values()), growth
 
     def _in_use(self, on_gpu: bool) -> int | None:
         """Bytes: allocated on the device, else the resident set (Linux: /proc/self/statm, second field, in pages)."""

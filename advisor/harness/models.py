@@ -26,6 +26,9 @@ from .sites import read_scalars
 _active: Models | None = None
 
 
+_MARKED = 4  # outputs of a call whose graphs are watched
+
+
 class _Hooks(OrderedDict[int, Any]):
     """A module's hooks, ours among them, that pickle and copy as if ours were not there.
 
@@ -261,13 +264,15 @@ class Models:
         if self._depth or module is not self._range_owner:
             return
         self._close()
-        tensor = next(tensors_in(output, self._torch, limit=1), None)
+        outputs = list(tensors_in(output, self._torch, limit=_MARKED))
+        tensor = outputs[0] if outputs else None
         record = self._records.get(id(module))
         if record is not None:
             record.output = "tensor" if tensor is output else type(output).__name__
             record.output_grad = None if tensor is None else bool(tensor.requires_grad)
-        if tensor is not None and tensor.requires_grad:
-            self._listener.made_graph(tensor)
+        for number, each in enumerate(outputs):
+            if each.requires_grad:
+                self._listener.made_graph(each, number)
         if tensor is None or not self._contiguous or len(self._pending) >= self._keep_outputs:
             return
         if tensor.is_floating_point() and tensor.numel():

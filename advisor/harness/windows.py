@@ -165,10 +165,10 @@ class Windows:
     def saved(self, path: str) -> None:
         self._causes.add("checkpoint")
 
-    def made_graph(self, tensor: Any, loss: bool = False) -> None:
+    def made_graph(self, tensor: Any, number: int = 0, loss: bool = False) -> None:
         """A model's output, or the loss where no output is seen: does its graph outlive the step?"""
         if self.phase == "settle" and not (loss and self.models.forwards):
-            self.graphs.mark(tensor)
+            self.graphs.mark(tensor, number)
 
     def _profiler_on(self, profiler: str) -> Any:
         """The script starts a profiler of its own; the entry, or None where no user's code does."""
@@ -511,11 +511,19 @@ class Windows:
             self._tracebacks.off()
             self.record.tracebacks_s = self._tracebacks.seconds / profiler.length
             self.record.profile_step_s = elapsed / steps
+            self._count_samples(steps)
             if self.plan.detail_active:
                 self.on_profiled()
                 self._start_profiler("detail", 0, self.plan.detail_warmup, self.plan.detail_active, detail=True)
                 return
         self._complete()
+
+    def _count_samples(self, steps: int) -> None:
+        """Without a loader, samples are the rows that the one model gets: its calls are seen while it is profiled."""
+        counted = {row.samples for row in self._intervals[-steps:]}
+        called = sum(1 for record in self.models.records() if record.calls)
+        if self.record.timing.samples_per_step is None and called == len(counted) == 1:
+            self.record.timing.samples_per_step = float(counted.pop()) or None
 
     def _discard(self, profiler: OurProfiler) -> None:
         if profiler.path and os.path.exists(profiler.path):

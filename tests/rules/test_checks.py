@@ -10,7 +10,7 @@ import pytest
 
 from advisor.diagnose import diagnose
 from advisor.edit import Edit, Sources
-from advisor.harness.layout import Site
+from advisor.harness.layout import Site, TensorInfo
 from advisor.rule import Advice, Finding, Safety
 from advisor.rulebook import load_rules
 
@@ -348,6 +348,25 @@ def test_batches_that_nothing_computes_on_are_left(scene: Any, tmp_path: Path) -
     assert found(made, tmp_path, "batch-size") is not None
     made.record.optimizers[0].steps = made.record.models[0].calls = 0
     assert found(made, tmp_path, "batch-size") is None
+
+
+@pytest.mark.parametrize("size", ["batch_size = 16", "batch_size = 32", "width = 32"])
+def test_batches_made_by_hand_are_known_by_the_name_of_their_size(size: str, scene: Any, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"import torch\n{size}\nfor i in range(0, len(x), 32):\n    step(x[i : i + 32])\n")
+    made = busy_cpu(scene, step_ms=2.0, **{"zeros": 0.01})
+    made.record.script, made.record.models[0].inputs = str(script), [TensorInfo([32, 7], "float32", "cpu")]
+    finding = found(made, tmp_path, "batch-size")
+    assert (finding is not None) == (size == "batch_size = 32")
+    if finding is not None:
+        assert finding.site is not None and finding.site.line == 2
+        (rule,) = [each for each in load_rules() if each.id == "batch-size"]
+        edit = rule.fix(finding, Sources())
+        assert isinstance(edit, Edit)
+        assert f"batch_size = {finding.parameters['batch']}\n" in edit.texts[str(script)]
+        # One tensor again and again is all the data that there is.
+        made.record.models[0].repeats = 39
+        assert found(made, tmp_path, "batch-size") is None
 
 
 def layout_memory(peak: int) -> Any:

@@ -171,12 +171,12 @@ def collating(name: str, file: str, seconds: float) -> list[FetchPart]:
     return [FetchPart("collate", name, Site(file, 24), seconds), FetchPart("line", "__getitem__", Site(file, 6), 0.01)]
 
 
-def test_a_collate_number_by_number_is_found_at_the_loader(scene: Any, script: str, tmp_path: Path) -> None:
+def test_a_collate_number_by_number_is_found_where_it_is_written(scene: Any, script: str, tmp_path: Path) -> None:
     made = scene(100.0)
     loader = fed(made, script, collating("to_batch", script, 0.11))
     loader.collate_lines, loader.collate_calls = 359.0, 237.0
     finding = found(COLLATE, made, tmp_path)
-    assert finding is not None and finding.site == loader.site
+    assert finding is not None and finding.site == Site(script, 24)
     assert "to_batch (train.py:24) takes 92% of making a batch" in finding.summary
     assert finding.gain.high <= 2.000001 * finding.gain.low
     fix = COLLATE.fix(finding, Sources())
