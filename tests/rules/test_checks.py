@@ -343,7 +343,7 @@ def test_larger_batch_stays_within_memory(scene: Any, tmp_path: Path) -> None:
 
 def test_batches_that_nothing_computes_on_are_left(scene: Any, tmp_path: Path) -> None:
     """A script that prints its batches: what a step takes grows with them, whatever the model of a step says."""
-    made = busy_cpu(scene, step_ms=2.0, **{"zeros": 0.01})
+    made = busy_cpu(scene, step_ms=2.0, zeros=0.01)
     made.loader(0.05, 0.05, 0.05)
     assert found(made, tmp_path, "batch-size") is not None
     made.record.optimizers[0].steps = made.record.models[0].calls = 0
@@ -354,7 +354,7 @@ def test_batches_that_nothing_computes_on_are_left(scene: Any, tmp_path: Path) -
 def test_batches_made_by_hand_are_known_by_the_name_of_their_size(size: str, scene: Any, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(f"import torch\n{size}\nfor i in range(0, len(x), 32):\n    step(x[i : i + 32])\n")
-    made = busy_cpu(scene, step_ms=2.0, **{"zeros": 0.01})
+    made = busy_cpu(scene, step_ms=2.0, zeros=0.01)
     made.record.script, made.record.models[0].inputs = str(script), [TensorInfo([32, 7], "float32", "cpu")]
     finding = found(made, tmp_path, "batch-size")
     assert (finding is not None) == (size == "batch_size = 32")
