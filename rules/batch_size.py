@@ -13,6 +13,7 @@ from advisor.edit.locate import call_at
 from advisor.edit.values import give
 from advisor.errors import AdvisorError
 from advisor.evidence import CAPTURES, COLD, Change
+from advisor.evidence.loops import sample_loop
 from advisor.frameworks import configured, construction, told
 from advisor.harness.layout import Site
 from advisor.rule import (
@@ -60,6 +61,11 @@ _ENGINES = {
     "vllm": "Give vLLM more requests at a time, as far as latency allows (max_num_seqs, max_num_batched_tokens).",
     "sglang": "Give SGLang more requests at a time, as far as latency allows (--max-running-requests).",
 }
+# Of batches that no loader makes nobody knows what else grows with them: only a handful of samples is called few, and
+# one is a step of a sequence, or of a game, as often as a batch.
+_MOST_BY_HAND = 32
+_MOST_COLLECTING = 0.1  # of a step, in collections of Python's own
+_LEAST_ROUNDS = 8
 _MOST_REPEATS = 0.1  # of a model's calls get the tensor of the call before
 _RATE = (
     "More samples per step mean fewer steps: raise the learning rate with the batch ({times} times for SGD, "
@@ -106,7 +112,7 @@ class BatchSize(Rule):
         trains = any(each.steps for each in record.optimizers)
         if not trains and not any(model.calls for model in record.models):  # the batches are looked at, not computed on
             return
-        batch = loader.batch_size if loader is not None else _by_hand(record)
+        batch = loader.batch_size if loader is not None else _by_hand(evidence, record)
         length = loader.dataset_length if loader is not None else None
         gains = _gains(evidence, record, batch, length, trains, _SCALES) if batch else {}
         chosen = _chosen(evidence, gains)
@@ -335,16 +341,22 @@ def _feeding(evidence: Evidence) -> Loader | None:
     return next((each for each in loaders if each.trains), loaders[0] if loaders else None)
 
 
-def _by_hand(record: RunRecord) -> int | None:
+def _by_hand(evidence: Evidence, record: RunRecord) -> int | None:
     """Samples of each step, where no loader makes them: as many as the one model that is called gets rows.
 
-    None for a model that gets the same tensor again and again, which may well be all the data that there is.
+    None for a model that gets the same tensor again and again, which may well be all the data that there is; for more
+    samples than anybody would call few; and where collecting garbage, or a loop over the samples, grows with them.
     """
+    if (record.timing.gc_s or 0.0) > _MOST_COLLECTING * (evidence.step_s or 0.0):
+        return None
+    if sample_loop(evidence.trace, evidence.steps, evidence.host, evidence.nesting, evidence.detail, _LEAST_ROUNDS):
+        return None
     called = [model for model in record.models if model.calls]
     if len(called) != 1 or record.shapes_vary or called[0].repeats > _MOST_REPEATS * called[0].calls:
         return None
     shapes = [each.shape for each in called[0].inputs if each.shape]
-    return shapes[0][0] if shapes and record.timing.samples_per_step == shapes[0][0] else None
+    rows = shapes[0][0] if shapes else 0
+    return rows if 1 < rows <= _MOST_BY_HAND and record.timing.samples_per_step == rows else None
 
 
 def _said(record: RunRecord, forwards: Sequence[CallSite], batch: int) -> tuple[tuple[Site, str], ...]:
