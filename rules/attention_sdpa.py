@@ -216,8 +216,41 @@ def mix(q, k, v):
 """,
             parameters={"dimensions": 3},
         ),
+        Example(
+            before="""
+import torch
+
+def look(q, k, v, pad):
+    scores = torch.einsum("bihd,bjhd->bhij", q, k) / 8.0
+    scores = scores.masked_fill(pad[:, None, None, :], float("-inf"))
+    weights = scores.softmax(dim=-1)
+    return torch.einsum("bhij,bjhd->bihd", weights, v)  # <- attention=torch.einsum("bhij,bjhd->bihd", weights, v)
+""",
+            after="""
+import torch
+
+def look(q, k, v, pad):
+    return torch.nn.functional.scaled_dot_product_attention(
+        q.transpose(1, 2),
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        attn_mask=~pad[:, None, None, :],
+        scale=1 / 8.0,
+    ).transpose(1, 2)
+""",
+        ),
     )
     LEAVES_ALONE = (
+        Example(  # the sum over keys of another tensor's letters
+            """
+import torch
+
+def f(q, k, v):
+    s = torch.einsum("bihd,bjhd->bhij", q, k)
+    return torch.einsum("bhji,bjhd->bihd", s.softmax(dim=-1), v)  # <- attention
+""",
+            "",
+        ),
         Example(  # the weights are returned
             "import torch\ndef f(q, k, v):\n    w = (q @ k.mT).softmax(dim=-1)\n    return w @ v, w  # <- attention\n",
             "",

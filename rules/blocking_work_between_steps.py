@@ -149,7 +149,10 @@ def _works_s(evidence: Evidence, place: CallSite, waits: dict[str, float]) -> fl
     if not len(steps):
         return 0.0
     waited = place.seconds_per_step
-    beside = beside_the_waits_s(evidence.detail, steps, place.site, {each.partition(" at ")[0] for each in waits})
+    others = [each for each in call_sites(evidence, "blocking") if each.site.function == place.site.function]
+    if sum(bool({*_by_place(each)} & {*waits}) for each in others) > 1:
+        return 0.0  # which of the function's lines made which of the calls, the stacks do not say
+    beside = beside_the_waits_s(evidence.detail, steps, place.site, waits)
     rest, traced = evidence.step_s - waited, steps.total_ns / 1e9 / len(steps) - waited
     return min(beside * min(1.0, rest / traced), rest) if min(rest, traced) > 0 else 0.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _LEAST_GAIN = 1.10  # a prior asks for more than what could just be measured
 _FROM = (2, 2)  # the version that brought Module.compile()
+_TRACES = re.compile(r"\btorch\.(jit|onnx|export)\b|\bfrom torch import .*\b(jit|onnx|export)\b")
 _NAMES = (ast.Name, ast.Attribute)
 _PARAMETERS = ("model", "fullgraph", "dynamic", "backend", "mode", "options", "disable")
 
@@ -55,7 +57,8 @@ class CompileConflicts(Rule):
         record = evidence.record
         if record is None or record.compiles or graphs_per_step(evidence) or _disabled(record):
             return
-        called = {model.cls for model in record.models if model.calls}
+        # A wrapper that is called has a record of its own, as compiled: what became of it is Dynamo's matter.
+        called = {model.cls for model in record.models if model.calls and not model.compiled}
         places = [
             each
             for each in call_sites(evidence, "torch.compile", every_step=False)
@@ -177,6 +180,10 @@ def _in_place(draft: Draft, call: cst.Call) -> str:
         return "what it is given cannot be told from the source"
     if "_orig_mod" in draft.module.code:
         return "the script speaks of the wrapper's _orig_mod"
+    if any(each.name.value == "compile" for each in draft.nodes(cst.FunctionDef)):
+        return "the script has a compile of its own"
+    if _TRACES.search(draft.module.code):
+        return "the script also traces or exports a model, which one that is compiled in place refuses"
     body = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
     options = ", ".join(f"{each.keyword.value}={draft.code(each.value)}" for each in others if each.keyword)
     if isinstance(body, cst.Expr) and body.value is call and _is_name(model.value):
@@ -188,9 +195,10 @@ def _in_place(draft: Draft, call: cst.Call) -> str:
     if not _is_name(target):
         return "it is part of another statement"
     name, given = draft.code(target), draft.code(model.value)
+    given = f"({given})" if "\n" in given else given
     if name == given:
-        draft.insert_before(statement, f"{name}.compile({options})")
-        draft.remove(statement)
+        in_place = cst.Expr(cst.parse_expression(f"{name}.compile({options})"))
+        draft.change(body, lambda _: in_place)
     elif _is_name(model.value):
         draft.insert_before(statement, f"{given}.compile({options})")
         draft.replace(call, given)
@@ -217,17 +225,33 @@ def _for_later(site: Site) -> bool:
     except (OSError, SyntaxError, ValueError):
         return False
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and node.lineno <= site.line <= (node.end_lineno or 0):
-            calls = [each for each in ast.walk(node.value) if isinstance(each, ast.Call)]
-            given = {ast.unparse(each) for call in calls for each in call.args if isinstance(each, _NAMES)}
-            names = {ast.unparse(each) for each in node.targets} - given
+        if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
+            continue
+        if node.lineno <= site.line <= (node.end_lineno or 0):
+            given = {ast.unparse(each) for each in _compiled_models(node.value) if isinstance(each, _NAMES)}
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = {ast.unparse(each) for each in targets} - given
             # Of a model that was made on the spot the wrapper's name is the only one.
-            return bool(given) and any(_used(each, names) for each in ast.walk(tree) if isinstance(each, ast.Call))
+            return bool(given) and any(_used(each, names) for each in ast.walk(tree))
     return False
 
 
-def _used(call: ast.Call, names: set[str]) -> bool:
-    return any(ast.unparse(each) in names for each in (call.func, *call.args, *(word.value for word in call.keywords)))
+def _compiled_models(value: ast.expr) -> Iterator[ast.expr]:
+    """What the calls of ``torch.compile`` in `value` are given."""
+    for call in ast.walk(value):
+        if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] == "compile":
+            yield from call.args[:1]
+            yield from (word.value for word in call.keywords if word.arg == "model")
+
+
+def _used(node: ast.AST, names: set[str]) -> bool:
+    """Whether one of `names` is called, handed to a call, or returned."""
+    if isinstance(node, ast.Return):
+        values = node.value.elts if isinstance(node.value, (ast.Tuple, ast.List)) else [node.value]
+        return any(each is not None and ast.unparse(each) in names for each in values)
+    if not isinstance(node, ast.Call):
+        return False
+    return any(ast.unparse(each) in names for each in (node.func, *node.args, *(word.value for word in node.keywords)))
 
 
 def _told_not_to(place: CallSite) -> bool:

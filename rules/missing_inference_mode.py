@@ -12,10 +12,8 @@ import numpy as np
 
 from advisor.edit import Draft, Drafts
 from advisor.edit.draft import Statement
-from advisor.edit.gradless import differentiates, mode_for, results_of
+from advisor.edit.gradless import differentiates, makes_model, mode_for, results_of
 from advisor.edit.locate import call_at
-from advisor.edit.models import model_name
-from advisor.edit.origin import assignments
 from advisor.edit.regions import bound_names
 from advisor.evidence import Change
 from advisor.evidence.coded import names_like
@@ -54,7 +52,7 @@ _BYTE_S = ((512 << 10, 0.10e-9), (2 << 20, 0.02e-9))
 # the fused kernel without (a mask that is a parameter itself rules that out in any mode). What is left of it, six
 # shapes from 12x4x384x16 to 1x16x1024x64, one thread: 0.28, 0.37, 0.39, 0.48, 0.61, 0.68.
 _STEPWISE, _STEPWISE_LEFT = "aten::_scaled_dot_product_attention_math", 0.5
-_MASKED = re.compile(r"\[(\[\d[\d, ]*\], ?){3}\[\d")
+_MASKED = re.compile(r"\[(\[\d+(, ?\d+){3}\], ?){3}\[\d")  # the fused kernel takes four dimensions only
 _BASIS = "prior: 1.2 us per node of the graph, 0.1 ns per byte that it keeps in small tensors (six models on a CPU)"
 _CPU = 0  # c10::DeviceType
 
@@ -251,7 +249,7 @@ def _infer(draft: Draft, call: cst.Call, done: set[cst.CSTNode]) -> str:
     function = draft.function(call)
     if function is not None and (function.asynchronous is not None or differentiates(draft, function)):
         return "its function is asynchronous, or asks for gradients itself"
-    if function is not None and not _makes_model(draft, call, function):
+    if function is not None and not makes_model(draft, call, function):
         if function not in done:
             done.add(function)
             mode = mode_for(draft, function, results_of(draft, function.name.value))
@@ -271,10 +269,3 @@ def _infer(draft: Draft, call: cst.Call, done: set[cst.CSTNode]) -> str:
         done.add(region)
         draft.wrap(region, region, f"with {mode_for(draft, region, bound_names(draft, region))}()")
     return ""
-
-
-def _makes_model(draft: Draft, call: cst.Call, function: cst.FunctionDef) -> bool:
-    """Whether the function also makes the model that it calls: its parameters must be ordinary tensors."""
-    first = model_name(draft, call).partition(".")[0]
-    own = function.name.value in ("__init__", "main")
-    return own or not first or any(True for _ in assignments(draft, first, function.body))

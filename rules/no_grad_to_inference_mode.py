@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from advisor.edit import Draft, Drafts
-from advisor.edit.gradless import mode_for, results_of
-from advisor.edit.locate import call_at
+from advisor.edit.gradless import makes_model, mode_for, results_of
+from advisor.edit.locate import call_at, last_name
 from advisor.edit.names import full_name
 from advisor.edit.regions import bound_names
 from advisor.evidence import Change
@@ -93,11 +93,13 @@ class NoGradToInferenceMode(Rule):
             draft = drafts[site.file]
             call = call_at(draft, site)
             found = _around(draft, call) if call is not None else None
-            if found is None:
+            if call is None or found is None:
                 return Advice(text, "where gradients are switched off cannot be told from the source")
             region, switch = found
             if switch in done:
                 continue
+            if isinstance(region, cst.FunctionDef) and makes_model(draft, call, region):
+                return Advice(text, "the model is made there, too, whose parameters have to stay ordinary tensors")
             done.add(switch)
             names = (
                 results_of(draft, region.name.value)
@@ -183,6 +185,20 @@ with torch.inference_mode():
             "import torch\nwith torch.no_grad():\n    z = encoder(x)  # <- forward\nprobe(z).sum().backward()\n",
             "",
         ),
+        Example(
+            "import torch\nwith torch.no_grad():\n    self.h = net(x)  # <- forward\nself.h *= 0.9\n",
+            "",
+        ),
+        Example(
+            "import torch\n@torch.no_grad()\ndef f(x):\n    return net(x)  # <- forward\ny = f(x)[0]\ny[y < 0] = 0\n",
+            "",
+        ),
+        Example(  # what is switched off is another function's, which makes the model
+            "import torch\n@torch.no_grad()\ndef load():\n    return Net().eval()\n"
+            "net = load()\ny = net(x)  # <- forward\n",
+            "",
+        ),
+        Example("import torch\n@torch.no_grad()\ndef main():\n    net = Net()\n    y = net(x)  # <- forward\n", ""),
         Example("import torch\ntorch.set_grad_enabled(False)\ny = model(x)  # <- forward\n", ""),
     )
 
@@ -197,13 +213,20 @@ def _calls(evidence: Evidence) -> float:
 def _around(draft: Draft, call: cst.Call) -> tuple[cst.With | cst.FunctionDef, cst.BaseExpression] | None:
     """The statement that switches gradients off around `call`, and the name in it that does.
 
-    Where none of those around it does, the only one of the file: a caller's.
+    Where none of those around it does, the only one around a call of its function.
     """
     everywhere = list(_switches(draft))
     around = {id(each) for each in draft.ancestors(call)}
-    inner = [(region, switch) for region, switch in everywhere if id(region) in around]
-    found = inner or everywhere
+    found = [(region, switch) for region, switch in everywhere if id(region) in around]
+    function = draft.function(call)
+    if not found and function is not None:
+        found = [each for each in everywhere if function.name.value in _called(draft, each[0])]
     return found[0] if len(found) == 1 else None
+
+
+def _called(draft: Draft, region: cst.CSTNode) -> set[str]:
+    """Last names of what is called in a region."""
+    return {last_name(draft, each) for each in draft.nodes(cst.Call, region)}
 
 
 def _switches(draft: Draft) -> Iterator[tuple[cst.With | cst.FunctionDef, cst.BaseExpression]]:

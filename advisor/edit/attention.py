@@ -485,6 +485,8 @@ def _reordering(letters: str, wanted: str) -> str:
 
 def _primary(code: str) -> str:
     """Code that a ``.name`` or an operator may follow."""
+    if "\n" in code:  # within the parentheses of a call; not where it goes
+        return f"({code})"
     node = cst.parse_expression(code)
     plain = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.Integer, cst.Float)
     return code if isinstance(node, plain) or node.lpar else f"({code})"

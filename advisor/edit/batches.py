@@ -13,7 +13,7 @@ from advisor.edit.draft import Draft
 from advisor.edit.origin import string_value
 
 _NAME = re.compile(
-    r"(?:(?:train(?:ing)?|mini|per_?device|num|n|local)_?)*(?:batch(?:_?(?:size|sz))?|bs|bsz|bsize)", re.IGNORECASE
+    r"(?:(?:train(?:ing)?|mini|per_?device|local)_?)*(?:batch(?:_?(?:size|sz))?|bs|bsz|bsize)", re.IGNORECASE
 )
 
 

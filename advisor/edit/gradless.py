@@ -6,10 +6,12 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.draft import Draft
+from advisor.edit.models import model_name
 from advisor.edit.names import ensure_name
+from advisor.edit.origin import assignments
 
 _DIFFERENTIATES = ("backward", "grad", "requires_grad", "requires_grad_", "step", "zero_grad", "train")
-_TRAINS = ("backward", "requires_grad_", "zero_grad")
+_TRAINS = ("backward", "zero_grad")
 
 
 def differentiates(draft: Draft, function: cst.FunctionDef) -> bool:
@@ -23,20 +25,40 @@ def trains_too(draft: Draft) -> bool:
     return bool({each.attr.value for each in draft.nodes(cst.Attribute)} & {*_TRAINS})
 
 
+def makes_model(draft: Draft, call: cst.Call, function: cst.FunctionDef) -> bool:
+    """Whether the function also makes the model that it calls: its parameters must be ordinary tensors."""
+    first = model_name(draft, call).partition(".")[0]
+    own = function.name.value in ("__init__", "main")
+    return own or not first or any(True for _ in assignments(draft, first, function.body))
+
+
 def results_of(draft: Draft, function: str) -> set[str]:
-    """Names that results of a function are given."""
+    """Names that results of a function are given, or a part of them, or what a method makes of them.
+
+    And those of the attributes that the function sets itself.
+    """
     names: set[str] = set()
     for assign in draft.nodes(cst.Assign):
-        value = assign.value
-        if isinstance(value, cst.Call) and (get_full_name_for_node(value.func) or "").rpartition(".")[2] == function:
-            for target in assign.targets:
+        inside = draft.function(assign)
+        calls = {(get_full_name_for_node(each.func) or "").rpartition(".")[2] for each in draft.nodes(cst.Call, assign)}
+        own = inside is not None and inside.name.value == function
+        for target in assign.targets:
+            if own and isinstance(target.target, cst.Attribute):
+                names.add(target.target.attr.value)
+            elif function in calls:
                 names |= {each.value for each in draft.nodes(cst.Name, target)}
+    for loop in draft.nodes(cst.For):
+        if any(each.value == function for each in draft.nodes(cst.Name, loop.iter)):
+            names |= {each.value for each in draft.nodes(cst.Name, loop.target)}
     return names
 
 
 def mode_for(draft: Draft, region: cst.CSTNode, names: set[str]) -> str:
     """``torch.inference_mode``; ``torch.no_grad`` where one of these names is changed in place outside the region, or
     where the file trains something, too."""
+    # ``self.h = net(x)`` in the region: the attribute may be changed from anywhere.
+    targets = [each.target for each in draft.nodes(cst.AssignTarget, region)]
+    names = names | {each.attr.value for each in targets if isinstance(each, cst.Attribute)}
     changed: list[cst.CSTNode] = []
     for update in draft.nodes(cst.AugAssign):
         changed.append(update.target)
@@ -47,5 +69,11 @@ def mode_for(draft: Draft, region: cst.CSTNode, names: set[str]) -> str:
         if method.attr.value.endswith("_") and not method.attr.value.endswith("__"):
             changed.append(method.value)
     outside = [node for node in changed if not any(above is region for above in draft.ancestors(node))]
-    hit = any(isinstance(node, cst.Name) and node.value in names for node in outside)
+    hit = any(_last(node) in names for node in outside)
     return ensure_name(draft, "torch.no_grad" if hit or trains_too(draft) else "torch.inference_mode")
+
+
+def _last(node: cst.CSTNode) -> str:
+    if isinstance(node, cst.Attribute):
+        return node.attr.value
+    return node.value if isinstance(node, cst.Name) else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,11 +18,17 @@ from advisor.trace.tables import Ints, Trace
 
 # The profiler's names of a Python function: "log.py(12): record", "<built-in function sleep>", "<built-in method recv
 # of _socket.socket object at 0x…>" (torch/csrc/autograd/profiler_python.cpp).
-_WRITTEN = re.compile(r"(?P<file>[^()]*)\(\d+\): (?P<own>.+)|<built-in (?:function|method) (?P<built_in>\w+)")
+_WRITTEN = re.compile(r"(?P<file>[^()]*)\((?P<line>\d+)\): (?P<own>.+)|<built-in (?:function|method) (?P<built_in>\w+)")
+
+
+class _Function(NamedTuple):
+    file: str
+    line: int  # its first; where it runs, for one that ran before the window began
+    name: str
 
 
 def beside_the_waits_s(detail: Trace, steps: Steps, site: Site, waits: Collection[str]) -> float:
-    """Seconds per step that the calls from `site` take beside the `waits` ("os.fsync") in them.
+    """Seconds per step that the calls from `site` take beside the `waits` in them ("os.fsync at log.py:12").
 
     By the stacks of `detail`, so that the profiler's time is in them. 0 where there are no stacks, and for a call whose
     operators the backward needs: it is part of the step.
@@ -33,12 +40,16 @@ def beside_the_waits_s(detail: Trace, steps: Steps, site: Site, waits: Collectio
         return 0.0
     start, end = python.start[rows], python.end[rows]
     parent = intervals.parents(start, end)
-    called = {each.rpartition(".")[2] for each in waits}
-    waiting = np.flatnonzero(
-        names_like(detail, python.name[rows], lambda name: _function(name)[1] in called) & (assign(steps, start) >= 0)
-    )
-    loop = names_like(detail, python.name[rows], lambda name: _function(name) == (_base(site.file), site.function))
-    calls = sorted({call for row in waiting.tolist() if (call := _below(parent, row, loop)) is not None})
+    functions = [_function(detail.name(int(code))) for code in python.name[rows]]
+    wanted = {(what.rpartition(".")[2], *_holder(functions, where)) for what, where in map(_split, waits)}
+    called = {what for what, _, _ in wanted}
+    waiting = [
+        row
+        for row in np.flatnonzero(assign(steps, start) >= 0).tolist()
+        if functions[row].name in called and _waits_there(parent, functions, row, wanted)
+    ]
+    loop = [_Function(each.file, 0, each.name) == _Function(_base(site.file), 0, site.function) for each in functions]
+    calls = sorted({call for row in waiting if (call := _below(parent, row, loop)) is not None})
     needed = _needed(detail, steps)
     calls = [call for call in calls if not ((needed >= start[call]) & (needed < end[call])).any()]
     whole = intervals.union(start[calls], end[calls])
@@ -46,7 +57,29 @@ def beside_the_waits_s(detail: Trace, steps: Steps, site: Site, waits: Collectio
     return max(0.0, float(intervals.total(*whole) - waited.sum())) / 1e9 / max(1, len(steps))
 
 
-def _below(parent: Ints, row: int, loop: np.ndarray) -> int | None:
+def _split(wait: str) -> tuple[str, str]:
+    what, _, where = wait.partition(" at ")
+    return what, where
+
+
+def _holder(functions: list[_Function], where: str) -> tuple[str, int]:
+    """(file, first line) of the function that "log.py:12" is in: of those that ran the last one that begins before."""
+    file, _, line = where.rpartition(":")
+    lines = [each.line for each in functions if each.file == file and line.isdigit() and each.line <= int(line)]
+    return file, max(lines, default=-1)
+
+
+def _waits_there(parent: Ints, functions: list[_Function], row: int, wanted: set[tuple[str, str, int]]) -> bool:
+    """Whether the function of the script's in which `row` waits is one of those that are `wanted` for it."""
+    name, files = functions[row].name, {file for _, file, _ in wanted}
+    while parent[row] >= 0:
+        row = int(parent[row])
+        if functions[row].file in files:
+            return (name, functions[row].file, functions[row].line) in wanted
+    return False
+
+
+def _below(parent: Ints, row: int, loop: list[bool]) -> int | None:
     """The call around `row` that the function of the loop made; None where it is not in it, or is that call itself."""
     while parent[row] >= 0:
         if loop[parent[row]]:
@@ -74,12 +107,12 @@ def _needed(detail: Trace, steps: Steps) -> Ints:
     return operators.start[order[last]]
 
 
-def _function(name: str) -> tuple[str, str]:
-    """(file's name, function's) of a Python function as the profiler writes it; no file for one of C."""
+def _function(name: str) -> _Function:
+    """A Python function as the profiler writes it; without a file and a line one of C."""
     found = _WRITTEN.match(name)
     if found is None:
-        return "", ""
-    return _base(found["file"] or ""), found["own"] or found["built_in"]
+        return _Function("", 0, "")
+    return _Function(_base(found["file"] or ""), int(found["line"] or 0), found["own"] or found["built_in"])
 
 
 def _base(file: str) -> str:

@@ -78,6 +78,7 @@ class Windows:
         self.leave_at_once = False
         self._cpu = (0.0, 0.0)
         self._compiled = 0
+        self._rows: set[int] = set()  # that models got, step by step, before the timing window
         self._usual: set[str] = set()  # causes that come with most steps: part of the step
         self._intervals_with_loader: dict[int, int] = {}
         self._backwards = 0
@@ -386,6 +387,8 @@ class Windows:
         self.graphs.begin(self._clock.on)
         if self._clock.on:
             self.record.memory.free_at_start = int(self._torch.cuda.mem_get_info()[0])
+        # The hooks that see how many rows a model gets are off in the timing window.
+        self._rows = {row.samples for row in self._intervals[-GROUP:]}
         self._intervals.clear()
         self._enter("timing")
         self.loaders.start_timing()
@@ -425,6 +428,7 @@ class Windows:
             timing.clock = "cuda"
         self.loaders.stop_timing()
         summarize(timing, self._intervals, self.loaders.records)
+        self._count_samples()
         self._usual = usual_causes(self._intervals)
         steps = max(len(self._intervals), 1)
         timing.cpu_s, timing.children_cpu_s = cpu[0] / steps, max(cpu[1], 0.0) / steps
@@ -437,6 +441,13 @@ class Windows:
             return
         self._probes(True)
         self._begin_profile()
+
+    def _count_samples(self) -> None:
+        """Without a loader, samples are the rows that the one model gets in each step."""
+        timing = self.record.timing
+        if timing.samples_per_step is None and len(self._rows) == 1:
+            called = sum(1 for record in self.models.records() if record.calls)
+            timing.samples_per_step = float(next(iter(self._rows))) or None if called == 1 else None
 
     def _window(self, name: str, steps: int, elapsed: float, repeats: int = 0) -> None:
         first = self.boundaries - steps
@@ -511,19 +522,11 @@ class Windows:
             self._tracebacks.off()
             self.record.tracebacks_s = self._tracebacks.seconds / profiler.length
             self.record.profile_step_s = elapsed / steps
-            self._count_samples(steps)
             if self.plan.detail_active:
                 self.on_profiled()
                 self._start_profiler("detail", 0, self.plan.detail_warmup, self.plan.detail_active, detail=True)
                 return
         self._complete()
-
-    def _count_samples(self, steps: int) -> None:
-        """Without a loader, samples are the rows that the one model gets: its calls are seen while it is profiled."""
-        counted = {row.samples for row in self._intervals[-steps:]}
-        called = sum(1 for record in self.models.records() if record.calls)
-        if self.record.timing.samples_per_step is None and called == len(counted) == 1:
-            self.record.timing.samples_per_step = float(counted.pop()) or None
 
     def _discard(self, profiler: OurProfiler) -> None:
         if profiler.path and os.path.exists(profiler.path):

@@ -56,7 +56,9 @@ def test_result_that_is_dropped_is_found_and_made_to_count(scene: Any, tmp_path:
         pytest.param("fast = torch.compile(model)\nmodel(x)\n", True, id="never used again"),
         pytest.param("fast = torch.compile(model)\nmodel(x)\nfast(x)\n", False, id="called later"),
         pytest.param("fast = torch.compile(model)\nmodel(x)\nexport(net=fast)\n", False, id="handed on later"),
-        pytest.param("fast = torch.compile(Net())\nfast.loss(x)\nevaluate(fast)\n", True, id="it has no other name"),
+        pytest.param("fast = torch.compile(Net(c))\nfast.loss(x)\nevaluate(fast)\n", True, id="it has no other name"),
+        pytest.param("fast = torch.compile(model=model)\nmodel(x)\nfast(x)\n", False, id="called later, by keyword"),
+        pytest.param("fast: Module = torch.compile(model)\nmodel(x)\nfast(x)\n", False, id="called later, annotated"),
     ],
 )
 def test_what_becomes_of_the_wrapper_decides(text: str, reported: bool, scene: Any, tmp_path: Path) -> None:
@@ -72,6 +74,12 @@ def test_model_that_was_compiled_is_left(scene: Any, tmp_path: Path) -> None:
 def test_model_that_no_step_calls_is_left(scene: Any, tmp_path: Path) -> None:
     made = asked(scene, tmp_path, DROPPED)
     made.record.call_sites[-1].details["target"] = "Teacher"
+    assert found(made, tmp_path) is None
+
+
+def test_wrapper_that_is_called_and_given_up_is_another_rules(scene: Any, tmp_path: Path) -> None:
+    made = asked(scene, tmp_path, "model = torch.compile(model)\nmodel(x)\n")
+    made.record.models[0].compiled = True
     assert found(made, tmp_path) is None
 
 
@@ -92,3 +100,36 @@ def test_older_torch_and_scripts_that_look_into_the_wrapper_get_advice(scene: An
     assert finding is not None
     fix = RULE.fix(finding, Sources())
     assert isinstance(fix, Advice) and "_orig_mod" in fix.why
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("def compile(self, optimizer):\n    pass\n", id="a compile of its own"),
+        pytest.param("torch.jit.trace(model, x)\n", id="traced later"),
+        pytest.param("torch.onnx.export(model, x)\n", id="exported later"),
+    ],
+)
+def test_models_that_cannot_be_compiled_in_place_get_advice(text: str, scene: Any, tmp_path: Path) -> None:
+    finding = found(asked(scene, tmp_path, DROPPED + text), tmp_path)
+    assert finding is not None and isinstance(RULE.fix(finding, Sources()), Advice)
+
+
+def test_comments_and_lines_stay(scene: Any, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    made = asked(scene, tmp_path, DROPPED)
+    script.write_text(
+        "import torch\n\n# PyTorch 2\nmodel = torch.compile(model, mode='x')  # slow at first\nmodel.loss(x)\n"
+    )
+    finding = found(made, tmp_path)
+    assert finding is not None
+    edit = RULE.fix(finding, Sources())
+    assert isinstance(edit, Edit)
+    wanted = "import torch\n\n# PyTorch 2\nmodel.compile(mode='x')  # slow at first\nmodel.loss(x)\n"
+    assert edit.texts[str(script)] == wanted
+
+
+def test_a_model_over_several_lines(scene: Any, tmp_path: Path) -> None:
+    made = asked(scene, tmp_path, "net = torch.compile(\n    Net(c)\n    .to(device),\n)\nnet.loss(x)\n")
+    finding = found(made, tmp_path)
+    assert finding is not None and isinstance(RULE.fix(finding, Sources()), Edit)
