@@ -158,7 +158,7 @@ class Draft:
         self._wraps.append(_Wrap(first, last, header))
 
     def remove(self, statement: Statement) -> None:
-        """Have a statement removed; the comments above it stay."""
+        """Have a statement removed, with the comments above it, which are about it."""
         self._removed.add(statement)
 
     @property
