@@ -51,7 +51,7 @@ _BYTE_S = ((512 << 10, 0.10e-9), (2 << 20, 0.02e-9))
 # Attention with a mask that a learned bias is made into takes its steps one by one while gradients are recorded, and
 # the fused kernel without (a mask that is a parameter itself rules that out in any mode). What is left of it, six
 # shapes from 12x4x384x16 to 1x16x1024x64, one thread: 0.28, 0.37, 0.39, 0.48, 0.61, 0.68.
-_STEPWISE, _STEPWISE_LEFT = "aten::_scaled_dot_product_attention_math", 0.5
+_STEPWISE, _STEPWISE_LEFT = "aten::_scaled_dot_product_attention_math", 0.44
 _MASKED = re.compile(r"\[(\[\d+(, ?\d+){3}\], ?){3}\[\d")  # the fused kernel takes four dimensions only
 _BASIS = "prior: 1.2 us per node of the graph, 0.1 ns per byte that it keeps in small tensors (six models on a CPU)"
 _CPU = 0  # c10::DeviceType
