@@ -567,4 +567,5 @@ class Windows:
                 timing.from_profile = True
             self._mark_training_loaders()
             summarize(timing, self._intervals, self.loaders.records)
+            self._count_samples()
             read_memory(self.record.memory, self._torch, self._clock.on)

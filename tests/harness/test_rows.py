@@ -1,0 +1,44 @@
+"""Samples per step where no loader makes the batches: the rows that the model gets."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from advisor.launch import Command, measure
+from tests.conftest import PYTHON, QUICK
+
+SCRIPT = """
+import sys
+import torch
+
+steps, rows = int(sys.argv[1]), int(sys.argv[2])
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(steps):
+    count = rows if rows else 3 + step % 2
+    loss = model(torch.randn(count, 4)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("steps", "rows", "samples"),
+    [
+        pytest.param(100_000, 12, 12.0, id="a whole window"),
+        pytest.param(150, 12, 12.0, id="over before the window is full"),
+        pytest.param(100_000, 0, None, id="rows that vary"),
+    ],
+)
+def test_rows_of_the_one_model_are_the_samples(steps: int, rows: int, samples: float | None, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(SCRIPT).lstrip("\n"))
+    command = Command(script=str(script), argv=(str(steps), str(rows)), python=PYTHON, cwd=str(tmp_path))
+    run = measure(command, tmp_path / "run", QUICK, timeout=120)
+    assert run.record.timing.samples_per_step == samples
