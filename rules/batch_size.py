@@ -122,6 +122,8 @@ class BatchSize(Rule):
         scale, gain = chosen
         larger, share = batch * scale, evidence.memory.share
         forwards = forward_sites(evidence)
+        made = loader.site if loader is not None else said[0][0]
+        place = made or (forwards[0].site if forwards else None)
         largest = _LARGEST if evidence.device_is_gpu else _SCALES[-1]
         scales = [2**power for power in range(1, largest.bit_length())]
         yield Finding(
@@ -137,7 +139,7 @@ class BatchSize(Rule):
                 "samples_per_s": evidence.samples_per_s,
                 "expected_memory": _memory(record, scale, trains),
             },
-            site=_place(loader, said) or (forwards[0].site if forwards else None),
+            site=place,
             parameters={
                 "batch": larger,
                 "recorded": batch,
@@ -369,10 +371,6 @@ def _said(record: RunRecord, forwards: Sequence[CallSite], batch: int) -> tuple[
             continue
         found += [(Site(path, draft.line(each.node)), each.option) for each in said_sizes(draft, batch, record.argv)]
     return tuple(found)
-
-
-def _place(loader: Loader | None, said: tuple[tuple[Site, str], ...]) -> Site | None:
-    return loader.site if loader is not None else said[0][0]
 
 
 def _say(

@@ -12,8 +12,9 @@ import numpy as np
 
 from advisor.edit import Draft, Drafts
 from advisor.edit.draft import Statement
-from advisor.edit.gradless import differentiates, makes_model, mode_for, results_of
+from advisor.edit.gradless import differentiates, makes_model, refuses_inference_mode, results_of
 from advisor.edit.locate import call_at
+from advisor.edit.names import ensure_name
 from advisor.edit.regions import bound_names
 from advisor.evidence import Change
 from advisor.evidence.coded import names_like
@@ -252,7 +253,7 @@ def _infer(draft: Draft, call: cst.Call, done: set[cst.CSTNode]) -> str:
     if function is not None and not makes_model(draft, call, function):
         if function not in done:
             done.add(function)
-            mode = mode_for(draft, function, results_of(draft, function.name.value))
+            mode = _mode(draft, function, results_of(draft, function.name.value))
             decorator = cst.Decorator(cst.ensure_type(cst.parse_expression(f"{mode}()"), cst.Call))
             draft.change(
                 function,
@@ -267,5 +268,10 @@ def _infer(draft: Draft, call: cst.Call, done: set[cst.CSTNode]) -> str:
         return "the call is no statement of its own"
     if region not in done:
         done.add(region)
-        draft.wrap(region, region, f"with {mode_for(draft, region, bound_names(draft, region))}()")
+        draft.wrap(region, region, f"with {_mode(draft, region, bound_names(draft, region))}()")
     return ""
+
+
+def _mode(draft: Draft, region: cst.CSTNode, names: set[str]) -> str:
+    refused = refuses_inference_mode(draft, region, names)
+    return ensure_name(draft, "torch.no_grad" if refused else "torch.inference_mode")

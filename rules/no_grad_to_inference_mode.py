@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from advisor.edit import Draft, Drafts
-from advisor.edit.gradless import makes_model, mode_for, results_of
+from advisor.edit.gradless import makes_model, refuses_inference_mode, results_of
 from advisor.edit.locate import call_at, last_name
-from advisor.edit.names import full_name
+from advisor.edit.names import ensure_name, full_name
 from advisor.edit.regions import bound_names
 from advisor.evidence import Change
 from advisor.evidence.steps import assign
@@ -106,10 +106,9 @@ class NoGradToInferenceMode(Rule):
                 if isinstance(region, cst.FunctionDef)
                 else bound_names(draft, region)
             )
-            mode = mode_for(draft, region, names)
-            if not mode.endswith("inference_mode"):
+            if refuses_inference_mode(draft, region, names):
                 return Advice(text, "its results are changed in place, or trained on, elsewhere in the file")
-            draft.replace(switch, mode)
+            draft.replace(switch, ensure_name(draft, "torch.inference_mode"))
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
     EXAMPLES = (

@@ -16,6 +16,7 @@ from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.calls import argument
 from advisor.edit.draft import Draft, Statement
+from advisor.edit.einsum import equation, reordering
 from advisor.edit.names import ensure_name, full_name
 from advisor.edit.origin import assignments, scope_of
 
@@ -23,8 +24,7 @@ _PRODUCTS = ("torch.matmul", "torch.bmm")
 _SOFTMAX = ("torch.softmax", "torch.nn.functional.softmax")
 _TRANSPOSED = {("-2", "-1"), ("-1", "-2"), ("2", "3"), ("3", "2"), ("1", "2"), ("2", "1")}
 _NEGATIVE = re.compile(r"inf\b|finfo\(|-\s*1e[4-9]\d*|-\s*1e\d\d|-\s*\d{5,}")
-_EQUATION = re.compile(r"([a-zA-Z]{3,4}),([a-zA-Z]{3,4})->([a-zA-Z]{3,4})")
-_EINSUM_ARGUMENTS, _OF_BATCHES = 3, 3  # the equation and two tensors; letters where heads are part of the batch
+_OF_BATCHES = 3  # letters of an einsum where heads are part of the batch
 _TENSORS = re.compile(r"\btorch\.|\bTensor|\bnn\.|Parameter|\bth\.")
 
 
@@ -241,7 +241,7 @@ class _Reader:
             if any(known is not None and known.soft for known in map(self._scores, factors)):
                 return None
             batched = isinstance(node, cst.Call) and (get_full_name_for_node(node.func) or "").endswith("bmm")
-            batched = batched or len((_equation(self.draft, node) or ("",))[0]) == _OF_BATCHES
+            batched = batched or len((equation(self.draft, node) or ("",))[0]) == _OF_BATCHES
             return _Scores(*factors, batched=batched)
         return self._called(node) if isinstance(node, cst.Call) else None
 
@@ -331,23 +331,23 @@ class _Reader:
         factors = self._factors(node)
         if factors is not None:
             return *factors, ""
-        equation = _equation(self.draft, node)
-        if equation is None or not isinstance(node, cst.Call):
+        letters = equation(self.draft, node)
+        if letters is None or not isinstance(node, cst.Call):
             return None
-        weights, values, result = equation
+        weights, values, result = letters
         heads, query, key = weights[:-2], weights[-2], weights[-1]
         (number,) = {*values} - {*weights} or {""}
         if {*values} != {*heads, key, number} or {*result} != {*heads, query, number}:
             return None
         v = _reordered(node.args[2].value, self.draft, values, heads + key + number)
-        return node.args[1].value, v, _reordering(heads + query + number, result)
+        return node.args[1].value, v, reordering(heads + query + number, result)
 
     def _summed(self, node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
         """The factors of ``torch.einsum("bihd,bjhd->bhij", q, k)``, as of a matrix product of theirs."""
-        equation = _equation(self.draft, node)
-        if equation is None or not isinstance(node, cst.Call):
+        letters = equation(self.draft, node)
+        if letters is None or not isinstance(node, cst.Call):
             return None
-        queries, keys, scores = equation
+        queries, keys, scores = letters
         heads, query, key = scores[:-2], scores[-2], scores[-1]
         (number,) = {*queries} - {*scores} or {""}
         if {*queries} != {*heads, query, number} or {*keys} != {*heads, key, number}:
@@ -449,38 +449,10 @@ class _Reader:
         )
 
 
-def _equation(draft: Draft, node: cst.CSTNode) -> tuple[str, str, str] | None:
-    """Letters of the factors and of the result of an ``einsum`` of two tensors with three or four dimensions each."""
-    if not isinstance(node, cst.Call) or len(node.args) != _EINSUM_ARGUMENTS:
-        return None
-    if full_name(draft, node.func) != "torch.einsum" or any(arg.star or arg.keyword is not None for arg in node.args):
-        return None
-    text = node.args[0].value
-    said = text.evaluated_value if isinstance(text, cst.SimpleString) else None
-    found = _EQUATION.fullmatch(said.replace(" ", "")) if isinstance(said, str) else None
-    if found is None:
-        return None
-    letters = found[1], found[2], found[3]
-    # A letter twice takes a diagonal; of a product of attention each tensor lacks one of the other's dimensions.
-    if any(len({*each}) != len(each) for each in letters) or len({len(each) for each in letters}) != 1:
-        return None
-    return letters if all(len({*one} - {*other}) == 1 for one in letters for other in letters if one != other) else None
-
-
 def _reordered(node: cst.BaseExpression, draft: Draft, letters: str, wanted: str) -> cst.BaseExpression:
     """`node`, whose dimensions are named by `letters`, with its dimensions in the order `wanted`."""
-    order = _reordering(letters, wanted)
+    order = reordering(letters, wanted)
     return cst.parse_expression(_primary(draft.code(node)) + order) if order else node
-
-
-def _reordering(letters: str, wanted: str) -> str:
-    order = [letters.index(each) for each in wanted]
-    moved = [number for number, at in enumerate(order) if number != at]
-    if not moved:
-        return ""
-    if len(moved) == 2:
-        return f".transpose({moved[0]}, {moved[1]})"
-    return f".permute({', '.join(map(str, order))})"
 
 
 def _primary(code: str) -> str:

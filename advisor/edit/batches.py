@@ -10,6 +10,7 @@ import libcst as cst
 
 from advisor.edit.calls import argument
 from advisor.edit.draft import Draft
+from advisor.edit.names import last_part
 from advisor.edit.origin import string_value
 
 _NAME = re.compile(
@@ -43,10 +44,10 @@ def said_sizes(draft: Draft, size: int, argv: Sequence[str] = ()) -> Iterator[Sa
             if arg.keyword is not None and _is_name(arg.keyword.value) and _is(arg.value, size):
                 yield SaidSize(arg.value)
     for assign in draft.nodes(cst.Assign):
-        if len(assign.targets) == 1 and _is_name(_last(assign.targets[0].target)) and _is(assign.value, size):
+        if len(assign.targets) == 1 and _is_name(last_part(assign.targets[0].target)) and _is(assign.value, size):
             yield SaidSize(assign.value)
     for field in draft.nodes(cst.AnnAssign):
-        if field.value is not None and _is_name(_last(field.target)) and _is(field.value, size):
+        if field.value is not None and _is_name(last_part(field.target)) and _is(field.value, size):
             yield SaidSize(field.value)
     for parameter in draft.nodes(cst.Param):
         if parameter.default is not None and _is_name(parameter.name.value) and _is(parameter.default, size):
@@ -58,12 +59,6 @@ def said_sizes(draft: Draft, size: int, argv: Sequence[str] = ()) -> Iterator[Sa
 
 def _is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
-
-
-def _last(target: cst.BaseExpression) -> str:
-    if isinstance(target, cst.Attribute):
-        return target.attr.value
-    return target.value if isinstance(target, cst.Name) else ""
 
 
 def _is(node: cst.BaseExpression, size: int) -> bool:

@@ -1,4 +1,4 @@
-"""Regions that run without gradients: under which mode they may, by what the source does with their results."""
+"""Regions without gradients: whether they may run in inference mode, by what the source does with their results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.draft import Draft
 from advisor.edit.models import model_name
-from advisor.edit.names import ensure_name
+from advisor.edit.names import last_part
 from advisor.edit.origin import assignments
 
 _DIFFERENTIATES = ("backward", "grad", "requires_grad", "requires_grad_", "step", "zero_grad", "train")
@@ -20,11 +20,6 @@ def differentiates(draft: Draft, function: cst.FunctionDef) -> bool:
     return bool(called & {*_DIFFERENTIATES})
 
 
-def trains_too(draft: Draft) -> bool:
-    """Whether the file trains something: what was made in inference mode cannot be an input of that."""
-    return bool({each.attr.value for each in draft.nodes(cst.Attribute)} & {*_TRAINS})
-
-
 def makes_model(draft: Draft, call: cst.Call, function: cst.FunctionDef) -> bool:
     """Whether the function also makes the model that it calls: its parameters must be ordinary tensors."""
     first = model_name(draft, call).partition(".")[0]
@@ -33,29 +28,21 @@ def makes_model(draft: Draft, call: cst.Call, function: cst.FunctionDef) -> bool
 
 
 def results_of(draft: Draft, function: str) -> set[str]:
-    """Names that results of a function are given, or a part of them, or what a method makes of them.
-
-    And those of the attributes that the function sets itself.
-    """
+    """Names that results of a function are given, or a part of them, or what a method makes of them."""
     names: set[str] = set()
     for assign in draft.nodes(cst.Assign):
-        inside = draft.function(assign)
         calls = {(get_full_name_for_node(each.func) or "").rpartition(".")[2] for each in draft.nodes(cst.Call, assign)}
-        own = inside is not None and inside.name.value == function
-        for target in assign.targets:
-            if own and isinstance(target.target, cst.Attribute):
-                names.add(target.target.attr.value)
-            elif function in calls:
-                names |= {each.value for each in draft.nodes(cst.Name, target)}
+        if function in calls:
+            names |= {each.value for target in assign.targets for each in draft.nodes(cst.Name, target)}
     for loop in draft.nodes(cst.For):
         if any(each.value == function for each in draft.nodes(cst.Name, loop.iter)):
             names |= {each.value for each in draft.nodes(cst.Name, loop.target)}
     return names
 
 
-def mode_for(draft: Draft, region: cst.CSTNode, names: set[str]) -> str:
-    """``torch.inference_mode``; ``torch.no_grad`` where one of these names is changed in place outside the region, or
-    where the file trains something, too."""
+def refuses_inference_mode(draft: Draft, region: cst.CSTNode, names: set[str]) -> bool:
+    """Whether what `region` makes must not be made in inference mode: one of its results, under these `names`, is
+    changed in place outside of it, or the file trains something, too."""
     # ``self.h = net(x)`` in the region: the attribute may be changed from anywhere.
     targets = [each.target for each in draft.nodes(cst.AssignTarget, region)]
     names = names | {each.attr.value for each in targets if isinstance(each, cst.Attribute)}
@@ -69,11 +56,9 @@ def mode_for(draft: Draft, region: cst.CSTNode, names: set[str]) -> str:
         if method.attr.value.endswith("_") and not method.attr.value.endswith("__"):
             changed.append(method.value)
     outside = [node for node in changed if not any(above is region for above in draft.ancestors(node))]
-    hit = any(_last(node) in names for node in outside)
-    return ensure_name(draft, "torch.no_grad" if hit or trains_too(draft) else "torch.inference_mode")
+    return _trains(draft) or any(last_part(node) in names for node in outside)
 
 
-def _last(node: cst.CSTNode) -> str:
-    if isinstance(node, cst.Attribute):
-        return node.attr.value
-    return node.value if isinstance(node, cst.Name) else ""
+def _trains(draft: Draft) -> bool:
+    """Whether the file trains something: what was made in inference mode cannot be an input of that."""
+    return bool({each.attr.value for each in draft.nodes(cst.Attribute)} & {*_TRAINS})

@@ -60,6 +60,13 @@ def full_name(draft: Draft, node: cst.CSTNode) -> str:
     return (imported_as(draft, first) or first) + dot + rest
 
 
+def last_part(node: cst.CSTNode) -> str:
+    """``h`` of ``h`` and of ``self.h``; "" for what is no name."""
+    if isinstance(node, cst.Attribute):
+        return node.attr.value
+    return node.value if isinstance(node, cst.Name) else ""
+
+
 def name_for(draft: Draft, dotted: str) -> str | None:
     """How the file would write `dotted` with the imports it has: ``torch.autocast`` → ``th.autocast``.
 

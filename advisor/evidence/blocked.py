@@ -48,7 +48,7 @@ def beside_the_waits_s(detail: Trace, steps: Steps, site: Site, waits: Collectio
         for row in np.flatnonzero(assign(steps, start) >= 0).tolist()
         if functions[row].name in called and _waits_there(parent, functions, row, wanted)
     ]
-    loop = [_Function(each.file, 0, each.name) == _Function(_base(site.file), 0, site.function) for each in functions]
+    loop = [(each.file, each.name) == (_base(site.file), site.function) for each in functions]
     calls = sorted({call for row in waiting if (call := _below(parent, row, loop)) is not None})
     needed = _needed(detail, steps)
     calls = [call for call in calls if not ((needed >= start[call]) & (needed < end[call])).any()]
