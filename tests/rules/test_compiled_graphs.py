@@ -57,6 +57,21 @@ def test_function_that_is_given_up_runs_eagerly(scene: Any, tmp_path: Path) -> N
     assert 1.3 < finding.gain.likely < 2.0 and finding.gain.low == pytest.approx(1.0, abs=0.05)
 
 
+def test_function_given_up_whose_pieces_run_costs_both(scene: Any, tmp_path: Path) -> None:
+    def finding(pieces: int) -> Finding:
+        made = compiled(scene)
+        made.record.graph_breaks = [ITEM, GraphBreak("generic_jump TensorVariable()", Site(SCRIPT, 9), True, 3)]
+        graphs(made, pieces)
+        said = found("compile-graph-breaks", made, tmp_path)
+        assert said is not None and said.site == ITEM.site
+        return said
+
+    alone, pieces = finding(0), finding(12)
+    assert "12 graphs of what it calls" in pieces.summary and "graphs" not in alone.summary
+    # Both halves of 8 ms go; of the pieces also what each graph more costs.
+    assert pieces.gain.likely > alone.gain.likely
+
+
 def test_eager_model_beside_a_compiled_function_is_not_the_functions(scene: Any, tmp_path: Path) -> None:
     made = compiled(scene, forward_ms=1.0)
     made.record.models[0].compiled = False

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from advisor.rulebook import load_rules
 from tests.rules.conftest import STEPS
 from tests.rules.test_checks import found
 
@@ -61,6 +65,54 @@ def test_training_is_left_alone(scene: Any, tmp_path: Path) -> None:
     made = scene(2.0)
     made.record.models[0].output_grad = True
     assert found(made, tmp_path, "missing-inference-mode") is None
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_attention_that_a_learned_mask_keeps_from_being_fused_counts(masked: bool, scene: Any, tmp_path: Path) -> None:
+    made = inferring(scene, step_ms=10.0, nodes=20)
+    heads = [[8, 4, 128, 32]] * 3
+    made.operator("aten::_scaled_dot_product_attention_math", 2.0, 8.0,
+                  **{"Input Dims": [*heads, [4, 128, 128] if masked else [], [], [], []]})  # fmt: skip
+    evidence = made.evidence(tmp_path)
+    evidence = replace(evidence, detail=evidence.trace)
+    (rule,) = [each for each in load_rules() if each.id == "missing-inference-mode"]
+    findings = list(rule.check(evidence))
+    assert bool(findings) == masked
+    if masked:
+        assert findings[0].evidence["stepwise_attention_s"] == pytest.approx(6e-3)
+        assert findings[0].gain.likely > 1.3
+
+
+# no-grad-to-inference-mode
+
+
+def under_no_grad(scene: Any, operators: int = 4000, **facts: Any) -> Any:
+    """A CPU run of 3 ms a step that infers under no_grad, so many operators in a step."""
+    known = {"output_grad": False, "grad_enabled": False, "inference_mode": False}
+    return inferring(scene, 3.0, operators, **{**known, **facts})
+
+
+def test_many_operators_under_no_grad_are_reported(scene: Any, tmp_path: Path) -> None:
+    finding = found(under_no_grad(scene), tmp_path, "no-grad-to-inference-mode")
+    assert finding is not None and finding.site is not None and finding.site.line == 11
+    assert finding.evidence["operator_calls"] == 4000
+    # 4000 calls of 0.1 us are 0.4 of 3 ms.
+    assert 1.1 < finding.gain.likely < 1.2
+
+
+@pytest.mark.parametrize(
+    ("operators", "facts"),
+    [
+        (400, {}),
+        (4000, {"inference_mode": True}),
+        (4000, {"grad_enabled": True}),
+        (4000, {"grad_enabled": None}),  # not seen
+    ],
+)
+def test_few_operators_or_no_no_grad_are_left_alone(
+    operators: int, facts: dict[str, Any], scene: Any, tmp_path: Path
+) -> None:
+    assert found(under_no_grad(scene, operators, **facts), tmp_path, "no-grad-to-inference-mode") is None
 
 
 # missing-eval

@@ -109,6 +109,21 @@ def test_marks_go_with_their_graphs(keep: Any, expected: bool, backward: bool) -
         assert places[0].sites[0].file == __file__ and places[0].kept == places[0].made == 6
 
 
+@pytest.mark.parametrize("keeps", [0, 1, None])
+def test_a_kept_second_output_is_seen_beside_a_first_that_goes(keeps: int | None) -> None:
+    model, graphs = torch.nn.GRU(4, 3, batch_first=True), Graphs(torch)
+    kept: list[Any] = []
+    for _ in range(6):
+        parts = [output.sin() for output in model(torch.randn(2, 5, 4))]
+        for number, part in enumerate(parts):
+            graphs.mark(part, number)
+        if keeps is not None:
+            kept.append(parts[keeps])
+        del parts, part
+    places, _ = graphs.end(on_gpu=False, steps=10)
+    assert [each.kept for each in places] == ([] if keeps is None else [6])
+
+
 def test_what_has_no_graph_is_not_marked() -> None:
     graphs = Graphs(torch)
     for _ in range(6):
