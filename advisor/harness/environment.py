@@ -166,6 +166,7 @@ def device(torch: Any, kind: str, index: int) -> Device:
         facts.name = str(properties.name)
         facts.count = torch.cuda.device_count()
         facts.capability = [int(properties.major), int(properties.minor)]
+        facts.architectures = [str(each) for each in torch.cuda.get_arch_list()]
         facts.memory = int(properties.total_memory)
         facts.multiprocessors = int(properties.multi_processor_count)
         facts.hip = str(torch.version.hip or "")

@@ -250,6 +250,7 @@ class Device:
     index: int = 0
     count: int = 0
     capability: list[int] = field(default_factory=list)
+    architectures: list[str] = field(default_factory=list)  # that this torch was compiled for: "sm_90", "compute_90"
     memory: int | None = None
     multiprocessors: int | None = None
     driver: str = ""
