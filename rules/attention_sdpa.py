@@ -111,6 +111,8 @@ class AttentionSdpa(Rule):
             found = next((each for each in attentions(draft) if site.line in _lines(draft, each)), None)
             if found is None:
                 return Advice(text, "what else is done with the scores or the weights cannot be told from the source")
+            if found.stored:
+                return Advice(text, f"the weights are kept in {found.stored}, which only you can tell the use of")
             if not fuse(draft, found, dimensions if isinstance(dimensions, int) else 4):
                 return Advice(text, "its heads are part of the batch, where the mask needs a dimension of its own")
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
@@ -239,8 +241,103 @@ def look(q, k, v, pad):
     ).transpose(1, 2)
 """,
         ),
+        Example(  # a dropout that is handed in, and weights that the only caller drops
+            before="""
+import math
+import torch
+from torch import nn
+
+def attention(query, key, value, mask=None, dropout=None):
+    d_k = query.size(-1)
+    scores = torch.matmul(query, key.transpose(-2, -1)) / math.sqrt(d_k)
+    if mask is not None:
+        scores = scores.masked_fill(mask == 0, -1e9)
+    weights = nn.Softmax(dim=-1)(scores)
+    if dropout is not None:
+        weights = dropout(weights)
+    return torch.matmul(weights, value), weights  # <- attention=torch.matmul(weights, value)
+
+class Heads(nn.Module):
+    def __init__(self):
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, q, k, v):
+        x, _ = attention(q, k, v, dropout=self.dropout)
+        return x
+""",
+            after="""
+import math
+import torch
+from torch import nn
+
+def attention(query, key, value, mask=None, dropout=None):
+    d_k = query.size(-1)
+    return nn.functional.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask != 0 if mask is not None else None,
+        dropout_p=dropout.p if dropout is not None and dropout.training else 0.0,
+        scale=1 / math.sqrt(d_k),
+    ), None
+
+class Heads(nn.Module):
+    def __init__(self):
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, q, k, v):
+        x, _ = attention(q, k, v, dropout=self.dropout)
+        return x
+""",
+        ),
+        Example(  # somebody may look at what is kept
+            before="""
+from torch import nn
+
+class Dot(nn.Module):
+    def forward(self, q, k, v):
+        weights = (q @ k.transpose(-2, -1)).softmax(dim=-1)
+        out = weights @ v  # <- attention=weights @ v
+        return out, weights
+
+class Heads(nn.Module):
+    def __init__(self):
+        self.dot = Dot()
+
+    def forward(self, q, k, v):
+        x, self.seen = self.dot(q, k, v)
+        return x
+""",
+            after="",
+            advice="scaled_dot_product_attention at train.py:6",
+        ),
     )
     LEAVES_ALONE = (
+        Example(  # the weights are looked at
+            """
+from torch import nn
+
+class Dot(nn.Module):
+    def forward(self, q, k, v):
+        weights = (q @ k.transpose(-2, -1)).softmax(dim=-1)
+        return weights @ v, weights  # <- attention=weights @ v
+
+dot = Dot()
+out, seen = dot(q, k, v)
+print(seen.max())
+""",
+            "",
+        ),
+        Example(  # a dropout that may be anything
+            """
+def attention(q, k, v, drop):
+    weights = drop((q @ k.transpose(-2, -1)).softmax(dim=-1))
+    return weights @ v  # <- attention
+
+attention(q, k, v, DropHead(0.1))
+""",
+            "",
+        ),
         Example(  # the sum over keys of another tensor's letters
             """
 import torch

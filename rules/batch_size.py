@@ -66,6 +66,7 @@ _ENGINES = {
 _MOST_BY_HAND = 32
 _MOST_COLLECTING = 0.1  # of a step, in collections of Python's own
 _LEAST_ROUNDS = 8
+_MOST_LOOPING = 0.3  # of a step, in a loop with as many rounds as the batch has samples
 _MOST_REPEATS = 0.1  # of a model's calls get the tensor of the call before
 _RATE = (
     "More samples per step mean fewer steps: raise the learning rate with the batch ({times} times for SGD, "
@@ -116,6 +117,8 @@ class BatchSize(Rule):
         length = loader.dataset_length if loader is not None else None
         gains = _gains(evidence, record, batch, length, trains, _SCALES) if batch else {}
         chosen = _chosen(evidence, gains)
+        if chosen is not None and batch and _loops_over(evidence, batch):
+            return
         said = _said(record, forward_sites(evidence), batch) if chosen is not None and batch and loader is None else ()
         if chosen is None or not batch or (loader is None and not said):
             return
@@ -341,6 +344,16 @@ def main(batch_size):
 def _feeding(evidence: Evidence) -> Loader | None:
     loaders = [each.record for each in evidence.loaders if each.record is not None]
     return next((each for each in loaders if each.trains), loaders[0] if loaders else None)
+
+
+def _loops_over(evidence: Evidence, batch: int) -> bool:
+    """Whether a loop in Python with a round for each sample takes much of the step: it grows with the batch."""
+    loop = sample_loop(
+        evidence.trace, evidence.steps, evidence.host, evidence.nesting, evidence.detail, max(_LEAST_ROUNDS, batch)
+    )
+    if loop is None:
+        return False
+    return loop.forward_s + loop.backward_s >= _MOST_LOOPING * (evidence.trace_step_s or 0.0)
 
 
 def _by_hand(evidence: Evidence, record: RunRecord) -> int | None:

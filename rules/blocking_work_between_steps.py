@@ -12,6 +12,7 @@ from advisor.edit.locate import call_at
 from advisor.evidence import Change
 from advisor.evidence.blocked import beside_the_waits_s
 from advisor.evidence.steps import step_windows
+from advisor.frameworks import configured, construction, told
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ _EVERY = 50  # steps: what a log or a checkpoint in every step becomes in the pr
 _SLEEP = "time.sleep"
 _TOLD_S = 5e-5  # seconds: what takes less is not spoken of
 _NAMED = 3  # so many of the waits behind one line are named
+_SAVES = ("torch.save", "safetensors.torch.save_file")
 
 
 class BlockingWorkBetweenSteps(Rule):
@@ -69,7 +71,12 @@ class BlockingWorkBetweenSteps(Rule):
                     "step_s": evidence.step_s,
                 },
                 site=place.site,
-                parameters={"sleeps": sleeps, "waits": named},
+                parameters={
+                    "sleeps": sleeps,
+                    "waits": named,
+                    "saves": any(each.startswith(_SAVES) for each in waits),
+                    **construction(evidence),
+                },
             )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
@@ -80,6 +87,13 @@ class BlockingWorkBetweenSteps(Rule):
         )
         if finding.site is None:
             return Advice(text, "its place is unknown")
+        every = told(finding, "save_steps") if told(finding, "save_strategy") == "steps" else None
+        if finding.parameters.get("saves") and isinstance(every, (int, float)) and 1 <= every < _EVERY:
+            steps = int(every) * _EVERY
+            text = f"Have the Trainer save a checkpoint every {steps} steps"
+            return configured(
+                finding, sources, "transformers", {"save_steps": str(steps)}, text, "it is not the Trainer's"
+            )
         if not finding.parameters.get("sleeps"):
             return Advice(text, "what else the line does, and which steps it has to do it for, only its author knows")
         drafts = Drafts(sources)
@@ -126,6 +140,33 @@ print(loss)
             before="while step < 100:\n    if gpu:\n        sleep(1)  # <-\n    step = train(step)\n",
             after="while step < 100:\n    if gpu:\n        pass\n    step = train(step)\n",
             parameters={"sleeps": True},
+        ),
+        Example(
+            before="""
+from transformers import Trainer, TrainingArguments
+
+args = TrainingArguments(  # <- config
+    output_dir="out",
+    save_strategy="steps",
+    save_steps=1,  # spot instances
+)
+Trainer(model, args).train()  # <-
+""",
+            after="""
+from transformers import Trainer, TrainingArguments
+
+args = TrainingArguments(
+    output_dir="out",
+    save_strategy="steps",
+    save_steps=50,  # spot instances
+)
+Trainer(model, args).train()
+""",
+            parameters={
+                "saves": True,
+                "config_kind": "TrainingArguments",
+                "config_values": {"save_strategy": "steps", "save_steps": 1},
+            },
         ),
     )
     LEAVES_ALONE = (

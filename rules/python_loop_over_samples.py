@@ -49,15 +49,15 @@ class PythonLoopOverSamples(Rule):
     safety = Safety.NUMERIC
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
-        places = _loops(evidence)
-        if not places:
+        taken = [each for each in evidence.record.call_sites if each.kind == _KIND] if evidence.record else []
+        if not taken:
             return
         found = sample_loop(
             evidence.trace, evidence.steps, evidence.host, evidence.nesting, evidence.detail, _LEAST_ROUNDS
         )
         if found is None:
             return
-        place = next((each for each, iterates in places if (found.iterates if iterates else found.takes)), None)
+        place = _loop([each for each in taken if (found.iterates if each.details.get("iterates") else found.takes)])
         if place is None:
             return
         spent = (found.forward_s + found.backward_s) / evidence.inflation
@@ -143,23 +143,16 @@ similarity = (left * right).sum(-1)
 _FOR_ALL = {"torch.mm": "{torch}.bmm({0}, {1})", "torch.dot": "({0} * {1}).sum(-1)"}
 
 
-def _loops(evidence: Evidence) -> list[tuple[Site, bool]]:
-    """The busiest loop whose rounds are independent: its line, and whether it iterates over a tensor.
+def _loop(taken: list[CallSite]) -> Site | None:
+    """The busiest loop of those that take parts of tensors at `taken`: its line, where its rounds are independent.
 
-    As many places as take part in as many rounds; none where the rounds of one of them need each other, for which of
-    the loops the trace shows could not be told then.
+    None as well where the rounds of one that takes half as many parts need each other, for which of the loops the trace
+    shows could not be told then.
     """
-    record = evidence.record
-    taken = [each for each in record.call_sites if each.kind == _KIND] if record is not None else []
     most = max(map(_parts, taken), default=0)
-    busiest = [each for each in taken if 2 * _parts(each) >= most]
-    found: list[tuple[Site, bool]] = []
-    for each in sorted(busiest, key=lambda each: -_parts(each)):
-        place = _loop_of(each)
-        if place is None:
-            return []
-        found.append((place, bool(each.details.get("iterates"))))
-    return found
+    busiest = sorted((each for each in taken if 2 * _parts(each) >= most), key=lambda each: -_parts(each))
+    places = [_loop_of(each) for each in busiest]
+    return places[0] if places and None not in places else None
 
 
 def _parts(taken: CallSite) -> int:

@@ -19,9 +19,12 @@ from advisor.edit.draft import Draft, Statement
 from advisor.edit.einsum import equation, reordering
 from advisor.edit.names import ensure_name, full_name
 from advisor.edit.origin import assignments, scope_of
+from advisor.edit.results import unread_results
 
 _PRODUCTS = ("torch.matmul", "torch.bmm")
 _SOFTMAX = ("torch.softmax", "torch.nn.functional.softmax")
+_SOFTMAXES = ("torch.nn.Softmax", "torch.nn.modules.Softmax")
+_DROPOUTS = ("torch.nn.Dropout", "torch.nn.modules.Dropout")
 _TRANSPOSED = {("-2", "-1"), ("-1", "-2"), ("2", "3"), ("3", "2"), ("1", "2"), ("2", "1")}
 _NEGATIVE = re.compile(r"inf\b|finfo\(|-\s*1e[4-9]\d*|-\s*1e\d\d|-\s*\d{5,}")
 _OF_BATCHES = 3  # letters of an einsum where heads are part of the batch
@@ -43,6 +46,8 @@ class Attention:
     dropout: str = ""
     batched: bool = False  # torch.bmm: three dimensions
     after: str = ""  # what puts the result's dimensions into the product's order: ".transpose(1, 2)"
+    returned: tuple[cst.Name, ...] = ()  # the weights beside the result, which no caller in the file looks at
+    stored: str = ""  # the attribute in which a caller keeps them all the same
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,8 @@ class _Scores:
     mask: str = ""
     causal: bool = False
     soft: bool = False
-    dropout: str = ""
+    dropout: str = ""  # the chance
+    dropping: tuple[str, ...] = ()  # the conditions under which it is taken
     batched: bool = False
     trail: tuple[tuple[str, Statement], ...] = ()  # the names that these values went by, and where they were given
 
@@ -96,6 +102,8 @@ def fuse(draft: Draft, found: Attention, dimensions: int) -> bool:
     draft.replace(found.product, line)
     for statement in found.statements:
         draft.remove(statement)
+    for each in found.returned:
+        draft.replace(each, "None")
     return True
 
 
@@ -137,7 +145,13 @@ class _Reader:
         taken = tuple(dict.fromkeys(each for _, each in scores.trail))
         names = {name for name, _ in scores.trail}
         inside = {id(node) for each in (*taken, product) for node in self.draft.nodes(cst.Name, each)}
-        if any(n.value in names and id(n) not in inside for n in self.draft.nodes(cst.Name, self.function.body)):
+        others = [
+            node
+            for node in self.draft.nodes(cst.Name, self.function.body)
+            if node.value in names and id(node) not in inside
+        ]
+        returned, stored = unread_results(self.draft, self.function, others)
+        if others and not returned:
             target = statement.body[0]
             # The result may take over the name: `att = att @ v`.
             if not (isinstance(target, cst.Assign) and self._only_rebound(statement, names, inside)):
@@ -156,9 +170,11 @@ class _Reader:
             "" if self._is_default(scores, key) else scores.scale,
             scores.mask,
             scores.causal,
-            scores.dropout,
+            f"{scores.dropout} if {' and '.join(scores.dropping)} else 0.0" if scores.dropping else scores.dropout,
             scores.batched,
             factors[2],
+            returned,
+            stored,
         )
 
     def _only_rebound(self, last: Statement, names: set[str], inside: set[int]) -> bool:
@@ -218,9 +234,14 @@ class _Reader:
             return False
         if test:
             before = self.known.get(name)
-            if before is None or not result.mask or before.mask or result.causal or result.soft != before.soft:
+            if before is None or result.soft != before.soft or result.causal != before.causal:
                 return False
-            result = replace(result, mask=f"{result.mask} if {test} else None")
+            if result.dropout and not before.dropout:
+                result = replace(result, dropping=(_operand(test), *result.dropping))
+            elif result.mask and not before.mask:
+                result = replace(result, mask=f"{result.mask} if {test} else None")
+            else:
+                return False
         self.known[name] = replace(result, trail=(*result.trail, (name, whole)))
         return True
 
@@ -275,13 +296,14 @@ class _Reader:
             return self._soft(first, call, ("input", "dim"))
         if name == "torch.nn.functional.dropout" and first.soft and not first.dropout:
             return self._dropped(first, call)
-        made = self._made(call.func)
+        made = call.func if isinstance(call.func, cst.Call) else self._made(call.func)  # nn.Softmax(dim=-1)(scores)
+        if len(call.args) == 1 and first.soft and not first.dropout and self._drops(call.func):
+            code = self.draft.code(call.func)
+            training = "self.training" if code.startswith("self.") else f"{code}.training"
+            return replace(first, dropout=f"{code}.p", dropping=(training,))
         if made is None or len(call.args) != 1:
             return None
-        kind = full_name(self.draft, made.func)
-        if kind in ("torch.nn.Dropout", "torch.nn.modules.Dropout") and first.soft and not first.dropout:
-            return replace(first, dropout=f"{self.draft.code(call.func)}.p if self.training else 0.0")
-        if kind == "torch.nn.Softmax":
+        if full_name(self.draft, made.func) in _SOFTMAXES:
             return self._soft(first, made, ("dim",))
         return None
 
@@ -295,9 +317,8 @@ class _Reader:
         names = ("input", "p", "training", "inplace")
         p, training = argument(call, "p", names), argument(call, "training", names)
         chance = self.draft.code(p.value) if p is not None else "0.5"
-        if training is None:
-            return replace(scores, dropout=chance)
-        return replace(scores, dropout=f"{chance} if {self.draft.code(training.value)} else 0.0")
+        dropping = (_operand(self.draft.code(training.value)),) if training is not None else ()
+        return replace(scores, dropout=chance, dropping=dropping)
 
     def _masked(self, scores: _Scores | None, call: cst.Call) -> _Scores | None:
         if scores is None or scores.soft or scores.mask or scores.causal or len(call.args) != 2:
@@ -400,14 +421,35 @@ class _Reader:
                 return re.match(r"(torch|th)\.tril\(\s*(torch|th)\.ones\(", self.draft.code(made)) is not None
         return False
 
-    def _made(self, name: cst.BaseExpression) -> cst.Call | None:
+    def _drops(self, name: cst.BaseExpression) -> bool:
+        """Whether this is an ``nn.Dropout``: the object's own, or what every call of the function gives it, or None."""
+        if not isinstance(name, cst.Name):
+            made = self._made(name)
+            return made is not None and full_name(self.draft, made.func) in _DROPOUTS
+        parameters = [*self.function.params.params, *self.function.params.kwonly_params]
+        names = [each.name.value for each in parameters]
+        if name.value not in names or self.holder is not None:
+            return False
+        calls = [
+            each
+            for each in self.draft.nodes(cst.Call)
+            if isinstance(each.func, cst.Name) and each.func.value == self.function.name.value
+        ]
+        given = [argument(each, name.value, tuple(names)) for each in calls]
+        values = [each.value for each in given if each is not None and self.draft.code(each.value) != "None"]
+        kinds = [self._made(each, self.draft.enclosing_class(each)) for each in values]
+        return bool(values) and all(
+            each is not None and full_name(self.draft, each.func) in _DROPOUTS for each in kinds
+        )
+
+    def _made(self, name: cst.BaseExpression, holder: cst.ClassDef | None = None) -> cst.Call | None:
         """The call that ``self.name`` is made by, where the class assigns it exactly once."""
-        code = self.draft.code(name)
-        if self.holder is None or not code.startswith("self."):
+        code, holder = self.draft.code(name), holder or self.holder
+        if holder is None or not code.startswith("self."):
             return None
         found = [
             each.value
-            for each in self.draft.nodes(cst.Assign, self.holder)
+            for each in self.draft.nodes(cst.Assign, holder)
             if any(self.draft.code(target.target) == code for target in each.targets)
         ]
         return found[0] if len(found) == 1 and isinstance(found[0], cst.Call) else None
@@ -453,6 +495,11 @@ def _reordered(node: cst.BaseExpression, draft: Draft, letters: str, wanted: str
     """`node`, whose dimensions are named by `letters`, with its dimensions in the order `wanted`."""
     order = reordering(letters, wanted)
     return cst.parse_expression(_primary(draft.code(node)) + order) if order else node
+
+
+def _operand(test: str) -> str:
+    """A condition that an ``and`` may follow."""
+    return f"({test})" if re.search(r"\b(or|if|lambda)\b|:=", test) else test
 
 
 def _primary(code: str) -> str:

@@ -115,13 +115,14 @@ def _what_they_do(device: DeviceWork, nesting: Nesting) -> tuple[Ints, Ints]:
     trace = device.trace
     operators, kernels = trace.operators, len(trace.kernels)
     inner = nesting.around(trace.runtime, np.arange(len(trace.runtime)))
-    around = np.where(inner >= 0, nesting.outermost[inner], -1) if len(inner) else inner
+    around = np.where(inner >= 0, nesting.outermost[inner], -1) if len(operators) else inner
     long = operators.end - operators.start >= _COMPUTES_NS
     works = long & ~names_like(trace, operators.name, (MAKERS | _FEEDING).__contains__)
     does = np.where(works, _WORK, _NOTHING)
     does[around[around >= 0]] = _DEVICE  # whatever calls the driver, an allocation too
     moved = np.full(len(operators), -1, np.int64)
-    launched = np.where(device.items_launch >= 0, around[device.items_launch], -1) if len(around) else around
+    launch = device.items_launch
+    launched = np.where(launch >= 0, around[launch], -1) if len(around) else np.full(len(launch), -1)
     for kind, what in (("HtoD", _UP), ("DtoH", _DOWN)):
         rows = np.flatnonzero(names_like(trace, trace.copies.kind, kind.__eq__) & (launched[kernels:] >= 0))
         does[launched[kernels:][rows]] = what

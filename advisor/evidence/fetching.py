@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import glob
+import linecache
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,14 @@ from advisor.harness.layout import FetchPart, Loader, Site
 _SHRINKS = 2.0  # times fewer pixels: what comes before it does at least twice the work that is needed
 # On a smaller picture these do something else: they reach as far as they did in pixels, or bring black corners in that
 # a later crop would have cut off.
-_BOUND_TO_SIZE = re.compile(r"Rotat|Affine|Perspective|Elastic|Blur|Noise|Sharp", re.IGNORECASE)
+_BOUND_TO_SIZE = re.compile(r"Affine|Perspective|Elastic|Blur|Noise|Sharp|filter", re.IGNORECASE)
+_TURNS = re.compile(r"Rotat|transpose", re.IGNORECASE)  # the same before and after the whole picture is made smaller
+_RESIZES = re.compile(r"resize|thumbnail|interpolate|scale", re.IGNORECASE)
+_CROPS = re.compile(r"crop", re.IGNORECASE)
+# A line that reads the picture, or makes an array of it, comes before what makes it smaller.
+_READS = re.compile(
+    r"\b(open|imread|imdecode|load|decode\w*|convert|asarray|array|to_tensor|pil_to_tensor|from_numpy)\("
+)
 _MOST_FILES = 100  # are read to find where a transform is made
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 # CPU seconds per second of a fetch: below it mostly waits, and computing less would not help. Low, because a worker
@@ -51,18 +59,35 @@ def without(facts: LoaderFacts, saved: float) -> Change:
     )
 
 
-def early(loader: Loader) -> tuple[Early, ...]:
-    """Transforms that a later one makes do at least twice the work; none that shrinks itself or depends on size."""
-    chain = [part for part in loader.parts if part.kind == "transform" and part.pixels_in]
+def early(loader: Loader, kind: str = "transform") -> tuple[Early, ...]:
+    """Transforms that a later one makes do at least twice the work; none that shrinks itself or depends on size.
+
+    With `kind` "line" the lines of the function that makes a sample, where it changes the picture by itself.
+    """
+    chain = [part for part in loader.parts if part.kind == kind and part.pixels_in]
     found = []
     for part in chain:
-        if part.pixels_out * _SHRINKS <= part.pixels_in or _BOUND_TO_SIZE.search(part.name):
+        said = _said(part)
+        if part.pixels_out * _SHRINKS <= part.pixels_in or _BOUND_TO_SIZE.search(said) or _READS.search(said):
             continue
-        later = [other for other in chain if other.order > part.order and 0 < other.pixels_out < other.pixels_in]
+        later = [other for other in chain if _follows(other, part) and 0 < other.pixels_out < other.pixels_in]
+        if _TURNS.search(said):
+            later = [other for other in later if _RESIZES.search(_said(other)) and not _CROPS.search(_said(other))]
         smaller = min(later, key=lambda other: other.pixels_out, default=None)
         if smaller is not None and smaller.pixels_out * _SHRINKS <= part.pixels_in:
             found.append(Early(part, smaller, smaller.pixels_out / part.pixels_in))
     return tuple(found)
+
+
+def _follows(other: FetchPart, part: FetchPart) -> bool:
+    if part.kind == "line":
+        return (other.site.file, other.name) == (part.site.file, part.name) and other.site.line > part.site.line
+    return other.order > part.order
+
+
+def _said(part: FetchPart) -> str:
+    """What a part is called; of a line, what is written there."""
+    return linecache.getline(part.site.file, part.site.line) if part.kind == "line" else part.name
 
 
 def is_users(file: str) -> bool:

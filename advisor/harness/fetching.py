@@ -20,7 +20,7 @@ from typing import Any
 
 from .layout import FetchPart, Loader, Site
 from .places import is_users
-from .transforms import attribute, code_of, first_argument, pixels_of, transforms_of, written_at
+from .transforms import attribute, code_of, first_argument, images_in, pixels_of, transforms_of, written_at
 
 LOOKS_FILE, LOOKING_FILE = "looks.jsonl", "looking"
 # Of the fetches of one dataset in one process, from 1: the first ones load, compile and fill caches.
@@ -30,6 +30,7 @@ _TIMED, _COUNTED, _LAST = (2, 4), (3,), 4
 _LONGEST, _END = 1.0, 10.0
 _OFTEN = 1 << 12  # events of the tracing after which it asks whether it should go on: some milliseconds of them
 _MOST_LINES = 8  # are written down, those that take longest
+_MOST_IMAGED = 60  # lines of one sample after which the pictures of its variables are looked at: not those of a loop
 
 
 def look_on(run_dir: str) -> None:
@@ -155,6 +156,9 @@ class _Timed(_Traced):
         self.lines: dict[tuple[CodeType, int], float] = {}
         self.transforms: dict[int, float] = {}  # by identity, in the order in which they first run
         self.pixels: dict[int, tuple[int, int]] = {}  # the most that each was given, and gave
+        self.line_pixels: dict[tuple[CodeType, int], tuple[int, int]] = {}  # likewise
+        self._images: dict[str, tuple[int, int]] = {}  # identity and pixels by variable, before the line that runs
+        self._imaged = 0
         self.collate_s = self.seconds = 0.0
         self.collate: Any = None
 
@@ -190,6 +194,7 @@ class _Timed(_Traced):
                     frame.f_trace_lines = False
                     return self._in_transform
         if self._outer is None and is_users(frame):
+            self._images, self._imaged = images_in(frame), 0
             self._outer, self._line, self._since = frame, frame.f_lineno or 0, time.perf_counter()
             return self._in_outer
         return None
@@ -209,7 +214,8 @@ class _Timed(_Traced):
             key = frame.f_code, self._line
             if event in ("line", "return"):
                 self.lines[key] = self.lines.get(key, 0.0) + now - self._since
-                self._line, self._since = frame.f_lineno or 0, now
+                self._look_at_images(key, frame)
+                self._line, self._since = frame.f_lineno or 0, time.perf_counter()
             if event == "return":
                 self._outer = None
                 self._ended(frame, now, arg)
@@ -218,6 +224,19 @@ class _Timed(_Traced):
             self.end()
             return None
         return self._in_outer
+
+    def _look_at_images(self, line: tuple[CodeType, int], frame: FrameType) -> None:
+        """What the line that has run made of the pictures in the function's variables."""
+        if self._imaged >= _MOST_IMAGED:
+            return
+        self._imaged += 1
+        before, self._images = self._images, images_in(frame)
+        changed = [name for name, image in self._images.items() if before.get(name) != image]
+        if changed and before:
+            given = max(before[name][1] for name in (changed if before.keys() >= {*changed} else before))
+            most = self.line_pixels.get(line, (0, 0))
+            gave = max(self._images[name][1] for name in changed)
+            self.line_pixels[line] = max(most[0], given), max(most[1], gave)
 
     def _in_transform(self, frame: FrameType, event: str, arg: Any) -> Any:
         try:
@@ -240,7 +259,10 @@ class _Timed(_Traced):
 
     def seen(self) -> dict[str, Any]:
         lines = sorted(self.lines.items(), key=lambda each: -each[1])[:_MOST_LINES]
-        parts = [("line", code.co_name, code.co_filename, line, 0, 0, 0, took) for (code, line), took in lines]
+        parts = [
+            ("line", code.co_name, code.co_filename, line, 0, *self.line_pixels.get((code, line), (0, 0)), took)
+            for (code, line), took in lines
+        ]
         for order, (whose, took) in enumerate(self.transforms.items()):
             pixels = self.pixels.get(whose, (0, 0))
             parts.append(("transform", *written_at(self._transforms[whose]), order, *pixels, took))

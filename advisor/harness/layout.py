@@ -139,7 +139,7 @@ class FetchPart:
     site: Site = field(default_factory=Site)
     seconds: float = 0.0  # per batch, in the fetches that were looked at; what it calls included
     order: int = 0  # of a transform among those of a sample
-    pixels_in: int = 0  # the most that a transform is given, and gives; 0 where that is no image
+    pixels_in: int = 0  # the most that a transform (or line) is given, and gives; 0 where that is no image
     pixels_out: int = 0
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 _MOST_TRANSFORMS = 64
 _MOST_CHANNELS = 4  # of an image whose last dimension they are
+_OF_PICTURES = ("PIL", "numpy", "torch", "torchvision")
 
 
 def attribute(item: Any, name: str) -> Any:
@@ -92,3 +93,12 @@ def pixels_of(image: Any) -> int:
     channels_last = len(shape) == 3 and shape[2] <= _MOST_CHANNELS < shape[0]
     height, width = shape[:2] if channels_last else shape[-2:]
     return int(height) * int(width)
+
+
+def images_in(frame: FrameType) -> dict[str, tuple[int, int]]:
+    """Identity and pixels of the pictures in a function's variables, by name; objects of the user's are not asked."""
+    return {
+        name: (id(value), pixels)
+        for name, value in frame.f_locals.items()
+        if type(value).__module__.partition(".")[0] in _OF_PICTURES and (pixels := pixels_of(value))
+    }

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image, ImageEnhance
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
@@ -113,6 +114,55 @@ def test_a_fetch_is_taken_apart_by_line_transform_and_collate(tmp_path: Path, wr
     # Three lines make a sample, seven more those of the two chains, and of Slow and Twice; four times the loop.
     assert record.item_lines is not None and 8 <= record.item_lines <= 20
     assert record.collate_calls is not None and 8 <= record.collate_calls <= 20
+
+
+class Photos(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        photo = Image.new("RGB", (320, 240), (index, 0, 0))
+        photo = ImageEnhance.Contrast(photo).enhance(1.5)  # turned up
+        small = photo.resize((64, 48))
+        pixels = torch.tensor(list(small.tobytes())).reshape(48, 64, 3)
+        return pixels.float()
+
+
+def test_a_line_says_how_many_pixels_it_was_given_and_gave(tmp_path: Path) -> None:
+    batches, record = seen(tmp_path, DataLoader(Photos(), batch_size=5))
+    assert len(batches) == 8
+    source = Path(__file__).read_text().splitlines()
+    found = {
+        source[part.site.line - 1].split(" = ")[-1].split("(")[0]: (part.pixels_in, part.pixels_out)
+        for part in record.parts
+        if part.kind == "line"
+    }
+    assert found["ImageEnhance.Contrast"] == (320 * 240, 320 * 240)
+    assert found["photo.resize"] == (320 * 240, 64 * 48)
+    # Where the first picture came from is not seen.
+    assert found["Image.new"] == (0, 0)
+
+
+class Peeking(Dataset[torch.Tensor]):
+    """One whose variables must not be asked."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        raise AssertionError("somebody looked")
+
+    size = shape
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        own = self
+        return torch.ones(3, 3) if own is self else torch.zeros(3, 3)
+
+
+def test_variables_of_the_users_own_kinds_are_not_asked(tmp_path: Path) -> None:
+    batches, record = seen(tmp_path, DataLoader(Peeking(), batch_size=5))
+    assert len(batches) == 4 and record.looks == 2
 
 
 def test_a_stream_is_seen_line_by_line(tmp_path: Path) -> None:

@@ -89,9 +89,7 @@ def test_a_chain_made_in_a_module_beside_the_script_is_found_there(scene: Any, s
     assert (finding.site.file, finding.site.line) == (script, 10)
 
 
-@pytest.mark.parametrize(
-    "name", ["RandomRotation", "RandomAffine", "RandomPerspective", "ElasticTransform", "GaussianBlur", "add_noise"]
-)
+@pytest.mark.parametrize("name", ["RandomAffine", "RandomPerspective", "ElasticTransform", "GaussianBlur", "add_noise"])
 def test_what_depends_on_the_size_is_not_to_be_moved(name: str, scene: Any, script: str, tmp_path: Path) -> None:
     made = scene(100.0)
     parts = chain(script)
@@ -221,3 +219,95 @@ def test_a_transform_that_is_made_twice_is_told_by_its_chain(script: str) -> Non
     site = made_at([script], part, names)
     assert site is not None and site.line == 11
     assert made_at([script], part, ["Resize", "ToTensor", "Resize"]) is None
+
+
+PHOTOS = """import numpy as np
+from PIL import Image, ImageEnhance
+
+class Photos:
+    def __getitem__(self, index):
+        photo = Image.open(self.paths[index]).convert("RGB")
+        photo = photo.{first}
+        photo = ImageEnhance.Contrast(photo).enhance(1.3)
+        photo = photo.{smaller}
+        return np.asarray(photo)
+"""
+
+
+def inline(
+    folder: Path, first: str = "rotate(12)", smaller: str = "resize((64, 64))", left: int = 4096
+) -> tuple[str, list[FetchPart]]:
+    path = folder / "photos.py"
+    path.write_text(PHOTOS.format(first=first, smaller=smaller))
+    full = 102400
+    lines = ((6, 0, full, 0.02), (7, full, full, 0.05), (8, full, full, 0.03), (9, full, left, 0.015))
+    return str(path), [
+        FetchPart("line", "__getitem__", Site(str(path), line), seconds, 0, given, gave)
+        for line, given, gave, seconds in lines
+    ]
+
+
+def test_lines_on_pixels_that_a_later_line_throws_away(scene: Any, tmp_path: Path) -> None:
+    made = scene(100.0)
+    path, parts = inline(tmp_path)
+    fed(made, path, parts)
+    (finding,) = TRANSFORM.check(made.evidence(tmp_path))
+    assert finding.site is not None and finding.site.line == 7
+    assert "photos.py:7 and line 8 take 67% of making a batch, on 25 times as many pixels" in finding.summary
+    advice = TRANSFORM.fix(finding, Sources())
+    assert isinstance(advice, Advice) and "Move what lines 7, 8 do below line 9" in advice.text
+    assert finding.gain.likely > 1.5
+
+
+@pytest.mark.parametrize(
+    ("facts", "lines"),
+    [
+        ({"smaller": "crop((0, 0, 64, 64))"}, [8]),  # a crop would have cut the corners off
+        ({"first": "filter(ImageFilter.GaussianBlur(3))"}, [8]),  # reaches three pixels, whatever the picture's size
+        ({"first": "convert('L')"}, [8]),  # decodes
+        ({"left": 90_000}, []),
+    ],
+)
+def test_lines_that_need_the_whole_picture_stay(
+    facts: dict[str, Any], lines: list[int], scene: Any, tmp_path: Path
+) -> None:
+    made = scene(100.0)
+    path, parts = inline(tmp_path, **facts)
+    fed(made, path, parts)
+    found = list(TRANSFORM.check(made.evidence(tmp_path)))
+    assert [each.site.line for each in found if each.site is not None] == lines
+
+
+def test_a_rotation_goes_below_a_resize_and_not_below_a_crop(scene: Any, script: str, tmp_path: Path) -> None:
+    for smaller, kind in (("Resize", "early"), ("RandomResizedCrop", "heavy")):
+        made = scene(100.0)
+        parts = chain(script)
+        parts[3].name, parts[4].name = "RandomRotation", smaller
+        fed(made, script, parts)
+        finding = found(TRANSFORM, made, tmp_path)
+        assert finding is not None and finding.parameters["kind"] == kind
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds", "expected"),
+    [
+        ("rows = json.load(open(self.paths[index]))", 0.09, True),
+        ("rows = pd.read_csv(self.paths[index])", 0.09, True),
+        ("rows = np.load(self.paths[index])", 0.09, False),
+        ("rows = json.load(open(self.paths[index]))", 0.02, False),  # what follows takes more
+    ],
+)
+def test_a_file_of_text_that_is_read_for_each_sample(
+    line: str, seconds: float, expected: bool, scene: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "sites.py"
+    path.write_text(f"class Sites:\n    def __getitem__(self, index):\n        {line}\n        return f(rows)\n")
+    made = scene(100.0)
+    parts = [("line", 3, seconds), ("line", 4, 0.03)]
+    fed(made, str(path), [FetchPart(kind, "f", Site(str(path), at), took) for kind, at, took in parts], num_workers=0)
+    finding = found(TRANSFORM, made, tmp_path)
+    assert (finding is not None) == expected
+    if finding is not None:
+        assert finding.site is not None and finding.site.line == 3 and finding.parameters["kind"] == "parse"
+        advice = TRANSFORM.fix(finding, Sources())
+        assert isinstance(advice, Advice) and "__init__" in advice.text

@@ -1,0 +1,104 @@
+"""What a function returns beside its result, and whether anybody in the file looks at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import libcst as cst
+
+from advisor.edit.draft import Draft
+
+
+def unread_results(
+    draft: Draft, function: cst.FunctionDef, names: Sequence[cst.Name]
+) -> tuple[tuple[cst.Name, ...], str]:
+    """`names` again where each is one of the values that the function returns, and every call in the file drops it.
+
+    And the attribute ("self.attn") in which a call keeps it, though nothing in the file reads that; "" where none does.
+    Empty where a name is used otherwise, where a call cannot be followed, or where there is none.
+    """
+    returns = draft.nodes(cst.Return, function.body)
+    places = [_place(draft, name) for name in names]
+    calls = list(_calls(draft, function))
+    if not names or len(returns) != 1 or None in places or not calls:
+        return (), ""
+    values = returns[0].value
+    if not isinstance(values, cst.Tuple):
+        return (), ""
+    stored = ""
+    for call in calls:
+        for place in places:
+            kept = _kept(draft, call, place or 0, len(values.elements))
+            if kept is None:
+                return (), ""
+            stored = stored or kept
+    return tuple(names), stored
+
+
+def _place(draft: Draft, name: cst.Name) -> int | None:
+    """Which value of ``return a, b`` a name is; None where it is used otherwise."""
+    element = draft.parent(name)
+    values = draft.parent(element) if isinstance(element, cst.Element) else None
+    if isinstance(values, cst.Tuple) and isinstance(draft.parent(values), cst.Return):
+        return next(place for place, each in enumerate(values.elements) if each is element)
+    return None
+
+
+def _calls(draft: Draft, function: cst.FunctionDef) -> Iterator[cst.Call | None]:
+    """The calls of a function, or of the objects of a module's class whose ``forward`` it is; None: not to be told."""
+    holder = draft.enclosing_class(function)
+    if holder is not None and function.name.value != "forward":
+        names = {f"self.{function.name.value}"}
+    else:
+        named = holder.name if holder is not None else function.name
+        uses = [each for each in draft.nodes(cst.Name) if each.value == named.value and each is not named]
+        makes = [parent for each in uses if isinstance(parent := draft.parent(each), cst.Call) and parent.func is each]
+        if len(makes) != len(uses):
+            yield None  # passed on, subclassed, called by another name
+            return
+        if holder is None:
+            yield from makes
+            return
+        names = set()
+        for make in makes:
+            parent = draft.parent(make)
+            if isinstance(parent, cst.Call) and parent.func is make:  # Attention(…)(q, k, v)
+                yield parent
+            elif isinstance(parent, cst.Assign) and len(parent.targets) == 1:
+                names.add(draft.code(parent.targets[0].target))
+            else:
+                yield None
+    for call in draft.nodes(cst.Call):
+        if draft.code(call.func) in names:
+            yield call
+
+
+def _kept(draft: Draft, call: cst.Call | None, place: int, count: int) -> str | None:
+    """The attribute that keeps that value of the call's, "" where it is dropped; None where it may be used."""
+    parent = draft.parent(call) if call is not None else None
+    if call is None or parent is None:
+        return None
+    if isinstance(parent, cst.Subscript):
+        wanted = draft.code(parent)[len(draft.code(call)) :].strip("[] ")
+        return "" if wanted.isdigit() and int(wanted) < count and int(wanted) != place else None
+    target = parent.targets[0].target if isinstance(parent, cst.Assign) and len(parent.targets) == 1 else None
+    if not isinstance(target, cst.Tuple) or len(target.elements) != count:
+        return None
+    kept = target.elements[place].value
+    name = draft.code(kept)
+    function = draft.function(call)
+    if isinstance(kept, cst.Name):
+        read = [each for each in draft.nodes(cst.Name, function) if each.value == name and each is not kept]
+        return "" if all(_is_target(draft, each) for each in read) else None
+    if isinstance(kept, cst.Attribute) and name.startswith("self."):
+        read_too = [each for each in draft.nodes(cst.Attribute) if each.attr.value == kept.attr.value]
+        return name if all(_is_target(draft, each) for each in read_too) else None
+    return None
+
+
+def _is_target(draft: Draft, node: cst.CSTNode) -> bool:
+    """Whether a name is bound here, as the target of an assignment or one of several, and not read."""
+    parent = draft.parent(node)
+    while isinstance(parent, (cst.Element, cst.Tuple, cst.StarredElement)):
+        node, parent = parent, draft.parent(parent)
+    return isinstance(parent, cst.AssignTarget)
