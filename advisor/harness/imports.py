@@ -19,7 +19,7 @@ Callback = Callable[[ModuleType], None]
 class _CallingLoader(Loader):
     """Delegates to the real loader, then calls back; afterwards the spec names the real loader again."""
 
-    def __init__(self, real: Any, callbacks: list[Callback]) -> None:
+    def __init__(self, real: Any, callbacks: Callable[[], list[Callback]]) -> None:
         self._real = real
         self._callbacks = callbacks
 
@@ -32,7 +32,7 @@ class _CallingLoader(Loader):
             module.__spec__.loader = self._real
         module.__loader__ = self._real
         self._real.exec_module(module)
-        for callback in self._callbacks:
+        for callback in self._callbacks():
             callback(module)
 
     def __getattr__(self, name: str) -> Any:
@@ -70,5 +70,7 @@ class PostImport(MetaPathFinder):
             self._searching.discard(fullname)
         if spec is None or spec.loader is None:
             return None
-        spec.loader = _CallingLoader(spec.loader, self._waiting.pop(fullname))
+        # Who asks may only want to know whether there is such a module (transformers does, of torch): as long as nobody
+        # has executed it, it is waited for.
+        spec.loader = _CallingLoader(spec.loader, lambda: self._waiting.pop(fullname, []))
         return spec
