@@ -28,6 +28,7 @@ _DROPOUTS = ("aten::native_dropout", "aten::bernoulli_")
 _PRODUCTS = ("aten::bmm", "aten::matmul", "aten::baddbmm", "aten::expand", "aten::view", "aten::transpose")
 _LEAST_LENGTH = 16  # keys: the softmax over a handful of classes is no attention
 _LEAST_GAIN = 1.05  # several lines are written anew: it has to be worth more than what could just be measured
+_LEAST_SHARE = 0.05  # of the step, in elementwise work on the scores: below it they are too small to be worth tiling
 # What is left of the elementwise work on the scores (scaling, masking, softmax, their backward): best, likely, worst.
 # On a GPU the scores never leave the chip (Dao et al. 2022: reads and writes of the N x N matrix are what goes). On a
 # CPU, torch 2.15, one thread: a two-layer transformer of 4x8 heads of 16 numbers and 256 tokens takes 0.55 of its CPU
@@ -80,6 +81,8 @@ class AttentionSdpa(Rule):
         rows = [row for row in evidence.operators if row.name in shares]
         spent = sum((row.device_s if evidence.device_is_gpu else row.self_s) * shares[row.name] for row in rows)
         traced = evidence.trace_step_s or 1.0
+        if spent < _LEAST_SHARE * traced:
+            return
         shape = max(scores, key=lambda each: scores[each])
         yield Finding(
             rule=self.id,

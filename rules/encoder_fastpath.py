@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
+from advisor.edit.calls import argument
 from advisor.edit.encoders import batch_first, calls_of, skips_padding
 from advisor.edit.locate import call_at
 from advisor.edit.values import EDITED, give
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 _LEAST_PADDING = 0.2  # of the tokens: skipping fewer is eaten up by packing and unpacking them
 _CURABLE = {"batch_first", "enable_nested_tensor"}  # the others are what the model was trained with
+_BECAUSE = {
+    "batch_first": "it takes sequences first",
+    "enable_nested_tensor": "nested tensors are switched off",
+    "activation": "its activation computes {} without being it",
+}
 _ENCODER = ("encoder_layer", "num_layers", "norm", "enable_nested_tensor", "mask_check")
 _LAYER = (
     "d_model", "nhead", "dim_feedforward", "dropout", "activation", "layer_norm_eps", "batch_first", "norm_first",
@@ -69,7 +75,8 @@ class EncoderFastpath(Rule):
 
     In evaluation mode and without gradients, ``nn.TransformerEncoder`` can pack the tokens that the padding mask leaves
     and run its layers on those alone, as nested tensors. It does so only if its layers were made with
-    ``batch_first=True`` and ``enable_nested_tensor`` was not switched off. Weights do not depend on either: a trained
+    ``batch_first=True`` and the activation "relu" or "gelu" (or torch's function of that name: a lambda around it is
+    another), and ``enable_nested_tensor`` was not switched off. Weights do not depend on any of these: a trained
     encoder can be told so later. Reported where a run shows encoders that are called in a way that allows the fast
     path, made in one that does not, and how many of the tokens are padding.
 
@@ -95,14 +102,15 @@ class EncoderFastpath(Rule):
             return
         (encoder,) = found
         wrong, padding = set(encoder.obstacles), encoder.padding or 0.0
-        if not wrong or wrong - _CURABLE or encoder.calls_with or not encoder.left_aligned or padding < _LEAST_PADDING:
+        curable = _CURABLE | ({"activation"} if encoder.activation else set())
+        if not wrong or wrong - curable or encoder.calls_with or not encoder.left_aligned or padding < _LEAST_PADDING:
             return
         saved = share * (evidence.step_s or 0.0) * (1.0 - left_without_padding(encoder))
         gain = Gain.prior(evidence.what_if(Change(remove_host_s=saved)), _BASIS)
         if not gain.worth_it:
             return
-        site = encoder.layer_site if "batch_first" in wrong else encoder.site
-        because = "it takes sequences first" if "batch_first" in wrong else "nested tensors are switched off"
+        site = encoder.layer_site if wrong & {"batch_first", "activation"} else encoder.site
+        because = next(said for name, said in _BECAUSE.items() if name in wrong).format(encoder.activation)
         yield Finding(
             rule=self.id,
             title=self.title,
@@ -116,12 +124,19 @@ class EncoderFastpath(Rule):
                 "layer": (encoder.layer_site,) if encoder.layer_site is not None else (),
                 "batch_first": "batch_first" in wrong,
                 "nested": "enable_nested_tensor" in wrong,
+                "activation": encoder.activation if "activation" in wrong else "",
             },
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         first, nested = bool(finding.parameters.get("batch_first")), bool(finding.parameters.get("nested"))
-        told = [name for name, wanted in (("batch_first=True", first), ("enable_nested_tensor=True", nested)) if wanted]
+        activation = str(finding.parameters.get("activation") or "")
+        wanted = {
+            "batch_first=True": first,
+            "enable_nested_tensor=True": nested,
+            f'activation="{activation}"': bool(activation),
+        }
+        told = [name for name, needed in wanted.items() if needed]
         text = f"Make the encoder with {' and '.join(told)} at {at(finding.site)}" + (
             ", and feed it batches first." if first else "."
         )
@@ -129,6 +144,7 @@ class EncoderFastpath(Rule):
             return Advice(text, "where the encoder is made is unknown")
         drafts = Drafts(sources)
         why = _nested(drafts, finding, first) if nested else ""
+        why = why or (_activated(drafts, finding, activation, first or nested) if activation else "")
         why = why or (_batches_first(drafts, finding) if first else "")
         if why:
             return Advice(text, why)
@@ -262,6 +278,29 @@ NESTED = False
 """,
             parameters={"nested": True},
         ),
+        Example(
+            before="""
+class Ranker(nn.Module):
+    def __init__(self, dim):
+        layer = nn.TransformerEncoderLayer(dim, 4, activation=lambda h: F.gelu(h), batch_first=True)  # <- layer
+        self.encoder = nn.TransformerEncoder(layer, 2)  # <- encoder
+
+    def forward(self, x, padding):
+        hidden = self.encoder(x, src_key_padding_mask=padding)
+        return self.score(hidden[:, 0])
+""",
+            after="""
+class Ranker(nn.Module):
+    def __init__(self, dim):
+        layer = nn.TransformerEncoderLayer(dim, 4, activation="gelu", batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+
+    def forward(self, x, padding):
+        hidden = self.encoder(x, src_key_padding_mask=padding)
+        return self.score(hidden[:, 0])
+""",
+            parameters={"activation": "gelu"},
+        ),
     )
     LEAVES_ALONE = (
         *(_pooled(body, True) for body in _OVER_PADDING),
@@ -327,6 +366,27 @@ def _nested(drafts: Drafts, finding: Finding, sequence_first: bool) -> str:
         return why
     if give(drafts, draft, made, "enable_nested_tensor", "True", _ENCODER, False, alone=True) != EDITED:
         return "where its argument comes from cannot be told from the source"
+    return ""
+
+
+def _activated(drafts: Drafts, finding: Finding, activation: str, looked: bool) -> str:
+    """Have the layers name their activation; `looked`: whether padding is skipped safely is somebody else's to tell."""
+    layers = site_list(finding, "layer")
+    (site,) = site_list(finding, "encoder")
+    if not layers:
+        return "where its layers are made is unknown"
+    draft, of_layer = drafts[site.file], drafts[layers[0].file]
+    layer = call_at(of_layer, layers[0], ("TransformerEncoderLayer",))
+    made = call_at(draft, site, ("TransformerEncoder",))
+    if layer is None or made is None:
+        return "the call that makes it was not found"
+    why = "" if looked else skips_padding(draft, calls_of(draft, made))
+    if why:
+        return why
+    given = argument(layer, "activation", _LAYER)
+    if given is None:
+        return "where its activation comes from cannot be told from the source"
+    of_layer.replace(given.value, f'"{activation}"')
     return ""
 
 

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from advisor.evidence.coded import names_like
 from advisor.evidence.facts import Steps
@@ -21,6 +22,9 @@ from advisor.trace.tables import Ints, Trace
 _WRITTEN = re.compile(r"(?P<file>[^()]*)\((?P<line>\d+)\): (?P<own>.+)|<built-in (?:function|method) (?P<built_in>\w+)")
 
 
+_OURS = "blocking.py", "call"  # the harness's wrapper around what waits: what it takes itself is no work of the user's
+
+
 class _Function(NamedTuple):
     file: str
     line: int  # its first; where it runs, for one that ran before the window began
@@ -30,8 +34,9 @@ class _Function(NamedTuple):
 def beside_the_waits_s(detail: Trace, steps: Steps, site: Site, waits: Collection[str]) -> float:
     """Seconds per step that the calls from `site` take beside the `waits` in them ("os.fsync at log.py:12").
 
-    By the stacks of `detail`, so that the profiler's time is in them. 0 where there are no stacks, and for a call whose
-    operators the backward needs: it is part of the step.
+    By the stacks of `detail`, so that the profiler's time is in them. 0 where there are no stacks. A call in which the
+    optimizer steps, or whose operators the backward needs, is the step itself: of it only what was called farther in
+    counts (a library's loop saves its checkpoints in a function of its own).
     """
     python = detail.python
     inside = np.flatnonzero((python.lane == steps.lane) & (python.end > python.start))
@@ -48,10 +53,11 @@ def beside_the_waits_s(detail: Trace, steps: Steps, site: Site, waits: Collectio
         for row in np.flatnonzero(assign(steps, start) >= 0).tolist()
         if functions[row].name in called and _waits_there(parent, functions, row, wanted)
     ]
+    waiting = [int(parent[row]) if functions[parent[row]][::2] == _OURS else row for row in waiting]
     loop = [(each.file, each.name) == (_base(site.file), site.function) for each in functions]
-    calls = sorted({call for row in waiting if (call := _below(parent, row, loop)) is not None})
-    needed = _needed(detail, steps)
-    calls = [call for call in calls if not ((needed >= start[call]) & (needed < end[call])).any()]
+    needed = np.sort(_needed(detail, steps))
+    holds = np.searchsorted(needed, end) > np.searchsorted(needed, start)
+    calls = sorted({call for row in waiting if (call := _below(parent, row, loop, holds)) is not None})
     whole = intervals.union(start[calls], end[calls])
     waited = intervals.overlap_per_row(*intervals.union(start[waiting], end[waiting]), whole)
     return max(0.0, float(intervals.total(*whole) - waited.sum())) / 1e9 / max(1, len(steps))
@@ -79,17 +85,22 @@ def _waits_there(parent: Ints, functions: list[_Function], row: int, wanted: set
     return False
 
 
-def _below(parent: Ints, row: int, loop: list[bool]) -> int | None:
-    """The call around `row` that the function of the loop made; None where it is not in it, or is that call itself."""
+def _below(parent: Ints, row: int, loop: list[bool], holds: NDArray[np.bool_]) -> int | None:
+    """The outermost call around `row`, below the function of the loop, that does not hold the step's own work.
+
+    None where it is not in that function.
+    """
+    call = row
     while parent[row] >= 0:
         if loop[parent[row]]:
-            return row
+            return call
         row = int(parent[row])
+        call = call if holds[row] else row
     return None
 
 
 def _needed(detail: Trace, steps: Steps) -> Ints:
-    """When the operators began whose result the backward works on.
+    """When the step's own work began: operators whose result the backward works on, and the optimizers.
 
     An operator is written with the number that the next node of the graph will get, whether it makes one or not: of
     those with one number the last made it.
@@ -104,7 +115,8 @@ def _needed(detail: Trace, steps: Steps) -> Ints:
     order = forward[np.lexsort((operators.start[forward], operators.sequence[forward]))]
     numbers = operators.sequence[order]
     last = np.concatenate((numbers[1:] != numbers[:-1], [True])) if len(order) else np.empty(0, np.bool_)
-    return operators.start[order[last]]
+    stepping = names_like(detail, detail.annotations.name, lambda name: name.startswith("Optimizer.step#"))
+    return np.concatenate((operators.start[order[last]], detail.annotations.start[stepping]))
 
 
 def _function(name: str) -> _Function:

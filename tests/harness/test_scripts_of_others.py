@@ -32,6 +32,7 @@ class Case:
     inside: str = ""
     boundary: str = ""  # the optimizer whose step it is, where there are several
     packages: bool = False  # needs packages that the oldest environment does not have
+    variant: bool = False  # much like another one: in CI, and not in `make test`
 
     @property
     def name(self) -> str:
@@ -48,13 +49,13 @@ CASES = (
     Case("accumulation.py", samples=32),
     Case("scheduler.py"),
     Case("lbfgs.py"),
-    Case("rollout.py"),
+    Case("rollout.py", variant=True),
     Case("by_hand.py", kind="forward", samples=16),
     Case("evaluate_checkpoint.py", samples=16),
-    Case("sanity_validation.py", samples=32),
+    Case("sanity_validation.py", samples=32, variant=True),
     Case("hf_trainer.py", samples=8, packages=True),
     Case("lightning_trainer.py", samples=32, packages=True),
-    Case("lightning_hooks.py", samples=32, packages=True),
+    Case("lightning_hooks.py", samples=32, packages=True, variant=True),
     Case("accelerate_loop.py", samples=32),
     Case("iterable_dataset.py", samples=64),
     Case("loader_subclass.py", samples=16),
@@ -63,12 +64,12 @@ CASES = (
     Case("inference_plain.py", kind="forward", samples=1),
     Case("workers.py", ("--context", "fork"), samples=8),
     Case("workers.py", ("--context", "spawn"), samples=8),
-    Case("workers.py", ("--context", "forkserver"), samples=8),
+    Case("workers.py", ("--context", "forkserver"), samples=8, variant=True),
     Case("workers.py", ("--persistent",), samples=8),
     Case("own_profiler.py"),
     Case("compiled.py"),
-    Case("compiled.py", ("--fullgraph",)),
-    Case("compiled.py", ("--fullgraph", "--function")),
+    Case("compiled.py", ("--fullgraph",), variant=True),
+    Case("compiled.py", ("--fullgraph", "--function"), variant=True),
     Case("scripted.py"),
     Case("amp_scaler.py"),
     Case("swallows.py"),
@@ -82,7 +83,7 @@ FAILING = (
     Case("fails.py", ("raise", "--after", "0")),
     Case("fails.py", ("raise", "--after", "60")),
     Case("fails.py", ("exit", "--after", "0")),
-    Case("fails.py", ("exit", "--after", "60")),
+    Case("fails.py", ("exit", "--after", "60"), variant=True),
     Case("fails.py", ("kill", "--after", "10")),
     Case("fails.py", ("segfault", "--after", "10")),
     Case("fails.py", ("memory", "--after", "0")),
@@ -96,7 +97,11 @@ def _parameters(cases: tuple[Case, ...]) -> list[object]:
         pytest.param(
             case,
             id=case.name,
-            marks=[pytest.mark.xdist_group(case.name), *([] if case.packages else [pytest.mark.oldest])],
+            marks=[
+                pytest.mark.xdist_group(case.name),
+                *([] if case.packages else [pytest.mark.oldest]),
+                *([pytest.mark.sessions] if case.variant else []),
+            ],
         )
         for case in cases
     ]

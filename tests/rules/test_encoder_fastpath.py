@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from pathlib import Path
 from typing import Any
@@ -51,11 +52,18 @@ def test_nested_tensors_are_switched_on_where_the_encoder_is_made(scene: Any, tm
     assert finding.site is not None and finding.site.line == 5
 
 
+def test_an_activation_in_other_words_is_named(scene: Any, tmp_path: Path) -> None:
+    (finding,) = found(padded(scene, obstacles=["activation"], activation="gelu"), tmp_path)
+    assert finding.site is not None and finding.site.line == 4
+    assert "computes gelu without being it" in finding.summary and finding.parameters["activation"] == "gelu"
+
+
 @pytest.mark.parametrize(
     "facts",
     [
         {"obstacles": []},  # it takes the fast path
         {"obstacles": ["batch_first", "norm_first"]},  # as it was trained
+        {"obstacles": ["activation"]},  # one that the fast path does not have
         {"calls_with": ["autograd"]},
         {"calls_with": ["no padding mask"]},
         {"left_aligned": False},
@@ -103,5 +111,16 @@ def test_the_harness_sees_why_the_fast_path_is_not_taken() -> None:
     assert observed(padding, batch_first=True).obstacles == []
     assert observed(padding, batch_first=True, norm_first=True).obstacles == ["norm_first"]
     assert observed(padding.flip(1), batch_first=True).left_aligned is False
+    functional = torch.nn.functional
+    for activation, known in (
+        (lambda h: functional.gelu(h), "gelu"),
+        (lambda h: functional.relu(h), "relu"),
+        (lambda h: functional.gelu(h, approximate="tanh"), ""),
+        (lambda h: h.square_(), ""),
+        (lambda h: h.no_such_thing(), ""),
+    ):
+        with contextlib.suppress(AttributeError):
+            record = observed(padding, batch_first=True, activation=activation)
+            assert (record.obstacles, record.activation) == (["activation"], known)
     assert observed(padding, torch.enable_grad, batch_first=True).calls_with == ["autograd"]
     assert observed(None, batch_first=True).calls_with == ["no padding mask"]
