@@ -298,6 +298,9 @@ class Heads(nn.Module):
 from torch import nn
 
 class Dot(nn.Module):
+    def __init__(self):
+        super(Dot, self).__init__()
+
     def forward(self, q, k, v):
         weights = (q @ k.transpose(-2, -1)).softmax(dim=-1)
         out = weights @ v  # <- attention=weights @ v
@@ -305,6 +308,7 @@ class Dot(nn.Module):
 
 class Heads(nn.Module):
     def __init__(self):
+        super(Heads, self).__init__()
         self.dot = Dot()
 
     def forward(self, q, k, v):
@@ -312,7 +316,7 @@ class Heads(nn.Module):
         return x
 """,
             after="",
-            advice="scaled_dot_product_attention at train.py:6",
+            advice="scaled_dot_product_attention at train.py:9",
         ),
     )
     LEAVES_ALONE = (

@@ -51,7 +51,11 @@ def _calls(draft: Draft, function: cst.FunctionDef) -> Iterator[cst.Call | None]
         names = {f"self.{function.name.value}"}
     else:
         named = holder.name if holder is not None else function.name
-        uses = [each for each in draft.nodes(cst.Name) if each.value == named.value and each is not named]
+        uses = [
+            each
+            for each in draft.nodes(cst.Name)
+            if each.value == named.value and each is not named and not _of_super(draft, each)
+        ]
         makes = [parent for each in uses if isinstance(parent := draft.parent(each), cst.Call) and parent.func is each]
         if len(makes) != len(uses):
             yield None  # passed on, subclassed, called by another name
@@ -71,6 +75,13 @@ def _calls(draft: Draft, function: cst.FunctionDef) -> Iterator[cst.Call | None]
     for call in draft.nodes(cst.Call):
         if draft.code(call.func) in names:
             yield call
+
+
+def _of_super(draft: Draft, name: cst.Name) -> bool:
+    """Whether a name is that of the class in ``super(Attention, self)``."""
+    argument = draft.parent(name)
+    call = draft.parent(argument) if isinstance(argument, cst.Arg) else None
+    return isinstance(call, cst.Call) and draft.code(call.func) == "super"
 
 
 def _kept(draft: Draft, call: cst.Call | None, place: int, count: int) -> str | None:

@@ -6,6 +6,7 @@ this one; the records that they return are in :mod:`advisor.evidence.facts`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,6 +23,7 @@ from advisor.evidence.facts import (
     IDLE_SYNC,
     IDLE_UNKNOWN,
     LOADER,
+    OTHER,
     Aside,
     Breakdown,
     Copies,
@@ -46,6 +48,7 @@ from advisor.evidence.memory import memory_facts
 from advisor.evidence.model import StepModel
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.operators import operator_rows
+from advisor.evidence.outside import longest_outside
 from advisor.evidence.overhead import profiler_overhead
 from advisor.evidence.steps import step_windows
 from advisor.evidence.syncs import sync_rows
@@ -329,7 +332,21 @@ class Evidence:
             self.loaders,
             self.matrix,
             waits_in,
+            self._spent_in,
         )
+
+    @cached_property
+    def _spent_in(self) -> str:
+        """The user's function in which a CPU step spends most of what is outside of the step's own work, in words."""
+        shares, record = self.shares, self.record
+        if self.breakdown.on_device or self.detail is None or record is None or shares[OTHER] < max(shares.values()):
+            return ""
+        files = {record.script, *(each.site.file for each in record.call_sites)}
+        files |= {file for model in record.models for file in model.own.values()}
+        steps = step_windows(self.detail)
+        found = longest_outside(self.detail, steps, {os.path.basename(file) for file in files if file})
+        most = 0.5 * shares[OTHER] * steps.total_ns / 1e9 / max(1, len(steps))
+        return str(found) if found is not None and found.seconds >= most else ""
 
     @cached_property
     def figures(self) -> dict[str, Scalar]:

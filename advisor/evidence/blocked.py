@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from advisor.evidence.coded import names_like
 from advisor.evidence.facts import Steps
+from advisor.evidence.host import Host
 from advisor.evidence.steps import assign
 from advisor.harness.layout import Site
 from advisor.trace import intervals
@@ -100,23 +101,10 @@ def _below(parent: Ints, row: int, loop: list[bool], holds: NDArray[np.bool_]) -
 
 
 def _needed(detail: Trace, steps: Steps) -> Ints:
-    """When the step's own work began: operators whose result the backward works on, and the optimizers.
-
-    An operator is written with the number that the next node of the graph will get, whether it makes one or not: of
-    those with one number the last made it.
-    """
-    operators = detail.operators
-    nodes = names_like(detail, operators.name, lambda name: name.startswith("autograd::engine::"))
-    backward = intervals.union(operators.start[nodes], operators.end[nodes])
-    forward = np.flatnonzero(
-        (operators.lane == steps.lane) & (operators.sequence >= 0) & ~intervals.contains(operators.start, backward)
-    )
-    forward = forward[np.isin(operators.sequence[forward], operators.sequence[nodes])]
-    order = forward[np.lexsort((operators.start[forward], operators.sequence[forward]))]
-    numbers = operators.sequence[order]
-    last = np.concatenate((numbers[1:] != numbers[:-1], [True])) if len(order) else np.empty(0, np.bool_)
+    """When the step's own work began: operators whose result the backward works on, and the optimizers."""
+    rows = Host(detail, steps).graph_rows
     stepping = names_like(detail, detail.annotations.name, lambda name: name.startswith("Optimizer.step#"))
-    return np.concatenate((operators.start[order[last]], detail.annotations.start[stepping]))
+    return np.concatenate((detail.operators.start[rows], detail.annotations.start[stepping]))
 
 
 def _function(name: str) -> _Function:

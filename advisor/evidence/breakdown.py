@@ -25,8 +25,8 @@ def cpu_breakdown(steps: Steps, host: Host) -> Breakdown:
     """What the host did in each step of a CPU run.
 
     Where ranges nest, the innermost of loader, backward, forward wins over the optimizer (a closure's forward and
-    backward run inside ``Optimizer.step``). Operators that autograd numbered belong to the forward pass even outside
-    of the module's own range (the loss); without any forward range all remaining operators do.
+    backward run inside ``Optimizer.step``). Operators that the backward works on belong to the forward pass even
+    outside of the module's own range (the loss); without any forward range all remaining operators do.
     """
     named = host.loader.union(host.backward).union(host.optimizer)
     forward = host.forward.union(host.differentiated)

@@ -145,10 +145,35 @@ class Host:
 
     @cached_property
     def differentiated(self) -> Coverage:
-        """Operators that autograd numbered: with the backward's own left out, they are the forward pass."""
-        return select(
-            self.trace.operators, np.isin(self.trace.operators.lane, self.lanes) & (self.trace.operators.sequence >= 0)
+        """Operators whose result the backward works on: the forward pass, and the loss.
+
+        Without any backward in the trace all operators that autograd numbered.
+        """
+        rows = self.graph_rows
+        if not len(rows):
+            numbered = np.isin(self.trace.operators.lane, self.lanes) & (self.trace.operators.sequence >= 0)
+            return select(self.trace.operators, numbered)
+        return Coverage.of(self.trace.operators.start[rows], self.trace.operators.end[rows])
+
+    @cached_property
+    def graph_rows(self) -> Ints:
+        """Rows of ``Trace.operators`` that made a node of the graph which the backward then works on.
+
+        With gradients on every operator is written with the number that the next node will get, whether it makes one
+        or not: of those with one number the last made it.
+        """
+        operators = self.trace.operators
+        nodes = names_like(self.trace, operators.name, lambda name: name.startswith("autograd::engine::"))
+        within = Coverage.of(operators.start[nodes], operators.end[nodes])
+        forward = np.flatnonzero(
+            np.isin(operators.lane, self.lanes) & (operators.sequence >= 0) & ~within.contains(operators.start)
         )
+        forward = forward[np.isin(operators.sequence[forward], operators.sequence[nodes])]
+        order = forward[np.lexsort((operators.start[forward], operators.sequence[forward], operators.lane[forward]))]
+        numbers, lanes = operators.sequence[order], operators.lane[order]
+        last = np.ones(len(order), np.bool_)
+        last[:-1] = (numbers[1:] != numbers[:-1]) | (lanes[1:] != lanes[:-1])
+        return order[last]
 
     @cached_property
     def launching(self) -> Coverage:

@@ -46,8 +46,13 @@ def verdict_of(
     loaders: tuple[LoaderFacts, ...],
     matrix: MatrixWork,
     waits_in: str = "",
+    spent_in: str = "",
 ) -> str:
-    """One sentence for the top of every report. `waits_in`: the call in which the host waits while the GPU idles."""
+    """One sentence for the top of every report.
+
+    `waits_in`: the call in which the host waits while the GPU idles; `spent_in`: where most of a CPU step goes that is
+    outside of its own work.
+    """
     if not shares and bound != "input":
         return "no step was traced"
     if bound == "input":
@@ -78,7 +83,9 @@ def verdict_of(
         classes = {name: shares[name] for name in facts.CPU_CLASSES if name != facts.LOADER}
         main = max(classes, key=lambda name: classes[name])
         waits = f", {data_wait_share:.0%} waits for data" if data_wait_share is not None else ""
-        what = "outside of forward, backward and optimizer" if main == facts.OTHER else facts.LABELS[main]
+        what = facts.LABELS[main]
+        if main == facts.OTHER:
+            what = "outside of forward, backward and optimizer" + (f", most of it in {spent_in}" if spent_in else "")
         return f"compute-bound on the CPU: {classes[main]:.0%} of the step is {what}{waits}"
     idle = sum(share for name, share in shares.items() if name in facts.IDLE_CLASSES)
     others = shares[facts.EXPOSED_COMMUNICATION]

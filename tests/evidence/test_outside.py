@@ -1,0 +1,56 @@
+"""What a CPU step does beside loading, forward, backward and optimizer is seen as that, and its function is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from advisor.evidence import Evidence
+from advisor.launch import Command, measure
+from tests.conftest import PYTHON, QUICK
+
+SCRIPT = """
+import torch
+
+torch.set_num_threads(1)
+
+
+def spectrum(model):
+    return [torch.linalg.svdvals(each.detach())[0] for each in model.parameters() if each.ndim == 2]
+
+
+def main():
+    model = torch.nn.Sequential(torch.nn.Linear(96, 96), torch.nn.ReLU(), torch.nn.Linear(96, 96))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    largest = 0.0
+    for _ in range(2000):
+        loss = (model(torch.ones(8, 96)) - 1).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        SPECTRUM
+
+
+main()
+"""
+INLINE = "largest += torch.linalg.svdvals(model[0].weight.detach()).max() + torch.linalg.svdvals(model[2].weight).max()"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("spectrum(model)", "spectrum (train.py:6)"),
+        (f"largest = 0.0; {INLINE}", "linalg_svdvals, called in main (train.py:1"),
+    ],
+    ids=["function", "line"],
+)
+def test_metrics_of_every_step_are_not_the_forward(line: str, named: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.lstrip("\n").replace("SPECTRUM", line))
+    command = Command(script=str(script), python=PYTHON, environment={"OMP_NUM_THREADS": "1"}, cwd=str(tmp_path))
+    evidence = Evidence.from_run(measure(command, tmp_path / "run", QUICK, timeout=120))
+    shares = evidence.shares
+    assert shares["other"] > 0.5 > 2 * shares["forward"] > 0.0
+    assert f"outside of forward, backward and optimizer, most of it in {named}" in evidence.verdict
