@@ -335,6 +335,44 @@ print(seen.max())
 """,
             "",
         ),
+        Example(  # which is sometimes something else
+            """
+from torch import nn
+
+def attention(q, k, v, drop=None):
+    if drop is None:
+        drop = nn.Identity()
+    weights = (q @ k.transpose(-2, -1)).softmax(dim=-1)
+    weights = drop(weights)
+    return weights @ v  # <- attention
+
+class Heads(nn.Module):
+    def __init__(self):
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, q, k, v):
+        return attention(q, k, v, self.drop) + attention(q, k, v)
+""",
+            "",
+        ),
+        Example(  # somebody else looks at them
+            """
+from torch import nn
+
+class Heads(nn.Module):
+    def attend(self, q, k, v):
+        weights = (q @ k.transpose(-2, -1)).softmax(dim=-1)
+        return weights @ v, weights  # <- attention=weights @ v
+
+    def forward(self, q, k, v):
+        out, _ = self.attend(q, k, v)
+        return out
+
+def heat(model, x):
+    return model.heads.attend(x, x, x)[1].mean(1)
+""",
+            "",
+        ),
         Example(  # a dropout that may be anything
             """
 def attention(q, k, v, drop):

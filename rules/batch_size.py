@@ -347,11 +347,14 @@ def _feeding(evidence: Evidence) -> Loader | None:
 
 
 def _loops_over(evidence: Evidence, batch: int) -> bool:
-    """Whether a loop in Python with a round for each sample takes much of the step: it grows with the batch."""
+    """Whether a loop in Python with a round for each sample takes much of the step: it grows with the batch.
+
+    As many rounds as samples: another number is of time steps, or layers.
+    """
     loop = sample_loop(
         evidence.trace, evidence.steps, evidence.host, evidence.nesting, evidence.detail, max(_LEAST_ROUNDS, batch)
     )
-    if loop is None:
+    if loop is None or abs(loop.rounds / max(1.0, loop.times) - batch) > 0.02 * batch:
         return False
     return loop.forward_s + loop.backward_s >= _MOST_LOOPING * (evidence.trace_step_s or 0.0)
 

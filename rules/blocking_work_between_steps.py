@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ _EVERY = 50  # steps: what a log or a checkpoint in every step becomes in the pr
 _SLEEP = "time.sleep"
 _TOLD_S = 5e-5  # seconds: what takes less is not spoken of
 _NAMED = 3  # so many of the waits behind one line are named
+_CHECKPOINTS = re.compile(r"checkpoint-|resume_from_checkpoint|get_last_checkpoint")
 _SAVES = ("torch.save", "safetensors.torch.save_file")
 
 
@@ -74,7 +76,7 @@ class BlockingWorkBetweenSteps(Rule):
                 parameters={
                     "sleeps": sleeps,
                     "waits": named,
-                    "saves": any(each.startswith(_SAVES) for each in waits),
+                    "saves": all(each.startswith(_SAVES) and each.endswith(f" at {at(place.site)}") for each in waits),
                     **construction(evidence),
                 },
             )
@@ -91,6 +93,8 @@ class BlockingWorkBetweenSteps(Rule):
         if finding.parameters.get("saves") and isinstance(every, (int, float)) and 1 <= every < _EVERY:
             steps = int(every) * _EVERY
             text = f"Have the Trainer save a checkpoint every {steps} steps"
+            if told(finding, "load_best_model_at_end") or _CHECKPOINTS.search(sources.source(finding.site.file).text):
+                return Advice(f"{text}: save_steps={steps}.", "the script goes back to one of the checkpoints")
             return configured(
                 finding, sources, "transformers", {"save_steps": str(steps)}, text, "it is not the Trainer's"
             )

@@ -5,21 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from advisor.edit import Drafts
+import libcst as cst
+
+from advisor.edit import Drafts, Sources
 from advisor.edit.calls import argument
 from advisor.edit.encoders import batch_first, calls_of, skips_padding
 from advisor.edit.locate import call_at
+from advisor.edit.names import full_name
 from advisor.edit.values import EDITED, give
+from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.encoders import encoder_share, left_without_padding
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list
 
 if TYPE_CHECKING:
-    from advisor.edit import Edit, Sources
+    from advisor.edit import Draft, Edit
     from advisor.evidence import Evidence
+    from advisor.harness.layout import Site
 
 _LEAST_PADDING = 0.2  # of the tokens: skipping fewer is eaten up by packing and unpacking them
 _CURABLE = {"batch_first", "enable_nested_tensor"}  # the others are what the model was trained with
+_ACTIVATIONS = {
+    "torch.relu": "relu",
+    "torch.nn.functional.relu": "relu",
+    "torch.nn.functional.gelu": "gelu",
+}
 _BECAUSE = {
     "batch_first": "it takes sequences first",
     "enable_nested_tensor": "nested tensors are switched off",
@@ -102,7 +112,8 @@ class EncoderFastpath(Rule):
             return
         (encoder,) = found
         wrong, padding = set(encoder.obstacles), encoder.padding or 0.0
-        curable = _CURABLE | ({"activation"} if encoder.activation else set())
+        activation = _activation(Drafts(Sources()), encoder.layer_site) if "activation" in wrong else ""
+        curable = _CURABLE | ({"activation"} if activation else set())
         if not wrong or wrong - curable or encoder.calls_with or not encoder.left_aligned or padding < _LEAST_PADDING:
             return
         saved = share * (evidence.step_s or 0.0) * (1.0 - left_without_padding(encoder))
@@ -110,7 +121,7 @@ class EncoderFastpath(Rule):
         if not gain.worth_it:
             return
         site = encoder.layer_site if wrong & {"batch_first", "activation"} else encoder.site
-        because = next(said for name, said in _BECAUSE.items() if name in wrong).format(encoder.activation)
+        because = next(said for name, said in _BECAUSE.items() if name in wrong).format(activation)
         yield Finding(
             rule=self.id,
             title=self.title,
@@ -124,7 +135,7 @@ class EncoderFastpath(Rule):
                 "layer": (encoder.layer_site,) if encoder.layer_site is not None else (),
                 "batch_first": "batch_first" in wrong,
                 "nested": "enable_nested_tensor" in wrong,
-                "activation": encoder.activation if "activation" in wrong else "",
+                "activation": activation,
             },
         )
 
@@ -280,6 +291,8 @@ NESTED = False
         ),
         Example(
             before="""
+from torch import nn
+from torch.nn import functional as F
 class Ranker(nn.Module):
     def __init__(self, dim):
         layer = nn.TransformerEncoderLayer(dim, 4, activation=lambda h: F.gelu(h), batch_first=True)  # <- layer
@@ -290,6 +303,8 @@ class Ranker(nn.Module):
         return self.score(hidden[:, 0])
 """,
             after="""
+from torch import nn
+from torch.nn import functional as F
 class Ranker(nn.Module):
     def __init__(self, dim):
         layer = nn.TransformerEncoderLayer(dim, 4, activation="gelu", batch_first=True)
@@ -384,9 +399,32 @@ def _activated(drafts: Drafts, finding: Finding, activation: str, looked: bool) 
     if why:
         return why
     given = argument(layer, "activation", _LAYER)
-    if given is None:
+    if given is None or _named(of_layer, given.value) != activation:
         return "where its activation comes from cannot be told from the source"
     of_layer.replace(given.value, f'"{activation}"')
+    return ""
+
+
+def _activation(drafts: Drafts, site: Site | None) -> str:
+    """The name of the activation that a layer is given in other words: "relu", "gelu"; "" for all else."""
+    try:
+        draft = drafts[site.file] if site is not None else None
+    except AdvisorError:
+        return ""
+    layer = call_at(draft, site, ("TransformerEncoderLayer",)) if draft is not None and site is not None else None
+    given = argument(layer, "activation", _LAYER) if layer is not None else None
+    return _named(draft, given.value) if draft is not None and given is not None else ""
+
+
+def _named(draft: Draft, value: cst.BaseExpression) -> str:
+    """The activation behind ``lambda x: F.gelu(x)`` or ``partial(F.gelu)``."""
+    if isinstance(value, cst.Lambda) and isinstance(value.body, cst.Call):
+        parameters, call = value.params.params, value.body
+        plain = len(parameters) == 1 and parameters[0].default is None and not value.params.kwonly_params
+        if plain and len(call.args) == 1 and draft.code(call.args[0].value) == parameters[0].name.value:
+            return _ACTIVATIONS.get(full_name(draft, call.func), "")
+    elif isinstance(value, cst.Call) and full_name(draft, value.func) == "functools.partial" and len(value.args) == 1:
+        return _ACTIVATIONS.get(full_name(draft, value.args[0].value), "")
     return ""
 
 

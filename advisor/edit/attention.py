@@ -426,17 +426,27 @@ class _Reader:
         if not isinstance(name, cst.Name):
             made = self._made(name)
             return made is not None and full_name(self.draft, made.func) in _DROPOUTS
-        parameters = [*self.function.params.params, *self.function.params.kwonly_params]
-        names = [each.name.value for each in parameters]
-        if name.value not in names or self.holder is not None:
+        parameters = {
+            each.name.value: each for each in (*self.function.params.params, *self.function.params.kwonly_params)
+        }
+        own = parameters.get(name.value)
+        if (
+            own is None
+            or self.holder is not None
+            or (own.default is not None and self.draft.code(own.default) != "None")
+        ):
             return False
-        calls = [
-            each
-            for each in self.draft.nodes(cst.Call)
-            if isinstance(each.func, cst.Name) and each.func.value == self.function.name.value
-        ]
-        given = [argument(each, name.value, tuple(names)) for each in calls]
-        values = [each.value for each in given if each is not None and self.draft.code(each.value) != "None"]
+        if list(assignments(self.draft, name.value, self.function)):
+            return False
+        uses = [each for each in self.draft.nodes(cst.Name) if each.value == self.function.name.value]
+        calls = [self.draft.parent(each) for each in uses if each is not self.function.name]
+        values = []
+        for call in calls:
+            if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name) or any(a.star for a in call.args):
+                return False
+            given = argument(call, name.value, tuple(parameters))
+            if given is not None and self.draft.code(given.value) != "None":
+                values.append(given.value)
         kinds = [self._made(each, self.draft.enclosing_class(each)) for each in values]
         return bool(values) and all(
             each is not None and full_name(self.draft, each.func) in _DROPOUTS for each in kinds

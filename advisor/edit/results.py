@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import glob
+import os
+import re
 from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
 from advisor.edit.draft import Draft
+
+_MOST_FILES = 200
 
 
 def unread_results(
@@ -45,10 +50,13 @@ def _place(draft: Draft, name: cst.Name) -> int | None:
 
 
 def _calls(draft: Draft, function: cst.FunctionDef) -> Iterator[cst.Call | None]:
-    """The calls of a function, or of the objects of a module's class whose ``forward`` it is; None: not to be told."""
+    """The calls of a function, or of the objects of a module's class whose ``forward`` it is; None: not to be told.
+
+    Whatever goes by the same name, here or in a file beside this one, must be such a call.
+    """
     holder = draft.enclosing_class(function)
     if holder is not None and function.name.value != "forward":
-        names = {f"self.{function.name.value}"}
+        targets = {f"self.{function.name.value}"}
     else:
         named = holder.name if holder is not None else function.name
         uses = [
@@ -57,24 +65,51 @@ def _calls(draft: Draft, function: cst.FunctionDef) -> Iterator[cst.Call | None]
             if each.value == named.value and each is not named and not _of_super(draft, each)
         ]
         makes = [parent for each in uses if isinstance(parent := draft.parent(each), cst.Call) and parent.func is each]
-        if len(makes) != len(uses):
-            yield None  # passed on, subclassed, called by another name
+        if len(makes) != len(uses) or _known_beside(draft, named.value):
+            yield None  # passed on, subclassed, called by another name, or from elsewhere
             return
         if holder is None:
             yield from makes
             return
-        names = set()
+        targets = set()
         for make in makes:
             parent = draft.parent(make)
             if isinstance(parent, cst.Call) and parent.func is make:  # Attention(…)(q, k, v)
                 yield parent
             elif isinstance(parent, cst.Assign) and len(parent.targets) == 1:
-                names.add(draft.code(parent.targets[0].target))
+                targets.add(draft.code(parent.targets[0].target))
             else:
                 yield None
-    for call in draft.nodes(cst.Call):
-        if draft.code(call.func) in names:
-            yield call
+    for target in targets:
+        last = target.rpartition(".")[2]
+        if _known_beside(draft, last):
+            yield None
+        nodes: list[cst.Name | cst.Attribute] = [*draft.nodes(cst.Name), *draft.nodes(cst.Attribute)]
+        for node in nodes:
+            name = node.value if isinstance(node, cst.Name) else node.attr.value
+            parent = draft.parent(node)
+            if name != last or node is function.name or (isinstance(parent, cst.Attribute) and parent.attr is node):
+                continue
+            if isinstance(parent, cst.Call) and parent.func is node and draft.code(node) == target:
+                yield parent
+            elif not _is_target(draft, node):
+                yield None
+
+
+def _known_beside(draft: Draft, name: str) -> bool:
+    """Whether another Python file in the folder has that word."""
+    word = re.compile(rf"\b{re.escape(name)}\b")
+    own = os.path.abspath(draft.source.path)
+    for path in sorted(glob.glob(os.path.join(glob.escape(os.path.dirname(own)), "*.py")))[:_MOST_FILES]:
+        if path == own:
+            continue
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                if word.search(file.read()):
+                    return True
+        except OSError:
+            return True
+    return False
 
 
 def _of_super(draft: Draft, name: cst.Name) -> bool:

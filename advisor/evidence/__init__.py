@@ -64,6 +64,7 @@ __all__ = ["CAPTURES", "COLD", "Change", "Estimate", "Evidence"]
 CAPTURES = 0.2  # share of the steps: from here on a trace is about capturing graphs, not about the steps
 COLD = 0.1  # likewise: from here on what is seen is a start, not the steps that come after it
 _INFLATED = 1.5  # times: from here on the breakdown is not what an undisturbed step looks like
+_WORTH_NAMING = 0.25  # of what is outside of a step's own work: stacks make what is mostly Python look longer beside it
 _WORTH_A_NOTE = 0.85  # the profiler's part of the host's time is said from 15 % on
 
 
@@ -345,8 +346,8 @@ class Evidence:
         files |= {file for model in record.models for file in model.own.values()}
         steps = step_windows(self.detail)
         found = longest_outside(self.detail, steps, {os.path.basename(file) for file in files if file})
-        most = 0.5 * shares[OTHER] * steps.total_ns / 1e9 / max(1, len(steps))
-        return str(found) if found is not None and found.seconds >= most else ""
+        least = _WORTH_NAMING * shares[OTHER] * steps.total_ns / 1e9 / max(1, len(steps))
+        return str(found) if found is not None and found.seconds >= least else ""
 
     @cached_property
     def figures(self) -> dict[str, Scalar]:

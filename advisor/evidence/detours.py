@@ -16,6 +16,7 @@ from advisor.evidence.births import MAKERS
 from advisor.evidence.coded import names_like
 from advisor.evidence.device import DeviceWork
 from advisor.evidence.facts import Steps
+from advisor.evidence.host import Host
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.steps import assign
 from advisor.trace.tables import Ints
@@ -25,10 +26,24 @@ _LEAST_BYTES = 1024  # of a round trip: less is a number that is read, a loss or
 _ALIKE = 8  # times: bytes down and up of a round trip differ by less, or the two have nothing to do with each other
 _LAUNCH_S = 10e-6  # host seconds of an operator that launches its work instead: 5-50 us in eager PyTorch, profiled
 _NAMED = 3
-# What brings a batch together, converts or pins it: the loader's kind of work, of which other rules speak.
+# What picks a batch, brings it together, converts or pins it: the loader's kind of work, of which other rules speak.
 _FEEDING = frozenset(
     f"aten::{name}"
-    for name in ("stack", "cat", "to", "_to_copy", "copy_", "pin_memory", "_pin_memory", "lift_fresh", "empty")
+    for name in (
+        "stack",
+        "cat",
+        "to",
+        "_to_copy",
+        "copy_",
+        "pin_memory",
+        "_pin_memory",
+        "lift_fresh",
+        "empty",
+        "index",
+        "index_select",
+        "gather",
+        "take",
+    )
 )
 
 _NOTHING, _WORK, _DOWN, _UP, _DEVICE = range(5)
@@ -94,20 +109,37 @@ def _stages(steps: Steps, device: DeviceWork, nesting: Nesting) -> list[_Stage]:
     does = does[tops]
     stages = []
     for at in np.flatnonzero((does == _UP) & (step >= 0)).tolist():
+        # What is computed for a batch begins when it is there; before that it may be about the one before.
+        loaded = _loaded(host, int(steps.start[step[at]]), int(start[tops[at]]))
+        there = loaded if loaded is not None else _first_up(does, step, start[tops], at)
+        if there is None:
+            continue
         first = at
-        while first and does[first - 1] in (_NOTHING, _WORK) and step[first - 1] == step[at]:
+        while first and does[first - 1] in (_NOTHING, _WORK) and start[tops[first - 1]] >= there:
             first -= 1
         within, copy, up_ns = tops[first:at], int(moved[tops[at]]), int(start[tops[at]])
         work = within[does[first:at] == _WORK]
         down_ns = None
-        if first and does[first - 1] == _DOWN and step[first - 1] == step[at]:
+        if first and does[first - 1] == _DOWN and start[tops[first - 1]] >= there:
             before = int(tops[first - 1])
             few, many = sorted((int(copies.bytes[moved[before]]), int(copies.bytes[copy])))
-            if few >= _LEAST_BYTES and many <= _ALIKE * few and not host.loader.total_within(int(end[before]), up_ns):
+            if few >= _LEAST_BYTES and many <= _ALIKE * few:
                 down_ns = int(end[before])
         if len(work) or down_ns is not None:
             stages.append(_Stage(work, copy, down_ns, up_ns))
     return stages
+
+
+def _loaded(host: Host, begin: int, until: int) -> int | None:
+    """When the last batch was there that a loader gave in that time; None where none did."""
+    ends = host.loader.end[(host.loader.end > begin) & (host.loader.end <= until)]
+    return int(ends.max()) if len(ends) else None
+
+
+def _first_up(does: Ints, step: Ints, start: Ints, at: int) -> int | None:
+    """When the step's first copy to the device began, where that is another one than that of row `at`: the batch's."""
+    ups = np.flatnonzero((does[:at] == _UP) & (step[:at] == step[at]))
+    return int(start[ups[0]]) if len(ups) else None
 
 
 def _what_they_do(device: DeviceWork, nesting: Nesting) -> tuple[Ints, Ints]:

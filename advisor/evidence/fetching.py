@@ -21,9 +21,11 @@ _BOUND_TO_SIZE = re.compile(r"Affine|Perspective|Elastic|Blur|Noise|Sharp|filter
 _TURNS = re.compile(r"Rotat|transpose", re.IGNORECASE)  # the same before and after the whole picture is made smaller
 _RESIZES = re.compile(r"resize|thumbnail|interpolate|scale", re.IGNORECASE)
 _CROPS = re.compile(r"crop", re.IGNORECASE)
-# A line that reads the picture, or makes an array of it, comes before what makes it smaller.
-_READS = re.compile(
-    r"\b(open|imread|imdecode|load|decode\w*|convert|asarray|array|to_tensor|pil_to_tensor|from_numpy)\("
+# Lines that do the same to each pixel, or turn the whole picture, by what they call.
+_PIXELWISE = re.compile(
+    r"rotate|transpose|flip|mirror|enhance|contrast|brightness|saturation|hue|gamma|colou?r|jitter|posterize|solarize|invert"
+    r"|augment",
+    re.IGNORECASE,
 )
 _MOST_FILES = 100  # are read to find where a transform is made
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
@@ -68,7 +70,9 @@ def early(loader: Loader, kind: str = "transform") -> tuple[Early, ...]:
     found = []
     for part in chain:
         said = _said(part)
-        if part.pixels_out * _SHRINKS <= part.pixels_in or _BOUND_TO_SIZE.search(said) or _READS.search(said):
+        if part.pixels_out * _SHRINKS <= part.pixels_in or _BOUND_TO_SIZE.search(said):
+            continue
+        if kind == "line" and not (_rebinds(said) and _PIXELWISE.search(said)):
             continue
         later = [other for other in chain if _follows(other, part) and 0 < other.pixels_out < other.pixels_in]
         if _TURNS.search(said):
@@ -80,9 +84,27 @@ def early(loader: Loader, kind: str = "transform") -> tuple[Early, ...]:
 
 
 def _follows(other: FetchPart, part: FetchPart) -> bool:
-    if part.kind == "line":
-        return (other.site.file, other.name) == (part.site.file, part.name) and other.site.line > part.site.line
-    return other.order > part.order
+    """Whether `other` works on what `part` has made."""
+    if part.kind != "line":
+        return other.order > part.order
+    if (other.site.file, other.name) != (part.site.file, part.name) or other.site.line <= part.site.line:
+        return False
+    said = _said(other)
+    shrinks = _RESIZES.search(said) or _CROPS.search(said)
+    return bool(shrinks) and _rebinds(said) == _rebinds(_said(part))
+
+
+def _rebinds(line: str) -> str:
+    """The variable of ``image = f(image)``; "" for another line: the picture before it may be needed later."""
+    try:
+        (statement,) = ast.parse(line.strip()).body
+    except (SyntaxError, ValueError):
+        return ""
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+        return ""
+    name = statement.targets[0].id
+    reads = {node.id for node in ast.walk(statement.value) if isinstance(node, ast.Name)}
+    return name if len(statement.targets) == 1 and name in reads else ""
 
 
 def _said(part: FetchPart) -> str:

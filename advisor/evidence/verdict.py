@@ -50,7 +50,7 @@ def verdict_of(
 ) -> str:
     """One sentence for the top of every report.
 
-    `waits_in`: the call in which the host waits while the GPU idles; `spent_in`: where most of a CPU step goes that is
+    `waits_in`: the call in which the host waits while the GPU idles; `spent_in`: where a CPU step goes above all that is
     outside of its own work.
     """
     if not shares and bound != "input":
@@ -85,7 +85,7 @@ def verdict_of(
         waits = f", {data_wait_share:.0%} waits for data" if data_wait_share is not None else ""
         what = facts.LABELS[main]
         if main == facts.OTHER:
-            what = "outside of forward, backward and optimizer" + (f", most of it in {spent_in}" if spent_in else "")
+            what = "outside of forward, backward and optimizer" + (f", above all in {spent_in}" if spent_in else "")
         return f"compute-bound on the CPU: {classes[main]:.0%} of the step is {what}{waits}"
     idle = sum(share for name, share in shares.items() if name in facts.IDLE_CLASSES)
     others = shares[facts.EXPOSED_COMMUNICATION]

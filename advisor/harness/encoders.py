@@ -22,7 +22,6 @@ class Encoders:
         self._torch: Any = torch
         self._layers: dict[int, Site] = {}  # id of a layer → where it was made
         self._made: dict[int, tuple[Site | None, Site | None]] = {}  # id of an encoder → its own place, its layer's
-        self._tried: set[int] = set()  # encoders whose activation was asked what it computes
         self._seen: dict[int, Encoder] = {}
         self._masked: dict[int, Any] = {}  # share of masked tokens, on its device
         self._aligned: dict[int, Any] = {}
@@ -103,9 +102,6 @@ class Encoders:
         record.width, record.feedforward = int(layer.self_attn.embed_dim), int(layer.linear1.out_features)
         record.length = int(src.shape[1 if layer.self_attn.batch_first else 0])
         record.obstacles = _obstacles(torch, encoder, layer)
-        if "activation" in record.obstacles and key not in self._tried:
-            self._tried.add(key)
-            record.activation = _activation(torch, layer.activation)
         attributes = {
             "training mode": encoder.training,
             "autograd": torch.is_grad_enabled() and any(weight.requires_grad for weight in layer.parameters()),
@@ -120,19 +116,6 @@ class Encoders:
             self._masked[key] = masked.float().mean()
             # Padding behind the tokens: once masked, masked to the end.
             self._aligned[key] = (masked[:, 1:] >= masked[:, :-1]).all()
-
-
-def _activation(torch: Any, activation: Any) -> str:
-    """Which of torch's own an activation is, by what it makes of some numbers; "" for none."""
-    numbers = torch.linspace(-4.0, 4.0, 17)
-    functional = torch.nn.functional
-    try:
-        with torch.no_grad():
-            made = activation(numbers.clone())
-        known = {"relu": functional.relu(numbers), "gelu": functional.gelu(numbers)}
-        return next((name for name, values in known.items() if torch.allclose(made, values, atol=1e-6)), "")
-    except Exception:  # the user's function, which may want something else
-        return ""
 
 
 def _obstacles(torch: Any, encoder: Any, layer: Any) -> list[str]:

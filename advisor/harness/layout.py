@@ -357,7 +357,6 @@ class Encoder:
     length: int = 0  # tokens of a sequence, padding counted, in its last call
     calls: int = 0
     obstacles: list[str] = field(default_factory=list)  # arguments that rule the fast path out; "class": of its own
-    activation: str = ""  # relu | gelu: what an activation that is an obstacle computes, in other words
     calls_with: list[str] = field(default_factory=list)  # what in its last call rules it out, in words
     padding: float | None = None  # share of the tokens that the padding mask masks, in its first observed call
     left_aligned: bool | None = None  # all padding is behind the tokens

@@ -53,4 +53,4 @@ def test_metrics_of_every_step_are_not_the_forward(line: str, named: str, tmp_pa
     evidence = Evidence.from_run(measure(command, tmp_path / "run", QUICK, timeout=120))
     shares = evidence.shares
     assert shares["other"] > 0.5 > 2 * shares["forward"] > 0.0
-    assert f"outside of forward, backward and optimizer, most of it in {named}" in evidence.verdict
+    assert f"outside of forward, backward and optimizer, above all in {named}" in evidence.verdict

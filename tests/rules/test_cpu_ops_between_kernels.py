@@ -14,6 +14,7 @@ from advisor.rule import Advice, Finding
 
 A100 = "NVIDIA A100-SXM4-40GB"
 KERNEL = "void at::native::vectorized_elementwise_kernel<4>"
+LOADING = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 UP, DOWN = "Memcpy HtoD (Pageable -> Device)", "Memcpy DtoH (Device -> Pageable)"
 SIZE = 4 << 20
 
@@ -29,6 +30,7 @@ def launching(made: Any, begin: float, count: int = 40) -> None:
 def augmenting(scene: Any, name: str = "aten::where", ms: float = 6.0) -> Any:
     """A step of 20 ms: the CPU works for `ms` on the batch, which is then copied; the GPU works for 4."""
     made = scene(20.0, A100)
+    made.each("user_annotation", LOADING, 0.1, 0.9)
     made.operator(name, 1.0, 1.0 + ms)
     made.operator("aten::view", 7.1, 7.11)
     made.operator("aten::to", 7.2, 8.2)
@@ -40,10 +42,13 @@ def augmenting(scene: Any, name: str = "aten::where", ms: float = 6.0) -> Any:
     return made
 
 
-def fetching(scene: Any, size: int = SIZE, ms: float = 8.0) -> Any:
-    """A step of 20 ms: something comes down, Python works on it out of the profiler's sight, and it goes up again."""
+def fetching(scene: Any, size: int = SIZE, ms: float = 8.0, batch: bool = True) -> Any:
+    """A step of 20 ms: a batch goes up, something comes down, Python works on it unseen, and it goes up again."""
     made = scene(20.0, A100)
-    launching(made, 0.0)
+    if batch:
+        made.operator("aten::to", 0.0, 0.04)
+        made.copy("Memcpy HtoD (Pinned -> Device)", 0.05, 0.08, SIZE, launched=0.01, returned=0.02)
+    launching(made, 0.1)
     made.operator("aten::to", 4.5, 5.0)
     made.copy(DOWN, 4.6, 4.8, size, launched=4.55, returned=4.95)
     made.operator("aten::lift_fresh", 4.9 + ms, 4.91 + ms)
@@ -76,7 +81,7 @@ def test_a_round_trip_is_found_though_nothing_of_it_is_torchs(scene: Any, tmp_pa
     assert finding.gain.likely > 1.5
 
 
-@pytest.mark.parametrize("name", ["aten::stack", "aten::pin_memory", "aten::randn"])
+@pytest.mark.parametrize("name", ["aten::stack", "aten::pin_memory", "aten::randn", "aten::index_select"])
 def test_what_other_rules_speak_of_is_left_to_them(name: str, scene: Any, tmp_path: Path) -> None:
     assert found(augmenting(scene, name), tmp_path) is None
 
@@ -92,11 +97,20 @@ def test_short_work_of_the_cpus_is_left_alone(scene: Any, tmp_path: Path) -> Non
 
 def test_work_inside_the_loader_is_the_loaders(scene: Any, tmp_path: Path) -> None:
     made = augmenting(scene)
-    made.each("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0.5, 7.05)
+    made.each("user_annotation", LOADING, 0.5, 7.05)
     assert found(made, tmp_path) is None
     made = fetching(scene)
-    made.each("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 6.0, 12.0)
+    made.each("user_annotation", LOADING, 6.0, 12.0)
     assert found(made, tmp_path) is None
+
+
+def test_metrics_of_the_last_batch_are_no_stage_of_the_next(scene: Any, tmp_path: Path) -> None:
+    made = augmenting(scene, "aten::argmax")
+    made._events = [each for each in made._events if each["name"] != LOADING]
+    made.each("user_annotation", LOADING, 7.0, 7.05)  # behind the metrics, in front of the copy
+    assert found(made, tmp_path) is None
+    # Nor where no loader tells them apart: what came down may be about the batch before.
+    assert found(fetching(scene, batch=False), tmp_path) is None
 
 
 def test_an_optimizer_on_the_cpu_is_meant_to_be_there(scene: Any, tmp_path: Path) -> None:
@@ -107,6 +121,7 @@ def test_an_optimizer_on_the_cpu_is_meant_to_be_there(scene: Any, tmp_path: Path
 
 def test_work_that_the_gpu_hides_is_not_reported(scene: Any, tmp_path: Path) -> None:
     made = scene(20.0, A100)
+    made.each("user_annotation", LOADING, 0.1, 0.9)
     made.operator("aten::mm", 0.0, 0.02)
     made.kernel("ampere_sgemm_128x64_tn", 0.02, 19.9, launched=0.005)
     made.operator("aten::where", 1.0, 7.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from pathlib import Path
 from typing import Any
@@ -52,10 +51,29 @@ def test_nested_tensors_are_switched_on_where_the_encoder_is_made(scene: Any, tm
     assert finding.site is not None and finding.site.line == 5
 
 
-def test_an_activation_in_other_words_is_named(scene: Any, tmp_path: Path) -> None:
-    (finding,) = found(padded(scene, obstacles=["activation"], activation="gelu"), tmp_path)
-    assert finding.site is not None and finding.site.line == 4
-    assert "computes gelu without being it" in finding.summary and finding.parameters["activation"] == "gelu"
+@pytest.mark.parametrize(
+    ("activation", "named"),
+    [
+        ("lambda h: F.gelu(h)", "gelu"),
+        ("partial(torch.relu)", "relu"),
+        ("lambda h: F.gelu(h, approximate='tanh')", ""),
+        ("lambda h: F.relu6(h)", ""),
+        ("ACTIVATIONS[name]", ""),  # other layers may be made there, with others
+    ],
+)
+def test_an_activation_in_other_words_is_named(activation: str, named: str, scene: Any, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\nfrom functools import partial\nfrom torch.nn import functional as F\n"
+        f"layer = torch.nn.TransformerEncoderLayer(128, 4, activation={activation}, batch_first=True)\n"
+        "encoder = torch.nn.TransformerEncoder(layer, 2)\n"
+    )
+    sites = {"site": Site(str(script), 5), "layer_site": Site(str(script), 4)}
+    findings = found(padded(scene, obstacles=["activation"], **sites), tmp_path)
+    assert [each.parameters["activation"] for each in findings] == ([named] if named else [])
+    if named:
+        assert findings[0].site is not None and findings[0].site.line == 4
+        assert f"computes {named} without being it" in findings[0].summary
 
 
 @pytest.mark.parametrize(
@@ -111,16 +129,5 @@ def test_the_harness_sees_why_the_fast_path_is_not_taken() -> None:
     assert observed(padding, batch_first=True).obstacles == []
     assert observed(padding, batch_first=True, norm_first=True).obstacles == ["norm_first"]
     assert observed(padding.flip(1), batch_first=True).left_aligned is False
-    functional = torch.nn.functional
-    for activation, known in (
-        (lambda h: functional.gelu(h), "gelu"),
-        (lambda h: functional.relu(h), "relu"),
-        (lambda h: functional.gelu(h, approximate="tanh"), ""),
-        (lambda h: h.square_(), ""),
-        (lambda h: h.no_such_thing(), ""),
-    ):
-        with contextlib.suppress(AttributeError):
-            record = observed(padding, batch_first=True, activation=activation)
-            assert (record.obstacles, record.activation) == (["activation"], known)
     assert observed(padding, torch.enable_grad, batch_first=True).calls_with == ["autograd"]
     assert observed(None, batch_first=True).calls_with == ["no padding mask"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +266,7 @@ def test_lines_on_pixels_that_a_later_line_throws_away(scene: Any, tmp_path: Pat
         ({"smaller": "crop((0, 0, 64, 64))"}, [8]),  # a crop would have cut the corners off
         ({"first": "filter(ImageFilter.GaussianBlur(3))"}, [8]),  # reaches three pixels, whatever the picture's size
         ({"first": "convert('L')"}, [8]),  # decodes
+        ({"smaller": "read_mask(index, photo)"}, []),  # another picture
         ({"left": 90_000}, []),
     ],
 )
@@ -276,6 +278,17 @@ def test_lines_that_need_the_whole_picture_stay(
     fed(made, path, parts)
     found = list(TRANSFORM.check(made.evidence(tmp_path)))
     assert [each.site.line for each in found if each.site is not None] == lines
+
+
+def test_another_array_is_no_smaller_picture(scene: Any, tmp_path: Path) -> None:
+    path, parts = inline(tmp_path)
+    text = Path(path).read_text()
+    for smaller in ("small = photo.resize((64, 64))", "boxes = boxes[boxes[:, 2] > 4]", "mask = mask.resize((64, 64))"):
+        Path(path).write_text(text.replace("photo = photo.resize((64, 64))", smaller))
+        linecache.clearcache()
+        made = scene(100.0)
+        fed(made, path, parts)
+        assert not list(TRANSFORM.check(made.evidence(tmp_path))), smaller
 
 
 def test_a_rotation_goes_below_a_resize_and_not_below_a_crop(scene: Any, script: str, tmp_path: Path) -> None:
@@ -293,6 +306,9 @@ def test_a_rotation_goes_below_a_resize_and_not_below_a_crop(scene: Any, script:
     [
         ("rows = json.load(open(self.paths[index]))", 0.09, True),
         ("rows = pd.read_csv(self.paths[index])", 0.09, True),
+        ("rows = json.loads(self.paths[index].read_text())", 0.09, True),
+        ("rows = json.loads(self.lines[index])", 0.09, False),  # in memory already
+        ("rows = pickle.loads(self.db[index])", 0.09, False),
         ("rows = np.load(self.paths[index])", 0.09, False),
         ("rows = json.load(open(self.paths[index]))", 0.02, False),  # what follows takes more
     ],
