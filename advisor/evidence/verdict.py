@@ -50,8 +50,8 @@ def verdict_of(
 ) -> str:
     """One sentence for the top of every report.
 
-    `waits_in`: the call in which the host waits while the GPU idles; `spent_in`: where a CPU step goes above all that is
-    outside of its own work.
+    `waits_in`: the call in which the host waits while the GPU idles; `spent_in`: where above all a CPU step spends what
+    is outside of its own work.
     """
     if not shares and bound != "input":
         return "no step was traced"
