@@ -19,6 +19,9 @@ UNITS = 108  # where the device does not say: an A100
 # Host seconds of a CPU operator that do not depend on its size: dispatch, allocation, autograd. Operators that only
 # wrap another one count as well (small CPU steps show 1-3 µs of self time for views and wrappers, profiler included).
 OPERATOR_FIXED_S = 2e-6
+# The same where the batch grows, of which the multiplying operators' setting up is a part, too: with it five tiny nets
+# are predicted to gain 4.4 to 5.3 times from eight times the batch, and gained 4.3 to 7.2.
+BATCH_FIXED_S = 3e-6
 # Seconds per weight and step on a CPU, whatever the batch: reading it twice, writing its gradient into fresh memory.
 # Fitted to steps of two batch sizes each, torch 2.15, two quiet cores: MLPs of 2 and 8 million weights 1.0 to 1.9 ns, a
 # transformer encoder 1.8 to 2.3, ResNet-18 1.9 to 3.8, ResNet-50 2.6 to 2.8.
