@@ -406,9 +406,9 @@ class StepModel:
             return total, total, total, "compute" if wait_s < 0.5 * total else "loader"
         fixed = self._fixed_share() * computing
         total = fixed + (computing - fixed) * change.batch_scale + wait_s
-        # Not all of what looks fixed is (Python is not always), and larger activations miss the cache.
+        # Not all of what looks fixed is (Python is not always), and larger activations miss the cache: a quarter of it.
         worst = computing * change.batch_scale + wait_s
-        return total, total, (total + worst) / 2, "compute"
+        return total, total, (3 * total + worst) / 4, "compute"
 
     def _fixed_share(self) -> float:
         """Share of a CPU step's computing that does not depend on the batch."""

@@ -46,6 +46,7 @@ def test_nothing_is_profiled(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sessions
 def test_cut_runs_time_the_same_steps(tmp_path: Path) -> None:
     full = run(tmp_path / "full", "flat.py", replace(QUICK, total_steps=80))
     only = run(tmp_path / "only", "flat.py", replace(QUICK, total_steps=80, windows="timing"))
@@ -54,6 +55,7 @@ def test_cut_runs_time_the_same_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sessions
 def test_script_that_is_over_early_is_not_run_again_for_fewer_steps(tmp_path: Path) -> None:
     full = run(tmp_path / "full", "five_steps.py", QUICK)
     only = run(tmp_path / "only", "five_steps.py", replace(QUICK, windows="timing"))

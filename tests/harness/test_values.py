@@ -56,6 +56,8 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
+@pytest.mark.sessions
 def test_every_run_of_a_seed_draws_the_same(tmp_path: Path) -> None:
     options = replace(CUT, windows="timing", seed=7)
     first, said = run(tmp_path, "first", DRAWS, options)
