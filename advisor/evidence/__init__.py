@@ -6,7 +6,6 @@ this one; the records that they return are in :mod:`advisor.evidence.facts`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,7 +22,6 @@ from advisor.evidence.facts import (
     IDLE_SYNC,
     IDLE_UNKNOWN,
     LOADER,
-    OTHER,
     Aside,
     Breakdown,
     Copies,
@@ -48,7 +46,7 @@ from advisor.evidence.memory import memory_facts
 from advisor.evidence.model import StepModel
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.operators import operator_rows
-from advisor.evidence.outside import longest_outside
+from advisor.evidence.outside import spent_in
 from advisor.evidence.overhead import profiler_overhead
 from advisor.evidence.steps import step_windows
 from advisor.evidence.syncs import sync_rows
@@ -64,7 +62,6 @@ __all__ = ["CAPTURES", "COLD", "Change", "Estimate", "Evidence"]
 CAPTURES = 0.2  # share of the steps: from here on a trace is about capturing graphs, not about the steps
 COLD = 0.1  # likewise: from here on what is seen is a start, not the steps that come after it
 _INFLATED = 1.5  # times: from here on the breakdown is not what an undisturbed step looks like
-_WORTH_NAMING = 0.25  # of what is outside of a step's own work: stacks make what is mostly Python look longer beside it
 _WORTH_A_NOTE = 0.85  # the profiler's part of the host's time is said from 15 % on
 
 
@@ -325,6 +322,9 @@ class Evidence:
         waits_in = ""
         if cause and self.breakdown.on_device:
             waits_in = stalled_in(self.idle_gaps, self.host, self.device, cause)
+        spent = ""
+        if self.detail is not None and self.record is not None and not self.breakdown.on_device:
+            spent = spent_in(self.detail, self.record, self.shares)
         return verdict_of(
             self.bound,
             self.shares,
@@ -333,21 +333,8 @@ class Evidence:
             self.loaders,
             self.matrix,
             waits_in,
-            self._spent_in,
+            spent,
         )
-
-    @cached_property
-    def _spent_in(self) -> str:
-        """The user's function in which a CPU step spends most of what is outside of the step's own work, in words."""
-        shares, record = self.shares, self.record
-        if self.breakdown.on_device or self.detail is None or record is None or shares[OTHER] < max(shares.values()):
-            return ""
-        files = {record.script, *(each.site.file for each in record.call_sites)}
-        files |= {file for model in record.models for file in model.own.values()}
-        steps = step_windows(self.detail)
-        found = longest_outside(self.detail, steps, {os.path.basename(file) for file in files if file})
-        least = _WORTH_NAMING * shares[OTHER] * steps.total_ns / 1e9 / max(1, len(steps))
-        return str(found) if found is not None and found.seconds >= least else ""
 
     @cached_property
     def figures(self) -> dict[str, Scalar]:
