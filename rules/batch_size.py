@@ -13,7 +13,6 @@ from advisor.edit.locate import call_at
 from advisor.edit.values import give
 from advisor.errors import AdvisorError
 from advisor.evidence import CAPTURES, COLD, Change
-from advisor.evidence.loops import sample_loop
 from advisor.frameworks import configured, construction, told
 from advisor.harness.layout import Site
 from advisor.rule import (
@@ -65,7 +64,6 @@ _ENGINES = {
 # one is a step of a sequence, or of a game, as often as a batch.
 _MOST_BY_HAND = 32
 _MOST_COLLECTING = 0.1  # of a step, in collections of Python's own
-_LEAST_ROUNDS = 8
 _MOST_LOOPING = 0.3  # of a step, in a loop with as many rounds as the batch has samples
 _MOST_REPEATS = 0.1  # of a model's calls get the tensor of the call before
 _RATE = (
@@ -351,9 +349,7 @@ def _loops_over(evidence: Evidence, batch: int) -> bool:
 
     As many rounds as samples: another number is of time steps, or layers.
     """
-    loop = sample_loop(
-        evidence.trace, evidence.steps, evidence.host, evidence.nesting, evidence.detail, max(_LEAST_ROUNDS, batch)
-    )
+    loop = evidence.sample_loop
     if loop is None or abs(loop.rounds / max(1.0, loop.times) - batch) > 0.02 * batch:
         return False
     return loop.forward_s + loop.backward_s >= _MOST_LOOPING * (evidence.trace_step_s or 0.0)
@@ -367,7 +363,7 @@ def _by_hand(evidence: Evidence, record: RunRecord) -> int | None:
     """
     if (record.timing.gc_s or 0.0) > _MOST_COLLECTING * (evidence.step_s or 0.0):
         return None
-    if sample_loop(evidence.trace, evidence.steps, evidence.host, evidence.nesting, evidence.detail, _LEAST_ROUNDS):
+    if evidence.sample_loop is not None:
         return None
     called = [model for model in record.models if model.calls]
     if len(called) != 1 or record.shapes_vary or called[0].repeats > _MOST_REPEATS * called[0].calls:

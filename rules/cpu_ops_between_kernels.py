@@ -19,11 +19,10 @@ _NAMED = 4  # so many places are named
 class CpuOpsBetweenKernels(Rule):
     """In every step the CPU computes something on tensors that then go to the GPU, which could have computed it.
 
-    An augmentation of the batch before its copy, a ``torch.where`` or an index over it, a mask from NumPy behind
-    ``.cpu()``: the GPU does such work some hundred times as fast, and while the CPU is at it, nothing is launched, so
-    the GPU's queue runs empty. A tensor that is fetched, worked on and sent back costs two copies and a wait as well.
-    Copied first and computed there, it is a few launches. Loading, collating and an optimizer on the CPU are not
-    meant.
+    An augmentation of the batch before its copy, a ``torch.where`` over it, a mask from NumPy behind ``.cpu()``: the
+    GPU does such work some hundred times as fast, and while the CPU is at it, nothing is launched, so the GPU's queue
+    runs empty. A tensor that is fetched, worked on and sent back costs two copies and a wait as well. Copied first and
+    computed there, it is a few launches. Loading, picking, collating and an optimizer on the CPU are not meant.
 
     When not: the operation has no GPU version (SciPy, a tree search); the GPU's memory is full; the GPU has enough
     queued that it never waits (then nothing is predicted, either).

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import libcst as cst
-
 from advisor.edit import Drafts, Sources
 from advisor.edit.calls import argument
-from advisor.edit.encoders import batch_first, calls_of, skips_padding
+from advisor.edit.encoders import LAYER, activation_said, batch_first, calls_of, skips_padding
 from advisor.edit.locate import call_at
-from advisor.edit.names import full_name
 from advisor.edit.values import EDITED, give
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
@@ -19,26 +16,22 @@ from advisor.evidence.encoders import encoder_share, left_without_padding
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list
 
 if TYPE_CHECKING:
+    import libcst as cst
+
     from advisor.edit import Draft, Edit
     from advisor.evidence import Evidence
     from advisor.harness.layout import Site
 
 _LEAST_PADDING = 0.2  # of the tokens: skipping fewer is eaten up by packing and unpacking them
 _CURABLE = {"batch_first", "enable_nested_tensor"}  # the others are what the model was trained with
-_ACTIVATIONS = {
-    "torch.relu": "relu",
-    "torch.nn.functional.relu": "relu",
-    "torch.nn.functional.gelu": "gelu",
-}
 _BECAUSE = {
     "batch_first": "it takes sequences first",
     "enable_nested_tensor": "nested tensors are switched off",
     "activation": "its activation computes {} without being it",
 }
 _ENCODER = ("encoder_layer", "num_layers", "norm", "enable_nested_tensor", "mask_check")
-_LAYER = (
-    "d_model", "nhead", "dim_feedforward", "dropout", "activation", "layer_norm_eps", "batch_first", "norm_first",
-)  # fmt: skip
+_NOT_FOUND = "the call that makes it was not found"
+_NOT_TOLD = "where its argument comes from cannot be told from the source"
 _BASIS = "prior: linear layers without the padding, attention with it (twelve encoders on a CPU)"
 
 # What a forward may do with the encoder's output, padding included: none of these may be edited.
@@ -112,7 +105,7 @@ class EncoderFastpath(Rule):
             return
         (encoder,) = found
         wrong, padding = set(encoder.obstacles), encoder.padding or 0.0
-        activation = _activation(Drafts(Sources()), encoder.layer_site) if "activation" in wrong else ""
+        activation = _activation(encoder.layer_site) if "activation" in wrong else ""
         curable = _CURABLE | ({"activation"} if activation else set())
         if not wrong or wrong - curable or encoder.calls_with or not encoder.left_aligned or padding < _LEAST_PADDING:
             return
@@ -371,78 +364,65 @@ class Positioned(nn.Module):
 
 def _nested(drafts: Drafts, finding: Finding, sequence_first: bool) -> str:
     """Have the encoder use nested tensors; why not, where that is not safe."""
-    (site,) = site_list(finding, "encoder")
-    draft = drafts[site.file]
-    made = call_at(draft, site, ("TransformerEncoder",))
+    draft, made = _encoder(drafts, finding)
     if made is None:
-        return "the call that makes it was not found"
+        return _NOT_FOUND
     why = "" if sequence_first else skips_padding(draft, calls_of(draft, made))
     if why:
         return why
     if give(drafts, draft, made, "enable_nested_tensor", "True", _ENCODER, False, alone=True) != EDITED:
-        return "where its argument comes from cannot be told from the source"
+        return _NOT_TOLD
     return ""
 
 
 def _activated(drafts: Drafts, finding: Finding, activation: str, looked: bool) -> str:
     """Have the layers name their activation; `looked`: whether padding is skipped safely is somebody else's to tell."""
-    layers = site_list(finding, "layer")
-    (site,) = site_list(finding, "encoder")
-    if not layers:
-        return "where its layers are made is unknown"
-    draft, of_layer = drafts[site.file], drafts[layers[0].file]
-    layer = call_at(of_layer, layers[0], ("TransformerEncoderLayer",))
-    made = call_at(draft, site, ("TransformerEncoder",))
-    if layer is None or made is None:
-        return "the call that makes it was not found"
+    draft, made = _encoder(drafts, finding)
+    of_layer, layer = _layer(drafts, next(iter(site_list(finding, "layer")), None))
+    if made is None or of_layer is None or layer is None:
+        return _NOT_FOUND
     why = "" if looked else skips_padding(draft, calls_of(draft, made))
     if why:
         return why
-    given = argument(layer, "activation", _LAYER)
-    if given is None or _named(of_layer, given.value) != activation:
-        return "where its activation comes from cannot be told from the source"
+    given = argument(layer, "activation", LAYER)
+    if given is None or activation_said(of_layer, layer) != activation:
+        return _NOT_TOLD
     of_layer.replace(given.value, f'"{activation}"')
-    return ""
-
-
-def _activation(drafts: Drafts, site: Site | None) -> str:
-    """The name of the activation that a layer is given in other words: "relu", "gelu"; "" for all else."""
-    try:
-        draft = drafts[site.file] if site is not None else None
-    except AdvisorError:
-        return ""
-    layer = call_at(draft, site, ("TransformerEncoderLayer",)) if draft is not None and site is not None else None
-    given = argument(layer, "activation", _LAYER) if layer is not None else None
-    return _named(draft, given.value) if draft is not None and given is not None else ""
-
-
-def _named(draft: Draft, value: cst.BaseExpression) -> str:
-    """The activation behind ``lambda x: F.gelu(x)`` or ``partial(F.gelu)``."""
-    if isinstance(value, cst.Lambda) and isinstance(value.body, cst.Call):
-        parameters, call = value.params.params, value.body
-        plain = len(parameters) == 1 and parameters[0].default is None and not value.params.kwonly_params
-        if plain and len(call.args) == 1 and draft.code(call.args[0].value) == parameters[0].name.value:
-            return _ACTIVATIONS.get(full_name(draft, call.func), "")
-    elif isinstance(value, cst.Call) and full_name(draft, value.func) == "functools.partial" and len(value.args) == 1:
-        return _ACTIVATIONS.get(full_name(draft, value.args[0].value), "")
     return ""
 
 
 def _batches_first(drafts: Drafts, finding: Finding) -> str:
     """Have the layers take batches first, and the encoder's one call with them."""
-    layers = site_list(finding, "layer")
-    (site,) = site_list(finding, "encoder")
-    if not layers:
-        return "where its layers are made is unknown"
-    draft, of_layer = drafts[site.file], drafts[layers[0].file]
-    layer = call_at(of_layer, layers[0], ("TransformerEncoderLayer",))
-    made = call_at(draft, site, ("TransformerEncoder",))
+    draft, made = _encoder(drafts, finding)
+    of_layer, layer = _layer(drafts, next(iter(site_list(finding, "layer")), None))
     calls = calls_of(draft, made) if made is not None else []
-    if layer is None or len(calls) != 1:
+    if of_layer is None or layer is None or len(calls) != 1:
         return "where it is made and called, or what else the script does with it, cannot be told from the source"
     why = batch_first(draft, calls[0])
     if why:
         return why
-    if give(drafts, of_layer, layer, "batch_first", "True", _LAYER, False, alone=True) != EDITED:
-        return "where its argument comes from cannot be told from the source"
+    if give(drafts, of_layer, layer, "batch_first", "True", LAYER, False, alone=True) != EDITED:
+        return _NOT_TOLD
     return ""
+
+
+def _encoder(drafts: Drafts, finding: Finding) -> tuple[Draft, cst.Call | None]:
+    """The file in which the encoder is made, and the call that makes it."""
+    (site,) = site_list(finding, "encoder")
+    draft = drafts[site.file]
+    return draft, call_at(draft, site, ("TransformerEncoder",))
+
+
+def _layer(drafts: Drafts, site: Site | None) -> tuple[Draft | None, cst.Call | None]:
+    """The same of the layer that the encoder copies."""
+    draft = drafts[site.file] if site is not None else None
+    return draft, call_at(draft, site, ("TransformerEncoderLayer",)) if draft is not None and site is not None else None
+
+
+def _activation(site: Site | None) -> str:
+    """The activation that the layer made there is given in other words; "" for all else."""
+    try:
+        draft, layer = _layer(Drafts(Sources()), site)
+    except AdvisorError:
+        return ""
+    return activation_said(draft, layer) if draft is not None and layer is not None else ""

@@ -13,7 +13,6 @@ import libcst.matchers as m
 from advisor.edit import Draft, Drafts
 from advisor.edit.names import ensure_name, full_name
 from advisor.evidence import Change
-from advisor.evidence.loops import sample_loop
 from advisor.evidence.rounds import independent, loop_over_parts
 from advisor.harness.layout import CallSite, Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
 
-_LEAST_ROUNDS = 8  # a step: of fewer rounds little is won
 _KIND = "Tensor.index"
 
 
@@ -52,9 +50,7 @@ class PythonLoopOverSamples(Rule):
         taken = [each for each in evidence.record.call_sites if each.kind == _KIND] if evidence.record else []
         if not taken:
             return
-        found = sample_loop(
-            evidence.trace, evidence.steps, evidence.host, evidence.nesting, evidence.detail, _LEAST_ROUNDS
-        )
+        found = evidence.sample_loop
         if found is None:
             return
         place = _loop([each for each in taken if (found.iterates if each.details.get("iterates") else found.takes)])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import linecache
+import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from advisor.evidence.fetching import (
@@ -207,24 +208,17 @@ def _lines_too_early(loader: Loader) -> _Found | None:
     smaller = max(found, key=lambda each: each.smaller.site.line).smaller
     lines = sorted({each.part.site.line for each in found})
     part = sum(share(loader, each.part) for each in found)
+    listed = f"{os.path.basename(worst.part.site.file)}:{', '.join(map(str, lines))}"
+    one = len(lines) == 1
     return _Found(
         "early",
-        f"{_listed(lines, worst.part.site)} take{'s' if len(lines) == 1 else ''} {part:.0%} of making a batch, on "
-        f"{1 / worst.kept:.0f} times as many pixels as {at(smaller.site)} leaves after it.",
+        f"{listed} take{'s' if one else ''} {part:.0%} of making a batch, on {1 / worst.kept:.0f} times as many pixels "
+        f"as {at(smaller.site)} leaves after it.",
         worst.part.site,
         part,
         saved,
-        f"what line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))} do{'es' if len(lines) == 1 else ''} "
-        f"below line {smaller.site.line}",
-    )
-
-
-def _listed(lines: list[int], site: Site) -> str:
-    first = at(replace(site, line=lines[0]))
-    return (
-        first
-        if len(lines) == 1
-        else f"{first} and line{'s' if len(lines) > 2 else ''} {', '.join(map(str, lines[1:]))}"
+        f"what line{'' if one else 's'} {', '.join(map(str, lines))} do{'es' if one else ''} below line "
+        f"{smaller.site.line}",
     )
 
 

@@ -8,8 +8,18 @@ from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.calls import argument
 from advisor.edit.draft import Draft
+from advisor.edit.names import full_name
 from advisor.edit.origin import assignments, scope_of
 
+# The parameters of nn.TransformerEncoderLayer, in order.
+LAYER = (
+    "d_model", "nhead", "dim_feedforward", "dropout", "activation", "layer_norm_eps", "batch_first", "norm_first",
+)  # fmt: skip
+_ACTIVATIONS = {
+    "torch.relu": "relu",
+    "torch.nn.functional.relu": "relu",
+    "torch.nn.functional.gelu": "gelu",
+}
 _SWAPS = (m.Arg(m.Integer("0")), m.Arg(m.Integer("1")))
 _TRANSPOSE = m.Attribute(attr=m.OneOf(m.Name("transpose"), m.Name("swapaxes")))
 _SWAPPED = m.OneOf(
@@ -261,3 +271,17 @@ def _of_every_sequence(node: cst.CSTNode) -> cst.CSTNode:
 def _without_method(node: cst.CSTNode) -> cst.CSTNode:
     """``x.transpose(0, 1)`` → ``x``."""
     return cst.ensure_type(cst.ensure_type(node, cst.Call).func, cst.Attribute).value
+
+
+def activation_said(draft: Draft, layer: cst.Call) -> str:
+    """The activation that a layer is given as ``lambda x: F.gelu(x)`` or ``partial(F.gelu)``; "" for all else."""
+    given = argument(layer, "activation", LAYER)
+    value = given.value if given is not None else None
+    if isinstance(value, cst.Lambda) and isinstance(value.body, cst.Call):
+        parameters, call = value.params.params, value.body
+        plain = len(parameters) == 1 and parameters[0].default is None and not value.params.kwonly_params
+        if plain and len(call.args) == 1 and draft.code(call.args[0].value) == parameters[0].name.value:
+            return _ACTIVATIONS.get(full_name(draft, call.func), "")
+    elif isinstance(value, cst.Call) and full_name(draft, value.func) == "functools.partial" and len(value.args) == 1:
+        return _ACTIVATIONS.get(full_name(draft, value.args[0].value), "")
+    return ""

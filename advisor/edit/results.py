@@ -23,17 +23,15 @@ def unread_results(
     Empty where a name is used otherwise, where a call cannot be followed, or where there is none.
     """
     returns = draft.nodes(cst.Return, function.body)
-    places = [_place(draft, name) for name in names]
-    calls = list(_calls(draft, function))
-    if not names or len(returns) != 1 or None in places or not calls:
+    places = [place for name in names if (place := _place(draft, name)) is not None]
+    if not names or len(returns) != 1 or len(places) != len(names):
         return (), ""
-    values = returns[0].value
-    if not isinstance(values, cst.Tuple):
+    values, calls, stored = cst.ensure_type(returns[0].value, cst.Tuple), list(_calls(draft, function)), ""
+    if not calls:
         return (), ""
-    stored = ""
     for call in calls:
         for place in places:
-            kept = _kept(draft, call, place or 0, len(values.elements))
+            kept = _kept(draft, call, place, len(values.elements))
             if kept is None:
                 return (), ""
             stored = stored or kept

@@ -42,6 +42,7 @@ from advisor.evidence.host import Host
 from advisor.evidence.idle import idle_gaps, setting_up, stalled_in
 from advisor.evidence.kernels import is_compiled, kernel_rows, launching_operators, matrix_work
 from advisor.evidence.loaders import loader_facts
+from advisor.evidence.loops import SampleLoop, sample_loop
 from advisor.evidence.memory import memory_facts
 from advisor.evidence.model import StepModel
 from advisor.evidence.nesting import Nesting
@@ -300,6 +301,11 @@ class Evidence:
     def operators(self) -> Operators:
         """Operators in the steps by name, the most self time first."""
         return operator_rows(self.trace, self.steps, self.nesting, self._launchers, self.host.loader, self.detail)
+
+    @cached_property
+    def sample_loop(self) -> SampleLoop | None:
+        """The longest loop of the step in Python over parts of a tensor; None where it has none of some rounds."""
+        return sample_loop(self.trace, self.steps, self.host, self.nesting, self.detail)
 
     @cached_property
     def aside(self) -> Aside:

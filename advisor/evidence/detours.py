@@ -100,31 +100,32 @@ def detours(steps: Steps, device: DeviceWork, nesting: Nesting) -> Detours | Non
 
 def _stages(steps: Steps, device: DeviceWork, nesting: Nesting) -> list[_Stage]:
     operators, copies, host = device.trace.operators, device.trace.copies, device.host
-    start, end = operators.start, operators.end
+    start = operators.start
     tops = np.flatnonzero((nesting.parent < 0) & (operators.lane == steps.lane))
     tops = tops[np.argsort(start[tops], kind="stable")]
     tops = tops[~host.loader.contains(start[tops]) & ~host.optimizer.contains(start[tops])]
-    step = assign(steps, start[tops])
+    begins = start[tops]
+    step = assign(steps, begins)
     does, moved = _what_they_do(device, nesting)
     does = does[tops]
     stages = []
     for at in np.flatnonzero((does == _UP) & (step >= 0)).tolist():
         # What is computed for a batch begins when it is there; before that it may be about the one before.
-        loaded = _loaded(host, int(steps.start[step[at]]), int(start[tops[at]]))
-        there = loaded if loaded is not None else _first_up(does, step, start[tops], at)
+        loaded = _loaded(host, int(steps.start[step[at]]), int(begins[at]))
+        there = loaded if loaded is not None else _first_up(does, step, begins, at)
         if there is None:
             continue
         first = at
-        while first and does[first - 1] in (_NOTHING, _WORK) and start[tops[first - 1]] >= there:
+        while first and does[first - 1] in (_NOTHING, _WORK) and begins[first - 1] >= there:
             first -= 1
-        within, copy, up_ns = tops[first:at], int(moved[tops[at]]), int(start[tops[at]])
+        within, copy, up_ns = tops[first:at], int(moved[tops[at]]), int(begins[at])
         work = within[does[first:at] == _WORK]
         down_ns = None
-        if first and does[first - 1] == _DOWN and start[tops[first - 1]] >= there:
+        if first and does[first - 1] == _DOWN and begins[first - 1] >= there:
             before = int(tops[first - 1])
             few, many = sorted((int(copies.bytes[moved[before]]), int(copies.bytes[copy])))
             if few >= _LEAST_BYTES and many <= _ALIKE * few:
-                down_ns = int(end[before])
+                down_ns = int(operators.end[before])
         if len(work) or down_ns is not None:
             stages.append(_Stage(work, copy, down_ns, up_ns))
     return stages

@@ -16,6 +16,7 @@ from advisor.evidence.steps import assign, step_windows
 from advisor.trace.tables import Ints, Trace
 
 LONGEST_BODY = 100  # operators: a longer body is no loop over samples, but the layers of a model
+LEAST_ROUNDS = 8  # a step: of fewer rounds little is won
 # Seconds per element that an operator reads: what it works, beside being called. Elementwise operators on one thread
 # take 0.1 (addition) to 2 ns (exp, in-cache, torch 2.15, AVX2); the larger, so that rather too little is promised.
 ELEMENT_S = 2e-9
@@ -53,18 +54,16 @@ class _Stretch:
         return len(self.inside) / self.body
 
 
-def sample_loop(
-    trace: Trace, steps: Steps, host: Host, nesting: Nesting, detail: Trace | None, least: int
-) -> SampleLoop | None:
-    """The longest loop over parts of a tensor with at least `least` rounds, if every step has one.
+def sample_loop(trace: Trace, steps: Steps, host: Host, nesting: Nesting, detail: Trace | None) -> SampleLoop | None:
+    """The longest loop over parts of a tensor with at least LEAST_ROUNDS rounds, if every step has one.
 
     None as well where the window with shapes (`detail`) does not have it: how much its operators work is then unknown.
     """
-    stretches = _stretches(trace, steps, host, nesting, least)
+    stretches = _stretches(trace, steps, host, nesting)
     if not stretches or detail is None:
         return None
     detail_steps = step_windows(detail)
-    shaped = _stretches(detail, detail_steps, Host(detail, detail_steps), Nesting(detail), least)
+    shaped = _stretches(detail, detail_steps, Host(detail, detail_steps), Nesting(detail))
     if not shaped:
         return None
     operators = trace.operators
@@ -109,7 +108,7 @@ def longest_period(codes: Ints, longest: int) -> tuple[int, int, int]:
     return best
 
 
-def _stretches(trace: Trace, steps: Steps, host: Host, nesting: Nesting, least: int) -> list[_Stretch]:
+def _stretches(trace: Trace, steps: Steps, host: Host, nesting: Nesting) -> list[_Stretch]:
     """The runs of each step's loop; none at all where one step has none."""
     operators = trace.operators
     if not len(steps) or not len(operators):
@@ -131,7 +130,7 @@ def _stretches(trace: Trace, steps: Steps, host: Host, nesting: Nesting, least: 
             by_number = int(takes[inside].sum()) >= len(inside) // body - 1
             # The unbinding is in front of the first round; zip(a, b) has two.
             unbound = bool(iterates[rows[max(0, start - 3) : start + body]].any())
-            if len(inside) >= least * body and (by_number or unbound):
+            if len(inside) >= LEAST_ROUNDS * body and (by_number or unbound):
                 found.append(_Stretch(inside, body, by_number, unbound))
         if len(found) == before:
             return []

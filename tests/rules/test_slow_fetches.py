@@ -254,7 +254,7 @@ def test_lines_on_pixels_that_a_later_line_throws_away(scene: Any, tmp_path: Pat
     fed(made, path, parts)
     (finding,) = TRANSFORM.check(made.evidence(tmp_path))
     assert finding.site is not None and finding.site.line == 7
-    assert "photos.py:7 and line 8 take 67% of making a batch, on 25 times as many pixels" in finding.summary
+    assert "photos.py:7, 8 take 67% of making a batch, on 25 times as many pixels" in finding.summary
     advice = TRANSFORM.fix(finding, Sources())
     assert isinstance(advice, Advice) and "Move what lines 7, 8 do below line 9" in advice.text
     assert finding.gain.likely > 1.5
