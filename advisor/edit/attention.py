@@ -14,21 +14,17 @@ from dataclasses import dataclass, replace
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
+from advisor.edit.attention_parts import Parts, operand, primary
 from advisor.edit.calls import argument
 from advisor.edit.draft import Draft, Statement
-from advisor.edit.einsum import equation, reordering
+from advisor.edit.einsum import equation
 from advisor.edit.names import ensure_name, full_name
-from advisor.edit.origin import assignments, scope_of
 from advisor.edit.results import unread_results
 
-_PRODUCTS = ("torch.matmul", "torch.bmm")
 _SOFTMAX = ("torch.softmax", "torch.nn.functional.softmax")
 _SOFTMAXES = ("torch.nn.Softmax", "torch.nn.modules.Softmax")
-_DROPOUTS = ("torch.nn.Dropout", "torch.nn.modules.Dropout")
-_TRANSPOSED = {("-2", "-1"), ("-1", "-2"), ("2", "3"), ("3", "2"), ("1", "2"), ("2", "1")}
 _NEGATIVE = re.compile(r"inf\b|finfo\(|-\s*1e[4-9]\d*|-\s*1e\d\d|-\s*\d{5,}")
 _OF_BATCHES = 3  # letters of an einsum where heads are part of the batch
-_TENSORS = re.compile(r"\btorch\.|\bTensor|\bnn\.|Parameter|\bth\.")
 
 
 @dataclass(frozen=True)
@@ -81,7 +77,7 @@ def fuse(draft: Draft, found: Attention, dimensions: int) -> bool:
     if dimensions not in (3, 4) or (dimensions == 3 and found.mask):
         return False
     head = ".unsqueeze(1)" if dimensions == 3 else ""
-    arguments = [_primary(each) + head if head else each for each in (found.q, found.k, found.v)]
+    arguments = [primary(each) + head if head else each for each in (found.q, found.k, found.v)]
     if found.mask:
         arguments.append(f"attn_mask={found.mask}")
     if found.causal:
@@ -112,7 +108,7 @@ class _Reader:
 
     def __init__(self, draft: Draft, function: cst.FunctionDef) -> None:
         self.draft, self.function = draft, function
-        self.holder = draft.enclosing_class(function)
+        self.parts = Parts(draft, function)
         self.known: dict[str, _Scores] = {}
 
     def read(self) -> Attention | None:
@@ -121,7 +117,7 @@ class _Reader:
             *self.draft.nodes(cst.Call, self.function.body),
         ]
         for product in products:
-            if self._weighted(product) is not None:
+            if self.parts.weighted(product) is not None:
                 self.known = {}
                 found = self._up_to(product)
                 if found is not None:
@@ -138,7 +134,7 @@ class _Reader:
             return None
         for each in siblings[: next(i for i, other in enumerate(siblings) if other is statement)]:
             self._follow(each)
-        factors = self._weighted(product)
+        factors = self.parts.weighted(product)
         scores = self._scores(factors[0]) if factors is not None else None
         if factors is None or scores is None or not scores.soft:
             return None
@@ -160,14 +156,14 @@ class _Reader:
         parts = (scores.q, scores.k, factors[1])
         if any(n.value in names for part in parts for n in self.draft.nodes(cst.Name, part)):
             return None
-        key = self._transposed(scores.k, scores.batched)
+        key = self.parts.transposed(scores.k, scores.batched)
         return Attention(
             product,
             self.draft.code(scores.q),
             key,
             v,
             taken,
-            "" if self._is_default(scores, key) else scores.scale,
+            "" if self.parts.is_default(scores.scale, scores.q, key) else scores.scale,
             scores.mask,
             scores.causal,
             f"{scores.dropout} if {' and '.join(scores.dropping)} else 0.0" if scores.dropping else scores.dropout,
@@ -237,7 +233,7 @@ class _Reader:
             if before is None or result.soft != before.soft or result.causal != before.causal:
                 return False
             if result.dropout and not before.dropout:
-                result = replace(result, dropping=(_operand(test), *result.dropping))
+                result = replace(result, dropping=(operand(test), *result.dropping))
             elif result.mask and not before.mask:
                 result = replace(result, mask=f"{result.mask} if {test} else None")
             else:
@@ -257,7 +253,7 @@ class _Reader:
             right = self._scores(node.right)
             commutes = isinstance(node.operator, (cst.Multiply, cst.Add))
             return self._combined(node.operator, right, node.left) if commutes else None
-        factors = self._factors(node) or self._summed(node)
+        factors = self.parts.factors(node) or self.parts.summed(node)
         if factors is not None:
             if any(known is not None and known.soft for known in map(self._scores, factors)):
                 return None
@@ -271,10 +267,10 @@ class _Reader:
             return None
         code = self.draft.code(other)
         if isinstance(operator, (cst.Multiply, cst.MultiplyAssign, cst.Divide, cst.DivideAssign)):
-            if scores.scale != "1.0" or scores.mask or scores.causal or not self._is_number(other):
+            if scores.scale != "1.0" or scores.mask or scores.causal or not self.parts.is_number(other):
                 return None
             divides = isinstance(operator, (cst.Divide, cst.DivideAssign))
-            return replace(scores, scale=f"1 / {_primary(code)}" if divides else code)
+            return replace(scores, scale=f"1 / {primary(code)}" if divides else code)
         if isinstance(operator, (cst.Add, cst.AddAssign)) and not scores.mask and not scores.causal:
             return replace(scores, mask=code)
         return None
@@ -296,8 +292,10 @@ class _Reader:
             return self._soft(first, call, ("input", "dim"))
         if name == "torch.nn.functional.dropout" and first.soft and not first.dropout:
             return self._dropped(first, call)
-        made = call.func if isinstance(call.func, cst.Call) else self._made(call.func)  # nn.Softmax(dim=-1)(scores)
-        if len(call.args) == 1 and first.soft and not first.dropout and self._drops(call.func):
+        made = (
+            call.func if isinstance(call.func, cst.Call) else self.parts.made(call.func)
+        )  # nn.Softmax(dim=-1)(scores)
+        if len(call.args) == 1 and first.soft and not first.dropout and self.parts.drops(call.func):
             code = self.draft.code(call.func)
             training = "self.training" if code.startswith("self.") else f"{code}.training"
             return replace(first, dropout=f"{code}.p", dropping=(training,))
@@ -317,7 +315,7 @@ class _Reader:
         names = ("input", "p", "training", "inplace")
         p, training = argument(call, "p", names), argument(call, "training", names)
         chance = self.draft.code(p.value) if p is not None else "0.5"
-        dropping = (_operand(self.draft.code(training.value)),) if training is not None else ()
+        dropping = (operand(self.draft.code(training.value)),) if training is not None else ()
         return replace(scores, dropout=chance, dropping=dropping)
 
     def _masked(self, scores: _Scores | None, call: cst.Call) -> _Scores | None:
@@ -328,194 +326,6 @@ class _Reader:
         where, value = (arg.value for arg in call.args)
         if not _NEGATIVE.search(self.draft.code(value)):
             return None
-        if self._is_triangle(where):
+        if self.parts.is_triangle(where):
             return replace(scores, causal=True)
-        return replace(scores, mask=self._kept(where))
-
-    # What the parts are
-
-    def _factors(self, node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
-        """The factors of a matrix product."""
-        if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.MatrixMultiply):
-            return node.left, node.right
-        if not isinstance(node, cst.Call) or any(arg.star or arg.keyword is not None for arg in node.args):
-            return None
-        values = [arg.value for arg in node.args]
-        if len(values) == 2 and full_name(self.draft, node.func) in _PRODUCTS:
-            return values[0], values[1]
-        if len(values) == 1 and isinstance(node.func, cst.Attribute) and node.func.attr.value in ("matmul", "bmm"):
-            return node.func.value, values[0]
-        return None
-
-    def _weighted(self, node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression, str] | None:
-        """The factors of a second product, and what has its result's dimensions in order."""
-        factors = self._factors(node)
-        if factors is not None:
-            return *factors, ""
-        letters = equation(self.draft, node)
-        if letters is None or not isinstance(node, cst.Call):
-            return None
-        weights, values, result = letters
-        heads, query, key = weights[:-2], weights[-2], weights[-1]
-        (number,) = {*values} - {*weights} or {""}
-        if {*values} != {*heads, key, number} or {*result} != {*heads, query, number}:
-            return None
-        v = _reordered(node.args[2].value, self.draft, values, heads + key + number)
-        return node.args[1].value, v, reordering(heads + query + number, result)
-
-    def _summed(self, node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
-        """The factors of ``torch.einsum("bihd,bjhd->bhij", q, k)``, as of a matrix product of theirs."""
-        letters = equation(self.draft, node)
-        if letters is None or not isinstance(node, cst.Call):
-            return None
-        queries, keys, scores = letters
-        heads, query, key = scores[:-2], scores[-2], scores[-1]
-        (number,) = {*queries} - {*scores} or {""}
-        if {*queries} != {*heads, query, number} or {*keys} != {*heads, key, number}:
-            return None
-        q = _reordered(node.args[1].value, self.draft, queries, heads + query + number)
-        k = _reordered(node.args[2].value, self.draft, keys, heads + key + number)
-        return q, cst.parse_expression(f"{_primary(self.draft.code(k))}.transpose(-2, -1)")
-
-    def _transposed(self, k: cst.BaseExpression, batched: bool) -> str:
-        """The keys, rows as the function wants them: a transposition written out is taken back."""
-        if isinstance(k, cst.Attribute) and k.attr.value == "mT":
-            return self.draft.code(k.value)
-        if isinstance(k, cst.Call) and isinstance(k.func, cst.Attribute) and k.func.attr.value == "transpose":
-            dims = tuple(self.draft.code(arg.value) for arg in k.args)
-            of_three = {"1", "2"} == set(dims)
-            if dims in _TRANSPOSED and (batched or not of_three):
-                return self.draft.code(k.func.value)
-        return f"{_primary(self.draft.code(k))}.transpose(-2, -1)"
-
-    def _kept(self, masked: cst.BaseExpression) -> str:
-        """True where `masked` is False."""
-        if isinstance(masked, cst.Comparison) and len(masked.comparisons) == 1:
-            target = masked.comparisons[0]
-            if isinstance(target.operator, cst.Equal) and self.draft.code(target.comparator) in ("0", "False"):
-                return f"{self.draft.code(masked.left)} != {self.draft.code(target.comparator)}"
-        if isinstance(masked, cst.UnaryOperation) and isinstance(masked.operator, cst.BitInvert):
-            return self.draft.code(masked.expression)
-        return f"~{_primary(self.draft.code(masked))}"
-
-    def _is_triangle(self, where: cst.BaseExpression) -> bool:
-        """``self.bias[:, :, :T, :T] == 0`` of a buffer made by ``torch.tril``: the causal mask."""
-        if not isinstance(where, cst.Comparison) or len(where.comparisons) != 1 or self.holder is None:
-            return False
-        target, of = where.comparisons[0], where.left
-        if not isinstance(target.operator, cst.Equal) or self.draft.code(target.comparator) != "0":
-            return False
-        if not isinstance(of, cst.Subscript) or len(of.slice) < 2 or not isinstance(of.value, cst.Attribute):
-            return False
-        rows, columns = (self.draft.code(each.slice) for each in of.slice[-2:])
-        if rows != columns or not re.fullmatch(r"\s*:\s*\w+\s*", rows):
-            return False
-        for call in self.draft.nodes(cst.Call, self.holder):
-            if (get_full_name_for_node(call.func) or "") != "self.register_buffer" or len(call.args) < 2:
-                continue
-            name, made = call.args[0].value, call.args[1].value
-            if isinstance(name, cst.SimpleString) and name.evaluated_value == of.value.attr.value:
-                if isinstance(made, cst.Name):
-                    values = list(assignments(self.draft, made.value, scope_of(self.draft, call)))
-                    made = values[0] if len(values) == 1 and values[0] is not None else made
-                return re.match(r"(torch|th)\.tril\(\s*(torch|th)\.ones\(", self.draft.code(made)) is not None
-        return False
-
-    def _drops(self, name: cst.BaseExpression) -> bool:
-        """Whether this is an ``nn.Dropout``: the object's own, or what every call of the function gives it, or None."""
-        if not isinstance(name, cst.Name):
-            made = self._made(name)
-            return made is not None and full_name(self.draft, made.func) in _DROPOUTS
-        parameters = {
-            each.name.value: each for each in (*self.function.params.params, *self.function.params.kwonly_params)
-        }
-        own = parameters.get(name.value)
-        if (
-            own is None
-            or self.holder is not None
-            or (own.default is not None and self.draft.code(own.default) != "None")
-        ):
-            return False
-        if list(assignments(self.draft, name.value, self.function)):
-            return False
-        uses = [each for each in self.draft.nodes(cst.Name) if each.value == self.function.name.value]
-        calls = [self.draft.parent(each) for each in uses if each is not self.function.name]
-        values = []
-        for call in calls:
-            if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name) or any(a.star for a in call.args):
-                return False
-            given = argument(call, name.value, tuple(parameters))
-            if given is not None and self.draft.code(given.value) != "None":
-                values.append(given.value)
-        kinds = [self._made(each, self.draft.enclosing_class(each)) for each in values]
-        return bool(values) and all(
-            each is not None and full_name(self.draft, each.func) in _DROPOUTS for each in kinds
-        )
-
-    def _made(self, name: cst.BaseExpression, holder: cst.ClassDef | None = None) -> cst.Call | None:
-        """The call that ``self.name`` is made by, where the class assigns it exactly once."""
-        code, holder = self.draft.code(name), holder or self.holder
-        if holder is None or not code.startswith("self."):
-            return None
-        found = [
-            each.value
-            for each in self.draft.nodes(cst.Assign, holder)
-            if any(self.draft.code(target.target) == code for target in each.targets)
-        ]
-        return found[0] if len(found) == 1 and isinstance(found[0], cst.Call) else None
-
-    def _is_number(self, node: cst.BaseExpression) -> bool:
-        """Whether an expression is a Python number as far as the text tells: no tensor, no learned temperature."""
-        if _TENSORS.search(self.draft.code(node)):
-            return False
-        for attribute in (node, *self.draft.nodes(cst.Attribute, node)):
-            code = self.draft.code(attribute)
-            if not isinstance(attribute, cst.Attribute) or not code.startswith("self."):
-                continue
-            made = [
-                each.value
-                for each in self.draft.nodes(cst.Assign, self.holder or self.function)
-                if any(self.draft.code(target.target) == code for target in each.targets)
-            ]
-            if not made or any(_TENSORS.search(self.draft.code(value)) for value in made):
-                return False
-        for name in self.draft.nodes(cst.Name, node):
-            assigned = [
-                each.value
-                for each in self.draft.nodes(cst.Assign, self.function.body)
-                if any(self.draft.code(target.target) == name.value for target in each.targets)
-            ]
-            if any(_TENSORS.search(self.draft.code(value)) for value in assigned):
-                return False
-        return True
-
-    def _is_default(self, scores: _Scores, key: str) -> bool:
-        """``1 / math.sqrt(q.size(-1))``, which the function does by itself."""
-        names = {self.draft.code(scores.q), key}
-        sizes = {f"{name}.{size}" for name in names for size in ("size(-1)", "shape[-1]")}
-        plain = re.sub(r"[\s()]", "", scores.scale)
-        return any(
-            plain in (re.sub(r"[\s()]", "", form) for form in (f"1 / math.sqrt({s})", f"1.0 / math.sqrt({s})"))
-            or plain in (re.sub(r"[\s()]", "", form) for form in (f"1 / ({s} ** 0.5)", f"{s} ** -0.5"))
-            for s in sizes
-        )
-
-
-def _reordered(node: cst.BaseExpression, draft: Draft, letters: str, wanted: str) -> cst.BaseExpression:
-    """`node`, whose dimensions are named by `letters`, with its dimensions in the order `wanted`."""
-    order = reordering(letters, wanted)
-    return cst.parse_expression(_primary(draft.code(node)) + order) if order else node
-
-
-def _operand(test: str) -> str:
-    """A condition that an ``and`` may follow."""
-    return f"({test})" if re.search(r"\b(or|if|lambda)\b|:=", test) else test
-
-
-def _primary(code: str) -> str:
-    """Code that a ``.name`` or an operator may follow."""
-    if "\n" in code:  # within the parentheses of a call; not where it goes
-        return f"({code})"
-    node = cst.parse_expression(code)
-    plain = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.Integer, cst.Float)
-    return code if isinstance(node, plain) or node.lpar else f"({code})"
+        return replace(scores, mask=self.parts.kept(where))

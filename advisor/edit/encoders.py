@@ -1,4 +1,4 @@
-"""``nn.TransformerEncoder`` fed with batches first, where what becomes of its output does not read any padding."""
+"""``nn.TransformerEncoder`` on its fast path: fed with batches first, where nothing reads the padding of its output."""
 
 from __future__ import annotations
 
