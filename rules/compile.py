@@ -11,6 +11,7 @@ from advisor.edit.models import binding
 from advisor.edit.names import framework_used
 from advisor.evidence import CAPTURES, Change
 from advisor.evidence.facts import IDLE_CLASSES, IDLE_LAUNCH, IDLE_PYTHON
+from advisor.evidence.fusion import KEPT_ON_GPU, basis, overhead_s
 from advisor.evidence.replay import PREPARING_NS
 from advisor.frameworks import configured, construction
 from advisor.rule import (
@@ -42,19 +43,10 @@ if TYPE_CHECKING:
 # unchanged: that is about half of the rest.
 _FUSED_SCALE = 0.5
 _LAUNCH_SCALE = 0.6
-_BASIS = "prior: half of the elementwise work and launches fused away (PyTorch 2.0, 163 models)"
-# On a CPU what goes is the overhead of each operator call, and what comes is Dynamo's and autograd's per step. Measured
-# with torch 2.15, one thread, training, compiled over eager: a GRU written out in Python (1429 operator calls) 0.36; an
-# MLP with LayerNorm and GELU (267) 0.90, a chain of activations (199) 1.04, a small MLP (82) 1.28, ResNet-18 (1048 in
-# 113 ms) 1.29, a transformer encoder (980 in 57 ms) 1.43: Inductor's C++ is no faster than oneDNN and ATen.
-_CALL_S, _COMPILED_STEP_S = 1.0e-6, 0.2e-3
-_MOST = 0.7  # of a model's time on a CPU: the best of these six, the GRU, lost 64 %
-_ON_CPU = "prior: 1 us for each operator call that is fused away (six models measured on a CPU)"
 # A prior and a one-time cost ask for more than what could just be measured. On a CPU most of what is predicted to gain
-# a little loses: the six above, and a policy of two layers called for each state (1.15 predicted, 0.82 measured).
+# a little loses (advisor/evidence/fusion.py).
 _LEAST_GAIN, _LEAST_ON_CPU = 1.10, 1.30
 _OPTIMIZER = re.compile(r"multi_tensor_apply|FusedAdam|fused_adam", re.IGNORECASE)  # not part of the model
-_NOT_FUSED_ON_GPU = ("gemm", "conv", "attention", "communication")
 # Layers by the operators that a step of a bare trace calls; fewer launches than these are no model's.
 _LAYERS = {"aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::layer_norm", "aten::batch_norm"}
 _LAYERS |= {"aten::embedding", "aten::group_norm", "aten::scaled_dot_product_attention", "aten::relu", "aten::gelu"}
@@ -109,7 +101,7 @@ class Compile(Rule):
         change, share = _on_gpu(evidence) if evidence.device_is_gpu else _on_cpu(evidence)
         seconds = _COMPILE_BASE_S + _COMPILE_PER_LAYER_S * layers
         estimate, fed = once_fed(evidence, change)
-        gain = Gain.prior(estimate, _BASIS if evidence.device_is_gpu else _ON_CPU, seconds)
+        gain = Gain.prior(estimate, basis(evidence), seconds)
         if gain.likely < (_LEAST_GAIN if evidence.device_is_gpu else _LEAST_ON_CPU):
             return
         forwards = forward_sites(evidence)
@@ -233,7 +225,7 @@ def _layers(evidence: Evidence) -> float | None:
 
 
 def _on_gpu(evidence: Evidence) -> tuple[Change, float]:
-    rows = [row for row in evidence.kernels if row.kind not in _NOT_FUSED_ON_GPU and not _OPTIMIZER.search(row.name)]
+    rows = [row for row in evidence.kernels if row.kind not in KEPT_ON_GPU and not _OPTIMIZER.search(row.name)]
     busy = evidence.breakdown.share("kernel") + evidence.breakdown.share("exposed_communication")
     optimizing = evidence.host.optimizer.within(evidence.steps.start, evidence.steps.end).sum()
     model = 1.0 - float(optimizing) / max(1, evidence.steps.total_ns)  # the optimizer is not compiled
@@ -252,21 +244,8 @@ def _idle_between_launches(evidence: Evidence) -> float:
 
 
 def _on_cpu(evidence: Evidence) -> tuple[Change, float]:
-    calls = sum(row.count for row in evidence.operators if row.name.startswith("aten::"))
-    # The optimizer's operators, and those that make batches in this process, are not compiled.
-    inside = 1.0 - evidence.breakdown.share("optimizer") - evidence.breakdown.share("loader")
-    computing = evidence.breakdown.share("forward") + evidence.breakdown.share("backward")
-    model, step_s = _model_share(evidence), evidence.step_s or 0.0
-    removed = min(calls * max(0.0, inside) * model * _CALL_S, _MOST * computing * model * step_s) - _COMPILED_STEP_S
-    return Change(remove_host_s=removed), max(0.0, removed) / step_s if step_s else 0.0
-
-
-def _model_share(evidence: Evidence) -> float:
-    """Share of the forward that is inside of models: a loss written out in Python is not compiled with them."""
-    steps = evidence.steps
-    forward = evidence.breakdown.share("forward") * steps.total_ns
-    models = float(evidence.host.forward.within(steps.start, steps.end).sum())
-    return min(1.0, models / forward) if models and forward else 1.0
+    saved = overhead_s(evidence)
+    return Change(remove_host_s=saved), max(0.0, saved) / evidence.step_s if evidence.step_s else 0.0
 
 
 def _unmet(evidence: Evidence) -> tuple[str, ...]:

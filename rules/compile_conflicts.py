@@ -13,7 +13,7 @@ import libcst as cst
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import argument
 from advisor.edit.locate import call_at
-from advisor.evidence.fusion import BASIS, fused, graphs_per_step
+from advisor.evidence.fusion import basis, fused, graphs_per_step
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, where
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class CompileConflicts(Rule):
             for each in call_sites(evidence, "torch.compile", every_step=False)
             if each.details.get("target") in called and not _told_not_to(each) and not _for_later(each.site)
         ]
-        gain = Gain.prior(evidence.what_if(fused(evidence)), BASIS)
+        gain = Gain.prior(evidence.what_if(fused(evidence)), basis(evidence))
         if len(places) != 1 or gain.likely < _LEAST_GAIN:
             return
         (place,) = places

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from advisor.evidence import Change
-from advisor.evidence.fusion import BASIS, fused, graphs_expected, graphs_per_step, runs_model
+from advisor.evidence.fusion import basis, fused, graphs_expected, graphs_per_step, runs_model
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, site_list
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class CompileGraphBreaks(Rule):
             # Functions that it calls may still be compiled, each by itself, for each of their calls.
             whole = fused(evidence)
             whole = replace(whole, remove_host_s=whole.remove_host_s + cuts_s)
-            named, gain = skipped, Gain.prior(evidence.what_if(whole), BASIS)
+            named, gain = skipped, Gain.prior(evidence.what_if(whole), basis(evidence))
             what = f"Dynamo gave the function up at {_lines(skipped)}: it runs operator by operator in every step" + (
                 f", and {running:.0f} graphs of what it calls." if running > expected else "."
             )

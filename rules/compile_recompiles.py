@@ -13,7 +13,7 @@ from advisor.edit.calls import argument
 from advisor.edit.locate import call_at
 from advisor.edit.origin import string_value
 from advisor.edit.values import EDITED, give
-from advisor.evidence.fusion import BASIS, fused, graphs_expected, graphs_per_step, runs_model
+from advisor.evidence.fusion import basis, fused, graphs_expected, graphs_per_step, runs_model
 from advisor.harness.places import is_user_file
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, call_sites, site_list, where
 
@@ -67,7 +67,7 @@ class CompileRecompiles(Rule):
             return
         for each in given_up:
             cause = _cause(each) if _wanted(evidence, each) else ""
-            gain = Gain.prior(evidence.what_if(fused(evidence)), BASIS)
+            gain = Gain.prior(evidence.what_if(fused(evidence)), basis(evidence))
             if not cause or gain.likely < _LEAST_GAIN:
                 continue
             made = _compiled_at(evidence, each)

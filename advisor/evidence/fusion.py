@@ -6,8 +6,11 @@ import re
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from advisor.evidence.coded import names_like
+from advisor.evidence.coverage import Coverage
+from advisor.evidence.steps import assign
 from advisor.evidence.whatif import Change
 
 if TYPE_CHECKING:
@@ -15,25 +18,40 @@ if TYPE_CHECKING:
 
 # Inductor names the ranges in which its graphs run: one for each forward, one for each backward.
 _GRAPH = re.compile(r"^## Call CompiledFxGraph ")
-# Elementwise operators and their derivatives. Those in place are the optimizer's, or of gradients: not the model's.
-_ELEMENTWISE = re.compile(
-    r"^aten::(add|sub|rsub|mul|div|neg|abs|sgn|square|sqrt|rsqrt|reciprocal|where|clamp|clamp_min|clamp_max|maximum"
-    r"|minimum|relu|threshold_backward|hardtanh|leaky_relu|lerp|addcmul|addcdiv|masked_fill|lt|le|gt|ge|eq|ne)$"
+# What is left of elementwise work on a GPU: PyTorch 2.0's announcement (163 models, training on an A100) measured 1.21x
+# (float32) to 1.51x (AMP), matrix work nearly unchanged: that is about half of the rest.
+_ELEMENTWISE_LEFT, _LAUNCHES_LEFT = 0.5, 0.6
+# On a CPU what goes is the overhead: Python, the dispatcher, autograd's nodes, small tensors. Inductor's C++ is no
+# faster than ATen and oneDNN: matrix products are the same calls, a function such as tanh, computed once more in the
+# backward, takes longer, and the numbers of a dropout are drawn one by one. Fitted to thirteen models, torch 2.15, one
+# thread of an AVX2 machine, training, eager over compiled (predicted): a GRU written out in Python 4.1 (2.7), a chain
+# of small activations 2.5 (2.0), nine of matrix work or large tensors 0.5 to 1.3 (0.9 to 1.3), two transformer encoders
+# with dropout 0.5 and 0.8 (1.1 and 0.9).
+_ATEN = re.compile(r"^aten::|^mkldnn::")
+_OF_LIBRARIES = re.compile(
+    r"^aten::(mm|addmm|bmm|baddbmm|addbmm|mv|addmv|dot|\w*conv\w*|mkldnn\w*|_scaled_dot\w*|_flash_attention\w*|\w*lstm\w*"
+    r"|\w*gru\w*|embedding\w*|_embedding\w*|native_\w*norm\w*|\w*_pool\w*|_softmax\w*|sort|topk|gather|scatter\w*|index\w*"
+    r"|_index_put_impl_|cumsum|nonzero|linalg\w*|_?fft\w*)$|^mkldnn::"
 )
-_FUNCTIONS = re.compile(r"^aten::(tanh|sigmoid|exp|log|pow|sin|cos|erf|gelu|silu|softplus|elu)(_backward)?$")
-# What is left of them. On a GPU, PyTorch 2.0's announcement (163 models, training on an A100) measured 1.21x (float32)
-# to 1.51x (AMP), matrix work nearly unchanged: that is about half of the rest. On a CPU, measured with torch 2.15 and
-# one thread, training, CPU time of a step: 23.7 ms eager and 17.3 compiled (1434 operator calls, half of the time
-# elementwise), 9.0 and 5.1 (1016 calls): about half of the elementwise work, and 2 us for each call. A tanh takes the
-# same instructions as before.
-_ELEMENTWISE_LEFT, _FUNCTIONS_LEFT, _LAUNCHES_LEFT = 0.5, 0.8, 0.6
-_CALL_S, _COMPILED_STEP_S = 2.0e-6, 0.2e-3
-_MOST = 0.5  # of the step's calls are saved at most so much of its forward and backward
+_FUNCTIONS = re.compile(
+    r"^aten::(tanh|sigmoid|exp|log|log1p|expm1|pow|sin|cos|erf|gelu|silu|softplus|elu|_log_softmax)"
+    r"(_backward(_data)?)?$"
+)
+_DRAWN = re.compile(r"^aten::(bernoulli_?|native_dropout)$")
+# What is left of their own work, and which part of a call is its overhead: of a library's at most half.
+_FUNCTIONS_LEFT, _DRAWN_LEFT, _OTHERS_LEFT = 1.2, 1.8, 0.9
+_CALL_S, _LIBRARY_CALL_S = 4e-6, 5e-6
+_COMPILED_CALL_S = 0.2e-3  # a graph's guards and wrappers, forward and backward each
+_PROFILED_S = 2e-6  # of an operator's time under the profiler are its own at most so much
+_MOST = 0.9  # of a step
 _FORWARD = 0.25  # of a step: a training's forward pass takes a third of it or more
-_KEPT_ON_GPU = ("gemm", "conv", "attention", "communication")
+KEPT_ON_GPU = ("gemm", "conv", "attention", "communication")
 _OTHERS = re.compile(r"multi_tensor_apply|FusedAdam|fused_adam|^triton_", re.IGNORECASE)  # optimizer, compiled already
 
-BASIS = "prior: half of the elementwise work fused away (PyTorch 2.0, 163 models; two trainings on a CPU)"
+_PAUSE_NS = 100_000  # between two operators of one function; Python does something else in a longer one
+
+_ON_GPU = "prior: half of the elementwise work and launches fused away (PyTorch 2.0, 163 models)"
+_ON_CPU = "prior: the overhead of operator calls goes (thirteen models measured on a CPU)"
 
 
 def graphs_per_step(evidence: Evidence) -> float:
@@ -87,15 +105,78 @@ def runs_model(evidence: Evidence) -> bool:
     return inside >= _FORWARD * max(1, steps.total_ns)
 
 
+def basis(evidence: Evidence) -> str:
+    """What a prediction of :func:`fused` or :func:`overhead_s` rests on."""
+    return _ON_GPU if evidence.device_is_gpu else _ON_CPU
+
+
 def fused(evidence: Evidence) -> Change:
-    """The step with its eager elementwise work compiled."""
+    """The step with its eager work compiled, what the optimizer and the loader do left as it is."""
     if evidence.device_is_gpu:
-        rows = [row for row in evidence.kernels if row.kind not in _KEPT_ON_GPU and not _OTHERS.search(row.name)]
+        rows = [row for row in evidence.kernels if row.kind not in KEPT_ON_GPU and not _OTHERS.search(row.name)]
         return Change(kernel_scale={row.name: _ELEMENTWISE_LEFT for row in rows}, launch_scale=_LAUNCHES_LEFT)
-    scale = {row.name: _ELEMENTWISE_LEFT for row in evidence.operators if _ELEMENTWISE.match(row.name)}
-    scale |= {row.name: _FUNCTIONS_LEFT for row in evidence.operators if _FUNCTIONS.match(row.name)}
-    calls = sum(row.count for row in evidence.operators if row.name.startswith("aten::"))
-    inside = max(0.0, 1.0 - evidence.breakdown.share("optimizer") - evidence.breakdown.share("loader"))
-    computing = evidence.breakdown.share("forward") + evidence.breakdown.share("backward")
-    saved = min(calls * inside * _CALL_S, _MOST * computing * (evidence.step_s or 0.0)) - _COMPILED_STEP_S
-    return Change(operator_scale=scale, remove_host_s=saved)
+    host = evidence.host
+    named = host.loader.union(host.backward).union(host.optimizer)
+    outside = host.differentiated if len(host.forward) else host.operators.minus(named)
+    return Change(remove_host_s=_saved_s(evidence, host.forward.union(_joined(outside).minus(named)), 1.0))
+
+
+def overhead_s(evidence: Evidence) -> float:
+    """Seconds per undisturbed CPU step that compiling the models would save; negative where it would cost.
+
+    A loss written out in Python is not compiled with the model, nor is its backward.
+    """
+    steps, models = evidence.steps, evidence.host.forward
+    forward = evidence.breakdown.share("forward") * steps.total_ns
+    inside = float(models.within(steps.start, steps.end).sum())
+    return _saved_s(evidence, models, min(1.0, inside / forward) if inside and forward else 1.0)
+
+
+def _saved_s(evidence: Evidence, forward: Coverage, backward_share: float) -> float:
+    """Seconds per undisturbed CPU step that are saved when `forward`, and so much of the backward, are compiled.
+
+    That is all of them, less what would be left of their operators: those of libraries are called as before, others are
+    computed in fewer loops, and nothing else goes between them. Graphs that are compiled already are no part of it.
+    """
+    trace, steps = evidence.trace, evidence.steps
+    step_s, traced_s, count = evidence.step_s, evidence.trace_step_s, len(evidence.steps)
+    if not step_s or not traced_s:
+        return 0.0
+    inside = assign(steps, trace.operators.start) >= 0
+    # An operator costs the profiler the same whatever it does; what is slow beyond that was slow in all parts alike.
+    operators = float(inside.sum())
+    each = min(_PROFILED_S, max(0.0, traced_s - step_s) * count / operators) if operators else 0.0
+    pace = step_s / max(traced_s - operators / count * each, 1e-9)
+    own = np.maximum(0.0, evidence.nesting.self_ns / 1e9 - each) * pace
+    graphs = names_like(trace, trace.annotations.name, _GRAPH.match)
+    compiled = Coverage.of(trace.annotations.start[graphs], trace.annotations.end[graphs])
+    saved = 0.0
+    for part, share in ((forward, 1.0), (evidence.host.backward, backward_share)):
+        eager = part.minus(compiled)
+        within = inside & eager.contains(trace.operators.start)
+        wall = (float(eager.within(steps.start, steps.end).sum()) / 1e9 - float(within.sum()) * each) * pace
+        saved += share * (wall - _left_s(evidence, own, within)) / count
+    if not len(compiled):
+        calls = float((assign(steps, evidence.host.forward.start) >= 0).sum()) / count
+        saved -= _COMPILED_CALL_S * (max(1.0, calls) + (1.0 if evidence.trains else 0.0))
+    return min(saved, _MOST * step_s)
+
+
+def _joined(parts: Coverage) -> Coverage:
+    """The same with short pauses filled."""
+    if not len(parts):
+        return parts
+    apart = parts.start[1:] - parts.end[:-1] > _PAUSE_NS
+    return Coverage(parts.start[np.concatenate(([True], apart))], parts.end[np.concatenate((apart, [True]))])
+
+
+def _left_s(evidence: Evidence, own: NDArray[np.float64], within: NDArray[np.bool_]) -> float:
+    """Seconds of the operators' `own` work that would be left, of the rows that lie `within`."""
+    trace = evidence.trace
+    rows = np.flatnonzero(within & names_like(trace, trace.operators.name, _ATEN.match))
+    names, seconds = trace.operators.name[rows], own[rows]
+    library = names_like(trace, names, _OF_LIBRARIES.match)
+    functions, drawn = names_like(trace, names, _FUNCTIONS.match), names_like(trace, names, _DRAWN.match)
+    left = np.maximum(0.0, seconds - _CALL_S) * np.where(functions, _FUNCTIONS_LEFT, _OTHERS_LEFT)
+    left = np.where(drawn, seconds * _DRAWN_LEFT, left)
+    return float(np.where(library, np.maximum(seconds / 2, seconds - _LIBRARY_CALL_S), left).sum())

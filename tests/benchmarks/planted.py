@@ -109,10 +109,8 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.keep or Path(temporary)
-        flags = set(cpu_flags())
         for case in wanted(planted()):
-            missing = case.needs and flags and not set(case.needs) & flags
-            if case.waits_for or missing:
+            if case.waits_for or case.cannot_run(cpu_flags()):
                 continue
             try:
                 add(planted_row(case, folder, args.pairs, args.budget))
@@ -121,6 +119,8 @@ def main() -> None:
         for line in ("", "| clean | tried | kept | as it should be |", "|---|---|---|---|"):
             add(line)
         for case in wanted(clean()):
+            if case.cannot_run(cpu_flags()):
+                continue
             try:
                 add(clean_row(case, folder, args.budget))
             except AdvisorError as error:

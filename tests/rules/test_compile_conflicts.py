@@ -18,15 +18,15 @@ PRELUDE = "import torch\n\nmodel = Net()\n"
 
 
 def asked(scene: Any, folder: Path, text: str, **options: str) -> Any:
-    """A step of 10 ms, 8 of them elementwise and eager, of a script whose fourth line calls torch.compile."""
+    """A step of 10 ms, 8 of them small operators, of a script whose fourth line calls torch.compile."""
     script = folder / "train.py"
     script.write_text(PRELUDE + textwrap.dedent(text))
     made = scene(10.0)
     made.call("torch.compile", 4, per_step=0.0, target="Net", name="", options=options)
     made.record.call_sites[-1].site = Site(str(script), 4)
     made.each("user_annotation", "advisor.forward", 0.0, 6.0)
-    for number in range(80):
-        made.operator("aten::mul", number * 0.1, number * 0.1 + 0.1)
+    for number in range(800):
+        made.operator("aten::mul", number * 0.01, number * 0.01 + 0.007)
     return made
 
 
