@@ -12,7 +12,7 @@ from advisor.edit import Draft, Drafts
 from advisor.edit.calls import argument, call_method
 from advisor.edit.locate import call_at, last_name
 from advisor.evidence import Change
-from advisor.evidence.doubles import double_shares, in_float32, kernels_in_float32
+from advisor.evidence.precisions import in_float32, kernels_in_float32, typed_shares
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, sites, where
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class AccidentalFloat64(Rule):
             return
         whole = any(model.dtypes == ["float64"] for model in record.models)
         change = Change(
-            operator_scale=in_float32(evidence, double_shares(evidence), whole),
+            operator_scale=in_float32(evidence, typed_shares(evidence, "double"), lists=whole),
             kernel_scale=kernels_in_float32(evidence) or None,
         )
         gain = Gain.of(evidence.what_if(change))

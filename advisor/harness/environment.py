@@ -25,7 +25,10 @@ _VARIABLES = (
     "TORCHDYNAMO_DISABLE",
     "PYTHONHASHSEED",
 )
-_CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_fp16", "sve", "bf16")
+_CPU_FLAGS = (
+    *("avx2", "avx_ne_convert", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_fp16"),
+    *("sve", "bf16"),  # Arm's
+)
 
 
 def usable_cpus() -> float:

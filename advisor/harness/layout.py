@@ -268,7 +268,7 @@ class Environment:
     cuda_available: bool = False  # torch.cuda.is_available()
     packages: dict[str, str] = field(default_factory=dict)  # torchvision, transformers, lightning, accelerate …
     cpu: str = ""
-    cpu_flags: list[str] = field(default_factory=list)  # of: avx2 avx512f avx512_bf16 amx_bf16 amx_tile
+    cpu_flags: list[str] = field(default_factory=list)  # those of environment._CPU_FLAGS
     usable_cpus: float = 1.0  # affinity and cgroup quota counted
     intraop_threads: int = 1
     interop_threads: int = 1

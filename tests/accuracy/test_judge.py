@@ -21,6 +21,7 @@ CASE = Case(
     absent=("zero-grad",),
     allowed=("compile",),
     needs=(),
+    lacks=(),
     requires=(),
     waits_for="",
     quick=False,

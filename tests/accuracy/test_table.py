@@ -22,6 +22,7 @@ LOADER = Case(
     absent=(),
     allowed=(),
     needs=(),
+    lacks=(),
     requires=(),
     waits_for="",
     quick=False,

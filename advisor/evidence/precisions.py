@@ -1,10 +1,10 @@
-"""Which operators compute in float64, by the input types that the detail window recorded."""
+"""Which operators compute in a type that costs more than float32, by the input types of the detail window."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from advisor.evidence.batch import OPERATOR_FIXED_S
@@ -23,29 +23,41 @@ _NARROWER = 0.47
 _KERNEL = re.compile(r"dgemm|double|f64|d884", re.IGNORECASE)
 
 
-def double_shares(evidence: Evidence) -> Mapping[str, float]:
-    """Operator → share of its calls whose first floating input is float64; without shapes recorded, empty."""
+def typed_shares(evidence: Evidence, *types: str) -> Mapping[str, float]:
+    """Operator → share of its calls whose first floating input is of one of `types`; without shapes recorded, empty.
+
+    Types as the profiler writes them: "double", "c10::BFloat16", "c10::Half".
+    """
     window = evidence.detail
     if window is None or not len(window.operators):
         return {}
     inside = assign(step_windows(window), window.operators.start) >= 0
     calls: dict[str, int] = {}
-    doubles: dict[str, int] = {}
+    typed: dict[str, int] = {}
     columns = pairs(window.operators.name[inside], window.operators.dtypes[inside])
     for name, dtypes, count in zip(*(column.tolist() for column in columns), strict=True):
         calls[window.name(name)] = calls.get(window.name(name), 0) + count
-        if dtypes >= 0 and _first_floating(window.name(dtypes)) == "double":
-            doubles[window.name(name)] = doubles.get(window.name(name), 0) + count
-    return {name: count / calls[name] for name, count in doubles.items()}
+        if dtypes >= 0 and _first_floating(window.name(dtypes)) in types:
+            typed[window.name(name)] = typed.get(window.name(name), 0) + count
+    return {name: count / calls[name] for name, count in typed.items()}
 
 
-def in_float32(evidence: Evidence, shares: Mapping[str, float], lists: bool) -> dict[str, float]:
-    """Factor on the self time of each operator, were it to compute in float32; `lists`: the optimizer's, too."""
+def in_float32(
+    evidence: Evidence,
+    shares: Mapping[str, float],
+    left: Callable[[str], float] = lambda name: _NARROWER,
+    lists: bool = False,
+) -> dict[str, float]:
+    """Factor on the self time of each operator, were these shares of its calls to compute in float32.
+
+    `left` says what is left of an operator's own work, its calling aside; by default, of float64. With `lists` the
+    optimizer's operators on lists of tensors, whose types are not recorded, are among them.
+    """
     factors: dict[str, float] = {}
     for row in evidence.operators:
         share = 1.0 if lists and _OF_LISTS.match(row.name) else shares.get(row.name, 0.0)
         if share:
-            factors[row.name] = 1.0 - share * (1.0 - _factor(row))
+            factors[row.name] = 1.0 - share * (1.0 - _factor(row, left(row.name)))
     return factors
 
 
@@ -54,10 +66,10 @@ def kernels_in_float32(evidence: Evidence) -> dict[str, float]:
     return {row.name: _NARROWER for row in evidence.kernels if _KERNEL.search(row.name)}
 
 
-def _factor(row: OperatorRow) -> float:
+def _factor(row: OperatorRow, left: float) -> float:
     each = row.self_s / row.count if row.count else 0.0
     fixed = min(each, OPERATOR_FIXED_S)
-    return (fixed + (each - fixed) * _NARROWER) / each if each else 1.0
+    return (fixed + (each - fixed) * left) / each if each else 1.0
 
 
 def _first_floating(text: str) -> str:
