@@ -17,9 +17,17 @@ from advisor.trace.tables import Ints, Trace
 
 LONGEST_BODY = 100  # operators: a longer body is no loop over samples, but the layers of a model
 LEAST_ROUNDS = 8  # a step: of fewer rounds little is won
-# Seconds per element that an operator reads: what it works, beside being called. Elementwise operators on one thread
-# take 0.1 (addition) to 2 ns (exp, in-cache, torch 2.15, AVX2); the larger, so that rather too little is promised.
-ELEMENT_S = 2e-9
+# Seconds per element that an operator reads: what it works, beside being called. One thread, torch 2.15, AVX2: in-cache
+# 0.1 ns for an addition and 2 ns for exp; of whole batches, which leave the cache, up to 0.5 ns for the first. What is
+# not known to be cheap is taken for dear.
+CHEAP_ELEMENT_S, ELEMENT_S = 0.5e-9, 2e-9
+_CHEAP = frozenset(
+    f"aten::{name}"
+    for name in ("add", "sub", "rsub", "mul", "div", "neg", "abs", "square", "relu", "clamp", "clamp_min", "maximum",
+                 "minimum", "masked_fill", "where", "eq", "ne", "lt", "le", "gt", "ge", "logical_not", "bitwise_not",
+                 "bitwise_and", "sum", "mean", "max", "min", "amax", "amin", "copy_", "clone", "cat", "stack", "add_",
+                 "sub_", "mul_", "div_", "masked_fill_", "fill_", "zero_", "to", "dot")
+)  # fmt: skip
 # Operators whose work is more than reading their inputs once: what they take beyond a call is work.
 _MATRIX = ("mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "conv", "attention", "einsum", "lstm", "gru")
 _CALL_S = 20e-6  # a matrix operator that takes less under the profiler is mostly its call
@@ -68,7 +76,7 @@ def sample_loop(trace: Trace, steps: Steps, host: Host, nesting: Nesting, detail
         return None
     operators = trace.operators
     matrix = names_like(trace, operators.name, _is_matrix)
-    elements = sum(_elements(detail, each) for each in shaped) / sum(each.rounds for each in shaped)
+    reading = sum(_reading_s(detail, each) for each in shaped) / sum(each.rounds for each in shaped)
     forward = backward = products = 0.0
     for each in stretches:
         inside = each.inside
@@ -82,7 +90,7 @@ def sample_loop(trace: Trace, steps: Steps, host: Host, nesting: Nesting, detail
         operators=float(np.mean([each.body for each in stretches])),
         forward_s=forward / len(steps),
         backward_s=backward / len(steps),
-        work_share=min(1.0, (elements * ELEMENT_S * rounds + products) / max(forward, 1e-9)),
+        work_share=min(1.0, (reading * rounds + products) / max(forward, 1e-9)),
         times=len(stretches) / len(steps),
         takes=all(each.takes for each in stretches),
         iterates=all(each.iterates for each in stretches),
@@ -153,10 +161,11 @@ def _is_matrix(name: str) -> bool:
     return short in _MATRIX or any(word in short for word in ("conv", "attention"))
 
 
-def _elements(detail: Trace, stretch: _Stretch) -> float:
-    """Elements that the operators of a loop read, matrix work and views aside."""
+def _reading_s(detail: Trace, stretch: _Stretch) -> float:
+    """Seconds in which the operators of a loop work on the elements that they read, matrix work and views aside."""
     operators = detail.operators
     known: dict[tuple[int, bool], float] = {}
+    cheap = names_like(detail, operators.name, lambda name: name in _CHEAP)
     views = names_like(detail, operators.name, lambda name: name in _VIEWS or _is_matrix(name))
     picks = names_like(detail, operators.name, _PICKS.__contains__)
     total = 0.0
@@ -164,7 +173,7 @@ def _elements(detail: Trace, stretch: _Stretch) -> float:
         key = int(operators.shapes[row]), bool(picks[row])
         if key not in known:
             known[key] = _size(detail.name(key[0]), rows_only=key[1])
-        total += known[key]
+        total += known[key] * (CHEAP_ELEMENT_S if cheap[row] else ELEMENT_S)
     return total
 
 
