@@ -358,8 +358,9 @@ def _loops_over(evidence: Evidence, batch: int) -> bool:
 def _by_hand(evidence: Evidence, record: RunRecord) -> int | None:
     """Samples of each step, where no loader makes them: as many as the one model that is called gets rows.
 
-    None for a model that gets the same tensor again and again, which may well be all the data that there is; for more
-    samples than anybody would call few; and where collecting garbage, or a loop over the samples, grows with them.
+    A model that is called several times in a step (by a solver, say) gets as many each time. None for a model that gets
+    the same tensor again and again, which may well be all the data that there is; for more samples than anybody would
+    call few; and where collecting garbage, or a loop over the samples, grows with them.
     """
     if (record.timing.gc_s or 0.0) > _MOST_COLLECTING * (evidence.step_s or 0.0):
         return None
@@ -370,7 +371,8 @@ def _by_hand(evidence: Evidence, record: RunRecord) -> int | None:
         return None
     shapes = [each.shape for each in called[0].inputs if each.shape]
     rows = shapes[0][0] if shapes else 0
-    return rows if 1 < rows <= _MOST_BY_HAND and record.timing.samples_per_step == rows else None
+    times = (record.timing.samples_per_step or 0.0) / rows if rows else 0.0
+    return rows if 1 < rows <= _MOST_BY_HAND and times >= 1.0 and times == int(times) else None
 
 
 def _said(record: RunRecord, forwards: Sequence[CallSite], batch: int) -> tuple[tuple[Site, str], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -10,15 +11,19 @@ import libcst.matchers as m
 
 from advisor.edit import Drafts
 from advisor.edit.locate import call_at
+from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.blocked import beside_the_waits_s
+from advisor.evidence.facts import OTHER
 from advisor.evidence.steps import step_windows
 from advisor.frameworks import configured, construction, told
+from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
+    from advisor.evidence.outside import Outside
     from advisor.harness.layout import CallSite
 
 _EVERY = 50  # steps: what a log or a checkpoint in every step becomes in the prediction
@@ -26,6 +31,15 @@ _SLEEP = "time.sleep"
 _TOLD_S = 5e-5  # seconds: what takes less is not spoken of
 _NAMED = 3  # so many of the waits behind one line are named
 _CHECKPOINTS = re.compile(r"checkpoint-|resume_from_checkpoint|get_last_checkpoint")
+# Where frameworks let a script look on at its training (Lightning's Callback and LightningModule, transformers'
+# TrainerCallback): what is done there is seldom part of the step. Averages of the weights are.
+_HOOKS = (
+    *("on_train_batch_start", "on_train_batch_end", "on_before_zero_grad", "on_before_backward", "on_after_backward"),
+    *("on_before_optimizer_step", "on_step_begin", "on_step_end", "on_pre_optimizer_step", "on_optimizer_step"),
+)
+_UPDATES = re.compile(r"\b(lerp_|copy_|mul_|add_|update_parameters|_foreach_\w+_|set_postfix)\b|ema\b", re.IGNORECASE)
+_LEAST_IN_A_HOOK = 0.15  # of the step
+_WORKING = "prior: what stacks say of the time beside the step's own work"
 _SAVES = ("torch.save", "safetensors.torch.save_file")
 
 
@@ -80,6 +94,29 @@ class BlockingWorkBetweenSteps(Rule):
                     **construction(evidence),
                 },
             )
+
+        yield from self._in_a_hook(evidence)
+
+    def _in_a_hook(self, evidence: Evidence) -> Iterator[Finding]:
+        """What a callback works in every step, without waiting for anything."""
+        found = evidence.outside
+        if found is None or found.name not in _HOOKS or evidence.device_is_gpu or not evidence.step_s:
+            return
+        if _UPDATES.search(_text(found)):
+            return
+        # Stacks make what is mostly Python look longer beside the rest, whose share they do not change.
+        works = min(found.share, evidence.breakdown.share(OTHER)) * evidence.step_s
+        gain = Gain.prior(evidence.what_if(Change(remove_host_s=works * (1.0 - 1.0 / _EVERY))), _WORKING)
+        if works < _LEAST_IN_A_HOOK * evidence.step_s:
+            return
+        yield Finding(
+            rule=self.id,
+            title="Do not work for the log in every step",
+            summary=f"{found} works {works * 1e3:.1f} ms in every step, beside forward, backward and optimizer.",
+            gain=gain,
+            evidence={"works_s": works, "step_s": evidence.step_s},
+            site=Site(found.file, found.line),
+        )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         waits = finding.parameters.get("waits", "")
@@ -178,6 +215,12 @@ Trainer(model, args).train()
         Example("for x in xs:\n    step(x)\n    time.sleep(period - elapsed)  # <-\n", "", {"sleeps": True}),
         Example("def wait():\n    time.sleep(1)  # <-\n", "", {"sleeps": True}),
     )
+
+
+def _text(found: Outside) -> str:
+    """The source of a function; "" where it cannot be read."""
+    lines = text_of(found.file).splitlines()[max(0, found.line - 1) :]
+    return "\n".join(inspect.getblock([f"{line}\n" for line in lines])) if lines else ""
 
 
 def _by_place(place: CallSite) -> dict[str, float]:

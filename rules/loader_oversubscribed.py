@@ -5,16 +5,20 @@ from __future__ import annotations
 import ast
 import math
 import os
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
+import numpy as np
 
 from advisor.edit import Drafts
 from advisor.edit.locate import call_at
 from advisor.edit.sources import text_of
 from advisor.edit.values import give
 from advisor.evidence import Change
+from advisor.evidence.coded import names_like
+from advisor.evidence.steps import assign
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, Variable, at, call_sites
 
@@ -24,21 +28,25 @@ if TYPE_CHECKING:
     from advisor.harness.layout import RunRecord
 
 _LEAST = 2.0  # threads per core: with fewer, what it costs is within what a busy machine costs anyway
-# Seconds by which each thread without a core of its own makes a parallel operator longer, at least: it is started,
-# gets the core from another thread, and all wait for the last one. Steps of a small MLP, encoder and LSTM (2 cores, 16
-# threads instead of 2) took 7, 44 and 90 ms longer, in about 25, 150 and 160 parallel operators.
-_EACH = 20e-6
-_MOST = 0.8  # share of an operator's time that this explains at most
+# Seconds by which each thread without a core of its own makes a parallel operator longer: it is started, gets the core
+# from another thread, and all wait for the last one. Measured on 2 cores with 16 threads instead of 2: steps of a small
+# MLP, encoder and LSTM took 7, 44 and 90 ms longer, in about 25, 150 and 160 parallel operators, 20 to 40 us a thread;
+# on another processor a product 42 us, GELU 24, its backward 7, a layer norm 19 and its backward 31, an addition 19.
+_EACH = 30e-6
+_MOST = 0.85  # share of an operator's time that this explains at most
+_PARALLEL = 0.4  # of that: a call that takes less does not wait for other threads
 # The backward of a convolution is two convolutions as large as the forward one. Threads without a core spin there until
 # the others have come: with 32 threads on 2 cores it took 110 times as long as the forward, with 2 threads 3 times.
 # No more is predicted than 0.8 times the threads per core: the CPU seconds of that step (a small U-Net) were 7 to 14
 # times as many as with 2 threads, with 8 threads 4 times.
 _FORWARD, _BACKWARD, _TIMES = "aten::mkldnn_convolution", "aten::convolution_backward", 3.0
 _PER_THREAD = 0.8
-# The library of these uses no more threads than there are cores (MKL_DYNAMIC).
-_BOUNDED = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
+_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
+# FLOP/s and core: products of 4096 rows by 16 to 32 columns ran at 7.5e9 with 16 threads on 2 cores, and 39e9 with 2.
+_BOUNDED_RATE = 15e9
+_OF_LISTS = re.compile(r"aten::_(fused|foreach)_")  # one call goes over many tensors, each of them in parallel
 _VARIABLE, _UNSET = "OMP_NUM_THREADS", "not set"
-_BASIS = "20 µs per operator and thread without a core (measured on 2 cores)"
+_BASIS = "30 µs per operator and thread without a core (measured on 2 cores)"
 
 
 class LoaderOversubscribed(Rule):
@@ -186,19 +194,45 @@ def _assign(drafts: Drafts, site: Site, value: str, cores: str, text: str) -> Ed
 
 
 def _with_cores_only(evidence: Evidence, threads: int, cores: int) -> Change:
-    """Parallel operators without the threads that have no core; those too short to be parallel stay."""
-    surplus = threads - cores
+    """Parallel operators without the threads that have no core; calls too short to be parallel stay."""
+    each = (threads - cores) * _EACH
+    trace, operators = evidence.trace, evidence.trace.operators
+    chosen = (assign(evidence.steps, operators.start) >= 0) & ~evidence.host.loader.contains(operators.start)
+    chosen &= names_like(trace, operators.name, _computes if _bounded(evidence, cores) else _computes_or_multiplies)
+    own = evidence.nesting.self_ns[chosen] / 1e9
+    names = operators.name[chosen]
+    over_lists = names_like(trace, names, _OF_LISTS.match)
+    taken = np.where(over_lists, _MOST * own, np.minimum(_MOST * own, each))
+    taken[own < _PARALLEL * each] = 0.0
     rows = {row.name: row for row in evidence.operators.rows if row.count > 0}
-    scale = {}
-    for name, row in rows.items():
-        own = row.self_s - row.loading_s
-        if name in _BOUNDED or own < row.count * surplus * _EACH:
-            continue
-        scale[name] = 1.0 - min(_MOST, row.count * surplus * _EACH / own)
+    saved: dict[str, float] = {}
+    for code, seconds in zip(names.tolist(), taken.tolist(), strict=True):
+        if seconds:
+            name = trace.name(code)
+            saved[name] = saved.get(name, 0.0) + seconds / max(1, len(evidence.steps))
+    scale = {name: 1.0 - min(_MOST, seconds / rows[name].self_s) for name, seconds in saved.items() if name in rows}
     forward, backward = rows.get(_FORWARD), rows.get(_BACKWARD)
     if forward is not None and backward is not None and backward.self_s > 2 * _TIMES * forward.self_s:
         scale[_BACKWARD] = max(_TIMES * forward.self_s / backward.self_s, cores / (_PER_THREAD * threads))
     return Change(operator_scale=scale)
+
+
+def _bounded(evidence: Evidence, cores: int) -> bool:
+    """Whether the library of matrix products takes no more threads than there are cores (MKL_DYNAMIC; not everywhere).
+
+    By how fast they are: threads that wait for a core leave little of the rate.
+    """
+    flops = evidence.flops
+    seconds = sum(row.self_s for row in evidence.operators.rows if row.name in _PRODUCTS)
+    return not flops.per_step or not seconds or flops.per_step / seconds > _BOUNDED_RATE * cores
+
+
+def _computes(name: str) -> bool:
+    return name.startswith("aten::") and name not in _PRODUCTS
+
+
+def _computes_or_multiplies(name: str) -> bool:
+    return name.startswith("aten::")
 
 
 def _asked(record: RunRecord) -> str:

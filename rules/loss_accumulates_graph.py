@@ -6,11 +6,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from advisor.edit import Drafts, Sources
+import libcst as cst
+import libcst.matchers as m
+import numpy as np
+
+from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.accumulation import accumulation
-from advisor.edit.calls import call_method
+from advisor.edit.calls import argument, call_method
+from advisor.edit.locate import call_at
 from advisor.errors import AdvisorError
-from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list
+from advisor.evidence import Change
+from advisor.evidence.coded import names_like
+from advisor.evidence.steps import assign
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list
 
 if TYPE_CHECKING:
     from advisor.edit import Edit
@@ -22,6 +30,7 @@ _LEAST_SEEN, _LEAST_A_STEP = 1 << 20, 2 << 10
 _SOON = 24 * 3600.0  # seconds: memory that would last for longer is no one's concern
 # Nothing becomes faster: what two runs of one script differ by.
 _NO_FASTER = Gain(0.97, 1.0, 1.03, "what it saves is memory, not time")
+_NODE, _WEIGHT = "autograd::engine::evaluate_function", "AccumulateGrad"
 
 
 class LossAccumulatesGraph(Rule):
@@ -31,7 +40,9 @@ class LossAccumulatesGraph(Rule):
     has used that up, as for a validation loss computed with gradients, to all activations. ``.detach()`` keeps the
     number without its history (``.item()`` too, but waits for a GPU). The step is no faster for it: what is saved is
     memory, and the end of a long training. Reported only where graphs of earlier steps were seen alive, and the memory
-    in use grew with each step so that it would be full within a day.
+    in use grew with each step so that it would be full within a day. A running loss on which ``backward`` is called in
+    each round, with ``retain_graph=True`` because it fails otherwise, goes through all earlier graphs again: that costs
+    time, which is read off the nodes that the backward evaluates more than once.
 
     When not: the sum is differentiated later, over several steps (gradient accumulation, truncated backpropagation).
 
@@ -44,6 +55,30 @@ class LossAccumulatesGraph(Rule):
     safety = Safety.EXACT
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
+        yield from self._growing(evidence)
+        yield from self._differentiated_again(evidence)
+
+    def _differentiated_again(self, evidence: Evidence) -> Iterator[Finding]:
+        """A running loss whose backward goes through the graphs of all that was added before."""
+        again, step_s = _again_s(evidence), evidence.step_s
+        places = tuple(each.site for each in call_sites(evidence, "backward")) if again else ()
+        gain = Gain.of(evidence.what_if(Change(remove_host_s=again)))
+        running = next((site for site in places if _runs_on(site)), None)
+        if running is None or not step_s or evidence.device_is_gpu or not gain.worth_it:
+            return
+        yield Finding(
+            rule=self.id,
+            title="Differentiate each loss once",
+            summary=f"The backward at {at(running)} goes through the graphs of the losses that were added before, too: "
+            f"{again / step_s:.0%} of the step is done a second time or more, and their gradients count as often.",
+            gain=gain,
+            evidence={"done_again_s": again, "step_s": step_s},
+            site=running,
+            parameters={"again": True},
+            safety=Safety.BEHAVIOUR,
+        )
+
+    def _growing(self, evidence: Evidence) -> Iterator[Finding]:
         record, step_s = evidence.record, evidence.step_s
         if record is None or not evidence.trains or not record.kept_graphs or not step_s:
             return
@@ -77,6 +112,12 @@ class LossAccumulatesGraph(Rule):
             )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        if finding.parameters.get("again"):
+            text = (
+                f"Call backward on this batch's own loss at {at(finding.site)}, without retain_graph, and add up its "
+                ".item() for the log: gradients add up by themselves until zero_grad."
+            )
+            return Advice(text, "the gradients become others: those of each batch count once")
         text = f"Keep what is added up or kept at {at(finding.site)} without its graph: .detach() it first."
         drafts = Drafts(sources)
         found = accumulation(drafts, site_list(finding, "graph"))
@@ -324,6 +365,43 @@ for step, (x, y) in enumerate(data):
             "",
         ),
     )
+
+
+def _again_s(evidence: Evidence) -> float:
+    """Seconds per undisturbed step in nodes of the graph that were evaluated before, weights' own nodes aside."""
+    trace, steps = evidence.trace, evidence.steps
+    operators = trace.operators
+    if not len(steps) or not evidence.step_s:
+        return 0.0
+    nodes = names_like(trace, operators.name, lambda name: name.startswith(_NODE) and _WEIGHT not in name)
+    rows = np.flatnonzero(nodes & (operators.sequence >= 0) & (assign(steps, operators.start) >= 0))
+    rows = rows[np.argsort(operators.start[rows], kind="stable")]
+    first = np.zeros(len(rows), np.bool_)
+    keys = np.stack([operators.sequence[rows].astype(np.int64), operators.name[rows].astype(np.int64)], axis=1)
+    first[np.unique(keys, axis=0, return_index=True)[1]] = True
+    repeated = rows[~first]
+    spent = float((operators.end[repeated] - operators.start[repeated]).sum())
+    return evidence.step_s * spent / steps.total_ns
+
+
+def _runs_on(site: Site) -> bool:
+    """Whether a name is differentiated there with its graph kept, to which the loop around it adds in each round."""
+    try:
+        draft = Draft(Sources().source(site.file))
+    except AdvisorError:
+        return False
+    call = call_at(draft, site, ("backward",))
+    loop = draft.loop(call) if call is not None else None
+    if call is None or loop is None or argument(call, "retain_graph") is None:
+        return False
+    name = call.func.value if isinstance(call.func, cst.Attribute) else None
+    if not isinstance(name, cst.Name):
+        return False
+    one = m.Name(name.value)
+    added = m.AugAssign(target=one, operator=m.AddAssign()) | m.Assign(
+        targets=[m.AssignTarget(target=one)], value=m.BinaryOperation(left=one, operator=m.Add())
+    )
+    return bool(m.findall(loop, added))
 
 
 def _place(frames: tuple[Site, ...]) -> Site:

@@ -47,8 +47,9 @@ from advisor.evidence.memory import memory_facts
 from advisor.evidence.model import StepModel
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.operators import operator_rows
-from advisor.evidence.outside import spent_in
+from advisor.evidence.outside import Outside, longest_outside, spent_in, users_files
 from advisor.evidence.overhead import profiler_overhead
+from advisor.evidence.repeated import Repeated, repeated_function
 from advisor.evidence.steps import step_windows
 from advisor.evidence.syncs import sync_rows
 from advisor.evidence.verdict import bound_of, verdict_of
@@ -322,15 +323,27 @@ class Evidence:
         return bound_of(self.shares, self.breakdown.on_device, self.data_wait_share)
 
     @cached_property
+    def outside(self) -> Outside | None:
+        """The user's function in which the steps spend most of what is beside their own work; None where unknown."""
+        if self.detail is None or self.record is None:
+            return None
+        return longest_outside(self.detail, step_windows(self.detail), users_files(self.record))
+
+    @cached_property
+    def repeated_function(self) -> Repeated | None:
+        """The user's function that computes most of the forward, if a compiler could take it; None where unknown."""
+        if self.detail is None or self.record is None:
+            return None
+        return repeated_function(self.detail, step_windows(self.detail), users_files(self.record))
+
+    @cached_property
     def verdict(self) -> str:
         """One sentence: "input-bound: 61% of the step waits for data"."""
         cause = {"unknown": IDLE_UNKNOWN, "sync": IDLE_SYNC}.get(self.bound)
         waits_in = ""
         if cause and self.breakdown.on_device:
             waits_in = stalled_in(self.idle_gaps, self.host, self.device, cause)
-        spent = ""
-        if self.detail is not None and self.record is not None and not self.breakdown.on_device:
-            spent = spent_in(self.detail, self.record, self.shares)
+        spent = "" if self.breakdown.on_device else spent_in(self.outside, self.shares)
         return verdict_of(
             self.bound,
             self.shares,

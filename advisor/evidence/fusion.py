@@ -15,6 +15,7 @@ from advisor.evidence.whatif import Change
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
+    from advisor.trace.tables import Trace
 
 # Inductor names the ranges in which its graphs run: one for each forward, one for each backward.
 _GRAPH = re.compile(r"^## Call CompiledFxGraph ")
@@ -37,6 +38,7 @@ _FUNCTIONS = re.compile(
     r"^aten::(tanh|sigmoid|exp|log|log1p|expm1|pow|sin|cos|erf|gelu|silu|softplus|elu|_log_softmax)"
     r"(_backward(_data)?)?$"
 )
+_RECURRENT = re.compile(r"^aten::(lstm|gru|rnn_tanh|rnn_relu)$")
 _DRAWN = re.compile(r"^aten::(bernoulli_?|native_dropout)$")
 # What is left of their own work, and which part of a call is its overhead: of a library's at most half.
 _FUNCTIONS_LEFT, _DRAWN_LEFT, _OTHERS_LEFT = 1.2, 1.8, 0.9
@@ -150,9 +152,10 @@ def _saved_s(evidence: Evidence, forward: Coverage, backward_share: float) -> fl
     own = np.maximum(0.0, evidence.nesting.self_ns / 1e9 - each) * pace
     graphs = names_like(trace, trace.annotations.name, _GRAPH.match)
     compiled = Coverage.of(trace.annotations.start[graphs], trace.annotations.end[graphs])
+    kept = compiled.union(_left_alone(trace))
     saved = 0.0
     for part, share in ((forward, 1.0), (evidence.host.backward, backward_share)):
-        eager = part.minus(compiled)
+        eager = part.minus(kept)
         within = inside & eager.contains(trace.operators.start)
         wall = (float(eager.within(steps.start, steps.end).sum()) / 1e9 - float(within.sum()) * each) * pace
         saved += share * (wall - _left_s(evidence, own, within)) / count
@@ -160,6 +163,19 @@ def _saved_s(evidence: Evidence, forward: Coverage, backward_share: float) -> fl
         calls = float((assign(steps, evidence.host.forward.start) >= 0).sum()) / count
         saved -= _COMPILED_CALL_S * (max(1.0, calls) + (1.0 if evidence.trains else 0.0))
     return min(saved, _MOST * step_s)
+
+
+def _left_alone(trace: Trace) -> Coverage:
+    """When the host is in recurrent layers of torch.nn, which Dynamo leaves as they are, and in their backward."""
+    operators = trace.operators
+    layers = names_like(trace, operators.name, _RECURRENT.match)
+    inside = Coverage.of(operators.start[layers], operators.end[layers])
+    if not len(inside):
+        return inside
+    numbers = operators.sequence[inside.contains(operators.start) & (operators.sequence >= 0)]
+    nodes = names_like(trace, operators.name, lambda name: name.startswith("autograd::engine::"))
+    nodes &= np.isin(operators.sequence, numbers)
+    return inside.union(Coverage.of(operators.start[nodes], operators.end[nodes]))
 
 
 def _joined(parts: Coverage) -> Coverage:

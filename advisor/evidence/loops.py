@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from advisor.evidence.coded import names_like
+from advisor.evidence.coded import Mask, names_like
 from advisor.evidence.facts import Steps
 from advisor.evidence.host import Host
 from advisor.evidence.nesting import Nesting
@@ -16,6 +17,7 @@ from advisor.evidence.steps import assign, step_windows
 from advisor.trace.tables import Ints, Trace
 
 LONGEST_BODY = 100  # operators: a longer body is no loop over samples, but the layers of a model
+_ROUNDS_PER_WAY = 4  # what goes on differently in each round is no loop over samples
 LEAST_ROUNDS = 8  # a step: of fewer rounds little is won
 # Seconds per element that an operator reads: what it works, beside being called. One thread, torch 2.15, AVX2: in-cache
 # 0.1 ns for an addition and 2 ns for exp; of whole batches, which leave the cache, up to 0.5 ns for the first. What is
@@ -53,7 +55,7 @@ class _Stretch:
     """One run of the loop: rows of ``Trace.operators``."""
 
     inside: Ints
-    body: int
+    body: float
     takes: bool
     iterates: bool
 
@@ -116,13 +118,33 @@ def longest_period(codes: Ints, longest: int) -> tuple[int, int, int]:
     return best
 
 
+def branching_rounds(codes: Ints, takes: Mask) -> tuple[int, int, int]:
+    """(start, end, rounds) of a loop whose rounds go on in a few ways (``continue``, ``if``), all of which occur often.
+
+    They begin alike: with the same operator that takes a part, and the same after it. Of several such beginnings the
+    one with the longest stretch; (0, 0, 0) for none. The last round, whose end nothing marks, is left out.
+    """
+    best = (0, 0, 0)
+    first = np.flatnonzero(takes[:-1])
+    for head in {(int(codes[row]), int(codes[row + 1])) for row in first.tolist()}:
+        begins = first[(codes[first] == head[0]) & (codes[first + 1] == head[1])]
+        apart = np.flatnonzero(np.diff(begins) > LONGEST_BODY)
+        for run in np.split(begins, apart + 1):
+            start, end, rounds = int(run[0]), int(run[-1]), len(run) - 1
+            ways = {codes[one:other].tobytes() for one, other in pairwise(run.tolist())}
+            if rounds >= max(LEAST_ROUNDS, _ROUNDS_PER_WAY * len(ways)) and end - start > best[1] - best[0]:
+                best = start, end, rounds
+    return best
+
+
 def _stretches(trace: Trace, steps: Steps, host: Host, nesting: Nesting) -> list[_Stretch]:
     """The runs of each step's loop; none at all where one step has none."""
     operators = trace.operators
     if not len(steps) or not len(operators):
         return []
     outer = np.flatnonzero((operators.lane == steps.lane) & (nesting.parent < 0))
-    outer = outer[~host.backward.contains(operators.start[outer])]
+    # Loops over what makes a batch are the loader's matter.
+    outer = outer[~host.backward.union(host.loader).contains(operators.start[outer])]
     outer = outer[np.argsort(operators.start[outer], kind="stable")]
     step = assign(steps, operators.start[outer])
     takes = names_like(trace, operators.name, _TAKES.__contains__)
@@ -141,7 +163,10 @@ def _stretches(trace: Trace, steps: Steps, host: Host, nesting: Nesting) -> list
             if len(inside) >= LEAST_ROUNDS * body and (by_number or unbound):
                 found.append(_Stretch(inside, body, by_number, unbound))
         if len(found) == before:
-            return []
+            begin, end, rounds = branching_rounds(codes, takes[rows])
+            if rounds < LEAST_ROUNDS:
+                return []
+            found.append(_Stretch(rows[begin:end], (end - begin) / rounds, True, False))
     return found
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from advisor.evidence.facts import OTHER, Steps
 from advisor.evidence.host import Host
-from advisor.evidence.stacks import Stacks
-from advisor.evidence.steps import assign, step_windows
+from advisor.evidence.stacks import Function, Stacks
+from advisor.evidence.steps import assign
 from advisor.harness.layout import RunRecord
 from advisor.trace.tables import Ints, Trace
 
@@ -25,7 +25,7 @@ _Place = tuple[str, int, str, str]  # file, line, name, what it calls
 
 @dataclass(frozen=True)
 class Outside:
-    """A function of the user's, ``file`` and ``line`` of its definition, and the seconds per traced step in it.
+    """A function of the user's, ``file`` and ``line`` of its definition, and which share of the traced steps it takes.
 
     ``called``: what takes the time there, where the function itself is the loop over steps; else "".
     """
@@ -34,26 +34,27 @@ class Outside:
     line: int
     name: str
     called: str
-    seconds: float
+    share: float
 
     def __str__(self) -> str:
         place = f"{os.path.basename(self.file)}:{self.line}"
         return f"{self.called}, called in {self.name} ({place})" if self.called else f"{self.name} ({place})"
 
 
-def spent_in(detail: Trace, record: RunRecord, shares: Mapping[str, float]) -> str:
+def spent_in(found: Outside | None, shares: Mapping[str, float]) -> str:
     """The user's function in which a CPU step spends most of what is outside of its own work, in words.
 
     Empty where more of the step is something else, or no function takes enough of it to be named.
     """
-    if shares[OTHER] < max(shares.values()):
+    if found is None or shares[OTHER] < max(shares.values()):
         return ""
+    return str(found) if found.share >= _WORTH_NAMING * shares[OTHER] else ""
+
+
+def users_files(record: RunRecord) -> set[str]:
+    """The files of the user's that the record knows of."""
     files = {record.script, *(each.site.file for each in record.call_sites)}
-    files |= {file for model in record.models for file in model.own.values()}
-    steps = step_windows(detail)
-    found = longest_outside(detail, steps, files)
-    least = _WORTH_NAMING * shares[OTHER] * steps.total_ns / 1e9 / max(1, len(steps))
-    return str(found) if found is not None and found.seconds >= least else ""
+    return files | {file for model in record.models for file in model.own.values()}
 
 
 def longest_outside(detail: Trace, steps: Steps, files: Collection[str]) -> Outside | None:
@@ -88,8 +89,9 @@ def longest_outside(detail: Trace, steps: Steps, files: Collection[str]) -> Outs
             taken[place] += took
     if not taken:
         return None
-    place, took = taken.most_common(1)[0]
-    return Outside(*place, took / 1e9 / max(1, len(steps)))
+    (path, line, name, called), took = taken.most_common(1)[0]
+    file = next((each for each in sorted(files) if Function(path, line, name).is_of(each)), path)
+    return Outside(file, line, name, called, took / max(1, steps.total_ns))
 
 
 def _own_work(host: Host) -> Ints:

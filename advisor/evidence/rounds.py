@@ -115,7 +115,11 @@ def _carried(loop: ast.For) -> bool:
 
 def _events(node: ast.AST) -> Iterator[tuple[str, str]]:
     """("load" | "store" | "collect", name) in the order in which Python does them; branches count as done."""
-    if isinstance(node, ast.Assign):
+    if isinstance(node, ast.Assign) and (added := _added_up(node)):
+        for each in added:
+            yield from _events(each)
+        yield "collect", ast.unparse(node.targets[0])
+    elif isinstance(node, ast.Assign):
         yield from _events(node.value)
         for target in node.targets:
             yield from _events(target)
@@ -152,6 +156,21 @@ def _events(node: ast.AST) -> Iterator[tuple[str, str]]:
     else:
         for child in ast.iter_child_nodes(node):
             yield from _events(child)
+
+
+def _added_up(node: ast.Assign) -> list[ast.expr]:
+    """What ``total = total + a - b`` (or ``product = product * a``) adds up; nothing for any other assignment."""
+    if len(node.targets) != 1 or not isinstance(target := node.targets[0], ast.Name):
+        return []
+    found: list[ast.expr] = []
+    value, multiplies = node.value, set[bool]()
+    while isinstance(value, ast.BinOp) and isinstance(value.op, _ADDS_UP):
+        multiplies.add(isinstance(value.op, ast.Mult))
+        found.append(value.right)
+        value = value.left
+    # A decaying mean, total * 0.9 + a, is no sum: each round needs the one before.
+    alike = len(multiplies) == 1 and isinstance(value, ast.Name) and value.id == target.id
+    return found[::-1] if alike else []
 
 
 def _named(call: ast.Call) -> str:

@@ -367,6 +367,7 @@ class OptimizerInfo:
     cls: str = ""
     site: Site | None = None
     owner: str = ""
+    written: Site | None = None  # its step, where the script's own author wrote the class
     steps: int = 0
     boundary: bool = False
     fused: bool | None = None

@@ -8,6 +8,7 @@ import sysconfig
 from collections.abc import Iterator
 from itertools import islice
 from types import CodeType, FrameType
+from typing import Any
 
 from .layout import Site
 
@@ -90,6 +91,16 @@ def _make_site(frame: FrameType) -> Site:
         if line is not None and column is not None:
             site.line, site.column, site.end_line, site.end_column = line, column, end_line, end_column
     return site
+
+
+def written_at(method: Any) -> Site | None:
+    """Where a function is written, decorators looked through; None where no user wrote it."""
+    while (inner := getattr(method, "__wrapped__", None)) is not None:
+        method = inner
+    code = getattr(method, "__code__", None)
+    if code is None or not _users(code):
+        return None
+    return Site(file=os.path.realpath(code.co_filename), line=code.co_firstlineno, function=code.co_name)
 
 
 def user_site(depth: int = 2) -> Site | None:
