@@ -50,7 +50,8 @@ class BlockingWorkBetweenSteps(Rule):
     meanwhile no operator is called, and a GPU runs out of work as soon as its queue is empty. What is done for every
     step can mostly be done for every fiftieth, or be handed to a thread through a queue; a checkpoint each few minutes
     loses no more than those minutes. The waits are timed where they happen and put down to the line of the loop over
-    steps from which they are reached.
+    steps from which they are reached. A callback that computes for the log in every step is told of, too, whether it
+    waits or not: the time of its function, by the stacks of a few steps.
 
     When not: the step needs the answer (an environment of reinforcement learning, a parameter server); each record has
     to survive a crash; on a GPU, where enough work is queued, so that the wait is hidden behind it.

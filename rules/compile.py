@@ -14,7 +14,7 @@ from advisor.edit.models import binding
 from advisor.edit.names import ensure_name, framework_used
 from advisor.evidence import CAPTURES, Change
 from advisor.evidence.facts import IDLE_CLASSES, IDLE_LAUNCH, IDLE_PYTHON
-from advisor.evidence.fusion import KEPT_ON_GPU, basis, fused, overhead_s
+from advisor.evidence.fusion import KEPT_ON_GPU, basis, fused, operators_per_call, overhead_s
 from advisor.evidence.replay import PREPARING_NS
 from advisor.frameworks import configured, construction
 from advisor.harness.layout import Site
@@ -58,8 +58,10 @@ _LAYERS = {"aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten
 _LAYERS |= {"aten::embedding", "aten::group_norm", "aten::scaled_dot_product_attention", "aten::relu", "aten::gelu"}
 _LEAST_LAUNCHES = 20
 # Seconds: measured with torch 2.15 and Inductor on two cores, forward and backward, cold: an MLP (3 leaf layers) 5 s, a
-# transformer encoder (18) 27 s, ResNet-18 (52) 19 s. A warm cache takes a fraction.
-_COMPILE_BASE_S, _COMPILE_PER_LAYER_S = 6.0, 0.5
+# transformer encoder (18) 27 s, ResNet-18 (52) 19 s. A warm cache takes a fraction. A loop in Python is written out,
+# round by round: a cell of 20 operators for 24 items took 75 s, and one whose loop makes thousands takes many minutes.
+_COMPILE_BASE_S, _COMPILE_PER_LAYER_S, _COMPILE_PER_OPERATOR_S = 6.0, 0.5, 0.15
+_MOST_OPERATORS = 2000
 
 _FRAMEWORKS = {
     "transformers": "Pass TrainingArguments(torch_compile=True).",
@@ -112,7 +114,10 @@ class Compile(Rule):
         if not evidence.device_is_gpu and record is not None and record.shapes_vary:
             return  # each size is compiled anew, or for all sizes at once and to less use
         change, share = _on_gpu(evidence) if evidence.device_is_gpu else _on_cpu(evidence)
-        seconds = _COMPILE_BASE_S + _COMPILE_PER_LAYER_S * layers
+        operators = operators_per_call(evidence)
+        if not evidence.device_is_gpu and operators > _MOST_OPERATORS:
+            return
+        seconds = _COMPILE_BASE_S + max(_COMPILE_PER_LAYER_S * layers, _COMPILE_PER_OPERATOR_S * operators)
         estimate, fed = once_fed(evidence, change)
         gain = Gain.prior(estimate, basis(evidence), seconds)
         if gain.likely < (_LEAST_GAIN if evidence.device_is_gpu else _LEAST_ON_CPU):

@@ -134,6 +134,15 @@ def overhead_s(evidence: Evidence) -> float:
     return _saved_s(evidence, models, min(1.0, inside / forward) if inside and forward else 1.0)
 
 
+def operators_per_call(evidence: Evidence) -> float:
+    """Operators, inner ones not counted, that a call of the steps' models makes: what a compiler has to take in."""
+    models, operators = evidence.host.forward, evidence.trace.operators
+    outer = (evidence.nesting.parent < 0) & (assign(evidence.steps, operators.start) >= 0)
+    inside = float((outer & models.contains(operators.start)).sum())
+    calls = float((assign(evidence.steps, models.start) >= 0).sum()) if len(models) else 0.0
+    return inside / calls if calls else 0.0
+
+
 def _saved_s(evidence: Evidence, forward: Coverage, backward_share: float) -> float:
     """Seconds per undisturbed CPU step that are saved when `forward`, and so much of the backward, are compiled.
 

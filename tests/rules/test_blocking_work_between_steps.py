@@ -149,3 +149,60 @@ def test_waits_are_put_down_to_the_loops_own_lines(tmp_path: Path) -> None:
     edit = RULE.fix(sleep, Sources())
     assert isinstance(edit, Edit)
     assert edit.texts[str(script)] == script.read_text().replace("        time.sleep(0.003)\n", "")
+
+
+HOOKED = """
+import lightning
+import torch
+
+
+class Histograms(lightning.Callback):
+    def __init__(self):
+        self.rows = []
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        counts = {}
+        for name, parameter in module.named_parameters():
+            for value in parameter.detach().flatten().tolist():
+                counts[round(value, 2)] = counts.get(round(value, 2), 0) + 1
+        self.rows.append(len(counts))
+
+
+class Net(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 1))
+
+    def training_step(self, batch, index):
+        return self.layers(batch[0]).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(60_000, 64)), batch_size=32)
+trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+                            enable_progress_bar=False, enable_model_summary=False, callbacks=[CALLBACKS])
+trainer.fit(Net(), loader)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize("callbacks", ["Histograms()", "", "Ema()"])
+def test_what_a_callback_works_in_every_step(callbacks: str, tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    path = tmp_path / "train.py"
+    text = HOOKED.replace("CALLBACKS", callbacks)
+    if callbacks == "Ema()":  # averages of the weights are part of the step
+        text = text.replace("Histograms", "Ema").replace("self.rows.append", "module.ema.lerp_(module.ema, 0.1); self.rows.append")
+        text = text.replace("self.layers =", "self.register_buffer('ema', torch.zeros(3)); self.layers =")
+    path.write_text(text)
+    command = Command(script=str(path), python=PYTHON, environment={"OMP_NUM_THREADS": "1"}, cwd=str(tmp_path))
+    findings = list(RULE.check(Evidence.from_run(measure(command, tmp_path / "run", QUICK, timeout=240))))
+    assert bool(findings) == (callbacks == "Histograms()")
+    if findings:
+        (finding,) = findings
+        assert finding.site is not None and finding.site.file == str(path) and finding.site.line == 10
+        assert finding.gain.likely > 1.5
+        assert isinstance(RULE.fix(finding, Sources()), Advice)

@@ -364,6 +364,10 @@ def test_batches_made_by_hand_are_known_by_the_name_of_their_size(size: str, sce
         edit = rule.fix(finding, Sources())
         assert isinstance(edit, Edit)
         assert f"batch_size = {finding.parameters['batch']}\n" in edit.texts[str(script)]
+        # A solver calls the model several times with one batch.
+        made.record.timing.samples_per_step = 4 * 32
+        solved = found(made, tmp_path, "batch-size")
+        assert solved is not None and solved.evidence["batch_size"] == 32
         # One tensor again and again is all the data that there is.
         made.record.models[0].repeats = 39
         assert found(made, tmp_path, "batch-size") is None

@@ -90,6 +90,7 @@ def test_weights_in_16_bits_get_advice(scene: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sessions
 def test_patched_script_is_what_was_predicted(tmp_path: Path) -> None:
     flags = cpu_flags()
     if "avx2" not in flags or {"avx512f", "avx_ne_convert"} & {*flags}:

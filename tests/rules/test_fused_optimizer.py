@@ -9,10 +9,14 @@ import pytest
 from advisor.rules.fused_optimizer import FusedOptimizer
 
 from advisor.edit import Sources
+from advisor.evidence import Evidence
 from advisor.harness import layout
 from advisor.harness.layout import Site
+from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding
+from tests.conftest import PYTHON, QUICK
 
+RULE = FusedOptimizer()
 A100 = "NVIDIA A100-SXM4-40GB"
 
 
@@ -125,3 +129,46 @@ def test_a_trainers_optimizer_is_named_in_its_own_terms(scene: Any, tmp_path: Pa
     assert finding is not None
     fix = FusedOptimizer().fix(finding, Sources())
     assert isinstance(fix, Advice) and "adamw_torch_fused" in fix.text
+
+
+OWN = """
+import torch
+
+torch.set_num_threads(1)
+
+
+class Decoupled(torch.optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                m, v = state.get("m", torch.zeros_like(p)), state.get("v", torch.zeros_like(p))
+                state["m"], state["v"] = 0.9 * m + 0.1 * p.grad, 0.99 * v + 0.01 * p.grad**2
+                p.copy_(p - group["lr"] * (state["m"] / (state["v"].sqrt() + 1e-8) + 0.01 * p))
+
+
+model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(24)))
+optimizer = Decoupled(model.parameters(), lr=1e-4)
+x = torch.randn(16, 32)
+for step in range(2000):
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_an_optimizer_of_the_script_s_own_is_told_of(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(OWN)
+    command = Command(script=str(path), python=PYTHON, environment={"OMP_NUM_THREADS": "1"}, cwd=str(tmp_path))
+    evidence = Evidence.from_run(measure(command, tmp_path / "run", QUICK, timeout=240))
+    (finding,) = RULE.check(evidence)
+    assert finding.site is not None and finding.site.line == 11
+    assert finding.gain.likely > 1.2 and finding.evidence["parameters"] == 48
+    fix = RULE.fix(finding, Sources())
+    assert isinstance(fix, Advice) and "fused=True" in fix.text

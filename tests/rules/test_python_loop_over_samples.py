@@ -11,7 +11,7 @@ import torch
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
-from advisor.evidence.loops import longest_period
+from advisor.evidence.loops import branching_rounds, longest_period
 from advisor.evidence.rounds import independent, loop_over_parts
 from advisor.harness.indexing import Indexing
 from advisor.harness.sites import CallSites
@@ -24,6 +24,8 @@ RULE = PythonLoopOverSamples()
 INDEPENDENT = {
     "losses are collected": "for i in range(n):\n    d = x[i] - y\n    losses.append(d.sum())\n",
     "a sum": "for i in range(n):\n    total += f(x[i])\n",
+    "a sum, written out": "for i in range(n):\n    total = total + f(x[i]) - y[i]\n",
+    "some rounds are left out": "for i in range(n):\n    if x[i] == 0:\n        continue\n    total += f(x[i])\n",
     "rows are filled": "for i in range(n):\n    out[i] = x[i] * 2\n",
     "rows are iterated": "for row in x:\n    d = row - y\n    out.append(d)\n",
     "a comprehension": "out = torch.stack([torch.mm(x[i], y[i]) for i in range(n)])\n",
@@ -38,6 +40,7 @@ DEPENDENT = {
         "class Cell:\n    def forward(self, x):\n        self.h = x + self.h\n        return self.h\n"
         "    def run(self, x, n):\n        for t in range(n):\n            out.append(self.forward(x[t]))\n"
     ),
+    "a running sum of differences": "for t in range(n):\n    m = x[t] - m\n",
     "a running mean": "for t in range(n):\n    m = 0.9 * m + 0.1 * x[t]\n",
     "the loop over steps": "for i in range(n):\n    loss = f(x[i])\n    loss.backward()\n    opt.step()\n",
     "a search": "for i in range(n):\n    if x[i] > 3:\n        break\n",
@@ -76,6 +79,19 @@ def test_longest_stretch_that_repeats_itself() -> None:
     assert (start, end, period) == (2, 23, 4)
     assert longest_period(np.arange(50), 100) == (0, 0, 0)
     assert longest_period(np.zeros(0, np.int64), 100) == (0, 0, 0)
+
+
+def test_rounds_that_go_on_in_two_ways_are_a_loop() -> None:
+    short, long = [1, 2, 3], [1, 2, 3, 1, 4, 5]  # 1 takes a part
+    rounds = [long, short, short, long, long, short, short, short, long, short, long, short]
+    codes = np.array([9, 8, *(code for each in rounds for code in each), 7, 7], np.int64)
+    start, end, number = branching_rounds(codes, codes == 1)
+    assert (start, number) == (2, len(rounds) - 1)
+    assert end == 2 + sum(map(len, rounds[:-1]))
+    different = [[1, 2, *[3] * length] for length in range(12)]
+    codes = np.array([code for each in different for code in each], np.int64)
+    assert branching_rounds(codes, codes == 1) == (0, 0, 0)
+    assert branching_rounds(np.zeros(0, np.int64), np.zeros(0, np.bool_)) == (0, 0, 0)
 
 
 def test_watching_changes_nothing_and_leaves_nothing_behind() -> None:
