@@ -7,12 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import libcst as cst
 import numpy as np
 
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.attention import attentions, fuse
-from advisor.edit.locate import last_name
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.coded import pairs
@@ -77,7 +75,7 @@ class AttentionSdpa(Rule):
         gain = _gain(evidence, scores, shares)
         if gain.likely < _LEAST_GAIN:
             return
-        places = tuple(_places(evidence)) or _only_softmax(evidence)
+        places = tuple(_places(evidence))
         if not places:
             return
         rows = [row for row in evidence.operators if row.name in shares]
@@ -522,23 +520,6 @@ def _places(evidence: Evidence) -> Iterator[Site]:
             holder = draft.enclosing_class(found.product)
             if holder is None or own.get(holder.name.value) == path:
                 yield Site(path, max(_lines(draft, found)))
-
-
-def _only_softmax(evidence: Evidence) -> tuple[Site, ...]:
-    """The line of the one softmax that the models' own classes call, where no attention is written as one knows it."""
-    record = evidence.record
-    own = {name: file for model in record.models for name, file in model.own.items()} if record is not None else {}
-    sources, found = Sources(), []
-    for path in dict.fromkeys(own.values()):
-        try:
-            draft = Draft(sources.source(path))
-        except AdvisorError:
-            continue
-        for call in draft.nodes(cst.Call):
-            holder = draft.enclosing_class(call)
-            if last_name(draft, call) == "softmax" and holder is not None and own.get(holder.name.value) == path:
-                found.append(Site(path, draft.line(call)))
-    return tuple(found) if len(found) == 1 else ()
 
 
 def _lines(draft: Draft, found: Attention) -> range:

@@ -195,7 +195,8 @@ def test_what_a_callback_works_in_every_step(callbacks: str, tmp_path: Path) -> 
     path = tmp_path / "train.py"
     text = HOOKED.replace("CALLBACKS", callbacks)
     if callbacks == "Ema()":  # averages of the weights are part of the step
-        text = text.replace("Histograms", "Ema").replace("self.rows.append", "module.ema.lerp_(module.ema, 0.1); self.rows.append")
+        average = "module.ema.lerp_(module.ema, 0.1); self.rows.append"
+        text = text.replace("Histograms", "Ema").replace("self.rows.append", average)
         text = text.replace("self.layers =", "self.register_buffer('ema', torch.zeros(3)); self.layers =")
     path.write_text(text)
     command = Command(script=str(path), python=PYTHON, environment={"OMP_NUM_THREADS": "1"}, cwd=str(tmp_path))
