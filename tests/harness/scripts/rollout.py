@@ -10,7 +10,7 @@ field = torch.randn(512, 512)
 
 for iteration in range(60):
     state = torch.randn(32, 16)
-    for _ in range(40):
+    for _ in range(10):
         with torch.no_grad():
             action = policy(state)
         field = torch.tanh(field @ field.T / 512)
