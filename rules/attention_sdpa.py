@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
 import numpy as np
 
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.attention import attentions, fuse
+from advisor.edit.attention_flow import written_out
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.coded import pairs
@@ -20,7 +22,6 @@ from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule,
 
 if TYPE_CHECKING:
     from advisor.edit import Edit
-    from advisor.edit.attention import Attention
     from advisor.evidence import Evidence
 
 _SOFTMAX, _FUSED = "aten::_softmax", "scaled_dot_product"
@@ -75,7 +76,7 @@ class AttentionSdpa(Rule):
         gain = _gain(evidence, scores, shares)
         if gain.likely < _LEAST_GAIN:
             return
-        places = tuple(_places(evidence))
+        places = tuple(_places(evidence, _fusible)) or tuple(_places(evidence, written_out))
         if not places:
             return
         rows = [row for row in evidence.operators if row.name in shares]
@@ -111,9 +112,11 @@ class AttentionSdpa(Rule):
         dimensions, drafts = finding.parameters.get("dimensions"), Drafts(sources)
         for site in places:
             draft = drafts[site.file]
-            found = next((each for each in attentions(draft) if site.line in _lines(draft, each)), None)
+            found = next((each for each in attentions(draft) if site.line in _lines(draft, each.product)), None)
             if found is None:
-                return Advice(text, "what else is done with the scores or the weights cannot be told from the source")
+                return Advice(
+                    text, "how its values are laid out, and what else becomes of them, only its author can tell"
+                )
             if found.stored:
                 return Advice(text, f"the weights are kept in {found.stored}, which only you can tell the use of")
             if not fuse(draft, found, dimensions if isinstance(dimensions, int) else 4):
@@ -452,13 +455,17 @@ def _calls(evidence: Evidence) -> Iterator[tuple[str, tuple[int, ...], float]]:
 def _scores(evidence: Evidence) -> Counter[tuple[int, ...]]:
     """Shapes of attention scores, with the softmaxes over them per step: of three or four dimensions, not few keys."""
     found: Counter[tuple[int, ...]] = Counter()
-    products = {shape for name, shape, _ in _calls(evidence) if name == "aten::bmm"}
+    products = {_rows(shape) for name, shape, _ in _calls(evidence) if name == "aten::bmm" and len(shape) == 3}
     for name, shape, number in _calls(evidence):
-        # The second product takes the weights, all heads as one batch.
-        flat = (int(np.prod(shape[:-2])), *shape[-2:])
-        if name == _SOFTMAX and len(shape) in (3, 4) and shape[-1] >= _LEAST_LENGTH and flat in products:
+        # The second product takes the weights, heads as part of its batch, or of its rows where all share the keys.
+        if name == _SOFTMAX and len(shape) in (3, 4) and shape[-1] >= _LEAST_LENGTH and _rows(shape) in products:
             found[shape] += number  # type: ignore[assignment]
     return found
+
+
+def _rows(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Rows of a matrix of scores, and their length."""
+    return int(np.prod(shape[:-1])), shape[-1]
 
 
 def _shares(evidence: Evidence, scores: Counter[tuple[int, ...]], names: tuple[str, ...] = ()) -> dict[str, float]:
@@ -506,8 +513,8 @@ def _product_share(evidence: Evidence, scores: Counter[tuple[int, ...]]) -> floa
     return sum(number for number, first in counts if first[0] in batches) / everything if everything else 0.0
 
 
-def _places(evidence: Evidence) -> Iterator[Site]:
-    """Where the model's own classes, and functions beside them, write attention out."""
+def _places(evidence: Evidence, find: Callable[[Draft], Iterable[cst.BaseExpression]]) -> Iterator[Site]:
+    """Where the model's own classes, and functions beside them, write attention out: the products that `find` finds."""
     record = evidence.record
     own = {name: file for model in record.models for name, file in model.own.items()} if record is not None else {}
     sources = Sources()
@@ -516,12 +523,16 @@ def _places(evidence: Evidence) -> Iterator[Site]:
             draft = Draft(sources.source(path))
         except AdvisorError:
             continue
-        for found in attentions(draft):
-            holder = draft.enclosing_class(found.product)
+        for product in find(draft):
+            holder = draft.enclosing_class(product)
             if holder is None or own.get(holder.name.value) == path:
-                yield Site(path, max(_lines(draft, found)))
+                yield Site(path, max(_lines(draft, product)))
 
 
-def _lines(draft: Draft, found: Attention) -> range:
-    where = draft.position(found.product)
+def _fusible(draft: Draft) -> Iterator[cst.BaseExpression]:
+    return (found.product for found in attentions(draft))
+
+
+def _lines(draft: Draft, product: cst.BaseExpression) -> range:
+    where = draft.position(product)
     return range(where.start.line, where.end.line + 1)

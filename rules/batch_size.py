@@ -10,9 +10,11 @@ from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.batches import said_sizes
 from advisor.edit.calls import DATALOADER_PARAMETERS
 from advisor.edit.locate import call_at
+from advisor.edit.sources import text_of
 from advisor.edit.values import give
 from advisor.errors import AdvisorError
 from advisor.evidence import CAPTURES, COLD, Change
+from advisor.evidence.rounds import called_loop
 from advisor.frameworks import configured, construction, told
 from advisor.harness.layout import Site
 from advisor.rule import (
@@ -117,6 +119,8 @@ class BatchSize(Rule):
         chosen = _chosen(evidence, gains)
         if chosen is not None and batch and _loops_over(evidence, batch):
             return
+        if chosen is not None and called_loop(forward_sites(evidence), text_of) is not None:
+            return  # more samples are more rounds
         said = _said(record, forward_sites(evidence), batch) if chosen is not None and batch and loader is None else ()
         if chosen is None or not batch or (loader is None and not said):
             return

@@ -12,16 +12,19 @@ import libcst.matchers as m
 
 from advisor.edit import Draft, Drafts
 from advisor.edit.names import ensure_name, full_name
+from advisor.edit.sources import text_of
 from advisor.evidence import Change
-from advisor.evidence.rounds import independent, loop_over_parts
+from advisor.evidence.facts import BACKWARD, FORWARD, LOADER
+from advisor.evidence.rounds import called_loop, independent, loop_over_parts
 from advisor.harness.layout import CallSite, Site
-from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, forward_sites
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
 
 _KIND = "Tensor.index"
+_LEAST_OF_CALLS = 1.2  # what is put together costs something, too
 
 
 class PythonLoopOverSamples(Rule):
@@ -31,8 +34,8 @@ class PythonLoopOverSamples(Rule):
     walks through as many nodes, and the gradient of each ``x[i]`` is a tensor of zeros as large as ``x``. Most such
     loops are one expression over the whole tensor: ``x[:, None] - y`` for all pairs, ``amax(1)`` for the maximum of
     each row, ``torch.bmm`` for a product per sample, ``torch.gather`` for an element of each, ``torch.vmap(f)(x)``
-    where the expression is long. Reported only where a trace of the steps shows the rounds, and the source shows that
-    none of them needs what another has computed.
+    where the expression is long. A whole model that is called in each round is such a loop, too. Reported only where a
+    trace of the steps shows the rounds, and the source shows that none of them needs what another has computed.
 
     When not: the rounds depend on each other (a recurrence); the parts have different shapes (padding or
     ``torch.nested`` may help); all pairs at once would not fit into memory.
@@ -47,37 +50,18 @@ class PythonLoopOverSamples(Rule):
     safety = Safety.NUMERIC
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
-        taken = [each for each in evidence.record.call_sites if each.kind == _KIND] if evidence.record else []
-        if not taken:
-            return
-        found = evidence.sample_loop
-        if found is None:
-            return
-        place = _loop([each for each in taken if (found.iterates if each.details.get("iterates") else found.takes)])
-        if place is None:
-            return
-        spent = (found.forward_s + found.backward_s) / evidence.inflation
-        saved = spent * (1.0 - found.work_share) * (1.0 - found.times / found.rounds)
-        gain = Gain.of(evidence.what_if(Change(remove_host_s=saved)))
-        if not gain.worth_it:
-            return
-        yield Finding(
-            rule=self.id,
-            title=self.title,
-            summary=f"The loop at {at(place)} calls the same {found.operators:.0f} operators {found.rounds:.0f} times "
-            f"in every step, {spent * 1e3:.1f} ms with their backward.",
-            gain=gain,
-            evidence={
-                "loop_s": spent,
-                "rounds_per_step": found.rounds,
-                "operators_per_round": found.operators,
-                "work_share": found.work_share,
-                "step_s": evidence.step_s,
-            },
-            site=place,
-        )
+        finding = _of_parts(evidence) or _of_calls(evidence)
+        if finding is not None:
+            yield finding
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        if finding.parameters.get("calls"):
+            text = (
+                f"Call the model once, not in each round of the loop at {at(finding.site)}: torch.stack() inputs of "
+                "one shape, pad those of different lengths, join graphs into one by adding to their indices, and take "
+                "the result apart afterwards."
+            )
+            return Advice(text, "how its inputs go together only their author can tell")
         text = (
             f"Write the loop at {at(finding.site)} as operations on whole tensors: x[:, None] - y for all pairs, "
             "amax(1) or sum(1) for each row, torch.bmm for a product per sample, torch.gather for an element of each, "
@@ -137,6 +121,64 @@ similarity = (left * right).sum(-1)
 
 # What a product of one sample is for all of them: each takes parts of one number of dimensions only.
 _FOR_ALL = {"torch.mm": "{torch}.bmm({0}, {1})", "torch.dot": "({0} * {1}).sum(-1)"}
+
+
+def _of_parts(evidence: Evidence) -> Finding | None:
+    """A loop over parts of a tensor, by the operators that its rounds call."""
+    taken = [each for each in evidence.record.call_sites if each.kind == _KIND] if evidence.record else []
+    found = evidence.sample_loop if taken else None
+    if found is None:
+        return None
+    place = _loop([each for each in taken if (found.iterates if each.details.get("iterates") else found.takes)])
+    if place is None:
+        return None
+    spent = (found.forward_s + found.backward_s) / evidence.inflation
+    saved = spent * (1.0 - found.work_share) * (1.0 - found.times / found.rounds)
+    gain = Gain.of(evidence.what_if(Change(remove_host_s=saved)))
+    if not gain.worth_it:
+        return None
+    return Finding(
+        rule=PythonLoopOverSamples.id,
+        title=PythonLoopOverSamples.title,
+        summary=f"The loop at {at(place)} calls the same {found.operators:.0f} operators {found.rounds:.0f} times "
+        f"in every step, {spent * 1e3:.1f} ms with their backward.",
+        gain=gain,
+        evidence={
+            "loop_s": spent,
+            "rounds_per_step": found.rounds,
+            "operators_per_round": found.operators,
+            "work_share": found.work_share,
+            "step_s": evidence.step_s,
+        },
+        site=place,
+    )
+
+
+def _of_calls(evidence: Evidence) -> Finding | None:
+    """A loop whose rounds each call the model: what does not grow with the rows of a call is paid in each of them."""
+    if evidence.device_is_gpu or evidence.record is None or evidence.compiled:
+        return None
+    found = called_loop(forward_sites(evidence), text_of)
+    if found is None:
+        return None
+    less = 1.0 - 1.0 / found.calls
+    estimate = evidence.what_if(Change(batch_scale=found.calls))
+    # Of what a larger batch spreads, the optimizer and the rest of the step are paid once as it is.
+    once = 1.0 - sum(evidence.breakdown.share(part) for part in (FORWARD, BACKWARD, LOADER))
+    saved = estimate.before - estimate.likely - less * once * estimate.before
+    gain = Gain.of(evidence.what_if(Change(remove_host_s=saved))) if saved > 0 else None
+    if gain is None or gain.likely < _LEAST_OF_CALLS:
+        return None
+    return Finding(
+        rule=PythonLoopOverSamples.id,
+        title="Call the model once for all samples, not in a Python loop",
+        summary=f"The loop at {at(found.site)} calls the model {found.calls:.0f} times in every step, each time for "
+        "a part of the batch; most of what that takes is calling operators, not computing.",
+        gain=gain,
+        evidence={"calls_per_step": found.calls, "calling_s": saved, "step_s": evidence.step_s},
+        site=found.site,
+        parameters={"calls": True},
+    )
 
 
 def _loop(taken: list[CallSite]) -> Site | None:

@@ -171,6 +171,7 @@ if "repeats" in os.environ["ADVISOR_OPTIONS"]:
 )
 
 
+@pytest.mark.sessions
 @pytest.mark.slow
 def test_a_script_that_fails_when_repeated_is_an_error_of_the_script(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(FAILS_WHEN_REPEATED)

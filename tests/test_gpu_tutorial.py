@@ -83,7 +83,7 @@ def test_stage_that_changes_no_arithmetic_has_the_losses_of_the_script(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", (by_hand.AUTOCAST, by_hand.COMPILE))
+@pytest.mark.parametrize("number", (by_hand.AUTOCAST, pytest.param(by_hand.COMPILE, marks=pytest.mark.sessions)))
 def test_autocast_and_compiled_stages_stay_near_the_losses_of_the_script(
     number: int, original: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,6 +125,7 @@ def test_places_that_fixes_need_are_recorded_with_their_lines(
     assert {"Optimizer.step": "optimizer.step()", "Module.eval": ".eval()"}[kind] in line
 
 
+@pytest.mark.sessions
 @pytest.mark.slow
 def test_accept_that_takes_none_of_the_changes_says_so(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SLOW_LOADER)

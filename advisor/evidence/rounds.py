@@ -3,12 +3,41 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from advisor.harness.layout import CallSite, Site
 
 Loop = ast.For | ast.ListComp | ast.GeneratorExp
 # Calls in a body that make it a loop over steps, not over the samples of one.
 _TRAINS = frozenset(("backward", "step", "zero_grad"))
 _ADDS_UP = (ast.Add, ast.Sub, ast.Mult)
+_ADAPTS = ("autograd.grad", "functional_call")  # each round may have weights of its own
+_MOSTLY = 0.8
+_LEAST_CALLS = 8  # a step: a few views of one sample, or heads of one net, are no loop over samples
+
+
+@dataclass(frozen=True)
+class CalledLoop:
+    """A loop that calls a model in each of its rounds: its line, and how many calls that makes in a step."""
+
+    site: Site
+    calls: float
+
+
+def called_loop(forwards: Sequence[CallSite], text_of: Callable[[str], str]) -> CalledLoop | None:
+    """The loop with most of the `forwards`, a call in each round, where no round needs what another one computed.
+
+    `text_of` gives a file's text, "" where there is none.
+    """
+    most = max(forwards, key=lambda each: each.calls_per_step, default=None)
+    if most is None or most.calls_per_step < max(_LEAST_CALLS, _MOSTLY * sum(each.calls_per_step for each in forwards)):
+        return None
+    line = _loop_of_calls(text_of(most.site.file), most.site.line)
+    if line is None:
+        return None
+    site = replace(most.site, line=line, column=None, end_line=None, end_column=None)
+    return CalledLoop(site, most.calls_per_step)
 
 
 def loop_over_parts(text: str, line: int) -> tuple[int, Loop] | None:
@@ -32,6 +61,52 @@ def loop_over_parts(text: str, line: int) -> tuple[int, Loop] | None:
         return None
     _, at, loop = min(found, key=lambda each: each[0])
     return at, loop
+
+
+def _loop_of_calls(text: str, line: int) -> int | None:
+    """The line of the innermost loop around a call on `line`, if one model is called there for one part after another.
+
+    None where the loop goes over models, or counts only, or its rounds need each other.
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return None
+    around = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.For, ast.ListComp, ast.GeneratorExp, ast.While, ast.FunctionDef, ast.Lambda))
+        and _body_lines(node)[0] <= line <= _body_lines(node)[1]
+    ]
+    loop = min(around, key=lambda node: (node.end_lineno or node.lineno) - node.lineno, default=None)
+    if not isinstance(loop, (ast.For, ast.ListComp, ast.GeneratorExp)):
+        return None
+    target, source = _over(loop)
+    names = {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
+    body: list[ast.AST] = [*loop.body] if isinstance(loop, ast.For) else [loop.elt]
+    inside = [node for each in body for node in ast.walk(each)]
+    used = any(isinstance(node, ast.Name) and node.id in names for node in inside)
+    if any(isinstance(node, ast.Call) and ast.unparse(node.func).endswith(_ADAPTS) for node in inside):
+        return None
+    calls = [
+        node.func for node in inside if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    if not used or not calls or any(_chosen_by(function, names) for function in calls) or not independent(text, loop):
+        return None
+    return source.lineno if isinstance(loop, ast.For) else loop.lineno
+
+
+def _body_lines(node: ast.AST) -> tuple[int, int]:
+    body = getattr(node, "body", None)
+    first = body[0] if isinstance(body, list) else node
+    return getattr(first, "lineno", 0), getattr(node, "end_lineno", None) or 0
+
+
+def _chosen_by(function: ast.expr, names: set[str]) -> bool:
+    """Whether what is called is another one in each round: ``for net in nets: net(x)``, ``nets[i](x)``."""
+    if isinstance(function, ast.Subscript):
+        return any(isinstance(node, ast.Name) and node.id in names for node in ast.walk(function.slice))
+    return isinstance(function, ast.Name) and function.id in names
 
 
 def independent(text: str, loop: Loop) -> bool:

@@ -44,6 +44,7 @@ for batch in loader:
 """
 
 
+@pytest.mark.sessions
 def test_guarded_script_runs_with_spawned_workers(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(FLAT)

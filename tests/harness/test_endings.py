@@ -331,6 +331,7 @@ def test_odd_script_is_measured_and_undone(user: User) -> None:
     assert tree(user.folder) == before
 
 
+@pytest.mark.sessions
 def test_package_that_leaves_by_the_back_door(user: User) -> None:
     user.script(TRAINING, "package/training.py")
     user.script("", "package/__init__.py")
@@ -347,6 +348,7 @@ def test_package_that_leaves_by_the_back_door(user: User) -> None:
     assert tree(user.folder) == before
 
 
+@pytest.mark.sessions
 def test_thread_without_an_end_does_not_hold_up_the_run(user: User) -> None:
     user.script(
         TRAINING + "import threading\nthreading.Thread(target=time.sleep, args=(3600,)).start()\nwhile True: step()\n"
@@ -469,6 +471,7 @@ def test_steps_in_child_processes_are_said_instead_of_waited_for(user: User, mon
     assert raised.value.exit_status == 3
 
 
+@pytest.mark.sessions
 def test_script_at_a_terminal_may_ask_for_its_size_and_gets_no_answer(user: User) -> None:
     user.script(
         "import os, sys\nprint('size', *os.popen('stty size').read().split())\n"

@@ -214,7 +214,10 @@ def test_settings_that_the_script_writes_are_its_own_again(go: Go, tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "method",
+    ["fork", *(pytest.param(each, marks=pytest.mark.sessions) for each in ("spawn", "forkserver"))],
+)
 def test_workers_make_batches_from_the_patched_dataset(go: Go, method: str) -> None:
     main = f"""
 import torch

@@ -33,7 +33,7 @@ for step in range(steps):
     [
         pytest.param(100_000, 12, 12.0, id="a whole window"),
         pytest.param(150, 12, 12.0, id="over before the window is full"),
-        pytest.param(150, 0, None, id="rows that vary"),
+        pytest.param(150, 0, None, id="rows that vary", marks=pytest.mark.sessions),
     ],
 )
 def test_rows_of_the_one_model_are_the_samples(steps: int, rows: int, samples: float | None, tmp_path: Path) -> None:

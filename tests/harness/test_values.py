@@ -134,7 +134,7 @@ def test_losses_that_become_nan_are_kept_as_such(tmp_path: Path) -> None:
     assert "NaN" in (tmp_path / "run" / "run.json").read_text()
 
 
-@pytest.mark.parametrize("windows", ["all", "timing"])
+@pytest.mark.parametrize("windows", ["all", pytest.param("timing", marks=pytest.mark.sessions)])
 def test_nan_that_comes_in_the_timing_window_is_known(tmp_path: Path, windows: str) -> None:
     record = counted(tmp_path, replace(CUT, windows=windows), broken=SETTLE + 3)
     assert all(math.isfinite(loss) for loss in record.losses)

@@ -68,6 +68,7 @@ def test_products_in_float32_are_not(scene: Any, tmp_path: Path) -> None:
     assert list(rule().check(matrix_step(scene, tmp_path, "float"))) == []
 
 
+@pytest.mark.sessions
 @pytest.mark.slow
 def test_patched_script_computes_in_float32(tmp_path: Path) -> None:
     path = tmp_path / "train.py"

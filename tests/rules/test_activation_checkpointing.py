@@ -117,7 +117,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("flag", [False, True])
+@pytest.mark.parametrize("flag", [True, pytest.param(False, marks=pytest.mark.sessions)])
 def test_the_harness_counts_blocks_and_asks_the_model(flag: bool, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(SCRIPT.replace("FLAG", str(flag)))

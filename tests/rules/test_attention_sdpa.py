@@ -12,8 +12,9 @@ from advisor.rules.attention_sdpa import AttentionSdpa
 
 from advisor.edit import Drafts, Edit, Sources
 from advisor.edit.attention import attentions, fuse
+from advisor.edit.attention_flow import written_out
 from advisor.evidence import Evidence
-from advisor.rule import Finding
+from advisor.rule import Advice, Finding
 
 LAYER = """
 import math
@@ -132,3 +133,77 @@ def test_the_fused_layer_computes_the_same(body: str) -> None:
         exec(source, space)
         outputs.append(space["Attention"]()(q, k, v, mask))
     torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-4, atol=1e-5)
+
+
+# What cannot be made one call by itself, and is told of all the same; and a part of the second product.
+TOLD = {
+    "heads as rows": (
+        """b, h, t, d = q.shape
+        score = torch.bmm(q.reshape(b, h * t, d), k[:, 0].transpose(1, 2)) / math.sqrt(d)
+        score = score.view(b, h, t, t)
+        if mask is not None:
+            score = score.masked_fill(mask == 0, float("-inf"))
+        prob = torch.softmax(score, dim=-1).view(b, h * t, t)
+        mix = torch.bmm(prob, v[:, 0])
+        return mix.view(b, h, t, d)""",
+        "torch.bmm(prob",
+    ),
+    "positions": (
+        """content = torch.matmul(q, k.transpose(-2, -1))
+        where = torch.einsum("bhid,jd->bhij", q, k[0, 0])
+        att = self.soft((content + where) * self.scale)
+        att = self.drop(att)
+        return self.scale * torch.matmul(att, v).transpose(1, 2)""",
+        "torch.matmul(att, v)",
+    ),
+    "branches": (
+        """with torch.autocast("cpu", enabled=False):
+            if mask is None:
+                s = q @ k.mT
+            else:
+                s = torch.where(mask > 0, q @ k.mT, torch.finfo(q.dtype).min)
+        return F.softmax(s.float(), -1).type_as(v).matmul(v)""",
+        ".matmul(v)",
+    ),
+}
+NOT_TOLD = {
+    "returned": "w = torch.softmax(q @ k.mT, dim=-1)\n        out = torch.bmm(w, v)\n        return out, w",
+    "kept": "w = torch.softmax(q @ k.mT, dim=-1)\n        self.seen = w.detach()\n        return w @ v",
+    "mixed": "w = torch.softmax(q @ k.mT, dim=-1)\n        w = self.mix(w)\n        return w @ v",
+    "gated": "w = torch.softmax(q @ k.mT, dim=-1) * mask\n        return w @ v",
+    "capped": "s = 30 * torch.tanh(q @ k.mT / 30)\n        return torch.softmax(s, dim=-1) @ v",
+    "over the queries": "return torch.softmax(q @ k.mT, dim=-2) @ v",
+    "one query for all": "w = torch.softmax(self.score(k), dim=-1)\n        return w @ v",
+    "classes": "return torch.softmax(self.out(q @ k), dim=-1)",
+}
+
+
+@pytest.mark.parametrize("case", TOLD)
+def test_attention_that_only_its_author_can_write_anew_is_told_of(case: str) -> None:
+    body, part = TOLD[case]
+    draft = Drafts(Sources({"/nowhere/layer.py": LAYER.replace("BODY", body)}))["/nowhere/layer.py"]
+    assert not list(attentions(draft))
+    (product,) = written_out(draft)
+    assert part in draft.code(product)
+
+
+@pytest.mark.parametrize("case", NOT_TOLD)
+def test_weights_that_something_else_takes_are_none_of_ours(case: str) -> None:
+    draft = Drafts(Sources({"/nowhere/layer.py": LAYER.replace("BODY", NOT_TOLD[case])}))["/nowhere/layer.py"]
+    assert not list(written_out(draft))
+
+
+def test_heads_that_share_their_keys_are_seen_in_the_run(scene: Any, tmp_path: Path) -> None:
+    made = scene(50.0)
+    path = tmp_path / "layer.py"
+    path.write_text(LAYER.replace("BODY", TOLD["heads as rows"][0]))
+    made.record.models[0].own = {"Attention": str(path)}
+    made.each("cpu_op", "aten::bmm", 1.0, 2.0, **{"Input Dims": [[2, 256, 16], [2, 16, 64]]})
+    made.each("cpu_op", "aten::_softmax", 3.0, 23.0, **{"Input Dims": [[2, 4, 64, 64], [], []]})
+    made.each("cpu_op", "aten::bmm", 23.0, 24.0, **{"Input Dims": [[2, 256, 64], [2, 64, 16]]})
+    made.operator("aten::addmm", 24.0, 49.9)
+    evidence = made.evidence(tmp_path)
+    finding = found(dataclasses.replace(evidence, detail=evidence.trace))
+    assert finding is not None
+    fix = AttentionSdpa().fix(finding, Sources())
+    assert isinstance(fix, Advice) and "only its author" in fix.why

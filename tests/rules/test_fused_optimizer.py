@@ -161,6 +161,7 @@ for step in range(2000):
 """
 
 
+@pytest.mark.sessions
 @pytest.mark.slow
 def test_an_optimizer_of_the_script_s_own_is_told_of(tmp_path: Path) -> None:
     path = tmp_path / "train.py"

@@ -156,7 +156,7 @@ for i in range(4000):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize("again", [True, pytest.param(False, marks=pytest.mark.sessions)])
 def test_losses_that_are_differentiated_again(again: bool, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     own = RUNNING.replace("running = running +", "running =").replace("retain_graph=True", "")

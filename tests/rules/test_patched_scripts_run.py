@@ -16,6 +16,7 @@ from advisor.harness.layout import Site
 from advisor.rule import Finding, Gain
 from advisor.rulebook import load_rules
 
+pytestmark = pytest.mark.xdist_group("patched")  # all of them run in one process, once
 SCRIPT = '''"""Trains a small convolutional net, as a newcomer would write it."""
 import torch
 import torch.nn as nn

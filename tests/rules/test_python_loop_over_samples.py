@@ -12,8 +12,9 @@ import torch
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
 from advisor.evidence.loops import branching_rounds, longest_period
-from advisor.evidence.rounds import independent, loop_over_parts
+from advisor.evidence.rounds import called_loop, independent, loop_over_parts
 from advisor.harness.indexing import Indexing
+from advisor.harness.layout import CallSite, Site
 from advisor.harness.sites import CallSites
 from advisor.launch import Command, measure
 from rules.python_loop_over_samples import PythonLoopOverSamples
@@ -71,6 +72,47 @@ def test_rounds_that_need_each_other(text: str) -> None:
 )
 def test_parts_that_no_loop_counts_through(text: str) -> None:
     assert loop_over_parts(text, line_of(text) if "x[i]" in text else 2) is None
+
+
+CALLED = {
+    "a list": "for unit in units:\n    out.append(model(unit.x, unit.edges))\n",
+    "a comprehension": "y = torch.stack([self.net(hits) for hits, _ in showers])\n",
+    "prepared first": "for g in graphs:\n    x = g.x.float()\n    loss = loss + f(model(x), g.y)\n",
+    "by number": "for i in range(len(x)):\n    out[i] = model(x[i : i + 1])\n",
+}
+NOT_CALLED = {
+    "another model each time": "for net in nets:\n    out.append(net(x) + model(net))\n",
+    "another of a list": "for i in range(n):\n    out.append(models[i](model))\n",
+    "the same again": "for _ in range(n):\n    out.append(model(x))\n",
+    "a recurrence": "for x in xs:\n    h = model(x, h)\n    out.append(h)\n",
+    "a rollout": "for t in range(n):\n    a = model(obs[t])\n    env.step(a)\n",
+    "weights of its own": "for task in tasks:\n    w = torch.autograd.grad(model(task), ps)\n    out.append(w)\n",
+    "what is called in the loop": "for x in xs:\n    def f(y):\n        return model(y)\n    out.append(f(x))\n",
+    "what the loop goes over": "for part in model(x):\n    out.append(part)\n",
+    "a loop until": "while n:\n    n = n - 1\n    out.append(model(x[n]))\n",
+}
+
+
+def loop_of(text: str, calls: float = 32.0, beside: float = 1.0) -> int | None:
+    line = next(number for number, each in enumerate(text.splitlines(), 1) if "model" in each or "net(" in each)
+    forwards = [
+        CallSite("Module.call", Site("train.py", line), calls_per_step=calls),
+        CallSite("Module.call", Site("train.py", 99), calls_per_step=beside),
+    ]
+    found = called_loop(forwards, lambda _: text)
+    return found.site.line if found is not None else None
+
+
+@pytest.mark.parametrize("text", CALLED.values(), ids=CALLED.keys())
+def test_models_called_for_one_part_after_another(text: str) -> None:
+    assert loop_of(text) == 1
+    assert loop_of(text, calls=4.0) is None
+    assert loop_of(text, beside=30.0) is None, "most of what the model is called for is elsewhere"
+
+
+@pytest.mark.parametrize("text", NOT_CALLED.values(), ids=NOT_CALLED.keys())
+def test_models_whose_calls_cannot_be_one(text: str) -> None:
+    assert loop_of(text) is None
 
 
 def test_longest_stretch_that_repeats_itself() -> None:
@@ -165,6 +207,7 @@ def test_products_per_sample_become_one(tmp_path: Path) -> None:
     assert isinstance(edit, Edit) and "return torch.bmm(a, b)" in edit.texts[str(script)]
 
 
+@pytest.mark.sessions
 def test_a_recurrence_is_left_alone(tmp_path: Path) -> None:
     _, evidence = profiled(tmp_path, "self.states(x)")
     assert evidence.record is not None and any(each.kind == "Tensor.index" for each in evidence.record.call_sites)
