@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from advisor.edit import Draft, Edit
     from advisor.evidence import Evidence
-    from advisor.harness.layout import Site
+    from advisor.harness.layout import RunRecord, Site
 
 _LEAST_PADDING = 0.2  # of the tokens: skipping fewer is eaten up by packing and unpacking them
 _CURABLE = {"batch_first", "enable_nested_tensor"}  # the others are what the model was trained with
@@ -32,7 +33,7 @@ _BECAUSE = {
 _ENCODER = ("encoder_layer", "num_layers", "norm", "enable_nested_tensor", "mask_check")
 _NOT_FOUND = "the call that makes it was not found"
 _NOT_TOLD = "where its argument comes from cannot be told from the source"
-_BASIS = "prior: linear layers without the padding, attention with it (twelve encoders on a CPU)"
+_BASIS = "prior: linear layers without the padding, attention with it (twenty encoders on a CPU)"
 
 # What a forward may do with the encoder's output, padding included: none of these may be edited.
 _OVER_PADDING = (
@@ -88,7 +89,7 @@ class EncoderFastpath(Rule):
     for the padding all the same. On a GPU it is not reported: its gain was not measured there.
 
     Source: PyTorch docs, ``torch.nn.TransformerEncoderLayer``, on the fast path's conditions; PyTorch blog,
-    "A BetterTransformer for Fast Transformer Inference"; the gain is a prior, from CPU times of twelve encoders.
+    "A BetterTransformer for Fast Transformer Inference"; the gain is a prior, from CPU times of twenty encoders.
     """
 
     id = "encoder-fastpath"
@@ -109,7 +110,7 @@ class EncoderFastpath(Rule):
         curable = _CURABLE | ({"activation"} if activation else set())
         if not wrong or wrong - curable or encoder.calls_with or not encoder.left_aligned or padding < _LEAST_PADDING:
             return
-        saved = share * (evidence.step_s or 0.0) * (1.0 - left_without_padding(encoder))
+        saved = share * (evidence.step_s or 0.0) * (1.0 - left_without_padding(encoder, _threads(record)))
         gain = Gain.prior(evidence.what_if(Change(remove_host_s=saved)), _BASIS)
         if not gain.worth_it:
             return
@@ -360,6 +361,11 @@ class Positioned(nn.Module):
             {"batch_first": True},
         ),
     )
+
+
+def _threads(record: RunRecord) -> int:
+    """Threads that the operators run on, as far as there are cores for them."""
+    return max(1, min(record.environment.intraop_threads, math.floor(record.environment.usable_cpus)))
 
 
 def _nested(drafts: Drafts, finding: Finding, sequence_first: bool) -> str:

@@ -32,7 +32,9 @@ _CHEAP = frozenset(
 )  # fmt: skip
 # Operators whose work is more than reading their inputs once: what they take beyond a call is work.
 _MATRIX = ("mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "conv", "attention", "einsum", "lstm", "gru")
-_CALL_S = 20e-6  # a matrix operator that takes less under the profiler is mostly its call
+# A matrix operator that takes less under the profiler is mostly its call: so long, or as long as a view takes for each
+# operator that it calls in turn. (`linear` is six or more; on a slow processor each takes 5 us.)
+_CALL_S = 20e-6
 _TAKES, _ITERATES = ("aten::select", "aten::index"), "aten::unbind"
 
 
@@ -78,6 +80,8 @@ def sample_loop(trace: Trace, steps: Steps, host: Host, nesting: Nesting, detail
         return None
     operators = trace.operators
     matrix = names_like(trace, operators.name, _is_matrix)
+    views = names_like(trace, operators.name, _VIEWS.__contains__)
+    begun = np.sort(operators.start[operators.lane == steps.lane])
     reading = sum(_reading_s(detail, each) for each in shaped) / sum(each.rounds for each in shaped)
     forward = backward = products = 0.0
     for each in stretches:
@@ -85,7 +89,10 @@ def sample_loop(trace: Trace, steps: Steps, host: Host, nesting: Nesting, detail
         took = (operators.end[inside] - operators.start[inside]) / 1e9
         forward += (int(operators.end[inside[-1]]) - int(operators.start[inside[0]])) / 1e9
         backward += _backward_s(trace, nesting, inside)
-        products += float(np.maximum(0.0, took[matrix[inside]] - _CALL_S).sum())
+        called = np.searchsorted(begun, operators.end[inside]) - np.searchsorted(begun, operators.start[inside])
+        single = took[views[inside] & (called == 1)]
+        calling = np.maximum(_CALL_S, called * float(np.median(single)) if len(single) else 0.0)
+        products += float(np.maximum(0.0, took - calling)[matrix[inside]].sum())
     rounds = sum(each.rounds for each in stretches)
     return SampleLoop(
         rounds=rounds / len(steps),
