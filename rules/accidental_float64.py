@@ -11,6 +11,9 @@ import libcst.matchers as m
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import argument, call_method
 from advisor.edit.locate import call_at, last_name
+from advisor.edit.names import full_name
+from advisor.edit.origin import assignments, dict_display, dict_entry, scope_of
+from advisor.edit.values import give_value
 from advisor.evidence import Change
 from advisor.evidence.precisions import in_float32, kernels_in_float32, typed_shares
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, sites, where
@@ -85,12 +88,16 @@ class AccidentalFloat64(Rule):
         if finding.parameters.get("unseen"):
             return Advice(text, str(finding.parameters["unseen"]))
         drafts = Drafts(sources)
+        settings = _Settings(drafts, bool(default))
         for site in (*casts, *default, *made):
             names = _MAKERS if site in made else ("double", "to", "set_default_dtype")
             call = call_at(drafts[site.file], site, names)
-            if call is None or not _narrow(drafts[site.file], call, bool(made)):
+            if call is None or not _narrow(drafts[site.file], call, settings, bool(made)):
                 return Advice(text, f"what makes float64 at {at(site)} cannot be told from the source")
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        edit = drafts.edit(text)
+        if settings.options:
+            return Argument(settings.options) if edit is None else Advice(text, "an option and the source both say so")
+        return edit or Advice(text, "the file is not the script's own")
 
     EXAMPLES = (
         Example(
@@ -128,6 +135,43 @@ model.to(device, dtype=torch.float32)
         Example(
             before="model.double()  # <- casts\nx = th.as_tensor(array)  # <- made\n",
             after="x = th.as_tensor(array).float()\n",
+        ),
+        Example(  # a type that is named somewhere else
+            before="""
+import torch
+
+class Config:
+    dtype = "float64"
+
+cfg = Config()
+dtype = getattr(torch, cfg.dtype)
+x = torch.as_tensor(array, dtype=dtype)  # <- made
+model = Net().to(dtype)  # <- casts=Net().to(dtype)
+""",
+            after="""
+import torch
+
+class Config:
+    dtype = "float32"
+
+cfg = Config()
+dtype = getattr(torch, cfg.dtype)
+x = torch.as_tensor(array, dtype=dtype)
+model = Net().to(dtype)
+""",
+        ),
+        Example(
+            before="""
+import torch
+
+TYPES = {"float32": torch.float32, "float64": torch.float64}
+parser.add_argument("--dtype", default="float64", choices=TYPES)
+args = parser.parse_args()
+torch.set_default_dtype(TYPES[args.dtype])  # <- default
+x = torch.as_tensor(array, dtype=torch.get_default_dtype())  # <- made=torch.as_tensor
+""",
+            after="",
+            options={"--dtype": "float32"},
         ),
     )
     LEAVES_ALONE = (
@@ -173,13 +217,56 @@ def _has_double(tensors: list[TensorInfo]) -> bool:
     return any(each.dtype == "float64" for each in tensors)
 
 
-def _narrow(draft: Draft, call: cst.Call, followed: bool = False) -> bool:
+class _Settings:
+    """Where types are named, which a call only looks up: ``getattr(torch, cfg.dtype)``; each is changed once.
+
+    ``defaults``: that ``torch.get_default_dtype()`` will give float32. ``options`` are to be passed to the script.
+    """
+
+    def __init__(self, drafts: Drafts, defaults: bool) -> None:
+        self.drafts, self.defaults = drafts, defaults
+        self.options: dict[str, str] = {}
+        self._done: set[tuple[str, str]] = set()
+
+    def narrow(self, draft: Draft, value: cst.BaseExpression) -> bool:
+        """Have the type that `value` looks up be float32; False where that is not known to be safe."""
+        if isinstance(value, cst.Name):
+            given = list(assignments(draft, value.value, scope_of(draft, value)))
+            if len(given) != 1 or given[0] is None:
+                return False
+            value = given[0]
+        if isinstance(value, cst.Call) and full_name(draft, value.func) == "torch.get_default_dtype":
+            return self.defaults
+        name = _looked_up(draft, value)
+        key = (draft.source.path, draft.code(name) if name is not None else "")
+        if name is None or key in self._done:
+            return name is not None
+        for said in ("float64", "double"):
+            done = give_value(self.drafts, draft, name, '"float32"', said)
+            if done is not None:
+                self._done.add(key)
+                self.options |= {done: "float32"} if done else {}
+                return True
+        return False
+
+
+def _looked_up(draft: Draft, value: cst.BaseExpression) -> cst.BaseExpression | None:
+    """What names the type in ``getattr(torch, name)`` or ``{"float32": torch.float32, …}[name]``."""
+    if isinstance(value, cst.Call) and m.matches(value, m.Call(func=m.Name("getattr"), args=[m.Arg(), m.Arg()])):
+        return value.args[1].value if full_name(draft, value.args[0].value) == "torch" else None
+    if not isinstance(value, cst.Subscript) or len(value.slice) != 1 or not isinstance(value.slice[0].slice, cst.Index):
+        return None
+    known = value.value if isinstance(value.value, cst.Dict) else dict_display(draft, value.value)
+    return value.slice[0].slice.value if known is not None and dict_entry(known, "float32") is not None else None
+
+
+def _narrow(draft: Draft, call: cst.Call, settings: _Settings, followed: bool) -> bool:
     """Have a call that makes or converts to float64 give float32; `followed`: what makes the data is changed, too."""
     name = last_name(draft, call)
     if name in _MAKERS:
         asked = argument(call, "dtype")
         if asked is not None:
-            return _float32(draft, asked.value)
+            return _float32(draft, asked.value) or settings.narrow(draft, asked.value)
         above = draft.parent(call)
         if not (isinstance(above, cst.Attribute) and above.attr.value == "float"):
             call_method(draft, call, "float")
@@ -188,6 +275,8 @@ def _narrow(draft: Draft, call: cst.Call, followed: bool = False) -> bool:
         return True  # model.to(x.dtype): as the data is, and that changes
     if name in ("to", "set_default_dtype"):
         wide = [arg.value for arg in call.args if m.matches(arg.value, _WIDE)]
+        if not wide:
+            return any(settings.narrow(draft, arg.value) for arg in call.args if not arg.star)
         return len(wide) == 1 and _float32(draft, wide[0])
     statement = draft.statement(call)
     small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None

@@ -230,7 +230,7 @@ def _text(found: Outside) -> str:
 
 
 def _gain(evidence: Evidence, waits_s: float, saved: float) -> Gain:
-    """The step without `saved` seconds, of which it waits for `waits_s`, and without what computing takes after them."""
+    """The step without `saved` seconds, of which it waits for `waits_s`, and what computing takes longer after them."""
     plain = Gain.of(evidence.what_if(Change(remove_host_s=saved)))
     if evidence.device_is_gpu or waits_s < _COLD_FROM_S:
         return plain

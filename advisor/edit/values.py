@@ -45,6 +45,11 @@ def give(
     return _change(drafts, draft, passed.value, code, recorded, flags, alone)
 
 
+def give_value(drafts: Drafts, draft: Draft, value: cst.BaseExpression, code: str, recorded: object) -> str | None:
+    """Have the expression `value` be the value `code`, where that is really written; as :func:`give` answers."""
+    return _change(drafts, draft, value, code, recorded, False, False)
+
+
 def _add(
     drafts: Drafts,
     draft: Draft,
