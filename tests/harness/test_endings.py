@@ -459,6 +459,7 @@ def test_script_that_dies_in_the_last_window_is_reported_from_what_was_measured_
     assert any("SIGSEGV" in note for note in record.notes)
 
 
+@pytest.mark.sessions
 def test_steps_in_child_processes_are_said_instead_of_waited_for(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("advisor.launch._CHILDREN_SECONDS", 1.0)
     children = (

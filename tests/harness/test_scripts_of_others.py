@@ -70,7 +70,7 @@ CASES = (
     Case("compiled.py"),
     Case("compiled.py", ("--fullgraph",), variant=True),
     Case("compiled.py", ("--fullgraph", "--function"), variant=True),
-    Case("scripted.py"),
+    Case("scripted.py", variant=True),
     Case("amp_scaler.py"),
     Case("swallows.py"),
     Case("five_steps.py", samples=16),
