@@ -119,8 +119,6 @@ class BatchSize(Rule):
         chosen = _chosen(evidence, gains)
         if chosen is not None and batch and _loops_over(evidence, batch):
             return
-        if chosen is not None and called_loop(forward_sites(evidence), text_of) is not None:
-            return  # more samples are more rounds
         said = _said(record, forward_sites(evidence), batch) if chosen is not None and batch and loader is None else ()
         if chosen is None or not batch or (loader is None and not said):
             return
@@ -349,10 +347,12 @@ def _feeding(evidence: Evidence) -> Loader | None:
 
 
 def _loops_over(evidence: Evidence, batch: int) -> bool:
-    """Whether a loop in Python with a round for each sample takes much of the step: it grows with the batch.
+    """Whether a loop in Python with a round for each sample takes much of the step, or calls the model: it grows.
 
     As many rounds as samples: another number is of time steps, or layers.
     """
+    if called_loop(forward_sites(evidence), text_of) is not None:
+        return True
     loop = evidence.sample_loop
     if loop is None or abs(loop.rounds / max(1.0, loop.times) - batch) > 0.02 * batch:
         return False

@@ -58,7 +58,8 @@ class LoaderOversubscribed(Rule):
     number comes from ``torch.set_num_threads`` or ``OMP_NUM_THREADS``, often from a larger machine.
 
     Only the step's own threads are looked at. More loader workers than cores were measured to cost nothing once they
-    have started (16 on 2 cores: 44 ms a step, 2: 47 to 60), nor did 32 threads in each of two workers (1.1 times).
+    have started (16 on 2 cores: 44 ms a step, 2: 47 to 60). Workers that compute with several threads each were not
+    measured well enough to say (two on 2 cores: 8 and 32 threads 1.1 times as long as one, 2 threads 1.2 and 1.8).
 
     When not: matrix products alone are large enough (the library bounds their threads itself); the machine's cores are
     counted wrong (a container whose limit is about to change).

@@ -19,7 +19,7 @@ _MOST = 0.5  # share of the fetch from which on the batches are mostly collated
 # one. Padding and stacking takes about one call, and a few lines, per sample and tensor.
 _CALLS, _LINES = 12, 60
 # Of a batch of sequences: 29 ms of CPU when it is filled in number by number, 1.4 ms when it is padded from whole
-# sequences (one thread), 20 times less. A loop that cannot all be avoided saves less.
+# sequences (one thread), 20 times less.
 _LOOP = 20.0
 
 

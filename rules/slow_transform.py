@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from advisor.harness.layout import FetchPart, Loader, Site
 
 _LEAST_WAIT = 0.02  # a step that waits less than 2 % of its time for data gains nothing measurable
+_MUCH = 0.1  # share of the fetch from which on a part is work of its own
 _MOST = 0.5  # share of the fetch from which on a part is what it is made of
 _WORTH_MOVING = 0.1  # share of the fetch that transforms on pixels thrown away later must take
 # Per sample: from so many calls of torch out of so many lines on, a loop in Python works on small pieces of a tensor.
@@ -37,7 +38,7 @@ _MANY_LINES = 500  # of the user's code for one sample: a loop in Python, whatev
 _SMALL = 100e-6  # seconds per call of torch: above it the calls compute more than they cost to be called
 # Features of a signal, window by window and band by band, took 2.37 ms of CPU per sample, all windows at once 0.09 ms;
 # a batch of sequences filled in number by number 29 ms, from whole sequences 1.4 ms (one thread, 2 cores): 25 and 20
-# times less. A loop that cannot all be avoided saves less.
+# times less, of which this is the lesser.
 _LOOP = 20.0
 # What reads a whole file of text, number by number.
 _PARSER = re.compile(
@@ -46,7 +47,6 @@ _PARSER = re.compile(
 )
 # 5,000 rows of six numbers took 15 ms (np.loadtxt), 24 ms (json) or 27 ms (csv) of CPU, np.load of the same 0.13 ms.
 _PARSED = 20.0
-_MUCH = 0.1  # share of the fetch
 _PARSED_BASIS = "text of 5,000 rows against the same numbers in a binary file: 100 to 200 times less CPU (measured)"
 _LOOP_BASIS = "features of signals in one operator instead of a loop: 25 times less CPU (measured)"
 

@@ -14,15 +14,13 @@ from dataclasses import dataclass, replace
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from advisor.edit.attention_parts import Parts, operand, primary
+from advisor.edit.attention_parts import SOFTMAX, SOFTMAXES, Parts, operand, primary
 from advisor.edit.calls import argument
 from advisor.edit.draft import Draft, Statement
 from advisor.edit.einsum import equation
 from advisor.edit.names import ensure_name, full_name
 from advisor.edit.results import unread_results
 
-_SOFTMAX = ("torch.softmax", "torch.nn.functional.softmax")
-_SOFTMAXES = ("torch.nn.Softmax", "torch.nn.modules.Softmax")
 _NEGATIVE = re.compile(r"inf\b|finfo\(|-\s*1e[4-9]\d*|-\s*1e\d\d|-\s*\d{5,}")
 _OF_BATCHES = 3  # letters of an einsum where heads are part of the batch
 
@@ -288,7 +286,7 @@ class _Reader:
         if first is None:
             return None
         name = full_name(self.draft, call.func)
-        if name in _SOFTMAX:
+        if name in SOFTMAX:
             return self._soft(first, call, ("input", "dim"))
         if name == "torch.nn.functional.dropout" and first.soft and not first.dropout:
             return self._dropped(first, call)
@@ -301,7 +299,7 @@ class _Reader:
             return replace(first, dropout=f"{code}.p", dropping=(training,))
         if made is None or len(call.args) != 1:
             return None
-        if full_name(self.draft, made.func) in _SOFTMAXES:
+        if full_name(self.draft, made.func) in SOFTMAXES:
             return self._soft(first, made, ("dim",))
         return None
 

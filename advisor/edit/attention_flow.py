@@ -11,14 +11,12 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from advisor.edit.attention_parts import Parts
+from advisor.edit.attention_parts import SOFTMAX, SOFTMAXES, Parts
 from advisor.edit.calls import argument
 from advisor.edit.draft import Draft
 from advisor.edit.names import full_name
 
 _SCORES, _WEIGHTS = "scores", "weights"
-_SOFTMAX = ("torch.softmax", "torch.nn.functional.softmax")
-_SOFTMAXES = ("torch.nn.Softmax", "torch.nn.modules.Softmax")
 _LAST = ("-1", "2", "3")  # the last dimension of three or four; that it is the keys' the run says
 # What gives the same numbers, or numbers that a mask and a scale can make of them.
 _LAYOUT = (
@@ -118,12 +116,12 @@ class _Flow:
     def _called(self, call: cst.Call) -> str:
         values = [self._kind(each.value) for each in call.args]
         name = full_name(self.draft, call.func) or ""
-        if name in _SOFTMAX and _SCORES in values[:1]:
+        if name in SOFTMAX and _SCORES in values[:1]:
             return _WEIGHTS if self._over_keys(call, ("input", "dim")) else ""
         if name == "torch.where" and _WEIGHTS not in values:
             return _SCORES if _SCORES in values else ""
         made = call.func if isinstance(call.func, cst.Call) else self.parts.made(call.func)
-        if values == [_SCORES] and made is not None and full_name(self.draft, made.func) in _SOFTMAXES:
+        if values == [_SCORES] and made is not None and full_name(self.draft, made.func) in SOFTMAXES:
             return _WEIGHTS if self._over_keys(made, ("dim",)) else ""
         if values[:1] == [_WEIGHTS] and (name == "torch.nn.functional.dropout" or self.parts.drops(call.func)):
             return _WEIGHTS

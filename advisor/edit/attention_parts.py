@@ -16,6 +16,8 @@ from advisor.edit.einsum import equation, reordering
 from advisor.edit.names import full_name
 from advisor.edit.origin import assignments, scope_of
 
+SOFTMAX = ("torch.softmax", "torch.nn.functional.softmax")
+SOFTMAXES = ("torch.nn.Softmax", "torch.nn.modules.Softmax")
 _PRODUCTS = ("torch.matmul", "torch.bmm")
 _DROPOUTS = ("torch.nn.Dropout", "torch.nn.modules.Dropout")
 _TRANSPOSED = {("-2", "-1"), ("-1", "-2"), ("2", "3"), ("3", "2"), ("1", "2"), ("2", "1")}

@@ -13,7 +13,7 @@ Loop = ast.For | ast.ListComp | ast.GeneratorExp
 _TRAINS = frozenset(("backward", "step", "zero_grad"))
 _ADDS_UP = (ast.Add, ast.Sub, ast.Mult)
 _ADAPTS = ("autograd.grad", "functional_call")  # each round may have weights of its own
-_MOSTLY = 0.8
+_MOSTLY = 0.8  # of a step's calls of models: beside many others the time of these is not known
 _LEAST_CALLS = 8  # a step: a few views of one sample, or heads of one net, are no loop over samples
 
 

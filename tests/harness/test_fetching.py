@@ -360,8 +360,10 @@ def test_workers_say_what_their_time_goes_to(tmp_path: Path, context: str) -> No
     assert loader.item_lines is not None and 4000 <= loader.item_lines <= 4010
     assert len(loader.fetches) == loader.num_workers, "each worker's own, batch by batch"
     times = [seconds for each in loader.fetches for seconds in each]
-    # The mean is of all batches, these are the first ones.
-    assert loader.fetch_s == pytest.approx(sum(times) / len(times), rel=0.2)
+    # The mean is of these and of one more: each worker's first is left out, as part of starting it.
+    assert loader.fetch_s is not None
+    first = loader.fetch_s * (len(times) + 1) - sum(times)
+    assert 0.5 * min(times) < first < 20 * loader.fetch_s
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from advisor.harness.indexing import Indexing
 from advisor.harness.layout import CallSite, Site
 from advisor.harness.sites import CallSites
 from advisor.launch import Command, measure
+from advisor.rule import Advice
+from rules.batch_size import BatchSize
 from rules.python_loop_over_samples import PythonLoopOverSamples
 from tests.conftest import PYTHON, QUICK
 
@@ -212,3 +214,36 @@ def test_a_recurrence_is_left_alone(tmp_path: Path) -> None:
     _, evidence = profiled(tmp_path, "self.states(x)")
     assert evidence.record is not None and any(each.kind == "Tensor.index" for each in evidence.record.call_sites)
     assert not list(RULE.check(evidence))
+
+
+ONE_BY_ONE = """
+import torch
+from torch.utils.data import DataLoader
+
+torch.manual_seed(0)
+sets = [torch.randn(n, 4) for n in torch.randint(4, 12, (4096,)).tolist()]
+model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(10):
+    for batch in DataLoader(sets, batch_size=16, collate_fn=list):
+        outputs = []
+        for x in batch:
+            outputs.append(model(x).mean())
+        loss = torch.stack(outputs).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_a_model_called_for_each_sample_is_told_of_and_no_larger_batch(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(ONE_BY_ONE.lstrip("\n"))
+    command = Command(script=str(script), python=PYTHON, environment={"OMP_NUM_THREADS": "1"}, cwd=str(tmp_path))
+    evidence = Evidence.from_run(measure(command, tmp_path / "run", QUICK, timeout=120))
+    (finding,) = RULE.check(evidence)
+    assert finding.site is not None and finding.parameters["calls"]
+    assert "for x in batch" in script.read_text().splitlines()[finding.site.line - 1]
+    assert finding.evidence["calls_per_step"] == pytest.approx(16, abs=1) and finding.gain.likely > 1.5
+    assert isinstance(RULE.fix(finding, Sources()), Advice)
+    assert not list(BatchSize().check(evidence))
