@@ -44,10 +44,16 @@ if TYPE_CHECKING:
 
 # A kernel's time in 16 bits over its time now. Matrix work off the Tensor Cores: their peak is 8 to 16 times
 # float32's (V100 125 to 15.7, A100 312 to 19.5 TFLOP/s, data sheets), memory holds most products to about a third.
-# On them already it is TF32, at half the 16-bit rate. Other kernels move half the bytes, but optimizers and
-# normalization stay in float32.
+# On them already it is TF32, at half the 16-bit rate (A100 156 to 312 TFLOP/s), or float32 on AMD's matrix cores, at a
+# quarter (MI250 45.3 to 181 a die). Other kernels move half the bytes, but normalization stays in float32.
 _GPU_SCALE = {"off": 0.35, "unknown": 0.7, "on": 0.65, "": 0.85}
-_LEAST_OFF = 0.05  # share of kernel time that is matrix work off the Tensor Cores
+_LEAST_SHARE = 0.05  # of kernel time: float32 matrix work, on Tensor Cores as TF32 or off them
+# The optimizer's kernels: parameters, gradients and moments stay float32 under autocast.
+_OPTIMIZER = re.compile(r"multi_tensor_apply|FusedAdam|fused_adam", re.IGNORECASE)
+# Bytes that move for each weight and step: read in float32 and written in 16 bits; in training its gradient comes back.
+_CAST_BYTES, _CAST_GRADIENT_BYTES = 6, 6
+# Casting beyond this share of the products that it is for: they are about reading weights, which autocast has read twice.
+_MOST_CASTING = 0.2
 # The same for a CPU's matrix operators, casts of weights aside. Fitted to training steps measured with torch 2.15 and
 # avx512_bf16 on two quiet cores, float32 over autocast: ResNet-18 of 32, 96 and 224 pixel images 1.19, 1.65, 1.72, a
 # small convolutional net 2.3, an MLP 1.85, a transformer encoder 1.48, an LSTM 1.47; depthwise convolutions get slower
@@ -81,8 +87,8 @@ class AmpAutocast(Rule):
     ``torch.autocast`` runs matrix work in bfloat16 (or float16) and keeps what needs the range in float32;
     parameters, gradients and optimizer stay as they are. Around forward and loss, not around backward. bfloat16 has
     float32's range and needs nothing else; float16, for GPUs without native bfloat16 (before compute capability 8.0),
-    needs a ``GradScaler`` so that small gradients survive. The trigger is measured: matrix kernels off the Tensor
-    Cores; on a CPU matrix operators, and only with instructions for bfloat16 (AVX512_BF16, AMX).
+    needs a ``GradScaler`` so that small gradients survive. The trigger is measured: float32 matrix kernels, off the
+    Tensor Cores or on them as TF32; on a CPU matrix operators, and only with instructions for bfloat16 (AVX512_BF16, AMX).
 
     When not: the loss is sensitive to rounding (compare the loss curves); custom CUDA operators expect float32;
     models of depthwise convolutions on a CPU get slower.
@@ -422,23 +428,54 @@ def _on_gpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
     if capability is None and (recorded or evidence.amd) and not (evidence.amd and (recorded or evidence.peak)):
         return None  # unknown, or one of AMD's without matrix cores
     formats = {row.name: format_of(row.name) for row in evidence.kernels}
-    off = sum(row.share for row in evidence.kernels if row.matrix == "off" and formats[row.name] == "float32")
+    single = [
+        row for row in evidence.kernels if row.matrix in ("on", "off") and formats[row.name] in ("float32", "tf32")
+    ]
+    share, products_s = sum(row.share for row in single), sum(row.per_step_s for row in single)
     narrow = sum(row.share for row in evidence.kernels if row.matrix == "on" and formats[row.name] == "narrow")
-    if off < _LEAST_OFF or (not recorded and narrow > off):
+    if share < _LEAST_SHARE or (not recorded and narrow > share):
         return None  # with 16 bits in most of the work, autocast is on, and the rest is meant to be float32
+    casting_s = _casting_s(evidence)
+    if casting_s > _MOST_CASTING * products_s and not evidence.trains:
+        return None
 
     def factor(row: KernelRow) -> float:
-        if row.kind == "communication" or formats[row.name] in ("wide", "narrow" if row.matrix != "unknown" else ""):
+        if row.kind == "communication" or _OPTIMIZER.search(row.name):
             return 1.0
+        if formats[row.name] in ("wide", "narrow" if row.matrix != "unknown" else ""):
+            return 1.0
+        if row.matrix in ("on", "off"):
+            return _GPU_SCALE[row.matrix] + casting_s / products_s
         return _GPU_SCALE.get(row.matrix, 1.0) if recorded or row.matrix != "unknown" else 1.0
 
+    off = sum(row.share for row in single if row.matrix == "off")
     figures: dict[str, float | str | None] = {
+        "float32_matrix_share": share,
         "matrix_off_tensor_cores_share": off,
         "tensor_core_share_low": matrix.share_low,
         "tensor_core_share_high": matrix.share_high,
     }
-    summary = f"{off:.0%} of the kernels' time is float32 matrix work off the Tensor Cores."
+    summary = f"{share:.0%} of the kernels' time is float32 matrix work" + _on_which(off / share, evidence.amd)
     return Change(kernel_scale={row.name: factor(row) for row in evidence.kernels}), figures, summary
+
+
+def _on_which(off: float, amd: bool) -> str:
+    """The end of a sentence: which units the matrix work is on, of which the share `off` is off the matrix cores."""
+    cores, form = ("matrix cores", "") if amd else ("Tensor Cores", " as TF32")
+    if off > 0.99:
+        return f" off the {cores}."
+    if off < 0.01:
+        return f" on the {cores}{form}, which multiply 16 bits faster still."
+    return f", {off:.0%} of that off the {cores}."
+
+
+def _casting_s(evidence: Evidence) -> float:
+    """Device seconds per step that autocast takes to cast the weights, and in training their gradients back."""
+    if evidence.record is None or evidence.peak is None:
+        return 0.0
+    weights = sum(model.parameters for model in evidence.record.models if model.calls)
+    moved = _CAST_BYTES + (_CAST_GRADIENT_BYTES if evidence.trains else 0)
+    return weights * moved / evidence.peak.bandwidth
 
 
 def _has_bf16(evidence: Evidence) -> bool:

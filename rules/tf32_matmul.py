@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 # A TF32 product's time over the float32 one's. The A100's peaks are 19.5 and 156 TFLOP/s (data sheet); PyTorch's
 # CUDA notes measure 7x on a 10240-square product; smaller ones are held back by memory, so less is expected.
 _SCALE = 0.35
+# Where a GPU has as many TF32 as float32 operations a second (GeForce, A10G, L40) only what float32 does not reach of
+# its peak can be gained: a product reaches some 20 of an A10's 31.2 TFLOP/s (NVIDIA/cutlass, issue 941), cuBLAS 29.2 of
+# an RTX 4070 Ti's 35.5 (Yinghan-Li/YHs_Sample, issue 4).
+_REACHED = 0.7
 _LEAST_SHARE = 0.05  # of kernel time: less cannot make the step 3 % faster
 
 
@@ -55,7 +59,9 @@ class Tf32Matmul(Rule):
         narrow = sum(row.share for row in products if format_of(row.name) == "narrow")
         if share < _LEAST_SHARE or (record is None and narrow > share):
             return  # autocast is on, or the weights are in 16 bits: what is left is meant to be float32
-        estimate, fed = once_fed(evidence, Change(kernel_scale={row.name: _SCALE for row in off}))
+        estimate, fed = once_fed(
+            evidence, Change(kernel_scale=dict.fromkeys((row.name for row in off), _scale(evidence)))
+        )
         gain = Gain.of(estimate)
         if gain.worth_it:
             yield Finding(
@@ -135,3 +141,9 @@ def main():
         ),
     )
     LEAVES_ALONE = (Example("import torch\ntorch.backends.cuda.matmul.allow_tf32 = False\n", ""),)
+
+
+def _scale(evidence: Evidence) -> float:
+    """A TF32 product's time over the float32 one's, on this device."""
+    single, tf32 = (evidence.peak.of(each) if evidence.peak else None for each in ("float32", "tf32"))
+    return max(_SCALE, min(1.0, _REACHED * single / tf32)) if single and tf32 else _SCALE

@@ -1,7 +1,8 @@
 """Matrix products on Tensor Cores whose sizes are no multiples of 16 bytes: the kernels for them load less at once.
 
 CUTLASS writes into a kernel's name how many elements it loads at a time (``align8``): with fewer than 16 bytes a load
-the products take longer, unless memory is what they wait for.
+the products take longer, unless memory is what they wait for. cuBLAS's own kernels (``nvjet_…``, ``…s16816gemm…``) do
+not: of those, what a product's sizes are says it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from advisor.evidence.device import DeviceWork
 from advisor.evidence.devices import Peak
 from advisor.evidence.host import Host
 from advisor.evidence.kernels import launching_operators
-from advisor.evidence.matrix import format_of, kind_of
+from advisor.evidence.matrix import cores_of, format_of, kind_of
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.steps import assign, step_windows
 from advisor.trace.tables import Trace
@@ -108,7 +109,7 @@ def _products(trace: Trace, peak: Peak) -> list[_Product]:
         mark, size = _NAME.search(name), _BYTES.get(format_of(name), 0)
         operator = int(operators[row])
         called = trace.name(int(trace.operators.name[operator]))
-        if mark is None or not size or kind_of(name) != "gemm" or called not in _FIRST:
+        if not size or cores_of(name) != "on" or kind_of(name) != "gemm" or called not in _FIRST:
             continue
         shapes = _shapes(trace.name(int(trace.operators.shapes[operator])))[_FIRST[called] :]
         if len(shapes) < 2 or len(shapes[0]) < 2 or len(shapes[1]) < 2:
@@ -122,7 +123,9 @@ def _products(trace: Trace, peak: Peak) -> list[_Product]:
         odd = tuple(each for each in dict.fromkeys((n, k)) if each % multiple) or ((m,) if m % multiple else ())
         seconds = int(trace.kernels.end[row] - trace.kernels.start[row]) / 1e9 / len(steps)
         memory_s = size * batch * (m * k + k * n + m * n) / (_BANDWIDTH * peak.bandwidth) / len(steps)
-        slow = int(mark[1]) < multiple
+        if mark is None and odd:
+            continue  # how it loads is not known
+        slow = mark is not None and int(mark[1]) < multiple
         found.append(_Product(name, seconds, flops / len(steps), memory_s, odd, multiple, slow))
     return found
 

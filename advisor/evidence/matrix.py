@@ -101,6 +101,8 @@ _NARROW = re.compile(
     r"(?i:(?<![ft])f16|fp16|bf16|bfloat16|half|e4m3|e5m2|fp8|f8f8|i8i8|int8|mxfp4|e2m1|hgemm|h884|h1688|h16816|flash|"
     r"nvjet|_BBS_|_HHS_|Cijk_\w+_(B|H)B?_)"
 )
+# Tensile's letter of the types behind the layouts of A and B: S, SB, S_B are float32, on MFMA instructions too.
+_SINGLE = re.compile(r"Cijk_[A-Za-z]+_[A-Za-z]+_S_?B?_")
 _WIDE = re.compile(r"(?i:dgemm|zgemm|cgemm|d884|dmma|<double|, double|f64f64|_DB_|_ZB_|_CB_)")
 
 _KIND_PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _KINDS)
@@ -132,7 +134,8 @@ def cores_of(name: str) -> str:
 def format_of(name: str) -> str:
     """``narrow | tf32 | float32 | wide`` for matrix work: 16 bits and fewer, TF32, 32 bits, 64 bits or complex; "".
 
-    Names on Tensor Cores that do not tell are taken for narrow, those off them for float32.
+    Names on Tensor Cores that do not tell are taken for narrow, those off them for float32; AMD's matrix cores multiply
+    float32 itself.
     """
     cores = cores_of(name)
     if cores == NONE:
@@ -141,6 +144,8 @@ def format_of(name: str) -> str:
         return "wide"
     if cores != OFF and re.search(r"tf32|TF32|(?<![a-z0-9])s1688(gemm|fprop|dgrad|wgrad|cudnn)", name):
         return "narrow" if re.search(r"(?<!t)f16|bf16|fp16", name) else "tf32"
+    if _SINGLE.search(name):
+        return "float32"
     if _NARROW.search(name) or cores != OFF:
         return "narrow"
     return "float32"

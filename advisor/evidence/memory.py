@@ -16,6 +16,9 @@ def memory_facts(record: RunRecord | None, trace: Trace, on_device: bool) -> Mem
         memory = record.memory
         if on_device:
             capacity = memory.capacity or record.device.memory or capacity
+            if capacity is not None and memory.free_at_start is not None and memory.peak_reserved is not None:
+                # What other processes hold on this device is not there to be used.
+                capacity = min(capacity, memory.free_at_start + memory.peak_reserved)
             return MemoryFacts(memory.peak_allocated, memory.peak_reserved, capacity, True)
         available = memory.host_total
         if memory.host_available is not None:

@@ -168,6 +168,47 @@ def test_a_v100_gets_float16_and_no_tf32(scene: Any, tmp_path: Path) -> None:
     assert found(made, tmp_path, "tf32-matmul") is None
 
 
+def test_products_in_tf32_gain_from_16_bits_what_their_rate_doubles(scene: Any, tmp_path: Path) -> None:
+    """A network of convolutions, which use TF32 by default."""
+    made = busy_gpu(scene, (CONVOLUTION, 0.8), (ELEMENTWISE, 0.2))
+    amp = found(made, tmp_path, "amp-autocast")
+    assert amp is not None and "on the Tensor Cores as TF32" in amp.summary
+    assert 1.2 < amp.gain.likely <= 1 / (0.8 * 0.5 + 0.2 * 0.5)
+    assert found(made, tmp_path, "tf32-matmul") is None
+
+
+def test_the_optimizers_kernels_stay_as_long_in_16_bits(scene: Any, tmp_path: Path) -> None:
+    optimizer = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<4>>"
+    beside = [
+        found(busy_gpu(scene, (SGEMM, 0.5), (name, 0.5)), tmp_path, "amp-autocast") for name in (ELEMENTWISE, optimizer)
+    ]
+    assert beside[0] is not None and beside[1] is not None
+    assert beside[1].gain.likely == pytest.approx(1 / (0.5 * 0.35 + 0.5), rel=0.02)
+    assert beside[0].gain.likely > beside[1].gain.likely
+
+
+def test_casting_the_weights_counts_and_rules_autocast_out_where_reading_them_is_all(
+    scene: Any, tmp_path: Path
+) -> None:
+    """A language model that answers few requests at a time: its products take as long as its weights take to be read."""
+    made = busy_gpu(scene, (SGEMM, 0.9), (ELEMENTWISE, 0.1))
+    light = found(made, tmp_path, "amp-autocast")
+    made.record.models[0].parameters = 500_000_000
+    heavy = found(made, tmp_path, "amp-autocast")
+    assert light is not None and heavy is not None and heavy.gain.likely < light.gain.likely
+    made.record.call_sites = [each for each in made.record.call_sites if each.kind != "backward"]
+    made.record.optimizers, made.record.models[0].training = [], False
+    made.record.models[0].parameters = 6_000_000_000
+    assert found(made, tmp_path, "amp-autocast") is None
+
+
+def test_tf32_is_worth_little_where_float32_is_as_fast(scene: Any, tmp_path: Path) -> None:
+    made = busy_gpu(scene, (SGEMM, 0.7), (ELEMENTWISE, 0.3))
+    made.record.device.name, made.record.device.capability = "NVIDIA GeForce RTX 3090", [8, 6]
+    tf32 = found(made, tmp_path, "tf32-matmul")
+    assert tf32 is not None and tf32.gain.likely == pytest.approx(1 / (0.7 * 0.7 + 0.3), rel=0.02)
+
+
 def test_products_on_tensor_cores_are_left_alone(scene: Any, tmp_path: Path) -> None:
     made = busy_gpu(scene, (TENSOR_CORE, 0.7), (ELEMENTWISE, 0.3))
     assert found(made, tmp_path, "amp-autocast") is None
@@ -338,6 +379,17 @@ def test_larger_batch_stays_within_memory(scene: Any, tmp_path: Path) -> None:
     finding = found(made, tmp_path, "batch-size")
     assert finding is not None and finding.gain.likely > 1.5
     made.record.memory = layout_memory(peak=30 << 30)
+    assert found(made, tmp_path, "batch-size") is None
+
+
+def test_larger_batch_leaves_others_the_memory_that_they_hold(scene: Any, tmp_path: Path) -> None:
+    made = scene(10.0, A100)
+    for index in range(40):
+        made.kernel(ELEMENTWISE, 0.2 * index + 0.03, 0.2 * index + 0.05, launched=0.2 * index)
+    made.loader(0.05, 0.05, 0.05, num_workers=2)
+    made.record.memory = replace(layout_memory(peak=2 << 30), free_at_start=36 << 30)
+    assert found(made, tmp_path, "batch-size") is not None
+    made.record.memory.free_at_start = 1 << 29
     assert found(made, tmp_path, "batch-size") is None
 
 

@@ -63,6 +63,23 @@ def test_a_vocabulary_of_odd_size_is_found(scene: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "aligned",
+    [
+        pytest.param("nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_TNT", id="hopper"),
+        pytest.param("ampere_bf16_s16816gemm_bf16_256x128_ldg8_f2f_stages_64x3_tn", id="ampere"),
+    ],
+)
+def test_the_yardstick_may_be_kernels_whose_names_tell_no_alignment(aligned: str, scene: Any, tmp_path: Path) -> None:
+    made = products(scene, aligned, EVEN, EVEN)
+    at, (_, size, length) = 0.05, ODD
+    shapes = [[size], [8192, 768], [768, size], [], []]
+    made.each("cpu_op", "aten::addmm", at, at + 0.009, **{"Input Dims": shapes})
+    made.kernel(BF16.format(1), 12.0, 12.0 + length, launched=at + 0.001)
+    finding = found(made, tmp_path)
+    assert finding is not None and finding.evidence["sizes"] == "50257"
+
+
+@pytest.mark.parametrize(
     ("name", "parts"),
     [
         pytest.param(BF16, (EVEN, (8, 50304, 6.4)), id="aligned"),
