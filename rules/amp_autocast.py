@@ -52,7 +52,7 @@ _LEAST_SHARE = 0.05  # of kernel time: float32 matrix work, on Tensor Cores as T
 _OPTIMIZER = re.compile(r"multi_tensor_apply|FusedAdam|fused_adam", re.IGNORECASE)
 # Bytes that move for each weight and step: read in float32 and written in 16 bits; in training its gradient comes back.
 _CAST_BYTES, _CAST_GRADIENT_BYTES = 6, 6
-# Casting beyond this share of the products that it is for: they are about reading weights, which autocast has read twice.
+# Casting beyond this share of the products that it is for: they are about reading weights, which casting does, too.
 _MOST_CASTING = 0.2
 # The same for a CPU's matrix operators, casts of weights aside. Fitted to training steps measured with torch 2.15 and
 # avx512_bf16 on two quiet cores, float32 over autocast: ResNet-18 of 32, 96 and 224 pixel images 1.19, 1.65, 1.72, a
@@ -88,7 +88,8 @@ class AmpAutocast(Rule):
     parameters, gradients and optimizer stay as they are. Around forward and loss, not around backward. bfloat16 has
     float32's range and needs nothing else; float16, for GPUs without native bfloat16 (before compute capability 8.0),
     needs a ``GradScaler`` so that small gradients survive. The trigger is measured: float32 matrix kernels, off the
-    Tensor Cores or on them as TF32; on a CPU matrix operators, and only with instructions for bfloat16 (AVX512_BF16, AMX).
+    Tensor Cores or on them as TF32; on a CPU matrix operators, and only with instructions for bfloat16 (AVX512_BF16,
+    AMX).
 
     When not: the loss is sensitive to rounding (compare the loss curves); custom CUDA operators expect float32;
     models of depthwise convolutions on a CPU get slower.

@@ -108,7 +108,8 @@ def _is_convolution(row: KernelRow) -> bool:
 def _heuristic(record: RunRecord) -> bool:
     """Whether cuDNN chooses by its heuristics now, and could measure instead: one shape only, no fixed choice."""
     setting = record.environment
-    return setting.cudnn_benchmark is False and not setting.deterministic and record.shapes_vary is False
+    fixed = setting.deterministic or setting.cudnn_deterministic
+    return setting.cudnn_benchmark is False and not fixed and record.shapes_vary is False
 
 
 def _same(evidence: Evidence) -> bool:

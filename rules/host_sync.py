@@ -17,6 +17,15 @@ from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety,
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
+    from advisor.harness.layout import CallSite
+
+# What reads values for a purpose of its own, by its module's name, and what makes it stop.
+_OWN = {
+    "torch.amp.grad_scaler": "pass fused=True to the optimizer, which then looks for infinities on the GPU itself",
+    "torch.distributions": "pass validate_args=False to the distribution, or call "
+    "torch.distributions.Distribution.set_default_validate_args(False) once",
+    "transformers.trainer": "pass TrainingArguments(logging_nan_inf_filter=False)",
+}
 
 _KINDS = ("Tensor.item", "Tensor.cpu", "Tensor.numpy", "Tensor.tolist", "Tensor.print", "synchronize")
 
@@ -72,17 +81,26 @@ class HostSync(Rule):
                 "step_s": evidence.step_s,
             },
             site=places[0].site if places else None,
-            parameters={"syncs": sites(places)},
+            parameters={
+                "syncs": sites([each for each in places if not _reader(each)]),
+                "inside": {at(each.site): reader for each in places if (reader := _reader(each))},
+            },
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         found = site_list(finding, "syncs")
+        inside = finding.parameters.get("inside")
+        inside = inside if isinstance(inside, dict) else {}
         where = ", ".join(dict.fromkeys(at(site) for site in found)) or "your script"
         text = (
             f"Do not read values from the GPU in every step at {where}: sum or collect tensors (x.detach()), and call "
             ".item() where they are printed, every 50 steps or once an epoch. torch.cuda.synchronize() belongs in "
             "benchmarks only."
         )
+        if inside:
+            others = "; ".join(f"at {place} {_OWN[reader]}" for place, reader in inside.items())
+            text = f"{text} And {others}." if found else f"{others[0].upper()}{others[1:]}."
+            return Advice(text, "it is a library that reads the value")
         if not found:
             return Advice(text, "the places are unknown")
         drafts = Drafts(sources)
@@ -141,6 +159,12 @@ print("loss %.4f" % (total / len(dataset)))
         Example("t = 0\nfor x in xs:\n    t += y.item()  # <- syncs\n    if t > 3:\n        break\n", ""),
         Example("for x in xs:\n    if loss.item() > 3:  # <- syncs\n        break\n", ""),
     )
+
+
+def _reader(place: CallSite) -> str:
+    """Which of _OWN reads the value at `place`; "" where the script does, or a library for it (a log, a metric)."""
+    module = str(place.details.get("inside", ""))
+    return next((name for name in _OWN if module == name or module.startswith(name + ".")), "")
 
 
 _NUMBER = m.Integer() | m.Float()

@@ -87,7 +87,15 @@ class Host:
         A copy to pageable memory is one of them, whatever it is called: it "will return only once the copy has
         completed" (CUDA driver API, "API synchronization behavior").
         """
-        return names_like(self.trace, self.trace.runtime.name, is_sync) | self._reading_rows
+        rows = names_like(self.trace, self.trace.runtime.name, is_sync) | self._reading_rows
+        if not len(self.drained):
+            return rows
+        return rows & (self.drained.within(self.trace.runtime.start, self.trace.runtime.end) == 0)
+
+    @cached_property
+    def drained(self) -> Coverage:
+        """While the harness waits for the device at the end of its window: no wait of the script's."""
+        return self._annotated(layout.DRAIN_RANGE)
 
     @cached_property
     def _reading_rows(self) -> Mask:
@@ -204,8 +212,8 @@ class Host:
             return 0, 0
         return min(int(start.min()) for start, _ in rows), max(int(end.max()) for _, end in rows)
 
-    def _annotated(self, name: str, pattern: re.Pattern[str]) -> Coverage:
-        return select(
-            self.trace.annotations,
-            names_like(self.trace, self.trace.annotations.name, lambda n: n == name or pattern.match(n)),
-        )
+    def _annotated(self, name: str, pattern: re.Pattern[str] | None = None) -> Coverage:
+        def named(found: str) -> bool:
+            return found == name or (pattern is not None and pattern.match(found) is not None)
+
+        return select(self.trace.annotations, names_like(self.trace, self.trace.annotations.name, named))

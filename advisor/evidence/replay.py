@@ -171,7 +171,8 @@ def script_of(steps: Steps, device: DeviceWork) -> Script | None:
     first, items = _items_by_event(device, event_of_row, start, begin, close)
     stream, delay, after = _dependencies(device, items)
     waits_for, tail = _waits(device, kind, start, stop, first, items)
-    end_gap = max(0, close - int(max(reached[-1], stop[-1])))
+    drained = int(host.drained.within(np.array([begin]), np.array([close]))[0])
+    end_gap = max(0, close - int(max(reached[-1], stop[-1])) - drained)
     return Script(
         count, kind.tolist(), gap, length, row, first, items, stream, delay, after, waits_for, tail, usual, end_gap
     )

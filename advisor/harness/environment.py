@@ -149,6 +149,7 @@ def environment(torch: Any) -> Environment:
         )
     readers: dict[str, Callable[[], object]] = {
         "cudnn_benchmark": lambda: bool(torch.backends.cudnn.benchmark),
+        "cudnn_deterministic": lambda: bool(torch.backends.cudnn.deterministic),
         "cudnn_tf32": lambda: bool(torch.backends.cudnn.allow_tf32),
         "matmul_precision": lambda: str(torch.get_float32_matmul_precision()),
         "deterministic": lambda: bool(torch.are_deterministic_algorithms_enabled()),

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from .layout import Memory
+from .layout import DRAIN_RANGE, Memory
 
 
 class DeviceClock:
@@ -18,6 +18,8 @@ class DeviceClock:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
+        # As they are before the call sites' wrappers see them: these waits are none of the script's.
+        self._synchronize, self._wait = torch.cuda.synchronize, torch.cuda.Event.synchronize
         self._events: list[Any] = []
         self.on = False  # the steps run on a GPU
 
@@ -30,11 +32,21 @@ class DeviceClock:
             event.record()
             self._events.append(event)
 
+    def drain(self) -> None:
+        """Wait until the device has done all that it was given.
+
+        On both sides of a profiled window, which then holds the device's work of its own steps: a host that runs ahead
+        would have launched in it what is done later, and the device would do in it what was launched before.
+        """
+        if self.on and not self._torch.cuda.is_current_stream_capturing():
+            with self._torch.autograd.profiler.record_function(DRAIN_RANGE):
+                self._synchronize()
+
     def seconds(self) -> list[float]:
         """Between successive marks; waits for the last one."""
         if len(self._events) < 2:
             return []
-        self._events[-1].synchronize()
+        self._wait(self._events[-1])
         return [a.elapsed_time(b) / 1e3 for a, b in zip(self._events, self._events[1:], strict=False)]
 
 

@@ -32,6 +32,7 @@ DETAIL_SUFFIX = ".trace.json.gz"
 # The annotations that the harness adds to the traces; `evidence` knows them by these names.
 FORWARD_RANGE = "advisor.forward"
 BACKWARD_RANGE = "advisor.backward"
+DRAIN_RANGE = "advisor.drain"  # the harness waits for the device, at the end of a profiled window
 ENCODER_RANGE = "advisor.encoder"
 
 # Environment variable through which children of the script find the options file.
@@ -104,6 +105,8 @@ class CallSite:
     "iterates", "rows" of x) ``for row in x``, seen in the detail window only. ``sized``: a call whose result has a
     size that depends on values (``details``: "operator": ``mask`` for ``x[mask]``, ``nonzero``, ``unique`` …;
     "device"), seen in the detail window only.
+
+    ``details["inside"]`` of what reads a tensor's value: the module that does, where it is none of the script's.
 
     And where a framework is told its settings (:mod:`.frameworks`): ``TrainingArguments``, ``Trainer``,
     ``Trainer.fit``, ``Fabric``, ``Accelerator``.
@@ -280,6 +283,7 @@ class Environment:
     matmul_precision: str = ""
     cudnn_tf32: bool | None = None
     deterministic: bool | None = None
+    cudnn_deterministic: bool | None = None
     anomaly: bool | None = None
     gpus: list[str] = field(default_factory=list)  # what nvidia-smi or the driver shows, even to a CPU build
     variables: dict[str, str] = field(default_factory=dict)  # CUDA_LAUNCH_BLOCKING, OMP_NUM_THREADS …

@@ -17,7 +17,7 @@ from .imports import PostImport
 from .journal import Journal
 from .layout import PARTIAL_JSON, RUN_JSON, Failure, OptimizerInfo, Options, RunRecord, to_dict
 from .patches import Patch
-from .places import owner, user_site, written_at
+from .places import definition_of, owner, user_site
 from .status import StatusFile
 from .stop import Stop, end_process
 from .windows import Windows
@@ -186,7 +186,7 @@ class Observer:
                     cls=type(optimizer).__name__,
                     site=site,
                     owner=made_by,
-                    written=written_at(getattr(type(optimizer), "step", None)),
+                    written=definition_of(getattr(type(optimizer), "step", None)),
                     steps=windows.optimizer_steps.get(key, 0),
                     boundary=key == windows.finder.boundary_optimizer,
                     fused=group.get("fused"),

@@ -93,7 +93,7 @@ def _make_site(frame: FrameType) -> Site:
     return site
 
 
-def written_at(method: Any) -> Site | None:
+def definition_of(method: Any) -> Site | None:
     """Where a function is written, decorators looked through; None where no user wrote it."""
     while (inner := getattr(method, "__wrapped__", None)) is not None:
         method = inner

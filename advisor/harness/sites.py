@@ -7,17 +7,20 @@ counters, and calls through; a call nested in another wrapped one (``.item()`` i
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from .layout import BACKWARD_RANGE, CallSite, Site
 from .patches import Patch
-from .places import user_site
+from .places import is_ours, is_users, user_site
 
+# Where a tensor's own methods read its values for each other.
+_TENSORS_OWN = ("torch._tensor", "torch._tensor_str")
 _LATER_LOSSES = 5  # how many of the last losses are kept, to know whether they became NaN
 
 Details = Callable[[tuple[Any, ...], dict[str, Any], Any], dict[str, Any]]
@@ -165,6 +168,8 @@ class CallSites:
             Patch(torch, "set_default_dtype", self._wrap("default_dtype", _chosen)),
             Patch(torch, "set_num_threads", self._wrap("set_num_threads", _threads)),
             Patch(torch.cuda, "synchronize", self._wrap("synchronize")),
+            Patch(torch.cuda.Event, "synchronize", self._wrap("synchronize")),
+            Patch(torch.cuda.Stream, "synchronize", self._wrap("synchronize")),
             Patch(torch.cuda, "empty_cache", self._wrap("empty_cache")),
             Patch(torch.cuda.memory, "empty_cache", self._wrap("empty_cache")),
         ]
@@ -295,7 +300,14 @@ def _copied(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[
 
 
 def _source(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Any]:
-    return {"device": args[0].device.type}
+    details = {"device": args[0].device.type}
+    # Who reads the value, where that is a library which the script called.
+    caller: FrameType | None = sys._getframe(2)
+    while caller is not None and (caller.f_globals.get("__name__") in _TENSORS_OWN or is_ours(caller)):
+        caller = caller.f_back
+    if caller is not None and not is_users(caller):
+        details["inside"] = str(caller.f_globals.get("__name__"))
+    return details
 
 
 def _moved(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Any]:

@@ -486,6 +486,8 @@ class Windows:
         )
         if not detail:
             self._tracebacks.on()
+        if self._profiler.lead == 0:
+            self._clock.drain()
         self._profiler.start()
         # On a GPU the host runs ahead: the device is asked how long the profiled steps took, as in the timing window.
         self._clock.reset()
@@ -509,6 +511,7 @@ class Windows:
             return
         now = time.perf_counter()
         if profiler.taken + 1 in (profiler.lead, profiler.length):
+            self._clock.drain()
             self._clock.mark()
         if not profiler.step():
             self._last = time.perf_counter()

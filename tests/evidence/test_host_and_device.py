@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from advisor.evidence import Evidence
+from advisor.evidence import Change, Evidence
 from advisor.evidence.absent import empty_trace
+from advisor.evidence.replay import script_of
 from advisor.harness.layout import (
     CallSite,
     Device,
@@ -74,6 +75,28 @@ def test_synchronizations_are_joined_to_the_lines_that_cause_them(builder: Any, 
     assert [site.site for site in item.sites] == [loss]
     assert (explicit.cause, explicit.wait_s) == ("explicit", 0.0)
     assert explicit.sites[0].site == Site("train.py", 41)
+
+
+def test_the_harness_own_wait_at_the_end_of_a_window_is_none_of_the_hosts(builder: Any, tmp_path: Path) -> None:
+    """A host that runs ahead: 80 us to launch a step of 1 ms. Before the window ends the harness waits."""
+    build = builder()
+    bounds = (0, 80, 160, 3005)
+    for number in range(3):
+        at = bounds[number]
+        build.step(number, at, bounds[number + 1])
+        build.kernel(5 + 1000 * number, 1000 + 1000 * number, launched=at + 3)
+        build.operator("aten::mm", at + 1, at + 75)
+    build.annotation("advisor.drain", 240, 3003)
+    build.runtime("cudaDeviceSynchronize", 241, 3002)
+    record = RunRecord(timing=Timing(step_s=1e-3, settled=True), profile_step_s=1e-3)
+    evidence = Evidence(build.read(tmp_path), record)
+    assert evidence.syncs == ()
+    script = script_of(evidence.steps, evidence.device)
+    assert script is not None and script.host_ns == pytest.approx(80_000, rel=0.1)
+    assert evidence.what_if(Change(launch_scale=0.5)).speedup[1] == pytest.approx(1.0, abs=0.01)
+    assert evidence.what_if(Change(kernel_scale={evidence.kernels[0].name: 0.5})).speedup[1] == pytest.approx(
+        2, rel=0.02
+    )
 
 
 def test_loader_of_a_bare_trace(shared_traces: Path) -> None:

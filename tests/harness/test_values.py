@@ -163,3 +163,26 @@ def test_outputs_that_may_not_be_the_first_are_not_kept(tmp_path: Path) -> None:
     # Nothing tells of the model before it is called, so it is found some tenths of a second later.
     record, _ = run(tmp_path, "run", INFERENCE, replace(CUT, step="forward"))
     assert record.outputs == []
+
+
+def test_a_value_that_a_library_reads_for_itself_is_told_from_one_that_the_script_reads(tmp_path: Path) -> None:
+    source = """
+    import torch
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(400):
+        out = model(torch.randn(8, 4))
+        loss = -torch.distributions.Normal(out, 1.0).log_prob(torch.zeros(8, 2)).mean()  # checks what it is given
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total = loss.item()
+        text = f"{loss:.3f}"
+    """
+    record, _ = run(tmp_path, "run", source, CUT)
+    reads = {
+        (each.kind, str(each.details.get("inside", "")).rpartition(".")[0])
+        for each in record.call_sites
+        if each.kind in ("Tensor.item", "Tensor.print") and each.calls_per_step
+    }
+    assert reads == {("Tensor.item", "torch.distributions"), ("Tensor.item", ""), ("Tensor.print", "")}

@@ -190,7 +190,7 @@ def test_the_optimizers_kernels_stay_as_long_in_16_bits(scene: Any, tmp_path: Pa
 def test_casting_the_weights_counts_and_rules_autocast_out_where_reading_them_is_all(
     scene: Any, tmp_path: Path
 ) -> None:
-    """A language model that answers few requests at a time: its products take as long as its weights take to be read."""
+    """A language model that answers few requests at a time: its products take as long as reading its weights."""
     made = busy_gpu(scene, (SGEMM, 0.9), (ELEMENTWISE, 0.1))
     light = found(made, tmp_path, "amp-autocast")
     made.record.models[0].parameters = 500_000_000
@@ -348,6 +348,13 @@ def test_reading_the_loss_each_step_is_found_where_it_costs(scene: Any, tmp_path
     made.call("Tensor.item", 14, device="cuda")
     finding = found(made, tmp_path, "host-sync")
     assert finding is not None and finding.parameters["syncs"] == (Site("/nowhere/train.py", 14),)
+    # A scaler that asks each gradient for infinities reads, too: that the script cannot put off.
+    made.call("Tensor.item", 17, device="cuda", inside="torch.amp.grad_scaler")
+    both = found(made, tmp_path, "host-sync")
+    assert both is not None and both.parameters["syncs"] == (Site("/nowhere/train.py", 14),)
+    (rule,) = [each for each in load_rules() if each.id == "host-sync"]
+    fix = rule.fix(both, Sources())
+    assert isinstance(fix, Advice) and "train.py:14" in fix.text and "at train.py:17 pass fused=True" in fix.text
 
 
 # zero-grad, batch-size, compile, device-unused
