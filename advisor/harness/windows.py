@@ -255,6 +255,7 @@ class Windows:
     def _complete(self) -> None:
         self.record.complete = True
         self.finished = True
+        self.sites.count = False  # what is read from here on, the harness reads
         self._enter("done")
         self.on_finish(again=False)
 
