@@ -255,7 +255,7 @@ class Windows:
     def _complete(self) -> None:
         self.record.complete = True
         self.finished = True
-        self.sites.count = False  # what is read from here on, the harness reads
+        self.sites.count = False
         self._enter("done")
         self.on_finish(again=False)
 
@@ -527,6 +527,7 @@ class Windows:
             self.record.tracebacks_s = self._tracebacks.seconds / profiler.length
             self.record.profile_step_s = elapsed / steps
             if self.plan.detail_active:
+                self.sites.count = False  # what the record has to be read from
                 self.on_profiled()
                 self._start_profiler("detail", 0, self.plan.detail_warmup, self.plan.detail_active, detail=True)
                 return
