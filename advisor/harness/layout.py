@@ -93,8 +93,8 @@ class CallSite:
     ``Tensor.numpy``, ``Tensor.tolist``, ``Tensor.print``, ``autocast``, ``GradScaler``, ``GradScaler.scale``,
     ``torch.compile``, ``DataParallel``, ``DistributedDataParallel``, ``debug_mode``,
     ``synchronize``, ``empty_cache``, ``gc.collect``, ``Module.double``, ``Tensor.double``, ``float64`` (a tensor of
-    several float64 values made by ``torch.from_numpy``, ``tensor``, ``as_tensor``), ``default_dtype``,
-    ``set_num_threads`` (``details``: "threads").
+    several float64 values made by ``torch.from_numpy``, ``tensor``, ``as_tensor``; ``details``: "others", the same call
+    makes tensors of other types, too), ``default_dtype``, ``set_num_threads`` (``details``: "threads").
 
     ``evaluation``: the line of the loop over steps from which an evaluation is reached (a module is put into
     evaluation mode, or a loader that does not feed the steps gives a batch). ``debug_mode`` of ``details["mode"]``

@@ -176,12 +176,18 @@ class CallSites:
         return patches
 
     def _made(self, original: Any) -> Any:
-        """``torch.from_numpy`` and the like: of note where what it makes is in float64."""
+        """``torch.from_numpy`` and the like: of note where what it makes is in float64, and whether all of it is."""
         compiling, float64 = self._torch.compiler.is_compiling, self._torch.float64
 
         def make(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            if not compiling() and result.dtype == float64 and result.numel() > 1:
+            if compiling():
+                return result
+            if result.dtype != float64:
+                entry = self._by_identity.get(("float64", id(user_site())))
+                if entry is not None:
+                    entry.details["others"] = True
+            elif result.numel() > 1:
                 self.add("float64", user_site())
             return result
 

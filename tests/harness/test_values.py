@@ -186,3 +186,22 @@ def test_a_value_that_a_library_reads_for_itself_is_told_from_one_that_the_scrip
         if each.kind in ("Tensor.item", "Tensor.print") and each.calls_per_step
     }
     assert reads == {("Tensor.item", "torch.distributions"), ("Tensor.item", ""), ("Tensor.print", "")}
+
+
+def test_a_call_that_makes_tensors_of_several_types_is_known_for_it(tmp_path: Path) -> None:
+    source = """
+    import numpy, torch
+    rows, labels = numpy.random.rand(400, 4), numpy.arange(400) % 2
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for i in range(400):
+        x, y = (torch.from_numpy(each[i : i + 1]) for each in (rows, labels))
+        x = x + torch.from_numpy(rows[i : i + 1])
+        loss = torch.nn.functional.cross_entropy(model(x.float()), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    """
+    record, _ = run(tmp_path, "run", source, CUT)
+    made = {each.site.line: each.details.get("others", False) for each in record.call_sites if each.kind == "float64"}
+    assert made == {7: True, 8: False}
