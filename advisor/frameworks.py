@@ -40,6 +40,7 @@ _PARSES_COMMAND_LINE = "parse_args_into_dataclasses"
 _PARSES_FILE = ("parse_json_file", "parse_yaml_file")
 
 Then = Callable[[Drafts, Draft, cst.Call], str]
+Code = Callable[[Draft, cst.Call, str], str | None]
 
 
 def construction(evidence: Evidence) -> dict[str, object]:
@@ -85,11 +86,13 @@ def configured(
     text: str,
     why: str,
     then: Then | None = None,
+    code_of: Code | None = None,
 ) -> Edit | Argument | Advice:
     """The fix that has the framework told `settings`: the code of each value by its name, the one that counts first.
 
     `text` is what it does, in words, and `why` the reason for advice where no construction was seen. `then` edits what
-    else has to change in the file of the call, and returns why it could not.
+    else has to change in the file of the call, and returns why it could not. `code_of` gives the code of a setting that
+    depends on the call, by its name; one without is left out.
     """
     places = site_list(finding, "config")
     if len(places) != 1 or framework_set_up(finding) not in (framework, ""):
@@ -113,21 +116,26 @@ def configured(
     if call is None or last_name(draft, call) != of:
         return _parsed(drafts, draft, site, finding, settings, text)
     options: dict[str, str] = {}
-    for name, code in settings.items():
-        seen = told(finding, name)
+    for name, plain in settings.items():
+        seen, code = told(finding, name), plain if code_of is None else code_of(draft, call, name)
+        if code is None and name == first:
+            return Advice(text, "what it depends on cannot be told from the source")
+        if code is None:
+            continue
         given = give(
             drafts, draft, call, name, _named(draft, code), recorded=UNKNOWN if seen is None else seen, flags=True
         )
-        if given:
+        if given and name == first:
             options[given.removesuffix("!")] = "" if given.endswith("!") else _word(code)
         elif given is None and name == first:
             return Advice(text, f"where its {name} comes from cannot be told from the source")
         if name == first and given != EDITED:
             break
-    if options:
-        return Argument(options)
     if then is not None and (reason := then(drafts, draft, call)):
         return Advice(text, reason)
+    if options:
+        # An option alone changes no source.
+        return Argument(options) if drafts.edit(text) is None else Advice(text, "the script has to be changed as well")
     return _edit(drafts, text, site) or Advice(text, "the file is not the script's own")
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from advisor.edit import Drafts
 from advisor.edit.calls import DATALOADER_PARAMETERS, argument
 from advisor.edit.locate import call_at
-from advisor.edit.values import give, only_with_workers
+from advisor.edit.values import give
+from advisor.edit.workers import only_with_workers
 from advisor.evidence import Change
 from advisor.evidence.prefetch import DEFAULT, SHM_SHARE, made_ahead_bytes
 from advisor.frameworks import configured, construction

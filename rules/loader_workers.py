@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from advisor.edit import Draft, Drafts
-from advisor.edit.calls import DATALOADER_PARAMETERS
-from advisor.edit.guard import add_main_guard
+from advisor.edit.calls import DATALOADER_PARAMETERS, argument
 from advisor.edit.locate import call_at
 from advisor.edit.sources import text_of
-from advisor.edit.values import EDITED, give, only_with_workers
+from advisor.edit.values import EDITED, give, in_mapping
+from advisor.edit.workers import may_be_imported_again, only_with_workers, unpicklable
 from advisor.evidence import Change
 from advisor.evidence.prefetch import DEFAULT, SHM_SHARE, made_ahead_bytes
 from advisor.frameworks import configured, construction, takes
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
     from advisor.evidence.facts import LoaderFacts
-    from advisor.harness.layout import Loader
+    from advisor.harness.layout import Loader, RunRecord
 
 _MOST = 16  # more workers than this have not helped one process in practice, and each holds a copy of the dataset
 _LEAST_WAIT = 0.02  # a step that waits less than 2 % of its time for data gains nothing measurable
 # Workers that make a batch in less than this share of the step's own time would keep up, if all batches took as long:
 # eight instead of two brought 1.04 where 1.74 was predicted (accuracy's rain_radar_shards, whose files open slowly).
 _KEEPS_UP = 0.9
+_IMPORTING = ("spawn", "forkserver")  # start methods whose workers import the script again
 _RANDOM = ("random", "jitter", "augment", "mix", "erasing", "crop")  # transforms that draw random numbers, by name
 
 
@@ -116,17 +117,22 @@ class LoaderWorkers(Rule):
         if option is None:
             return Advice(text, "where the number of workers comes from cannot be told from the source")
         if option:
+            why = _not_started(finding, drafts, draft, call, "multiprocessing_context")
+            if why or drafts.edit(text) is not None:  # an option alone changes no source
+                return Advice(text, why or "the script has to be changed as well, for its workers to start")
             return Argument({option: str(workers)})
         if not number:
             kept = only_with_workers(draft, call, "True", "False")
             if kept is None or give(drafts, draft, call, "persistent_workers", kept) != EDITED:
                 return Advice(text, "whether the loader always has workers cannot be told from the source")
             return drafts.edit(text) or Advice(text, "the file is not the script's own")
-        give(drafts, draft, call, "persistent_workers", "True")
-        if finding.parameters.get("imports_again") and not add_main_guard(draft, call):
-            if not finding.parameters.get("fork"):
-                return Advice(text, 'the script needs an `if __name__ == "__main__":` guard around what it does first')
-            give(drafts, draft, call, "multiprocessing_context", '"fork"', DATALOADER_PARAMETERS)
+        kept = only_with_workers(draft, call, "True", "False", given=True)
+        if kept is not None:
+            # What else reads the value may have no workers.
+            own = argument(call, "persistent_workers") or in_mapping(draft, call, "persistent_workers")
+            give(drafts, draft, call, "persistent_workers", kept, alone=own is not None)
+        if why := _not_started(finding, drafts, draft, call, "multiprocessing_context"):
+            return Advice(text, why)
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
     def _told(self, finding: Finding, sources: Sources, framework: str, workers: str) -> Edit | Argument | Advice:
@@ -140,16 +146,15 @@ class LoaderWorkers(Rule):
         if workers == str(finding.parameters.get("recorded", 0)):
             del settings["dataloader_num_workers"]
 
-        def guard(drafts: Drafts, draft: Draft, call: cst.Call) -> str:
-            if not finding.parameters.get("imports_again") or add_main_guard(draft, call):
-                return ""
-            context = "dataloader_multiprocessing_context"
-            if finding.parameters.get("fork") and takes(finding, context):
-                give(drafts, draft, call, context, '"fork"')
-                return ""
-            return 'the script needs an `if __name__ == "__main__":` guard around what it does first'
+        def start(drafts: Drafts, draft: Draft, call: cst.Call) -> str:
+            return _not_started(finding, drafts, draft, call, "dataloader_multiprocessing_context")
 
-        return configured(finding, sources, framework, settings, text, f"{framework} makes the loader", guard)
+        def kept(draft: Draft, call: cst.Call, name: str) -> str | None:
+            given = "dataloader_num_workers" in settings
+            code = only_with_workers(draft, call, "True", "False", "dataloader_num_workers", given)
+            return code if name == "dataloader_persistent_workers" else settings[name]
+
+        return configured(finding, sources, framework, settings, text, f"{framework} makes the loader", start, kept)
 
     EXAMPLES = (
         Example(
@@ -192,7 +197,7 @@ def make(dataset):
 NUM_WORKERS = 3
 
 def make(dataset):
-    return DataLoader(dataset, 32, True, num_workers=NUM_WORKERS, persistent_workers=True)
+    return DataLoader(dataset, 32, True, num_workers=NUM_WORKERS, persistent_workers=NUM_WORKERS > 0)
 """,
             parameters={"workers": 3, "recorded": 1},
         ),
@@ -254,6 +259,36 @@ def later():
 """,
             parameters={"workers": 2, "imports_again": True, "fork": True},
         ),
+        Example(  # what cannot be sent to workers: the start method that sends nothing
+            before="""
+dataset = ImageFolder(root, transform=lambda image: image.resize((64, 64)))
+loader = DataLoader(dataset)  # <-
+""",
+            after="""
+dataset = ImageFolder(root, transform=lambda image: image.resize((64, 64)))
+loader = DataLoader(dataset, num_workers=2, persistent_workers=True, multiprocessing_context="fork")
+""",
+            parameters={"workers": 2, "imports_again": True, "fork": True},
+        ),
+        Example(  # another caller may want none
+            before="def make(ds, workers=0):\n    return DataLoader(ds, num_workers=workers)  # <-\n\nmake(ds)\n",
+            after="def make(ds, workers=2):\n"
+            "    return DataLoader(ds, num_workers=workers, persistent_workers=workers > 0)\n\nmake(ds)\n",
+            parameters={"workers": 2},
+        ),
+        Example(  # another loader has none, and reads the same name
+            before="""
+keep = False
+train = DataLoader(train_set, num_workers=0, persistent_workers=keep)  # <-
+test = DataLoader(test_set, num_workers=0, persistent_workers=keep)
+""",
+            after="""
+keep = False
+train = DataLoader(train_set, num_workers=2, persistent_workers=True)
+test = DataLoader(test_set, num_workers=0, persistent_workers=keep)
+""",
+            parameters={"workers": 2},
+        ),
         Example(
             before="""
 parser.add_argument("-j", "--workers", default=0, type=int)
@@ -291,6 +326,13 @@ Trainer(model, args, train_dataset=dataset).train()
             parameters={"workers": 2, "framework": "transformers"},
         ),
         Example(
+            before='args = TrainingArguments("out", dataloader_num_workers=cfg.workers)  # <- config\n'
+            "class cfg:\n    workers = 0\n",
+            after='args = TrainingArguments("out", dataloader_num_workers=cfg.workers, '
+            "dataloader_persistent_workers=cfg.workers > 0)\nclass cfg:\n    workers = 2\n",
+            parameters={"workers": 2, "framework": "transformers"},
+        ),
+        Example(
             before="parser = HfArgumentParser(TrainingArguments)\n"
             "(args,) = parser.parse_args_into_dataclasses()  # <- config\n",
             after="",
@@ -308,7 +350,36 @@ Trainer(model, args, train_dataset=dataset).train()
             {"workers": 2},
         ),
         Example("loader = DataLoader(dataset)  # <-\n", "", {"workers": 2, "framework": "transformers"}),
+        Example(  # no fork, and what cannot be sent
+            "loader = DataLoader(dataset, collate_fn=lambda rows: rows)  # <-\n",
+            "",
+            {"workers": 2, "imports_again": True},
+        ),
+        Example(  # the option alone leaves the script without a guard
+            "parser.add_argument('--workers', default=0)\nargs = parser.parse_args()\n"
+            "for x in DataLoader(dataset, num_workers=args.workers):  # <-\n    train(x)\n",
+            "",
+            {"workers": 2, "imports_again": True},
+        ),
     )
+
+
+def _not_started(finding: Finding, drafts: Drafts, draft: Draft, call: cst.Call, context: str) -> str:
+    """Have workers start where they import the script again; why they would not, or "".
+
+    By a guard around what the script does, or by the start method that needs none and pickles nothing.
+    """
+    if not finding.parameters.get("imports_again"):
+        return ""
+    what = str(finding.parameters.get("unpicklable", "")) or unpicklable(draft)
+    if not what and may_be_imported_again(drafts, draft, call, str(finding.parameters.get("script", ""))):
+        return ""
+    fork = finding.parameters.get("fork") and takes(finding, context)
+    if fork and give(drafts, draft, call, context, '"fork"', DATALOADER_PARAMETERS) == EDITED:
+        return ""
+    if what:
+        return f"workers that import the script again cannot be sent {what}: move it to the top level of a module"
+    return 'the script needs an `if __name__ == "__main__":` guard around what it does first'
 
 
 _FRAMEWORKS = {
@@ -399,10 +470,23 @@ def _parameters(evidence: Evidence, facts: LoaderFacts, workers: int) -> dict[st
     owner = framework_of(loader.owner)
     if owner:
         parameters |= {"framework": owner, **construction(evidence)}
-    # Workers started by fork have the parent's memory; the others import the script again.
-    parameters["imports_again"] = (loader.context or record.environment.start_method) in ("spawn", "forkserver")
-    parameters["fork"] = "linux" in record.environment.platform.lower()
+    # Workers started by fork have the parent's memory; the others import the script again. Where some did, they can.
+    parameters["imports_again"] = not loader.num_workers and record.environment.start_method in _IMPORTING
+    parameters["fork"] = _may_fork(record)
+    parameters["unpicklable"] = _unpicklable(loader)
+    parameters["script"] = record.script
     return parameters
+
+
+def _may_fork(record: RunRecord) -> bool:
+    """Whether workers may be forked: on Linux, unless the script has asked for another start method."""
+    return "linux" in record.environment.platform.lower() and record.environment.start_method != "spawn"
+
+
+def _unpicklable(loader: Loader) -> str:
+    """What workers of another process could not be sent, as far as its name tells."""
+    local = [name for name in (loader.dataset, loader.collate) if "<l" in name]  # <lambda>, <locals>
+    return local[0] if local else ("a Lambda transform" if "Lambda" in loader.transforms else "")
 
 
 def _unmet(evidence: Evidence, loader: Loader | None, workers: int) -> tuple[str, ...]:
@@ -418,12 +502,15 @@ def _unmet(evidence: Evidence, loader: Loader | None, workers: int) -> tuple[str
             f"/dev/shm has {shm / 1e6:.0f} MB free and {workers} workers keep {needed / 1e6:.0f} MB of batches there: "
             "enlarge it (docker run --shm-size) or pass prefetch_factor=1."
         )
-    method = loader.context or record.environment.start_method
-    if method in ("spawn", "forkserver") and "linux" not in record.environment.platform.lower():
-        unpicklable = [name for name in (loader.dataset, loader.collate) if "<l" in name]
-        if unpicklable or "Lambda" in loader.transforms:
-            what = unpicklable[0] if unpicklable else "a Lambda transform"
-            found.append(f"Workers started by {method} cannot take {what}: move it to the top level of a module.")
+    method, what = record.environment.start_method, _unpicklable(loader)
+    if method in _IMPORTING and not loader.num_workers and not _may_fork(record) and what:
+        found.append(f"Workers started by {method} cannot take {what}: move it to the top level of a module.")
+    device = next((each.device for each in loader.tensors if each.device not in ("", "cpu")), "")
+    if device and not loader.num_workers:
+        found.append(
+            f"The dataset or its collate function puts the batches on {device} itself, which workers cannot use: have "
+            "them stay on the CPU there, and move each batch in the loop."
+        )
     return tuple(found)
 
 

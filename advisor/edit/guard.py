@@ -8,10 +8,16 @@ Under the start methods ``spawn`` and ``forkserver`` (the default on macOS and W
 
 from __future__ import annotations
 
+import symtable
+
 import libcst as cst
 import libcst.matchers as m
+from libcst.helpers import get_full_name_for_node
 
+from advisor.edit.calls import argument
 from advisor.edit.draft import Draft
+from advisor.edit.names import imported_as
+from advisor.edit.origin import scope_of
 
 _NAME = m.Name("__name__")
 _MAIN = m.SimpleString('"__main__"') | m.SimpleString("'__main__'")
@@ -24,8 +30,10 @@ _PLAIN = m.Integer() | m.Float() | m.SimpleString() | m.Name() | m.UnaryOperatio
 _PLAINS = [m.ZeroOrMore(m.Element(_PLAIN))]
 _VALUE = _PLAIN | m.Tuple(elements=_PLAINS) | m.List(elements=_PLAINS)
 _CONSTANT = m.SimpleStatementLine([m.Assign(value=_VALUE) | m.AnnAssign(value=_VALUE)])
-# Methods that a worker calls: what they need must exist without the guarded part of the script.
-_RUN_BY_WORKERS = ("__getitem__", "__getitems__", "__iter__", "__len__", "__call__")
+# Calls that set something for the whole process, which a worker needs, too.
+_SETS = ("set_default_dtype", "set_default_tensor_type", "setNumThreads")
+# Methods that train or evaluate, by the names that trainers give them.
+_RUNS = ("fit", "fit_one_cycle", "evaluate", "predict", "test", "run")
 
 
 def has_main_guard(draft: Draft) -> bool:
@@ -33,32 +41,29 @@ def has_main_guard(draft: Draft) -> bool:
     return any(m.matches(statement, _GUARD) for statement in draft.module.body)
 
 
-def add_main_guard(draft: Draft, call: cst.Call) -> bool:
+def add_main_guard(draft: Draft, call: cst.Call | None = None) -> bool:
     """Have the doing part of a flat script guarded, from behind its last definition to its end.
 
     True when the script has a guard already around what makes `call`, or will have one; False when it cannot be
-    guarded safely, with nothing changed.
+    guarded safely, with nothing changed. Without a call, one that is made in a module that the script imports.
     """
     body = list(draft.module.body)
-    top = _top_statement(draft, call)
-    if top is None:
+    top = _top_statement(draft, call) if call is not None else None
+    if top is None and call is not None:
         return False
     if has_main_guard(draft):
-        return isinstance(top, (cst.FunctionDef, cst.ClassDef)) or m.matches(top, _GUARD)
+        return top is None or isinstance(top, (cst.FunctionDef, cst.ClassDef)) or m.matches(top, _GUARD)
     if not any(_does(statement) for statement in body):
         return True  # a module of definitions: whoever imports it has the guard
     start = max((index + 1 for index, each in enumerate(body) if _defines(each)), default=0)
     while start < len(body) and _constant(body[start]):
         start += 1
     needed = _needed_by_workers(draft)
-    start = max([start, *(i + 1 for i, each in enumerate(body) if i >= start and _assigned(each) & needed)])
-    if start >= len(body) or any(map(_loops, body[:start])):
+    start = max([start, *(i + 1 for i, each in enumerate(body) if i >= start and _gives(draft, each, needed))])
+    if start >= len(body) or any(_loops(draft, each) for each in body[:start]):
         return False
-    index = next(i for i, each in enumerate(body) if each is top)
-    if index >= start or not _loops(top):
-        draft.wrap(body[start], body[-1], 'if __name__ == "__main__"')
-        return True
-    return False
+    draft.wrap(body[start], body[-1], 'if __name__ == "__main__"')
+    return True
 
 
 def _top_statement(draft: Draft, node: cst.CSTNode) -> cst.CSTNode | None:
@@ -83,38 +88,88 @@ def _constant(statement: cst.CSTNode) -> bool:
     return m.matches(statement, _CONSTANT)
 
 
-def _loops(statement: cst.CSTNode) -> bool:
-    """Whether importing this statement may iterate a loader."""
+def _loops(draft: Draft, statement: cst.CSTNode) -> bool:
+    """Whether importing this statement may iterate a loader, in a loop or in what it calls: no worker may run it."""
     if isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
         return False
-    return bool(m.findall(statement, m.For() | m.While() | m.CompFor() | m.Call(func=m.Name("next"))))
+    if m.findall(statement, m.For() | m.While() | m.CompFor() | m.Call(func=m.Name("next"))):
+        return True
+    functions = {each.name.value: each for each in draft.module.body if isinstance(each, cst.FunctionDef)}
+    todo, seen = [statement], set[str]()
+    while todo:
+        for call in draft.nodes(cst.Call, todo.pop()):
+            of, _, name = (get_full_name_for_node(call.func) or "").rpartition(".")
+            if not of and name in functions and name not in seen:
+                seen.add(name)
+                todo.append(functions[name])
+                code = draft.code(functions[name])
+                if "loader" in code.lower() or ".backward(" in code:
+                    return True
+            if of and name in _RUNS and not imported_as(draft, of.partition(".")[0]):
+                return True
+            if name == "set_start_method" and argument(call, "force", ("method", "force")) is None:
+                return True  # in a worker, whose method is set already, it raises
+    return False
 
 
 def _needed_by_workers(draft: Draft) -> set[str]:
+    """The module's names that code reads which a worker may run, directly or in what that calls.
+
+    That is the code of every class, and of the functions that are handed on: as ``collate_fn``, to a transform.
+    """
+    try:
+        tables = symtable.symtable(draft.source.text, draft.source.path, "exec").get_children()
+    except SyntaxError:
+        return {name.value for name in draft.nodes(cst.Name)}
+    passed = {name.value for name in draft.nodes(cst.Name) if _handed_on(draft, name)}
+    todo = {each.get_name() for each in tables if each.get_type() == "class" or each.get_name() in passed}
     needed: set[str] = set()
-    collate = {
-        cst.ensure_type(arg.value, cst.Name).value
-        for arg in draft.nodes(cst.Arg)
-        if arg.keyword is not None
-        and arg.keyword.value in ("collate_fn", "worker_init_fn")
-        and isinstance(arg.value, cst.Name)
-    }
-    for statement in draft.module.body:
-        if isinstance(statement, cst.ClassDef):
-            methods = [each for each in statement.body.body if isinstance(each, cst.FunctionDef)]
-            if any(method.name.value in _RUN_BY_WORKERS for method in methods):
-                needed |= {name.value for name in draft.nodes(cst.Name, statement)}
-        elif isinstance(statement, cst.FunctionDef) and statement.name.value in collate:
-            needed |= {name.value for name in draft.nodes(cst.Name, statement)}
+    while todo:
+        name = todo.pop()
+        found = {read for each in tables if each.get_name() == name for read in _globals(each)} - needed
+        needed |= found
+        todo |= found
     return needed
 
 
-def _assigned(statement: cst.CSTNode) -> set[str]:
-    if not isinstance(statement, cst.SimpleStatementLine):
-        return set()
-    targets = [target.target for each in statement.body if isinstance(each, cst.Assign) for target in each.targets]
-    return {name.value for target in targets for name in _target_names(target)}
+def _handed_on(draft: Draft, name: cst.Name) -> bool:
+    """Whether a name stands for a value: no definition's own, and not what is called."""
+    above = draft.parent(name)
+    return not (isinstance(above, cst.FunctionDef) or (isinstance(above, cst.Call) and above.func is name))
 
 
-def _target_names(target: cst.CSTNode) -> list[cst.Name]:
-    return [cst.ensure_type(name, cst.Name) for name in m.findall(target, m.Name())]
+def _globals(table: symtable.SymbolTable) -> set[str]:
+    """The names that a function or class reads from its module."""
+    own = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global()}
+    return own.union(*map(_globals, table.get_children()))
+
+
+def _gives(draft: Draft, statement: cst.CSTNode, needed: set[str]) -> bool:
+    """Whether a statement of the module gives `needed` names their values, adds to these, or sets up the process."""
+    for node in draft.nodes(cst.CSTNode, statement):
+        if isinstance(node, (cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.For, cst.NamedExpr)):
+            names = {name.value for name in map(_as_name, m.findall(node.target, m.Name()))}
+            sets = isinstance(node.target, cst.Attribute) and imported_as(draft, _first(node.target))
+        elif isinstance(node, cst.AsName):
+            names, sets = {name.value for name in map(_as_name, m.findall(node.name, m.Name()))}, ""
+        elif isinstance(node, (cst.FunctionDef, cst.ClassDef)):
+            names, sets = {node.name.value}, ""
+        elif isinstance(node, cst.ImportAlias):
+            names, sets = {(get_full_name_for_node(node.name) or "").partition(".")[0]}, ""
+        elif isinstance(node, cst.Expr) and isinstance(node.value, cst.Call):  # LABELS.update(…)
+            first, _, method = (get_full_name_for_node(node.value.func) or "").partition(".")
+            names = {first} if method and not imported_as(draft, first) else set()
+            sets = method.rpartition(".")[2] in _SETS
+        else:
+            continue
+        if (sets or names & needed) and scope_of(draft, node) is draft.module:
+            return True
+    return False
+
+
+def _first(node: cst.BaseExpression) -> str:
+    return (get_full_name_for_node(node) or "").partition(".")[0]
+
+
+def _as_name(node: cst.CSTNode) -> cst.Name:
+    return cst.ensure_type(node, cst.Name)

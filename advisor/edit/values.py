@@ -7,7 +7,7 @@ from typing import Final
 
 import libcst as cst
 
-from advisor.edit.calls import DATALOADER_PARAMETERS, add_argument, argument, has_starred, unpacked
+from advisor.edit.calls import add_argument, argument, has_starred, unpacked
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.naming import mapping_names, names_of
 from advisor.edit.origin import Origin, dict_display, dict_entry, literal_equals, mentions, origin_of, string_value
@@ -70,7 +70,7 @@ def _add(
             return EDITED
         if names and known_without(drafts.settings(), names, name):
             continue
-        display = mapping.value if isinstance(mapping.value, cst.Dict) else dict_display(draft, mapping.value)
+        display = display_of(draft, mapping.value)
         if display is None:
             return None
         entry = dict_entry(display, name)
@@ -81,6 +81,21 @@ def _add(
             return None
     add_argument(draft, call, name, code)
     return EDITED
+
+
+def in_mapping(draft: Draft, call: cst.Call, name: str) -> cst.BaseExpression | None:
+    """The value that a mapping which the call unpacks has for `name`, where the mapping is written out."""
+    for mapping in unpacked(call):
+        display = display_of(draft, mapping.value)
+        entry = dict_entry(display, name) if display is not None else None
+        if entry is not None:
+            return entry
+    return None
+
+
+def display_of(draft: Draft, mapping: cst.BaseExpression) -> cst.Dict | cst.Call | None:
+    """The ``{…}`` or ``dict(…)`` that a mapping is, or that its name stands for."""
+    return mapping if isinstance(mapping, cst.Dict) else dict_display(draft, mapping)
 
 
 def _passes_on(display: cst.Dict | cst.Call) -> bool:
@@ -193,20 +208,3 @@ def change_setting(drafts: Drafts, names: Sequence[str], code: str, recorded: ob
 
 def _agrees(origin: Origin, recorded: object) -> bool:
     return literal_equals(origin.node, recorded)
-
-
-def only_with_workers(draft: Draft, call: cst.Call, code: str, without: str) -> str | None:
-    """`code` for an argument of a DataLoader that must have workers for it, or `without` where it may have none.
-
-    None where the call does not say how many it has, or where a mapping could get what only the call can read: torch
-    raises ValueError for ``prefetch_factor`` and ``persistent_workers`` without any.
-    """
-    passed = argument(call, "num_workers", DATALOADER_PARAMETERS)
-    if passed is None or passed.star:
-        return None
-    if isinstance(passed.value, cst.Integer):
-        return code if passed.value.evaluated_value > 0 else None
-    if unpacked(call) or not isinstance(passed.value, (cst.Name, cst.Attribute)):
-        return None
-    some = f"{draft.code(passed.value)} > 0"
-    return some if (code, without) == ("True", "False") else f"{code} if {some} else {without}"

@@ -70,6 +70,47 @@ def test_guard_starts_behind_what_workers_need() -> None:
     assert "\n    for batch in loader:\n        print(batch.sum().item())\n" in text
 
 
+HELPERS = """
+import json
+from torch.utils.data import DataLoader, Dataset
+
+class Images(Dataset):
+    def __getitem__(self, i):
+        return load(i), LABELS[i], SCALE
+
+def load(i):
+    return open(ROOT + FILES[i])
+
+ROOT = find_root()
+FILES: list[str] = os.listdir(ROOT)
+if ROOT:
+    SCALE = compute()
+with open("labels.json") as f:
+    LABELS = json.load(f)
+LABELS.update(more())
+model = make_model()
+loader = DataLoader(Images(), batch_size=8)
+for x, f in loader:
+    train(x)
+"""
+
+
+def test_guard_starts_behind_what_the_workers_functions_read() -> None:
+    draft = Draft(Source("/x.py", HELPERS))
+    assert add_main_guard(draft, loader_in(draft))
+    assert '\nLABELS.update(more())\nif __name__ == "__main__":\n    model = make_model()\n' in draft.render()
+
+
+def test_guard_starts_behind_what_a_function_that_is_handed_on_reads() -> None:
+    code = (
+        "def pad(rows):\n    return rows + [PAD]\nPAD = token()\n"
+        "for x in DataLoader(ds, collate_fn=partial(pad)):\n    f(x)\n"
+    )
+    draft = Draft(Source("/x.py", code))
+    assert add_main_guard(draft, loader_in(draft))
+    assert '\nPAD = token()\nif __name__ == "__main__":\n    for x' in draft.render()
+
+
 GUARDED = {
     "inside a guard": 'if __name__ == "__main__":\n    DataLoader(ds)\n',
     "inside a function of a guarded script": "def f():\n    DataLoader(ds)\nif '__main__' == __name__:\n    f()\n",
@@ -89,6 +130,19 @@ UNSAFE = {
     "worker needs what the loop makes": (
         "class D:\n    def __getitem__(self, i):\n        return k\nfor x in DataLoader(D()):\n    pass\n"
         "k = 3\nprint(k)\n"
+    ),
+    "worker needs what a loop fills in": (
+        "class D:\n    def __getitem__(self, i):\n        return k[i]\nk = []\n"
+        "for line in open(p):\n    k.append(line)\nfor x in DataLoader(D()):\n    pass\n"
+    ),
+    "a function that trains, called before the last definition": (
+        "def train(loader):\n    for x in loader:\n        pass\ntrain(DataLoader(ds))\n"
+        "def later():\n    pass\nlater()\n"
+    ),
+    "a trainer, run before the last definition": "trainer.fit(net, DataLoader(ds))\ndef later():\n    pass\nlater()\n",
+    "a start method that workers would set again": (
+        "import torch.multiprocessing as mp\nmp.set_start_method('spawn')\nimport os\n"
+        "for x in DataLoader(ds):\n    pass\n"
     ),
     "outside an existing guard": 'for x in DataLoader(ds):\n    pass\nif __name__ == "__main__":\n    pass\n',
 }
