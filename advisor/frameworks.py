@@ -119,7 +119,7 @@ def configured(
     for name, plain in settings.items():
         seen, code = told(finding, name), plain if code_of is None else code_of(draft, call, name)
         if code is None and name == first:
-            return Advice(text, "what it depends on cannot be told from the source")
+            return Advice(text, f"what its {name} depends on cannot be told from the source")
         if code is None:
             continue
         given = give(
@@ -133,9 +133,10 @@ def configured(
             break
     if then is not None and (reason := then(drafts, draft, call)):
         return Advice(text, reason)
+    if options and then is not None and drafts.edit(text) is not None:  # an option alone changes no source
+        return Advice(text, "the script has to be changed as well")
     if options:
-        # An option alone changes no source.
-        return Argument(options) if drafts.edit(text) is None else Advice(text, "the script has to be changed as well")
+        return Argument(options)
     return _edit(drafts, text, site) or Advice(text, "the file is not the script's own")
 
 

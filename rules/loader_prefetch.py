@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from advisor.edit import Drafts
+import libcst as cst
+
+from advisor.edit import Draft, Drafts
 from advisor.edit.calls import DATALOADER_PARAMETERS, argument
 from advisor.edit.locate import call_at
 from advisor.edit.values import give
@@ -90,7 +92,13 @@ class LoaderPrefetch(Rule):
         if framework == "transformers":
             text = f"Pass TrainingArguments(dataloader_prefetch_factor={factor})."
             settings = {"dataloader_prefetch_factor": factor}
-            return configured(finding, sources, framework, settings, text, "Trainer makes the loader")
+
+            def code_of(draft: Draft, call: cst.Call, name: str) -> str | None:
+                # What is given already suits the number of workers.
+                given = argument(call, name) is not None
+                return factor if given else only_with_workers(draft, call, factor, "None", "dataloader_num_workers")
+
+            return configured(finding, sources, framework, settings, text, "Trainer makes the loader", None, code_of)
         if site is None:
             return Advice(f"Give the DataLoader prefetch_factor={factor}.", "its place is unknown")
         drafts = Drafts(sources)
@@ -162,6 +170,12 @@ from transformers import Trainer, TrainingArguments
 args = TrainingArguments("out", dataloader_num_workers=2, dataloader_prefetch_factor=8)
 Trainer(model, args, train_dataset=dataset).train()
 """,
+            parameters={"factor": 8, "recorded": 2, "framework": "transformers"},
+        ),
+        Example(  # another run may have none
+            before='args = TrainingArguments("out", dataloader_num_workers=cfg["workers"])  # <- config\n',
+            after='args = TrainingArguments("out", dataloader_num_workers=cfg["workers"], '
+            'dataloader_prefetch_factor=8 if cfg["workers"] > 0 else None)\n',
             parameters={"factor": 8, "recorded": 2, "framework": "transformers"},
         ),
     )
