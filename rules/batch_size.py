@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.batches import said_sizes
-from advisor.edit.calls import DATALOADER_PARAMETERS
+from advisor.edit.batches import fixed_by_hand, give_batch_size, said_sizes
 from advisor.edit.locate import call_at
 from advisor.edit.sources import text_of
-from advisor.edit.values import give
 from advisor.errors import AdvisorError
 from advisor.evidence import CAPTURES, COLD, Change
 from advisor.evidence.rounds import called_loop
@@ -50,6 +49,8 @@ _LEAST_GAIN = 1.10
 # 1.32 for 1.61 (a wide net, 256 samples).
 _LEAST_ON_CPU = 1.75
 _MOST_WAIT = 0.2  # a step that waits longer for data needs a faster loader: each sample costs what it costs
+# Collate functions that stack the samples, which must be of one shape.
+_STACKING = ("default_collate", "default_data_collator", "torch_default_data_collator")
 # Copies of the parameters that stay whatever the batch: with gradients and Adam's two moments, or alone.
 _TRAINING_COPIES, _INFERENCE_COPIES = 4, 1
 
@@ -150,9 +151,11 @@ class BatchSize(Rule):
                 "trains": trains,
                 "framework": framework_of(loader.owner) if loader is not None else "",
                 "said": said,
+                "files": _files(record, forwards),
                 **construction(evidence),
                 "sizes": tuple(_gains(evidence, record, batch, length, trains, scales).items()),
             },
+            unmet=_unmet(record, loader),
             safety=None if trains else Safety.NUMERIC,
         )
 
@@ -237,22 +240,25 @@ class BatchSize(Rule):
             text = f"Use a batch twice as large, {where(site)}, and more while the GPU idles. {rate}".strip()
             return Advice(text, " ".join(finding.unmet))
         text = f"Use batch_size={batch} {where(site)}. {rate}".strip()
+        if finding.unmet:
+            return Advice(text, " ".join(finding.unmet))
         if framework:
             return self._told(finding, sources, framework, rate)
         if site is None:
             return Advice(text, "the place of the loader is unknown")
         drafts = Drafts(sources)
         draft = drafts[site.file]
+        if fixed := _fixed(drafts, finding):
+            return Advice(text, f"the size stands as a number at {fixed}, too")
         said = finding.parameters.get("said")
         if isinstance(said, tuple) and said:
             return _say(drafts, said, finding.parameters.get("recorded"), batch, text, rate)
         call = call_at(draft, site, ("DataLoader",))
         if call is None:
             return Advice(text, "the call cannot be told from others on its line")
-        recorded = finding.parameters.get("recorded")
-        option = give(drafts, draft, call, "batch_size", str(batch), DATALOADER_PARAMETERS, recorded)
+        option, why = give_batch_size(drafts, draft, call, cast(int, batch), finding.parameters.get("recorded"))
         if option is None:
-            return Advice(text, "where the batch size comes from cannot be told from the source")
+            return Advice(text, why)
         if option:
             return Argument({option: str(batch)}, rate)
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
@@ -330,6 +336,29 @@ def main(batch_size):
             options={"--batch-size": "256"},
         ),
         Example(
+            before="""
+import torch
+from torch import nn
+
+BATCH = 32
+sampler = BatchSampler(RandomSampler(ds), BATCH, drop_last=True)
+loader = DataLoader(ds, batch_sampler=sampler)  # <-
+noise = torch.randn(BATCH, 100)
+net = nn.Sequential(nn.Linear(100, 32), nn.Unflatten(1, (32, 1)))
+""",
+            after="""
+import torch
+from torch import nn
+
+BATCH = 128
+sampler = BatchSampler(RandomSampler(ds), BATCH, drop_last=True)
+loader = DataLoader(ds, batch_sampler=sampler)
+noise = torch.randn(BATCH, 100)
+net = nn.Sequential(nn.Linear(100, 32), nn.Unflatten(1, (32, 1)))
+""",
+            parameters={"batch": 128, "recorded": 32},
+        ),
+        Example(
             before='args = TrainingArguments("out", per_device_train_batch_size=8)  # <- config\n',
             after='args = TrainingArguments("out", per_device_train_batch_size=32)\n',
             parameters={"batch": 32, "recorded": 8, "framework": "transformers"},
@@ -338,12 +367,71 @@ def main(batch_size):
     LEAVES_ALONE = (
         Example("DataLoader(ds, batch_size=total // world)  # <-\n", "", {"batch": 64, "recorded": 32}),
         Example("DataLoader(ds, batch_size=8)  # <-\n", "", {"batch": 64, "recorded": 32}),
+        Example("DataLoader(ds, batch_sampler=Buckets(ds, 32))  # <-\n", "", {"batch": 64, "recorded": 32}),
+        Example("Batches(ds)  # <-\n", "", {"batch": 64, "recorded": 32}),
+        # The number means something else as well.
+        Example("bs = hidden = 32\nDataLoader(ds, batch_size=bs)  # <-\n", "", {"batch": 64, "recorded": 32}),
+        Example("N = 32\nnet = Net(N)\nDataLoader(ds, batch_size=N)  # <-\n", "", {"batch": 64, "recorded": 32}),
+        Example(
+            "from torch import nn\nbs = 32\nnet = nn.Linear(bs, 10)\nDataLoader(ds, batch_size=bs)  # <-\n",
+            "",
+            {"batch": 64, "recorded": 32},
+        ),
+        Example(
+            "import torch\nloader = DataLoader(ds, batch_size=32)  # <-\nstate = torch.zeros(2, 32, 128)\n",
+            "",
+            {"batch": 64, "recorded": 32},
+        ),
+        Example(
+            "for x in DataLoader(ds, batch_size=32):  # <-\n    net(x.view(32, -1, 8))\n",
+            "",
+            {"batch": 64, "recorded": 32},
+        ),
+        Example(  # another bs than the constant
+            "bs = 32\nmake = lambda ds, bs: DataLoader(ds, batch_size=bs)  # <- \nmake(ds, 32)\n",
+            "",
+            {"batch": 64, "recorded": 32},
+        ),
+        Example(
+            "kwargs = {'batch_size': 32}\ndef make(**kwargs):\n    return DataLoader(ds, **kwargs)  # <-\n",
+            "",
+            {"batch": 64, "recorded": 32},
+        ),
     )
 
 
 def _feeding(evidence: Evidence) -> Loader | None:
     loaders = [each.record for each in evidence.loaders if each.record is not None]
     return next((each for each in loaders if each.trains), loaders[0] if loaders else None)
+
+
+def _unmet(record: RunRecord, loader: Loader | None) -> tuple[str, ...]:
+    """Why batches of several cannot be had by their size alone: samples of several shapes that nothing pads."""
+    if loader is None or loader.batch_size != 1 or not record.shapes_vary:
+        return ()
+    if loader.collate.rpartition(".")[2] not in _STACKING:
+        return ()
+    return ("The samples differ in shape: more than one at a time need a collate_fn that pads them.",)
+
+
+def _files(record: RunRecord, forwards: Sequence[CallSite]) -> tuple[str, ...]:
+    """Where the batch's tensors are dealt with: the script, the callers of its models, and these."""
+    own = [file for model in record.models for file in (model.file, *model.own.values())]
+    return tuple(dict.fromkeys(filter(None, (record.script, *(each.site.file for each in forwards), *own))))
+
+
+def _fixed(drafts: Drafts, finding: Finding) -> str:
+    """Where a tensor is laid out for the batch's size, written as a number; empty where that is not seen."""
+    files, recorded = finding.parameters.get("files"), finding.parameters.get("recorded")
+    own = finding.site.file if finding.site is not None else ""
+    for path in dict.fromkeys((own, *(files if isinstance(files, tuple) else ()))):
+        if not isinstance(recorded, int) or not drafts.sources.editable(path):
+            continue
+        with contextlib.suppress(AdvisorError):
+            line = fixed_by_hand(drafts[path], recorded)
+            if line is not None:
+                return at(Site(path, line))
+    return ""
 
 
 def _loops_over(evidence: Evidence, batch: int) -> bool:

@@ -10,7 +10,7 @@ from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.calls import argument
 from advisor.edit.draft import Draft, Drafts
-from advisor.edit.origin import assignments, callers, parameter_names, scope_of, string_value
+from advisor.edit.origin import assignments, callers, is_parameter, parameter_names, scope_of, string_value
 
 _DEPTH = 8  # names followed from one to the next
 _CONVERSIONS = ("int", "float", "bool", "str", "dict")
@@ -82,7 +82,7 @@ def _value_of(draft: Draft, name: cst.Name) -> cst.BaseExpression | None:
             calls = callers(draft, scope)
             passed = argument(calls[0], name.value, names) if len(calls) == 1 else None
             return passed.value if passed is not None and not passed.star else None
-        if scope is draft.module:
+        if scope is draft.module or is_parameter(scope, name.value):
             return None
         scope = scope_of(draft, scope)
 

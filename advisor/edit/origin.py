@@ -73,7 +73,8 @@ def assigned_once(draft: Draft, name: str, within: cst.CSTNode) -> cst.BaseExpre
 def assignments(draft: Draft, name: str, scope: cst.CSTNode) -> Iterator[cst.BaseExpression | None]:
     """What `name` is bound to in a scope (module, class or function), nested scopes aside.
 
-    None stands for a binding that is no plain assignment: a loop variable, ``with … as``, ``+=``, an unpacking.
+    None stands for a binding that is no plain assignment: a loop variable, ``with … as``, ``+=``, an unpacking, one
+    value for several names.
     """
     for node in draft.nodes(cst.Name, scope):
         if node.value != name or scope_of(draft, node) is not scope:
@@ -81,7 +82,7 @@ def assignments(draft: Draft, name: str, scope: cst.CSTNode) -> Iterator[cst.Bas
         above = draft.parent(node)
         if isinstance(above, cst.AssignTarget):
             statement = draft.parent(above)
-            yield statement.value if isinstance(statement, cst.Assign) else None
+            yield statement.value if isinstance(statement, cst.Assign) and len(statement.targets) == 1 else None
         elif isinstance(above, cst.AnnAssign) and above.target is node:
             if above.value is not None:
                 yield above.value
@@ -92,10 +93,13 @@ def assignments(draft: Draft, name: str, scope: cst.CSTNode) -> Iterator[cst.Bas
 def _binds_otherwise(draft: Draft, node: cst.Name, above: cst.CSTNode | None) -> bool:
     if isinstance(above, (cst.AugAssign, cst.For, cst.CompFor, cst.NamedExpr)):
         return above.target is node
-    if isinstance(above, cst.Element):
-        display = draft.parent(above)
-        outer = draft.parent(display) if isinstance(display, (cst.Tuple, cst.List)) else None
-        return isinstance(outer, cst.AssignTarget) or (isinstance(outer, cst.For) and outer.target is display)
+    target: cst.CSTNode = node
+    while isinstance(above, (cst.Element, cst.StarredElement, cst.Tuple, cst.List)):  # of an unpacking
+        target, above = above, draft.parent(above)
+    if target is not node:
+        return isinstance(above, cst.AssignTarget) or (
+            isinstance(above, (cst.For, cst.CompFor)) and above.target is target
+        )
     return isinstance(above, (cst.AsName, cst.NameItem))
 
 
@@ -114,9 +118,11 @@ def scope_of(draft: Draft, node: cst.CSTNode) -> cst.CSTNode:
 def _name(drafts: Drafts, draft: Draft, node: cst.Name, depth: int) -> Origin | None:
     scope = scope_of(draft, node)
     while isinstance(scope, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
+        parameter = _parameter(scope, node.value) if isinstance(scope, cst.FunctionDef) else None
+        if parameter is None and is_parameter(scope, node.value):
+            return None  # of a lambda, or *args, **kwargs
         if isinstance(scope, cst.FunctionDef):
             bound = list(assignments(draft, node.value, scope))
-            parameter = _parameter(scope, node.value)
             if parameter is not None:
                 return None if bound else _from_callers(drafts, draft, scope, parameter, depth)
             if bound:
@@ -167,6 +173,15 @@ def _parameters(function: cst.FunctionDef) -> list[cst.Param]:
 
 def _parameter(function: cst.FunctionDef, name: str) -> cst.Param | None:
     return next((each for each in _parameters(function) if each.name.value == name), None)
+
+
+def is_parameter(scope: cst.CSTNode, name: str) -> bool:
+    """Whether a function or lambda has a parameter of that name, ``*args`` and ``**kwargs`` included."""
+    if not isinstance(scope, (cst.FunctionDef, cst.Lambda)):
+        return False
+    given = scope.params
+    stars = [each for each in (given.star_arg, given.star_kwarg) if isinstance(each, cst.Param)]
+    return name in {each.name.value for each in (*given.posonly_params, *given.params, *given.kwonly_params, *stars)}
 
 
 def callers(draft: Draft, function: cst.FunctionDef) -> list[cst.Call]:
@@ -393,7 +408,7 @@ def dict_display(draft: Draft, name: cst.BaseExpression) -> cst.Dict | cst.Call 
             if isinstance(value, cst.Call) and get_full_name_for_node(value.func) == "dict":
                 return value
             return None
-        if scope is draft.module:
+        if scope is draft.module or is_parameter(scope, name.value):
             return None
         scope = scope_of(draft, scope)
 

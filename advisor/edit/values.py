@@ -138,17 +138,13 @@ def _read_elsewhere(draft: Draft, value: cst.BaseExpression, origin: Origin | No
     if origin is not None and origin.node is value:
         return False
     name = _last_name(value)
-    if (
-        origin is not None
-        and not origin.option
-        and (origin.draft is not draft or _bound_to(draft, origin.node) != name)
-    ):
+    if origin is not None and not origin.option and (origin.draft is not draft or bound_to(draft, origin.node) != name):
         return True
     own = {*draft.nodes(cst.Name, value), *draft.nodes(cst.SimpleString, value)}
     names = [node for node in draft.nodes(cst.Name) if node.value == name and node not in own]
     strings = [node for node in draft.nodes(cst.SimpleString) if string_value(node) == name and node not in own]
     return bool(name) and (
-        any(not _binds(draft, node) for node in names) or any(not _is_key(draft, s) for s in strings)
+        any(not is_bound(draft, node) for node in names) or any(not _is_key(draft, s) for s in strings)
     )
 
 
@@ -165,7 +161,7 @@ def _last_name(value: cst.BaseExpression) -> str:
     return ""
 
 
-def _bound_to(draft: Draft, node: cst.BaseExpression) -> str:
+def bound_to(draft: Draft, node: cst.CSTNode) -> str:
     """The name that the expression is the value of, by assignment, default, keyword or key."""
     above = draft.parent(node)
     if isinstance(above, cst.Assign) and len(above.targets) == 1:
@@ -181,7 +177,7 @@ def _bound_to(draft: Draft, node: cst.BaseExpression) -> str:
     return ""
 
 
-def _binds(draft: Draft, name: cst.Name) -> bool:
+def is_bound(draft: Draft, name: cst.Name) -> bool:
     """Whether the name is given a value there: a target, a parameter, a keyword."""
     node: cst.CSTNode = name
     above = draft.parent(node)

@@ -409,6 +409,23 @@ def test_batches_that_nothing_computes_on_are_left(scene: Any, tmp_path: Path) -
     assert found(made, tmp_path, "batch-size") is None
 
 
+@pytest.mark.parametrize(
+    ("collate", "advised"), [("torch.utils.data._utils.collate.default_collate", True), ("__main__.pad", False)]
+)
+def test_samples_of_several_shapes_have_to_be_padded_first(
+    collate: str, advised: bool, scene: Any, tmp_path: Path
+) -> None:
+    made = busy_cpu(scene, step_ms=2.0, zeros=0.01)
+    loader = made.loader(0.05, 0.05, 0.05)
+    loader.batch_size, loader.collate, made.record.shapes_vary = 1, collate, True
+    finding = found(made, tmp_path, "batch-size")
+    assert finding is not None and bool(finding.unmet) == advised
+    (rule,) = [each for each in load_rules() if each.id == "batch-size"]
+    if advised:
+        fix = rule.fix(finding, Sources())
+        assert isinstance(fix, Advice) and "pads them" in fix.why
+
+
 @pytest.mark.parametrize("size", ["batch_size = 16", "batch_size = 32", "width = 32"])
 def test_batches_made_by_hand_are_known_by_the_name_of_their_size(size: str, scene: Any, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
