@@ -270,6 +270,23 @@ loader = DataLoader(dataset, num_workers=2, persistent_workers=True, multiproces
 """,
             parameters={"workers": 2, "imports_again": True, "fork": True},
         ),
+        Example(  # of two branches the one that was run; the other one has no workers to keep
+            before="""
+train_kwargs = {"batch_size": 64}
+if use_cuda:
+    cuda_kwargs = {"num_workers": 1, "pin_memory": True}
+    train_kwargs.update(cuda_kwargs)
+loader = DataLoader(dataset, **train_kwargs)  # <-
+""",
+            after="""
+train_kwargs = {"batch_size": 64}
+if use_cuda:
+    cuda_kwargs = {"num_workers": 4, "pin_memory": True}
+    train_kwargs.update(cuda_kwargs)
+loader = DataLoader(dataset, **train_kwargs)
+""",
+            parameters={"workers": 4, "recorded": 1},
+        ),
         Example(  # another caller may want none
             before="def make(ds, workers=0):\n    return DataLoader(ds, num_workers=workers)  # <-\n\nmake(ds)\n",
             after="def make(ds, workers=2):\n"
@@ -346,6 +363,11 @@ Trainer(model, args, train_dataset=dataset).train()
         Example("loader = DataLoader(dataset, num_workers=os.cpu_count() // 4)  # <-\n", "", {"workers": 2}),
         Example(
             "kwargs = {}\nif cuda:\n    kwargs.update({'num_workers': 1})\nDataLoader(dataset, **kwargs)  # <-\n",
+            "",
+            {"workers": 2},
+        ),
+        Example(  # where it is put in later, twice would be an error
+            "kwargs = {'batch_size': 8}\nkwargs.update(cuda_kwargs())\nDataLoader(dataset, **kwargs)  # <-\n",
             "",
             {"workers": 2},
         ),

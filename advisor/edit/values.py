@@ -73,9 +73,14 @@ def _add(
         display = display_of(draft, mapping.value)
         if display is None:
             return None
-        entry = dict_entry(display, name)
-        if entry is not None:
-            return _change(drafts, draft, entry, code, recorded, flags, alone)
+        entry, later = dict_entry(display, name), put_in_later(draft, mapping.value, name)
+        if entry is None and later is None:
+            return None
+        entries = [each for each in (entry, *(later or ())) if each is not None]
+        if later:  # of several branches, the one that was run
+            entries = [each for each in entries if recorded is not UNKNOWN and literal_equals(each, recorded)]
+        if entries or later:
+            return _change(drafts, draft, entries[0], code, recorded, flags, alone) if len(entries) == 1 else None
         if _passes_on(display) or mentions(draft, name):
             # Something may put the key in later (kwargs.update(cuda_kwargs)): passing it twice would raise.
             return None
@@ -96,6 +101,41 @@ def in_mapping(draft: Draft, call: cst.Call, name: str) -> cst.BaseExpression | 
 def display_of(draft: Draft, mapping: cst.BaseExpression) -> cst.Dict | cst.Call | None:
     """The ``{…}`` or ``dict(…)`` that a mapping is, or that its name stands for."""
     return mapping if isinstance(mapping, cst.Dict) else dict_display(draft, mapping)
+
+
+def put_in_later(draft: Draft, mapping: cst.BaseExpression, key: str) -> list[cst.BaseExpression] | None:
+    """The values that a mapping of that name is given for `key` behind its display; None where that cannot be told.
+
+    By ``update()``, ``|=``, or an item that is assigned.
+    """
+    found: list[cst.BaseExpression] = []
+    for node in draft.nodes(cst.Name) if isinstance(mapping, cst.Name) else ():
+        above = draft.parent(node)
+        if node.value != cst.ensure_type(mapping, cst.Name).value:
+            continue
+        added: list[cst.BaseExpression] = []
+        if isinstance(above, cst.Attribute) and above.value is node:
+            call = draft.parent(above)
+            if above.attr.value not in ("update", "setdefault") or not isinstance(call, cst.Call):
+                continue
+            if above.attr.value == "setdefault" or any(arg.star for arg in call.args):
+                return None
+            added = [arg.value for arg in call.args if arg.keyword is None]
+            found += [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == key]
+        elif isinstance(above, cst.AugAssign) and above.target is node:
+            added = [above.value]
+        elif isinstance(above, cst.Subscript) and isinstance(statement := draft.parent(above), cst.AssignTarget):
+            index, assign = above.slice[0].slice, draft.parent(statement)
+            name = string_value(index.value) if isinstance(index, cst.Index) else ""
+            if not name or not isinstance(assign, cst.Assign):
+                return None
+            found += [assign.value] if name == key else []
+        for each in added:
+            display = display_of(draft, each)
+            if display is None or _passes_on(display):
+                return None
+            found += [entry] if (entry := dict_entry(display, key)) is not None else []
+    return found
 
 
 def _passes_on(display: cst.Dict | cst.Call) -> bool:

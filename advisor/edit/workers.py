@@ -11,7 +11,7 @@ from advisor.edit.calls import DATALOADER_PARAMETERS, argument, unpacked
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.guard import add_main_guard
 from advisor.edit.origin import dict_entry, is_literal
-from advisor.edit.values import display_of
+from advisor.edit.values import display_of, put_in_later
 
 # What takes a function that a worker calls: arguments by keyword, and calls.
 _CALLED_BACK = ("collate_fn", "data_collator", "worker_init_fn", "transform", "target_transform", "transforms")
@@ -41,10 +41,11 @@ def only_with_workers(
 
 
 def _written_out(draft: Draft, mapping: cst.BaseExpression, name: str) -> bool:
-    """Whether a mapping is written out, with a literal for the key, or without the key."""
+    """Whether a mapping is written out, with a literal for the key, or without the key, and gets no other later."""
     display = display_of(draft, mapping)
     entry = dict_entry(display, name) if display is not None else None
-    return display is not None and (entry is None or is_literal(entry))
+    given = display is not None and (entry is None or is_literal(entry))
+    return given and put_in_later(draft, mapping, name) == []
 
 
 def _is_read_only(node: cst.BaseExpression) -> bool:
