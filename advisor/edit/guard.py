@@ -146,30 +146,37 @@ def _globals(table: symtable.SymbolTable) -> set[str]:
 
 def _gives(draft: Draft, statement: cst.CSTNode, needed: set[str]) -> bool:
     """Whether a statement of the module gives `needed` names their values, adds to these, or sets up the process."""
-    for node in draft.nodes(cst.CSTNode, statement):
-        if isinstance(node, (cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.For, cst.NamedExpr)):
-            names = {name.value for name in map(_as_name, m.findall(node.target, m.Name()))}
-            sets = isinstance(node.target, cst.Attribute) and imported_as(draft, _first(node.target))
-        elif isinstance(node, cst.AsName):
-            names, sets = {name.value for name in map(_as_name, m.findall(node.name, m.Name()))}, ""
-        elif isinstance(node, (cst.FunctionDef, cst.ClassDef)):
-            names, sets = {node.name.value}, ""
-        elif isinstance(node, cst.ImportAlias):
-            names, sets = {(get_full_name_for_node(node.name) or "").partition(".")[0]}, ""
-        elif isinstance(node, cst.Expr) and isinstance(node.value, cst.Call):  # LABELS.update(…)
-            first, _, method = (get_full_name_for_node(node.value.func) or "").partition(".")
-            names = {first} if method and not imported_as(draft, first) else set()
-            sets = method.rpartition(".")[2] in _SETS
-        else:
-            continue
+    todo = [statement]
+    while todo:
+        node = todo.pop()
+        todo.extend(node.children)
+        names, sets = _given(draft, node)
         if (sets or names & needed) and scope_of(draft, node) is draft.module:
             return True
     return False
+
+
+def _given(draft: Draft, node: cst.CSTNode) -> tuple[set[str], bool]:
+    """The names that a part of a statement binds or fills, and whether it sets something for the whole process."""
+    if isinstance(node, (cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.For, cst.NamedExpr)):
+        sets = isinstance(node.target, cst.Attribute) and bool(imported_as(draft, _first(node.target)))
+        return _names_in(node.target), sets
+    if isinstance(node, cst.AsName):
+        return _names_in(node.name), False
+    if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
+        return {node.name.value}, False
+    if isinstance(node, cst.ImportAlias):
+        return {_first(node.name)}, False
+    if isinstance(node, cst.Expr) and isinstance(node.value, cst.Call):  # LABELS.update(…)
+        first, _, method = (get_full_name_for_node(node.value.func) or "").partition(".")
+        names = {first} if method and not imported_as(draft, first) else set[str]()
+        return names, method.rpartition(".")[2] in _SETS
+    return set(), False
 
 
 def _first(node: cst.BaseExpression) -> str:
     return (get_full_name_for_node(node) or "").partition(".")[0]
 
 
-def _as_name(node: cst.CSTNode) -> cst.Name:
-    return cst.ensure_type(node, cst.Name)
+def _names_in(node: cst.CSTNode) -> set[str]:
+    return {cst.ensure_type(name, cst.Name).value for name in m.findall(node, m.Name())}
