@@ -371,6 +371,11 @@ net = nn.Sequential(nn.Linear(100, 32), nn.Unflatten(1, (32, 1)))
         Example("Batches(ds)  # <-\n", "", {"batch": 64, "recorded": 32}),
         # The number means something else as well.
         Example("bs = hidden = 32\nDataLoader(ds, batch_size=bs)  # <-\n", "", {"batch": 64, "recorded": 32}),
+        Example(
+            "class Args:\n    n: int = 32\nargs = Args()\nnet = Net(args.n)\nDataLoader(ds, batch_size=args.n)  # <-\n",
+            "",
+            {"batch": 64, "recorded": 32},
+        ),
         Example("N = 32\nnet = Net(N)\nDataLoader(ds, batch_size=N)  # <-\n", "", {"batch": 64, "recorded": 32}),
         Example(
             "from torch import nn\nbs = 32\nnet = nn.Linear(bs, 10)\nDataLoader(ds, batch_size=bs)  # <-\n",

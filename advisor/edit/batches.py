@@ -138,6 +138,8 @@ def _another_meaning(drafts: Drafts, draft: Draft, value: cst.BaseExpression) ->
     within: cst.CSTNode | None = scope_of(origin.draft, origin.node)
     if isinstance(above, cst.Param):
         within = origin.draft.parent(origin.draft.parent(above) or above)
+    elif isinstance(within, cst.ClassDef):  # a field, read as an attribute
+        within = origin.draft.module
     places = [(origin.draft, node) for node in origin.draft.nodes(cst.Name, within)]
     if origin.draft is not draft and within is origin.draft.module:  # imported
         places += [(draft, node) for node in draft.nodes(cst.Name)]
