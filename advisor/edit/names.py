@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import cast
 from weakref import WeakKeyDictionary
 
 import libcst as cst
@@ -11,27 +13,27 @@ from advisor.edit.draft import Draft, Statement
 
 # Imports that were put into a draft: its tree does not show them until it is rendered.
 _added: WeakKeyDictionary[Draft, set[str]] = WeakKeyDictionary()
+_DEFINITIONS_AND_LOOPS = (cst.ClassDef, cst.FunctionDef, cst.For, cst.While, cst.With)
 
 
 def _dotted(node: cst.CSTNode | None) -> str:
     return (get_full_name_for_node(node) or "") if node is not None else ""
 
 
-def _top_level(draft: Draft) -> list[cst.BaseSmallStatement]:
-    """The simple statements that run on import: module level, and the first branch of a module-level ``try``."""
-    found: list[cst.BaseSmallStatement] = []
-    for statement in draft.module.body:
-        block = statement.body.body if isinstance(statement, cst.Try) else [statement]
-        for each in block:
-            if isinstance(each, cst.SimpleStatementLine):
-                found.extend(each.body)
-    return found
+def _simple(statement: cst.CSTNode) -> list[cst.BaseSmallStatement]:
+    """The simple statements of one at module level that run on import: its own, or a ``try``'s first branch."""
+    block = statement.body.body if isinstance(statement, cst.Try) else [statement]
+    return [small for each in block if isinstance(each, cst.SimpleStatementLine) for small in each.body]
 
 
 def bindings(draft: Draft) -> dict[str, str]:
     """Name in the file → full dotted name, for all module-level imports (``th`` → ``torch``)."""
+    return _imported([small for statement in draft.module.body for small in _simple(statement)])
+
+
+def _imported(statements: Sequence[cst.BaseSmallStatement]) -> dict[str, str]:
     found: dict[str, str] = {}
-    for statement in _top_level(draft):
+    for statement in statements:
         if isinstance(statement, cst.Import):
             for alias in statement.names:
                 name = get_full_name_for_node(alias.name) or ""
@@ -111,13 +113,21 @@ def add_import(draft: Draft, statement: str) -> None:
 
 
 def after_imports(draft: Draft, *lines: str) -> bool:
-    """Put statements below the last module-level import; False when the file has none and nothing was done."""
+    """Put statements below the last import at module level that stands above the first definition or loop.
+
+    Further down, where only there the name that the first of `lines` begins with is imported. False when the file
+    has no import, and nothing was done.
+    """
+    name = lines[0].partition(".")[0]
+    unbound = name in bindings(draft)  # a name that is not is imported by this edit: above them all
     last: Statement | None = None
     for statement in draft.module.body:
-        if _is_import(statement) or (isinstance(statement, cst.Try) and any(map(_is_import, statement.body.body))):
-            last = statement
-        elif isinstance(statement, (cst.ClassDef, cst.FunctionDef)):
+        names = _imported(_simple(statement))
+        if _is_import(statement) or (isinstance(statement, cst.Try) and names) or name in names:
+            last = cast(Statement, statement)
+        elif isinstance(statement, _DEFINITIONS_AND_LOOPS) and not unbound:
             break
+        unbound = unbound and name not in names
     if last is None:
         return False
     # A blank line sets the setting apart from the imports, as formatters want it.

@@ -121,6 +121,37 @@ def test_setting_goes_below_the_imports() -> None:
     assert draft.render() == ("import torch\nfrom torch import nn\n\ntorch.backends.cudnn.benchmark = True\n\nx = 1\n")
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(
+            "import os\n\ndef f():\n    pass\n\nos.environ['A'] = f()\nimport torch\nimport re\nx = 1\n",
+            "import os\n\ndef f():\n    pass\n\nos.environ['A'] = f()\nimport torch\nimport re\n\ntorch.b = 1\nx = 1\n",
+            id="the name is imported below a definition",
+        ),
+        pytest.param(
+            "import torch\n\nclass A:\n    pass\n\nimport os\nimport torch\n",
+            "import torch\n\ntorch.b = 1\n\nclass A:\n    pass\n\nimport os\nimport torch\n",
+            id="imported again",
+        ),
+        pytest.param(
+            "import os; import torch; torch.manual_seed(0)\nx = 1\n",
+            "import os; import torch; torch.manual_seed(0)\n\ntorch.b = 1\nx = 1\n",
+            id="a line of several statements",
+        ),
+        pytest.param(
+            "import torch\n\nfor x in xs:\n    step(x)\nimport matplotlib\n",
+            "import torch\n\ntorch.b = 1\n\nfor x in xs:\n    step(x)\nimport matplotlib\n",
+            id="before the loop",
+        ),
+    ],
+)
+def test_setting_goes_where_its_name_is_bound(before: str, after: str) -> None:
+    draft = draft_of(before)
+    assert after_imports(draft, f"{ensure_name(draft, 'torch')}.b = 1")
+    assert draft.render() == after
+
+
 def test_full_name_resolves_aliases() -> None:
     draft = draft_of("from torch.utils.data import DataLoader as DL\nDL(x)\n")
     assert full_name(draft, draft.nodes(cst.Call)[0].func) == "torch.utils.data.DataLoader"
