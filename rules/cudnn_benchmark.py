@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from advisor.edit import Drafts
+from advisor.edit.guard import conditional
 from advisor.edit.names import after_imports, ensure_name, full_name
 from advisor.evidence import Change
 from advisor.evidence.coded import names_like
@@ -16,7 +17,7 @@ from advisor.evidence.steps import assign
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, once_fed, unless_source
 
 if TYPE_CHECKING:
-    from advisor.edit import Edit, Sources
+    from advisor.edit import Draft, Edit, Sources
     from advisor.evidence import Evidence
     from advisor.evidence.facts import KernelRow
     from advisor.harness.layout import RunRecord
@@ -72,16 +73,8 @@ class CudnnBenchmark(Rule):
             return Advice(text, "the script's file is unknown")
         drafts = Drafts(sources)
         draft = drafts[script]
-        for statement in draft.nodes(cst.Assign):
-            target = statement.targets[0].target
-            if full_name(draft, target).endswith("cudnn.benchmark"):
-                if not (isinstance(statement.value, cst.Name) and statement.value.value == "False"):
-                    return Advice(text, "the script computes the setting itself")
-                draft.replace(statement.value, "True")
-                return drafts.edit(text) or Advice(text, "the file is not the script's own")
-        if not after_imports(draft, f"{ensure_name(draft, 'torch.backends.cudnn')}.benchmark = True"):
-            return Advice(text, "the script imports nothing at its top level")
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        why = _switch_on(draft)
+        return Advice(text, why) if why else drafts.edit(text) or Advice(text, "the file is not the script's own")
 
     EXAMPLES = (
         Example(
@@ -96,8 +89,42 @@ class CudnnBenchmark(Rule):
             before="import torch\n\ndef main():\n    torch.backends.cudnn.benchmark = False  # slow start\n",
             after="import torch\n\ndef main():\n    torch.backends.cudnn.benchmark = True  # slow start\n",
         ),
+        Example(  # who gives a seed still gets the same results again
+            before="""
+import torch
+import torch.backends.cudnn as cudnn
+
+def main(args):
+    if args.seed is not None:
+        torch.manual_seed(args.seed)
+        cudnn.deterministic = True
+        cudnn.benchmark = False
+""",
+            after="""
+import torch
+import torch.backends.cudnn as cudnn
+
+cudnn.benchmark = True
+
+def main(args):
+    if args.seed is not None:
+        torch.manual_seed(args.seed)
+        cudnn.deterministic = True
+        cudnn.benchmark = False
+""",
+        ),
     )
-    LEAVES_ALONE = (Example("import torch\ntorch.backends.cudnn.benchmark = not args.deterministic\n", ""),)
+    LEAVES_ALONE = (
+        Example("import torch\ntorch.backends.cudnn.benchmark = not args.deterministic\n", ""),
+        Example("import torch\nfrom torch.backends import cudnn\ncudnn.benchmark = cudnn.deterministic = False\n", ""),
+        Example("from torch.backends import cudnn\nif args.debug:\n    cudnn.benchmark = False\n", ""),
+        Example(
+            "import torch\n\ndef seed_all(seed):\n    torch.backends.cudnn.deterministic = True\n"
+            "    torch.backends.cudnn.benchmark = False\n",
+            "",
+        ),
+        Example("import torch\ntorch.backends.cudnn.deterministic = True\n", ""),
+    )
 
 
 def _is_convolution(row: KernelRow) -> bool:
@@ -119,3 +146,42 @@ def _same(evidence: Evidence) -> bool:
     step, shapes = assign(evidence.steps, operators.start)[rows], operators.shapes[rows]
     seen = {tuple(shapes[step == number].tolist()) for number in range(len(evidence.steps))}
     return len(evidence.steps) > 1 and len(seen) == 1 and all(code >= 0 for code in next(iter(seen)))
+
+
+def _switch_on(draft: Draft) -> str:
+    """Have the setting be True: where the script says False, else below its imports; why not, as a clause."""
+    found = _given(draft, "cudnn.benchmark")
+    seeded = [each for each in _given(draft, "cudnn.deterministic") if not _is_false(each)]
+    # A branch for runs that can be repeated says it later than the imports do: there its own False holds.
+    branches = {_block(draft, each) for each in found if _is_false(each)}
+    branches &= {_block(draft, each) for each in seeded if conditional(draft, each)}
+    if any(_block(draft, each) not in branches for each in seeded):
+        return "the script wants results that can be repeated bit by bit"
+    found = [each for each in found if _block(draft, each) not in branches]
+    if any(conditional(draft, each) or not _is_false(each) for each in found):
+        return "the script decides on the setting itself"
+    if any(len(each.targets) > 1 for each in found):
+        return "the script sets it together with something else"
+    for each in found:
+        draft.replace(each.value, "True")
+    if not found and not after_imports(draft, f"{ensure_name(draft, 'torch.backends.cudnn')}.benchmark = True"):
+        return "the script imports nothing at its top level"
+    return ""
+
+
+def _given(draft: Draft, name: str) -> list[cst.Assign]:
+    """The statements that give the setting of that name a value."""
+    return [
+        each
+        for each in draft.nodes(cst.Assign)
+        if any(full_name(draft, target.target).endswith(name) for target in each.targets)
+    ]
+
+
+def _is_false(assign: cst.Assign) -> bool:
+    return isinstance(assign.value, cst.Name) and assign.value.value == "False"
+
+
+def _block(draft: Draft, assign: cst.Assign) -> cst.CSTNode | None:
+    line = draft.parent(assign)
+    return draft.parent(line) if line is not None else None

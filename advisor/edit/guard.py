@@ -41,6 +41,16 @@ def has_main_guard(draft: Draft) -> bool:
     return any(m.matches(statement, _GUARD) for statement in draft.module.body)
 
 
+def conditional(draft: Draft, node: cst.CSTNode) -> bool:
+    """Whether an ``if`` or a ``match`` around `node` in its function decides if it runs; the main guard aside."""
+    for above in draft.ancestors(node):
+        if isinstance(above, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
+            return False
+        if isinstance(above, cst.Match) or (isinstance(above, cst.If) and not m.matches(above, _GUARD)):
+            return True
+    return False
+
+
 def add_main_guard(draft: Draft, call: cst.Call | None = None) -> bool:
     """Have the doing part of a flat script guarded, from behind its last definition to its end.
 
