@@ -13,6 +13,7 @@ from advisor.edit.calls import add_argument, argument, call_method, unpacked
 from advisor.edit.locate import call_at
 from advisor.edit.models import Binding, binding, model_name
 from advisor.edit.names import ensure_name
+from advisor.edit.views import reshape_views
 from advisor.evidence import Change
 from advisor.evidence.convolutions import depthwise_shares
 from advisor.rule import (
@@ -121,6 +122,7 @@ class ChannelsLast(Rule):
                 "moves": sites(moves),
                 "optimizer": optimizer_sites(evidence),
                 "packed": model is not None and not model.tensor_first,
+                "own": _own_files(record),
             },
         )
 
@@ -136,11 +138,19 @@ class ChannelsLast(Rule):
         if bound is None:
             return Advice(text, "where the script makes its model cannot be told from the source")
         _convert_model(bound)
+        own = finding.parameters.get("own")
+        paths = [path for path in own if sources.has(path)] if isinstance(own, tuple) else []
+        calls: dict[Draft, list[cst.Call]] = {drafts[path]: [] for path in paths}
         for site in forwards:
             draft = drafts[site.file]
             call = call_at(draft, site)
             if call is None or not _convert_input(draft, call):
                 return Advice(text, "what the model is called with is no single expression")
+            calls.setdefault(draft, []).append(call)
+        # A view that merges channels with pixels raises in this format.
+        for draft, called in calls.items():
+            if why := reshape_views(draft, called):
+                return Advice(text, why)
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
     EXAMPLES = (
@@ -222,8 +232,77 @@ def train(model, opt):
             after="import torch\nmodel = Net()\nmodel.eval()\nmodel.to(memory_format=torch.channels_last)\n"
             "out = model(x.to(memory_format=torch.channels_last))\n",
         ),
+        Example(  # a view would raise
+            before="""
+import torch
+from torch import nn
+
+def pooled(x, n):
+    return x.view(n, -1)
+
+class Net(nn.Module):
+    def forward(self, x):
+        x = self.pool(self.conv(x))
+        bits = x.view(torch.int32)
+        y = x.transpose(1, 2).contiguous().view(x.size(0), -1)
+        return self.fc(x.view(-1, 16 * 5 * 5)) + self.score(pooled(x, 4)) + y
+
+def dice(pred, target):
+    return (pred.view(-1) * target.view(-1)).sum()
+
+class Images(Dataset):
+    def __getitem__(self, i):
+        return self.images[i].view(-1)
+
+net = Net().to(device)  # <- moves
+for x, y in loader:
+    out = net(x)  # <- forward
+    loss = dice(out, y) + criterion(out.view(4, -1), y.view(4, -1))
+""",
+            after="""
+import torch
+from torch import nn
+
+def pooled(x, n):
+    return x.reshape(n, -1)
+
+class Net(nn.Module):
+    def forward(self, x):
+        x = self.pool(self.conv(x))
+        bits = x.view(torch.int32)
+        y = x.transpose(1, 2).contiguous().view(x.size(0), -1)
+        return self.fc(x.reshape(-1, 16 * 5 * 5)) + self.score(pooled(x, 4)) + y
+
+def dice(pred, target):
+    return (pred.reshape(-1) * target.view(-1)).sum()
+
+class Images(Dataset):
+    def __getitem__(self, i):
+        return self.images[i].view(-1)
+
+net = Net().to(device, memory_format=torch.channels_last)
+for x, y in loader:
+    out = net(x.to(memory_format=torch.channels_last))
+    loss = dice(out, y) + criterion(out.reshape(4, -1), y.view(4, -1))
+""",
+        ),
     )
     LEAVES_ALONE = (
+        Example(  # of a copy, the tensor would stay what it was
+            """
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        x = self.conv(x)
+        x.view(-1)[self.dropped] = 0
+        return x
+
+net = Net().to(device)  # <- moves
+out = net(x)  # <- forward
+""",
+            "",
+        ),
         Example("import torch\nmodel = Net().to(device)  # <- moves\nout = model(**batch)  # <- forward\n", ""),
         Example("import torch\nout = self.models[0](x)  # <- forward\n", ""),
         Example(
@@ -248,6 +327,12 @@ def _convolutional(record: RunRecord) -> Model | None:
     models = [each for each in record.models if _convolutions(each) >= 2 and not each.channels_last]
     models = [each for each in models if any(len(tensor.shape) == 4 for tensor in each.inputs[:1])]
     return max(models, key=_convolutions, default=None)
+
+
+def _own_files(record: RunRecord | None) -> tuple[str, ...]:
+    """The user's own files that modules of the script come from."""
+    models = record.models if record is not None else []
+    return tuple(dict.fromkeys(path for model in models for path in model.own.values()))
 
 
 _Found = tuple[Change, dict[str, float | int | str | bool | None], str]
