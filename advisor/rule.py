@@ -247,6 +247,18 @@ def site_list(finding: Finding, name: str) -> tuple[Site, ...]:
     return value if isinstance(value, tuple) else ()
 
 
+def own_files(evidence: Evidence) -> tuple[str, ...]:
+    """The user's own files that modules of the script come from."""
+    models = evidence.record.models if evidence.record is not None else []
+    return tuple(dict.fromkeys(path for model in models for path in model.own.values()))
+
+
+def file_list(finding: Finding, name: str) -> tuple[str, ...]:
+    """The files that a finding carries under `name` in its parameters; empty when it has none."""
+    value = finding.parameters.get(name, ())
+    return value if isinstance(value, tuple) else ()
+
+
 def framework_of(owner: str) -> str:
     """``transformers``, ``lightning`` or ``accelerate`` when a module of theirs made the object; else empty."""
     top = owner.partition(".")[0]

@@ -25,9 +25,11 @@ from advisor.rule import (
     Rule,
     Safety,
     call_sites,
+    file_list,
     forward_sites,
     once_fed,
     optimizer_sites,
+    own_files,
     site_list,
     sites,
     where,
@@ -122,7 +124,7 @@ class ChannelsLast(Rule):
                 "moves": sites(moves),
                 "optimizer": optimizer_sites(evidence),
                 "packed": model is not None and not model.tensor_first,
-                "own": _own_files(record),
+                "own": own_files(evidence),
             },
         )
 
@@ -138,9 +140,9 @@ class ChannelsLast(Rule):
         if bound is None:
             return Advice(text, "where the script makes its model cannot be told from the source")
         _convert_model(bound)
-        own = finding.parameters.get("own")
-        paths = [path for path in own if sources.has(path)] if isinstance(own, tuple) else []
-        calls: dict[Draft, list[cst.Call]] = {drafts[path]: [] for path in paths}
+        calls: dict[Draft, list[cst.Call]] = {
+            drafts[path]: [] for path in file_list(finding, "own") if sources.has(path)
+        }
         for site in forwards:
             draft = drafts[site.file]
             call = call_at(draft, site)
@@ -327,12 +329,6 @@ def _convolutional(record: RunRecord) -> Model | None:
     models = [each for each in record.models if _convolutions(each) >= 2 and not each.channels_last]
     models = [each for each in models if any(len(tensor.shape) == 4 for tensor in each.inputs[:1])]
     return max(models, key=_convolutions, default=None)
-
-
-def _own_files(record: RunRecord | None) -> tuple[str, ...]:
-    """The user's own files that modules of the script come from."""
-    models = record.models if record is not None else []
-    return tuple(dict.fromkeys(path for model in models for path in model.own.values()))
 
 
 _Found = tuple[Change, dict[str, float | int | str | bool | None], str]

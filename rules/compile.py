@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from advisor.edit import Drafts
+from advisor.edit.compiling import compile_refused
 from advisor.edit.models import binding
 from advisor.edit.names import ensure_name, framework_used
 from advisor.evidence import CAPTURES, Change
 from advisor.evidence.facts import IDLE_CLASSES, IDLE_LAUNCH, IDLE_PYTHON
-from advisor.evidence.fusion import KEPT_ON_GPU, basis, fused, operators_per_call, overhead_s
+from advisor.evidence.fusion import KEPT_ON_GPU, basis, fused, operators_per_call, overhead_s, too_old_for_triton
 from advisor.evidence.replay import PREPARING_NS
 from advisor.frameworks import configured, construction
 from advisor.harness.layout import Site
@@ -28,10 +29,12 @@ from advisor.rule import (
     Safety,
     at,
     call_sites,
+    file_list,
     forward_sites,
     framework_of,
     once_fed,
     optimizer_sites,
+    own_files,
     serving_engine,
     site_list,
     sites,
@@ -138,6 +141,7 @@ class Compile(Rule):
                 "forward": sites(forwards),
                 "moves": sites(moves),
                 "optimizer": optimizer_sites(evidence),
+                "own": own_files(evidence),
                 "framework": owners[0] if owners else serving_engine(evidence),
                 **construction(evidence),
                 "graphs": record is None and evidence.bound == "host" and not evidence.trains,
@@ -167,6 +171,10 @@ class Compile(Rule):
         bound = binding(drafts, forwards, site_list(finding, "moves"), site_list(finding, "optimizer"))
         if bound is None:
             return Advice(text, "where the script makes its model cannot be told from the source")
+        paths = [path for path in file_list(finding, "own") if sources.has(path)]
+        for path in dict.fromkeys((bound.draft.source.path, *(site.file for site in forwards), *paths)):
+            if why := compile_refused(drafts[path], bound.name):
+                return Advice(text, why)
         bound.draft.insert_after(bound.statement, f"{bound.name}.compile()")
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
@@ -236,6 +244,18 @@ class Trainer:
         Example("@cached\ndef step(x):  # <-\n    return x\n", "", {"function": "step"}),
         Example("for net in nets:\n    net.to(device)  # <- moves\n    y = net(x)  # <- forward\n", ""),
         Example("model = Net()\ny = model(x)  # <- forward\n", "", {"framework": "accelerate"}),
+        *(
+            Example(f"import torch\nfrom torch import nn\nmodel = Net()\ny = model(x)  # <- forward\n{code}\n", "")
+            for code in (
+                "torch.jit.trace(model, x).save(path)",
+                "torch.onnx.export(model, x, path)",
+                "writer.add_graph(model, x)",
+                "class Net(nn.Module):\n    def compile(self, optimizer, loss):\n        pass",
+                "model.compile(optimizer, loss)",  # a base class's, of another file
+                "model = nn.DataParallel(model)",
+                "model = torch.jit.load(path)",
+            )
+        ),
     )
 
 
@@ -320,8 +340,8 @@ def _unmet(evidence: Evidence) -> tuple[str, ...]:
     record = evidence.record
     if record is None:
         unknown = "The trace does not say whether its PyTorch is 2.0 or later, nor whether there is a C++ compiler."
-        return unless_source(evidence, unknown)
-    found = []
+        return (*too_old_for_triton(evidence), *unless_source(evidence, unknown))
+    found = [*too_old_for_triton(evidence)]
     if evidence.device_is_gpu and not record.environment.triton:
         found.append("Triton is not installed: pip install triton.")
     if not record.environment.compiler:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +11,9 @@ import libcst as cst
 
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import argument
+from advisor.edit.compiling import compile_refused
 from advisor.edit.locate import call_at
-from advisor.evidence.fusion import basis, fused, graphs_per_step
+from advisor.evidence.fusion import basis, fused, graphs_per_step, too_old_for_triton
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, where
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _LEAST_GAIN = 1.10  # a prior asks for more than what could just be measured
 _FROM = (2, 2)  # the version that brought Module.compile()
-_TRACES = re.compile(r"\btorch\.(jit|onnx|export)\b|\bfrom torch import .*\b(jit|onnx|export)\b")
 _NAMES = (ast.Name, ast.Attribute)
 _PARAMETERS = ("model", "fullgraph", "dynamic", "backend", "mode", "options", "disable")
 
@@ -78,7 +77,7 @@ class CompileConflicts(Rule):
             evidence={"graphs_compiled": record.compiles, "graphs_per_step": 0.0, "step_s": evidence.step_s},
             site=place.site,
             parameters={"target": name},
-            unmet=_unmet(record),
+            unmet=_unmet(evidence, record),
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Advice:
@@ -180,10 +179,8 @@ def _in_place(draft: Draft, call: cst.Call) -> str:
         return "what it is given cannot be told from the source"
     if "_orig_mod" in draft.module.code:
         return "the script speaks of the wrapper's _orig_mod"
-    if any(each.name.value == "compile" for each in draft.nodes(cst.FunctionDef)):
-        return "the script has a compile of its own"
-    if _TRACES.search(draft.module.code):
-        return "the script also traces or exports a model, which one that is compiled in place refuses"
+    if why := compile_refused(draft):
+        return why
     body = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
     options = ", ".join(f"{each.keyword.value}={draft.code(each.value)}" for each in others if each.keyword)
     if isinstance(body, cst.Expr) and body.value is call and _is_name(model.value):
@@ -264,11 +261,11 @@ def _disabled(record: RunRecord) -> bool:
     return record.environment.variables.get("TORCHDYNAMO_DISABLE", "0") not in ("", "0")
 
 
-def _unmet(record: RunRecord) -> tuple[str, ...]:
+def _unmet(evidence: Evidence, record: RunRecord) -> tuple[str, ...]:
     version = tuple(int(each) for each in record.environment.torch.split("+")[0].split(".")[:2] if each.isdigit())
     found = []
     if version < _FROM:
         found.append("Module.compile() came with torch 2.2: call what torch.compile returns instead.")
     if not record.environment.compiler:
         found.append("There is no C++ compiler: install one (apt-get install g++).")
-    return tuple(found)
+    return (*found, *too_old_for_triton(evidence))

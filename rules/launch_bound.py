@@ -14,6 +14,7 @@ from advisor.edit.values import give
 from advisor.evidence import CAPTURES, COLD, Change
 from advisor.evidence.coded import names_like
 from advisor.evidence.facts import IDLE_CLASSES, IDLE_LAUNCH, IDLE_PYTHON
+from advisor.evidence.fusion import too_old_for_triton
 from advisor.evidence.replay import PREPARING_NS
 from advisor.rule import (
     WIDEST,
@@ -186,10 +187,9 @@ def _gain(evidence: Evidence) -> Gain:
 
 
 def _unmet(evidence: Evidence) -> tuple[str, ...]:
-    record = evidence.record
+    record, found = evidence.record, [*too_old_for_triton(evidence)]
     if record is None:
-        return ("The trace does not say whether shapes change from step to step, which graphs do not allow.",)
-    found = []
+        return (*found, "The trace does not say whether shapes change from step to step, which graphs do not allow.")
     if record.shapes_vary:
         found.append("Input shapes change between steps: pad them to a few sizes first.")
     if any(row.cause == "item" for row in evidence.syncs):

@@ -34,6 +34,7 @@ _OF_LIBRARIES = re.compile(
     r"|\w*gru\w*|embedding\w*|_embedding\w*|native_\w*norm\w*|\w*_pool\w*|_softmax\w*|sort|topk|gather|scatter\w*|index\w*"
     r"|_index_put_impl_|cumsum|nonzero|linalg\w*|_?fft\w*)$|^mkldnn::"
 )
+_TRITON_FROM = (7, 0)  # torch/_inductor/exc.py, GPUTooOldForTriton: "CUDA Capability >= 7.0"
 _FUNCTIONS = re.compile(
     r"^aten::(tanh|sigmoid|exp|log|log1p|expm1|pow|sin|cos|erf|gelu|silu|softplus|elu|_log_softmax)"
     r"(_backward(_data)?)?$"
@@ -110,6 +111,16 @@ def runs_model(evidence: Evidence) -> bool:
 def basis(evidence: Evidence) -> str:
     """What a prediction of :func:`fused` or :func:`overhead_s` rests on."""
     return _ON_GPU if evidence.device_is_gpu else _ON_CPU
+
+
+def too_old_for_triton(evidence: Evidence) -> tuple[str, ...]:
+    """A sentence where the GPU is older than those that Triton compiles for; nothing otherwise."""
+    capability = evidence.capability
+    if capability is None or capability >= _TRITON_FROM:
+        return ()
+    return (
+        f"Triton compiles for GPUs of compute capability 7.0 and newer; this one has {capability[0]}.{capability[1]}.",
+    )
 
 
 def fused(evidence: Evidence) -> Change:

@@ -462,6 +462,9 @@ def test_elementwise_work_wants_a_compiler(scene: Any, tmp_path: Path) -> None:
     made.record.environment.compiler = ""
     finding = found(made, tmp_path, "compile")
     assert finding is not None and finding.unmet
+    made.record.environment.compiler, made.record.device.capability = "/usr/bin/g++", [6, 1]
+    finding = found(made, tmp_path, "compile")
+    assert finding is not None and "this one has 6.1" in finding.unmet[0]
 
 
 def test_many_small_operators_on_a_cpu_want_a_compiler_and_large_ones_do_not(scene: Any, tmp_path: Path) -> None:

@@ -108,6 +108,8 @@ def test_older_torch_and_scripts_that_look_into_the_wrapper_get_advice(scene: An
         pytest.param("def compile(self, optimizer):\n    pass\n", id="a compile of its own"),
         pytest.param("torch.jit.trace(model, x)\n", id="traced later"),
         pytest.param("torch.onnx.export(model, x)\n", id="exported later"),
+        pytest.param("writer.add_graph(model, x)\n", id="traced for TensorBoard"),
+        pytest.param("model = torch.nn.DataParallel(model)\n", id="copied to several devices"),
     ],
 )
 def test_models_that_cannot_be_compiled_in_place_get_advice(text: str, scene: Any, tmp_path: Path) -> None:

@@ -47,6 +47,13 @@ def test_short_kernels_far_apart_are_found(scene: Any, tmp_path: Path) -> None:
     assert isinstance(fix, Advice) and "reduce-overhead" in fix.text
 
 
+def test_a_gpu_older_than_triton_gets_no_mode(scene: Any, tmp_path: Path) -> None:
+    made = launching(scene, 0.005)
+    made.record.device.capability = [6, 1]
+    finding = found(made, tmp_path)
+    assert finding is not None and "this one has 6.1" in finding.unmet[0]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

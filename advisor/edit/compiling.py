@@ -1,0 +1,37 @@
+"""``model.compile()``: whether a script also does what a model that is compiled in place refuses."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from advisor.edit.draft import Draft
+from advisor.edit.names import full_name, last_part
+
+# What traces a module or a graph of it, by the ends of the names. Tried with torch 2.15: each raises for one that is
+# compiled in place, but torch.export, of which older versions are not known. ``add_graph`` is TensorBoard's.
+_TRACERS = ("jit.trace", "jit.trace_module", "onnx.export", "export.export", ".add_graph", "FlopCountAnalysis")
+_SCRIPTED = ("jit.script", "jit.load")  # "compile is not supported on ScriptModules"
+
+
+def compile_refused(draft: Draft, name: str = "") -> str:
+    """Why a model must not be compiled in place, by what this file does, as a clause; "" where nothing is seen.
+
+    `name` is the model's, if it is known: ``net``, ``self.net``.
+    """
+    if any(each.name.value == "compile" for each in draft.nodes(cst.FunctionDef)):
+        return "the script has a compile of its own"
+    own, called = name.rpartition(".")[2], draft.nodes(cst.Call)
+    methods = [each.func for each in called if isinstance(each.func, cst.Attribute)]
+    if own and any(each.attr.value == "compile" and last_part(each.value) == own for each in methods):
+        return "the script calls a compile of the model's already"
+    names = [full_name(draft, each.func) for each in called]
+    if any(each.endswith(_TRACERS) for each in names):
+        return "the script also traces or exports a model, which one that is compiled in place refuses"
+    for assign in draft.nodes(cst.Assign) if own else ():
+        makers = [full_name(draft, each.func) for each in draft.nodes(cst.Call, assign.value)]
+        if any(last_part(each.target) == own for each in assign.targets) and any(n.endswith(_SCRIPTED) for n in makers):
+            return "the model is TorchScript, which is compiled already"
+    # A replica's compiled call would be that of the module it was copied from, on another device.
+    if any(each.rpartition(".")[2] in ("DataParallel", "data_parallel") for each in names):
+        return "DataParallel copies the model in every step, and would call the compiled original with each copy"
+    return ""
