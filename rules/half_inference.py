@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from advisor.edit import Draft, Drafts
+from advisor.edit.aliases import other_calls
 from advisor.edit.calls import argument, call_method
 from advisor.edit.locate import call_at
 from advisor.edit.models import binding, made_at
@@ -45,6 +46,7 @@ _AMX_SCALE = 0.35
 _UNITS = ("amx_bf16", "avx512_bf16")
 # Products below this size lose: four layers of 512 on 4 rows (2.1 MFLOP each) took 1.42 times as long.
 _LEAST_FLOP = 8e6
+_DTYPE = "bfloat16"
 _LEAST_GAIN = 1.10  # the measured ratios spread too far to promise less
 _MATRIX = re.compile(r"aten::(addmm|mm|bmm|baddbmm|mkldnn_convolution|_scaled_dot_product\w*)$")
 
@@ -113,7 +115,7 @@ class HalfInference(Rule):
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         text = (
-            f"Convert the model {where(finding.site)} with .to(torch.bfloat16), its inputs likewise, its output back."
+            f"Convert the model {where(finding.site)} with .to(torch.{_DTYPE}), its inputs likewise, its output back."
         )
         forwards, drafts = site_list(finding, "forward"), Drafts(sources)
         if framework := next((name for site in forwards if (name := framework_used(drafts[site.file]))), ""):
@@ -129,11 +131,19 @@ class HalfInference(Rule):
             bound = binding(drafts, forwards, site_list(finding, "moves"), ())
         if bound is None or not forwards:
             return Advice(text, "where the script makes its model, or calls it, cannot be told from the source")
-        draft = bound.draft
-        draft.insert_after(bound.statement, f"{bound.name}.to({ensure_name(draft, 'torch')}.bfloat16)")
+        calls = []
         for site in forwards:
-            why = _convert(drafts[site.file], call_at(drafts[site.file], site), bool(finding.parameters.get("floats")))
-            if why:
+            call = call_at(drafts[site.file], site)
+            if call is None:
+                return Advice(text, "the call of the model cannot be told from others on its line")
+            calls.append((drafts[site.file], call))
+        others = other_calls(bound, calls)
+        if isinstance(others, str):
+            return Advice(text, others)
+        draft = bound.draft
+        draft.insert_after(bound.statement, f"{bound.name}.to({ensure_name(draft, 'torch')}.{_DTYPE})")
+        for draft, call in (*calls, *others):
+            if why := _convert(draft, call, bool(finding.parameters.get("floats"))):
                 return Advice(text, why)
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
@@ -182,8 +192,96 @@ class Service:
 """,
             parameters={"floats": False, "output": "tensor"},
         ),
+        Example(  # all of its calls
+            before="""
+import torch
+
+def load(path):
+    net = Net()  # <- made
+    net.load_state_dict(torch.load(path))
+    return net.eval()
+
+def score(scorer, x):
+    return scorer(x).softmax(1)  # <- forward=scorer(x)
+
+def main():
+    model = load("net.pt")
+    print(model, sum(p.numel() for p in model.parameters()))
+    model(torch.zeros(1, 64))  # warm up
+    for x in batches:
+        score(model, x)
+""",
+            after="""
+import torch
+
+def load(path):
+    net = Net()
+    net.to(torch.bfloat16)
+    net.load_state_dict(torch.load(path))
+    return net.eval()
+
+def score(scorer, x):
+    return scorer(x.to(torch.bfloat16)).float().softmax(1)
+
+def main():
+    model = load("net.pt")
+    print(model, sum(p.numel() for p in model.parameters()))
+    model(torch.zeros(1, 64).to(torch.bfloat16)).float()  # warm up
+    for x in batches:
+        score(model, x)
+""",
+            parameters={"floats": True, "output": "tensor"},
+        ),
     )
     LEAVES_ALONE = (
+        *(
+            Example(
+                f"import torch\nmodel = Net()  # <- made=Net()\n{code}\nfor x in xs:\n    y = model(x)  # <- forward\n",
+                "",
+                {"floats": True, "output": "tensor"},
+            )
+            for code in (
+                "keys = model.encode(queries)",
+                "print(model.head.weight.mean())",
+                "summary(model, (3, 224, 224))",
+                "backup = model.to('cpu')",
+                "nets = [model, other]",
+                "if args.large:\n    model = Large()",
+                "def score(net, x):\n    return net.encode(x)\nscore(model, queries)",
+            )
+        ),
+        Example(
+            """
+import torch
+
+class Service:
+    def __init__(self):
+        self.net = Net()  # <- made
+
+    def predict(self, x):
+        return self.net(x)  # <- forward=self.net(x)
+
+    def explain(self, x):
+        return self.net(x), self.net.features(x)
+""",
+            "",
+            {"floats": True, "output": "tensor"},
+        ),
+        Example(  # two models take turns
+            """
+import torch
+
+def score(net, x):
+    return net(x)  # <- forward
+
+small = Small()  # <- made
+for x in batches:
+    score(small, x)
+print(score(large, x))
+""",
+            "",
+            {"floats": True, "output": "tensor"},
+        ),
         Example(  # its state would stay float32
             """
 import torch
@@ -244,14 +342,12 @@ def _makes_float32(draft: Draft) -> bool:
     return False
 
 
-def _convert(draft: Draft, call: cst.Call | None, floats: bool) -> str:
-    """Have the call take bfloat16, where it is given floating-point numbers, and give float32; why not, otherwise."""
-    if call is None:
-        return "the call of the model cannot be told from others on its line"
+def _convert(draft: Draft, call: cst.Call, floats: bool) -> str:
+    """Have the call take 16 bits, where it is given floating-point numbers, and give float32; why not, otherwise."""
     if floats:
         if len(call.args) != 1 or call.args[0].star or call.args[0].keyword is not None:
             return "what the model is called with is no single expression"
-        call_method(draft, call.args[0].value, "to", f"{ensure_name(draft, 'torch')}.bfloat16")
+        call_method(draft, call.args[0].value, "to", f"{ensure_name(draft, 'torch')}.{_DTYPE}")
     above = draft.parent(call)
     if isinstance(above, cst.Attribute) and above.attr.value == "float":
         return ""
