@@ -153,6 +153,48 @@ for i, x in enumerate(loader):
     log(i)
 """,
         ),
+        Example(  # a group's comment stays
+            before="""
+import gc
+
+# Third party
+import torch
+
+for x in xs:
+    step(x)
+    gc.collect()  # <- collects
+""",
+            after="""
+# Third party
+import torch
+
+for x in xs:
+    step(x)
+""",
+        ),
+        Example(
+            before="""
+import torch
+
+# standard library
+import gc
+import os
+
+for x in xs:
+    step(x)
+    # at most 4 GB of host memory
+    gc.collect()  # <- collects
+""",
+            after="""
+import torch
+
+# standard library
+import os
+
+for x in xs:
+    step(x)
+""",
+        ),
     )
     LEAVES_ALONE = (
         Example("for x in xs:\n    step(x)\n    freed = gc.collect()  # <- collects\n", ""),
@@ -188,6 +230,4 @@ def _forget_import(draft: Draft, removed: int) -> None:
     for statement in draft.module.body:
         alone = m.matches(statement, m.SimpleStatementLine([m.Import([m.ImportAlias(m.Name("gc"), asname=None)])]))
         if isinstance(statement, cst.SimpleStatementLine) and alone and len(uses) == removed + 1:
-            draft.remove(statement)
-            if statement is draft.module.body[0] and len(draft.module.body) > 1:  # no file begins with a blank line
-                draft.change(draft.module.body[1], lambda node: node.with_changes(leading_lines=()))
+            draft.remove(statement, comments=False)  # those above an import are about its group

@@ -51,7 +51,7 @@ class Draft:
         self._before: dict[cst.CSTNode, list[str]] = {}
         self._after: dict[cst.CSTNode, list[str]] = {}
         self._wraps: list[_Wrap] = []
-        self._removed: set[cst.CSTNode] = set()
+        self._removed: dict[cst.CSTNode, bool] = {}  # whether its comments go with it
         self.lines = source.text.split("\n")
 
     # Where things are -----------------------------------------------------------------------------------------
@@ -157,9 +157,12 @@ class Draft:
         """Put the statements from `first` to `last` of one block into ``header:`` (without the colon)."""
         self._wraps.append(_Wrap(first, last, header))
 
-    def remove(self, statement: Statement) -> None:
-        """Have a statement removed, with the comments above it, which are about it."""
-        self._removed.add(statement)
+    def remove(self, statement: Statement, comments: bool = True) -> None:
+        """Have a statement removed, with the comments right above it, which are about it; without `comments` they stay.
+
+        What stands above a blank line stays in any case.
+        """
+        self._removed[statement] = comments
 
     @property
     def changed(self) -> bool:
@@ -208,19 +211,26 @@ class _Apply(cst.CSTTransformer):
     def _body(self, original: Block, updated: Block) -> list[Statement] | None:
         draft = self._draft
         pairs = list(zip(original.body, updated.body, strict=True))
-        touched = draft._before.keys() | draft._after.keys() | draft._removed
+        touched = draft._before.keys() | draft._after.keys() | draft._removed.keys()
         wraps = [wrap for wrap in draft._wraps if any(wrap.first is old for old, _ in pairs)]
         if not wraps and not any(old in touched for old, _ in pairs):
             return None
         body: list[Statement] = []
         inner: list[Statement] | None = None
         wrap: _Wrap | None = None
-        for old, new in pairs:
+        left: list[cst.EmptyLine] = []  # above a statement that was removed
+        for old, item in pairs:
+            new = cast(Statement, item)
+            first = isinstance(original, cst.Module) and not body and not inner and old is not pairs[0][0]
+            if old in draft._removed:
+                left += self._lines_left(old, new)
+            elif left or first:
+                new, left = self._below(left, new, first), []
             if wrap is None:
                 wrap = next((each for each in wraps if each.first is old), None)
                 inner = [] if wrap is not None else None
             into = inner if inner is not None else body
-            into.extend(self._with_neighbours(old, cast(Statement, new)))
+            into.extend(self._with_neighbours(old, new))
             if wrap is not None and wrap.last is old:
                 body.append(self._wrapped(wrap.header, inner or []))
                 wrap = inner = None
@@ -239,6 +249,23 @@ class _Apply(cst.CSTTransformer):
             before[0] = before[0].with_changes(leading_lines=new.leading_lines)
             new = new.with_changes(leading_lines=())
         return [*before, new, *after]
+
+    def _lines_left(self, old: cst.CSTNode, removed: Statement) -> list[cst.EmptyLine]:
+        """Of the lines above a statement that is removed those that are not about it: down to the last blank one."""
+        lines = list(removed.leading_lines)
+        while self._draft._removed[old] and lines and lines[-1].comment is not None:
+            lines.pop()
+        return lines
+
+    def _below(self, lines: list[cst.EmptyLine], statement: Statement, first: bool) -> Statement:
+        """The statement with such lines above its own; `first`: all before it in the module is removed."""
+        own = list(statement.leading_lines)
+        if own and not any(line.comment for line in lines):
+            lines = []  # one blank line is enough
+        lines = [*lines, *own]
+        while first and not self._draft.module.header and lines and lines[0].comment is None:
+            lines.pop(0)  # no file begins with a blank line
+        return statement.with_changes(leading_lines=lines)
 
     def _wrapped(self, header: str, body: list[Statement]) -> Statement:
         (outer,) = self._draft.statements(f"{header}:\n    pass")

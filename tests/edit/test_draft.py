@@ -77,6 +77,23 @@ def test_removed_statement_leaves_a_valid_block() -> None:
 
 
 @pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("x = 1\n# about it\nremoved()\ny = 2\n", "x = 1\ny = 2\n"),
+        ("x = 1\n\n# a section\n\n# about it\nremoved()\ny = 2\n", "x = 1\n\n# a section\n\ny = 2\n"),
+        ("x = 1\n\nremoved()\ny = 2\n", "x = 1\n\ny = 2\n"),
+        ("x = 1\n\nremoved()\n\ny = 2\n", "x = 1\n\ny = 2\n"),
+        ("removed()\n\n# the rest\ny = 2\n", "# the rest\ny = 2\n"),
+        ("#!/usr/bin/env python\nremoved()\n\ny = 2\n", "#!/usr/bin/env python\n\ny = 2\n"),
+    ],
+)
+def test_removed_statement_takes_only_its_own_comments_along(before: str, after: str) -> None:
+    draft = draft_of(before)
+    draft.remove(next(each for each in draft.nodes(cst.SimpleStatementLine) if "removed" in draft.code(each)))
+    assert draft.render() == after
+
+
+@pytest.mark.parametrize(
     ("code", "dotted", "written"),
     [
         ("import torch\n", "torch.autocast", "torch.autocast"),
