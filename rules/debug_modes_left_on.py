@@ -10,7 +10,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from advisor.edit import Draft, Drafts
-from advisor.edit.calls import argument
+from advisor.edit.calls import argument, unpacked
 from advisor.edit.draft import Statement
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.names import ensure_name, full_name
@@ -56,6 +56,7 @@ _PROFILERS = ("profile", "emit_nvtx")
 # What a script asks its profiler, to print or to see it: without a profiler it goes. What is written to a file may be
 # read later.
 _OF_PROFILERS = ("step", "key_averages", "table", "total_average", "events")
+_WRITES = ("on_trace_ready", "execution_trace_observer")
 _LOGGERS = ("log", "logger", "logging", "_log", "_logger", "LOG", "LOGGER")
 _LEVELS = ("debug", "info", "warning")
 
@@ -273,6 +274,8 @@ print("done")
         Example("with profile() as p:  # <- profiler\n    main()\nseen = p.key_averages()\n", ""),
         Example("with profile() as p:  # <- profiler\n    main()\nfor p in ps:\n    p.detach_()\n", ""),
         Example("profile().__enter__()  # <- profiler\nmain()\n", ""),
+        Example('with profile(on_trace_ready=tensorboard_trace_handler("log")):  # <- profiler\n    main()\n', ""),
+        Example("with profile(**options):  # <- profiler\n    main()\n", ""),
     )
 
 
@@ -427,6 +430,9 @@ def _no_profiler(drafts: Drafts, draft: Draft, call: cst.Call | None) -> str:
     block = draft.parent(item) if item is not None else None
     if call is None or not isinstance(item, cst.WithItem) or not isinstance(block, cst.With):
         return "the profiler is not what a with statement enters"
+    handlers = [arg for name in _WRITES if (arg := argument(call, name)) and not m.matches(arg.value, m.Name("None"))]
+    if handlers or unpacked(call):
+        return "the profiler may write a trace that somebody reads"
     uses: list[Statement] = []
     if item.asname is not None:
         if not isinstance(item.asname.name, cst.Name):
