@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts, Sources
 from advisor.edit.calls import argument
-from advisor.edit.encoders import LAYER, activation_said, batch_first, calls_of, skips_padding
+from advisor.edit.encoders import LAYER, activation_said, batch_first, calls_of, made_for_one, skips_padding
 from advisor.edit.locate import call_at
 from advisor.edit.values import EDITED, give
 from advisor.errors import AdvisorError
@@ -32,6 +32,7 @@ _BECAUSE = {
 }
 _ENCODER = ("encoder_layer", "num_layers", "norm", "enable_nested_tensor", "mask_check")
 _NOT_FOUND = "the call that makes it was not found"
+_SHARED = "the layer that it copies is not its alone, as far as the source tells"
 _NOT_TOLD = "where its argument comes from cannot be told from the source"
 _BASIS = "prior: linear layers without the padding, attention with it (twenty encoders on a CPU)"
 
@@ -360,6 +361,35 @@ class Positioned(nn.Module):
             "",
             {"batch_first": True},
         ),
+        Example(  # another encoder copies the layer, too
+            """
+class Two(nn.Module):
+    def __init__(self, dim):
+        layer = nn.TransformerEncoderLayer(dim, 4)  # <- layer
+        self.encoder = nn.TransformerEncoder(layer, 2)  # <- encoder
+        self.coarse = nn.TransformerEncoder(layer, 1)
+
+    def forward(self, x, padding):
+        return self.teams(self.encoder(x.transpose(0, 1), src_key_padding_mask=padding)[0])
+""",
+            "",
+            {"batch_first": True},
+        ),
+        Example(
+            """
+from torch.nn import functional as F
+class Two(nn.Module):
+    def __init__(self, dim):
+        layer = nn.TransformerEncoderLayer(dim, 4, activation=lambda h: F.gelu(h), batch_first=True)  # <- layer
+        self.encoder = nn.TransformerEncoder(layer, 2)  # <- encoder
+        self.other = nn.TransformerEncoder(layer, 2)
+
+    def forward(self, x, padding):
+        return self.score(self.encoder(x, src_key_padding_mask=padding)[:, 0])
+""",
+            "",
+            {"activation": "gelu"},
+        ),
     )
 
 
@@ -390,6 +420,8 @@ def _activated(drafts: Drafts, finding: Finding, activation: str, looked: bool) 
     why = "" if looked else skips_padding(draft, calls_of(draft, made))
     if why:
         return why
+    if not made_for_one(of_layer, layer):
+        return _SHARED
     given = argument(layer, "activation", LAYER)
     if given is None or activation_said(of_layer, layer) != activation:
         return _NOT_TOLD
@@ -404,6 +436,8 @@ def _batches_first(drafts: Drafts, finding: Finding) -> str:
     calls = calls_of(draft, made) if made is not None else []
     if of_layer is None or layer is None or len(calls) != 1:
         return "where it is made and called, or what else the script does with it, cannot be told from the source"
+    if not made_for_one(of_layer, layer):
+        return _SHARED
     why = batch_first(draft, calls[0])
     if why:
         return why

@@ -9,7 +9,7 @@ from libcst.helpers import get_full_name_for_node
 from advisor.edit.calls import argument
 from advisor.edit.draft import Draft
 from advisor.edit.names import full_name
-from advisor.edit.origin import assignments, scope_of
+from advisor.edit.origin import assignments, callers, scope_of
 
 # The parameters of nn.TransformerEncoderLayer, in order.
 LAYER = (
@@ -82,6 +82,24 @@ def calls_of(draft: Draft, made: cst.Call) -> list[cst.Call]:
             continue
         return []
     return found
+
+
+def made_for_one(draft: Draft, layer: cst.Call) -> bool:
+    """Whether what `layer` makes is copied by one encoder only: written in its call, or under a name read once."""
+    statement = draft.statement(layer)
+    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    if isinstance(small, cst.Return) and small.value is layer:
+        function = draft.function(layer)
+        return function is not None and len(callers(draft, function)) == 1
+    if not isinstance(small, cst.Assign) or small.value is not layer:
+        return any(isinstance(above, cst.Call) for above in draft.ancestors(layer))
+    if len(small.targets) != 1:
+        return False
+    target = small.targets[0].target
+    written = get_full_name_for_node(target)
+    within = scope_of(draft, layer) if isinstance(target, cst.Name) else draft.module
+    uses = [each for each in draft.nodes(type(target), within) if get_full_name_for_node(each) == written]
+    return len(uses) == 2  # where it gets its value, and where that is read
 
 
 def batch_first(draft: Draft, call: cst.Call) -> str:
