@@ -9,11 +9,27 @@ import libcst as cst
 import libcst.matchers as m
 
 from advisor.edit import Draft, Drafts
+from advisor.edit.born import PLAIN, RANDOM, makes_in_forward
 from advisor.edit.calls import argument
+from advisor.edit.moving import moves_to, stays_behind
 from advisor.edit.names import full_name
 from advisor.edit.origin import string_value
 from advisor.evidence import Change
-from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, call_sites, forward_sites, sites, where
+from advisor.rule import (
+    Advice,
+    Argument,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    call_sites,
+    file_list,
+    forward_sites,
+    own_files,
+    sites,
+    where,
+)
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
@@ -23,6 +39,9 @@ if TYPE_CHECKING:
 # Time of the computing on a GPU over that on the CPU: a prior. A T4 has 8.1 TFLOP/s in float32 and 320 GB/s (data
 # sheet), a server CPU of 16 AVX2 cores about 1 TFLOP/s and 40 to 80 GB/s.
 _SCALE = 0.15
+# What makes a tensor on the CPU, unless it is told where; and the methods behind it that say so.
+_MAKERS = (PLAIN | RANDOM | {"tensor", "from_numpy", "linspace"}) - {each for each in PLAIN | RANDOM if "like" in each}
+_ELSEWHERE = ("to", "cuda", "type_as")
 _BASIS = "prior: a GPU computes about 7 times as fast as the CPU; loading stays as it is"
 
 
@@ -74,6 +93,7 @@ class DeviceUnused(Rule):
             site=site,
             parameters={
                 "script": record.script if not record.module else "",
+                "own": own_files(evidence),
                 "moves": sites(call_sites(evidence, "Module.to", every_step=False)),
                 "cpu_build": cpu_build,
                 "stage": stage,
@@ -103,7 +123,13 @@ class DeviceUnused(Rule):
         device = _device_literal(draft)
         if device is None:
             return Advice(text, "the script has no single place that names its device")
-        draft.replace(device, '"cuda"')
+        node, name = device
+        files = [script, *(path for path in file_list(finding, "own") if sources.has(path))]
+        if any(makes_in_forward(drafts[path], _MAKERS, "device", _ELSEWHERE) for path in files):
+            return Advice(text, "methods of its modules make tensors, which stay on the CPU")
+        if why := stays_behind(draft, name):
+            return Advice(text, why)
+        draft.replace(node, '"cuda"')
         return drafts.edit('Set the device to "cuda".') or Advice(text, "the file is not the script's own")
 
     EXAMPLES = (
@@ -129,6 +155,28 @@ for x, y in loader:
             before="DEVICE = 'cpu'\nmodel = Net().to(DEVICE)\nx = x.to(DEVICE)\n",
             after='DEVICE = "cuda"\nmodel = Net().to(DEVICE)\nx = x.to(DEVICE)\n',
         ),
+        Example(  # all that the loop gives is moved, or not for the model
+            before="""
+device = "cpu"
+model = Net().to(device)
+for i, (name, x, y, extra) in enumerate(loader):
+    x, y = x.to(device), y.to(device)
+    extra = [each.to(device) for each in extra]
+    loss = criterion(model(x, extra), y)
+    seen[name] = loss.detach().cpu().numpy()
+    total += loss.item() * x.size(0)
+""",
+            after="""
+device = "cuda"
+model = Net().to(device)
+for i, (name, x, y, extra) in enumerate(loader):
+    x, y = x.to(device), y.to(device)
+    extra = [each.to(device) for each in extra]
+    loss = criterion(model(x, extra), y)
+    seen[name] = loss.detach().cpu().numpy()
+    total += loss.item() * x.size(0)
+""",
+        ),
         Example(
             before="""
 parser.add_argument("--device", default="cpu")
@@ -144,6 +192,29 @@ x = x.to(args.device)
         Example("model = Net()\nfor x in xs:\n    model(x)\n", ""),
         Example("device = 'cpu'\nmodel = Net().to(device)\nprint(model(x))\n", ""),
         Example("device = 'cpu'\nmodel = Net().to(device)\nx = x.to(device)\n", "", {"cpu_build": True}),
+        *(
+            Example(f"device = 'cpu'\nmodel = Net().to(device)\nfor i, (x, y) in enumerate(loader):\n    {code}\n", "")
+            for code in (
+                "loss = criterion(model(x.to(device)), y)",
+                "x = x.to(device)\n    loss = criterion(model(x), y)",
+                "x, y = x.to(device), y.to(device)\n    seen.append(model(x).detach().numpy())",
+            )
+        ),
+        Example(
+            """
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return self.layer(x) + self.embed(torch.arange(x.size(1)))
+
+device = "cpu"
+model = Net().to(device)
+for x in loader:
+    y = model(x.to(device))
+""",
+            "",
+        ),
     )
 
 
@@ -171,21 +242,17 @@ def _option(draft: Draft) -> dict[str, str] | None:
     return None
 
 
-def _device_literal(draft: Draft) -> cst.BaseExpression | None:
-    """The "cpu" in the only ``device = "cpu"`` or ``torch.device("cpu")``, if the name then moves model and inputs."""
-    found: list[cst.BaseExpression] = []
+def _device_literal(draft: Draft) -> tuple[cst.BaseExpression, str] | None:
+    """The "cpu" in the only ``device = "cpu"`` or ``torch.device("cpu")``, with the name, if that moves model and
+    inputs."""
+    found: list[tuple[cst.BaseExpression, str]] = []
     for assign in draft.nodes(cst.Assign):
         value = assign.value
         if isinstance(value, cst.Call) and full_name(draft, value.func) == "torch.device" and len(value.args) == 1:
             value = value.args[0].value
         if string_value(value) == "cpu" and len(assign.targets) == 1:
             name = draft.code(assign.targets[0].target)
-            used = [call for call in draft.nodes(cst.Call) if _moves_to(draft, call, name)]
+            used = [call for call in draft.nodes(cst.Call) if moves_to(draft, call, name)]
             if len(used) >= 2:  # the model, and at least one input
-                found.append(value)
+                found.append((value, name))
     return found[0] if len(found) == 1 else None
-
-
-def _moves_to(draft: Draft, call: cst.Call, name: str) -> bool:
-    moves = m.matches(call.func, m.Attribute(attr=m.Name("to"))) and bool(call.args)
-    return moves and draft.code(call.args[0].value) == name

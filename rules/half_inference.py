@@ -10,7 +10,8 @@ import libcst as cst
 
 from advisor.edit import Draft, Drafts
 from advisor.edit.aliases import other_calls
-from advisor.edit.calls import argument, call_method
+from advisor.edit.born import makes_in_forward
+from advisor.edit.calls import call_method
 from advisor.edit.locate import call_at
 from advisor.edit.models import binding, made_at
 from advisor.edit.names import ensure_name, framework_used
@@ -124,7 +125,7 @@ class HalfInference(Rule):
             return Advice(text, "the model returns no single tensor that could be converted back")
         made = site_list(finding, "made")
         for path in {str(finding.parameters.get("source") or ""), *(site.file for site in made)}:
-            if path and sources.editable(path) and _makes_float32(drafts[path]):
+            if path and sources.editable(path) and makes_in_forward(drafts[path], _MAKERS, "dtype", ("type_as",)):
                 return Advice(text, "methods of its modules make float32 tensors, which do not multiply with bfloat16")
         bound = next((each for site in made if (each := made_at(drafts, site))), None)
         if bound is None and forwards:
@@ -325,21 +326,6 @@ _MAKERS = (
     "from_numpy",
     "float",
 )
-
-
-def _makes_float32(draft: Draft) -> bool:
-    """Whether a method of a module in this file, its constructor aside, makes tensors without saying of which type."""
-    for module in draft.nodes(cst.ClassDef):
-        methods = [each for each in module.body.body if isinstance(each, cst.FunctionDef)]
-        if not any(each.name.value == "forward" for each in methods):
-            continue
-        for method in methods:
-            calls = draft.nodes(cst.Call, method) if method.name.value != "__init__" else []
-            for call in calls:
-                named = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-                if named in _MAKERS and argument(call, "dtype") is None:
-                    return True
-    return False
 
 
 def _convert(draft: Draft, call: cst.Call, floats: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import libcst as cst
@@ -44,6 +45,25 @@ class Born:
     name: str
     random: bool
     assigned: cst.CSTNode | None = None  # the statement that the tensor comes from, where it is an earlier one
+
+
+def makes_in_forward(draft: Draft, makers: Collection[str], keyword: str, unless: Collection[str] = ()) -> bool:
+    """Whether a method of a module in this file, its constructor aside, calls one of `makers` without that keyword.
+
+    A method of `unless` behind the call (``torch.zeros(3).type_as(x)``) does as well as the keyword.
+    """
+    for module in draft.nodes(cst.ClassDef):
+        methods = [each for each in module.body.body if isinstance(each, cst.FunctionDef)]
+        if not any(each.name.value == "forward" for each in methods):
+            continue
+        for method in methods:
+            for call in draft.nodes(cst.Call, method) if method.name.value != "__init__" else []:
+                named = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+                behind = draft.parent(call)
+                said = isinstance(behind, cst.Attribute) and behind.attr.value in unless
+                if named in makers and argument(call, keyword) is None and not said:
+                    return True
+    return False
 
 
 def born(draft: Draft, move: cst.Call) -> Born | None:
