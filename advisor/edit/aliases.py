@@ -170,9 +170,8 @@ def _given_out(draft: Draft, node: cst.BaseExpression) -> list[_Variable]:
 
 def _made_of(draft: Draft, value: cst.BaseExpression, written: str) -> bool:
     """``net.eval()`` of ``net``; None stands for nothing yet."""
-    return draft.code(value) == "None" or any(
-        get_full_name_for_node(each) == written for each in draft.nodes(cst.BaseExpression, value)
-    )  # type: ignore[type-abstract]
+    names = (*draft.nodes(cst.Name, value), *draft.nodes(cst.Attribute, value))
+    return draft.code(value) == "None" or any(get_full_name_for_node(each) == written for each in names)
 
 
 def _harmless(draft: Draft, method: cst.Attribute, name: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 from weakref import WeakKeyDictionary
 
 import libcst as cst
@@ -124,7 +123,7 @@ def after_imports(draft: Draft, *lines: str) -> bool:
     for statement in draft.module.body:
         names = _imported(_simple(statement))
         if _is_import(statement) or (isinstance(statement, cst.Try) and names) or name in names:
-            last = cast(Statement, statement)
+            last = statement
         elif isinstance(statement, _DEFINITIONS_AND_LOOPS) and not unbound:
             break
         unbound = unbound and name not in names

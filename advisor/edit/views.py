@@ -61,8 +61,8 @@ def _of_output(draft: Draft, forward: cst.Call) -> Iterator[cst.Call]:
             names = parameter_names(draft, function)
             given = {each: found.value for each in names if (found := argument(call, each, names)) is not None}
             for view in _views(draft, function):
-                receiver = last_part(cst.ensure_type(view.func, cst.Attribute).value)
-                if receiver in given and last_part(given[receiver]) == name:
+                parameter = last_part(cst.ensure_type(view.func, cst.Attribute).value)
+                if parameter in given and last_part(given[parameter]) == name:
                     yield view
 
 
