@@ -252,10 +252,10 @@ class Trainer:
                 "writer.add_graph(model, x)",
                 "class Net(nn.Module):\n    def compile(self, optimizer, loss):\n        pass",
                 "model.compile(optimizer, loss)",  # a base class's, of another file
-                "model = nn.DataParallel(model)",
-                "model = torch.jit.load(path)",
+                "net = nn.DataParallel(model)",
             )
         ),
+        Example("import torch\nmodel = torch.jit.load(path)\ny = model(x)  # <- forward\n", ""),
     )
 
 
