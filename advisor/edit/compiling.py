@@ -7,8 +7,9 @@ import libcst as cst
 from advisor.edit.draft import Draft
 from advisor.edit.names import full_name, last_part
 
-# What traces a module or a graph of it, by the ends of the names. Tried with torch 2.15: each raises for one that is
-# compiled in place, but torch.export, of which older versions are not known. ``add_graph`` is TensorBoard's.
+# What traces a module or a graph of it, by the ends of the names. For one that is compiled in place jit.trace and
+# onnx.export with dynamo=False raise in torch 2.15; TensorBoard's add_graph and fvcore's FlopCountAnalysis call
+# jit.trace. torch.export does not raise there; older versions were not tried.
 _TRACERS = ("jit.trace", "jit.trace_module", "onnx.export", "export.export", ".add_graph", "FlopCountAnalysis")
 _SCRIPTED = ("jit.script", "jit.load")  # "compile is not supported on ScriptModules"
 
