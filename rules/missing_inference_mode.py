@@ -7,15 +7,21 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
-import libcst.matchers as m
 import numpy as np
 
 from advisor.edit import Draft, Drafts
 from advisor.edit.draft import Statement
-from advisor.edit.gradless import differentiates, makes_model, refuses_inference_mode, results_of
+from advisor.edit.gradless import (
+    differentiates,
+    keeps_graph,
+    makes_model,
+    refuses_inference_mode,
+    trained_beside,
+    trains,
+)
 from advisor.edit.locate import call_at
 from advisor.edit.names import ensure_name
-from advisor.edit.regions import bound_names
+from advisor.edit.regions import suspends
 from advisor.evidence import Change
 from advisor.evidence.coded import names_like
 from advisor.evidence.host import Host
@@ -194,10 +200,128 @@ out[out < 0] = 0
             before="import torch\nmodel = Net()\nout = model(x)  # once  # <- forward\n",
             after="import torch\nmodel = Net()\nwith torch.inference_mode():\n    out = model(x)  # once\n",
         ),
+        Example(  # the model is made by a function of any name
+            before="""
+import torch
+
+def run():
+    net = load()
+    for x in xs:
+        print(net(x))  # <- forward=net(x)
+    return net
+""",
+            after="""
+import torch
+
+def run():
+    net = load()
+    with torch.inference_mode():
+        for x in xs:
+            print(net(x))
+    return net
+""",
+        ),
+        Example(  # changed in place by another name, in a function that it is handed to
+            before="""
+import torch
+
+class Segmenter:
+    def predict(self, x):
+        return self.net(x)  # <- forward=self.net(x)
+
+def clean(scores):
+    mask = scores[0, 0]
+    mask[mask < 0.5] = 0
+    return mask
+
+for x in xs:
+    save(clean(segmenter.predict(x)))
+""",
+            after="""
+import torch
+
+class Segmenter:
+    @torch.no_grad()
+    def predict(self, x):
+        return self.net(x)
+
+def clean(scores):
+    mask = scores[0, 0]
+    mask[mask < 0.5] = 0
+    return mask
+
+for x in xs:
+    save(clean(segmenter.predict(x)))
+""",
+        ),
+        Example(  # an evaluation in a file that trains keeps numbers
+            before="""
+import torch
+
+def evaluate(model, loader):
+    total, hits = 0.0, 0
+    for x, y in loader:
+        out = model(x)  # <- forward=model(x)
+        total += criterion(out, y).item()
+        hits += (out.argmax(1) == y).sum().item()
+    return total, hits
+
+for x, y in train_loader:
+    criterion(net(x), y).backward()
+""",
+            after="""
+import torch
+
+@torch.no_grad()
+def evaluate(model, loader):
+    total, hits = 0.0, 0
+    for x, y in loader:
+        out = model(x)
+        total += criterion(out, y).item()
+        hits += (out.argmax(1) == y).sum().item()
+    return total, hits
+
+for x, y in train_loader:
+    criterion(net(x), y).backward()
+""",
+        ),
     )
     LEAVES_ALONE = (
         Example("import torch\nasync def serve(x):\n    return model(x)  # <- forward\n", ""),
         Example("import torch\ndef f(x):\n    y = model(x)  # <- forward\n    return torch.autograd.grad(y, x)\n", ""),
+        Example(  # the mode would stay on in what takes the values
+            "import torch\ndef f():\n    net = load()\n    for x in xs:\n        yield net(x)  # <- forward=net(x)\n",
+            "",
+        ),
+        Example(  # REINFORCE: an episode of forwards, and one backward through what they kept
+            """
+import torch
+
+def select_action(state):
+    m = Categorical(policy(state))  # <- forward=policy(state)
+    action = m.sample()
+    policy.saved_log_probs.append(m.log_prob(action))
+    return action.item()
+
+def finish_episode():
+    loss = torch.stack(policy.saved_log_probs).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+            "",
+        ),
+        Example(
+            """
+import torch
+
+def embed(x):
+    return encoder(x)  # <- forward=encoder(x)
+
+L.Trainer().fit(probe, DataLoader(embed(images)))
+""",
+            "",
+        ),
     )
 
 
@@ -253,25 +377,31 @@ def _infer(draft: Draft, call: cst.Call, done: set[cst.CSTNode]) -> str:
     if function is not None and not makes_model(draft, call, function):
         if function not in done:
             done.add(function)
-            mode = _mode(draft, function, results_of(draft, function.name.value))
-            decorator = cst.Decorator(cst.ensure_type(cst.parse_expression(f"{mode}()"), cst.Call))
+            if _trained_later(draft, call, function):
+                return "something is trained, too, and may be by what is kept of the output"
+            decorator = cst.Decorator(cst.ensure_type(cst.parse_expression(f"{_mode(draft, function)}()"), cst.Call))
             draft.change(
                 function,
                 lambda node, new=decorator: node.with_changes(decorators=[*node.decorators, new]),  # type: ignore[misc]
             )
         return ""
     region: Statement | None = draft.loop(call)
-    if region is None or draft.block(region) is None or m.findall(region, m.Yield()):
+    if region is None or draft.block(region) is None or suspends(region):
         region = draft.statement(call)
     loop = isinstance(region, (cst.For, cst.While))
-    if region is None or (isinstance(region, cst.BaseCompoundStatement) and not loop):
+    if region is None or suspends(region) or (isinstance(region, cst.BaseCompoundStatement) and not loop):
         return "the call is no statement of its own"
     if region not in done:
         done.add(region)
-        draft.wrap(region, region, f"with {_mode(draft, region, bound_names(draft, region))}()")
+        if _trained_later(draft, call, region):
+            return "something is trained, too, and may be by what is kept of the output"
+        draft.wrap(region, region, f"with {_mode(draft, region)}()")
     return ""
 
 
-def _mode(draft: Draft, region: cst.CSTNode, names: set[str]) -> str:
-    refused = refuses_inference_mode(draft, region, names)
-    return ensure_name(draft, "torch.no_grad" if refused else "torch.inference_mode")
+def _trained_later(draft: Draft, call: cst.Call, region: cst.CSTNode) -> bool:
+    return (trains(draft) or trained_beside(draft, region)) and keeps_graph(draft, call, region)
+
+
+def _mode(draft: Draft, region: cst.CSTNode) -> str:
+    return ensure_name(draft, "torch.no_grad" if refuses_inference_mode(draft, region) else "torch.inference_mode")

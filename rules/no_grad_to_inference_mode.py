@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from advisor.edit import Draft, Drafts
-from advisor.edit.gradless import makes_model, refuses_inference_mode, results_of
+from advisor.edit.gradless import makes_model, refuses_inference_mode
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.names import ensure_name, full_name
-from advisor.edit.regions import bound_names
 from advisor.evidence import Change
 from advisor.evidence.steps import assign
 from advisor.rule import (
@@ -98,16 +97,11 @@ class NoGradToInferenceMode(Rule):
             region, switch = found
             if switch in done:
                 continue
-            if isinstance(region, cst.FunctionDef) and makes_model(draft, call, region):
+            if makes_model(draft, call, region) and any(each is region for each in draft.ancestors(call)):
                 return Advice(text, "the model is made there, too, whose parameters have to stay ordinary tensors")
             done.add(switch)
-            names = (
-                results_of(draft, region.name.value)
-                if isinstance(region, cst.FunctionDef)
-                else bound_names(draft, region)
-            )
-            if refuses_inference_mode(draft, region, names):
-                return Advice(text, "its results are changed in place, or trained on, elsewhere in the file")
+            if refuses_inference_mode(draft, region):
+                return Advice(text, "its results are changed in place, or trained on, elsewhere")
             draft.replace(switch, ensure_name(draft, "torch.inference_mode"))
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
@@ -174,6 +168,38 @@ with torch.inference_mode():
         print(answer(net, x))
 """,
         ),
+        Example(  # numbers are counted up, and what is made of the results is changed
+            before="""
+import torch
+
+@torch.no_grad()
+def predict(model, x):
+    model = model.eval()
+    return model(x).softmax(1)  # <- forward=model(x)
+
+total = 0.0
+for x in xs:
+    scores = predict(net, x)
+    total += scores.sum().item()
+    mask = scores > 0.5
+    mask[0] = True
+""",
+            after="""
+import torch
+
+@torch.inference_mode()
+def predict(model, x):
+    model = model.eval()
+    return model(x).softmax(1)
+
+total = 0.0
+for x in xs:
+    scores = predict(net, x)
+    total += scores.sum().item()
+    mask = scores > 0.5
+    mask[0] = True
+""",
+        ),
     )
     LEAVES_ALONE = (
         Example(
@@ -190,6 +216,59 @@ with torch.inference_mode():
         ),
         Example(
             "import torch\n@torch.no_grad()\ndef f(x):\n    return net(x)  # <- forward\ny = f(x)[0]\ny[y < 0] = 0\n",
+            "",
+        ),
+        Example(  # a part of it is changed in place, by another name
+            """
+import torch
+
+with torch.no_grad():
+    pred = model(x)  # <- forward=model(x)
+mask = pred[0, 0]
+mask[mask < 0.5] = 0
+""",
+            "",
+        ),
+        Example(
+            """
+import torch
+
+@torch.no_grad()
+def predict(model, x):
+    return model(x)  # <- forward=model(x)
+
+def post(scores):
+    scores[scores < 0] = 0
+    return scores
+
+for x in xs:
+    save(post(predict(net, x)))
+""",
+            "",
+        ),
+        Example(  # trained on by a framework
+            """
+import torch
+import lightning as L
+
+features = []
+with torch.no_grad():
+    for x in loader:
+        features.append(backbone(x))  # <- forward=backbone(x)
+L.Trainer().fit(Probe(), DataLoader(TensorDataset(torch.cat(features))))
+""",
+            "",
+        ),
+        Example(  # what is made there keeps its ordinary parameters
+            """
+import torch
+
+@torch.no_grad()
+def build():
+    net = Net()
+    print(net(x))  # <- forward=net(x)
+    return net
+""",
             "",
         ),
         Example(  # what is switched off is another function's, which makes the model

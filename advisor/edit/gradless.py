@@ -2,16 +2,89 @@
 
 from __future__ import annotations
 
+import glob
+import os
+import re
+
 import libcst as cst
+import libcst.matchers as m
 from libcst.helpers import get_full_name_for_node
 
+from advisor.edit.dataflow import Dataflow
 from advisor.edit.draft import Draft
+from advisor.edit.locate import last_name
 from advisor.edit.models import model_name
-from advisor.edit.names import last_part
-from advisor.edit.origin import assignments
+from advisor.edit.sources import text_of
+from advisor.edit.sums import TAKES_IN, elements
 
 _DIFFERENTIATES = ("backward", "grad", "requires_grad", "requires_grad_", "step", "zero_grad", "train")
 _TRAINS = ("backward", "zero_grad")
+_TRAINERS = re.compile(r"(Trainer|Learner)$")
+_TRAINS_TEXT = re.compile(r"\.backward\(|\.zero_grad\(|Trainer\(|Learner\(")
+_MOST_FILES = 200
+# What shares the memory of the tensor that it is asked of, or may give that tensor itself.
+_VIEWS = frozenset(
+    (
+        *(
+            "view",
+            "view_as",
+            "reshape",
+            "reshape_as",
+            "flatten",
+            "unflatten",
+            "ravel",
+            "squeeze",
+            "unsqueeze",
+            "transpose",
+        ),
+        *(
+            "t",
+            "swapaxes",
+            "swapdims",
+            "permute",
+            "movedim",
+            "moveaxis",
+            "expand",
+            "expand_as",
+            "broadcast_to",
+            "narrow",
+        ),
+        *(
+            "select",
+            "diagonal",
+            "unfold",
+            "unbind",
+            "chunk",
+            "split",
+            "tensor_split",
+            "hsplit",
+            "vsplit",
+            "real",
+            "imag",
+        ),
+        *("view_as_real", "view_as_complex", "as_strided", "atleast_1d", "atleast_2d", "atleast_3d", "detach"),
+        *(
+            "contiguous",
+            "to",
+            "cpu",
+            "cuda",
+            "float",
+            "double",
+            "half",
+            "bfloat16",
+            "type",
+            "type_as",
+            "requires_grad_",
+        ),
+        *("values", "items", "get", "pop", "popitem", "popleft", "copy"),  # of what holds several
+    )
+)
+_NO_TENSORS = frozenset(
+    (
+        *("item", "tolist", "numpy", "len", "float", "int", "bool", "str", "round", "range", "open"),
+        *("time", "perf_counter", "monotonic"),
+    )
+)
 
 
 def differentiates(draft: Draft, function: cst.FunctionDef) -> bool:
@@ -20,45 +93,138 @@ def differentiates(draft: Draft, function: cst.FunctionDef) -> bool:
     return bool(called & {*_DIFFERENTIATES})
 
 
-def makes_model(draft: Draft, call: cst.Call, function: cst.FunctionDef) -> bool:
-    """Whether the function also makes the model that it calls: its parameters must be ordinary tensors."""
-    first = model_name(draft, call).partition(".")[0]
-    own = function.name.value in ("__init__", "main")
-    return own or not first or any(True for _ in assignments(draft, first, function.body))
+def makes_model(draft: Draft, call: cst.Call, region: cst.CSTNode) -> bool:
+    """Whether a function or a block also makes the model that it calls: its parameters must be ordinary tensors."""
+    name = model_name(draft, call)
+    if isinstance(region, cst.FunctionDef) and (not name or region.name.value in ("__init__", "main")):
+        return True
+    first = name.partition(".")[0]
+    for assign in draft.nodes(cst.Assign, region):
+        targets = [each for target in assign.targets for each in elements(target.target)]
+        if any(draft.code(each) in (name, first) for each in targets) and _makes(assign.value, first):
+            return True
+    return any(draft.code(each.name) == first for each in draft.nodes(cst.AsName, region))
 
 
-def results_of(draft: Draft, function: str) -> set[str]:
-    """Names that results of a function are given, or a part of them, or what a method makes of them."""
-    names: set[str] = set()
-    for assign in draft.nodes(cst.Assign):
-        calls = {(get_full_name_for_node(each.func) or "").rpartition(".")[2] for each in draft.nodes(cst.Call, assign)}
-        if function in calls:
-            names |= {each.value for target in assign.targets for each in draft.nodes(cst.Name, target)}
-    for loop in draft.nodes(cst.For):
-        if any(each.value == function for each in draft.nodes(cst.Name, loop.iter)):
-            names |= {each.value for each in draft.nodes(cst.Name, loop.target)}
-    return names
+def _makes(value: cst.BaseExpression, name: str) -> bool:
+    """Whether a value is made by a call, and not only what `name` is already: ``model.eval()``."""
+    if not isinstance(value, cst.Call):
+        return False
+    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute):
+        value = value.func.value
+    return not isinstance(value, cst.Name) or value.value != name
 
 
-def refuses_inference_mode(draft: Draft, region: cst.CSTNode, names: set[str]) -> bool:
-    """Whether what `region` makes must not be made in inference mode: one of its results, under these `names`, is
-    changed in place outside of it, or the file trains something, too."""
-    # ``self.h = net(x)`` in the region: the attribute may be changed from anywhere.
-    targets = [each.target for each in draft.nodes(cst.AssignTarget, region)]
-    names = names | {each.attr.value for each in targets if isinstance(each, cst.Attribute)}
-    changed: list[cst.CSTNode] = []
+def refuses_inference_mode(draft: Draft, region: cst.CSTNode) -> bool:
+    """Whether what `region` makes must not be made in inference mode: it is changed in place outside of it, by
+    whatever name, or the file, or one beside it that uses it, trains something, too."""
+    if trains(draft) or trained_beside(draft, region):
+        return True
+    views, changed = _Views(draft, region), list[cst.BaseExpression]()
     for update in draft.nodes(cst.AugAssign):
         changed.append(update.target)
     for target in draft.nodes(cst.AssignTarget):
-        if isinstance(target.target, cst.Subscript):
-            changed.append(target.target.value)
+        changed += [each for each in elements(target.target) if isinstance(each, cst.Subscript)]
     for method in draft.nodes(cst.Attribute):
         if method.attr.value.endswith("_") and not method.attr.value.endswith("__"):
             changed.append(method.value)
-    outside = [node for node in changed if not any(above is region for above in draft.ancestors(node))]
-    return _trains(draft) or any(last_part(node) in names for node in outside)
+    for arg in draft.nodes(cst.Arg):
+        if arg.keyword is not None and arg.keyword.value == "out":
+            changed.append(arg.value)
+    for node in changed:
+        if views.inside(node):
+            continue
+        stored = node.value if isinstance(node, cst.Subscript) else node
+        if views.carries(stored) and not views.is_container(stored):
+            return True
+    return False
 
 
-def _trains(draft: Draft) -> bool:
+def trains(draft: Draft) -> bool:
     """Whether the file trains something: what was made in inference mode cannot be an input of that."""
-    return bool({each.attr.value for each in draft.nodes(cst.Attribute)} & {*_TRAINS})
+    names = {each.attr.value for each in draft.nodes(cst.Attribute)}
+    trainer = any(_TRAINERS.search(last_name(draft, call)) for call in draft.nodes(cst.Call))
+    return bool(names & {*_TRAINS}) or (trainer and bool(names & {"fit", "train"}))
+
+
+def trained_beside(draft: Draft, region: cst.CSTNode) -> bool:
+    """Whether a file of the same folder, or of the one above, imports the function of `region` and trains."""
+    function = region if isinstance(region, cst.FunctionDef) else draft.function(region)
+    if function is None:
+        return False
+    path = os.path.abspath(draft.source.path)
+    module = re.escape(os.path.splitext(os.path.basename(path))[0])
+    imports = re.compile(rf"^\s*(from|import)\s.*\b{module}\b", re.M)
+    named = re.compile(rf"\b{re.escape(function.name.value)}\b")
+    for folder in (os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
+        for other in sorted(glob.glob(os.path.join(glob.escape(folder), "*.py")))[:_MOST_FILES]:
+            text = text_of(other) if other != path else ""
+            if named.search(text) and imports.search(text) and _TRAINS_TEXT.search(text):
+                return True
+    return False
+
+
+def keeps_graph(draft: Draft, call: cst.Call, region: cst.CSTNode) -> bool:
+    """Whether what is made of a model's output, with its graph, outlives the region: it may be differentiated later."""
+    graph, function = Dataflow(draft, [call]), draft.function(call)
+    for assign in draft.nodes(cst.Assign):
+        kept = [each for target in assign.targets for each in elements(target.target) if not isinstance(each, cst.Name)]
+        if kept and graph.carries(assign.value):
+            return True
+    for each in draft.nodes(cst.Call):
+        takes = isinstance(each.func, cst.Attribute) and each.func.attr.value in TAKES_IN
+        if takes and any(graph.carries(arg.value) for arg in each.args):
+            return True
+    returns: list[cst.Return | cst.Yield] = [*draft.nodes(cst.Return), *draft.nodes(cst.Yield)]
+    for end in returns:
+        value = end.value.item if isinstance(end.value, cst.From) else end.value
+        if function is not None and draft.function(end) is function and graph.carries(value):
+            return True
+    if isinstance(region, cst.FunctionDef):
+        return False
+    inside = {*draft.nodes(cst.Name, region)}
+    return any(each not in inside and graph.carries(each) for each in draft.nodes(cst.Name))
+
+
+class _Views(Dataflow):
+    """What a region makes, and views of it: outside of inference mode nothing of that may be changed in place."""
+
+    cut_attributes = frozenset(["shape", "dtype", "device", "ndim", "grad"])
+    through_sums = False
+
+    def __init__(self, draft: Draft, region: cst.CSTNode) -> None:
+        self._region = region
+        super().__init__(draft, ())
+
+    def inside(self, node: cst.CSTNode) -> bool:
+        """Whether an expression is in the region."""
+        return any(above is self._region for above in self.draft.ancestors(node))
+
+    def handles(self, call: cst.Call) -> bool:
+        return self.inside(call)
+
+    def carries(self, node: cst.CSTNode | None) -> bool:
+        if node is not None and self.inside(node):
+            return not self._plain(node)
+        return super().carries(node)
+
+    def called(self, call: cst.Call) -> bool:
+        if isinstance(call.func, cst.Attribute) and self.carries(call.func.value):
+            name = call.func.attr.value
+            return name in _VIEWS or (name.endswith("_") and not name.endswith("__"))
+        name = (get_full_name_for_node(call.func) or "").rpartition(".")[2]
+        return name in _VIEWS and bool(call.args) and self.carries(call.args[0].value)
+
+    def computed(self, node: cst.BaseExpression) -> bool:
+        return False
+
+    def _plain(self, node: cst.CSTNode) -> bool:
+        """Whether an expression is no tensor for certain."""
+        if isinstance(node, cst.Call):
+            return last_name(self.draft, node) in _NO_TENSORS
+        if isinstance(node, cst.BinaryOperation):
+            return self._plain(node.left) and self._plain(node.right)
+        if isinstance(node, (cst.Tuple, cst.List, cst.Dict)):
+            return all(self._plain(each.value) for each in node.elements)
+        constant = cst.BaseNumber | cst.SimpleString | cst.FormattedString | cst.UnaryOperation | cst.Lambda
+        return isinstance(node, constant) or m.matches(node, m.Name("None") | m.Name("True") | m.Name("False"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import libcst as cst
+import libcst.matchers as m
 
 from advisor.edit.draft import Draft, Statement
 from advisor.edit.names import fresh_name
@@ -82,6 +83,11 @@ def bound_names(draft: Draft, statement: cst.CSTNode) -> set[str]:
     for update in draft.nodes(cst.AugAssign, statement):
         names |= {name.value for name in draft.nodes(cst.Name, update.target)}
     return names
+
+
+def suspends(statement: cst.CSTNode) -> bool:
+    """Whether a statement yields or awaits: a context around it would stay on in whatever runs meanwhile."""
+    return bool(m.findall(statement, m.Yield() | m.Await()))
 
 
 def _without_backward(draft: Draft, forward: cst.Call, trains: bool) -> Region | None:
