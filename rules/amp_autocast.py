@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import libcst as cst
-from libcst.helpers import get_full_name_for_node
-
-from advisor.edit import Draft, Drafts
-from advisor.edit.calls import wrap_call
-from advisor.edit.locate import call_at, outermost_at, within_statement_at
-from advisor.edit.names import ensure_name, framework_used, fresh_name
-from advisor.edit.origin import scope_of
-from advisor.edit.regions import forward_regions, separate_backward
+from advisor.edit import Drafts
+from advisor.edit.autocast import wrap_forwards
+from advisor.edit.grad_scaler import scale_loss
+from advisor.edit.names import framework_used
 from advisor.evidence import Change
 from advisor.evidence.matrix import format_of, is_depthwise
 from advisor.frameworks import configured, construction, framework_set_up
@@ -40,7 +35,7 @@ if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
     from advisor.evidence.facts import KernelRow
-    from advisor.harness.layout import CallSite, RunRecord, Site
+    from advisor.harness.layout import CallSite, RunRecord
 
 # A kernel's time in 16 bits over its time now. Matrix work off the Tensor Cores: their peak is 8 to 16 times
 # float32's (V100 125 to 15.7, A100 312 to 19.5 TFLOP/s, data sheets), memory holds most products to about a third.
@@ -160,9 +155,9 @@ class AmpAutocast(Rule):
             return Advice(text, "the script's own is switched off")
         if not forwards:
             return Advice(text, "the place of the forward is unknown")
-        why = _wrap(drafts, forwards, backwards, device, dtype)
+        why = wrap_forwards(drafts, forwards, backwards, device, dtype)
         if not why and dtype == "float16" and backwards:
-            why = _scale(drafts, backwards, site_list(finding, "step"), site_list(finding, "optimizer"), device)
+            why = scale_loss(drafts, backwards, site_list(finding, "step"), site_list(finding, "optimizer"), device)
         if why:
             return Advice(text, why)
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
@@ -384,6 +379,35 @@ for x in images:
     top = scores.argmax(1)
 """,
         ),
+        Example(  # what else becomes NumPy's is float32, or whole numbers
+            before="""
+import torch
+
+for x, y in loader:
+    out = model(x)  # <- forward=model(x)
+    loss = criterion(out, y)
+    loss.backward()  # <- backward
+    labels.append(y.cpu().numpy())
+    losses.append(loss.detach().cpu().numpy())
+    _, predicted = torch.max(out, 1)
+    found.append((predicted.cpu().numpy(), out.float().detach().cpu().numpy()))
+    kept["out"], shown[:8] = out, out[:8]
+""",
+            after="""
+import torch
+
+for x, y in loader:
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        out = model(x)
+        loss = criterion(out, y)
+    loss.backward()
+    labels.append(y.cpu().numpy())
+    losses.append(loss.detach().cpu().numpy())
+    _, predicted = torch.max(out, 1)
+    found.append((predicted.cpu().numpy(), out.float().detach().cpu().numpy()))
+    kept["out"], shown[:8] = out, out[:8]
+""",
+        ),
     )
     LEAVES_ALONE = (
         Example("import torch\n(loss + model(x)).backward()  # <- forward, backward\n", ""),
@@ -398,6 +422,56 @@ for x in images:
             "    return loss\noptimizer = LBFGS(ps)  # <- optimizer\noptimizer.step(closure)  # <- step\n",
             "",
             {"dtype": "float16"},
+        ),
+        Example(  # bfloat16 is no type of NumPy's
+            """
+import torch
+
+for x, y in loader:
+    out = model(x)  # <- forward=model(x)
+    loss = criterion(out, y)
+    loss.backward()  # <- backward
+    optimizer.step()
+    probs.append(torch.sigmoid(out).detach().cpu().numpy())
+""",
+            "",
+        ),
+        Example(
+            """
+import numpy as np
+import torch
+
+for x in images:
+    scores = model(x)  # <- forward=model(x)
+    found.append(np.asarray(scores.cpu()))
+""",
+            "",
+        ),
+        Example(  # a bank in float32
+            """
+import torch
+
+for x, y, idx in loader:
+    f = model(x)  # <- forward=model(x)
+    loss = criterion(f @ bank.t(), y)
+    loss.backward()  # <- backward
+    optimizer.step()
+    bank[idx] = f.detach()
+""",
+            "",
+        ),
+        Example(
+            """
+import torch
+
+for x in images:
+    features = model(x)  # <- forward=model(x)
+    scores = features @ prototypes.T
+""",
+            "",
+        ),
+        Example(  # the mode would stay on in what takes the values
+            "import torch\ndef f(xs):\n    for x in xs:\n        yield model(x)  # <- forward=model(x)\n", ""
         ),
     )
 
@@ -530,79 +604,3 @@ def _settings(framework: str, dtype: str, device: str) -> dict[str, str]:
 def _framework(record: RunRecord | None) -> str:
     owners = [framework_of(each.owner) for each in record.optimizers] if record is not None else []
     return next((owner for owner in owners if owner), "")
-
-
-# The edit ---------------------------------------------------------------------------------------------------------
-
-
-def _forwards(draft: Draft, found: Sequence[Site]) -> list[cst.Call] | None:
-    calls = [within_statement_at(draft, site) for site in found if site.file == draft.source.path]
-    return None if None in calls else [call for call in calls if call is not None]
-
-
-def _backwards(draft: Draft, found: Sequence[Site]) -> list[cst.Call] | None:
-    calls = [call_at(draft, site, ("backward",)) for site in found if site.file == draft.source.path]
-    return None if None in calls else [call for call in calls if call is not None]
-
-
-def _wrap(drafts: Drafts, forwards: Sequence[Site], backwards: Sequence[Site], device: str, dtype: str) -> str:
-    """Have each region wrapped; why not, when that is not safe."""
-    for path in dict.fromkeys(site.file for site in forwards):
-        draft = drafts[path]
-        models, losses = _forwards(draft, forwards), _backwards(draft, backwards)
-        if models is None or losses is None:
-            return "the calls cannot be told from others on their lines"
-        if not backwards and ".numpy(" in draft.source.text:
-            return "the outputs become NumPy arrays, which have no bfloat16: add .float() to them"
-        torch = ensure_name(draft, "torch")
-        header = f'with {ensure_name(draft, "torch.autocast")}("{device}", dtype={torch}.{dtype})'
-        for loss in [each for each in losses if any(_within(draft, model, each) for model in models)]:
-            if not separate_backward(draft, loss, header):
-                return "forward and loss are not statements of their own in front of backward"
-            models = [model for model in models if not _within(draft, model, loss)]
-            losses.remove(loss)
-        regions = forward_regions(draft, models, losses, trains=bool(backwards)) if models else []
-        if regions is None:
-            return "forward and loss are not statements of their own in front of backward"
-        for first, last in regions:
-            draft.wrap(first, last, header)
-    return ""
-
-
-def _within(draft: Draft, model: cst.Call, loss: cst.Call) -> bool:
-    return draft.statement(model) is draft.statement(loss)
-
-
-def _scale(
-    drafts: Drafts, backwards: Sequence[Site], steps: Sequence[Site], optimizers: Sequence[Site], device: str
-) -> str:
-    """Have a GradScaler made beside the optimizer and used around backward and step; why not, when not safe."""
-    if len(steps) != 1 or len(optimizers) != 1:
-        return "float16 needs one GradScaler per optimizer, and there is not exactly one optimizer"
-    if len({site.file for site in (*backwards, *steps, *optimizers)}) != 1:
-        return "backward, step and optimizer are in different files"
-    draft = drafts[steps[0].file]
-    step, made = call_at(draft, steps[0], ("step",)), outermost_at(draft, optimizers[0])
-    losses = _backwards(draft, backwards)
-    if step is None or made is None or not losses:
-        return "the calls cannot be told from others on their lines"
-    step_line, made_line = draft.statement(step), draft.statement(made)
-    name = get_full_name_for_node(step.func.value) if isinstance(step.func, cst.Attribute) else None
-    if step_line is None or made_line is None or step.args or not name:
-        return "the optimizer's step takes a closure, or is part of a larger expression"
-    own = name.startswith("self.")
-    inside = [scope_of(draft, each) for each in (step, *losses)]
-    if not own and any(scope is not scope_of(draft, made) for scope in inside):
-        return "the optimizer is made in another function than the one that steps it"
-    scaler = ("self." if own else "") + fresh_name(draft, "scaler")
-    draft.insert_after(made_line, f'{scaler} = {ensure_name(draft, "torch.amp.GradScaler")}("{device}")')
-    for loss in losses:
-        wrap_call(draft, cst.ensure_type(loss.func, cst.Attribute).value, f"{scaler}.scale")
-    for call in draft.nodes(cst.Call):
-        clips = (get_full_name_for_node(call.func) or "").rpartition(".")[2] in ("clip_grad_norm_", "clip_grad_value_")
-        line = draft.statement(call) if clips and scope_of(draft, call) is scope_of(draft, step) else None
-        if line is not None:
-            draft.insert_before(line, f"{scaler}.unscale_({name})")
-    draft.change(step, lambda _: cst.parse_expression(f"{scaler}.step({name})"))
-    draft.insert_after(step_line, f"{scaler}.update()")
-    return ""

@@ -23,68 +23,18 @@ _TRAINERS = re.compile(r"(Trainer|Learner)$")
 _TRAINS_TEXT = re.compile(r"\.backward\(|\.zero_grad\(|Trainer\(|Learner\(")
 _MOST_FILES = 200
 # What shares the memory of the tensor that it is asked of, or may give that tensor itself.
-_VIEWS = frozenset(
-    (
-        *(
-            "view",
-            "view_as",
-            "reshape",
-            "reshape_as",
-            "flatten",
-            "unflatten",
-            "ravel",
-            "squeeze",
-            "unsqueeze",
-            "transpose",
-        ),
-        *(
-            "t",
-            "swapaxes",
-            "swapdims",
-            "permute",
-            "movedim",
-            "moveaxis",
-            "expand",
-            "expand_as",
-            "broadcast_to",
-            "narrow",
-        ),
-        *(
-            "select",
-            "diagonal",
-            "unfold",
-            "unbind",
-            "chunk",
-            "split",
-            "tensor_split",
-            "hsplit",
-            "vsplit",
-            "real",
-            "imag",
-        ),
-        *("view_as_real", "view_as_complex", "as_strided", "atleast_1d", "atleast_2d", "atleast_3d", "detach"),
-        *(
-            "contiguous",
-            "to",
-            "cpu",
-            "cuda",
-            "float",
-            "double",
-            "half",
-            "bfloat16",
-            "type",
-            "type_as",
-            "requires_grad_",
-        ),
-        *("values", "items", "get", "pop", "popitem", "popleft", "copy"),  # of what holds several
-    )
-)
-_NO_TENSORS = frozenset(
-    (
-        *("item", "tolist", "numpy", "len", "float", "int", "bool", "str", "round", "range", "open"),
-        *("time", "perf_counter", "monotonic"),
-    )
-)
+_VIEWS = frozenset((
+    "view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "transpose",
+    "t", "swapaxes", "swapdims", "permute", "movedim", "moveaxis", "expand", "expand_as", "broadcast_to", "narrow",
+    "select", "diagonal", "unfold", "unbind", "chunk", "split", "tensor_split", "hsplit", "vsplit", "real", "imag",
+    "view_as_real", "view_as_complex", "as_strided", "atleast_1d", "atleast_2d", "atleast_3d", "detach",
+    "contiguous", "to", "cpu", "cuda", "float", "double", "half", "bfloat16", "type", "type_as", "requires_grad_",
+    "values", "items", "get", "pop", "popitem", "popleft", "copy",  # of what holds several
+))  # fmt: skip
+_NO_TENSORS = frozenset((
+    "item", "tolist", "numpy", "len", "float", "int", "bool", "str", "round", "range", "open",
+    "time", "perf_counter", "monotonic",
+))  # fmt: skip
 
 
 def differentiates(draft: Draft, function: cst.FunctionDef) -> bool:

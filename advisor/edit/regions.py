@@ -53,9 +53,9 @@ def _before_backward(
         earlier = [
             index
             for each in backwards
-            if each is not backward and (index := _holder(draft, siblings, each)) is not None and index < end
+            if each is not backward and (index := holder(draft, siblings, each)) is not None and index < end
         ]
-        starts = [index for each in forwards if (index := _holder(draft, siblings, each)) is not None and index <= end]
+        starts = [index for each in forwards if (index := holder(draft, siblings, each)) is not None and index <= end]
         starts = [index for index in starts if index > max(earlier, default=-1)]
         if any(index == end for index in starts):
             return "inseparable" if draft.statement(backward) is block else None
@@ -83,6 +83,12 @@ def bound_names(draft: Draft, statement: cst.CSTNode) -> set[str]:
     for update in draft.nodes(cst.AugAssign, statement):
         names |= {name.value for name in draft.nodes(cst.Name, update.target)}
     return names
+
+
+def between(draft: Draft, first: Statement, last: Statement) -> list[Statement]:
+    """The statements of a region."""
+    siblings = draft.siblings(first)
+    return siblings[_index(siblings, first) : _index(siblings, last) + 1]
 
 
 def suspends(statement: cst.CSTNode) -> bool:
@@ -130,7 +136,7 @@ def separate_backward(draft: Draft, backward: cst.Call, header: str) -> bool:
     return True
 
 
-def _holder(draft: Draft, siblings: Sequence[Statement], node: cst.CSTNode) -> int | None:
+def holder(draft: Draft, siblings: Sequence[Statement], node: cst.CSTNode) -> int | None:
     """Which of these statements holds the node, at any depth within the same function."""
     for above in (node, *draft.ancestors(node)):
         if isinstance(above, (cst.FunctionDef, cst.ClassDef)) and not any(above is each for each in siblings):
@@ -143,7 +149,7 @@ def _holder(draft: Draft, siblings: Sequence[Statement], node: cst.CSTNode) -> i
 
 def _inside(draft: Draft, node: cst.CSTNode, region: Region) -> bool:
     siblings = draft.siblings(region[0])
-    index = _holder(draft, siblings, node)
+    index = holder(draft, siblings, node)
     return index is not None and _index(siblings, region[0]) <= index <= _index(siblings, region[1])
 
 

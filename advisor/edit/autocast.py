@@ -1,0 +1,207 @@
+"""Forward and loss under ``torch.autocast``, where what comes out of them in 16 bits is used like that afterwards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import libcst as cst
+import libcst.matchers as m
+
+from advisor.edit.dataflow import Dataflow
+from advisor.edit.draft import Draft, Drafts
+from advisor.edit.grad_scaler import backward_calls
+from advisor.edit.locate import last_name, within_statement_at
+from advisor.edit.names import ensure_name, full_name
+from advisor.edit.regions import Region, between, forward_regions, separate_backward, suspends
+from advisor.edit.sums import CUT_FUNCTIONS, elements
+from advisor.harness.layout import Site
+
+
+def wrap_forwards(drafts: Drafts, forwards: Sequence[Site], backwards: Sequence[Site], device: str, dtype: str) -> str:
+    """Have each region from a forward to its loss run under autocast; why not, when that is not safe."""
+    for path in dict.fromkeys(site.file for site in forwards):
+        draft = drafts[path]
+        calls, losses = _forwards(draft, forwards), backward_calls(draft, backwards)
+        if calls is None or losses is None:
+            return "the calls cannot be told from others on their lines"
+        torch = ensure_name(draft, "torch")
+        header = f'with {ensure_name(draft, "torch.autocast")}("{device}", dtype={torch}.{dtype})'
+        models = calls
+        for loss in [each for each in losses if any(_within(draft, model, each) for model in models)]:
+            if not separate_backward(draft, loss, header):
+                return "forward and loss are not statements of their own in front of backward"
+            models = [model for model in models if not _within(draft, model, loss)]
+            losses.remove(loss)
+        regions = forward_regions(draft, models, losses, trains=bool(backwards)) if models else []
+        if regions is None:
+            return "forward and loss are not statements of their own in front of backward"
+        outputs = [each for each in calls if not _LOSS.search(last_name(draft, each))]
+        if why := next(_Narrow(draft, outputs, regions, device).refused(dtype), ""):
+            return why
+        for first, last in regions:
+            if any(map(suspends, between(draft, first, last))):
+                return "the statement yields, and autocast would stay on in what takes the values"
+            draft.wrap(first, last, header)
+    return ""
+
+
+def _forwards(draft: Draft, found: Sequence[Site]) -> list[cst.Call] | None:
+    calls = [within_statement_at(draft, site) for site in found if site.file == draft.source.path]
+    return None if None in calls else [call for call in calls if call is not None]
+
+
+def _within(draft: Draft, model: cst.Call, loss: cst.Call) -> bool:
+    return draft.statement(model) is draft.statement(loss)
+
+
+# What is made in 16 bits ------------------------------------------------------------------------------------------
+
+# What keeps the type of what it is given, called as a function of whatever name; torch's own do unless listed below.
+_ACTIVATION = re.compile(r"^(log_?)?(softmax|sigmoid)$|^(relu|gelu|tanh|silu|act|activation|dropout|normalize)$", re.I)
+# What gives another type: float32 that was asked for, numbers of Python, indices, booleans.
+_OTHER_TYPE = frozenset((
+    "float", "double", "long", "int", "short", "bool", "byte", "half", "type", "type_as", "item", "tolist", "numpy",
+    "argmax", "argmin", "argsort", "nonzero", "bincount", "multinomial", "one_hot", "size", "dim", "numel",
+    "eq", "ne", "gt", "lt", "ge", "le", "isnan", "isinf", "isfinite", "isclose", "allclose", "equal", "any", "all",
+    "backward", "zeros", "ones", "full", "empty", "arange", "tensor", "get_default_dtype", "data_ptr", "is_cuda",
+))  # fmt: skip
+# Under autocast in float32, as losses are: on GPUs, where the list is longer than on CPUs. Source: torch.amp, "CUDA
+# Ops that can autocast to float32".
+_FLOAT32_ON_GPU = frozenset((
+    "softmax", "log_softmax", "softmin", "softplus", "exp", "expm1", "log",
+    "log10", "log1p", "log2", "pow", "norm", "sum", "prod", "cumsum", "cumprod", "cosine_similarity", "cdist", "dist",
+    "layer_norm", "group_norm", "reciprocal", "rsqrt", "renorm",
+))  # fmt: skip
+_LOSS = re.compile(r"loss|criterion|entropy|nll|mse|bce|kl_div", re.I)
+_TYPE = re.compile(r"\b(float\w*|double|int\w*|long|bool|half|uint8)\b|dtype")
+# Methods that write into a tensor, and want the same type as it has; with a tensor for an index so does ``x[i] = y``.
+_WRITES = frozenset((
+    "index_copy_", "index_add_", "index_put_", "scatter_", "scatter_add_", "scatter_reduce_", "masked_scatter_",
+    "lerp_",
+))  # fmt: skip
+_STRING = m.SimpleString() | m.ConcatenatedString()
+_MULTIPLIES = frozenset(("matmul", "mm", "bmm", "mv", "dot", "einsum", "addmm", "linear", "baddbmm"))
+
+
+class _Narrow(Dataflow):
+    """What `forwards` give, and what keeps its type; `regions` are to run under autocast."""
+
+    cut_attributes = frozenset(["shape", "dtype", "device", "ndim", "grad", "indices", "loss"])
+    cut_methods = _OTHER_TYPE
+    cut_functions = CUT_FUNCTIONS | _OTHER_TYPE
+
+    def __init__(self, draft: Draft, forwards: Sequence[cst.Call], regions: Sequence[Region], device: str) -> None:
+        self._statements = {each for first, last in regions for each in between(draft, first, last)}
+        self._scopes = {draft.function(first) for first, _ in regions}
+        self._on_gpu = device == "cuda"
+        super().__init__(draft, forwards)
+
+    def refused(self, dtype: str) -> Iterator[str]:
+        """Why an output in 16 bits may not go where the file has it go."""
+        if dtype == "bfloat16":
+            yield from (
+                f"outputs become NumPy arrays at line {line}, which have no bfloat16: add .float() to them"
+                for line in self._arrays()
+            )
+        for line in self._stores():
+            yield f"outputs are stored in a tensor of another type at line {line}: add .float() to them"
+        for line in self._products():
+            yield f"outputs are multiplied by a tensor of another type at line {line}, outside of forward and loss"
+
+    def _arrays(self) -> Iterator[int]:
+        for call in self.draft.nodes(cst.Call):
+            given: list[cst.BaseExpression] = []
+            if isinstance(call.func, cst.Attribute) and call.func.attr.value == "numpy":
+                given = [call.func.value]
+            elif full_name(self.draft, call.func).startswith(("numpy.", "np.")):
+                given = [arg.value for arg in call.args]
+            if any(map(self.carries, given)):
+                yield self.draft.line(call)
+
+    def _stores(self) -> Iterator[int]:
+        for assign in self.draft.nodes(cst.Assign):
+            targets = [each for target in assign.targets for each in elements(target.target)]
+            if self.carries(assign.value) and any(map(self._by_tensor, targets)):
+                yield self.draft.line(assign)
+        for call in self.draft.nodes(cst.Call):
+            writes = isinstance(call.func, cst.Attribute) and call.func.attr.value in _WRITES
+            into = cst.ensure_type(call.func, cst.Attribute).value if writes else None
+            if writes and not self.carries(into) and any(self.carries(arg.value) for arg in call.args):
+                yield self.draft.line(call)
+
+    def _products(self) -> Iterator[int]:
+        """Products of an output and something else, where autocast does not see to it."""
+        products: list[tuple[cst.BaseExpression, list[cst.BaseExpression]]] = [
+            (each, [each.left, each.right])
+            for each in self.draft.nodes(cst.BinaryOperation)
+            if isinstance(each.operator, cst.MatrixMultiply)
+        ]
+        for call in self.draft.nodes(cst.Call):
+            if last_name(self.draft, call) in _MULTIPLIES:
+                factors = [arg.value for arg in call.args if arg.keyword is None and not m.matches(arg.value, _STRING)]
+                if isinstance(call.func, cst.Attribute) and not full_name(self.draft, call.func).startswith("torch."):
+                    factors.append(call.func.value)
+                products.append((call, factors))
+        for product, factors in products:
+            apart = not self._inside(product) and self.draft.function(product) in self._scopes
+            if apart and len({self.carries(each) for each in factors}) > 1:
+                yield self.draft.line(product)
+
+    def called(self, call: cst.Call) -> bool:
+        name = last_name(self.draft, call)
+        if _LOSS.search(name) or (self._on_gpu and name in _FLOAT32_ON_GPU and self._inside(call)):
+            return False
+        if isinstance(call.func, cst.Attribute) and self.carries(call.func.value):
+            other = name in self.cut_methods or (name == "to" and any(map(self._is_type, call.args)))
+            return not other
+        known = call.func.func if isinstance(call.func, cst.Call) else call.func  # nn.Sigmoid()(x)
+        torch = full_name(self.draft, known).startswith("torch.") and name not in self.cut_functions
+        if not torch and not _ACTIVATION.search(name):
+            return False
+        return any(self.carries(arg.value) for arg in call.args) and not any(
+            arg.keyword is not None and arg.keyword.value == "dtype" for arg in call.args
+        )
+
+    def picks_other(self, node: cst.Subscript) -> bool:
+        return super().picks_other(node) or bool(_LOSS.search(self.draft.code(node.slice[0])))
+
+    def leaves(self, target: cst.BaseExpression) -> bool:
+        return bool(_LOSS.search(self.draft.code(target)))
+
+    def _inside(self, node: cst.CSTNode) -> bool:
+        return any(above in self._statements for above in self.draft.ancestors(node))
+
+    def _is_type(self, arg: cst.Arg) -> bool:
+        return bool(_TYPE.search(self.draft.code(arg.value))) or (
+            arg.keyword is not None and arg.keyword.value == "dtype"
+        )
+
+    def _by_tensor(self, target: cst.BaseExpression) -> bool:
+        """Whether a target is a tensor with a tensor for an index, as far as the text tells."""
+        if not isinstance(target, cst.Subscript) or self._is_display(target.value):
+            return False
+        return not all(self._is_number(each.slice) for each in target.slice)
+
+    def _is_number(self, index: cst.BaseSlice) -> bool:
+        if not isinstance(index, cst.Index):
+            return True
+        names = {each.value for each in self.draft.nodes(cst.Name, index)}
+        counted = {
+            self.draft.code(elements(loop.target)[0])
+            for loop in (*self.draft.nodes(cst.For), *self.draft.nodes(cst.CompFor))
+            if isinstance(loop.iter, cst.Call) and last_name(self.draft, loop.iter) in ("range", "enumerate", "items")
+        }
+        return names <= counted
+
+    def _is_display(self, name: cst.BaseExpression) -> bool:
+        """Whether a list or a dictionary, written out, is what a name is given."""
+        code = self.draft.code(name)
+        values = [
+            each.value
+            for each in self.draft.nodes(cst.Assign)
+            if any(self.draft.code(target.target) == code for target in each.targets)
+        ]
+        made = m.Dict() | m.List() | m.DictComp() | m.ListComp() | m.BinaryOperation(left=m.List())
+        made |= m.Call(func=m.Name("dict") | m.Name("list") | m.Name("defaultdict") | m.Name("OrderedDict"))
+        return any(m.matches(each, made) for each in values)
