@@ -71,7 +71,7 @@ _OTHER_TYPE = frozenset((
 _FLOAT32_ON_GPU = frozenset((
     "softmax", "log_softmax", "softmin", "softplus", "exp", "expm1", "log",
     "log10", "log1p", "log2", "pow", "norm", "sum", "prod", "cumsum", "cumprod", "cosine_similarity", "cdist", "dist",
-    "layer_norm", "group_norm", "reciprocal", "rsqrt", "renorm",
+    "layer_norm", "group_norm", "normalize", "reciprocal", "rsqrt", "renorm",
 ))  # fmt: skip
 _LOSS = re.compile(r"loss|criterion|entropy|nll|mse|bce|kl_div", re.I)
 _TYPE = re.compile(r"\b(float\w*|double|int\w*|long|bool|half|uint8)\b|dtype")
