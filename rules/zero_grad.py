@@ -145,11 +145,38 @@ for group in optimizer.param_groups:
 loss.backward()
 """,
         ),
+        Example(
+            before="""
+for step in range(9):
+    w.grad.zero_()
+    b.grad.zero_()
+    loss(w, b).backward()  # <- near
+    w.data -= lr * w.grad
+""",
+            after="""
+for step in range(9):
+    w.grad = None
+    b.grad = None
+    loss(w, b).backward()
+    w.data -= lr * w.grad
+""",
+        ),
     )
     LEAVES_ALONE = (
         Example("optimizer.zero_grad(set_to_none=not keep)  # <- zero_grad\n", ""),
         Example("buffer.zero_()\nloss.backward()  # <- near\n", ""),
         Example("norm = w.grad.zero_().norm()\nloss.backward()  # <- near\n", ""),
+        Example(  # a tensor of zeros is wanted
+            """
+for step in range(9):
+    loss.backward()  # <- near
+    for p in params:
+        p.data -= lr * p.grad
+        p.grad.zero_()
+        norms.append(p.grad.norm())
+""",
+            "",
+        ),
     )
 
 
@@ -201,5 +228,20 @@ def _drop_by_hand(draft: Draft) -> None:
         target = cst.ensure_type(cst.ensure_type(statement.value, cst.Call).func, cst.Attribute).value
         if m.matches(target, m.Attribute(attr=m.Name("data"))):
             target = cst.ensure_type(target, cst.Attribute).value
+        if _read_after(draft, statement, draft.code(target)):
+            continue
         assigned = cst.Assign([cst.AssignTarget(cst.ensure_type(target, cst.Attribute))], cst.Name("None"))
         draft.change(statement, lambda _, assigned=assigned: assigned)  # type: ignore[misc]
+
+
+def _read_after(draft: Draft, statement: cst.Expr, gradient: str) -> bool:
+    """Whether `gradient` is read behind `statement` in its loop, before a backward makes it again."""
+    end = draft.position(statement).end.line
+    for each in draft.nodes(cst.Attribute, draft.loop(statement)):
+        if draft.line(each) <= end:
+            continue
+        if each.attr.value == "backward":
+            return False
+        if draft.code(each) == gradient and not isinstance(draft.parent(each), (cst.AssignTarget, cst.Comparison)):
+            return True
+    return False
