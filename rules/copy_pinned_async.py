@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.born import born_at
 from advisor.edit.calls import DATALOADER_PARAMETERS, argument
 from advisor.edit.locate import call_at
+from advisor.edit.sums import elements, root
 from advisor.edit.values import EDITED, give
 from advisor.evidence import Change
 from advisor.evidence.births import MAKERS, births_anywhere
@@ -155,6 +157,10 @@ class CopyPinnedAsync(Rule):
         for site in copies:
             draft = drafts[site.file]
             call = call_at(draft, site, ("to", "cuda"))
+            if call is not None and _overwritten(draft, call):
+                return Advice(
+                    text, f"what is copied at {at(site)} is written to again, perhaps before the copy is done"
+                )
             if call is None or not _without_waiting(drafts, draft, call):
                 return Advice(text, f"the copy at {at(site)} cannot be changed safely")
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
@@ -209,6 +215,22 @@ loader = torch.utils.data.DataLoader(
 x, y = x.to(device, non_blocking=True), y
 """,
         ),
+        Example(  # another batch each time
+            before="""
+for batch in loader:
+    batch["x"] = batch["x"].to(device)  # <- copies
+    for name, y in batch["labels"].items():
+        y[y < 0] = 0
+        step(y.to(device))  # <- copies=y.to(device)
+""",
+            after="""
+for batch in loader:
+    batch["x"] = batch["x"].to(device, non_blocking=True)
+    for name, y in batch["labels"].items():
+        y[y < 0] = 0
+        step(y.to(device, non_blocking=True))
+""",
+        ),
         Example(  # pinned already: only the waiting goes
             before="""
 batch = {k: v.to("cuda", non_blocking=False) for k, v in batch.items()}  # <- copies
@@ -248,6 +270,16 @@ loader = accelerator.prepare(DataLoader(dataset, batch_size=64, pin_memory=True)
         Example("loader = DataLoader(ds, pin_memory=torch.cuda.is_available())  # <- loaders\n", ""),
         Example("x = x.to(device, torch.float32, False)  # <- copies\n", ""),
         Example("x = x.to(device)  # <- copies\n", "", {"by_hand": True}),
+        Example(  # one buffer for all batches
+            """
+buffer = torch.empty(64, 8).pin_memory()
+for batch in loader:
+    buffer.copy_(batch)
+    x = buffer.to(device)  # <- copies
+""",
+            "",
+        ),
+        Example("for i, s in games:\n    rows[i] = s\n    x = rows.to(device)  # <- copies\n", ""),
     )
 
 
@@ -282,3 +314,22 @@ def _without_waiting(drafts: Drafts, draft: Draft, call: cst.Call) -> bool:
     if argument(call, "non_blocking") is None and len(positional) > (1 if method == "cuda" else 2):
         return False
     return give(drafts, draft, call, "non_blocking", "True", (), False) == EDITED
+
+
+def _overwritten(draft: Draft, call: cst.Call) -> bool:
+    """Whether what a loop copies from is one tensor, made outside of it, that the loop writes to each time."""
+    loop, buffer = draft.loop(call), call.func.value if isinstance(call.func, cst.Attribute) else call
+    if loop is None or not isinstance(buffer, (cst.Name, cst.Attribute)):
+        return False
+    name = draft.code(buffer)
+    targets = [each.target for each in draft.nodes(cst.AssignTarget, loop)]
+    targets += [each.target for each in (*draft.nodes(cst.For, loop), *draft.nodes(cst.CompFor, loop))]
+    if any(draft.code(each) in (name, name.partition(".")[0]) for target in targets for each in elements(target)):
+        return False  # another tensor each time
+    stored = [each for target in targets for each in elements(target) if isinstance(each, cst.Subscript)]
+    methods = [each for each in draft.nodes(cst.Attribute, loop) if re.search(r"[^_]_$", each.attr.value)]
+    outs = [
+        each.value for each in draft.nodes(cst.Arg, loop) if each.keyword is not None and each.keyword.value == "out"
+    ]
+    into = [*(root(each) for each in stored), *(each.value for each in methods), *outs]
+    return any(draft.code(root(each)) == name for each in into)
