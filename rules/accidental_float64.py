@@ -9,6 +9,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from advisor.edit import Draft, Drafts
+from advisor.edit.arrays import converts_several, written_later
 from advisor.edit.calls import argument, call_method
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.names import full_name
@@ -92,6 +93,11 @@ class AccidentalFloat64(Rule):
         for site in (*casts, *default, *made):
             names = _MAKERS if site in made else ("double", "to", "set_default_dtype")
             call = call_at(drafts[site.file], site, names)
+            if call is not None and site in made and argument(call, "dtype") is None:
+                if converts_several(drafts[site.file], call):
+                    return Advice(text, f"the call at {at(site)} may convert labels, too, which stay whole numbers")
+                if written_later(drafts[site.file], call):
+                    return Advice(text, f"the array at {at(site)} is written to later, and the tensor follows it")
             if call is None or not _narrow(drafts[site.file], call, settings, bool(made)):
                 return Advice(text, f"what makes float64 at {at(site)} cannot be told from the source")
         edit = drafts.edit(text)
@@ -136,6 +142,22 @@ model.to(device, dtype=torch.float32)
             before="model.double()  # <- casts\nx = th.as_tensor(array)  # <- made\n",
             after="x = th.as_tensor(array).float()\n",
         ),
+        Example(  # several of a kind; filled before it is converted
+            before="""
+model = Net().double()  # <- casts
+for rows in batches:
+    rows[:, 0] = 0.0
+    x = torch.from_numpy(rows)  # <- made
+    parts = torch.stack([torch.from_numpy(part) for part in parts])  # <- made=torch.from_numpy(part)
+""",
+            after="""
+model = Net()
+for rows in batches:
+    rows[:, 0] = 0.0
+    x = torch.from_numpy(rows).float()
+    parts = torch.stack([torch.from_numpy(part).float() for part in parts])
+""",
+        ),
         Example(  # a type that is named somewhere else
             before="""
 import torch
@@ -179,6 +201,38 @@ x = torch.as_tensor(array, dtype=torch.get_default_dtype())  # <- made=torch.as_
         Example("for x, y in loader:  # <- made\n    model(x)\n", ""),
         Example("torch.set_default_dtype(getattr(torch, args.dtype))  # <- default\n", ""),
         Example("net = Net().double()  # <- casts\n", "", {"unseen": "workers"}),
+        Example(  # inputs and labels
+            """
+model = Net().double()  # <- casts
+for batch in batches:
+    batch = {k: torch.from_numpy(v) for k, v in batch.items()}  # <- made=torch.from_numpy(v)
+    loss = F.cross_entropy(model(batch["x"]), batch["y"])
+""",
+            "",
+        ),
+        Example(
+            """
+def to_tensor(array):
+    return torch.from_numpy(array).to(device)  # <- made=torch.from_numpy(array)
+
+model = Net().double()  # <- casts
+for x, y in batches:
+    loss = F.cross_entropy(model(to_tensor(x)), to_tensor(y))
+""",
+            "",
+        ),
+        Example("x, y = (torch.from_numpy(a) for a in batch)  # <- made=torch.from_numpy(a)\n", ""),
+        Example(  # one memory
+            """
+model.double()  # <- casts
+buffer = np.zeros((100, 8))
+states = torch.from_numpy(buffer)  # <- made
+for i, s in enumerate(env):
+    buffer[i % 100] = s
+    model(states)
+""",
+            "",
+        ),
     )
 
 
