@@ -12,6 +12,9 @@ from advisor.edit import Draft, Drafts
 from advisor.edit.draft import Statement
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.names import add_import, ensure_name, fresh_name
+from advisor.edit.origin import callers
+from advisor.edit.regions import bound_names
+from advisor.edit.sums import root
 from advisor.evidence import Change
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, sites
 
@@ -114,8 +117,12 @@ class CopyNarrowDtype(Rule):
         normalize = _transform(draft, loader) if loader is not None else None
         if normalize is None or copy is None:
             return Advice(text, "no transform that ends in ToTensor and Normalize feeds only this loader")
+        if loader is None or not _reads_only(draft, loader, copy):
+            return Advice(text, "the loader's batches may be read elsewhere, or looked at before they are copied")
         if not _normalize_after(draft, copy, normalize):
-            return Advice(text, "the copy is no assignment to a name inside a loop")
+            return Advice(
+                text, "the copy is no assignment to a name inside a loop that the device is known in front of"
+            )
         _deliver_bytes(draft, normalize)
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
@@ -190,6 +197,37 @@ def main():
         x = x.float().div_(255).sub_(mean2).div_(std)
 """,
         ),
+        Example(
+            before="""
+import torch
+from torchvision import transforms as T, datasets
+t = T.Compose([T.ToTensor(), T.Normalize(0.5, 0.5)])
+loader = DataLoader(datasets.MNIST("a", transform=t))  # <- loaders
+def train(model, batches):
+    for x, y in batches:
+        n = x.size(0)
+        x = x.to(device)  # <- copies
+for epoch in range(9):
+    train(model, loader)
+    print(epoch, len(loader))
+""",
+            after="""
+import torch
+from torchvision import transforms as T, datasets
+t = T.Compose([T.PILToTensor()])
+loader = DataLoader(datasets.MNIST("a", transform=t))
+def train(model, batches):
+    mean = torch.tensor(0.5, device=device).view(1, -1, 1, 1)
+    std = torch.tensor(0.5, device=device).view(1, -1, 1, 1)
+    for x, y in batches:
+        n = x.size(0)
+        x = x.to(device)
+        x = x.float().div_(255).sub_(mean).div_(std)
+for epoch in range(9):
+    train(model, loader)
+    print(epoch, len(loader))
+""",
+        ),
     )
     LEAVES_ALONE = (
         Example(  # the transform also feeds another loader
@@ -212,6 +250,57 @@ t = T.Compose([T.ToTensor(), T.Normalize(0.5, 0.5), T.RandomErasing()])
 loader = DataLoader(datasets.MNIST("a", transform=t))  # <- loaders
 for x, y in loader:
     x = x.to(device)  # <- copies
+""",
+            "",
+        ),
+        Example(  # read by somebody else, too
+            """
+import torch
+from torchvision import transforms as T, datasets
+t = T.Compose([T.ToTensor(), T.Normalize(0.5, 0.5)])
+loader = DataLoader(datasets.MNIST("a", transform=t))  # <- loaders
+for epoch in range(9):
+    for x, y in loader:
+        x = x.to(device)  # <- copies
+    evaluate(model, loader)
+""",
+            "",
+        ),
+        Example(  # looked at before
+            """
+import torch
+from torchvision import transforms as T, datasets
+t = T.Compose([T.ToTensor(), T.Normalize(0.5, 0.5)])
+loader = DataLoader(datasets.MNIST("a", transform=t))  # <- loaders
+for x, y in loader:
+    log_images(x)
+    x = x.to(device)  # <- copies
+""",
+            "",
+        ),
+        Example(  # a device that is not known before the loop
+            """
+import torch
+from torchvision import transforms as T, datasets
+t = T.Compose([T.ToTensor(), T.Normalize(0.5, 0.5)])
+loader = DataLoader(datasets.MNIST("a", transform=t))  # <- loaders
+for x, y in loader:
+    device = pick()
+    x = x.to(device)  # <- copies
+""",
+            "",
+        ),
+        Example(  # a function for two loaders
+            """
+import torch
+from torchvision import transforms as T, datasets
+t = T.Compose([T.ToTensor(), T.Normalize(0.5, 0.5)])
+loader = DataLoader(datasets.MNIST("a", transform=t))  # <- loaders
+def run(batches):
+    for x, y in batches:
+        x = x.to(device)  # <- copies
+run(loader)
+run(other)
 """,
             "",
         ),
@@ -294,9 +383,59 @@ def _inside_other_function(draft: Draft, name: cst.Name) -> bool:
     )
 
 
-def _measured(draft: Draft, name: cst.Name) -> bool:
+def _measured(draft: Draft, name: cst.CSTNode) -> bool:
     above = draft.parent(draft.parent(name) or name)
     return m.matches(above or name, m.Call(func=m.Name("len")))
+
+
+def _reads_only(draft: Draft, loader: cst.Call, copy: cst.Call) -> bool:
+    """Whether the loop around the copy is all that reads the loader's batches, and the copy all that reads floats."""
+    assign = draft.parent(loader)
+    function = draft.function(copy)
+    read: cst.CSTNode = loader
+    if isinstance(assign, cst.Assign) and len(assign.targets) == 1:
+        uses = _uses(draft, assign.targets[0].target)
+        if len(uses) != 1:
+            return False
+        read = uses[0]
+    loops = [each for each in draft.ancestors(copy) if isinstance(each, cst.For)]
+    around = {id(each) for each in draft.ancestors(read)}
+    iterated = next((each for each in loops if id(each.iter) in around | {id(read)}), None)
+    if iterated is None and function is not None:  # train(model, loader)
+        calls = callers(draft, function)
+        if len(calls) != 1 or id(calls[0]) not in around:
+            return False
+        parameters = {each.name.value for each in function.params.params}
+        iterated = next(
+            (each for each in loops if parameters & {name.value for name in draft.nodes(cst.Name, each.iter)}), None
+        )
+    if iterated is None:
+        return False
+    receiver = root(cst.ensure_type(copy.func, cst.Attribute).value)
+    before = [
+        name
+        for name in draft.nodes(cst.Name, iterated.body)
+        if m.matches(receiver, m.Name(name.value)) and draft.line(name) < draft.line(copy)
+    ]
+    sizes = m.Attribute(attr=m.Name("shape") | m.Name("size") | m.Name("ndim") | m.Name("dim"))
+    return all(
+        m.matches(draft.parent(each) or each, sizes)
+        or _measured(draft, each)
+        or any(isinstance(above, cst.AssignTarget) for above in draft.ancestors(each))
+        for each in before
+    )
+
+
+def _uses(draft: Draft, target: cst.BaseExpression) -> list[cst.CSTNode]:
+    """Where a loader is used by its name, other than for its length or an attribute."""
+    nodes: list[cst.Name | cst.Attribute] = [*draft.nodes(cst.Name), *draft.nodes(cst.Attribute)]
+    found = [each for each in nodes if each is not target and each.deep_equals(target)]
+    found = [each for each in found if not isinstance(draft.parent(each), cst.Attribute)]
+    return [
+        each
+        for each in found
+        if not _measured(draft, each) and not (isinstance(each, cst.Name) and _keyword(draft, each))
+    ]
 
 
 def _normalize_after(draft: Draft, copy: cst.Call, normalize: cst.Call) -> bool:
@@ -310,6 +449,8 @@ def _normalize_after(draft: Draft, copy: cst.Call, normalize: cst.Call) -> bool:
         return False
     method = cst.ensure_type(copy.func, cst.Attribute).attr.value
     device = draft.code(copy.args[0].value) if method == "to" and copy.args else '"cuda"'
+    if _bound_in(draft, loop) & {each.value for arg in copy.args for each in draft.nodes(cst.Name, arg.value)}:
+        return False
     tensor = ensure_name(draft, "torch.tensor")
     mean, std = (fresh_name(draft, each) for each in ("mean", "std"))
     for constant, arg in zip((mean, std), normalize.args, strict=True):
@@ -317,6 +458,11 @@ def _normalize_after(draft: Draft, copy: cst.Call, normalize: cst.Call) -> bool:
         draft.insert_before(loop, f"{constant} = {tensor}({values}, device={device}).view(1, -1, 1, 1)")
     draft.insert_after(statement, f"{name} = {name}.float().div_(255).sub_({mean}).div_({std})")
     return True
+
+
+def _bound_in(draft: Draft, loop: Statement) -> set[str]:
+    targets = {name.value for each in draft.nodes(cst.For, loop) for name in draft.nodes(cst.Name, each.target)}
+    return targets | bound_names(draft, loop)
 
 
 def _copied_to(statement: cst.CSTNode | None, copy: cst.Call) -> str:
