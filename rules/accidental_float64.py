@@ -95,9 +95,11 @@ class AccidentalFloat64(Rule):
             call = call_at(drafts[site.file], site, names)
             if call is not None and site in made and argument(call, "dtype") is None:
                 if converts_several(drafts[site.file], call):
-                    return Advice(text, f"the call at {at(site)} may convert labels, too, which stay whole numbers")
+                    return Advice(text, f"several arrays, labels perhaps among them, go through the call at {at(site)}")
                 if written_later(drafts[site.file], call):
-                    return Advice(text, f"the array at {at(site)} is written to later, and the tensor follows it")
+                    return Advice(
+                        text, f"the array at {at(site)} is written to later, and the tensor shares its memory"
+                    )
             if call is None or not _narrow(drafts[site.file], call, settings, bool(made)):
                 return Advice(text, f"what makes float64 at {at(site)} cannot be told from the source")
         edit = drafts.edit(text)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import libcst as cst
 import libcst.matchers as m
 
+from advisor.edit.calls import argument
 from advisor.edit.draft import Draft
 from advisor.edit.locate import last_name
 from advisor.edit.names import full_name
@@ -24,8 +25,8 @@ _INTO = ("numpy.copyto", "numpy.put", "numpy.place", "numpy.putmask", "numpy.fil
 def converts_several(draft: Draft, call: cst.Call) -> bool:
     """Whether a call is given one array after another that need not be of one type: inputs and labels.
 
-    The entries of a mapping, a list that is written out or taken apart again, or what several calls hand to its
-    function.
+    The entries of a mapping, a list that is written out or taken apart again, or what a scope hands to its
+    function in several calls.
     """
     if not call.args:
         return False
@@ -43,8 +44,14 @@ def converts_several(draft: Draft, call: cst.Call) -> bool:
             break
     function = draft.function(call)
     given = call.args[0].value
-    taken = isinstance(given, cst.Name) and function is not None and given.value in parameter_names(draft, function)
-    return taken and function is not None and len(callers(draft, function)) > 1
+    if function is None or not isinstance(given, cst.Name):
+        return False
+    names = parameter_names(draft, function)
+    handed: dict[cst.CSTNode, set[str]] = {}  # what each scope hands to it: x and y of one step
+    for each in callers(draft, function) if given.value in names else ():
+        passed = argument(each, given.value, names)
+        handed.setdefault(scope_of(draft, each), set()).add(draft.code(passed.value) if passed is not None else "")
+    return any(len(each) > 1 for each in handed.values())
 
 
 def _targets(draft: Draft, loop: cst.For | cst.CompFor) -> set[str]:
