@@ -197,7 +197,7 @@ def attention(query, key, value, mask=None):
         query,
         key,
         value,
-        attn_mask=mask != 0 if mask is not None else None,
+        attn_mask=(mask == 0).to(query.dtype) * -1e9 if mask is not None else None,
         scale=1 / math.sqrt(d_k),
     )
 """,
@@ -282,7 +282,7 @@ def attention(query, key, value, mask=None, dropout=None):
         query,
         key,
         value,
-        attn_mask=mask != 0 if mask is not None else None,
+        attn_mask=(mask == 0).to(query.dtype) * -1e9 if mask is not None else None,
         dropout_p=dropout.p if dropout is not None and dropout.training else 0.0,
         scale=1 / math.sqrt(d_k),
     ), None

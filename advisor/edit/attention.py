@@ -22,6 +22,7 @@ from advisor.edit.names import ensure_name, full_name
 from advisor.edit.results import unread_results
 
 _NEGATIVE = re.compile(r"inf\b|finfo\(|-\s*1e[4-9]\d*|-\s*1e\d\d|-\s*\d{5,}")
+_INFINITE = re.compile(r"inf\b|\binf|infinity", re.I)
 _OF_BATCHES = 3  # letters of an einsum where heads are part of the batch
 
 
@@ -326,4 +327,13 @@ class _Reader:
             return None
         if self.parts.is_triangle(where):
             return replace(scores, causal=True)
-        return replace(scores, mask=self.parts.kept(where))
+        fill = self.draft.code(value)
+        if _INFINITE.search(fill):
+            return replace(scores, mask=self.parts.kept(where))
+        # A row that is masked throughout gives about the mean of the values; with a mask of booleans zeros, or NaN.
+        for name, _ in scores.trail:
+            fill = re.sub(rf"\b{re.escape(name)}\.dtype\b", f"{primary(self.draft.code(scores.q))}.dtype", fill)
+        if any(re.search(rf"\b{re.escape(name)}\b", fill) for name, _ in scores.trail):
+            return None
+        masked = f"{primary(self.draft.code(where))}.to({primary(self.draft.code(scores.q))}.dtype)"
+        return replace(scores, mask=f"{masked} * {fill if isinstance(value, cst.UnaryOperation) else primary(fill)}")

@@ -126,7 +126,8 @@ def test_the_fused_layer_computes_the_same(body: str) -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 4, 64, 16) for _ in range(3))
     mask = (torch.rand(2, 1, 64, 64) > 0.3).float()
-    mask[..., 0] = 1.0  # no row is masked altogether
+    mask[..., 0] = 1.0
+    mask[0, :, :4] = 0.0  # masked altogether, by finite numbers: the mean of the values
     outputs = []
     for source in (text, fused):
         space: dict[str, Any] = {}
