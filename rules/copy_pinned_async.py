@@ -11,6 +11,7 @@ import libcst as cst
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.born import born_at
 from advisor.edit.calls import DATALOADER_PARAMETERS, argument
+from advisor.edit.dataflow import loops
 from advisor.edit.locate import call_at
 from advisor.edit.sums import elements, root
 from advisor.edit.values import EDITED, give
@@ -323,7 +324,7 @@ def _overwritten(draft: Draft, call: cst.Call) -> bool:
         return False
     name = draft.code(buffer)
     targets = [each.target for each in draft.nodes(cst.AssignTarget, loop)]
-    targets += [each.target for each in (*draft.nodes(cst.For, loop), *draft.nodes(cst.CompFor, loop))]
+    targets += [each.target for each in loops(draft, loop)]
     if any(draft.code(each) in (name, name.partition(".")[0]) for target in targets for each in elements(target)):
         return False  # another tensor each time
     stored = [each for target in targets for each in elements(target) if isinstance(each, cst.Subscript)]

@@ -89,11 +89,13 @@ class ZeroGrad(Rule):
             if call is None or not _drop(drafts, draft, call):
                 return Advice(text, "where its argument comes from cannot be told from the source")
         edit = drafts.edit(text)
+        why = "the place that zeroes them was not found"
         if edit is None:
             for path in dict.fromkeys(site.file for site in site_list(finding, "near")):
-                _drop_by_hand(drafts[path])
+                if not _drop_by_hand(drafts[path]):
+                    why = "they are read again behind the place that zeroes them"
             edit = drafts.edit("Set the gradients to None instead of zeroing them in a loop.")
-        return edit or Advice(text, "the place that zeroes them was not found")
+        return edit or Advice(text, why)
 
     EXAMPLES = (
         Example(
@@ -220,8 +222,9 @@ _ZEROED = m.Call(
 )
 
 
-def _drop_by_hand(draft: Draft) -> None:
-    """Have each statement ``p.grad.zero_()`` inside a loop say ``p.grad = None``."""
+def _drop_by_hand(draft: Draft) -> bool:
+    """Have each statement ``p.grad.zero_()`` inside a loop say ``p.grad = None``; False where one has to stay."""
+    all_of_them = True
     for statement in draft.nodes(cst.Expr):
         if not m.matches(statement.value, _ZEROED) or draft.loop(statement) is None:
             continue
@@ -229,9 +232,11 @@ def _drop_by_hand(draft: Draft) -> None:
         if m.matches(target, m.Attribute(attr=m.Name("data"))):
             target = cst.ensure_type(target, cst.Attribute).value
         if _read_after(draft, statement, draft.code(target)):
+            all_of_them = False
             continue
         assigned = cst.Assign([cst.AssignTarget(cst.ensure_type(target, cst.Attribute))], cst.Name("None"))
         draft.change(statement, lambda _, assigned=assigned: assigned)  # type: ignore[misc]
+    return all_of_them
 
 
 def _read_after(draft: Draft, statement: cst.Expr, gradient: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 import libcst.matchers as m
 
-from advisor.edit.dataflow import Dataflow
+from advisor.edit.dataflow import Dataflow, loops
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.grad_scaler import backward_calls
 from advisor.edit.locate import last_name, within_statement_at
@@ -189,7 +189,7 @@ class _Narrow(Dataflow):
         names = {each.value for each in self.draft.nodes(cst.Name, index)}
         counted = {
             self.draft.code(elements(loop.target)[0])
-            for loop in (*self.draft.nodes(cst.For), *self.draft.nodes(cst.CompFor))
+            for loop in loops(self.draft)
             if isinstance(loop.iter, cst.Call) and last_name(self.draft, loop.iter) in ("range", "enumerate", "items")
         }
         return names <= counted
@@ -202,6 +202,6 @@ class _Narrow(Dataflow):
             for each in self.draft.nodes(cst.Assign)
             if any(self.draft.code(target.target) == code for target in each.targets)
         ]
-        made = m.Dict() | m.List() | m.DictComp() | m.ListComp() | m.BinaryOperation(left=m.List())
-        made |= m.Call(func=m.Name("dict") | m.Name("list") | m.Name("defaultdict") | m.Name("OrderedDict"))
-        return any(m.matches(each, made) for each in values)
+        made = m.Call(func=m.Name("dict") | m.Name("list") | m.Name("defaultdict") | m.Name("OrderedDict"))
+        written = m.Dict() | m.List() | m.DictComp() | m.ListComp() | m.BinaryOperation(left=m.List())
+        return any(m.matches(each, written) or m.matches(each, made) for each in values)

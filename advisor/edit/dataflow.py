@@ -127,7 +127,7 @@ class Dataflow:
                 self._give(update.target, update.value)
         for named in self.draft.nodes(cst.NamedExpr):
             self._give(named.target, named.value)
-        for loop in (*self.draft.nodes(cst.For), *self.draft.nodes(cst.CompFor)):
+        for loop in loops(self.draft):
             self._give(loop.target, loop.iter)
         for call in self._calls:
             self._take(call)
@@ -192,9 +192,11 @@ class Dataflow:
         """The names that each function and comprehension binds."""
         found: dict[cst.CSTNode, set[str]] = {}
         draft = self.draft
-        targets: list[cst.CSTNode] = [each.target for each in draft.nodes(cst.AssignTarget)]
-        targets += [each.target for each in (*draft.nodes(cst.AnnAssign), *draft.nodes(cst.AugAssign))]
-        targets += [each.target for each in (*draft.nodes(cst.For), *draft.nodes(cst.NamedExpr))]
+        targets: list[cst.BaseExpression] = [each.target for each in draft.nodes(cst.AssignTarget)]
+        targets += [each.target for each in draft.nodes(cst.AnnAssign)]
+        targets += [each.target for each in draft.nodes(cst.AugAssign)]
+        targets += [each.target for each in draft.nodes(cst.For)]
+        targets += [each.target for each in draft.nodes(cst.NamedExpr)]
         targets += [each.name for each in draft.nodes(cst.AsName)]
         for target in targets:
             for element in elements(target):
@@ -212,6 +214,11 @@ class Dataflow:
     def _own(self, call: cst.Call) -> list[cst.FunctionDef]:
         """The functions of this file that a call may be of, by their name."""
         return self._functions.get(_last_part(call.func), [])
+
+
+def loops(draft: Draft, within: cst.CSTNode | None = None) -> list[cst.For | cst.CompFor]:
+    """The loops of the file, or below `within`, those of comprehensions, too."""
+    return [*draft.nodes(cst.For, within), *draft.nodes(cst.CompFor, within)]
 
 
 def _pairs(

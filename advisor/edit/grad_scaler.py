@@ -133,7 +133,8 @@ def _gradients(draft: Draft) -> list[cst.CSTNode]:
         if attribute.attr.value == "grad" and full_name(draft, attribute) != "torch.autograd.grad":
             above, method = draft.parent(attribute), ""
             while isinstance(above, cst.Attribute):
-                above, method = draft.parent(above), above.attr.value
+                method = above.attr.value
+                above = draft.parent(above)
             dropped = isinstance(above, (cst.AssignTarget, cst.Comparison)) and not method  # p.grad is None
             if not dropped and method not in ("zero_", "detach_"):
                 found.append(attribute)

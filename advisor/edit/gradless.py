@@ -18,6 +18,7 @@ from advisor.edit.sources import text_of
 from advisor.edit.sums import TAKES_IN, elements
 
 _DIFFERENTIATES = ("backward", "grad", "requires_grad", "requires_grad_", "step", "zero_grad", "train")
+_TRANSFORMS = ("jacrev", "jacfwd", "vjp", "jvp", "hessian", "jacobian", "grad_and_value")  # torch.func
 _TRAINS = ("backward", "zero_grad")
 _TRAINERS = re.compile(r"(Trainer|Learner)$")
 _TRAINS_TEXT = re.compile(r"\.backward\(|\.zero_grad\(|Trainer\(|Learner\(")
@@ -40,7 +41,8 @@ _NO_TENSORS = frozenset((
 def differentiates(draft: Draft, function: cst.FunctionDef) -> bool:
     """Whether a function asks for gradients itself."""
     called = {each.attr.value for each in draft.nodes(cst.Attribute, function)}
-    return bool(called & {*_DIFFERENTIATES})
+    imported = {each.value for each in draft.nodes(cst.Name, function)}
+    return bool(called & {*_DIFFERENTIATES} or (called | imported) & {*_TRANSFORMS})
 
 
 def makes_model(draft: Draft, call: cst.Call, region: cst.CSTNode) -> bool:
