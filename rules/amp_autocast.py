@@ -11,7 +11,8 @@ from advisor.edit.autocast import wrap_forwards
 from advisor.edit.grad_scaler import scale_loss
 from advisor.edit.names import framework_used
 from advisor.evidence import Change
-from advisor.evidence.matrix import format_of, is_depthwise
+from advisor.evidence.halves import casting_s, has_bf16, in_16_bits, single_precision
+from advisor.evidence.matrix import is_depthwise
 from advisor.frameworks import configured, construction, framework_set_up
 from advisor.rule import (
     Advice,
@@ -34,25 +35,14 @@ from advisor.rule import (
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
-    from advisor.evidence.facts import KernelRow
     from advisor.harness.layout import CallSite, RunRecord
 
-# A kernel's time in 16 bits over its time now. Matrix work off the Tensor Cores: their peak is 8 to 16 times
-# float32's (V100 125 to 15.7, A100 312 to 19.5 TFLOP/s, data sheets), memory holds most products to about a third.
-# On them already it is TF32, at half the 16-bit rate (A100 156 to 312 TFLOP/s), or float32 on AMD's matrix cores, at a
-# quarter (MI250 45.3 to 181 a die). Other kernels move half the bytes, but normalization stays in float32.
-_GPU_SCALE = {"off": 0.35, "unknown": 0.7, "on": 0.65, "": 0.85}
-_LEAST_SHARE = 0.05  # of kernel time: float32 matrix work, on Tensor Cores as TF32 or off them
-# The optimizer's kernels: parameters, gradients and moments stay float32 under autocast.
-_OPTIMIZER = re.compile(r"multi_tensor_apply|FusedAdam|fused_adam", re.IGNORECASE)
-# Bytes that move for each weight and step: read in float32 and written in 16 bits; in training its gradient comes back.
-_CAST_BYTES, _CAST_GRADIENT_BYTES = 6, 6
 # Casting beyond this share of the products that it is for: they are about reading weights, which casting does, too.
 _MOST_CASTING = 0.2
-# The same for a CPU's matrix operators, casts of weights aside. Fitted to training steps measured with torch 2.15 and
-# avx512_bf16 on two quiet cores, float32 over autocast: ResNet-18 of 32, 96 and 224 pixel images 1.19, 1.65, 1.72, a
-# small convolutional net 2.3, an MLP 1.85, a transformer encoder 1.48, an LSTM 1.47; depthwise convolutions get slower
-# (MobileNetV2 0.8). AMX multiplies bfloat16 at up to 16 times float32's rate (Intel's manual).
+# The time of a CPU's matrix operators in 16 bits over float32's, casts of weights aside. Fitted to training steps measured
+# with torch 2.15 and avx512_bf16 on two quiet cores, float32 over autocast: ResNet-18 of 32, 96 and 224 pixel images
+# 1.19, 1.65, 1.72, a small convolutional net 2.3, an MLP 1.85, a transformer encoder 1.48, an LSTM 1.47; depthwise
+# convolutions get slower (MobileNetV2 0.8). AMX multiplies bfloat16 at up to 16 times float32's rate (Intel's manual).
 _CPU_SCALE = {"amx_bf16": 0.35, "avx512_bf16": 0.45}
 # Seconds: casting one weight to 16 bits and its gradient back moves 12 bytes through memory; and what a cast costs
 # whatever its size. ResNet-18's 11 million weights take 13 of its 63 ms at 32 pixels: that is why it gains so little.
@@ -110,7 +100,7 @@ class AmpAutocast(Rule):
         if not gain.worth_it or (not evidence.device_is_gpu and gain.likely < _LEAST_ON_CPU):
             return
         forwards = sites(forward_sites(evidence))
-        fp16 = evidence.device_is_gpu and not _has_bf16(evidence)
+        fp16 = evidence.device_is_gpu and not has_bf16(evidence)
         yield Finding(
             rule=self.id,
             title=self.title,
@@ -497,67 +487,19 @@ def _all_float32(record: RunRecord) -> bool:
 
 
 def _on_gpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], str] | None:
-    capability, matrix, recorded = evidence.capability, evidence.matrix, evidence.record is not None
-    if capability is not None and capability < (7, 0):
-        return None  # no Tensor Cores
-    if capability is None and (recorded or evidence.amd) and not (evidence.amd and (recorded or evidence.peak)):
-        return None  # unknown, or one of AMD's without matrix cores
-    formats = {row.name: format_of(row.name) for row in evidence.kernels}
-    single = [
-        row for row in evidence.kernels if row.matrix in ("on", "off") and formats[row.name] in ("float32", "tf32")
-    ]
-    share, products_s = sum(row.share for row in single), sum(row.per_step_s for row in single)
-    narrow = sum(row.share for row in evidence.kernels if row.matrix == "on" and formats[row.name] == "narrow")
-    if share < _LEAST_SHARE or (not recorded and narrow > share):
-        return None  # with 16 bits in most of the work, autocast is on, and the rest is meant to be float32
-    casting_s = _casting_s(evidence)
-    if casting_s > _MOST_CASTING * products_s and not evidence.trains:
+    single = single_precision(evidence)
+    if single is None:
         return None
-
-    def factor(row: KernelRow) -> float:
-        if row.kind == "communication" or _OPTIMIZER.search(row.name):
-            return 1.0
-        if formats[row.name] in ("wide", "narrow" if row.matrix != "unknown" else ""):
-            return 1.0
-        if row.matrix in ("on", "off"):
-            return _GPU_SCALE[row.matrix] + casting_s / products_s
-        return _GPU_SCALE.get(row.matrix, 1.0) if recorded or row.matrix != "unknown" else 1.0
-
-    off = sum(row.share for row in single if row.matrix == "off")
+    casting = casting_s(evidence)
+    if casting > _MOST_CASTING * single.per_step_s and not evidence.trains:
+        return None
     figures: dict[str, float | str | None] = {
-        "float32_matrix_share": share,
-        "matrix_off_tensor_cores_share": off,
-        "tensor_core_share_low": matrix.share_low,
-        "tensor_core_share_high": matrix.share_high,
+        "float32_matrix_share": single.share,
+        "matrix_off_tensor_cores_share": single.off,
+        "tensor_core_share_low": evidence.matrix.share_low,
+        "tensor_core_share_high": evidence.matrix.share_high,
     }
-    summary = f"{share:.0%} of the kernels' time is float32 matrix work" + _on_which(off / share, evidence.amd)
-    return Change(kernel_scale={row.name: factor(row) for row in evidence.kernels}), figures, summary
-
-
-def _on_which(off: float, amd: bool) -> str:
-    """The end of a sentence: which units the matrix work is on, of which the share `off` is off the matrix cores."""
-    cores, form = ("matrix cores", "") if amd else ("Tensor Cores", " as TF32")
-    if off > 0.99:
-        return f" off the {cores}."
-    if off < 0.01:
-        return f" on the {cores}{form}, which multiply 16 bits faster still."
-    return f", {off:.0%} of that off the {cores}."
-
-
-def _casting_s(evidence: Evidence) -> float:
-    """Device seconds per step that autocast takes to cast the weights, and in training their gradients back."""
-    if evidence.record is None or evidence.peak is None:
-        return 0.0
-    weights = sum(model.parameters for model in evidence.record.models if model.calls)
-    moved = _CAST_BYTES + (_CAST_GRADIENT_BYTES if evidence.trains else 0)
-    return weights * moved / evidence.peak.bandwidth
-
-
-def _has_bf16(evidence: Evidence) -> bool:
-    """Native bfloat16: NVIDIA's since Ampere, AMD's since MI200."""
-    if evidence.record is not None:
-        return evidence.record.device.bf16
-    return evidence.amd or evidence.capability is None or evidence.capability >= (8, 0)
+    return Change(kernel_scale=in_16_bits(evidence, single, casting)), figures, single.summary
 
 
 def _unmet(evidence: Evidence) -> tuple[str, ...]:

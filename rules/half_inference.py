@@ -1,4 +1,4 @@
-"""Inference multiplies in float32 where the processor is faster in 16 bits."""
+"""Inference multiplies in float32 where the device is faster in 16 bits."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from advisor.edit.locate import call_at
 from advisor.edit.models import binding, made_at
 from advisor.edit.names import ensure_name, framework_used
 from advisor.evidence import Change
+from advisor.evidence.halves import has_bf16, in_16_bits, single_precision
 from advisor.evidence.matrix import is_depthwise
 from advisor.rule import (
     Advice,
@@ -47,62 +48,53 @@ _AMX_SCALE = 0.35
 _UNITS = ("amx_bf16", "avx512_bf16")
 # Products below this size lose: four layers of 512 on 4 rows (2.1 MFLOP each) took 1.42 times as long.
 _LEAST_FLOP = 8e6
-_DTYPE = "bfloat16"
 _LEAST_GAIN = 1.10  # the measured ratios spread too far to promise less
 _MATRIX = re.compile(r"aten::(addmm|mm|bmm|baddbmm|mkldnn_convolution|_scaled_dot_product\w*)$")
 
 
 class HalfInference(Rule):
-    """A model that only infers keeps its weights in float32 on a processor that multiplies bfloat16 faster.
+    """A model that only infers keeps its weights in float32 on a device that multiplies 16 bits faster.
 
     With ``model.to(torch.bfloat16)`` once, products run on the processor's instructions for bfloat16 (AVX512_BF16,
-    AMX), and weights and activations are half as many bytes; unlike autocast it converts no weight again in each
-    step. Floating-point inputs are converted where the model is called, and its output back to float32.
+    AMX) or on the GPU's Tensor Cores, and weights and activations are half as many bytes; unlike autocast it converts
+    no weight again in each step. Floating-point inputs are converted where the model is called, and its output back to
+    float32. GPUs without bfloat16 (before compute capability 8.0) get float16.
 
     When not: outputs are sensitive to rounding (bfloat16 has 8 bits: the advisor compares the outputs before it keeps
-    the change); products are small; depthwise convolutions.
+    the change) or leave float16's range; on a CPU, products are small, or convolutions depthwise.
 
     Source: Intel, "Intel 64 and IA-32 Architectures Optimization Reference Manual" (AVX512_BF16, AMX); by how much is
-    measured, on five models.
+    measured on a CPU, on five models, and a prior on a GPU; PyTorch performance tuning guide, "Use mixed precision".
     """
 
     id = "half-inference"
-    title = "Infer in bfloat16"
+    title = "Infer in 16 bits"
     safety = Safety.NUMERIC
     after = ("missing-eval", "missing-inference-mode")
     conflicts = ("amp-autocast",)
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         record = evidence.record
-        if record is None or evidence.trains or evidence.device_is_gpu or len(evidence.host.backward):
+        if record is None or evidence.trains or len(evidence.host.backward):
             return
-        unit = next((flag for flag in _UNITS if flag in record.environment.cpu_flags), None)
         models = [each for each in record.models if each.parameters and each.calls]
-        rows = [row for row in evidence.operators if _MATRIX.match(row.name)]
-        if unit is None or len(models) != 1 or not rows or not _plain(models[0]):
+        if len(models) != 1 or not _plain(models[0]):
             return
         (model,) = models
-        flops, calls = evidence.flops, sum(row.count for row in rows)
-        if not flops.per_step or flops.per_step < _LEAST_FLOP * calls or flops.uncounted >= 0.25 * calls:
+        found = _on_gpu(evidence) if evidence.device_is_gpu else _on_cpu(evidence)
+        if found is None:
             return
-        if any(is_depthwise(shape) for row in rows for shape in row.shapes):
-            return
-        products = _LARGE_SCALE if flops.per_step >= _LARGE_FLOP * calls else _SMALL_SCALE
-        scale = {row.name: _CONVOLUTION_SCALE if "conv" in row.name else products for row in rows}
-        if unit == "amx_bf16":
-            scale = dict.fromkeys(scale, _AMX_SCALE)
-        gain = Gain.of(evidence.what_if(Change(operator_scale=scale)))
+        change, figures, summary = found
+        gain = Gain.of(evidence.what_if(change))
         if gain.likely < _LEAST_GAIN:
             return
-        share = sum(row.share for row in rows)
         forwards = forward_sites(evidence)
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=f"{share:.0%} of the step is matrix operators in float32 on a CPU with {unit}; the weights are "
-            "never trained here.",
+            summary=f"{summary.removesuffix('.')}; the weights are never trained here.",
             gain=gain,
-            evidence={"matrix_operator_share": share, "instructions": unit, "flops_per_step": flops.per_step},
+            evidence=figures,
             site=model.made or (forwards[0].site if forwards else None),
             parameters={
                 "made": (model.made,) if model.made is not None else (),
@@ -111,13 +103,13 @@ class HalfInference(Rule):
                 "floats": any(each.dtype == "float32" for each in model.inputs),
                 "output": model.output,
                 "source": model.file,
+                "dtype": "float16" if evidence.device_is_gpu and not has_bf16(evidence) else "bfloat16",
             },
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
-        text = (
-            f"Convert the model {where(finding.site)} with .to(torch.{_DTYPE}), its inputs likewise, its output back."
-        )
+        dtype = str(finding.parameters.get("dtype", "bfloat16"))
+        text = f"Convert the model {where(finding.site)} with .to(torch.{dtype}), its inputs likewise, its output back."
         forwards, drafts = site_list(finding, "forward"), Drafts(sources)
         if framework := next((name for site in forwards if (name := framework_used(drafts[site.file]))), ""):
             return Advice(text, f"{framework} runs the forward")
@@ -126,7 +118,7 @@ class HalfInference(Rule):
         made = site_list(finding, "made")
         for path in {str(finding.parameters.get("source") or ""), *(site.file for site in made)}:
             if path and sources.editable(path) and makes_in_forward(drafts[path], _MAKERS, "dtype", ("type_as",)):
-                return Advice(text, "methods of its modules make float32 tensors, which do not multiply with bfloat16")
+                return Advice(text, f"methods of its modules make float32 tensors, which do not multiply with {dtype}")
         bound = next((each for site in made if (each := made_at(drafts, site))), None)
         if bound is None and forwards:
             bound = binding(drafts, forwards, site_list(finding, "moves"), ())
@@ -142,9 +134,9 @@ class HalfInference(Rule):
         if isinstance(others, str):
             return Advice(text, others)
         draft = bound.draft
-        draft.insert_after(bound.statement, f"{bound.name}.to({ensure_name(draft, 'torch')}.{_DTYPE})")
+        draft.insert_after(bound.statement, f"{bound.name}.to({ensure_name(draft, 'torch')}.{dtype})")
         for draft, call in (*calls, *others):
-            if why := _convert(draft, call, bool(finding.parameters.get("floats"))):
+            if why := _convert(draft, call, dtype if finding.parameters.get("floats") else ""):
                 return Advice(text, why)
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
@@ -308,6 +300,40 @@ y = net(x)  # <- forward
     )
 
 
+def _on_cpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], str] | None:
+    flags = evidence.record.environment.cpu_flags if evidence.record is not None else []
+    unit = next((flag for flag in _UNITS if flag in flags), None)
+    rows = [row for row in evidence.operators if _MATRIX.match(row.name)]
+    flops, calls = evidence.flops, sum(row.count for row in rows)
+    if unit is None or not flops.per_step or flops.per_step < _LEAST_FLOP * calls or flops.uncounted >= 0.25 * calls:
+        return None
+    if not rows or any(is_depthwise(shape) for row in rows for shape in row.shapes):
+        return None
+    products = _LARGE_SCALE if flops.per_step >= _LARGE_FLOP * calls else _SMALL_SCALE
+    scale = {row.name: _CONVOLUTION_SCALE if "conv" in row.name else products for row in rows}
+    if unit == "amx_bf16":
+        scale = dict.fromkeys(scale, _AMX_SCALE)
+    share = sum(row.share for row in rows)
+    figures: dict[str, float | str | None] = {
+        "matrix_operator_share": share,
+        "instructions": unit,
+        "flops_per_step": flops.per_step,
+    }
+    summary = f"{share:.0%} of the step is matrix operators in float32 on a CPU with {unit}."
+    return Change(operator_scale=scale), figures, summary
+
+
+def _on_gpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], str] | None:
+    single = single_precision(evidence)
+    if single is None:
+        return None
+    figures: dict[str, float | str | None] = {
+        "float32_matrix_share": single.share,
+        "matrix_off_tensor_cores_share": single.off,
+    }
+    return Change(kernel_scale=in_16_bits(evidence, single)), figures, single.summary
+
+
 def _plain(model: Model) -> bool:
     """Float32 throughout, without autocast, and not recorded for a backward."""
     return set(model.dtypes) == {"float32"} and not model.autocast and not model.output_grad and not model.compiled
@@ -328,12 +354,12 @@ _MAKERS = (
 )
 
 
-def _convert(draft: Draft, call: cst.Call, floats: bool) -> str:
-    """Have the call take 16 bits, where it is given floating-point numbers, and give float32; why not, otherwise."""
-    if floats:
+def _convert(draft: Draft, call: cst.Call, dtype: str) -> str:
+    """Have the call take `dtype`, unless it is given no floats, and give float32; why not, otherwise."""
+    if dtype:
         if len(call.args) != 1 or call.args[0].star or call.args[0].keyword is not None:
             return "what the model is called with is no single expression"
-        call_method(draft, call.args[0].value, "to", f"{ensure_name(draft, 'torch')}.{_DTYPE}")
+        call_method(draft, call.args[0].value, "to", f"{ensure_name(draft, 'torch')}.{dtype}")
     above = draft.parent(call)
     if isinstance(above, cst.Attribute) and above.attr.value == "float":
         return ""

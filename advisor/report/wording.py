@@ -81,6 +81,7 @@ _FIGURES = {
     "data_wait_share": "waiting for data, of the step",
     "tensor_core_share_low": "matrix work on Tensor cores, at least",
     "tensor_core_share_high": "matrix work on Tensor cores, at most",
+    "float32_matrix_share": "float32 matrix work, of kernel time",
     "matrix_off_tensor_cores_share": "matrix work off Tensor cores, of kernel time",
     "peak_memory_share": "peak memory, of the capacity",
     "flops_per_step": "floating-point operations per step",

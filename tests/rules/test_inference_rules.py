@@ -10,7 +10,7 @@ import pytest
 
 from advisor.rulebook import load_rules
 from tests.rules.conftest import STEPS
-from tests.rules.test_checks import found
+from tests.rules.test_checks import busy_gpu, found
 
 
 def inferring(scene: Any, step_ms: float = 2.0, nodes: int = 200, **facts: Any) -> Any:
@@ -191,6 +191,21 @@ def test_small_products_are_left_in_float32(scene: Any, tmp_path: Path) -> None:
 
 def test_processor_without_bfloat16_is_left_alone(scene: Any, tmp_path: Path) -> None:
     assert found(multiplying(scene, flags=("avx512f",)), tmp_path, "half-inference") is None
+
+
+def test_a_gpus_weights_are_converted_once_and_not_cast_in_each_step(scene: Any, tmp_path: Path) -> None:
+    made = busy_gpu(scene, ("ampere_sgemm_32x32_sliced1x4_tn", 1.0))
+    made.record.call_sites = [each for each in made.record.call_sites if each.kind != "backward"]
+    made.record.optimizers, made.record.models[0].training = [], False
+    made.record.models[0].parameters, made.record.models[0].output = 6_000_000_000, "tensor"
+    finding = found(made, tmp_path, "half-inference")
+    assert finding is not None and finding.parameters["dtype"] == "bfloat16" and finding.gain.likely > 1.5
+    assert found(made, tmp_path, "amp-autocast") is None  # reading the weights is all that such a step does
+    made.record.device.capability, made.record.device.bf16 = [7, 5], False
+    older = found(made, tmp_path, "half-inference")
+    assert older is not None and older.parameters["dtype"] == "float16"
+    made.record.device.capability = [6, 1]
+    assert found(made, tmp_path, "half-inference") is None
 
 
 def test_weights_that_train_stay_in_float32(scene: Any, tmp_path: Path) -> None:

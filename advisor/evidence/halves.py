@@ -1,0 +1,101 @@
+"""What 16 bits would leave of a GPU's work in float32: with autocast, or with weights in 16 bits themselves."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from advisor.evidence.matrix import format_of
+
+if TYPE_CHECKING:
+    from advisor.evidence import Evidence
+    from advisor.evidence.facts import KernelRow
+
+# A kernel's time in 16 bits over its time now. Matrix work off the Tensor Cores: their peak is 8 to 16 times
+# float32's (V100 125 to 15.7, A100 312 to 19.5 TFLOP/s, data sheets), memory holds most products to about a third.
+# On them already it is TF32, at half the 16-bit rate (A100 156 to 312 TFLOP/s), or float32 on AMD's matrix cores, at a
+# quarter (MI250 45.3 to 181 a die). Other kernels move half the bytes, but normalization stays in float32.
+_SCALE = {"off": 0.35, "unknown": 0.7, "on": 0.65, "": 0.85}
+_LEAST_SHARE = 0.05  # of kernel time
+# The optimizer's kernels: parameters, gradients and moments stay float32.
+_OPTIMIZER = re.compile(r"multi_tensor_apply|FusedAdam|fused_adam", re.IGNORECASE)
+# Bytes that move for each weight and step: read in float32 and written in 16 bits; in training its gradient comes back.
+_CAST_BYTES, _CAST_GRADIENT_BYTES = 6, 6
+
+
+@dataclass(frozen=True)
+class Single:
+    """Matrix work in float32, in TF32 too. Shares are of kernel time, ``off`` what is off the matrix cores."""
+
+    share: float
+    off: float
+    per_step_s: float
+    amd: bool
+
+    @property
+    def summary(self) -> str:
+        """A sentence: how much it is, and on which units."""
+        cores, form = ("matrix cores", "") if self.amd else ("Tensor Cores", " as TF32")
+        text, off = f"{self.share:.0%} of the kernels' time is float32 matrix work", self.off / self.share
+        if off > 0.99:
+            return f"{text} off the {cores}."
+        if off < 0.01:
+            return f"{text} on the {cores}{form}, which multiply 16 bits faster still."
+        return f"{text}, {off:.0%} of that off the {cores}."
+
+
+def single_precision(evidence: Evidence) -> Single | None:
+    """The matrix work that a GPU with units for 16 bits does in float32; None where there is too little of it.
+
+    In a bare trace None also where most is in 16 bits: autocast is on then, and the rest is meant to be float32.
+    """
+    capability, recorded = evidence.capability, evidence.record is not None
+    if capability is not None and capability < (7, 0):
+        return None  # no Tensor Cores
+    if capability is None and (recorded or evidence.amd) and not (evidence.amd and (recorded or evidence.peak)):
+        return None  # unknown, or one of AMD's without matrix cores
+    rows = [row for row in evidence.kernels if row.matrix in ("on", "off")]
+    single = [row for row in rows if format_of(row.name) in ("float32", "tf32")]
+    share = sum(row.share for row in single)
+    narrow = sum(row.share for row in rows if row.matrix == "on" and format_of(row.name) == "narrow")
+    if share < _LEAST_SHARE or (not recorded and narrow > share):
+        return None
+    off = sum(row.share for row in single if row.matrix == "off")
+    return Single(share, off, sum(row.per_step_s for row in single), evidence.amd)
+
+
+def casting_s(evidence: Evidence) -> float:
+    """Device seconds per step that autocast takes to cast the weights, and in training their gradients back.
+
+    The bytes that this moves over the data sheet's bandwidth; 0 where one of the two is not known.
+    """
+    if evidence.record is None or evidence.peak is None:
+        return 0.0
+    weights = sum(model.parameters for model in evidence.record.models if model.calls)
+    moved = _CAST_BYTES + (_CAST_GRADIENT_BYTES if evidence.trains else 0)
+    return weights * moved / evidence.peak.bandwidth
+
+
+def in_16_bits(evidence: Evidence, single: Single, casting_s: float = 0.0) -> dict[str, float]:
+    """Kernel name → its time in 16 bits over its time now; casting lasts `casting_s` more, charged to the products."""
+    recorded = evidence.record is not None
+
+    def factor(row: KernelRow) -> float:
+        form = format_of(row.name)
+        if row.kind == "communication" or _OPTIMIZER.search(row.name):
+            return 1.0
+        if form in ("wide", "narrow" if row.matrix != "unknown" else ""):
+            return 1.0
+        if row.matrix in ("on", "off"):
+            return _SCALE[row.matrix] + casting_s / single.per_step_s
+        return _SCALE.get(row.matrix, 1.0) if recorded or row.matrix != "unknown" else 1.0
+
+    return {row.name: factor(row) for row in evidence.kernels}
+
+
+def has_bf16(evidence: Evidence) -> bool:
+    """Whether the GPU multiplies bfloat16 itself: NVIDIA's do since Ampere, AMD's since MI200."""
+    if evidence.record is not None:
+        return evidence.record.device.bf16
+    return evidence.amd or evidence.capability is None or evidence.capability >= (8, 0)
