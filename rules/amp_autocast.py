@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 # Casting beyond this share of the products that it is for: they are about reading weights, which casting does, too.
 _MOST_CASTING = 0.2
-# The time of a CPU's matrix operators in 16 bits over float32's, casts of weights aside. Fitted to training steps measured
-# with torch 2.15 and avx512_bf16 on two quiet cores, float32 over autocast: ResNet-18 of 32, 96 and 224 pixel images
+# The time of a CPU's matrix operators in 16 bits over float32's, casts of weights aside. Fitted to training steps
+# measured with torch 2.15, avx512_bf16, two quiet cores, float32 over autocast: ResNet-18 of 32, 96, 224 pixel images
 # 1.19, 1.65, 1.72, a small convolutional net 2.3, an MLP 1.85, a transformer encoder 1.48, an LSTM 1.47; depthwise
 # convolutions get slower (MobileNetV2 0.8). AMX multiplies bfloat16 at up to 16 times float32's rate (Intel's manual).
 _CPU_SCALE = {"amx_bf16": 0.35, "avx512_bf16": 0.45}
