@@ -378,7 +378,7 @@ def _infer(draft: Draft, call: cst.Call, done: set[cst.CSTNode]) -> str:
         if function not in done:
             done.add(function)
             if _trained_later(draft, call, function):
-                return "something is trained, too, and may be by what is kept of the output"
+                return "the script trains, too, perhaps through what is kept of the output"
             decorator = cst.Decorator(cst.ensure_type(cst.parse_expression(f"{_mode(draft, function)}()"), cst.Call))
             draft.change(
                 function,
@@ -394,7 +394,7 @@ def _infer(draft: Draft, call: cst.Call, done: set[cst.CSTNode]) -> str:
     if region not in done:
         done.add(region)
         if _trained_later(draft, call, region):
-            return "something is trained, too, and may be by what is kept of the output"
+            return "the script trains, too, perhaps through what is kept of the output"
         draft.wrap(region, region, f"with {_mode(draft, region)}()")
     return ""
 

@@ -1,0 +1,83 @@
+"""Where outputs of a forward under autocast go, by whatever names and functions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from advisor import rulecheck
+from advisor.edit import Edit, Sources
+from advisor.rule import Example
+from advisor.rulebook import load_rules
+
+RULE = next(each for each in load_rules() if each.id == "amp-autocast")
+
+TO_NUMPY = {
+    "returned": """
+def predict(x):
+    return model(x)  # <- forward=model(x)
+
+for x in xs:
+    save(predict(x).cpu().numpy())
+""",
+    "collected": """
+def main():
+    outs = []
+    for x in xs:
+        out = model(x)  # <- forward=model(x)
+        outs.append(out.cpu())
+    return torch.cat(outs).numpy()
+""",
+    "handed on": """
+def show(scores, names):
+    plot(scores.sigmoid().cpu().numpy(), names)
+
+for x in xs:
+    out = model(x)  # <- forward=model(x)
+    show(out, names)
+""",
+}
+KEPT = {
+    "indices": """
+for x in xs:
+    out = model(x)  # <- forward=model(x)
+    found.append(out.topk(5).indices.cpu().numpy())
+    named.append(out.max(1)[1].numpy())
+""",
+    "labels of another function": """
+def check(out):
+    return np.asarray(out)
+
+for x, y in xs:
+    out = model(x)  # <- forward=model(x)
+    found.append(check(y))
+""",
+    "a product inside of the loss": """
+def contrast(a, b):
+    return (a @ b.t()).logsumexp(1).mean()
+
+for x, y in xs:
+    a = model(x)  # <- forward=model(x)
+    loss = contrast(a, queue)
+    loss.backward()  # <- backward
+    queue[place : place + 8] = a.detach()
+""",
+}
+
+
+def _fix(text: str, folder: Path) -> object:
+    path = folder / "train.py"
+    before, finding = rulecheck.marked(RULE, Example("import numpy as np\nimport torch\n" + text, ""), path)
+    path.write_text(before)
+    return RULE.fix(finding, Sources())
+
+
+@pytest.mark.parametrize("text", TO_NUMPY.values(), ids=TO_NUMPY)
+def test_bfloat16_does_not_get_to_numpy(text: str, tmp_path: Path) -> None:
+    assert not isinstance(_fix(text, tmp_path), Edit)
+
+
+@pytest.mark.parametrize("text", KEPT.values(), ids=KEPT)
+def test_what_has_another_type_may_go_anywhere(text: str, tmp_path: Path) -> None:
+    assert isinstance(_fix(text, tmp_path), Edit)
