@@ -77,6 +77,7 @@ class AccidentalFloat64(Rule):
                 "casts": sites(casts),
                 "default": sites(default),
                 "made": sites(made),
+                "mixed": sites([each for each in made if each.details.get("others")]),
                 "unseen": _unseen(record, bool(default or made or any(c.kind.startswith("Tensor") for c in casts))),
             },
         )
@@ -94,7 +95,7 @@ class AccidentalFloat64(Rule):
             names = _MAKERS if site in made else ("double", "to", "set_default_dtype")
             call = call_at(drafts[site.file], site, names)
             if call is not None and site in made and argument(call, "dtype") is None:
-                if converts_several(drafts[site.file], call):
+                if site in site_list(finding, "mixed") or converts_several(drafts[site.file], call):
                     return Advice(text, f"several arrays, labels perhaps among them, go through the call at {at(site)}")
                 if written_later(drafts[site.file], call):
                     return Advice(
@@ -200,6 +201,7 @@ x = torch.as_tensor(array, dtype=torch.get_default_dtype())  # <- made=torch.as_
     )
     LEAVES_ALONE = (
         Example("model.to(x.dtype)  # <- casts\n", ""),
+        Example("import torch\nto = torch.from_numpy  # labels, too\nx = torch.from_numpy(x)  # <- made, mixed\n", ""),
         Example("for x, y in loader:  # <- made\n    model(x)\n", ""),
         Example("torch.set_default_dtype(getattr(torch, args.dtype))  # <- default\n", ""),
         Example("net = Net().double()  # <- casts\n", "", {"unseen": "workers"}),
