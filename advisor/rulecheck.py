@@ -15,7 +15,7 @@ from advisor.edit import Edit, Sources
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Variable
 
-_MARK = re.compile(r"[ ]*# <-[ ]*(\w+=.+|[\w, ]*)$")
+_MARK = re.compile(r"[ ]*# <-[ ]*([\w, ]+=.+|[\w, ]*)$")
 _WORDS = 40  # of documentation: below that nothing was explained
 _PARTS = ("When not:", "Source:")
 

@@ -9,7 +9,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from advisor.edit import Draft, Drafts
-from advisor.edit.arrays import converts_several, written_later
+from advisor.edit.arrays import written_later
 from advisor.edit.calls import argument, call_method
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.names import full_name
@@ -95,8 +95,8 @@ class AccidentalFloat64(Rule):
             names = _MAKERS if site in made else ("double", "to", "set_default_dtype")
             call = call_at(drafts[site.file], site, names)
             if call is not None and site in made and argument(call, "dtype") is None:
-                if site in site_list(finding, "mixed") or converts_several(drafts[site.file], call):
-                    return Advice(text, f"several arrays, labels perhaps among them, go through the call at {at(site)}")
+                if site in site_list(finding, "mixed"):
+                    return Advice(text, f"the call at {at(site)} makes tensors of other types, too, labels perhaps")
                 if written_later(drafts[site.file], call):
                     return Advice(
                         text, f"the array at {at(site)} is written to later, and the tensor shares its memory"
@@ -201,7 +201,6 @@ x = torch.as_tensor(array, dtype=torch.get_default_dtype())  # <- made=torch.as_
     )
     LEAVES_ALONE = (
         Example("model.to(x.dtype)  # <- casts\n", ""),
-        Example("import torch\nto = torch.from_numpy  # labels, too\nx = torch.from_numpy(x)  # <- made, mixed\n", ""),
         Example("for x, y in loader:  # <- made\n    model(x)\n", ""),
         Example("torch.set_default_dtype(getattr(torch, args.dtype))  # <- default\n", ""),
         Example("net = Net().double()  # <- casts\n", "", {"unseen": "workers"}),
@@ -209,23 +208,11 @@ x = torch.as_tensor(array, dtype=torch.get_default_dtype())  # <- made=torch.as_
             """
 model = Net().double()  # <- casts
 for batch in batches:
-    batch = {k: torch.from_numpy(v) for k, v in batch.items()}  # <- made=torch.from_numpy(v)
+    batch = {k: torch.from_numpy(v) for k, v in batch.items()}  # <- made, mixed=torch.from_numpy(v)
     loss = F.cross_entropy(model(batch["x"]), batch["y"])
 """,
             "",
         ),
-        Example(
-            """
-def to_tensor(array):
-    return torch.from_numpy(array).to(device)  # <- made=torch.from_numpy(array)
-
-model = Net().double()  # <- casts
-for x, y in batches:
-    loss = F.cross_entropy(model(to_tensor(x)), to_tensor(y))
-""",
-            "",
-        ),
-        Example("x, y = (torch.from_numpy(a) for a in batch)  # <- made=torch.from_numpy(a)\n", ""),
         Example(  # one memory
             """
 model.double()  # <- casts

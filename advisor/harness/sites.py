@@ -45,6 +45,7 @@ class CallSites:
         self._counts: dict[int, int] = {}
         self._seconds: dict[int, float] = {}
         self._patches = self._make_patches()
+        self._made_others: set[int] = set()  # identities of the sites that made tensors of other types than float64
         # Of functions, not methods: a compiled function that calls one is compiled anew when the wrapper goes.
         self._makers = [Patch(torch, name, self._made) for name in ("from_numpy", "tensor", "as_tensor")]
 
@@ -178,17 +179,21 @@ class CallSites:
     def _made(self, original: Any) -> Any:
         """``torch.from_numpy`` and the like: of note where what it makes is in float64, and whether all of it is."""
         compiling, float64 = self._torch.compiler.is_compiling, self._torch.float64
+        others = self._made_others
 
         def make(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             if compiling():
                 return result
             if result.dtype != float64:
-                entry = self._by_identity.get(("float64", id(user_site())))
+                site = user_site()
+                others.add(id(site))
+                entry = self._by_identity.get(("float64", id(site)))
                 if entry is not None:
                     entry.details["others"] = True
             elif result.numel() > 1:
-                self.add("float64", user_site())
+                site = user_site()
+                self.add("float64", site, {"others": True} if id(site) in others else None)
             return result
 
         return make

@@ -195,7 +195,7 @@ def test_a_call_that_makes_tensors_of_several_types_is_known_for_it(tmp_path: Pa
     model = torch.nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for i in range(400):
-        x, y = (torch.from_numpy(each[i : i + 1]) for each in (rows, labels))
+        y, x = (torch.from_numpy(each[i : i + 1]) for each in (labels, rows))
         x = x + torch.from_numpy(rows[i : i + 1])
         loss = torch.nn.functional.cross_entropy(model(x.float()), y)
         optimizer.zero_grad()
