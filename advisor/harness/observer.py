@@ -22,6 +22,10 @@ from .status import StatusFile
 from .stop import Stop, end_process
 from .windows import Windows
 
+# Evaluations in one step of L-BFGS: from more on each is taken for a step. A step has 20 iterations by default and at
+# most 25 evaluations; one that does the whole fit, thousands.
+_MANY_EVALUATIONS = 50
+
 
 class Observer:
     """One per run. The script's process has exactly one; its workers have none."""
@@ -35,6 +39,7 @@ class Observer:
         self.windows: Windows | None = None
         self._torch: Any = None
         self._written = False
+        self._by_evaluation: set[int] = set()  # identities of optimizers whose evaluations are the steps
         self._optimizer_made: dict[Hashable, tuple[Any, str]] = {}
         self.stop_requested = False
         self.on_stop: Any = None  # the runner's: watch that the script really ends
@@ -49,7 +54,7 @@ class Observer:
         # Parts of torch that the wrappers need and that `import torch` may leave for later.
         import torch.profiler
         import torch.utils.data
-        from torch.optim.optimizer import register_optimizer_step_post_hook
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
         self._torch = torch
         if self._options.seed is not None:
@@ -65,6 +70,7 @@ class Observer:
         windows.garbage.install()
         windows.encoders.install()
         windows.models.watch(lambda: windows.phase == "waiting")
+        register_optimizer_step_pre_hook(self._optimizer_steps)
         register_optimizer_step_post_hook(self._optimizer_stepped)
         Patch(torch.optim.Optimizer, "__init__", self._optimizer_init).on()
         Patch(torch.nn.Module, "train", self._mode).on()
@@ -77,11 +83,33 @@ class Observer:
         if self.windows is not None and path.endswith(_CHECKPOINTS):
             self.windows.saved(path)
 
+    def _optimizer_steps(self, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """Count how often L-BFGS evaluates its closure: a fit may be a single step of thousands of iterations."""
+        if self._torch.compiler.is_compiling() or not isinstance(optimizer, self._torch.optim.LBFGS):
+            return None
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if not callable(closure):
+            return None
+        evaluated = 0
+
+        def evaluate() -> Any:
+            nonlocal evaluated
+            evaluated += 1
+            if evaluated > _MANY_EVALUATIONS:
+                self._by_evaluation.add(id(optimizer))
+            if id(optimizer) in self._by_evaluation and self.windows is not None:
+                self.windows.optimizer_step(optimizer)
+            return closure()
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": evaluate}
+        return (args[0], evaluate, *args[2:]), kwargs
+
     def _optimizer_stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         # A constant to Dynamo: a compiled optimizer step keeps its graph whole.
         if self._torch.compiler.is_compiling():
             return
-        if self.windows is not None:
+        if self.windows is not None and id(optimizer) not in self._by_evaluation:
             self.windows.optimizer_step(optimizer)
 
     def _optimizer_init(self, original: Any) -> Any:

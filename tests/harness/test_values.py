@@ -205,3 +205,24 @@ def test_a_call_that_makes_tensors_of_several_types_is_known_for_it(tmp_path: Pa
     record, _ = run(tmp_path, "run", source, CUT)
     made = {each.site.line: each.details.get("others", False) for each in record.call_sites if each.kind == "float64"}
     assert made == {7: True, 8: False}
+
+
+def test_a_fit_that_is_one_step_of_many_evaluations_is_measured_by_evaluation(tmp_path: Path) -> None:
+    source = """
+    import torch
+    x = torch.linspace(-3, 3, 256).unsqueeze(1)
+    model = torch.nn.Sequential(torch.nn.Linear(1, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=100000, tolerance_change=0, tolerance_grad=0)
+    def closure():
+        optimizer.zero_grad()
+        loss = (model(x) - torch.sin(3 * x)).square().mean()
+        loss.backward()
+        return loss
+    optimizer.step(closure)
+    print("the end")
+    """
+    record, output = run(tmp_path, "run", source, QUICK)
+    assert record.complete and record.step_kind == "optimizer" and "the end" not in output
+    (backward,) = (each for each in record.call_sites if each.kind == "backward")
+    assert backward.calls_per_step == 1.0
+    assert [each.cls for each in record.optimizers if each.steps] == ["LBFGS"]
