@@ -7,6 +7,7 @@ counters, and calls through; a call nested in another wrapped one (``.item()`` i
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 import threading
 import time
@@ -47,6 +48,9 @@ class CallSites:
         self._patches = self._make_patches()
         self._made_others: set[int] = set()  # identities of the sites that made tensors of other types than float64
         # Of functions, not methods: a compiled function that calls one is compiled anew when the wrapper goes.
+        with contextlib.suppress(AttributeError, ImportError):
+            # `with torch.device("meta"):` knows what makes tensors by a set of functions that is put together once.
+            importlib.import_module("torch.utils._device")._device_constructors()
         self._makers = [Patch(torch, name, self._made) for name in ("from_numpy", "tensor", "as_tensor")]
 
     def on(self) -> None:

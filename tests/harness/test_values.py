@@ -226,3 +226,22 @@ def test_a_fit_that_is_one_step_of_many_evaluations_is_measured_by_evaluation(tm
     (backward,) = (each for each in record.call_sites if each.kind == "backward")
     assert backward.calls_per_step == 1.0
     assert [each.cls for each in record.optimizers if each.steps] == ["LBFGS"]
+
+
+def test_a_default_device_is_that_of_what_the_script_makes(tmp_path: Path) -> None:
+    source = """
+    import torch
+    with torch.device("meta"):
+        print(torch.tensor([1.0]).device, torch.as_tensor([1.0]).device, torch.zeros(1).device)
+    torch.set_default_device("meta")
+    print(torch.tensor([1.0]).device)
+    torch.set_default_device("cpu")
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(400):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+    """
+    _, output = run(tmp_path, "run", source, CUT)
+    assert output[:2] == ["meta meta meta", "meta"]
