@@ -77,7 +77,7 @@ class AccidentalFloat64(Rule):
                 "casts": sites(casts),
                 "default": sites(default),
                 "made": sites(made),
-                "mixed": sites([each for each in made if each.details.get("others")]),
+                "mixed": sites(tuple(each for each in made if each.details.get("others"))),
                 "unseen": _unseen(record, bool(default or made or any(c.kind.startswith("Tensor") for c in casts))),
             },
         )

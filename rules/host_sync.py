@@ -82,7 +82,7 @@ class HostSync(Rule):
             },
             site=places[0].site if places else None,
             parameters={
-                "syncs": sites([each for each in places if not _reader(each)]),
+                "syncs": sites(tuple(each for each in places if not _reader(each))),
                 "inside": {at(each.site): reader for each in places if (reader := _reader(each))},
             },
         )

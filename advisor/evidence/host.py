@@ -90,7 +90,8 @@ class Host:
         rows = names_like(self.trace, self.trace.runtime.name, is_sync) | self._reading_rows
         if not len(self.drained):
             return rows
-        return rows & (self.drained.within(self.trace.runtime.start, self.trace.runtime.end) == 0)
+        drained = self.drained.within(self.trace.runtime.start, self.trace.runtime.end) > 0
+        return np.asarray(rows & ~drained, np.bool_)
 
     @cached_property
     def drained(self) -> Coverage:
