@@ -25,8 +25,10 @@ from advisor.rule import (
     Rule,
     Safety,
     at,
+    file_list,
     forward_sites,
     framework_of,
+    own_files,
     serving_engine,
     where,
 )
@@ -151,7 +153,7 @@ class BatchSize(Rule):
                 "trains": trains,
                 "framework": framework_of(loader.owner) if loader is not None else "",
                 "said": said,
-                "files": _files(record, forwards),
+                "files": _files(evidence, record, forwards),
                 **construction(evidence),
                 "sizes": tuple(_gains(evidence, record, batch, length, trains, scales).items()),
             },
@@ -419,17 +421,17 @@ def _unmet(record: RunRecord, loader: Loader | None) -> tuple[str, ...]:
     return ("The samples differ in shape: more than one at a time need a collate_fn that pads them.",)
 
 
-def _files(record: RunRecord, forwards: Sequence[CallSite]) -> tuple[str, ...]:
+def _files(evidence: Evidence, record: RunRecord, forwards: Sequence[CallSite]) -> tuple[str, ...]:
     """Where the batch's tensors are dealt with: the script, the callers of its models, and these."""
-    own = [file for model in record.models for file in (model.file, *model.own.values())]
-    return tuple(dict.fromkeys(filter(None, (record.script, *(each.site.file for each in forwards), *own))))
+    models = (model.file for model in record.models)
+    found = (record.script, *(each.site.file for each in forwards), *models, *own_files(evidence))
+    return tuple(dict.fromkeys(filter(None, found)))
 
 
 def _fixed(drafts: Drafts, finding: Finding) -> str:
     """Where a tensor is laid out for the batch's size, written as a number; empty where that is not seen."""
-    files, recorded = finding.parameters.get("files"), finding.parameters.get("recorded")
-    own = finding.site.file if finding.site is not None else ""
-    for path in dict.fromkeys((own, *(files if isinstance(files, tuple) else ()))):
+    recorded, own = finding.parameters.get("recorded"), finding.site.file if finding.site is not None else ""
+    for path in dict.fromkeys((own, *file_list(finding, "files"))):
         if not isinstance(recorded, int) or not drafts.sources.editable(path):
             continue
         with contextlib.suppress(AdvisorError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from advisor.edit.names import ensure_name, framework_used
 from advisor.evidence import CAPTURES, Change
 from advisor.evidence.facts import IDLE_CLASSES, IDLE_LAUNCH, IDLE_PYTHON
 from advisor.evidence.fusion import KEPT_ON_GPU, basis, fused, operators_per_call, overhead_s, too_old_for_triton
+from advisor.evidence.matrix import is_optimizer
 from advisor.evidence.replay import PREPARING_NS
 from advisor.frameworks import configured, construction
 from advisor.harness.layout import Site
@@ -55,7 +55,6 @@ _LAUNCH_SCALE = 0.6
 # gains nothing or loses (advisor/evidence/fusion.py: up to 1.3 predicted, 0.5 to 1.3 measured).
 _LEAST_GAIN, _LEAST_ON_CPU = 1.10, 1.50
 _FUNCTION_CALL_S = 0.05e-3  # a compiled function's guards, forward and backward each
-_OPTIMIZER = re.compile(r"multi_tensor_apply|FusedAdam|fused_adam", re.IGNORECASE)  # not part of the model
 # Layers by the operators that a step of a bare trace calls; fewer launches than these are no model's.
 _LAYERS = {"aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::layer_norm", "aten::batch_norm"}
 _LAYERS |= {"aten::embedding", "aten::group_norm", "aten::scaled_dot_product_attention", "aten::relu", "aten::gelu"}
@@ -272,7 +271,7 @@ def _layers(evidence: Evidence) -> float | None:
 
 
 def _on_gpu(evidence: Evidence) -> tuple[Change, float]:
-    rows = [row for row in evidence.kernels if row.kind not in KEPT_ON_GPU and not _OPTIMIZER.search(row.name)]
+    rows = [row for row in evidence.kernels if row.kind not in KEPT_ON_GPU and not is_optimizer(row.name)]
     busy = evidence.breakdown.share("kernel") + evidence.breakdown.share("exposed_communication")
     optimizing = evidence.host.optimizer.within(evidence.steps.start, evidence.steps.end).sum()
     model = 1.0 - float(optimizing) / max(1, evidence.steps.total_ns)  # the optimizer is not compiled

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from advisor.evidence.coded import names_like
 from advisor.evidence.coverage import Coverage
+from advisor.evidence.matrix import is_optimizer
 from advisor.evidence.steps import assign
 from advisor.evidence.whatif import Change
 
@@ -49,7 +50,7 @@ _PROFILED_S = 2e-6  # of an operator's time under the profiler are its own at mo
 _MOST = 0.9  # of a step
 _FORWARD = 0.25  # of a step: a training's forward pass takes a third of it or more
 KEPT_ON_GPU = ("gemm", "conv", "attention", "communication")
-_OTHERS = re.compile(r"multi_tensor_apply|FusedAdam|fused_adam|^triton_", re.IGNORECASE)  # optimizer, compiled already
+_COMPILED = "triton_"  # how the names of kernels begin that Inductor has made
 
 _PAUSE_NS = 100_000  # between two operators of one function; Python does something else in a longer one
 
@@ -108,6 +109,10 @@ def runs_model(evidence: Evidence) -> bool:
     return inside >= _FORWARD * max(1, steps.total_ns)
 
 
+def _left_out(name: str) -> bool:
+    return is_optimizer(name) or name.startswith(_COMPILED)
+
+
 def basis(evidence: Evidence) -> str:
     """What a prediction of :func:`fused` or :func:`overhead_s` rests on."""
     return _ON_GPU if evidence.device_is_gpu else _ON_CPU
@@ -126,7 +131,7 @@ def too_old_for_triton(evidence: Evidence) -> tuple[str, ...]:
 def fused(evidence: Evidence) -> Change:
     """The step with its eager work compiled, what the optimizer and the loader do left as it is."""
     if evidence.device_is_gpu:
-        rows = [row for row in evidence.kernels if row.kind not in KEPT_ON_GPU and not _OTHERS.search(row.name)]
+        rows = [row for row in evidence.kernels if row.kind not in KEPT_ON_GPU and not _left_out(row.name)]
         return Change(kernel_scale={row.name: _ELEMENTWISE_LEFT for row in rows}, launch_scale=_LAUNCHES_LEFT)
     host = evidence.host
     named = host.loader.union(host.backward).union(host.optimizer)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from advisor.evidence.matrix import format_of
+from advisor.evidence.matrix import format_of, is_optimizer
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 # quarter (MI250 45.3 to 181 a die). Other kernels move half the bytes, but normalization stays in float32.
 _SCALE = {"off": 0.35, "unknown": 0.7, "on": 0.65, "": 0.85}
 _LEAST_SHARE = 0.05  # of kernel time
-# The optimizer's kernels: parameters, gradients and moments stay float32.
-_OPTIMIZER = re.compile(r"multi_tensor_apply|FusedAdam|fused_adam", re.IGNORECASE)
 # Bytes that move for each weight and step: read in float32 and written in 16 bits; in training its gradient comes back.
 _CAST_BYTES, _CAST_GRADIENT_BYTES = 6, 6
 
@@ -83,7 +80,7 @@ def in_16_bits(evidence: Evidence, single: Single, casting_s: float = 0.0) -> di
 
     def factor(row: KernelRow) -> float:
         form = format_of(row.name)
-        if row.kind == "communication" or _OPTIMIZER.search(row.name):
+        if row.kind == "communication" or is_optimizer(row.name):  # parameters and moments stay float32
             return 1.0
         if form in ("wide", "narrow" if row.matrix != "unknown" else ""):
             return 1.0

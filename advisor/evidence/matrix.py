@@ -105,6 +105,9 @@ _NARROW = re.compile(
 _SINGLE = re.compile(r"Cijk_[A-Za-z]+_[A-Za-z]+_S_?B?_")
 _WIDE = re.compile(r"(?i:dgemm|zgemm|cgemm|d884|dmma|<double|, double|f64f64|_DB_|_ZB_|_CB_)")
 
+# torch.optim's kernels over many tensors at once, fused or "foreach", and Apex's.
+_OPTIMIZER = re.compile(r"multi_tensor_apply|FusedAdam|fused_adam", re.IGNORECASE)
+
 _KIND_PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _KINDS)
 _CORE_PATTERNS = tuple((answer, re.compile(pattern)) for answer, pattern in _CORES)
 MATRIX_KINDS = frozenset(("gemm", "conv", "attention"))
@@ -149,6 +152,11 @@ def format_of(name: str) -> str:
     if _NARROW.search(name) or cores != OFF:
         return "narrow"
     return "float32"
+
+
+def is_optimizer(name: str) -> bool:
+    """Whether a kernel is an optimizer's (or clips or zeroes gradients, as those do), and no part of the model."""
+    return _OPTIMIZER.search(name) is not None
 
 
 # Input and weight of a convolution, as the trace writes them: [[N,C,H,W],[K,C/groups,h,w],…

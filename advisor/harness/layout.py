@@ -239,7 +239,7 @@ class Memory:
     peak_allocated: int | None = None
     peak_reserved: int | None = None
     capacity: int | None = None
-    free_at_start: int | None = None
+    free_at_start: int | None = None  # of the device, what no process holds when the timing window begins
     alloc_retries: int | None = None
     rss_peak: int | None = None
     host_total: int | None = None

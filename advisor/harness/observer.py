@@ -8,6 +8,7 @@ import math
 import os
 import sys
 import time
+import weakref
 from collections.abc import Hashable
 from typing import Any
 
@@ -39,7 +40,8 @@ class Observer:
         self.windows: Windows | None = None
         self._torch: Any = None
         self._written = False
-        self._by_evaluation: set[int] = set()  # identities of optimizers whose evaluations are the steps
+        # L-BFGS optimizers that have stepped → whether it is their evaluations that are the steps.
+        self._by_evaluation: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self._optimizer_made: dict[Hashable, tuple[Any, str]] = {}
         self.stop_requested = False
         self.on_stop: Any = None  # the runner's: watch that the script really ends
@@ -84,20 +86,24 @@ class Observer:
             self.windows.saved(path)
 
     def _optimizer_steps(self, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        """Count how often L-BFGS evaluates its closure: a fit may be a single step of thousands of iterations."""
+        """Count how often L-BFGS evaluates its closure: a fit may be a single step of thousands of iterations.
+
+        The first step decides: what counts as a step does not change while steps are measured.
+        """
         if self._torch.compiler.is_compiling() or not isinstance(optimizer, self._torch.optim.LBFGS):
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if not callable(closure):
             return None
-        evaluated = 0
+        evaluated, first = 0, optimizer not in self._by_evaluation
+        self._by_evaluation.setdefault(optimizer, False)
 
         def evaluate() -> Any:
             nonlocal evaluated
             evaluated += 1
-            if evaluated > _MANY_EVALUATIONS:
-                self._by_evaluation.add(id(optimizer))
-            if id(optimizer) in self._by_evaluation and self.windows is not None:
+            if first and evaluated > _MANY_EVALUATIONS:
+                self._by_evaluation[optimizer] = True
+            if self._by_evaluation[optimizer] and self.windows is not None:
                 self.windows.optimizer_step(optimizer)
             return closure()
 
@@ -109,7 +115,7 @@ class Observer:
         # A constant to Dynamo: a compiled optimizer step keeps its graph whole.
         if self._torch.compiler.is_compiling():
             return
-        if self.windows is not None and id(optimizer) not in self._by_evaluation:
+        if self.windows is not None and not self._by_evaluation.get(optimizer, False):
             self.windows.optimizer_step(optimizer)
 
     def _optimizer_init(self, original: Any) -> Any:

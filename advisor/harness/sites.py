@@ -47,10 +47,11 @@ class CallSites:
         self._seconds: dict[int, float] = {}
         self._patches = self._make_patches()
         self._made_others: set[int] = set()  # identities of the sites that made tensors of other types than float64
-        # Of functions, not methods: a compiled function that calls one is compiled anew when the wrapper goes.
         with contextlib.suppress(AttributeError, ImportError):
-            # `with torch.device("meta"):` knows what makes tensors by a set of functions that is put together once.
+            # `with torch.device("meta"):` knows what makes tensors by a set of functions that is put together once,
+            # now of torch's own. With a wrapper in it, the function that this calls would be none of them.
             importlib.import_module("torch.utils._device")._device_constructors()
+        # Of functions, not methods: a compiled function that calls one is compiled anew when the wrapper goes.
         self._makers = [Patch(torch, name, self._made) for name in ("from_numpy", "tensor", "as_tensor")]
 
     def on(self) -> None:

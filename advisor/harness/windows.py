@@ -527,7 +527,7 @@ class Windows:
             self.record.tracebacks_s = self._tracebacks.seconds / profiler.length
             self.record.profile_step_s = elapsed / steps
             if self.plan.detail_active:
-                self.sites.count = False  # what the record has to be read from
+                self.sites.count = False  # what is read for the record is no reading of the script's
                 self.on_profiled()
                 self._start_profiler("detail", 0, self.plan.detail_warmup, self.plan.detail_active, detail=True)
                 return

@@ -228,6 +228,27 @@ def test_a_fit_that_is_one_step_of_many_evaluations_is_measured_by_evaluation(tm
     assert [each.cls for each in record.optimizers if each.steps] == ["LBFGS"]
 
 
+@pytest.mark.sessions
+def test_steps_of_lbfgs_that_become_longer_stay_the_steps(tmp_path: Path) -> None:
+    source = """
+    import torch
+    x = torch.linspace(-3, 3, 64).unsqueeze(1)
+    model = torch.nn.Sequential(torch.nn.Linear(1, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2, tolerance_change=0, tolerance_grad=0)
+    def closure():
+        optimizer.zero_grad()
+        loss = (model(x) - torch.sin(3 * x)).square().mean()
+        loss.backward()
+        return loss
+    for _ in range(80):
+        optimizer.step(closure)
+        optimizer.param_groups[0].update(max_iter=60, max_eval=100)
+    """
+    record, _ = run(tmp_path, "run", source, CUT)
+    (backward,) = (each for each in record.call_sites if each.kind == "backward")
+    assert record.complete and backward.calls_per_step > 50
+
+
 def test_a_default_device_is_that_of_what_the_script_makes(tmp_path: Path) -> None:
     source = """
     import torch
