@@ -14,7 +14,15 @@ from advisor.edit.models import binding
 from advisor.edit.names import ensure_name, framework_used
 from advisor.evidence import CAPTURES, Change
 from advisor.evidence.facts import IDLE_CLASSES, IDLE_LAUNCH, IDLE_PYTHON
-from advisor.evidence.fusion import KEPT_ON_GPU, basis, fused, operators_per_call, overhead_s, too_old_for_triton
+from advisor.evidence.fusion import (
+    KEPT_ON_GPU,
+    basis,
+    fused,
+    not_in_place,
+    operators_per_call,
+    overhead_s,
+    too_old_for_triton,
+)
 from advisor.evidence.matrix import is_optimizer
 from advisor.evidence.replay import PREPARING_NS
 from advisor.frameworks import configured, construction
@@ -85,7 +93,8 @@ class Compile(Rule):
     kernels, and Python's overhead between them goes. It pays where the step has much elementwise work or is bound by
     launches; matrix products and convolutions keep their speed. The first steps take long, once; the finding says
     after how many steps that is earned back. ``model.compile()`` changes neither the model's class nor its
-    ``state_dict``.
+    ``state_dict``. A copy that is made of it later (an average of its weights, say) is not compiled: compile that as
+    well where it scores much.
 
     A step that calls no module (a fit of a differential equation, say) gets its most repeated function compiled.
 
@@ -145,7 +154,7 @@ class Compile(Rule):
                 **construction(evidence),
                 "graphs": record is None and evidence.bound == "host" and not evidence.trains,
             },
-            unmet=_unmet(evidence),
+            unmet=(*_unmet(evidence), *not_in_place(evidence)),
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:

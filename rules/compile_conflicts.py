@@ -13,7 +13,7 @@ from advisor.edit import Draft, Drafts
 from advisor.edit.calls import argument
 from advisor.edit.compiling import compile_refused
 from advisor.edit.locate import call_at
-from advisor.evidence.fusion import basis, fused, graphs_per_step, too_old_for_triton
+from advisor.evidence.fusion import basis, fused, graphs_per_step, not_in_place, too_old_for_triton
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, where
 
 if TYPE_CHECKING:
@@ -268,4 +268,4 @@ def _unmet(evidence: Evidence, record: RunRecord) -> tuple[str, ...]:
         found.append("Module.compile() came with torch 2.2: call what torch.compile returns instead.")
     if not record.environment.compiler:
         found.append("There is no C++ compiler: install one (apt-get install g++).")
-    return (*found, *too_old_for_triton(evidence))
+    return (*found, *too_old_for_triton(evidence), *not_in_place(evidence))

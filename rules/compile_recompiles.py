@@ -29,12 +29,14 @@ _STILL_COMPILED = 0.5  # of the graphs that would run: with more of them, most s
 _SIZE = re.compile(r"(size|stride|rank) mismatch|\.(size|stride)\(\)|\.shape\[|Eq\(|Ne\(|Mod\(")
 _NUMBER = re.compile(r"^(?P<name>[\w.\[\]'\"]+) == (?P<value>-?[\d.]+(e-?\d+)?)$")
 _LENGTH = re.compile(r"^len\((?P<name>.+)\) [=!]= \d+$")  # of a list or dictionary
+_GRAD = re.compile(r"requires_grad mismatch")
 _LOCAL = re.compile(r"^L\['(\w+)'\]")  # how Dynamo writes a local variable until torch 2.7
 
 
 _TITLES = {
     "number": "Keep numbers that change out of the compiled graph",
     "length": "Give the compiled graph always as many items",
+    "grad": "Compile each stage of the training for itself",
 }
 
 
@@ -44,8 +46,10 @@ class CompileRecompiles(Rule):
     A graph holds for what it was compiled for: other sizes, or another value of a Python number, fail one of its
     guards and are compiled for themselves, for seconds each. After eight graphs of one function (``recompile_limit``)
     Dynamo stops compiling it, and what fits none of the eight runs operator by operator. A graph with dynamic shapes
-    holds for all sizes; a number that changes from step to step belongs into a tensor. Reported only where that limit
-    was reached and most of the steps run uncompiled; two or three sizes that are compiled once each cost nothing more.
+    holds for all sizes; a number that changes from step to step belongs into a tensor; layers that are unfrozen stage
+    by stage make a graph per stage, and ``torch.compiler.reset()`` forgets those of earlier ones. Reported only where
+    that limit was reached and most of the steps run uncompiled; two or three sizes that are compiled once each cost
+    nothing more.
 
     When not: there are only a few sizes, and each graph of its own is faster than the one for all of them: then pad to
     those sizes, or raise ``torch._dynamo.config.recompile_limit``.
@@ -115,6 +119,12 @@ class CompileRecompiles(Rule):
                 f"Give what is compiled {where(finding.site)} always as many items in "
                 f"{finding.parameters.get('number') or 'its list'}: stack them into one tensor, or pad their number.",
                 "how the items are made equal in number, only their author knows",
+            )
+        if finding.parameters.get("cause") == "grad":
+            return Advice(
+                "Call torch.compiler.reset() after each change of which parameters are trained (requires_grad_): the "
+                "graphs of earlier stages go, and no more than one for each stage is compiled.",
+                "where a stage ends, only the script's author knows",
             )
         place = calls[0] if calls else finding.site
         text = f"Compile with dynamic=True {where(place)}: one graph for all sizes."
@@ -214,7 +224,7 @@ def _true(draft: Draft, option: str) -> str:
 
 def _cause(each: Recompiled) -> str:
     """``size``, ``number``, ``length``, or "" where most of the guards that failed are about none of them."""
-    causes = {"size": _SIZE, "length": _LENGTH, "number": _NUMBER}
+    causes = {"grad": _GRAD, "size": _SIZE, "length": _LENGTH, "number": _NUMBER}
     kinds = [next((name for name, one in causes.items() if one.search(text)), "") for text in each.reasons]
     most = max(causes, key=kinds.count)
     return most if 2 * kinds.count(most) > len(kinds) else ""

@@ -59,6 +59,7 @@ class LoaderWorkers(Rule):
     id = "loader-workers"
     title = "Prepare batches in worker processes"
     safety = Safety.EXACT
+    after = ("batched-indexing",)
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         for facts in evidence.loaders:

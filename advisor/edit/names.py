@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 from weakref import WeakKeyDictionary
 
 import libcst as cst
@@ -91,6 +92,48 @@ def ensure_name(draft: Draft, dotted: str) -> str:
     top = dotted.partition(".")[0]
     add_import(draft, f"import {top}")
     return dotted
+
+
+def from_module(draft: Draft, module: str, name: str) -> str:
+    """How to write ``module.name`` in this file, imported from the module where the file imports others from it."""
+    written = name_for(draft, f"{module}.{name}")
+    direct = next(
+        (
+            node
+            for statement in draft.module.body
+            for node in _simple(statement)
+            if isinstance(node, cst.ImportFrom)
+            and not node.relative
+            and _dotted(node.module) == module
+            and not isinstance(node.names, cst.ImportStar)
+        ),
+        None,
+    )
+    if direct is None or (written is not None and "." not in written):
+        return written or ensure_name(draft, f"{module}.{name}")
+    if name in all_names(draft):  # it means something else here
+        return ensure_name(draft, f"{module}.{name}")
+    draft.change(direct, lambda node: _with_name(cst.ensure_type(node, cst.ImportFrom), name))
+    return name
+
+
+def _with_name(statement: cst.ImportFrom, name: str) -> cst.ImportFrom:
+    """The import with one name more: where it belongs when they are in order, else behind the others."""
+    aliases = list(cast(Sequence[cst.ImportAlias], statement.names))
+    names = [_dotted(each.name) for each in aliases]
+    if name in names:
+        return statement
+    ordered = len(names) > 1 and names == sorted(names)
+    index = sum(each < name for each in names) if ordered else len(names)
+    comma = aliases[0].comma if isinstance(aliases[0].comma, cst.Comma) else None
+    between = comma or cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    new = cst.ImportAlias(name=cst.Name(name))
+    if index < len(aliases):
+        aliases.insert(index, new.with_changes(comma=between))
+    else:
+        last = aliases[-1]
+        aliases[-1:] = [last.with_changes(comma=between), new.with_changes(comma=last.comma)]
+    return statement.with_changes(names=aliases)
 
 
 def add_import(draft: Draft, statement: str) -> None:

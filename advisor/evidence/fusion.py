@@ -128,6 +128,18 @@ def too_old_for_triton(evidence: Evidence) -> tuple[str, ...]:
     )
 
 
+def not_in_place(evidence: Evidence) -> tuple[str, ...]:
+    """A sentence where ``model.compile()`` would compile nothing; nothing otherwise."""
+    models = evidence.record.models if evidence.record is not None else []
+    named = [model.cls for model in models if model.calls and not model.compiles_in_place]
+    if not named:
+        return ()
+    return (
+        f"This version of PyTorch compiles nothing of a {named[0]} in place: call what torch.compile(model) returns "
+        "instead, or take a newer one.",
+    )
+
+
 def fused(evidence: Evidence) -> Change:
     """The step with its eager work compiled, what the optimizer and the loader do left as it is."""
     if evidence.device_is_gpu:

@@ -171,6 +171,11 @@ class Loader:
     collate: str = ""  # qualified name of collate_fn
     tensors: list[TensorInfo] = field(default_factory=list)  # of its last observed batch
     in_memory: bool = False  # TensorDataset or similar: fetching is indexing
+    # The dataset that samples come from, below any Subset: its qualified class name, where that was written, and which
+    # of its attributes are tensors or arrays in memory with a row for each sample ("tensors" of a TensorDataset).
+    source: str = ""
+    source_site: Site | None = None
+    rows: list[str] = field(default_factory=list)
     trains: bool = False  # feeds the measured steps
     fetched: int = 0  # batches delivered in the run
     epochs: int = 0  # times iterated
@@ -317,6 +322,8 @@ class Model:
     output_grad: bool | None = None  # a tensor of its output can be differentiated: autograd recorded the forward
     output: str = ""  # what it returns: "tensor", or a class's name
     repeats: int = 0  # calls with the very tensor of the call before
+    # compile() would compile its call. Older versions skip a forward that torch.nn has written: Sequential's, say.
+    compiles_in_place: bool = True
 
 
 @dataclass

@@ -8,6 +8,7 @@ They are off in the timing window, and taken off a module before TorchScript or 
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import time
 import weakref
@@ -48,6 +49,19 @@ def _before(module: Any, arguments: Any, kwargs: Any = None) -> None:
 def _after(module: Any, arguments: Any, output: Any) -> None:
     if _active is not None and not _active.compiling():
         _active.leave(module, output)
+
+
+def _wraps_library_calls(torch: Any) -> bool:
+    """Whether ``compile()`` reaches a forward of ``torch.nn``'s own: 2.6 compiles nothing then, 2.15 does.
+
+    By the text of what wraps modules: importing it takes a second.
+    """
+    path = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "eval_frame.py")
+    try:
+        with open(path, "rb") as file:
+            return b"_should_wrap_module_call_impl" in file.read()
+    except OSError:
+        return True
 
 
 class Models:
@@ -325,6 +339,8 @@ class Models:
             elif child is not inner and not isinstance(child, containers):
                 record.blocks[name] = record.blocks.get(name, 0) + 1
         record.own = own_classes(inner.modules())
+        forward = getattr(type(inner).forward, "__module__", "") or ""
+        record.compiles_in_place = not forward.startswith("torch.nn.") or _wraps_library_calls(torch)
         # A number per channel has no order.
         weights = [each for each in parameters if each.dim() == 4 and each.numel() > each.shape[0]]
         if weights:

@@ -102,6 +102,15 @@ def test_older_torch_and_scripts_that_look_into_the_wrapper_get_advice(scene: An
     assert isinstance(fix, Advice) and "_orig_mod" in fix.why
 
 
+def test_model_that_cannot_be_compiled_in_place_is_to_be_wrapped(scene: Any, tmp_path: Path) -> None:
+    made = asked(scene, tmp_path, DROPPED)
+    made.record.models[0].compiles_in_place = False
+    finding = found(made, tmp_path)
+    assert finding is not None
+    fix = RULE.fix(finding, Sources())
+    assert isinstance(fix, Advice) and "what torch.compile(model) returns" in fix.why
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -173,6 +173,18 @@ def test_number_of_items_that_changes_is_named(scene: Any, tmp_path: Path) -> No
     assert finding is not None and finding.parameters["number"] == "crops" and finding.parameters["cause"] == "length"
 
 
+def test_layers_unfrozen_stage_by_stage_are_compiled_stage_by_stage(scene: Any, tmp_path: Path) -> None:
+    made = compiled(scene)
+    reason = "tensor 'self._modules['blocks']._modules['{}']._parameters['bias']' requires_grad mismatch. expected …"
+    reasons = [reason.format(number) for number in range(8)]
+    made.record.recompiled = [Recompiled(Site(SCRIPT, 17), 8, reasons, given_up=True)]
+    finding = found("compile-recompiles", made, tmp_path)
+    assert finding is not None and finding.parameters["cause"] == "grad"
+    (rule,) = [each for each in load_rules() if each.id == "compile-recompiles"]
+    fix = rule.fix(finding, Sources())
+    assert isinstance(fix, Advice) and "torch.compiler.reset()" in fix.text
+
+
 def test_compiled_step_of_an_optimizer_is_not_the_model(scene: Any, tmp_path: Path) -> None:
     made = compiled(scene)
     made.record.models[0].compiled = False

@@ -1,0 +1,313 @@
+"""A dataset in memory is indexed sample by sample, and stacked again: one index for the whole batch does the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from advisor.edit import Draft, Drafts
+from advisor.edit.calls import DATALOADER_PARAMETERS, argument, has_starred, unpacked
+from advisor.edit.locate import call_at
+from advisor.edit.names import fresh_name, from_module, last_part
+from advisor.evidence import Change, bulk
+from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, file_list, own_files, where
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+
+_LEAST_WAIT = 0.02  # a step that waits less than 2 % of its time for data gains nothing measurable
+_LEAST_GAIN = 1.1  # of a fetch that takes a fraction of a millisecond, the rest is not known better than that
+_LEAST_ROWS = 8  # in a batch
+_BASIS = "TensorDataset, 32 to 1,024 rows: indexing a batch at once takes a fifteenth per row (measured)"
+_MODULE = "torch.utils.data"
+_POSITIONAL = 3  # dataset, batch_size, shuffle: nobody passes more of them by position
+_KNOWN = frozenset(
+    (*DATALOADER_PARAMETERS, "generator", "prefetch_factor", "persistent_workers", "pin_memory_device", "in_order")
+)
+_GONE = ("batch_size", "batch_sampler", "sampler", "drop_last")  # attributes of a loader that mean something else then
+_SCOPES = (cst.Lambda, cst.CompFor, cst.IfExp, cst.BooleanOperation, cst.GeneratorExp, cst.ListComp, cst.DictComp)
+
+
+class BatchedIndexing(Rule):
+    """The samples are rows of tensors in memory, and the loader indexes them one by one and stacks them again.
+
+    ``DataLoader`` asks a dataset for one sample after another and collates what it gets: about 5 µs per tensor and
+    sample, for a thousand rows of a table 10 ms, and a small model's step takes one. A tensor (or array) takes a list
+    of indices as well, and gives all rows at once. With ``batch_size=None`` the loader hands each element of its
+    sampler to the dataset as it is, so a ``BatchSampler`` as the sampler makes it ask for whole batches: the same
+    rows in the same order, in as many batches. Reported for ``TensorDataset``, and for datasets of the script's own
+    whose ``__getitem__`` only indexes tensors or arrays that were seen in memory, and changes types.
+
+    When not: ``__getitem__`` does something for each sample (a random augmentation, a length of its own); the script
+    has a ``collate_fn``; the step does not wait for data. Afterwards ``loader.batch_size`` is None.
+
+    Source: PyTorch docs, ``torch.utils.data``, "Disable automatic batching": "it may be cheaper to directly load
+    batched data"; ``BatchSampler``. The cost per row was measured for this project (:mod:`advisor.evidence.bulk`).
+    """
+
+    id = "batched-indexing"
+    title = "Index whole batches of a dataset in memory"
+    safety = Safety.EXACT
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        for facts in evidence.loaders:
+            loader = facts.record
+            if loader is None or not facts.fetch_s or facts.wait_share < _LEAST_WAIT:
+                continue
+            if loader.cls != "DataLoader" or not loader.tensors or loader.tensors[0].device != "cpu":
+                continue
+            rows = loader.tensors[0].shape[0] if loader.tensors[0].shape else 0
+            if rows < _LEAST_ROWS or not bulk.indexed_at_once(loader):
+                continue
+            fetch_s = bulk.fetch_s(facts)
+            change = Change(fetch_s=fetch_s, fetch_cpu_s=fetch_s, loader=facts.index)
+            gain = Gain.prior(evidence.what_if(change), _BASIS)
+            if gain.likely < _LEAST_GAIN:
+                continue
+            name = loader.source.rpartition(".")[2]
+            yield Finding(
+                rule=self.id,
+                title=self.title,
+                summary=f"Each batch indexes {name} {rows} times and stacks the rows again, "
+                f"{facts.fetch_s / rows * 1e6:.1f} µs for each of them: the step waits {facts.wait_s * 1e3:.1f} ms "
+                f"({facts.wait_share:.0%}) for data that is in memory.",
+                gain=gain,
+                evidence={
+                    "data_wait_s": facts.wait_s,
+                    "data_wait_share": facts.wait_share,
+                    "fetch_s": facts.fetch_s,
+                    "fetch_at_once_s": fetch_s,
+                    "rows": rows,
+                    "workers": facts.workers,
+                    "step_s": evidence.step_s,
+                },
+                site=facts.site,
+                parameters={"files": own_files(evidence)},
+            )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Advice:
+        text = (
+            f"Have the loader {where(finding.site)} ask its dataset for whole batches: batch_size=None, and "
+            "sampler=BatchSampler(RandomSampler(dataset), batch_size, drop_last)."
+        )
+        site = finding.site
+        if site is None:
+            return Advice(text, "its place is unknown")
+        drafts = Drafts(sources)
+        draft = drafts[site.file]
+        call = call_at(draft, site, ("DataLoader",))
+        if call is None:
+            return Advice(text, "the call cannot be told from others on its line")
+        for path in dict.fromkeys((site.file, *file_list(finding, "files"))):
+            if sources.has(path) and (read := _reads_loader(drafts[path])):
+                return Advice(text, f"{at(site)} is read by {read}, which is another thing then")
+        if why := _ask_for_batches(draft, call):
+            return Advice(text, why)
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+from torch.utils.data import DataLoader, TensorDataset
+
+train_set = TensorDataset(x, y)
+loader = DataLoader(train_set, batch_size=1024, shuffle=True, pin_memory=True)  # <-
+for xb, yb in loader:
+    step(xb, yb)
+""",
+            after="""
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
+
+train_set = TensorDataset(x, y)
+loader = DataLoader(train_set, batch_size=None, sampler=BatchSampler(RandomSampler(train_set), 1024, drop_last=False), pin_memory=True)
+for xb, yb in loader:
+    step(xb, yb)
+""",  # noqa: E501
+        ),
+        Example(
+            before="""
+import torch.utils.data as data
+
+def make(self, x, y, g):
+    return data.DataLoader(  # <-
+        data.TensorDataset(x, y),  # in memory
+        self.hp.batch,
+        True,
+        drop_last=True,
+        generator=g,
+    )
+""",
+            after="""
+import torch.utils.data as data
+
+def make(self, x, y, g):
+    dataset = data.TensorDataset(x, y)
+    return data.DataLoader(
+        dataset,  # in memory
+        batch_size=None,
+        sampler=data.BatchSampler(data.RandomSampler(dataset, generator=g), self.hp.batch, drop_last=True),
+        generator=g,
+    )
+""",
+        ),
+        Example(
+            before="import torch\nl = torch.utils.data.DataLoader(rows, batch_size=args.bs, shuffle=args.mix)  # <-\n",
+            after="import torch\nl = torch.utils.data.DataLoader(rows, batch_size=None, "
+            "sampler=torch.utils.data.BatchSampler(torch.utils.data.RandomSampler(rows) if args.mix else "
+            "torch.utils.data.SequentialSampler(rows), args.bs, drop_last=False))\n",
+        ),
+        Example(
+            before="from torch.utils.data import DataLoader\nl = DataLoader(rows, sampler=mine, batch_size=64)  # <-\n",
+            after="from torch.utils.data import DataLoader, BatchSampler\n"
+            "l = DataLoader(rows, sampler=BatchSampler(mine, 64, drop_last=False), batch_size=None)\n",
+        ),
+        Example(
+            before="from torch.utils.data import DataLoader\nfor x, y in DataLoader(rows, 64):  # <-\n    step(x, y)\n",
+            after="from torch.utils.data import DataLoader, BatchSampler, SequentialSampler\n"
+            "for x, y in DataLoader(rows, batch_size=None, "
+            "sampler=BatchSampler(SequentialSampler(rows), 64, drop_last=False)):\n    step(x, y)\n",
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("l = DataLoader(rows, 64)  # <-\nn = len(l) * l.batch_size\n", ""),
+        Example("l = DataLoader(rows, 64, collate_fn=mine)  # <-\n", ""),
+        Example("l = DataLoader(rows, **settings)  # <-\n", ""),
+        Example("l = DataLoader(rows, batch_sampler=mine)  # <-\n", ""),
+        Example("ls = [DataLoader(TensorDataset(x), 64) for x in xs]  # <- DataLoader\n", ""),
+    )
+
+
+def _ask_for_batches(draft: Draft, call: cst.Call) -> str:
+    """Have the loader's sampler make the batches; why not, as a clause, where that cannot be written."""
+    keywords = {arg.keyword.value for arg in call.args if arg.keyword is not None}
+    positional = sum(arg.keyword is None for arg in call.args)
+    if has_starred(call) or unpacked(call) or positional > _POSITIONAL or keywords - _KNOWN:
+        return "what the loader is given cannot be told from the source"
+    given = {name: argument(call, name, DATALOADER_PARAMETERS) for name in _KNOWN}
+    dataset, size = given["dataset"], given["batch_size"]
+    if dataset is None or size is None:
+        return "what the loader is given cannot be told from the source"
+    if given["collate_fn"] is not None or given["batch_sampler"] is not None:
+        return "the loader makes its batches in a way of its own"
+    name = _named(draft, call, dataset.value)
+    if not name:
+        return "the dataset has no name that the sampler could be given"
+
+    def written(kind: str) -> str:
+        return from_module(draft, _MODULE, kind)
+
+    generator = given["generator"]
+    seeded = f", generator={draft.code(generator.value)}" if generator is not None else ""
+    shuffle, sampler = given["shuffle"], given["sampler"]
+    mixed = draft.code(shuffle.value) if shuffle is not None else "False"
+    batches = written("BatchSampler")
+    if sampler is not None and draft.code(sampler.value) != "None":
+        rows = draft.code(sampler.value)
+    elif mixed == "True":
+        rows = f"{written('RandomSampler')}({name}{seeded})"
+    elif mixed in ("False", "None"):
+        rows = f"{written('SequentialSampler')}({name})"
+    else:
+        if not isinstance(shuffle.value if shuffle is not None else None, (cst.Name, cst.Attribute)):
+            mixed = f"({mixed})"
+        rows = f"{written('RandomSampler')}({name}{seeded}) if {mixed} else {written('SequentialSampler')}({name})"
+    last = draft.code(given["drop_last"].value) if given["drop_last"] is not None else "False"
+    code = f"{batches}({rows}, {draft.code(size.value)}, drop_last={last})"
+    if "\n" in code:
+        return "what the loader is given goes over several lines"
+    _give(draft, call, given, name, code)
+    return ""
+
+
+def _give(draft: Draft, call: cst.Call, given: dict[str, cst.Arg | None], name: str, code: str) -> None:
+    """Have the call's arguments changed: each stays in its place, and what the sampler replaces goes."""
+    place = {name: list(call.args).index(arg) for name, arg in given.items() if arg is not None}
+    tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    equal = next((arg.equal for arg in call.args if isinstance(arg.equal, cst.AssignEqual)), tight)
+
+    def keyword(arg: cst.Arg, word: str, value: str) -> cst.Arg:
+        return arg.with_changes(keyword=cst.Name(word), equal=equal, value=cst.parse_expression(value))
+
+    def change(node: cst.CSTNode) -> cst.CSTNode:
+        updated = cst.ensure_type(node, cst.Call)
+        args: list[cst.Arg | None] = list(updated.args)
+        first = updated.args[place["dataset"]]
+        if draft.code(first.value) != name:
+            args[place["dataset"]] = first.with_changes(value=cst.parse_expression(name))
+        size = updated.args[place["batch_size"]]
+        args[place["batch_size"]] = keyword(size, "batch_size", "None")
+        sampling = place.get("sampler", place.get("shuffle"))
+        if sampling is not None:
+            args[sampling] = keyword(updated.args[sampling], "sampler", code)
+        for gone in ("shuffle", "drop_last"):
+            if gone in place and place[gone] != sampling:
+                args[place[gone]] = None
+        kept = [arg for arg in args if arg is not None]
+        if sampling is None:
+            index = kept.index(
+                next(arg for arg in kept if arg.keyword is not None and arg.keyword.value == "batch_size")
+            )
+            between = (
+                first.comma
+                if isinstance(first.comma, cst.Comma)
+                else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+            )
+            old = kept[index]
+            new = keyword(old, "sampler", code)
+            kept[index : index + 1] = [
+                old.with_changes(comma=between, whitespace_after_arg=cst.SimpleWhitespace("")),
+                new,
+            ]
+        if kept[-1] is not updated.args[-1] and args[-1] is None:
+            # What followed the last argument (its line break, no comma) follows the one that is the last now.
+            tail = updated.args[-1]
+            kept[-1] = kept[-1].with_changes(comma=tail.comma, whitespace_after_arg=tail.whitespace_after_arg)
+        return updated.with_changes(args=kept)
+
+    draft.change(call, change)
+
+
+def _named(draft: Draft, call: cst.Call, dataset: cst.BaseExpression) -> str:
+    """A name for the dataset, which is given one where it is made in the call; "" where that cannot be written."""
+    if _is_name(dataset):
+        return draft.code(dataset)
+    statement = draft.statement(call)
+    if statement is None or isinstance(statement, (cst.While, cst.FunctionDef, cst.ClassDef, cst.With, cst.If)):
+        return ""
+    for above in draft.ancestors(call):
+        if above is statement:
+            break
+        if isinstance(above, _SCOPES):
+            return ""
+    if "\n" in draft.code(dataset):
+        return ""
+    name = fresh_name(draft, "dataset")
+    draft.insert_before(statement, f"{name} = {draft.code(dataset)}")
+    return name
+
+
+def _is_name(node: cst.BaseExpression) -> bool:
+    """``rows``, ``self.rows``: what may be written twice."""
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return isinstance(node, cst.Name)
+
+
+def _reads_loader(draft: Draft) -> str:
+    """Where a file reads what a loader that is not asked for batches has no more: ``loader.batch_size``."""
+    loaders = {
+        last_part(target.target)
+        for assign in draft.nodes(cst.Assign)
+        if isinstance(assign.value, cst.Call) and last_part(assign.value.func) == "DataLoader"
+        for target in assign.targets
+    }
+    for node in draft.nodes(cst.Attribute):
+        name = last_part(node.value)
+        if node.attr.value in _GONE and (
+            name in loaders or "load" in name.lower() or name.lower() in ("dl", "iterator")
+        ):
+            return draft.code(node)
+    return ""
