@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 _LEAST_SHARE = 0.3  # of the matrix work's FLOPs: less is a step of an algorithm that somebody wanted precise
 _LEAST_BYTES = 1024  # a conversion of less than a hundred values is no matrix
 _MAKERS = ("from_numpy", "tensor", "as_tensor")
-_FOLLOWS = m.Attribute(value=m.Name(), attr=m.Name("dtype"))
+_FOLLOWS = m.Attribute(value=m.Name() | m.Attribute() | m.Subscript(), attr=m.Name("dtype"))
+# ``args.dtype`` is a setting, and no tensor's.
+_SETTING = re.compile(r"(arg|cfg|conf|opt|param|hp|flag|setting|self)\w*\.dtype$", re.IGNORECASE)
 _WIDE = m.Attribute(attr=m.Name("float64") | m.Name("double"))
 
 
@@ -69,7 +72,8 @@ class AccidentalFloat64(Rule):
             rule=self.id,
             title=self.title,
             summary=f"{double / total:.0%} of the matrix work of each step is in float64"
-            + (", parameters included." if whole else "."),
+            + (", parameters included" if whole else "")
+            + (f"; {at(made[0].site)} makes it of an array." if made else "."),
             gain=gain,
             evidence={"float64_share_of_flops": double / total, "step_s": evidence.step_s},
             site=places[0].site if places else None,
@@ -142,6 +146,10 @@ model.to(device, dtype=torch.float32)
             after="x = torch.from_numpy(a).float()\nmodel.to(x.dtype)\n",
         ),
         Example(
+            before="x = torch.from_numpy(a)  # <- made\nmodel.to(rows.values.dtype)  # <- casts\n",
+            after="x = torch.from_numpy(a).float()\nmodel.to(rows.values.dtype)\n",
+        ),
+        Example(
             before="model.double()  # <- casts\nx = th.as_tensor(array)  # <- made\n",
             after="x = th.as_tensor(array).float()\n",
         ),
@@ -200,6 +208,7 @@ x = torch.as_tensor(array, dtype=torch.get_default_dtype())  # <- made=torch.as_
         ),
     )
     LEAVES_ALONE = (
+        Example("x = torch.from_numpy(a)  # <- made\nmodel.to(self.args.dtype)  # <- casts\n", ""),
         Example("model.to(x.dtype)  # <- casts\n", ""),
         Example("for x, y in loader:  # <- made\n    model(x)\n", ""),
         Example("torch.set_default_dtype(getattr(torch, args.dtype))  # <- default\n", ""),
@@ -316,7 +325,7 @@ def _narrow(draft: Draft, call: cst.Call, settings: _Settings, followed: bool) -
         if not (isinstance(above, cst.Attribute) and above.attr.value == "float"):
             call_method(draft, call, "float")
         return True
-    if name == "to" and followed and len(call.args) == 1 and m.matches(call.args[0].value, _FOLLOWS):
+    if name == "to" and followed and len(call.args) == 1 and _follows(draft, call.args[0].value):
         return True  # model.to(x.dtype): as the data is, and that changes
     if name in ("to", "set_default_dtype"):
         wide = [arg.value for arg in call.args if m.matches(arg.value, _WIDE)]
@@ -332,6 +341,10 @@ def _narrow(draft: Draft, call: cst.Call, settings: _Settings, followed: bool) -
         return False
     draft.change(call, lambda updated: cst.ensure_type(cst.ensure_type(updated, cst.Call).func, cst.Attribute).value)
     return True
+
+
+def _follows(draft: Draft, value: cst.BaseExpression) -> bool:
+    return m.matches(value, _FOLLOWS) and not _SETTING.search(draft.code(value))
 
 
 def _float32(draft: Draft, value: cst.BaseExpression) -> bool:

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 _Edit = Callable[[Drafts, Draft, cst.Call | None], str]
 # Of a step: with anomaly detection it took 2.5, 3.5 and 3.9 times as long in the three scripts measured.
 _MOST_OF_STEP = 0.75
+# Where the tracebacks alone are more than that, up to here: 0.92 of a step were, which took 12 times as long. Of still
+# more it is rather so that the window they were taken in was a slower one.
+_MOST_WRITTEN = 0.95
 # What anomaly detection costs beside the tracebacks themselves (keeping them, linking nodes to their parents, freeing
 # it all), over their own time. Measured with torch 2.15 on the 73 nodes of fixtures/planted/anomaly_left_on, CPU time
 # of a step: 3.9 ms off, 10 to 12 on, 4.0 to 5.0 of it in tracebacks, 0.5 in looking for NaN.
@@ -291,9 +294,12 @@ def _anomaly(evidence: Evidence) -> Finding | None:
         return None
     waits = [row.index for row in evidence.syncs if row.operator.startswith("autograd::engine::evaluate_function")]
     # Both were taken in a window of its own, in which a busy machine may have been slower.
-    removed = min(written * _KEEPING + checks, _MOST_OF_STEP * (evidence.step_s or 0.0))
+    step_s = evidence.step_s or 0.0
+    most = max(_MOST_OF_STEP * step_s, written if written <= _MOST_WRITTEN * step_s else 0.0)
+    removed = min(written * _KEEPING + checks, most)
     change = Change(remove_host_s=removed, remove_syncs=waits)
     places = _modes(evidence, "anomaly")
+    told = [each for each in call_sites(evidence, "Trainer", every_step=False) if _asks_for_anomalies(each)]
     return Finding(
         rule=DebugModesLeftOn.id,
         title="Switch anomaly detection off",
@@ -301,9 +307,14 @@ def _anomaly(evidence: Evidence) -> Finding | None:
         f"{checks * 1e3:.1f} ms looking for NaN in gradients.",
         gain=Gain.of(evidence.what_if(change)),
         evidence={"tracebacks_s": written, "nan_checks_s": checks, "step_s": evidence.step_s},
-        site=places[0].site if places else None,
+        site=told[0].site if len(told) == 1 else places[0].site if places else None,  # Lightning's, by an argument
         parameters={"anomaly": sites(places)},
     )
+
+
+def _asks_for_anomalies(trainer: CallSite) -> bool:
+    values = trainer.details.get("values")
+    return isinstance(values, dict) and bool(values.get("detect_anomaly"))
 
 
 def _gradcheck(evidence: Evidence) -> Finding | None:

@@ -17,9 +17,11 @@ from advisor.evidence.fetching import (
     longest_statement,
     made_at,
     mentions,
+    read_again,
     share,
     without,
 )
+from advisor.evidence.whatif import Change
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ _MOST = 0.5  # share of the fetch from which on a part is what it is made of
 _WORTH_MOVING = 0.1  # share of the fetch that transforms on pixels thrown away later must take
 # Per sample: from so many calls of torch out of so many lines on, a loop in Python works on small pieces of a tensor.
 _CALLS, _LINES = 50, 100
+_TOKENIZER = re.compile("tokeniz", re.IGNORECASE)
+_FEW_WORKERS = 4  # where so many gain nothing, more will not
 _MANY_LINES = 500  # of the user's code for one sample: a loop in Python, whatever it works on
 _SMALL = 100e-6  # seconds per call of torch: above it the calls compute more than they cost to be called
 # Features of a signal, window by window and band by band, took 2.37 ms of CPU per sample, all windows at once 0.09 ms;
@@ -48,18 +52,22 @@ _PARSER = re.compile(
 # 5,000 rows of six numbers took 15 ms (np.loadtxt), 24 ms (json) or 27 ms (csv) of CPU, np.load of the same 0.13 ms.
 _PARSED = 20.0
 _PARSED_BASIS = "text of 5,000 rows against the same numbers in a binary file: 100 to 200 times less CPU (measured)"
+# A row of a member of an .npz, 1,500 pictures of 48 x 48, compressed: 12 ms of CPU; of the array in memory 0.3 us.
+_READ = 1000.0
+_READ_BASIS = "a row of an .npz's member against one of the array in memory: 12 ms and 0.3 us (measured)"
 _LOOP_BASIS = "features of signals in one operator instead of a loop: 25 times less CPU (measured)"
 
 
 class SlowTransform(Rule):
     """One transform or line of the dataset takes most of the time in which a batch is made, and the step waits for it.
 
-    Four things make it slow. A file of text (JSON, CSV) is read anew for each sample. A transform works on a large
-    picture of which a later ``Resize`` or crop leaves a small part: a change of colours costs as much per pixel, so it
-    is as many times cheaper after it. A loop in Python works on pieces of a tensor, and each piece pays for several
-    calls. Or a transform simply computes much, for one sample after another, where a cheaper version, one on tensors,
-    or one for whole batches on the device would do. A few fetches before the measurement are timed by line and by
-    transform, in whatever process makes them.
+    Five things make it slow. A file of text (JSON, CSV) is read anew for each sample. What is the same for all samples
+    is read each time: a member of an ``.npz``, say, is decompressed whenever it is asked for. A transform works on a
+    large picture of which a later ``Resize`` or crop leaves a small part: a change of colours costs as much per pixel,
+    so it is as many times cheaper after it. A loop in Python works on pieces of a tensor, and each piece pays for
+    several calls. Or a transform simply computes much, for one sample after another, where a cheaper version, one on
+    tensors, or one for whole batches on the device would do. A few fetches before the measurement are timed by line
+    and by transform, in whatever process makes them.
 
     When not: the loader's workers hide it (then nothing is reported); a smaller picture gives the transform another
     meaning (a blur or noise of a fixed size, the corners that a rotation leaves black: these are not advised to be
@@ -79,8 +87,9 @@ class SlowTransform(Rule):
             loader = facts.record
             if loader is None or not loader.looks or not facts.fetch_s or facts.wait_share < _LEAST_WAIT:
                 continue
-            found = _too_early(evidence, loader) or _lines_too_early(loader) or _parses(loader)
-            found = found or _loop(facts, loader) or _heavy(facts, loader)
+            found = _too_early(evidence, loader) or _lines_too_early(loader) or _reads_again(loader) or _parses(loader)
+            found = found or _loop(facts, loader) or _tokenizes(evidence, facts, loader)
+            found = found or _heavy(evidence, facts, loader)
             if found is None:
                 continue
             estimate = evidence.what_if(without(facts, found.saved))
@@ -89,7 +98,8 @@ class SlowTransform(Rule):
                 continue
             yield Finding(
                 rule=self.id,
-                title=self.title,
+                title=_TITLES.get(found.kind, self.title),
+                safety=Safety.EXACT if found.kind in _TITLES else None,  # the same samples, read less often
                 summary=f"{found.said} The step waits {facts.wait_s * 1e3:.1f} ms ({facts.wait_share:.0%}) for the "
                 "next batch.",
                 gain=gain,
@@ -118,6 +128,18 @@ class SlowTransform(Rule):
             after="",
             parameters={"kind": "early", "what": "ColorJitter after Resize"},
             advice="Move ColorJitter after Resize",
+        ),
+        Example(
+            before="class Mails:\n    def __getitem__(self, i):\n        return self.tokenizer(self.texts[i])  # <-\n",
+            after="",
+            parameters={"kind": "tokenize", "what": "BertTokenizer"},
+            advice="Tokenize all texts once",
+        ),
+        Example(
+            before="class Tiles:\n    def __getitem__(self, i):\n        x = self.npz['x'][i]  # <- self.npz\n",
+            after="",
+            parameters={"kind": "again", "what": "self.npz['x']"},
+            advice="keep the arrays",
         ),
         Example(
             before="class Signals(Dataset):\n    def __getitem__(self, i):\n        return bands(self.x[i])  # <- f\n",
@@ -150,7 +172,24 @@ class _Found:
     basis: str = ""
 
 
+_TITLES = {
+    "tokenize": "Tokenize the texts once",
+    "again": "Read once what is the same for every sample",
+    "parse": "Read the files of text once",
+}
 _ADVICE = {
+    "tokenize": (
+        "Tokenize all texts once, before the training, not at {at} for each sample anew: tokenizer(texts, ...) takes "
+        "the whole list (datasets.map(..., batched=True) does so, too, and keeps it on the disk); the dataset then "
+        "gives the ids of its text.",
+        "whether the texts are the same in every epoch only their author can tell",
+    ),
+    "again": (
+        "Read {what} once, not at {at}: in __init__, where it fits into memory (each worker then has it, too). Of an "
+        ".npz each member is decompressed whenever it is asked for: keep the arrays, "
+        "self.arrays = {{name: archive[name] for name in archive.files}}.",
+        "how much of it fits into memory only its author can tell",
+    ),
     "parse": (
         "Read what {at} reads once: in __init__, where it fits into memory (each worker then has it, too), else with "
         "functools.lru_cache on the function that reads a file; or write it once in a binary form (np.save, then "
@@ -243,6 +282,25 @@ def _parses(loader: Loader) -> _Found | None:
     )
 
 
+def _reads_again(loader: Loader) -> _Found | None:
+    """What is the same for all samples, and read from its file for each of them."""
+    lines = [(part, what) for part in loader.parts if part.kind == "line" and (what := read_again(part))]
+    part = min(1.0, sum(share(loader, each) for each, _ in lines))
+    if part < _MOST:
+        return None
+    line, what = max(lines, key=lambda each: each[0].seconds)
+    return _Found(
+        "again",
+        f"{at(line.site)} takes {part:.0%} of making a batch: {what} is read from its file anew for every sample, and "
+        "is the same each time.",
+        line.site,
+        part,
+        part * (1.0 - 1.0 / _READ),
+        what,
+        _READ_BASIS,
+    )
+
+
 def _other_work(loader: Loader, parse: FetchPart) -> float:
     """Share of the fetch in other parts that each take much of it.
 
@@ -275,10 +333,36 @@ def _loop(facts: LoaderFacts, loader: Loader) -> _Found | None:
     )
 
 
-def _heavy(facts: LoaderFacts, loader: Loader) -> _Found | None:
-    """What computes most of the time in workers that do not keep up: a transform, or lines of Python."""
+def _tokenizes(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> _Found | None:
+    """A tokenizer that takes the same text apart in every epoch."""
     line = longest_statement(loader)
-    if line is None or not facts.workers or not computes(facts):
+    found = [part for part in loader.parts if part.kind == "transform" and _TOKENIZER.search(part.name)]
+    if line is None or not found or (not facts.workers and _workers_do(evidence, facts)):
+        return None
+    part = share(loader, found[0])
+    if part < _MOST:
+        return None
+    return _Found(
+        "tokenize",
+        f"{_short(found[0])} takes {part:.0%} of making a batch: each text is tokenized anew whenever it is asked for.",
+        line.site,
+        part,
+        part,
+        _short(found[0]),
+    )
+
+
+def _workers_do(evidence: Evidence, facts: LoaderFacts) -> bool:
+    """Whether worker processes would make a difference, where there are none: on few cores they may not."""
+    cores = int(evidence.record.environment.usable_cpus) if evidence.record is not None else 1
+    changes = [Change(workers=count, loader=facts.index) for count in range(1, max(1, min(cores, _FEW_WORKERS)) + 1)]
+    return any(Gain.of(evidence.what_if(change)).worth_it for change in changes)
+
+
+def _heavy(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> _Found | None:
+    """What computes most of the time, in workers that do not keep up, or with cores that leave no place for any."""
+    line = longest_statement(loader)
+    if line is None or not computes(facts) or (not facts.workers and _workers_do(evidence, facts)):
         return None
     longest = max(
         (part for part in loader.parts if part.kind == "transform"), key=lambda part: part.seconds, default=None
@@ -291,14 +375,19 @@ def _heavy(facts: LoaderFacts, loader: Loader) -> _Found | None:
         return None
     return _Found(
         "heavy",
-        f"{what or at(site)} takes {part:.0%} of making a batch, and the loader's "
-        f"{'worker does' if facts.workers == 1 else f'{facts.workers} workers do'} not keep up.",
+        f"{what or at(site)} takes {part:.0%} of making a batch, and {_of_workers(facts.workers or 0)}.",
         site,
         part,
         part / 2,
         what,
         "half of what it takes, as a cheaper version of it may save",
     )
+
+
+def _of_workers(workers: int) -> str:
+    if not workers:
+        return "workers would take the step's cores"
+    return f"the loader's {'worker does' if workers == 1 else f'{workers} workers do'} not keep up"
 
 
 def _named(loader: Loader, line: FetchPart) -> str:

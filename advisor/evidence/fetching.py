@@ -27,6 +27,8 @@ _PIXELWISE = re.compile(
     r"|augment",
     re.IGNORECASE,
 )
+# What reads a whole file that it is given the name of.
+_READS = re.compile(r"^(np|numpy|torch|pickle|joblib)\.load$|^(\w+\.)?(loadmat|read_\w+|loadtxt|genfromtxt)$")
 _MOST_FILES = 100  # are read to find where a transform is made
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 # CPU seconds per second of a fetch: below it mostly waits, and computing less would not help. Low, because a worker
@@ -145,6 +147,49 @@ def _statements(file: str) -> list[tuple[int, int]]:
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
         for statement in function.body
     ]
+
+
+def read_again(line: FetchPart) -> str:
+    """What a line of a dataset reads that is the same for every sample: ``self.archive['x']``, ``np.load(self.path)``.
+
+    A member of an ``.npz`` is read and decompressed each time it is asked for (``numpy.lib.npyio.NpzFile``). A call
+    that reads a file is the same for all where none of its arguments comes from the function's own or its variables.
+    "" where nothing of that kind is seen.
+    """
+    tree = _tree(line.site.file)
+    for cls in ast.walk(tree) if tree is not None else ():
+        if not isinstance(cls, ast.ClassDef):
+            continue
+        archives = {
+            target.attr
+            for node in ast.walk(cls)
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _called(node.value) == "load"
+            for target in node.targets
+            if isinstance(target, ast.Attribute) and ast.unparse(node.value.func).split(".")[0] in ("np", "numpy")
+        }
+        for function in cls.body:
+            if isinstance(function, ast.FunctionDef) and function.lineno <= line.site.line <= (
+                function.end_lineno or 0
+            ):
+                return _same_each_time(function, line.site.line, archives)
+    return ""
+
+
+def _same_each_time(function: ast.FunctionDef, line: int, archives: set[str]) -> str:
+    own = {each.arg for each in (*function.args.args[1:], *function.args.kwonlyargs)}
+    own |= {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    for node in ast.walk(function):
+        if not isinstance(node, ast.expr) or not node.lineno <= line <= (node.end_lineno or node.lineno):
+            continue
+        if isinstance(node, ast.Subscript):
+            by_name = isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
+            if by_name and isinstance(node.value, ast.Attribute) and node.value.attr in archives:
+                return ast.unparse(node)
+        if isinstance(node, ast.Call) and _READS.search(ast.unparse(node.func)) and node.args:
+            names = {each.id for part in node.args for each in ast.walk(part) if isinstance(each, ast.Name)}
+            if not names & own:
+                return ast.unparse(node)
+    return ""
 
 
 def made_at(files: Sequence[str], part: FetchPart, names: Sequence[str]) -> Site | None:

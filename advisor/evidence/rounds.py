@@ -135,8 +135,11 @@ def _over(loop: Loop) -> tuple[ast.expr, ast.expr]:
 
 
 def _takes(loop: Loop, target: ast.expr, line: int) -> bool:
-    """Whether a subscript on `line` has the loop's variable in its index."""
+    """Whether a subscript on `line` has the loop's variable in its index, or what a round makes of it."""
     names = {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
+    for node in sorted((each for each in ast.walk(loop) if isinstance(each, ast.Assign)), key=lambda each: each.lineno):
+        if node.lineno < line and any(isinstance(each, ast.Name) and each.id in names for each in ast.walk(node.value)):
+            names |= {each.id for each in node.targets if isinstance(each, ast.Name)}
     subscripts = (node for node in ast.walk(loop) if isinstance(node, ast.Subscript))
     return any(
         isinstance(inner, ast.Name) and inner.id in names

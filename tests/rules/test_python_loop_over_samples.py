@@ -32,6 +32,7 @@ INDEPENDENT = {
     "rows are filled": "for i in range(n):\n    out[i] = x[i] * 2\n",
     "rows are iterated": "for row in x:\n    d = row - y\n    out.append(d)\n",
     "a comprehension": "out = torch.stack([torch.mm(x[i], y[i]) for i in range(n)])\n",
+    "a mask of the round": "for i in range(n):\n    mine = group == i\n    out[i] = score[mine].softmax(0) @ x[mine]\n",
     "a name of the round": "for i in range(n):\n    d = x[i]\n    d = d / d.norm()\n    out.append(d)\n",
 }
 DEPENDENT = {
@@ -51,7 +52,7 @@ DEPENDENT = {
 
 
 def line_of(text: str) -> int:
-    places = ("x[i]", "x[t]", "in x:")
+    places = ("x[i]", "x[t]", "x[mine]", "in x:")
     return next(number for number, line in enumerate(text.splitlines(), 1) if any(each in line for each in places))
 
 

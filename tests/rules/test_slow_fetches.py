@@ -327,3 +327,69 @@ def test_a_file_of_text_that_is_read_for_each_sample(
         assert finding.site is not None and finding.site.line == 3 and finding.parameters["kind"] == "parse"
         advice = TRANSFORM.fix(finding, Sources())
         assert isinstance(advice, Advice) and "__init__" in advice.text
+
+
+ARCHIVE = """import numpy as np
+
+class Patches:
+    def __init__(self, path, rows):
+        self.path, self.archive, self.rows = path, np.load(path), rows
+        self.held = np.load(path)
+        self.read = {"x": rows}
+
+    def __getitem__(self, i):
+        path = self.path
+        return LINE
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("self.held['x'][i]", "self.held['x']"),
+        ("torch.from_numpy(self.held['x'][i]).float()", "self.held['x']"),
+        ("np.load(self.path)[i]", "np.load(self.path)"),
+        ("torch.load('all.pt', weights_only=True)[i]", "torch.load('all.pt', weights_only=True)"),
+        ("pd.read_parquet(self.path).iloc[i]", "pd.read_parquet(self.path)"),
+        ("np.load(self.paths[i])", ""),  # a file of its own
+        ("np.load(f'{self.path}/{i}.npy')", ""),
+        ("np.load(path)[i]", ""),  # a variable's: what it holds is not looked into
+        ("self.held[i]", ""),
+        ("self.read['x'][i]", ""),
+        ("self.loads(self.path)[i]", ""),
+    ],
+)
+def test_what_is_the_same_for_all_samples_is_read_once(line: str, what: str, scene: Any, tmp_path: Path) -> None:
+    script = tmp_path / "patches.py"
+    script.write_text(ARCHIVE.replace("LINE", line))
+    made = scene(100.0)
+    fed(made, str(script), [FetchPart("line", "__getitem__", Site(str(script), 11), 0.11)], num_workers=0)
+    finding = found(TRANSFORM, made, tmp_path)
+    assert (finding is not None) == bool(what)
+    if finding is not None:
+        assert finding.parameters["what"] == what and finding.site == Site(str(script), 11)
+        advice = TRANSFORM.fix(finding, Sources())
+        assert isinstance(advice, Advice) and f"Read {what} once" in advice.text
+        # Of 100 ms in which a batch is made the step waits for 60: all of them go.
+        assert finding.gain.likely > 2
+
+
+TOKENS = """class Mails:
+    def __getitem__(self, i):
+        return self.tokenizer(self.texts[i])
+"""
+
+
+def test_texts_that_are_tokenized_anew_are_for_workers_first(scene: Any, tmp_path: Path) -> None:
+    script = tmp_path / "mails.py"
+    script.write_text(TOKENS)
+    made = scene(100.0)
+    parts = [FetchPart("line", "__getitem__", Site(str(script), 3), 0.11), FetchPart("transform", "TokenizersBackend")]
+    parts[1].seconds = 0.1
+    fed(made, str(script), parts, num_workers=0)
+    assert found(TRANSFORM, made, tmp_path) is None
+    made.record.environment.usable_cpus = 1.0  # where a worker would take the step's own core
+    finding = found(TRANSFORM, made, tmp_path)
+    assert finding is not None and finding.site == Site(str(script), 3) and finding.parameters["kind"] == "tokenize"
+    advice = TRANSFORM.fix(finding, Sources())
+    assert isinstance(advice, Advice) and "before the training" in advice.text
