@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from advisor.evidence.coverage import Coverage
 from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, where
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
+    from advisor.harness.layout import RunRecord
 
 _HEAVY = 0.25  # of the time: an evaluation of a tenth of the data after each epoch is a few hundredths
+_EACH = 0.9  # calls per step from which on each step makes one
 _ENOUGH = 0.05  # of the time: what evaluating is brought down to
 _LEAST_SEEN = 3  # evaluations in the timing window: two do not say how regularly they come
 # Of the seconds that go to evaluating, what the prediction takes for certain: they are a mean of few.
@@ -41,7 +44,12 @@ class EvaluationHeavy(Rule):
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         record = evidence.record
-        if record is None or not evidence.trains or record.timing.from_profile:
+        if record is None or not evidence.trains:
+            return
+        if (found := _in_each_step(evidence, record)) is not None:
+            yield found
+            return
+        if record.timing.from_profile:
             return
         timing, step_s = record.timing, evidence.step_s
         count, seconds = timing.aside_counts.get("evaluation", 0), timing.aside.get("evaluation", 0.0)
@@ -97,6 +105,49 @@ for step, (x, y) in enumerate(loader):
         ),
     )
     LEAVES_ALONE = (Example("for x, y in loader:\n    train(x, y)\nvalidate(model)  # <-\n", "", {"every": 400}),)
+
+
+def _in_each_step(evidence: Evidence, record: RunRecord) -> Finding | None:
+    """An evaluation that is a part of every step: a loader is gone through in each of them, without gradients."""
+    places = [each for each in call_sites(evidence, "evaluation") if each.calls_per_step >= _EACH]
+    modes = [each for each in call_sites(evidence, "Module.eval") if each.calls_per_step >= _EACH]
+    through = [each.epochs for each in record.loaders if (each.batches or 0) > 1]
+    if not places or not modes or len(through) < 2 or max(through) < max(record.timing.steps, 2 * min(through)):
+        return None
+    start, end = evidence.steps.start, evidence.steps.end
+    forward, graph = evidence.host.forward, evidence.host.differentiated
+    plain = graph.within(forward.start, forward.end) == 0
+    seconds = 0.0
+    for first, last in zip(start.tolist(), end.tolist(), strict=True):
+        here = (forward.start >= first) & (forward.end <= last)
+        own = plain & here
+        if not (here & ~plain).any():
+            return None  # the forward that is trained by was not told from the others
+        if own.any():  # from the first of its forwards to the last: what lies between belongs to it
+            begun, over = int(forward.start[own].min()), int(forward.end[own].max())
+            trained = Coverage(forward.start[~plain], forward.end[~plain]).total_within(begun, over)
+            seconds += (over - begun - trained) / 1e9
+    share = seconds * 1e9 / max(1, int((end - start).sum()))
+    if share < _HEAVY or not evidence.step_s:
+        return None
+    step_s, site = evidence.step_s, places[0].site
+    times = max(2, round(share * (1 - _ENOUGH) / (_ENOUGH * (1 - share))))
+    saved = share * step_s * (1 - 1 / times)
+    return Finding(
+        rule=EvaluationHeavy.id,
+        title=EvaluationHeavy.title,
+        summary=f"Every step the training stops for {share * step_s * 1e3:.1f} ms to evaluate, at {at(site)}: "
+        f"{share:.0%} of its time.",
+        gain=_gain(step_s, saved, (1 - share) * step_s),
+        evidence={
+            "evaluation_share": share,
+            "evaluation_s": share * step_s,
+            "steps_between_evaluations": 1,
+            "step_s": step_s,
+        },
+        site=site,
+        parameters={"every": times},
+    )
 
 
 def _gain(period: float, saved: float, steps: float) -> Gain:

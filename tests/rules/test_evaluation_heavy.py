@@ -61,3 +61,38 @@ def test_an_evaluation_in_every_step_is_a_part_of_it(scene: Any, tmp_path: Path)
     made = evaluating(scene, 5.0, 60.0, every=1, count=20)
     assert made.record.timing.evaluation_every is None
     assert found(made, tmp_path) == []
+
+
+def in_each_step(scene: Any, loaders: bool = True, calls: float = 1.0) -> Any:
+    """A step of 10 ms: 2 of forward, 1 of backward, then 6 in which the model is evaluated, in three batches."""
+    made = scene(10.0)
+    made.each("user_annotation", "advisor.forward", 0.0, 2.0)
+    for number in range(3):
+        node = {"Sequence number": number}
+        made._add("cpu_op", "aten::addmm", number, 0.1, 1.9, **node)
+        made._add("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", number, 2.0, 3.0, **node)
+    for number in range(3):
+        made.each("user_annotation", "advisor.forward", 4.0 + 2 * number, 5.9 + 2 * number)
+        made.operator("aten::addmm", 4.1 + 2 * number, 5.8 + 2 * number)
+    train = made.loader(0.0, 0.1, 0.1)
+    train.epochs, train.batches = 2, 60
+    if loaders:
+        held_out = made.loader(0.0, 0.1, 0.1)
+        held_out.epochs, held_out.batches = 130, 3
+    made.call("evaluation", 23, per_step=calls)
+    made.call("Module.eval", 40, per_step=calls, module="Net")
+    return made
+
+
+def test_an_evaluation_in_each_step_is_a_part_of_it(scene: Any, tmp_path: Path) -> None:
+    (finding,) = found(in_each_step(scene), tmp_path)
+    assert finding.site is not None and finding.site.line == 23
+    assert finding.evidence["evaluation_share"] == pytest.approx(0.59, abs=0.01)
+    assert finding.gain.likely == pytest.approx(10 / (4.1 / 0.95), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "facts", [pytest.param({"loaders": False}, id="a-rollout"), pytest.param({"calls": 0.1}, id="now-and-then")]
+)
+def test_what_makes_the_next_batch_is_no_evaluation(facts: dict[str, Any], scene: Any, tmp_path: Path) -> None:
+    assert found(in_each_step(scene, **facts), tmp_path) == []
