@@ -8,6 +8,7 @@ They are off in the timing window, and taken off a module before TorchScript or 
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import threading
 import time
@@ -27,6 +28,7 @@ from .sites import read_scalars
 _active: Models | None = None
 
 
+_FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers")
 _MARKED = 4  # outputs of a call whose graphs are watched
 
 
@@ -49,6 +51,11 @@ def _before(module: Any, arguments: Any, kwargs: Any = None) -> None:
 def _after(module: Any, arguments: Any, output: Any) -> None:
     if _active is not None and not _active.compiling():
         _active.leave(module, output)
+
+
+def _of_a_framework(cls: type) -> bool:
+    """Whether a module of a framework is among its bases."""
+    return any(base.__module__.partition(".")[0] in _FRAMEWORKS for base in cls.__mro__)
 
 
 def _wraps_library_calls(torch: Any) -> bool:
@@ -76,6 +83,7 @@ class Models:
         self._modules: dict[int, weakref.ref[Any]] = {}
         self._hooks: dict[int, list[Any]] = {}
         self._roots: list[weakref.ref[Any]] = []
+        self._methods: dict[type, list[Patch]] = {}  # of classes without a forward: those that stand for it
         self._records: dict[int, Model] = {}
         self._sites: dict[int, Site] = {}
         self._made: dict[int, Site] = {}  # by identity: where the user's code makes a module
@@ -213,8 +221,44 @@ class Models:
                 root.register_forward_hook(_after),
             ]
             self._roots.append(weakref.ref(root))
+            for patch in self._methods_of(type(root)):
+                patch.on()
+
+    def _methods_of(self, cls: type) -> list[Patch]:
+        """Stand-ins for the methods of a class that has no forward: ``model.greedy(x)``, say, is one by another name.
+
+        Not those of a framework's modules: its trainer calls them, a dozen for each step.
+        """
+        base: Any = self._torch.nn.Module
+        if cls.forward is not base.forward or _of_a_framework(cls):  # type: ignore[attr-defined]
+            return []
+        if cls not in self._methods:
+            self._methods[cls] = [
+                Patch(owner, name, self._method)
+                for owner in cls.__mro__[: cls.__mro__.index(base)]
+                for name, method in list(vars(owner).items())
+                if inspect.isfunction(method) and not name.startswith("_") and not hasattr(base, name)
+                if not (inspect.isgeneratorfunction(method) or inspect.iscoroutinefunction(method))
+            ]
+        return self._methods[cls]
+
+    def _method(self, original: Any) -> Any:
+        compiling = self.compiling
+
+        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if compiling() or id(module) not in self._hooks:
+                return original(module, *args, **kwargs)
+            self.enter(module, args, kwargs)
+            output = original(module, *args, **kwargs)
+            self.leave(module, output)
+            return output
+
+        return call
 
     def hooks_off(self) -> None:
+        for patches in self._methods.values():
+            for patch in patches:
+                patch.off()
         for handles in self._hooks.values():
             for handle in handles:
                 handle.remove()
@@ -269,6 +313,8 @@ class Models:
         shape = next((info.shape for info in inputs if info.shape), None)
         self.samples += shape[0] if shape else 0
         self._listener.before_forward(module, site)
+        # A step that it has ended forgot that this forward has begun; where its hooks went off, nothing will end it.
+        self._depth = int(id(module) in self._hooks)
         if self.annotate:
             self._range = self._torch.autograd.profiler.record_function(FORWARD_RANGE)
             self._range.__enter__()

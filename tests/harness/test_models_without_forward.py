@@ -1,0 +1,63 @@
+"""A model that is never called, only asked by a method's name: that method is its forward."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from advisor.launch import Command, measure
+from tests.conftest import PYTHON, QUICK
+
+pytestmark = pytest.mark.oldest
+
+SCRIPT = """
+import pickle
+import torch
+from torch import nn
+
+class Speaker(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.emb = nn.Embedding(20, 16)
+        self.cell = nn.GRUCell(16, 16)
+        self.out = nn.Linear(16, 20)
+
+    def begin(self, first):
+        return torch.tanh(self.emb(first))
+
+    def greedy(self, first, length):
+        state, token = self.begin(first), first
+        said = []
+        for _ in range(length):
+            state = self.cell(self.emb(token), state)
+            token = self.out(state).argmax(-1)
+            said.append(token)
+        return torch.stack(said, 1)
+
+    def tokens(self):
+        yield from range(20)
+
+greedy, tokens = Speaker.greedy, Speaker.tokens
+model = Speaker().eval()
+with torch.inference_mode():
+    for number in range(20000):
+        model.greedy(torch.randint(20, (8,)), 6)
+        if number == 30:
+            assert type(pickle.loads(pickle.dumps(model))) is Speaker and list(model.tokens()) == list(range(20))
+            assert Speaker.tokens is tokens and Speaker.begin.__name__ == "begin"
+"""
+
+
+@pytest.mark.slow
+def test_each_call_from_outside_is_a_step(tmp_path: Path) -> None:
+    script = tmp_path / "speak.py"
+    script.write_text(SCRIPT)
+    record = measure(Command(str(script), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK).record
+    assert record.step_kind == "forward" and record.complete
+    (model,) = record.models
+    assert model.cls == "Speaker" and model.inference_mode and [each.shape for each in model.inputs] == [[8]]
+    assert record.timing.samples_per_step == 8
+    (called,) = [each for each in record.call_sites if each.kind == "Module.call"]
+    assert called.calls_per_step == 1, "what greedy calls of its own is a part of it"
+    assert "model.greedy" in SCRIPT.splitlines()[called.site.line - 1]
