@@ -13,6 +13,7 @@ import numpy as np
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.attention import attentions, fuse
 from advisor.edit.attention_flow import written_out
+from advisor.edit.attention_weights import leave_weights, unread_weights
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.coded import pairs
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from advisor.edit import Edit
     from advisor.evidence import Evidence
 
-_SOFTMAX, _FUSED = "aten::_softmax", "scaled_dot_product"
+_FUSED = "scaled_dot_product"
+_SOFTMAXES = ("aten::_softmax", "aten::exp")  # the latter where it is written out, too
 _DROPOUTS = ("aten::native_dropout", "aten::bernoulli_")
 _PRODUCTS = ("aten::bmm", "aten::matmul", "aten::baddbmm", "aten::expand", "aten::view", "aten::transpose")
 _LEAST_LENGTH = 16  # keys: the softmax over a handful of classes is no attention
@@ -46,8 +48,9 @@ class AttentionSdpa(Rule):
 
     Each of these steps writes the matrix of scores, one number for each pair of tokens and head, to memory and reads
     it back, and training keeps several copies of it for the backward. ``F.scaled_dot_product_attention`` computes it
-    in tiles that stay in the cache, keeps none, and takes the mask and the dropout along. Reported only where the
-    softmax over such scores was seen in the run, and the lines that write it out were found in the model's own source.
+    in tiles that stay in the cache, keeps none, and takes the mask and the dropout along; ``nn.MultiheadAttention``
+    calls it unless it is asked for the weights, as it is by default. Reported only where the softmax over such scores
+    was seen in the run, and the lines that write it out, or drop those weights, were found in the model's own source.
 
     When not: the attention weights themselves are returned, stored or looked at; on a CPU with a dropout of the weights
     (the function then takes the steps one by one, too; measured: up to a third slower); rows that a mask leaves
@@ -76,7 +79,8 @@ class AttentionSdpa(Rule):
         gain = _gain(evidence, scores, shares)
         if gain.likely < _LEAST_GAIN:
             return
-        places = tuple(_places(evidence, _fusible)) or tuple(_places(evidence, written_out))
+        places = (*_places(evidence, _fusible), *_places(evidence, unread_weights))
+        places = places or tuple(_places(evidence, written_out))
         if not places:
             return
         rows = [row for row in evidence.operators if row.name in shares]
@@ -112,6 +116,10 @@ class AttentionSdpa(Rule):
         dimensions, drafts = finding.parameters.get("dimensions"), Drafts(sources)
         for site in places:
             draft = drafts[site.file]
+            unread = next((each for each in unread_weights(draft) if site.line in _lines(draft, each)), None)
+            if unread is not None:
+                leave_weights(draft, unread)
+                continue
             found = next((each for each in attentions(draft) if site.line in _lines(draft, each.product)), None)
             if found is None:
                 return Advice(
@@ -296,6 +304,34 @@ class Heads(nn.Module):
         return x
 """,
         ),
+        Example(  # a module that makes weights unless told not to
+            before="""
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attn = nn.MultiheadAttention(64, 4, batch_first=True)
+        self.cross = nn.MultiheadAttention(64, 4, batch_first=True)
+
+    def forward(self, x, memory, pad):
+        h, _ = self.attn(x, x, x, key_padding_mask=pad)  # <- attention=self.attn(x, x, x, key_padding_mask=pad)
+        return x + self.cross(h, memory, memory)[0]
+""",
+            after="""
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attn = nn.MultiheadAttention(64, 4, batch_first=True)
+        self.cross = nn.MultiheadAttention(64, 4, batch_first=True)
+
+    def forward(self, x, memory, pad):
+        h, _ = self.attn(x, x, x, key_padding_mask=pad, need_weights=False)
+        return x + self.cross(h, memory, memory)[0]
+""",
+        ),
         Example(  # somebody may look at what is kept
             before="""
 from torch import nn
@@ -323,6 +359,21 @@ class Heads(nn.Module):
         ),
     )
     LEAVES_ALONE = (
+        Example(  # the weights are returned
+            """
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attn = nn.MultiheadAttention(64, 4, batch_first=True)
+
+    def forward(self, x):
+        h, weights = self.attn(x, x, x)  # <- attention=self.attn(x, x, x)
+        return h, weights.mean(1)
+""",
+            "",
+        ),
         Example(  # the weights are looked at
             """
 from torch import nn
@@ -458,7 +509,7 @@ def _scores(evidence: Evidence) -> Counter[tuple[int, ...]]:
     products = {_rows(shape) for name, shape, _ in _calls(evidence) if name == "aten::bmm" and len(shape) == 3}
     for name, shape, number in _calls(evidence):
         # The second product takes the weights, heads as part of its batch, or of its rows where all share the keys.
-        if name == _SOFTMAX and len(shape) in (3, 4) and shape[-1] >= _LEAST_LENGTH and _rows(shape) in products:
+        if name in _SOFTMAXES and len(shape) in (3, 4) and shape[-1] >= _LEAST_LENGTH and _rows(shape) in products:
             found[shape] += number  # type: ignore[assignment]
     return found
 

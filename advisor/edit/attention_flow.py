@@ -1,8 +1,9 @@
 """Attention that is written out in a way that only its author can make one call: where it is, for them to look at.
 
 Values are followed through the statements of a function whatever their shapes are made on the way: scores, the product
-of two tensors; weights, a softmax of scores over the last dimension; and the product that takes the weights. Weights
-that are taken by anything else (returned, stored, averaged) are looked at, and then nothing is said.
+of two tensors; weights, a softmax of scores over the last dimension, which may be written out itself, even in another
+function; and the product that takes the weights. Weights that are taken by anything else (returned, stored, averaged)
+are looked at, and then nothing is said.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from advisor.edit.draft import Draft
 from advisor.edit.names import full_name
 
 _SCORES, _WEIGHTS = "scores", "weights"
+_EXPONENTS, _SUMS = "exponents", "sums"  # of a softmax that is written out
 _LAST = ("-1", "2", "3")  # the last dimension of three or four; that it is the keys' the run says
 # What gives the same numbers, or numbers that a mask and a scale can make of them.
 _LAYOUT = (
@@ -26,7 +28,7 @@ _LAYOUT = (
 _ARITHMETIC = ("masked_fill", "masked_fill_", "add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_")
 _HARMLESS = ("shape", "dtype", "device", "ndim", "size", "dim")
 _FACTORS = {"torch.einsum": slice(1, 3), "torch.baddbmm": slice(1, 3)}
-_SUMS = (cst.Add, cst.Subtract, cst.Multiply, cst.Divide)
+_OPERATORS = (cst.Add, cst.Subtract, cst.Multiply, cst.Divide)
 _AUGMENTED = (cst.AddAssign, cst.SubtractAssign, cst.MultiplyAssign, cst.DivideAssign)
 
 
@@ -41,10 +43,11 @@ def written_out(draft: Draft) -> Iterator[cst.BaseExpression]:
 class _Flow:
     """What is known of the values of one function, statement by statement, nested ones in the order of the text."""
 
-    def __init__(self, draft: Draft, function: cst.FunctionDef) -> None:
+    def __init__(self, draft: Draft, function: cst.FunctionDef, known: dict[str, str] | None = None) -> None:
         self.draft, self.function = draft, function
         self.parts = Parts(draft, function)
-        self.known: dict[str, str] = {}
+        self.known = {} if known is None else known
+        self.returned: list[str] = []
         self.products: list[cst.BaseExpression] = []
         self.looked_at = False
 
@@ -52,6 +55,11 @@ class _Flow:
         for statement in _leaves(self.function.body):
             self._follow(statement)
         return self.products[0] if self.products and not self.looked_at else None
+
+    def makes_weights(self) -> bool:
+        """Whether what the function returns, always, are weights made of the scores that it is handed."""
+        self.read()
+        return bool(self.returned) and {*self.returned} == {_WEIGHTS} and not self.products
 
     def _follow(self, statement: cst.BaseSmallStatement) -> None:
         if isinstance(statement, (cst.Assign, cst.AnnAssign)) and statement.value is not None:
@@ -65,12 +73,17 @@ class _Flow:
                 for name in self.draft.nodes(cst.Name, each.target):
                     self.known.pop(name.value, None)
         elif isinstance(statement, cst.AugAssign):
-            kind = self._kind(statement.target)
-            self._ends(kind, self._kind(statement.value))
-            if isinstance(statement.target, cst.Name) and not isinstance(statement.operator, _AUGMENTED):
+            kind, by = self._kind(statement.target), self._kind(statement.value)
+            self._ends(kind, by)
+            if (kind, by) == (_EXPONENTS, _SUMS) and isinstance(statement.operator, cst.DivideAssign):
+                self.known[self.draft.code(statement.target)] = _WEIGHTS
+            elif isinstance(statement.target, cst.Name) and not isinstance(statement.operator, _AUGMENTED):
                 self.known.pop(statement.target.value, None)
         elif isinstance(statement, cst.Expr):
             self._kind(statement.value)
+        elif isinstance(statement, cst.Return) and statement.value is not None:
+            self.returned.append(self._kind(statement.value))
+            self._ends(self.returned[-1])
         elif not isinstance(statement, cst.Del):
             self._ends(*(self._kind(each) for each in _inner(statement)))
 
@@ -95,8 +108,10 @@ class _Flow:
             return ""
         if isinstance(node, cst.BinaryOperation):
             kinds = [self._kind(node.left), self._kind(node.right)]
+            if kinds == [_EXPONENTS, _SUMS] and isinstance(node.operator, cst.Divide):
+                return _WEIGHTS
             self._ends(*kinds)
-            return _SCORES if _SCORES in kinds and isinstance(node.operator, _SUMS) else ""
+            return _SCORES if _SCORES in kinds and isinstance(node.operator, _OPERATORS) else ""
         if isinstance(node, cst.IfExp):
             kinds = [self._kind(node.body), self._kind(node.orelse)]
             return kinds[0] if kinds[0] == kinds[1] else self._ends(*kinds)
@@ -118,8 +133,14 @@ class _Flow:
         name = full_name(self.draft, call.func) or ""
         if name in SOFTMAX and _SCORES in values[:1]:
             return _WEIGHTS if self._over_keys(call, ("input", "dim")) else ""
+        if name == "torch.exp" and values == [_SCORES]:
+            return _EXPONENTS
+        if name == "torch.sum" and values[:1] == [_EXPONENTS]:
+            return _SUMS if self._over_keys(call, ("input", "dim")) else ""
         if name == "torch.where" and _WEIGHTS not in values:
             return _SCORES if _SCORES in values else ""
+        if values == [_SCORES] and self._own_softmax(call):
+            return _WEIGHTS
         made = call.func if isinstance(call.func, cst.Call) else self.parts.made(call.func)
         if values == [_SCORES] and made is not None and full_name(self.draft, made.func) in SOFTMAXES:
             return _WEIGHTS if self._over_keys(made, ("dim",)) else ""
@@ -137,7 +158,21 @@ class _Flow:
             return _WEIGHTS if self._over_keys(call, ("dim",)) else ""
         if kind == _SCORES and name in _ARITHMETIC:
             return kind
+        if kind == _SCORES and name in ("exp", "exp_"):
+            return _EXPONENTS
+        if kind == _EXPONENTS and name == "sum":
+            return _SUMS if self._over_keys(call, ("dim",)) else ""
         return "" if name in _HARMLESS else self._ends(kind)
+
+    def _own_softmax(self, call: cst.Call) -> bool:
+        """Whether a function of one parameter in the same file is called, which makes weights of scores."""
+        name = call.func.value if isinstance(call.func, cst.Name) else ""
+        for function in self.draft.nodes(cst.FunctionDef):
+            parameters = function.params.params
+            if function.name.value == name and function is not self.function and parameters:
+                known = {parameters[0].name.value: _SCORES}
+                return _Flow(self.draft, function, known).makes_weights()
+        return False
 
     def _over_keys(self, call: cst.Call, parameters: tuple[str, ...]) -> bool:
         dim = argument(call, "dim", parameters)

@@ -31,7 +31,7 @@ def unread_results(
         return (), ""
     for call in calls:
         for place in places:
-            kept = _kept(draft, call, place, len(values.elements))
+            kept = keeps(draft, call, place, len(values.elements)) if call is not None else None
             if kept is None:
                 return (), ""
             stored = stored or kept
@@ -117,11 +117,12 @@ def _of_super(draft: Draft, name: cst.Name) -> bool:
     return isinstance(call, cst.Call) and draft.code(call.func) == "super"
 
 
-def _kept(draft: Draft, call: cst.Call | None, place: int, count: int) -> str | None:
-    """The attribute that keeps that value of the call's, "" where it is dropped; None where it may be used."""
-    parent = draft.parent(call) if call is not None else None
-    if call is None or parent is None:
-        return None
+def keeps(draft: Draft, call: cst.Call, place: int, count: int) -> str | None:
+    """The attribute that keeps that one of a call's `count` values, "" where it is dropped; None where it may be used.
+
+    `place` counts from 0. Dropped is what is never read: ``x, _ = f()``, ``f()[0]``.
+    """
+    parent = draft.parent(call)
     if isinstance(parent, cst.Subscript):
         wanted = draft.code(parent)[len(draft.code(call)) :].strip("[] ")
         return "" if wanted.isdigit() and int(wanted) < count and int(wanted) != place else None

@@ -13,6 +13,7 @@ from advisor.rules.attention_sdpa import AttentionSdpa
 from advisor.edit import Drafts, Edit, Sources
 from advisor.edit.attention import attentions, fuse
 from advisor.edit.attention_flow import written_out
+from advisor.edit.attention_weights import leave_weights, unread_weights
 from advisor.evidence import Evidence
 from advisor.rule import Advice, Finding
 
@@ -167,6 +168,21 @@ TOLD = {
         ".matmul(v)",
     ),
 }
+TOLD["a softmax by hand"] = (
+    """att = q @ k.mT * self.scale
+        att = (att - att.amax(-1, keepdim=True)).exp()
+        att = att / att.sum(dim=-1, keepdim=True)
+        return att @ v""",
+    "att @ v",
+)
+TOLD["a softmax of its own"] = (
+    """def soften(scores):
+            e = torch.exp(scores - scores.max(-1, keepdim=True).values)
+            e /= torch.sum(e, -1, keepdim=True)
+            return e
+        return soften(q @ k.mT * self.scale) @ v""",
+    "soften(",
+)
 NOT_TOLD = {
     "returned": "w = torch.softmax(q @ k.mT, dim=-1)\n        out = torch.bmm(w, v)\n        return out, w",
     "kept": "w = torch.softmax(q @ k.mT, dim=-1)\n        self.seen = w.detach()\n        return w @ v",
@@ -175,6 +191,9 @@ NOT_TOLD = {
     "capped": "s = 30 * torch.tanh(q @ k.mT / 30)\n        return torch.softmax(s, dim=-1) @ v",
     "over the queries": "return torch.softmax(q @ k.mT, dim=-2) @ v",
     "one query for all": "w = torch.softmax(self.score(k), dim=-1)\n        return w @ v",
+    "exponents": "e = torch.exp(q @ k.mT)\n        return e @ v",
+    "another sum": "e = torch.exp(q @ k.mT)\n        return (e / e.sum(-2, keepdim=True)) @ v",
+    "a kernel": "e = torch.exp(q @ k.mT)\n        return (e / (1 + e.sum(-1, keepdim=True))) @ v",
     "classes": "return torch.softmax(self.out(q @ k), dim=-1)",
 }
 
@@ -208,3 +227,64 @@ def test_heads_that_share_their_keys_are_seen_in_the_run(scene: Any, tmp_path: P
     assert finding is not None
     fix = AttentionSdpa().fix(finding, Sources())
     assert isinstance(fix, Advice) and "only its author" in fix.why
+
+
+MODULES = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attn = nn.MultiheadAttention(32, 4, batch_first=True)
+        OTHER
+        self.apply(lambda module: None)
+        nn.init.xavier_uniform_(self.attn.in_proj_weight)
+
+    def forward(self, x, mask=None):
+        LINES
+"""
+UNREAD = {
+    "x_, _ = self.attn(x, x, x, attn_mask=mask); return x_": True,
+    "return self.attn(x, x, x, None, True, mask)[0]": True,
+    "y, w = self.attn(x, x, x, need_weights=True); return y": True,
+    "y, w = self.attn(x, x, x); self.w = w; return y": False,
+    "return self.attn(x, x, x)": False,
+    "return self.attn(x, x, x)[1]": False,
+    "return self.attn(x, x, x, None, False)[0]": False,
+    "return self.attn(x, x, x, **self.how)[0]": False,
+    "y = self.attn(x, x, x); return y[0]": False,
+}
+
+
+@pytest.mark.parametrize("lines", UNREAD)
+def test_weights_are_left_where_nobody_takes_them(lines: str) -> None:
+    text = MODULES.replace("LINES", lines).replace("        OTHER\n", "")
+    draft = Drafts(Sources({"/nowhere/block.py": text}))["/nowhere/block.py"]
+    calls = list(unread_weights(draft))
+    assert len(calls) == UNREAD[lines]
+    if not calls:
+        return
+    leave_weights(draft, calls[0])
+    outputs = []
+    for source in (text, draft.render()):
+        space: dict[str, Any] = {}
+        exec(source, space)
+        torch.manual_seed(0)
+        outputs.append(space["Block"]()(torch.randn(2, 16, 32)))
+    torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-4, atol=1e-5)
+    assert "False" in draft.render()
+
+
+@pytest.mark.parametrize(
+    "other", ["self.attn = Linear(3)", "self.attn = None if flat else nn.MultiheadAttention(32, 4, batch_first=True)"]
+)
+def test_what_may_be_another_module_keeps_its_weights(other: str) -> None:
+    text = MODULES.replace("OTHER", other).replace("LINES", "return self.attn(x, x, x)[0]")
+    assert not list(unread_weights(Drafts(Sources({"/nowhere/block.py": text}))["/nowhere/block.py"]))
+
+
+def test_what_an_heir_makes_of_it_keeps_its_weights() -> None:
+    text = MODULES.replace("OTHER", "pass").replace("LINES", "return self.attn(x, x, x)[0]")
+    text += "\nclass Own(Block):\n    def __init__(self):\n        super().__init__()\n        self.attn = Mine()\n"
+    assert not list(unread_weights(Drafts(Sources({"/nowhere/block.py": text}))["/nowhere/block.py"]))

@@ -1,0 +1,68 @@
+"""``nn.MultiheadAttention`` that is asked for its weights, as it is by default, where nobody takes them.
+
+Asked for them it writes out the scores and averages them over the heads; without, it calls
+``scaled_dot_product_attention``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+from libcst.helpers import get_full_name_for_node
+
+from advisor.edit.calls import argument, has_starred, set_argument, unpacked
+from advisor.edit.draft import Draft
+from advisor.edit.names import full_name
+from advisor.edit.results import keeps
+
+_PARAMETERS = ("query", "key", "value", "key_padding_mask", "need_weights", "attn_mask")  # of its forward, in order
+_NAMES = ("torch.nn.MultiheadAttention", "torch.nn.modules.activation.MultiheadAttention")
+
+
+def unread_weights(draft: Draft) -> Iterator[cst.Call]:
+    """The calls of a file's ``nn.MultiheadAttention`` modules that make weights, and drop them right there."""
+    for holder in draft.nodes(cst.ClassDef):
+        modules = {target for target in _targets(draft, holder) if _always_made(draft, holder, target)}
+        for call in draft.nodes(cst.Call, holder):
+            called = get_full_name_for_node(call.func) or ""
+            if called not in modules or draft.enclosing_class(call) is not holder or not _asked(draft, call):
+                continue
+            if keeps(draft, call, 1, 2) == "":
+                yield call
+
+
+def leave_weights(draft: Draft, call: cst.Call) -> None:
+    """Have the call make no weights; it returns None for them."""
+    set_argument(draft, call, "need_weights", "False", _PARAMETERS)
+
+
+def _targets(draft: Draft, holder: cst.ClassDef) -> Iterator[str]:
+    """The attributes of a class, as "self.attn"."""
+    for assign in draft.nodes(cst.Assign, holder):
+        for each in assign.targets:
+            name = get_full_name_for_node(each.target) or ""
+            if name.startswith("self.") and name.count(".") == 1:
+                yield name
+
+
+def _always_made(draft: Draft, holder: cst.ClassDef, target: str) -> bool:
+    """Whether that attribute is such a module wherever it gets a value, in this class and those that inherit it."""
+    heirs = [
+        each for each in draft.nodes(cst.ClassDef)
+        if any(get_full_name_for_node(base.value) == holder.name.value for base in each.bases)
+    ]  # fmt: skip
+    for each in (holder, *heirs):
+        for assign in draft.nodes(cst.Assign, each):
+            if any(get_full_name_for_node(where.target) == target for where in assign.targets):
+                made = assign.value
+                if not isinstance(made, cst.Call) or full_name(draft, made.func) not in _NAMES:
+                    return False
+    return True
+
+
+def _asked(draft: Draft, call: cst.Call) -> bool:
+    if has_starred(call) or unpacked(call):
+        return False
+    given = argument(call, "need_weights", _PARAMETERS)
+    return given is None or draft.code(given.value) == "True"
