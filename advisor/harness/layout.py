@@ -324,6 +324,10 @@ class Model:
     repeats: int = 0  # calls with the very tensor of the call before
     # compile() would compile its call. Older versions skip a forward that torch.nn has written: Sequential's, say.
     compiles_in_place: bool = True
+    # The columns of the token ids it is called with, and the share of them that is padding in every row: the mean of
+    # its first calls; None where no input looks like padded ids.
+    width: int = 0
+    padded: float | None = None
 
 
 @dataclass

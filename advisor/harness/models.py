@@ -30,6 +30,8 @@ _active: Models | None = None
 
 _FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers")
 _MARKED = 4  # outputs of a call whose graphs are watched
+_LEAST_COLUMNS = 16  # of token ids
+_PADDED_CALLS = 16  # how many of a model's first calls are asked for their padding
 
 
 class _Hooks(OrderedDict[int, Any]):
@@ -87,6 +89,7 @@ class Models:
         self._records: dict[int, Model] = {}
         self._sites: dict[int, Site] = {}
         self._made: dict[int, Site] = {}  # by identity: where the user's code makes a module
+        self._padding: dict[int, list[Any]] = {}  # by identity: shares of padding in its first calls, on their device
         self._last_input: dict[int, Any] = {}  # by identity of the module: a weak reference to its latest input
         self._depth = 0
         self._range: Any = None
@@ -309,6 +312,8 @@ class Models:
         if isinstance(module, self._torch.nn.Module):
             first = bool(arguments) and isinstance(arguments[0], self._torch.Tensor)
             self._observe(module, inputs, first)
+            if not self.annotate:  # what it computes is none of the profiled windows' business
+                self._ask_padding(module, tensors)
             self._compare_input(module, tensors)
         shape = next((info.shape for info in inputs if info.shape), None)
         self.samples += shape[0] if shape else 0
@@ -356,6 +361,14 @@ class Models:
         record.inference_mode = torch.is_inference_mode_enabled()
         record.autocast = autocast_dtype(torch)
 
+    def _ask_padding(self, module: Any, tensors: list[Any]) -> None:
+        shares = self._padding.setdefault(id(module), [])
+        if len(shares) < _PADDED_CALLS:
+            share, width = padding(self._torch, tensors)
+            if share is not None:
+                shares.append(share)
+                self._records[id(module)].width = width
+
     def _compare_input(self, module: Any, tensors: list[Any]) -> None:
         """Is it called with the tensor of the call before, as Monte Carlo dropout does, and a benchmark?"""
         before = self._last_input.get(id(module))
@@ -401,9 +414,49 @@ class Models:
     def devices(self) -> list[str]:
         return [device for record in self.records() for device in record.devices]
 
+    def read_padding(self) -> None:
+        """Have the records say how much padding their models were given; late, because reading waits for the device."""
+        for key, shares in self._padding.items():
+            values = read_scalars(shares)
+            if values:
+                self._records[key].padded = sum(values) / len(values)
+
     def read_outputs(self) -> list[float]:
         """Mean absolute outputs of the first forwards; read late, because reading waits for the device."""
         return read_scalars(self._pending)
+
+
+def padding(torch: Any, tensors: list[Any]) -> tuple[Any, int]:
+    """The share of columns, at the end or at the beginning, that hold one and the same number in all rows; the columns.
+
+    Of integers with two dimensions, token ids and what goes with them (masks, labels): the least share of theirs, a
+    tensor on their device. None where there are none but constant ones.
+    """
+    ids = [
+        each
+        for each in tensors
+        if type(each) is torch.Tensor and each.dim() == 2 and each.dtype in (torch.int64, torch.int32) and each.numel()
+    ]
+    ids = [each for each in ids if each.shape == ids[0].shape and each.device == ids[0].device]
+    if not ids or ids[0].shape[1] < _LEAST_COLUMNS or ids[0].is_meta:
+        return None, 0
+    if ids[0].is_cuda and torch.cuda.is_current_stream_capturing():
+        return None, 0  # it would become a part of the graph
+    width = ids[0].shape[1]
+    with torch.inference_mode():
+        columns = torch.arange(width, device=ids[0].device)
+        ends = []
+        for each in ids:
+            last = (each != each[:1, -1:]).any(0)
+            first = (each != each[:1, :1]).any(0)
+            behind = width - 1 - torch.where(last, columns, -1).amax()
+            before = torch.where(first, columns, width).amin()
+            runs = torch.stack((behind, before))
+            # The ones of a mask are no padding; what is constant (all of a mask, token types) says nothing of it.
+            runs = torch.where((each[0, (-1, 0)] == 1) & (each.amax() <= 1), 0, runs)
+            ends.append(torch.where(behind == width, width, runs))
+        most = torch.stack(ends).amin(0).amax()
+        return torch.where((most == width) | (most == 1), 0, most) / width, width  # all begin with the same token
 
 
 def autocast_dtype(torch: Any) -> str:

@@ -202,6 +202,7 @@ class Observer:
         record.device = environment.device(torch, kind, int(index or 0))
         record.memory.host_total, record.memory.host_available = environment.host_memory()
         record.loaders = windows.loaders.records
+        windows.models.read_padding()
         record.models = windows.models.records()
         record.call_sites = windows.sites.records()
         record.losses, last = windows.sites.read_losses()

@@ -1,0 +1,241 @@
+"""Sequences are padded farther than the longest of their batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from advisor.edit import Draft, Drafts, Sources
+from advisor.edit.calls import argument, has_starred
+from advisor.edit.origin import is_literal, string_value
+from advisor.edit.values import EDITED, give
+from advisor.errors import AdvisorError
+from advisor.evidence import Change
+from advisor.harness.layout import Site
+from advisor.rule import (
+    WIDEST,
+    Advice,
+    Argument,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    file_list,
+    forward_sites,
+    own_files,
+    sites,
+    where,
+)
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit
+    from advisor.evidence import Evidence
+
+_LEAST_PADDED = 0.2  # of the columns: batches of similar lengths differ by less from run to run
+_LEAST_GAIN = 1.1
+_LAYERS = ("Embedding", "EmbeddingBag")  # what makes whole numbers token ids
+_FULL = "max_length"
+_PER_SAMPLE = "__getitem__"
+_BASIS = "prior: the work of the columns that are padding in every row goes"
+
+
+class Padding(Rule):
+    """Batches of token ids are padded to a fixed length, farther than the longest sequence in them.
+
+    Columns that are padding in every row are computed like all others, and masked: embeddings, projections and
+    feed-forward layers do their share for nothing, attention the square of it. Padded to the longest of its batch
+    (``padding="longest"``, or ``DataCollatorWithPadding``), a batch gives the same for what is not padding. Reported
+    where the ids that the model was called with were seen to have such columns, batch after batch.
+
+    When not: a compiled model, or CUDA graphs, that want one shape; a model that reads a fixed number of positions, or
+    takes a mean over all of them without the mask: that one gives something else then.
+
+    Source: Hugging Face transformers, "Padding and truncation": dynamic padding; the columns were counted in the run.
+    The gain is a prior.
+    """
+
+    id = "padding"
+    title = "Pad batches to their own longest sequence"
+    safety = Safety.NUMERIC
+    after = ("batch-size",)
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record = evidence.record
+        if record is None or evidence.compiled:
+            return
+        for model in record.models:
+            if model.padded is None or model.padded < _LEAST_PADDED or not model.calls:
+                continue
+            if not any(layer in model.layers for layer in _LAYERS):
+                continue
+            gain = _gain(evidence, model.padded)
+            if gain.likely < _LEAST_GAIN:
+                continue
+            longest = round(model.width * (1.0 - model.padded))
+            files = _files(evidence)
+            calls = sites(forward_sites(evidence))
+            yield Finding(
+                rule=self.id,
+                title=self.title,
+                summary=f"{model.cls} is called with {model.width} columns of token ids, of which the longest sequence "
+                f"of a batch fills {longest} on average: {model.padded:.0%} of the columns are padding in every row.",
+                gain=gain,
+                evidence={
+                    "columns": model.width,
+                    "longest": longest,
+                    "padded_share": model.padded,
+                    "step_s": evidence.step_s,
+                },
+                site=next(_places(files), calls[0] if calls else None),
+                parameters={"files": files, "library": not model.own},
+            )
+            return
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        text = (
+            'Pad each batch to its own longest sequence: padding="longest" where the tokenizer gets a batch, '
+            "DataCollatorWithPadding where it gets one text."
+        )
+        drafts = Drafts(sources)
+        site = finding.site
+        calls = [
+            (drafts[path], call)
+            for path in dict.fromkeys((*file_list(finding, "files"), *((site.file,) if site is not None else ())))
+            if sources.has(path)
+            for call in _padded_calls(drafts[path])
+        ]
+        if not calls:
+            return Advice(text, "what pads them was not found")
+        for draft, call in calls:
+            if not _gets_batch(draft, call):
+                return Advice(text, f"{where(_site(draft, call))} one text is padded at a time, or may be")
+            if finding.parameters.get("library") is False:
+                return Advice(text, "whether the model counts on that many columns only its author can tell")
+            answer = give(drafts, draft, call, "padding", '"longest"', recorded=_FULL)
+            if answer is None:
+                return Advice(text, "where the value comes from cannot be told from the source")
+            if answer != EDITED:
+                return Argument({answer: "longest"}, text)
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+class Scorer:
+    @torch.inference_mode()
+    def score(self, texts):
+        enc = self.tokenizer(texts, padding="max_length", truncation=True, max_length=512, return_tensors="pt")  # <-
+        return self.model(**enc).logits
+""",
+            after="""
+class Scorer:
+    @torch.inference_mode()
+    def score(self, texts):
+        enc = self.tokenizer(texts, padding="longest", truncation=True, max_length=512, return_tensors="pt")
+        return self.model(**enc).logits
+""",
+        ),
+        Example(
+            before="""
+from dataclasses import dataclass
+
+@dataclass
+class Config:
+    padding: str = "max_length"
+    longest: int = 256
+
+config = Config()
+
+def collate(rows):
+    return tokenizer.batch_encode_plus(  # <-
+        [row["text"] for row in rows], padding=config.padding, max_length=config.longest, return_tensors="pt"
+    )
+""",
+            after="""
+from dataclasses import dataclass
+
+@dataclass
+class Config:
+    padding: str = "longest"
+    longest: int = 256
+
+config = Config()
+
+def collate(rows):
+    return tokenizer.batch_encode_plus(
+        [row["text"] for row in rows], padding=config.padding, max_length=config.longest, return_tensors="pt"
+    )
+""",
+        ),
+        Example(  # rows of one length are what the loader stacks
+            before="""
+class Reviews(Dataset):
+    def __getitem__(self, i):
+        enc = self.tok(self.texts[i], padding="max_length", max_length=128, return_tensors="pt")  # <-
+        return {k: v[0] for k, v in enc.items()}
+""",
+            after="",
+            advice="DataCollatorWithPadding",
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("enc = tok(texts, padding=how, max_length=128, return_tensors='pt')  # <-\n", ""),
+        Example("enc = tok(texts, padding=True, max_length=128, return_tensors='pt')  # <-\n", ""),
+    )
+
+
+def _gain(evidence: Evidence, padded: float) -> Gain:
+    """The step with as much less work as there are columns of padding, as if its batch were smaller by them.
+
+    What does not grow with the batch stays. Attention's part of the work shrinks with the square, so the estimate is
+    the middle of a range.
+    """
+    kept = 1.0 - padded
+    low, likely, high = evidence.what_if(Change(batch_scale=kept)).speedup  # per sample, of a batch that is smaller
+    likely, high = likely / kept, high / kept
+    likely, high = max(likely, 1.0), max(high, likely)
+    return Gain(max(low / kept, high / WIDEST, 1.0), likely, high, _BASIS)
+
+
+def _files(evidence: Evidence) -> tuple[str, ...]:
+    """The user's own files that may pad: the script, those that call a model or hold one, a dataset's."""
+    record = evidence.record
+    found = [record.script] if record is not None and not record.module else []
+    found += [each.file for each in sites(forward_sites(evidence))]
+    loaders = record.loaders if record is not None else []
+    found += [each.source_site.file for each in loaders if each.source_site is not None]
+    return tuple(dict.fromkeys((*found, *own_files(evidence))))
+
+
+def _places(files: Sequence[str]) -> Iterator[Site]:
+    """Where those files pad to a fixed length."""
+    sources = Sources()
+    for path in files:
+        try:
+            draft = Draft(sources.source(path))
+        except AdvisorError:
+            continue
+        yield from (_site(draft, call) for call in _padded_calls(draft))
+
+
+def _padded_calls(draft: Draft) -> Iterator[cst.Call]:
+    """The calls that are told ``padding="max_length"``, or may be: a value from elsewhere."""
+    for call in draft.nodes(cst.Call):
+        given = argument(call, "padding")
+        if given is None or has_starred(call) or argument(call, _FULL) is None:
+            continue
+        if not is_literal(given.value) or string_value(given.value) == _FULL:
+            yield call
+
+
+def _gets_batch(draft: Draft, call: cst.Call) -> bool:
+    """Whether it makes the tensors of a batch, and not those of one sample."""
+    function = draft.function(call)
+    return argument(call, "return_tensors") is not None and (function is None or function.name.value != _PER_SAMPLE)
+
+
+def _site(draft: Draft, call: cst.Call) -> Site:
+    return Site(draft.source.path, draft.line(call))

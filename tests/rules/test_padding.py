@@ -1,0 +1,149 @@
+"""Padding beyond the longest sequence of a batch: counted in the run, told where it costs, mended where it is said."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from advisor.rules.padding import Padding
+
+from advisor.edit import Edit, Sources
+from advisor.evidence import Evidence
+from advisor.harness.layout import Site
+from advisor.harness.models import padding
+from advisor.launch import Command, measure
+from advisor.rule import Advice, Argument, Finding
+from tests.conftest import QUICK
+
+SCRIPT = """
+import argparse
+import torch
+from torch import nn
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--padding", default="max_length")
+args = parser.parse_args()
+
+
+class Tokenizer:
+    def __call__(self, texts, padding, max_length, return_tensors):
+        rows = [[3 + len(word) for word in text.split()] for text in texts]
+        width = max_length if padding == "max_length" else max(map(len, rows))
+        return torch.tensor([row + [0] * (width - len(row)) for row in rows])
+
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.out = nn.Embedding(99, 64), nn.Linear(64, 64)
+
+    def forward(self, ids):
+        x = self.words(ids)
+        for _ in range(6):
+            x = torch.tanh(self.out(x))
+        return x[ids > 0].mean()
+
+
+model, tok = Tagger(), Tokenizer()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(200):
+    texts = ["a bc def " * (10 + (step + row) % 30) for row in range(16)]
+    ids = tok(texts, padding=PADDING, max_length=512, return_tensors="pt")
+    loss = model(ids)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def ids_of(*lengths: int, width: int = 64, left: bool = False) -> torch.Tensor:
+    rows = torch.zeros(len(lengths), width, dtype=torch.int64)
+    for row, length in zip(rows, lengths, strict=True):
+        row[:length] = torch.arange(5, 5 + length)
+    return rows.flip(1) if left else rows
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_columns_that_are_padding_in_all_rows_are_counted(left: bool) -> None:
+    ids = ids_of(10, 48, 30, left=left)
+    mask = (ids > 0).long()
+    for given in ((ids,), (ids, mask), (mask, torch.zeros_like(ids), ids), (ids[1:2], mask[1:2]), (ids.int(),)):
+        share, width = padding(torch, list(given))
+        assert (float(share), width) == (0.25, 64)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (ids_of(10, 64),),
+        (torch.ones(4, 64, dtype=torch.int64),),  # a benchmark's
+        (torch.ones(4, 64, dtype=torch.int64), ids_of(64, 20)),
+        (ids_of(64, 60), torch.where(torch.arange(64) < 40, -100, ids_of(64, 60))),  # labels, of the answer only
+        ((ids_of(64, 20, left=True) > 0).long(), torch.randn(2, 64, 8)),
+    ],
+)
+def test_what_one_row_fills_is_no_padding(given: tuple[torch.Tensor, ...]) -> None:
+    assert float(padding(torch, list(given))[0]) == 0.0
+
+
+@pytest.mark.parametrize("given", [(torch.randn(4, 64),), (ids_of(1, 2, width=8),), (torch.zeros(0, 64).long(),), ()])
+def test_what_is_no_row_of_ids_is_not_asked(given: tuple[torch.Tensor, ...]) -> None:
+    assert padding(torch, list(given)) == (None, 0)
+
+
+def profiled(folder: Path, written: str, *options: str) -> Evidence:
+    script = folder / "tag.py"
+    script.write_text(SCRIPT.replace("PADDING", written))
+    command = Command(str(script), options, module=False, python=sys.executable, environment={}, cwd=str(folder))
+    return Evidence.from_run(measure(command, folder / "run", QUICK, timeout=120.0))
+
+
+def found(evidence: Evidence) -> list[Finding]:
+    return list(Padding().check(evidence))
+
+
+def test_a_run_that_pads_to_a_fixed_length_is_told_and_gains(tmp_path: Path) -> None:
+    evidence = profiled(tmp_path, '"max_length"')
+    assert evidence.record is not None
+    model = evidence.record.models[0]
+    assert model.width == 512 and model.padded is not None and 0.7 < model.padded < 0.85
+    (finding,) = found(evidence)
+    assert finding.site == Site(str(tmp_path / "tag.py"), 34)
+    assert finding.gain.likely > 1.5
+    # The model is the script's own: it may count on the width.
+    fix = Padding().fix(finding, Sources())
+    assert isinstance(fix, Advice) and "author" in fix.why
+    finding.parameters["library"] = True
+    fix = Padding().fix(finding, Sources())
+    assert isinstance(fix, Edit)
+    (after,) = fix.after.values()
+    assert 'padding="longest"' in after.text
+    (tmp_path / "patched.py").write_text(after.text)
+    subprocess.run([sys.executable, str(tmp_path / "patched.py")], check=True, timeout=120)
+
+
+def test_an_option_is_the_fix_where_it_decides(tmp_path: Path) -> None:
+    evidence = profiled(tmp_path, "args.padding")
+    (finding,) = found(evidence)
+    finding.parameters["library"] = True
+    fix = Padding().fix(finding, Sources())
+    assert isinstance(fix, Argument) and fix.options == {"--padding": "longest"}
+
+
+def test_batches_that_are_as_long_as_their_longest_are_left_alone(tmp_path: Path) -> None:
+    evidence = profiled(tmp_path, "args.padding", "--padding", "longest")
+    assert evidence.record is not None and evidence.record.models[0].padded == 0.0
+    assert not found(evidence)
+
+
+def test_padding_that_costs_nothing_is_left_alone(scene: Any, tmp_path: Path) -> None:
+    made = scene(50.0)
+    made.record.models[0].layers = {"Embedding": 1}
+    made.record.models[0].width, made.record.models[0].padded = 64, 0.9
+    made.each("cpu_op", "aten::bmm", 1.0, 2.0)
+    made.each("cpu_op", "aten::sleep", 2.0, 49.0)
+    assert not found(made.evidence(tmp_path))
