@@ -105,6 +105,8 @@ def _apply(rule: Rule, evidence: Evidence, sources: Sources, notes: list[str]) -
             fix = Advice(f"{rule.title}.", "making the edit failed, which is a fault of the advisor")
         if isinstance(fix, Edit) and fix.site is not None:
             finding = dataclasses.replace(finding, site=fix.site)
+        if not evidence.device_is_gpu:
+            finding = dataclasses.replace(finding, gain=finding.gain.as_measured())
         found.append(Diagnosed(rule, finding, fix))
     return found
 

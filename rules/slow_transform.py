@@ -284,15 +284,17 @@ def _parses(loader: Loader) -> _Found | None:
 
 def _reads_again(loader: Loader) -> _Found | None:
     """What is the same for all samples, and read from its file for each of them."""
-    lines = [(part, what) for part in loader.parts if part.kind == "line" and (what := read_again(part))]
-    part = min(1.0, sum(share(loader, each) for each, _ in lines))
+    read = [(part, *read_again(part)) for part in loader.parts if part.kind == "line"]
+    lines = [each for each in read if each[1]]
+    part = min(1.0, sum(share(loader, each) for each, _, _ in lines))
     if part < _MOST:
         return None
-    line, what = max(lines, key=lambda each: each[0].seconds)
+    line, what, one_row = max(lines, key=lambda each: each[0].seconds)
+    said = "whole, for one row of it" if one_row else "and is the same each time"
     return _Found(
         "again",
-        f"{at(line.site)} takes {part:.0%} of making a batch: {what} is read from its file anew for every sample, and "
-        "is the same each time.",
+        f"{at(line.site)} takes {part:.0%} of making a batch: {what} is read from its file anew for every sample, "
+        f"{said}.",
         line.site,
         part,
         part * (1.0 - 1.0 / _READ),

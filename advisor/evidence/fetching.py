@@ -149,11 +149,12 @@ def _statements(file: str) -> list[tuple[int, int]]:
     ]
 
 
-def read_again(line: FetchPart) -> str:
+def read_again(line: FetchPart) -> tuple[str, bool]:
     """What a line of a dataset reads that is the same for every sample: ``self.archive['x']``, ``np.load(self.path)``.
 
     A member of an ``.npz`` is read and decompressed each time it is asked for (``numpy.lib.npyio.NpzFile``). A call
     that reads a file is the same for all where none of its arguments comes from the function's own or its variables.
+    True with what holds many samples, for one of which all of it is read: ``np.load(shards[i])['x'][row]``.
     "" where nothing of that kind is seen.
     """
     tree = _tree(line.site.file)
@@ -171,8 +172,37 @@ def read_again(line: FetchPart) -> str:
             if isinstance(function, ast.FunctionDef) and function.lineno <= line.site.line <= (
                 function.end_lineno or 0
             ):
-                return _same_each_time(function, line.site.line, archives)
+                same = _same_each_time(function, line.site.line, archives)
+                return (same, False) if same else (_for_one_row(function, line.site.line), True)
+    return "", False
+
+
+def _for_one_row(function: ast.FunctionDef, line: int) -> str:
+    """The member of an archive that the function opens itself, of which a line takes one row."""
+    opened = {
+        ast.unparse(name)
+        for node in ast.walk(function)
+        for name, value in _bound(node)
+        if isinstance(value, ast.Call) and ast.unparse(value.func) in ("np.load", "numpy.load")
+    }
+    for node in ast.walk(function):
+        if isinstance(node, ast.Subscript) and node.lineno <= line <= (node.end_lineno or node.lineno):
+            member = node.value
+            if not isinstance(member, ast.Subscript) or not isinstance(member.slice, ast.Constant):
+                continue
+            archive = member.value
+            direct = isinstance(archive, ast.Call) and ast.unparse(archive.func) in ("np.load", "numpy.load")
+            if isinstance(member.slice.value, str) and (direct or ast.unparse(archive) in opened):
+                return ast.unparse(member)
     return ""
+
+
+def _bound(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """The names that a statement gives values, and the values: ``a = b``, ``with b as a``."""
+    if isinstance(node, ast.Assign):
+        yield from ((target, node.value) for target in node.targets)
+    elif isinstance(node, ast.With):
+        yield from ((each.optional_vars, each.context_expr) for each in node.items if each.optional_vars is not None)
 
 
 def _same_each_time(function: ast.FunctionDef, line: int, archives: set[str]) -> str:

@@ -232,19 +232,27 @@ class StepModel:
         threads = self._threads(change)
         if slowed_s > _SLOWED * self.step_s:
             threads = max(threads, self._wanted_threads)
-        low, likely, high = (
-            pipeline.period(
+
+        def period(seconds: float, fetch_s: float, fetch_cpu_s: float) -> pipeline.Period:
+            return pipeline.period(
                 max(0.1 * seconds, seconds - slowed_s),
                 workers=workers,
-                fetch_s=new_wall,
-                fetch_cpu_s=new_cpu,
+                fetch_s=fetch_s,
+                fetch_cpu_s=fetch_cpu_s,
                 main_threads=threads,
                 cores=self.cores,
             )
-            for seconds in rest[:3]
-        )
+
+        low, likely, high = (period(seconds, new_wall, new_cpu) for seconds in rest[:3])
         limit = rest[3] if likely.limit == "step" else likely.limit
-        return low.low, likely.likely, high.high, limit
+        if workers != loader.workers or change.batch_scale != 1.0:
+            return low.low, likely.likely, high.high, limit
+        # Fetches of workers that are there were measured beside the step: what they lose to each other is in them, and
+        # counted twice where the step that is would come out longer than it is.
+        known, alone = period(rest[1], wall, cpu).likely, period(rest[1], 0.0, 0.0).likely
+        factor = min(1.0, self.step_s / known) if known else 1.0
+        first, middle, last = (max(each * factor, min(alone, each)) for each in (low.low, likely.likely, high.high))
+        return first, middle, last, limit
 
     def _slowed_s(self, loader: LoaderFacts, fetch_cpu_s: float) -> float:
         """Seconds per step that a CPU step's own work loses to the workers that it has now."""

@@ -225,6 +225,22 @@ def test_cheaper_fetches_give_the_step_its_cores_back(
     )
 
 
+def test_less_to_fetch_never_makes_a_step_longer_that_waits_for_a_worker() -> None:
+    """The seconds of a worker whose own threads share the cores with the step are not counted twice."""
+    loader = Loader(num_workers=1, trains=True, wait_s=0.162, fetch_s=0.264, fetch_cpu_s=0.413)
+    record = RunRecord(
+        environment=Environment(usable_cpus=2, intraop_threads=2),
+        timing=Timing(step_s=0.262, cpu_s=0.15, settled=True),
+        loaders=[loader],
+    )
+    evidence = Evidence(empty_trace(), record)
+    steps = [
+        evidence.what_if(Change(fetch_s=0.264 * left, fetch_cpu_s=0.413 * left)).likely for left in (1.0, 0.8, 0.5, 0.2)
+    ]
+    assert steps[0] == pytest.approx(0.262)
+    assert steps == sorted(steps, reverse=True) and steps[2] < 0.2
+
+
 def test_no_schedule_beats_the_cores_for_a_step_of_one_thread() -> None:
     # One thread on two cores: the second is free for the worker, a third worker's worth of computing is not.
     free = period(0.050, workers=1, fetch_s=0.030, fetch_cpu_s=0.030, main_threads=1, cores=2)

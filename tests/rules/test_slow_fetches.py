@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from advisor.edit import Sources
-from advisor.evidence.fetching import longest_statement, made_at
+from advisor.evidence.fetching import longest_statement, made_at, read_again
 from advisor.harness.layout import FetchPart, Loader, Site
 from advisor.rule import Advice, Finding
 from rules.slow_collate import SlowCollate
@@ -393,3 +393,37 @@ def test_texts_that_are_tokenized_anew_are_for_workers_first(scene: Any, tmp_pat
     assert finding is not None and finding.site == Site(str(script), 3) and finding.parameters["kind"] == "tokenize"
     advice = TRANSFORM.fix(finding, Sources())
     assert isinstance(advice, Advice) and "before the training" in advice.text
+
+
+SHARDS = """
+import numpy as np
+
+class Shards:
+    def __init__(self, paths):
+        self.paths = paths
+        self.kept = np.load(paths[0])
+
+    def __getitem__(self, i):
+        LINE
+        return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("with np.load(self.paths[i // 9]) as shard: x = shard['x'][i % 9]", ("shard['x']", True)),
+        ("x = np.load(self.paths[i // 9])['x'][i % 9]", ("np.load(self.paths[i // 9])['x']", True)),
+        ("shard = np.load(self.paths[i // 9]); x = shard['x'][i % 9]", ("shard['x']", True)),
+        ("x = self.kept['x'][i]", ("self.kept['x']", False)),
+        ("x = np.load(self.paths[i])['x']", ("", True)),  # a file for each sample
+        ("shard = self.open(i); x = shard['x'][i % 9]", ("", True)),  # which may be in memory
+        ("x = np.load(self.paths[i // 9], mmap_mode='r')[i % 9]", ("", True)),
+    ],
+)
+def test_archives_that_are_read_whole_for_one_row_are_told(
+    line: str, expected: tuple[str, bool], tmp_path: Path
+) -> None:
+    path = tmp_path / "shards.py"
+    path.write_text(SHARDS.replace("LINE", line))
+    assert read_again(FetchPart("line", "__getitem__", Site(str(path), 10), 1.0)) == expected
