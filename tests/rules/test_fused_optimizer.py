@@ -53,7 +53,7 @@ def test_an_optimizer_that_costs_nothing_is_left_alone(scene: Any, tmp_path: Pat
 
 def test_what_the_profiler_adds_to_many_small_calls_is_taken_off(scene: Any, tmp_path: Path) -> None:
     made = scene(50.0)
-    made.record.timing.step_s, made.record.profile_step_s = 0.030, 0.050
+    made.record.timing.step_s, made.record.profile_step_s = 0.035, 0.050
     made.record.optimizers = [layout.OptimizerInfo("Adam", Site("/nowhere/train.py", 5), steps=40, parameters=100)]
     made.operator("aten::addmm", 0.0, 24.0)
     made.each("user_annotation", "Optimizer.step#Adam.step", 25.0, 49.99)
@@ -61,8 +61,8 @@ def test_what_the_profiler_adds_to_many_small_calls_is_taken_off(scene: Any, tmp
         made.operator("aten::mul_", 25.0 + 0.2 * number, 25.1 + 0.2 * number)
     finding = found(made, tmp_path)
     assert finding is not None
-    # 25 ms as traced; 20 ms of the step are the profiler's, nearly all of them for these 99 of 100 calls.
-    assert 0.15 < finding.evidence["optimizer_step_share"] < 0.19  # type: ignore[operator]
+    # 25 ms as traced; 15 ms of the step are the profiler's, nearly all of them for these 99 of 100 calls.
+    assert 0.26 < finding.evidence["optimizer_step_share"] < 0.31  # type: ignore[operator]
 
 
 def test_a_step_that_was_interrupted_does_not_count_for_all(scene: Any, tmp_path: Path) -> None:
