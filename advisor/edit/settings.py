@@ -1,4 +1,4 @@
-"""Values in the user's YAML and JSON files: where each one stands, and another one put there.
+"""Values in the user's YAML, JSON and TOML files: where each one stands, and another one put there.
 
 A file is never written anew from what was read: comments, order and spelling of everything else stay as they are.
 """
@@ -9,10 +9,12 @@ import ast
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
+import tomlkit
 import yaml
 
 from advisor.edit.sources import Source
@@ -24,7 +26,7 @@ _DEEPEST = 20  # keys that lead to a value; aliases may make a circle
 
 @dataclass(frozen=True)
 class Entry:
-    """A value: the keys that lead to it, and the characters of the text that say it."""
+    """A value: the keys that lead to it, and the characters of the text that say it (none for TOML)."""
 
     keys: tuple[str, ...]
     value: object  # str, int, float, bool or None
@@ -33,7 +35,7 @@ class Entry:
 
 
 class SettingsDraft:
-    """One settings file and the changes asked for so far. Raises AdvisorError for a file that is no YAML or JSON."""
+    """One settings file and the changes asked for so far. Raises AdvisorError for a file that is none."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -48,7 +50,7 @@ class SettingsDraft:
             return False
         if not isinstance(value, (str, int, float, bool)) or (isinstance(value, float) and not math.isfinite(value)):
             return False
-        self._changes[entry] = _written(value, _is_json(self.source))
+        self._changes[entry] = _written(value, _is_json(self.source) or _is_toml(self.source))
         return True
 
     @property
@@ -57,11 +59,12 @@ class SettingsDraft:
 
     def render(self) -> str:
         """The new text. Raises AdvisorError if it would say anything else that is different."""
-        text = self.source.text
-        for entry in sorted(self._changes, key=lambda each: -each.start):
+        as_toml = _is_toml(self.source)
+        text = _with_values(self.source.text, self._changes) if as_toml else self.source.text
+        for entry in sorted(self._changes, key=lambda each: -each.start) if not as_toml else ():
             text = text[: entry.start] + self._changes[entry] + text[entry.end :]
         new, _ = _read(Source(self.source.path, text))
-        load = json.loads if _is_json(self.source) else yaml.safe_load
+        load = json.loads if as_toml or _is_json(self.source) else yaml.safe_load
         wanted = {entry.keys: load(code) for entry, code in self._changes.items()}
         if [(each.keys, each.value) for each in new] != [
             (each.keys, wanted.get(each.keys, each.value)) for each in self.entries
@@ -83,9 +86,45 @@ def _is_json(source: Source) -> bool:
     return source.path.endswith(".json")
 
 
+def _is_toml(source: Source) -> bool:
+    return source.path.endswith(".toml")
+
+
+def _with_values(text: str, changes: Mapping[Entry, str]) -> str:
+    """A TOML text with other values, which JSON's spelling says; what stands around them stays."""
+    document = tomlkit.parse(text)
+    for entry, code in changes.items():
+        table: Any = document
+        for key in entry.keys[:-1]:
+            table = table[key]
+        table[entry.keys[-1]] = json.loads(code)
+    return tomlkit.dumps(document)
+
+
+def _in_toml(source: Source) -> tuple[tuple[Entry, ...], tuple[tuple[str, ...], ...]]:
+    """As :func:`_read`, of a TOML file; what stands in its arrays is left out."""
+    try:
+        tree = tomlkit.parse(source.text).unwrap()
+    except (tomlkit.exceptions.TOMLKitError, RecursionError) as error:
+        raise AdvisorError(f"{source.path} cannot be read as settings: {error}") from None
+    entries: list[Entry] = []
+    mappings: list[tuple[str, ...]] = []
+    todo: list[tuple[tuple[str, ...], Any]] = [((), tree)]
+    while todo:
+        keys, value = todo.pop()
+        if isinstance(value, dict) and len(keys) <= _DEEPEST:
+            mappings.append(keys)
+            todo += [((*keys, key), inner) for key, inner in reversed(value.items())]
+        elif keys and isinstance(value, (str, int, float, bool)):
+            entries.append(Entry(keys, value, 0, 0))
+    return tuple(entries), tuple(mappings)
+
+
 @lru_cache(maxsize=64)  # each finding makes drafts of its own
 def _read(source: Source) -> tuple[tuple[Entry, ...], tuple[tuple[str, ...], ...]]:
     """The values of a file, and the keys that lead to each of its mappings."""
+    if _is_toml(source):
+        return _in_toml(source)
     # A tab that indents JSON is no YAML; inside its strings there is none.
     text = source.text.replace("\t", " ") if _is_json(source) else source.text
     try:

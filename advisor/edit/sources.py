@@ -60,7 +60,7 @@ class Sources:
 
     `texts` are already patched texts, or a test's own; a given text keeps the encoding of the file of that path, where
     there is one. `protected` are folders whose files are no user code (site-packages, the standard library):
-    nothing in them is ever edited. `settings` are the JSON and YAML files that the script read.
+    nothing in them is ever edited. `settings` are the JSON, YAML and TOML files that the script read.
     """
 
     def __init__(

@@ -438,7 +438,7 @@ class RunRecord:
     # when the run ended, which tells of a loss that became NaN unseen.
     nonfinite_losses: int = 0
     nonfinite_parameters: int = 0
-    settings: list[str] = field(default_factory=list)  # the user's JSON and YAML files that were read, absolute paths
+    settings: list[str] = field(default_factory=list)  # the user's JSON, YAML, TOML files that were read: paths
     compiles: int = 0  # dynamo frames compiled in the run
     compile_s: float = 0.0
     graph_breaks: list[GraphBreak] = field(default_factory=list)

@@ -8,7 +8,7 @@ Every way in which Python comes to a source is covered where it asks for the byt
 - :mod:`linecache` answers tracebacks and :mod:`inspect` – with them ``@torch.jit.script``, which reads the lines of a
   function by their numbers and crashes when these are shifted;
 - the main script of a Python that the script starts (``torchrun`` does) is read in C: :class:`_Main` stands in for it;
-- settings (JSON, YAML) are read by :func:`open`, until the script itself writes the file.
+- settings (JSON, YAML, TOML) are read by :func:`open`, until the script itself writes the file.
 
 Not covered: a script that reads a source by ``open`` and ``exec``; a Python that is started without its environment.
 """

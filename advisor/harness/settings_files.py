@@ -1,4 +1,4 @@
-"""The user's JSON and YAML files that the script reads: where a value may stand that a fix changes."""
+"""The user's JSON, YAML and TOML files that the script reads: where a value may stand that a fix changes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from .places import is_user_file
 
-SUFFIXES = (".json", ".yaml", ".yml")
+SUFFIXES = (".json", ".yaml", ".yml", ".toml")
 _MOST_BYTES = 16 << 10  # larger ones hold data
 _MOST = 20
 

@@ -1,4 +1,4 @@
-"""A value that stands in the user's YAML or JSON is changed there, and nothing else is."""
+"""A value that stands in the user's YAML, JSON or TOML is changed there, and nothing else is."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import libcst as cst
 import pytest
+import tomlkit
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,6 +29,18 @@ eval:
 loader:
   num_workers: 0
   order: 'shuffled'
+"""
+
+
+TOML = """\
+# what we train with
+title = "a run"
+[train]
+lr = 1e-1
+batch_size = 4   # small
+[loader.options]
+num_workers = 0
+pin = false
 """
 
 
@@ -139,6 +152,25 @@ def test_file_of_a_package_is_not_edited() -> None:
     assert drafts.settings() == []
 
 
+@pytest.mark.parametrize(
+    ("code", "recorded", "name", "value", "expected"),
+    [
+        ("DataLoader(ds, cfg['train']['batch_size'])", 4, "batch_size", "64", "batch_size = 64   # small"),
+        ("DataLoader(ds, **cfg['loader']['options'])", 0, "num_workers", "2", "num_workers = 2\n"),
+        ("DataLoader(ds, pin_memory=cfg.loader.options.pin)", False, "pin_memory", "True", "pin = true\n"),
+    ],
+)
+def test_toml_is_changed_in_its_place(code: str, recorded: object, name: str, value: str, expected: str) -> None:
+    answer, texts = attempt(code, {"config.toml": TOML}, recorded, name, value)
+    assert answer == EDITED
+    before = {line.split("=")[0].strip() for line in expected.splitlines()}
+    kept = [line for line in TOML.splitlines() if line.split("=")[0].strip() not in before]
+    assert (
+        expected in texts["config.toml"]
+        and [line for line in texts["config.toml"].splitlines() if line.split("=")[0].strip() not in before] == kept
+    )
+
+
 SCALARS = st.one_of(
     st.integers(-9, 9999), st.booleans(), st.text("ab #:'\"-{}[],&*!|>%@\\\n\té", max_size=6), st.floats(-1e6, 1e6)
 )
@@ -170,6 +202,34 @@ def test_what_is_no_value_is_not_written() -> None:
     draft = SettingsDraft(Source("c.yaml", "a: 1\n"))
     assert not draft.give(draft.entries[0], "torch.float32") and not draft.give(draft.entries[0], "[1]")
     assert not draft.changed
+
+
+TOML_TEXTS = st.text("ab #:'\"-{}[],=.\\é", max_size=6)
+TOML_SCALARS = st.one_of(st.integers(-9, 9999), st.booleans(), TOML_TEXTS, st.floats(-1e6, 1e6))
+TOML_TREES = st.recursive(
+    TOML_SCALARS, lambda inner: st.dictionaries(st.text("abc_", min_size=1, max_size=3), inner), max_leaves=8
+)
+
+
+@given(tree=st.dictionaries(st.sampled_from("abcd"), TOML_TREES), data=st.data())
+def test_only_the_one_value_of_a_toml_file_changes(tree: dict[str, object], data: st.DataObject) -> None:
+    draft = SettingsDraft(Source("c.toml", tomlkit.dumps(tree)))
+    if not draft.entries:
+        return
+    entry = data.draw(st.sampled_from(draft.entries))
+    new = data.draw(TOML_SCALARS)
+    inner = tree
+    for key in entry.keys[:-1]:
+        inner = inner[key]  # type: ignore[assignment]
+    assert inner[entry.keys[-1]] == entry.value
+    assert draft.give(entry, repr(new))
+    inner[entry.keys[-1]] = new
+    assert tomlkit.parse(draft.render()).unwrap() == tree
+
+
+def test_broken_toml_is_told() -> None:
+    with pytest.raises(AdvisorError, match="cannot be read as settings"):
+        SettingsDraft(Source("c.toml", "a = [\n"))
 
 
 @pytest.mark.parametrize("text", ["a: [", "\ta: 1", "a: 1\n b: 2"])
