@@ -107,31 +107,27 @@ def found(evidence: Evidence) -> list[Finding]:
 
 
 def test_a_run_that_pads_to_a_fixed_length_is_told_and_gains(tmp_path: Path) -> None:
-    evidence = profiled(tmp_path, '"max_length"')
+    evidence = profiled(tmp_path, "args.padding")
     assert evidence.record is not None
     model = evidence.record.models[0]
     assert model.width == 512 and model.padded is not None and 0.7 < model.padded < 0.85
     (finding,) = found(evidence)
-    assert finding.site == Site(str(tmp_path / "tag.py"), 34)
+    script = tmp_path / "tag.py"
+    assert finding.site == Site(str(script), 34)
     assert finding.gain.likely > 1.5
     # The model is the script's own: it may count on the width.
     fix = Padding().fix(finding, Sources())
     assert isinstance(fix, Advice) and "author" in fix.why
     finding.parameters["library"] = True
     fix = Padding().fix(finding, Sources())
+    assert isinstance(fix, Argument) and fix.options == {"--padding": "longest"}
+    script.write_text(SCRIPT.replace("PADDING", '"max_length"'))
+    fix = Padding().fix(finding, Sources())
     assert isinstance(fix, Edit)
     (after,) = fix.after.values()
     assert 'padding="longest"' in after.text
     (tmp_path / "patched.py").write_text(after.text)
     subprocess.run([sys.executable, str(tmp_path / "patched.py")], check=True, timeout=120)
-
-
-def test_an_option_is_the_fix_where_it_decides(tmp_path: Path) -> None:
-    evidence = profiled(tmp_path, "args.padding")
-    (finding,) = found(evidence)
-    finding.parameters["library"] = True
-    fix = Padding().fix(finding, Sources())
-    assert isinstance(fix, Argument) and fix.options == {"--padding": "longest"}
 
 
 def test_batches_that_are_as_long_as_their_longest_are_left_alone(tmp_path: Path) -> None:
