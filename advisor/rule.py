@@ -67,6 +67,14 @@ class Gain:
         low, likely, high = estimate.speedup
         return cls(max(min(1.0, low), high / WIDEST), likely, high, basis, one_time_s)
 
+    @classmethod
+    def of_less(cls, estimate: Estimate, share: float, basis: str) -> Gain:
+        """The gain where `share` of the work is enough: `estimate` is of a batch smaller by that, per sample of it."""
+        low, likely, high = (each / share for each in estimate.speedup)
+        likely = max(likely, 1.0)
+        high = max(high, likely)
+        return cls(min(likely, max(low, high / WIDEST, 1.0)), likely, high, basis)
+
     def as_measured(self) -> Gain:
         """The same with a range at least as wide as predictions on a CPU were seen to be off, and centred where widest.
 

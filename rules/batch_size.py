@@ -13,7 +13,7 @@ from advisor.edit.locate import call_at
 from advisor.edit.sources import text_of
 from advisor.errors import AdvisorError
 from advisor.evidence import CAPTURES, COLD, Change
-from advisor.evidence.rounds import called_loop
+from advisor.evidence.handmade import by_hand, loops_over, one_by_one
 from advisor.frameworks import configured, construction, told
 from advisor.harness.layout import Site
 from advisor.rule import (
@@ -65,12 +65,6 @@ _ENGINES = {
     "vllm": "Give vLLM more requests at a time, as far as latency allows (max_num_seqs, max_num_batched_tokens).",
     "sglang": "Give SGLang more requests at a time, as far as latency allows (--max-running-requests).",
 }
-# Of batches that no loader makes nobody knows what else grows with them: only a handful of samples is called few, and
-# one is a step of a sequence, or of a game, as often as a batch.
-_MOST_BY_HAND = 32
-_MOST_COLLECTING = 0.1  # of a step, in collections of Python's own
-_MOST_LOOPING = 0.3  # of a step, in a loop with as many rounds as the batch has samples
-_MOST_REPEATS = 0.1  # of a model's calls get the tensor of the call before
 _RATE = (
     "More samples per step mean fewer steps: raise the learning rate with the batch ({times} times for SGD, "
     "{root:.1f} times for Adam), warm it up over the first epochs, and compare the validation loss."
@@ -114,13 +108,20 @@ class BatchSize(Rule):
         if evidence.device_is_gpu and evidence.breakdown.share("kernel") > _BUSY:
             return
         trains = any(each.steps for each in record.optimizers)
+        if (
+            not trains
+            and loader is None
+            and (alone := one_by_one(record, forward_sites(evidence), text_of)) is not None
+        ):
+            yield from self._of_one_by_one(evidence, record, alone)
+            return
         if not trains and not any(model.calls for model in record.models):  # the batches are looked at, not computed on
             return
-        batch = loader.batch_size if loader is not None else _by_hand(evidence, record)
+        batch = loader.batch_size if loader is not None else by_hand(evidence, record)
         length = loader.dataset_length if loader is not None else None
         gains = _gains(evidence, record, batch, length, trains, _SCALES) if batch else {}
         chosen = _chosen(evidence, gains)
-        if chosen is not None and batch and _loops_over(evidence, batch):
+        if chosen is not None and batch and loops_over(evidence, forward_sites(evidence), text_of, batch):
             return
         said = _said(record, forward_sites(evidence), batch) if chosen is not None and batch and loader is None else ()
         if chosen is None or not batch or (loader is None and not said):
@@ -159,6 +160,24 @@ class BatchSize(Rule):
             },
             unmet=_unmet(record, loader),
             safety=None if trains else Safety.NUMERIC,
+        )
+
+    def _of_one_by_one(self, evidence: Evidence, record: RunRecord, loop: Site) -> Iterator[Finding]:
+        """Inference for one sample after another, in a loop of the script's own."""
+        chosen = _chosen(evidence, _gains(evidence, record, 1, None, False, _SCALES))
+        if chosen is None:
+            return
+        batch, gain = chosen
+        yield Finding(
+            rule=self.id,
+            title="Give the model several samples at a time",
+            summary=f"The loop at {at(loop)} calls the model for one sample after another; {batch} at a time take less "
+            f"than {batch} times as long, for most of what one takes does not depend on how many there are.",
+            gain=gain,
+            evidence={"batch_size": 1, "samples_per_s": evidence.samples_per_s},
+            site=loop,
+            parameters={"batch": batch, "recorded": 1, "times": batch, "trains": False, "alone": True},
+            safety=Safety.NUMERIC,
         )
 
     def _of_bare_trace(self, evidence: Evidence) -> Iterator[Finding]:
@@ -235,6 +254,13 @@ class BatchSize(Rule):
         rate = ""
         if finding.parameters.get("trains") and isinstance(times, int):
             rate = _RATE.format(times=times, root=times**0.5)
+        if finding.parameters.get("alone"):
+            return Advice(
+                f"Collect {batch} samples in the loop at {at(site)} and call the model once for them: torch.stack() "
+                "inputs of one shape, pad sequences (on the left where the model goes on writing them) with a mask for "
+                "what is padding, sort those of very different lengths first. More may be faster still.",
+                "how its inputs go together only their author can tell",
+            )
         framework = str(finding.parameters.get("framework") or "")
         if framework in _ENGINES:
             return Advice(_ENGINES[framework], f"{framework} makes the batches, from the requests that it has")
@@ -439,39 +465,6 @@ def _fixed(drafts: Drafts, finding: Finding) -> str:
             if line is not None:
                 return at(Site(path, line))
     return ""
-
-
-def _loops_over(evidence: Evidence, batch: int) -> bool:
-    """Whether a loop in Python with a round for each sample takes much of the step, or calls the model: it grows.
-
-    As many rounds as samples: another number is of time steps, or layers.
-    """
-    if called_loop(forward_sites(evidence), text_of) is not None:
-        return True
-    loop = evidence.sample_loop
-    if loop is None or abs(loop.rounds / max(1.0, loop.times) - batch) > 0.02 * batch:
-        return False
-    return loop.forward_s + loop.backward_s >= _MOST_LOOPING * (evidence.trace_step_s or 0.0)
-
-
-def _by_hand(evidence: Evidence, record: RunRecord) -> int | None:
-    """Samples of each step, where no loader makes them: as many as the one model that is called gets rows.
-
-    A model that is called several times in a step (by a solver, say) gets as many each time. None for a model that gets
-    the same tensor again and again, which may well be all the data that there is; for more samples than anybody would
-    call few; and where collecting garbage, or a loop over the samples, grows with them.
-    """
-    if (record.timing.gc_s or 0.0) > _MOST_COLLECTING * (evidence.step_s or 0.0):
-        return None
-    if evidence.sample_loop is not None:
-        return None
-    called = [model for model in record.models if model.calls]
-    if len(called) != 1 or record.shapes_vary or called[0].repeats > _MOST_REPEATS * called[0].calls:
-        return None
-    shapes = [each.shape for each in called[0].inputs if each.shape]
-    rows = shapes[0][0] if shapes else 0
-    times = (record.timing.samples_per_step or 0.0) / rows if rows else 0.0
-    return rows if 1 < rows <= _MOST_BY_HAND and times >= 1.0 and times == int(times) else None
 
 
 def _said(record: RunRecord, forwards: Sequence[CallSite], batch: int) -> tuple[tuple[Site, str], ...]:

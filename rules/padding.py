@@ -15,7 +15,6 @@ from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.harness.layout import Site
 from advisor.rule import (
-    WIDEST,
     Advice,
     Argument,
     Example,
@@ -200,10 +199,7 @@ def _gain(evidence: Evidence, padded: float) -> Gain:
     kept = 1.0 - padded
     attends = any(_ATTENTION in row.name for row in evidence.operators)
     scale = kept ** (_WITH_ATTENTION if attends else 1.0)
-    low, likely, high = (each / scale for each in evidence.what_if(Change(batch_scale=scale)).speedup)
-    likely = max(likely, 1.0)
-    high = max(high, likely)
-    return Gain(min(likely, max(low, high / WIDEST, 1.0)), likely, high, _BASIS)
+    return Gain.of_less(evidence.what_if(Change(batch_scale=scale)), scale, _BASIS)
 
 
 def _files(evidence: Evidence) -> tuple[str, ...]:

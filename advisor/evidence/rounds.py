@@ -14,6 +14,9 @@ _TRAINS = frozenset(("backward", "step", "zero_grad"))
 _ADDS_UP = (ast.Add, ast.Sub, ast.Mult)
 _ADAPTS = ("autograd.grad", "functional_call")  # each round may have weights of its own
 _MOSTLY = 0.8  # of a step's calls of models: beside many others the time of these is not known
+# A round of these is one request, or a measurement of one: what comes next is not there yet, or is not to be with it.
+_ONE_AT_A_TIME = ("perf_counter", "perf_counter_ns", "monotonic", "process_time", "time", "elapsed_time", "synchronize")
+_ASKS = ("input", "recv", "accept", "sleep", "imshow", "waitKey")
 _LEAST_CALLS = 8  # a step: a few views of one sample, or heads of one net, are no loop over samples
 
 
@@ -38,6 +41,25 @@ def called_loop(forwards: Sequence[CallSite], text_of: Callable[[str], str]) -> 
         return None
     site = replace(most.site, line=line, column=None, end_line=None, end_column=None)
     return CalledLoop(site, most.calls_per_step)
+
+
+def loop_around(frames: Sequence[Site], text_of: Callable[[str], str]) -> Site | None:
+    """The loop with a call of the model in each round, which reaches it through `frames`, from the inside out.
+
+    None where a round needs what another one computed, changes an object on its way, or stands for one request of many.
+    """
+    for frame in frames:
+        text = text_of(frame.file)
+        around = _around(text, frame.line)
+        if isinstance(around, ast.FunctionDef):
+            if _keeps_state(around):
+                return None
+            continue
+        line = _loop_of_calls(text, frame.line)
+        if line is None or around is None or any(_is_a_request(node) for node in ast.walk(around)):
+            return None
+        return replace(frame, line=line, column=None, end_line=None, end_column=None)
+    return None
 
 
 def loop_over_parts(text: str, line: int) -> tuple[int, Loop] | None:
@@ -68,17 +90,7 @@ def _loop_of_calls(text: str, line: int) -> int | None:
 
     None where the loop goes over models, or counts only, or its rounds need each other.
     """
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        return None
-    around = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.For, ast.ListComp, ast.GeneratorExp, ast.While, ast.FunctionDef, ast.Lambda))
-        and _body_lines(node)[0] <= line <= _body_lines(node)[1]
-    ]
-    loop = min(around, key=lambda node: (node.end_lineno or node.lineno) - node.lineno, default=None)
+    loop = _around(text, line)
     if not isinstance(loop, (ast.For, ast.ListComp, ast.GeneratorExp)):
         return None
     target, source = _over(loop)
@@ -94,6 +106,39 @@ def _loop_of_calls(text: str, line: int) -> int | None:
     if not used or not calls or any(_chosen_by(function, names) for function in calls) or not independent(text, loop):
         return None
     return source.lineno if isinstance(loop, ast.For) else loop.lineno
+
+
+def _around(text: str, line: int) -> ast.AST | None:
+    """The innermost loop or function whose body holds `line`; None at the top of a file that has none there."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return None
+    around = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.For, ast.ListComp, ast.GeneratorExp, ast.While, ast.FunctionDef, ast.Lambda))
+        and _body_lines(node)[0] <= line <= _body_lines(node)[1]
+    ]
+    return min(around, key=lambda node: _body_lines(node)[1] - node.lineno, default=None)
+
+
+def _keeps_state(function: ast.FunctionDef) -> bool:
+    """Whether `function` assigns attributes or global names: the next call may need them."""
+    return any(
+        isinstance(node, (ast.Global, ast.Nonlocal))
+        or (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+        for node in ast.walk(function)
+    )
+
+
+def _is_a_request(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute) and node.attr == "stdin":
+        return True
+    if not isinstance(node, ast.Call):
+        return False
+    name = ast.unparse(node.func).rpartition(".")[2]
+    return name in _ONE_AT_A_TIME or name in _ASKS
 
 
 def _body_lines(node: ast.AST) -> tuple[int, int]:
@@ -180,6 +225,10 @@ def _carried(loop: ast.For) -> bool:
     collecting = {name for kind, name in events if kind == "collect"}
     done: set[str] = set()
     for kind, name in events:
+        if kind == "count":  # how many results there are by now, for a progress bar, is no result itself
+            if name in collecting:
+                continue
+            kind = "load"
         if kind == "load" and name in collecting:
             return True
         if kind == "load" and name in assigned and name not in done:
@@ -192,7 +241,7 @@ def _carried(loop: ast.For) -> bool:
 
 
 def _events(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """("load" | "store" | "collect", name) in the order in which Python does them; branches count as done."""
+    """("load" | "count" | "store" | "collect", name) in the order in which Python does them; branches count as done."""
     if isinstance(node, ast.Assign) and (added := _added_up(node)):
         for each in added:
             yield from _events(each)
@@ -219,6 +268,9 @@ def _events(node: ast.AST) -> Iterator[tuple[str, str]]:
         for argument in node.args:
             yield from _events(argument)
         yield "collect", _named(node)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len":
+        for each in node.args:
+            yield from [("count", each.id)] if isinstance(each, ast.Name) else _events(each)
     elif isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
         inner = {each.id for one in node.generators for each in ast.walk(one.target) if isinstance(each, ast.Name)}
         for child in ast.walk(node):

@@ -15,6 +15,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import islice
 from types import ModuleType
 from typing import Any
 
@@ -22,7 +23,7 @@ from .classes import own_classes
 from .layout import FORWARD_RANGE, Model, Site, TensorInfo
 from .loaders import source_of, tensor_info, tensors_in
 from .patches import Patch
-from .places import maker_site, user_site
+from .places import maker_site, site_of, user_frames, user_site
 from .sites import read_scalars
 
 _active: Models | None = None
@@ -32,6 +33,7 @@ _FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers")
 _MARKED = 4  # outputs of a call whose graphs are watched
 _LEAST_COLUMNS = 16  # of token ids
 _PADDED_CALLS = 16  # how many of a model's first calls are asked for their padding
+_FRAMES = 8  # of the user's around a call: a loop that is farther out is not looked for
 
 
 class _Hooks(OrderedDict[int, Any]):
@@ -314,6 +316,8 @@ class Models:
             self._observe(module, inputs, first)
             if not self.annotate:  # what it computes is none of the profiled windows' business
                 self._ask_padding(module, tensors)
+            elif not self._records[id(module)].called_from:
+                self._records[id(module)].called_from = [site_of(each) for each in islice(user_frames(3), _FRAMES)]
             self._compare_input(module, tensors)
         shape = next((info.shape for info in inputs if info.shape), None)
         self.samples += shape[0] if shape else 0
@@ -354,6 +358,7 @@ class Models:
         elif record.inputs and [i.shape[1:] for i in inputs] != [i.shape[1:] for i in record.inputs]:
             self._listener.shapes_vary()
         record.calls += 1
+        record.grown += grown(record.inputs, inputs)
         record.inputs = inputs
         record.tensor_first = tensor_first and record.tensor_first is not False
         record.training = bool(module.training)
@@ -424,6 +429,21 @@ class Models:
     def read_outputs(self) -> list[float]:
         """Mean absolute outputs of the first forwards; read late, because reading waits for the device."""
         return read_scalars(self._pending)
+
+
+def grown(before: list[TensorInfo], now: list[TensorInfo]) -> bool:
+    """Whether token ids among a call's inputs have one column more than those of the call before.
+
+    Where all that is known of the earlier tokens is in a cache, the ids have one column: those that grow are a mask.
+    """
+    ids, earlier = ([each.shape for each in given if _may_be_ids(each)] for given in (now, before))
+    if len(ids) != len(earlier) or any(shape[1] == 1 for shape in ids):
+        return False
+    return any(shape == [rows, width + 1] for shape, (rows, width) in zip(ids, earlier, strict=True))
+
+
+def _may_be_ids(info: TensorInfo) -> bool:
+    return len(info.shape) == 2 and info.dtype in ("int64", "int32")
 
 
 def padding(torch: Any, tensors: list[Any]) -> tuple[Any, int]:

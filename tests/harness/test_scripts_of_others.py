@@ -357,6 +357,7 @@ def test_inference_is_known_by_its_model(profiled: Profile, case: Case) -> None:
     record = record_of(profiled, case)
     (model,) = record.models
     assert model.training is False and model.grad_enabled is False
+    assert model.called_from and {each.file for each in model.called_from} == {record.script}
     assert record.optimizers == []
     assert record.outputs
 

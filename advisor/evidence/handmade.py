@@ -1,0 +1,70 @@
+"""Batches that no loader makes: how many samples a step takes, by what its model is given and who calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from .rounds import called_loop, loop_around
+
+if TYPE_CHECKING:
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import CallSite, RunRecord, Site
+
+# Of batches that no loader makes nobody knows what else grows with them: only a handful of samples is called few, and
+# one is a step of a sequence, or of a game, as often as a batch.
+_MOST_BY_HAND = 32
+_MOST_COLLECTING = 0.1  # of a step, in collections of Python's own
+_MOST_LOOPING = 0.3  # of a step, in a loop with as many rounds as the batch has samples
+_MOST_REPEATS = 0.1  # of a model's calls get the tensor of the call before
+_MOST_CALLS = 1.5  # a step: of several calls others can go together than those of one sample after another
+
+
+def loops_over(evidence: Evidence, forwards: Sequence[CallSite], text_of: Callable[[str], str], batch: int) -> bool:
+    """Whether a loop in Python with a round for each sample takes much of the step, or calls the model: it grows.
+
+    As many rounds as samples: another number is of time steps, or layers.
+    """
+    if called_loop(forwards, text_of) is not None:
+        return True
+    loop = evidence.sample_loop
+    if loop is None or abs(loop.rounds / max(1.0, loop.times) - batch) > 0.02 * batch:
+        return False
+    return loop.forward_s + loop.backward_s >= _MOST_LOOPING * (evidence.trace_step_s or 0.0)
+
+
+def by_hand(evidence: Evidence, record: RunRecord) -> int | None:
+    """Samples of each step, where no loader makes them: as many as the one model that is called gets rows.
+
+    A model that is called several times in a step (by a solver, say) gets as many each time. None for a model that gets
+    the same tensor again and again, which may well be all the data that there is; for more samples than anybody would
+    call few; and where collecting garbage, or a loop over the samples, grows with them.
+    """
+    if (record.timing.gc_s or 0.0) > _MOST_COLLECTING * (evidence.step_s or 0.0):
+        return None
+    if evidence.sample_loop is not None:
+        return None
+    called = [model for model in record.models if model.calls]
+    if len(called) != 1 or record.shapes_vary or called[0].repeats > _MOST_REPEATS * called[0].calls:
+        return None
+    shapes = [each.shape for each in called[0].inputs if each.shape]
+    rows = shapes[0][0] if shapes else 0
+    times = (record.timing.samples_per_step or 0.0) / rows if rows else 0.0
+    return rows if 1 < rows <= _MOST_BY_HAND and times >= 1.0 and times == int(times) else None
+
+
+def one_by_one(record: RunRecord, forwards: Sequence[CallSite], text_of: Callable[[str], str]) -> Site | None:
+    """The loop that calls the one model there is for a single sample in each step, and could for several.
+
+    None where a step needs what the one before has computed, where requests are answered or timed one by one, and for
+    a model that gets the same tensor again and again. `text_of` gives a file's text, "" where there is none.
+    """
+    called = [model for model in record.models if model.calls]
+    if len(called) != 1 or called[0].repeats > _MOST_REPEATS * called[0].calls:
+        return None
+    shapes = [each.shape for each in called[0].inputs if each.shape]
+    if not shapes or shapes[0][0] != 1 or len(shapes[0]) < 2:
+        return None
+    if sum(each.calls_per_step for each in forwards) > _MOST_CALLS:
+        return None
+    return loop_around(called[0].called_from, text_of)

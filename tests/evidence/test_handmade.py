@@ -1,0 +1,82 @@
+"""Inference for one sample after another: the loop around a call, found through the functions in between."""
+
+from __future__ import annotations
+
+import pytest
+
+from advisor.evidence.handmade import one_by_one
+from advisor.evidence.rounds import loop_around
+from advisor.harness.layout import CallSite, Model, RunRecord, Site, TensorInfo
+
+ENCODER = """
+class Encoder:
+    def encode(self, texts):
+        ids = self.tokenizer(texts)
+        return self.model(ids).mean(1)  # called
+"""
+STATEFUL = """
+class Encoder:
+    def encode(self, texts):
+        self.hidden = self.model(texts, self.hidden)  # called
+        return self.hidden
+"""
+TOGETHER = {
+    "a list": "for text in texts:\n    rows.append(encoder.encode([text]))  # loop\n",
+    "counted for a progress bar": (
+        "for text in texts:\n    rows.append(encoder.encode([text]))  # loop\n"
+        "    if len(rows) % 100 == 0:\n        print(len(rows))\n"
+    ),
+    "a comprehension": "rows = torch.cat([encoder.encode(t) for t in texts])  # loop\n",
+    "written to a file": "for n, text in enumerate(texts):\n    f.write(f'{n} {encoder.encode(text)}')  # loop\n",
+}
+APART = {
+    "requests whose latency is taken": (
+        "for r in trace:\n    t = time.perf_counter()\n    y = encoder.encode(r)  # loop\n"
+        "    took.append(time.perf_counter() - t)\n"
+    ),
+    "requests that come in": "for line in sys.stdin:\n    print(encoder.encode(line))  # loop\n",
+    "a recurrence": "for x in xs:\n    h = encoder.encode(h + x)  # loop\n",
+    "the same again": "for _ in range(9):\n    encoder.encode(x)  # loop\n",
+    "how long the one before was": "for x in xs:\n    n = len(last)\n    last = encoder.encode(x)  # loop\n",
+    "until it is good": "while bad:\n    bad = encoder.encode(x)  # loop\n",
+    "no loop at all": "print(encoder.encode(x))  # loop\n",
+    "one that is asked from elsewhere": "async def answer(r):\n    return encoder.encode(r)  # loop\n",
+}
+
+
+def found(loop: str, encoder: str = ENCODER) -> Site | None:
+    texts = {"encoder.py": encoder, "main.py": loop}
+    marks = {"encoder.py": "# called", "main.py": "# loop"}
+    frames = [
+        Site(name, next(n for n, line in enumerate(text.splitlines(), 1) if marks[name] in line))
+        for name, text in texts.items()
+    ]
+    return loop_around(frames, lambda path: texts[path])
+
+
+@pytest.mark.parametrize("loop", TOGETHER.values(), ids=TOGETHER.keys())
+def test_loops_whose_samples_could_go_together(loop: str) -> None:
+    assert found(loop) == Site("main.py", 1)
+    assert found(loop, STATEFUL) is None
+
+
+@pytest.mark.parametrize("loop", APART.values(), ids=APART.keys())
+def test_loops_whose_rounds_need_or_await_each_other(loop: str) -> None:
+    assert found(loop) is None
+
+
+def test_a_model_that_gets_one_sample_at_a_time() -> None:
+    def loop(*shape: int, repeats: int = 0, calls: float = 1.0, models: int = 1) -> Site | None:
+        model = Model(
+            "Net", calls=100, repeats=repeats, inputs=[TensorInfo(list(shape))], called_from=[Site("a.py", 2)]
+        )
+        record = RunRecord(models=[model] * models)
+        forwards = [CallSite("Module.call", Site("a.py", 2), calls_per_step=calls)]
+        return one_by_one(record, forwards, lambda _: "for x in xs:\n    ys.append(net(x[None]))\n")
+
+    assert loop(1, 3, 32, 32) == Site("a.py", 1)
+    assert loop(4, 3, 32, 32) is None
+    assert loop(1) is None, "a vector of one number"
+    assert loop(1, 12, repeats=90) is None, "a benchmark"
+    assert loop(1, 12, calls=9.0) is None, "several calls in a step"
+    assert loop(1, 12, models=2) is None, "which of two is it?"

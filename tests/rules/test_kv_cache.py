@@ -1,0 +1,86 @@
+"""Generation that computes all earlier tokens again: known by ids that grow from call to call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from advisor.rules.kv_cache import KVCache
+
+from advisor.edit import Sources
+from advisor.harness.layout import TensorInfo
+from advisor.harness.models import grown
+from advisor.rule import Advice
+
+
+def info(*shape: int, dtype: str = "int64") -> TensorInfo:
+    return TensorInfo(list(shape), dtype)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "grew"),
+    [
+        ([info(4, 24)], [info(4, 25)], True),
+        ([info(4, 24), info(4, 24)], [info(4, 25), info(4, 25)], True),  # with its mask
+        ([info(2, 30), info(2, 1)], [info(2, 30), info(2, 2)], True),  # a translation
+        ([info(4, 1), info(4, 24)], [info(4, 1), info(4, 25)], False),  # a cache, and the mask for all of it
+        ([info(4, 24)], [info(4, 24)], False),
+        ([info(4, 24)], [info(3, 25)], False),
+        ([info(4, 24)], [info(4, 30)], False),
+        ([], [info(4, 25)], False),
+        ([info(4, 24, dtype="float32")], [info(4, 25, dtype="float32")], False),
+        ([info(4, 24, 8)], [info(4, 25, 8)], False),
+    ],
+)
+def test_ids_that_grow_by_a_column(before: list[TensorInfo], now: list[TensorInfo], grew: bool) -> None:
+    assert grown(before, now) is grew
+
+
+def generating(scene: Any, work_ms: float = 40.0, **facts: Any) -> Any:
+    """A CPU run that calls a model with four texts of 50 tokens, a token more each time."""
+    made = scene(50.0)
+    made.record.step_kind, made.record.optimizers, made.record.call_sites = "forward", [], []
+    made.call("Module.call", 11, module="Net", grad=False)
+    (model,) = made.record.models
+    model.training, model.layers, model.inputs = False, {"Embedding": 1, "Linear": 8}, [info(4, 50)]
+    model.calls, model.grown = 40, 36
+    for name, value in facts.items():
+        setattr(model, name, value)
+    made.each("user_annotation", "advisor.forward", 0.0, 49.0)
+    for number in range(8):
+        made.each("cpu_op", "aten::addmm", number * 6.0, number * 6.0 + work_ms / 8)
+    return made
+
+
+def test_generation_without_a_cache_is_told(scene: Any, tmp_path: Path) -> None:
+    (finding,) = KVCache().check(generating(scene).evidence(tmp_path))
+    assert finding.site is not None and finding.site.line == 11
+    assert finding.evidence["columns"] == 50
+    # 40 of 50 ms are products of which a 50th is left.
+    assert 2.5 < finding.gain.likely < 5.5
+    fix = KVCache().fix(finding, Sources())
+    assert isinstance(fix, Advice) and "past_key_values" in fix.text
+    (finding,) = KVCache().check(generating(scene, own={"Net": "/nowhere/train.py"}).evidence(tmp_path))
+    fix = KVCache().fix(finding, Sources())
+    assert isinstance(fix, Advice) and "past_key_values" not in fix.text
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"grown": 3},
+        {"calls": 5, "grown": 5},
+        {"layers": {"Linear": 8}},
+        {"work_ms": 1.0},
+    ],
+)
+def test_other_calls_are_left_alone(scene: Any, tmp_path: Path, facts: dict[str, Any]) -> None:
+    assert not list(KVCache().check(generating(scene, **facts).evidence(tmp_path)))
+
+
+def test_training_is_left_alone(scene: Any, tmp_path: Path) -> None:
+    made = generating(scene)
+    trained = scene(50.0)
+    made.record.step_kind, made.record.optimizers = "optimizer", trained.record.optimizers
+    assert not list(KVCache().check(made.evidence(tmp_path)))
