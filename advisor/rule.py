@@ -28,9 +28,8 @@ WORTH_IT = 1.03
 # cores lie up to 6 % apart (tests/benchmarks/results/timing_window.md).
 WORTH_IT_ON_CPU = 1.05
 
-# high / low of a prediction never exceeds this.
+WIDEST = 2.0  # high / low of a prediction never exceeds this
 _OFF = 0.4  # of the likely gain, on a logarithmic scale: see Gain.as_measured
-WIDEST = 2.0
 
 
 class Safety(enum.Enum):
@@ -76,10 +75,11 @@ class Gain:
         return cls(min(likely, max(low, high / WIDEST, 1.0)), likely, high, basis)
 
     def as_measured(self) -> Gain:
-        """The same with a range at least as wide as predictions on a CPU were seen to be off, and centred where widest.
+        """The same with a range at least as wide as predictions on a CPU were seen to be off; the widest is centred.
 
-        Of 77 fixes measured on two shared cores (tests/benchmarks/results/accuracy.md) 49 came out in the ranges that
-        rules and model give, 54 in these; those below and above are a factor of 1.05 to 2 away, more for large gains.
+        Of 77 fixes measured on two shared cores (tests/benchmarks/results/accuracy_other_processor.md) 49 came out in
+        the ranges that rules and model give, 54 in these; those below and above are a factor of 1.05 to 2 away, more
+        for large gains.
         """
         if self.likely <= 1.0:
             return self

@@ -14,12 +14,27 @@ from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.attention import attentions, fuse
 from advisor.edit.attention_flow import written_out
 from advisor.edit.attention_weights import leave_weights, unread_weights
+from advisor.edit.sources import text_of
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.coded import pairs
 from advisor.evidence.steps import assign, step_windows
 from advisor.harness.layout import Site
-from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list
+from advisor.rule import (
+    WIDEST,
+    Advice,
+    Argument,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    at,
+    forward_sites,
+    own_files,
+    site_list,
+    sites,
+)
 
 if TYPE_CHECKING:
     from advisor.edit import Edit
@@ -29,6 +44,9 @@ _FUSED = "scaled_dot_product"
 _SOFTMAXES = ("aten::_softmax", "aten::exp")  # the latter where it is written out, too
 _DROPOUTS = ("aten::native_dropout", "aten::bernoulli_")
 _PRODUCTS = ("aten::bmm", "aten::matmul", "aten::baddbmm", "aten::expand", "aten::view", "aten::transpose")
+# The fused attention has no derivative of its gradient: penalties on gradients, Hessians.
+_TWICE = re.compile(r"create_graph\s*=\s*True|\b(jvp|hvp|vhp|hessian|jacfwd|jacrev|forward_ad)\b")
+_HOOKS = "register_forward_hook"  # the usual way to collect the weights that nobody takes
 _LEAST_LENGTH = 16  # keys: the softmax over a handful of classes is no attention
 _LEAST_GAIN = 1.05  # several lines are written anew: it has to be worth more than what could just be measured
 _LEAST_SHARE = 0.05  # of the step, in elementwise work on the scores: below it they are too small to be worth tiling
@@ -53,8 +71,9 @@ class AttentionSdpa(Rule):
     was seen in the run, and the lines that write it out, or drop those weights, were found in the model's own source.
 
     When not: the attention weights themselves are returned, stored or looked at; on a CPU with a dropout of the weights
-    (the function then takes the steps one by one, too; measured: up to a third slower); rows that a mask leaves
-    nothing of come out different. Dropout draws other random numbers than before.
+    (the function then takes the steps one by one, too; measured: up to a third slower); gradients are differentiated
+    once more (a gradient penalty), for which the fused function has no derivative; rows that a mask leaves nothing of
+    come out different. Dropout draws other random numbers than before.
 
     Source: PyTorch, ``torch.nn.functional.scaled_dot_product_attention``; Dao et al. 2022, "FlashAttention". The gain
     is a prior.
@@ -69,9 +88,19 @@ class AttentionSdpa(Rule):
         record = evidence.record
         if record is None or evidence.compiled:
             return
+        texts = [text_of(path) for path in _files(evidence)]
         scores = _scores(evidence)
-        if not scores:
+        if not scores or any(_TWICE.search(text) for text in texts):
             return
+        places = tuple(_places(evidence, _fusible))
+        joined: Counter[tuple[int, ...]] = Counter(
+            {shape: number for shape, number in scores.items() if len(shape) == 3}
+        )
+        if joined and not any(_HOOKS in text for text in texts):
+            # nn.MultiheadAttention joins the heads to the batch: other scores are somebody else's.
+            unread = tuple(_places(evidence, unread_weights))
+            scores = joined if unread and not places else scores
+            places += unread
         drops = _shares(evidence, scores, _DROPOUTS)
         if drops and not evidence.device_is_gpu:
             return
@@ -79,7 +108,6 @@ class AttentionSdpa(Rule):
         gain = _gain(evidence, scores, shares)
         if gain.likely < _LEAST_GAIN:
             return
-        places = (*_places(evidence, _fusible), *_places(evidence, unread_weights))
         places = places or tuple(_places(evidence, written_out))
         if not places:
             return
@@ -116,9 +144,10 @@ class AttentionSdpa(Rule):
         dimensions, drafts = finding.parameters.get("dimensions"), Drafts(sources)
         for site in places:
             draft = drafts[site.file]
-            unread = next((each for each in unread_weights(draft) if site.line in _lines(draft, each)), None)
-            if unread is not None:
-                leave_weights(draft, unread)
+            unread = [each for each in unread_weights(draft) if site.line in _lines(draft, each)]
+            for each in unread:
+                leave_weights(draft, each)
+            if unread:
                 continue
             found = next((each for each in attentions(draft) if site.line in _lines(draft, each.product)), None)
             if found is None:
@@ -574,10 +603,19 @@ def _places(evidence: Evidence, find: Callable[[Draft], Iterable[cst.BaseExpress
             draft = Draft(sources.source(path))
         except AdvisorError:
             continue
-        for product in find(draft):
-            holder = draft.enclosing_class(product)
-            if holder is None or own.get(holder.name.value) == path:
-                yield Site(path, max(_lines(draft, product)))
+        lines = [
+            max(_lines(draft, product))
+            for product in find(draft)
+            if (holder := draft.enclosing_class(product)) is None or own.get(holder.name.value) == path
+        ]
+        yield from (Site(path, line) for line in dict.fromkeys(lines))
+
+
+def _files(evidence: Evidence) -> tuple[str, ...]:
+    """The script, the files of its models, and those that call them."""
+    script = evidence.record.script if evidence.record is not None else ""
+    calls = (each.file for each in sites(forward_sites(evidence)))
+    return tuple(dict.fromkeys(filter(None, (script, *own_files(evidence), *calls))))
 
 
 def _fusible(draft: Draft) -> Iterator[cst.BaseExpression]:

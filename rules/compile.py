@@ -21,6 +21,7 @@ from advisor.evidence.fusion import (
     not_in_place,
     operators_per_call,
     overhead_s,
+    sized_by_data,
     too_old_for_triton,
 )
 from advisor.evidence.matrix import is_optimizer
@@ -72,11 +73,7 @@ _LEAST_LAUNCHES = 20
 # round by round: a cell of 20 operators for 24 items took 75 s, and one whose loop makes thousands takes many minutes.
 _COMPILE_BASE_S, _COMPILE_PER_LAYER_S, _COMPILE_PER_OPERATOR_S = 6.0, 0.5, 0.15
 _MOST_OPERATORS = 2000
-# Operators whose result is as large as the data says: Dynamo ends a graph there (capture_dynamic_output_shape_ops).
-_SIZED_BY_DATA, _MOST_SIZED_BY_DATA = (
-    ("aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_dim"),
-    8.0,
-)
+_MOST_SIZED_BY_DATA = 8.0  # calls a step of operators that end a graph
 
 _FRAMEWORKS = {
     "transformers": "Pass TrainingArguments(torch_compile=True).",
@@ -129,7 +126,7 @@ class Compile(Rule):
             return
         if not evidence.device_is_gpu and record is not None and record.shapes_vary:
             return  # each size is compiled anew, or for all sizes at once and to less use
-        if not evidence.device_is_gpu and _sized_by_data(evidence) > _MOST_SIZED_BY_DATA:
+        if not evidence.device_is_gpu and sized_by_data(evidence) > _MOST_SIZED_BY_DATA:
             return  # a graph ends at each of them
         change, share = _on_gpu(evidence) if evidence.device_is_gpu else _on_cpu(evidence)
         operators = operators_per_call(evidence)
@@ -303,12 +300,6 @@ def _idle_between_launches(evidence: Evidence) -> float:
     short = gaps.end - gaps.start <= PREPARING_NS
     columns = [IDLE_CLASSES.index(IDLE_LAUNCH), IDLE_CLASSES.index(IDLE_PYTHON)]
     return float(gaps.parts[short][:, columns].sum()) / max(1, evidence.steps.total_ns)
-
-
-def _sized_by_data(evidence: Evidence) -> float:
-    """Calls of operators in each step whose result's size the data decide."""
-    rows = [evidence.operators.row(name) for name in _SIZED_BY_DATA]
-    return sum(row.count for row in rows if row is not None)
 
 
 def _on_cpu(evidence: Evidence) -> tuple[Change, float]:

@@ -18,6 +18,7 @@ _LEAST_GROWN = 0.6
 _LEAST_CALLS = 8
 _LEAST_GAIN = 1.2
 _LAYERS = ("Embedding",)  # what makes whole numbers token ids
+_ATTENTION, _SOFTMAX = "scaled_dot_product", "aten::_softmax"
 _BASIS = "prior: of all columns only the newest is computed"
 _LIBRARY = (
     "Give the model its cache back, and after the first call the newest token only: "
@@ -57,8 +58,8 @@ class KVCache(Rule):
         for model in record.models:
             if model.calls < _LEAST_CALLS or model.grown < _LEAST_GROWN * model.calls:
                 continue
-            width = max((each.shape[1] for each in model.inputs if len(each.shape) == 2), default=1)
-            if width < 2 or not any(layer in model.layers for layer in _LAYERS):
+            width = model.width
+            if width < 2 or not any(layer in model.layers for layer in _LAYERS) or not _attends(evidence):
                 continue
             gain = Gain.of_less(evidence.what_if(Change(batch_scale=1.0 / width)), 1.0 / width, _BASIS)
             if gain.likely < _LEAST_GAIN:
@@ -117,3 +118,8 @@ class Writer:
             {"library": True},
         ),
     )
+
+
+def _attends(evidence: Evidence) -> bool:
+    """Whether a step has attention: fused, or by a softmax of its own. Recurrent layers keep a state instead."""
+    return any(_ATTENTION in row.name or row.name == _SOFTMAX for row in evidence.operators)

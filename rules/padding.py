@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import libcst as cst
+import libcst.matchers as m
+from libcst.helpers import get_full_name_for_node
 
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.calls import argument, has_starred
@@ -22,9 +24,11 @@ from advisor.rule import (
     Gain,
     Rule,
     Safety,
+    at,
     file_list,
     forward_sites,
     own_files,
+    site_list,
     sites,
     where,
 )
@@ -41,7 +45,10 @@ _ATTENTION = "scaled_dot_product"
 # 6.8 with this.
 _WITH_ATTENTION = 1.5
 _FULL = "max_length"
-_PER_SAMPLE = "__getitem__"
+_TOKENIZER = "tok"
+_COLLATES = ("collate_fn", "data_collator")
+_JOINS = ("cat", "concat", "concatenate", "stack", "vstack", "hstack")
+_ONE_ROW_EACH = "ForSequenceClassification"  # what such a model says of a text does not grow with it
 _BASIS = "prior: the work of the columns that are padding in every row goes"
 
 
@@ -54,7 +61,8 @@ class Padding(Rule):
     where the ids that the model was called with were seen to have such columns, batch after batch.
 
     When not: a compiled model, or CUDA graphs, that want one shape; a model that reads a fixed number of positions, or
-    takes a mean over all of them without the mask: that one gives something else then.
+    takes a mean over all of them without the mask: that one gives something else then (the text encoders of diffusion
+    models read 77); what the model says of each token is joined for all batches, which then differ in width.
 
     Source: Hugging Face transformers, "Padding and truncation": dynamic padding; the columns were counted in the run.
     The gain is a prior.
@@ -69,6 +77,8 @@ class Padding(Rule):
         record = evidence.record
         if record is None or evidence.compiled:
             return
+        if sum(1 for model in record.models if model.calls) > 1:
+            return  # the step is not this one model's
         for model in record.models:
             if model.padded is None or model.padded < _LEAST_PADDED or not model.calls:
                 continue
@@ -93,7 +103,7 @@ class Padding(Rule):
                     "step_s": evidence.step_s,
                 },
                 site=next(_places(files), calls[0] if calls else None),
-                parameters={"files": files, "library": not model.own},
+                parameters={"files": files, "library": not model.own, "model": model.cls, "calls": calls},
             )
             return
 
@@ -110,18 +120,25 @@ class Padding(Rule):
             if sources.has(path)
             for call in _padded_calls(drafts[path])
         ]
-        if not calls:
-            return Advice(text, "what pads them was not found")
-        for draft, call in calls:
-            if not _gets_batch(draft, call):
-                return Advice(text, f"{where(_site(draft, call))} one text is padded at a time, or may be")
-            if finding.parameters.get("library") is False:
-                return Advice(text, "whether the model counts on that many columns only its author can tell")
-            answer = give(drafts, draft, call, "padding", '"longest"', recorded=_FULL)
-            if answer is None:
-                return Advice(text, "where the value comes from cannot be told from the source")
-            if answer != EDITED:
-                return Argument({answer: "longest"}, text)
+        if len(calls) != 1:
+            places = ", ".join(at(_site(draft, call)) for draft, call in calls)
+            return Advice(text, f"it is done at {places}" if calls else "what pads them was not found")
+        ((draft, call),) = calls
+        if not _gets_batch(drafts, draft, call, finding):
+            return Advice(text, f"{where(_site(draft, call))} one text is padded at a time, or may be")
+        if finding.parameters.get("library") is False:
+            return Advice(text, "whether the model counts on that many columns only its author can tell")
+        files = {draft.source.path, *(site.file for site in site_list(finding, "calls"))}
+        scores = str(finding.parameters.get("model", "")).endswith(_ONE_ROW_EACH)
+        if not scores and any(sources.has(path) and _joins(drafts[path]) for path in files):
+            return Advice(
+                text, "what the model says of several batches is put together, and may have to be of one width"
+            )
+        answer = give(drafts, draft, call, "padding", '"longest"', recorded=_FULL)
+        if answer is None:
+            return Advice(text, "where the value comes from cannot be told from the source")
+        if answer != EDITED:
+            return Argument({answer: "longest"}, text)
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
     EXAMPLES = (
@@ -131,7 +148,7 @@ class Scorer:
     @torch.inference_mode()
     def score(self, texts):
         enc = self.tokenizer(texts, padding="max_length", truncation=True, max_length=512, return_tensors="pt")  # <-
-        return self.model(**enc).logits
+        return self.model(**enc).logits  # <- calls
 """,
             after="""
 class Scorer:
@@ -156,6 +173,8 @@ def collate(rows):
     return tokenizer.batch_encode_plus(  # <-
         [row["text"] for row in rows], padding=config.padding, max_length=config.longest, return_tensors="pt"
     )
+
+loader = DataLoader(rows, batch_size=8, collate_fn=collate)
 """,
             after="""
 from dataclasses import dataclass
@@ -171,6 +190,8 @@ def collate(rows):
     return tokenizer.batch_encode_plus(
         [row["text"] for row in rows], padding=config.padding, max_length=config.longest, return_tensors="pt"
     )
+
+loader = DataLoader(rows, batch_size=8, collate_fn=collate)
 """,
         ),
         Example(  # rows of one length are what the loader stacks
@@ -185,6 +206,51 @@ class Reviews(Dataset):
         ),
     )
     LEAVES_ALONE = (
+        Example(  # one text: the loader stacks rows of one length
+            """
+def encode(self, text):
+    enc = self.tok(text, padding="max_length", max_length=128, return_tensors="pt")  # <-
+    return enc["input_ids"][0]
+""",
+            "",
+        ),
+        Example(
+            """
+encs = [tok(text, padding="max_length", max_length=128, return_tensors="pt") for text in texts]  # <-
+out = model(torch.cat([enc["input_ids"] for enc in encs]))  # <- calls
+""",
+            "",
+        ),
+        Example(  # one of the two is joined to the other
+            """
+def guided(prompt, n):
+    cond = tokenizer(prompt, padding="max_length", max_length=77, return_tensors="pt")  # <-
+    uncond = tokenizer([""] * n, padding="max_length", max_length=77, return_tensors="pt")
+    return torch.cat([encoder(uncond.input_ids)[0], encoder(cond.input_ids)[0]])  # <- calls
+""",
+            "",
+        ),
+        Example(  # of each token
+            """
+def features(texts):
+    out = []
+    for batch in batches(texts):
+        enc = tok(batch, padding="max_length", max_length=128, return_tensors="pt")  # <-
+        out.append(model(**enc).last_hidden_state)  # <- calls
+    return torch.cat(out)
+""",
+            "",
+            {"model": "BertModel"},
+        ),
+        Example(
+            """
+def collate(rows):
+    return extractor([row["audio"] for row in rows], padding="max_length", max_length=480000, return_tensors="pt")  # <-
+
+loader = DataLoader(rows, collate_fn=collate)
+""",
+            "",
+        ),
         Example("enc = tok(texts, padding=how, max_length=128, return_tensors='pt')  # <-\n", ""),
         Example("enc = tok(texts, padding=True, max_length=128, return_tensors='pt')  # <-\n", ""),
     )
@@ -233,10 +299,45 @@ def _padded_calls(draft: Draft) -> Iterator[cst.Call]:
             yield call
 
 
-def _gets_batch(draft: Draft, call: cst.Call) -> bool:
-    """Whether it makes the tensors of a batch, and not those of one sample."""
+def _gets_batch(drafts: Drafts, draft: Draft, call: cst.Call, finding: Finding) -> bool:
+    """Whether a tokenizer makes the tensors of one batch: where it calls the model, or collates.
+
+    Other results may be joined to those of other calls, which are to be of the same width then.
+    """
+    if argument(call, "return_tensors") is None or _TOKENIZER not in draft.code(call.func).lower():
+        return False
+    if any(isinstance(each, (cst.Lambda, cst.BaseComp)) for each in draft.ancestors(call)):
+        return False
     function = draft.function(call)
-    return argument(call, "return_tensors") is not None and (function is None or function.name.value != _PER_SAMPLE)
+    for site in site_list(finding, "calls"):
+        if site.file == draft.source.path and _around(draft, site.line) is function:
+            return True
+    if function is None:
+        return False
+    holder = draft.enclosing_class(call)
+    name = holder.name.value if holder is not None and function.name.value == "__call__" else function.name.value
+    paths = {draft.source.path, *(each for each in file_list(finding, "files") if drafts.sources.has(each))}
+    return any(name in _names(each, _COLLATES) for path in paths for each in drafts[path].nodes(cst.Call))
+
+
+def _around(draft: Draft, line: int) -> cst.FunctionDef | None:
+    """The innermost function with that line."""
+    inside = [
+        each
+        for each in draft.nodes(cst.FunctionDef)
+        if draft.position(each).start.line <= line <= draft.position(each).end.line
+    ]
+    return inside[-1] if inside else None
+
+
+def _names(call: cst.Call, keywords: tuple[str, ...]) -> set[str]:
+    """The names in what a call is given by one of those keywords."""
+    given = [each.value for each in call.args if each.keyword is not None and each.keyword.value in keywords]
+    return {cst.ensure_type(each, cst.Name).value for value in given for each in m.findall(value, m.Name())}
+
+
+def _joins(draft: Draft) -> bool:
+    return any((get_full_name_for_node(each.func) or "").rpartition(".")[2] in _JOINS for each in draft.nodes(cst.Call))
 
 
 def _site(draft: Draft, call: cst.Call) -> Site:

@@ -47,6 +47,7 @@ class _Flow:
         self.draft, self.function = draft, function
         self.parts = Parts(draft, function)
         self.known = {} if known is None else known
+        self.called = known is not None
         self.returned: list[str] = []
         self.products: list[cst.BaseExpression] = []
         self.looked_at = False
@@ -165,8 +166,8 @@ class _Flow:
         return "" if name in _HARMLESS else self._ends(kind)
 
     def _own_softmax(self, call: cst.Call) -> bool:
-        """Whether a function of one parameter in the same file is called, which makes weights of scores."""
-        name = call.func.value if isinstance(call.func, cst.Name) else ""
+        """Whether a function in the same file is called that makes weights of scores, its first parameter."""
+        name = call.func.value if isinstance(call.func, cst.Name) and not self.called else ""
         for function in self.draft.nodes(cst.FunctionDef):
             parameters = function.params.params
             if function.name.value == name and function is not self.function and parameters:

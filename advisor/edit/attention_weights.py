@@ -39,26 +39,41 @@ def leave_weights(draft: Draft, call: cst.Call) -> None:
 
 def _targets(draft: Draft, holder: cst.ClassDef) -> Iterator[str]:
     """The attributes of a class, as "self.attn"."""
-    for assign in draft.nodes(cst.Assign, holder):
-        for each in assign.targets:
-            name = get_full_name_for_node(each.target) or ""
-            if name.startswith("self.") and name.count(".") == 1:
-                yield name
+    for target, _ in _assigned(draft, holder):
+        if target.startswith("self.") and target.count(".") == 1:
+            yield target
 
 
 def _always_made(draft: Draft, holder: cst.ClassDef, target: str) -> bool:
-    """Whether that attribute is such a module wherever it gets a value, in this class and those that inherit it."""
-    heirs = [
-        each for each in draft.nodes(cst.ClassDef)
-        if any(get_full_name_for_node(base.value) == holder.name.value for base in each.bases)
-    ]  # fmt: skip
-    for each in (holder, *heirs):
-        for assign in draft.nodes(cst.Assign, each):
-            if any(get_full_name_for_node(where.target) == target for where in assign.targets):
-                made = assign.value
-                if not isinstance(made, cst.Call) or full_name(draft, made.func) not in _NAMES:
-                    return False
+    """Whether that attribute is such a module wherever it gets a value: in its class, its heirs, or from outside."""
+    inside = {id(value) for each in (holder, *_heirs(draft, holder)) for _, value in _assigned(draft, each)}
+    for name, value in _assigned(draft):
+        if name.rpartition(".")[2] != target.rpartition(".")[2] or (name == target and id(value) not in inside):
+            continue  # another attribute; the same of another class
+        if not isinstance(value, cst.Call) or full_name(draft, value.func) not in _NAMES:
+            return False
     return True
+
+
+def _assigned(draft: Draft, inside: cst.ClassDef | None = None) -> Iterator[tuple[str, cst.BaseExpression]]:
+    """(attribute, value) of each assignment to one: ``self.attn = …``, ``model.attn: nn.Module = …``."""
+    for assign in draft.nodes(cst.Assign, inside):
+        for each in assign.targets:
+            if isinstance(each.target, cst.Attribute):
+                yield get_full_name_for_node(each.target) or "", assign.value
+    for annotated in draft.nodes(cst.AnnAssign, inside):
+        if isinstance(annotated.target, cst.Attribute) and annotated.value is not None:
+            yield get_full_name_for_node(annotated.target) or "", annotated.value
+
+
+def _heirs(draft: Draft, holder: cst.ClassDef) -> list[cst.ClassDef]:
+    """The classes of the file that inherit this one, over others or not."""
+    names, found = {holder.name.value}, list[cst.ClassDef]()
+    for each in draft.nodes(cst.ClassDef):  # in the order of the text, in which a base comes first
+        if any(get_full_name_for_node(base.value) in names for base in each.bases):
+            names.add(each.name.value)
+            found.append(each)
+    return found
 
 
 def _asked(draft: Draft, call: cst.Call) -> bool:

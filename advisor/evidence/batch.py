@@ -32,8 +32,8 @@ WEIGHT_READ_S = 0.6e-9  # a third: forward only
 def item_factors(device: DeviceWork, factor: float, units: int | None, *, filling: bool) -> NDArray[np.float64]:
     """Factor on the duration of each item (kernels, then copies) for a batch `factor` times as large.
 
-    With `filling` a kernel that leaves multiprocessors empty grows into them for nothing; without, all grow in
-    proportion. The optimizer's kernels and collectives do not see the batch.
+    With `filling` a kernel that leaves multiprocessors empty grows into them for nothing, and none shrinks below one
+    that does; without, all grow in proportion. The optimizer's kernels and collectives do not see the batch.
     """
     trace = device.trace
     kernels, copies = trace.kernels, trace.copies
@@ -43,8 +43,9 @@ def item_factors(device: DeviceWork, factor: float, units: int | None, *, fillin
         per_unit = np.clip(THREADS_PER_UNIT // np.maximum(kernels.block, 1), 1, BLOCKS_PER_UNIT)
         matrix = names_like(trace, kernels.name, lambda name: kind_of(name) in MATRIX_KINDS)
         full = (units or UNITS) * np.where(matrix, 1, per_unit)
-        fill = np.where(kernels.grid > 0, np.minimum(1.0, kernels.grid / full), 1.0)
-        growth = np.maximum(1.0, factor * fill)
+        # Rounds in which the multiprocessors take all blocks; less than one leaves some of them empty.
+        waves = np.where(kernels.grid > 0, kernels.grid / full, max(1.0, 1.0 / factor))
+        growth = np.maximum(1.0, factor * waves) / np.maximum(1.0, waves)
     fixed = np.minimum(duration, KERNEL_FIXED_NS)
     scaled = np.where(duration > 0, (fixed + (duration - fixed) * growth) / np.maximum(duration, 1), 1.0)
     launch = device.items_launch[: len(kernels)]

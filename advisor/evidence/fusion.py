@@ -41,6 +41,8 @@ _FUNCTIONS = re.compile(
     r"(_backward(_data)?)?$"
 )
 _RECURRENT = re.compile(r"^aten::(lstm|gru|rnn_tanh|rnn_relu)$")
+# Dynamo ends a graph at them (torch._dynamo.config.capture_dynamic_output_shape_ops, which is off).
+_SIZED_BY_DATA = re.compile(r"^aten::(nonzero|masked_select|_unique2|unique_dim)$")
 _DRAWN = re.compile(r"^aten::(bernoulli_?|native_dropout)$")
 # What is left of their own work, and which part of a call is its overhead: of a library's at most half.
 _FUNCTIONS_LEFT, _DRAWN_LEFT, _OTHERS_LEFT = 1.2, 1.8, 0.9
@@ -169,6 +171,14 @@ def operators_per_call(evidence: Evidence) -> float:
     inside = float((outer & models.contains(operators.start)).sum())
     calls = float((assign(evidence.steps, models.start) >= 0).sum()) if len(models) else 0.0
     return inside / calls if calls else 0.0
+
+
+def sized_by_data(evidence: Evidence) -> float:
+    """Calls in each step's forwards of operators whose result is as large as the data says: a graph ends at each."""
+    models, trace = evidence.host.forward, evidence.trace
+    found = names_like(trace, trace.operators.name, _SIZED_BY_DATA.match)
+    found &= (assign(evidence.steps, trace.operators.start) >= 0) & models.contains(trace.operators.start)
+    return float(found.sum()) / max(1, len(evidence.steps))
 
 
 def _saved_s(evidence: Evidence, forward: Coverage, backward_share: float) -> float:

@@ -7,6 +7,7 @@ They are off in the timing window, and taken off a module before TorchScript or 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
@@ -315,7 +316,8 @@ class Models:
             first = bool(arguments) and isinstance(arguments[0], self._torch.Tensor)
             self._observe(module, inputs, first)
             if not self.annotate:  # what it computes is none of the profiled windows' business
-                self._ask_padding(module, tensors)
+                with contextlib.suppress(RuntimeError):  # of a kind of tensor that cannot be compared
+                    self._ask_padding(module, tensors)
             elif not self._records[id(module)].called_from:
                 self._records[id(module)].called_from = [site_of(each) for each in islice(user_frames(3), _FRAMES)]
             self._compare_input(module, tensors)
@@ -358,7 +360,9 @@ class Models:
         elif record.inputs and [i.shape[1:] for i in inputs] != [i.shape[1:] for i in record.inputs]:
             self._listener.shapes_vary()
         record.calls += 1
-        record.grown += grown(record.inputs, inputs)
+        wider = grown(record.inputs, inputs)
+        if wider:
+            record.grown, record.width = record.grown + 1, wider
         record.inputs = inputs
         record.tensor_first = tensor_first and record.tensor_first is not False
         record.training = bool(module.training)
@@ -431,15 +435,28 @@ class Models:
         return read_scalars(self._pending)
 
 
-def grown(before: list[TensorInfo], now: list[TensorInfo]) -> bool:
-    """Whether token ids among a call's inputs have one column more than those of the call before.
+def grown(before: list[TensorInfo], now: list[TensorInfo]) -> int:
+    """The columns of token ids among a call's inputs that have one more than those of the call before; 0 where none do.
 
-    Where all that is known of the earlier tokens is in a cache, the ids have one column: those that grow are a mask.
+    Where all that is known of the earlier tokens is in a cache, the newest come alone: what grows then is their mask.
     """
+    if any(_newest_alone(each) for each in now):
+        return 0
     ids, earlier = ([each.shape for each in given if _may_be_ids(each)] for given in (now, before))
-    if len(ids) != len(earlier) or any(shape[1] == 1 for shape in ids):
-        return False
-    return any(shape == [rows, width + 1] for shape, (rows, width) in zip(ids, earlier, strict=True))
+    if len(ids) != len(earlier):
+        return 0
+    wider = [shape[1] for shape, (rows, width) in zip(ids, earlier, strict=True) if shape == [rows, width + 1]]
+    return max(wider, default=0)
+
+
+def _newest_alone(info: TensorInfo) -> bool:
+    """Whether it may be one token of each sequence: its id, a vector of ids, or its embedding."""
+    whole = info.dtype in ("int64", "int32")
+    return (
+        (len(info.shape) == 1 and whole)
+        or (len(info.shape) == 2 and whole and info.shape[1] == 1)
+        or (len(info.shape) == 3 and info.shape[1] == 1)
+    )
 
 
 def _may_be_ids(info: TensorInfo) -> bool:
@@ -450,12 +467,13 @@ def padding(torch: Any, tensors: list[Any]) -> tuple[Any, int]:
     """The share of columns, at the end or at the beginning, that hold one and the same number in all rows; the columns.
 
     Of integers with two dimensions, token ids and what goes with them (masks, labels): the least share of theirs, a
-    tensor on their device. None where there are none but constant ones.
+    tensor on their device; 0 where a mask says that nothing is padding. None where there are no such tensors.
     """
     ids = [
         each
         for each in tensors
-        if type(each) is torch.Tensor and each.dim() == 2 and each.dtype in (torch.int64, torch.int32) and each.numel()
+        if type(each) is torch.Tensor and each.layout is torch.strided and not each.is_nested
+        if each.dim() == 2 and each.dtype in (torch.int64, torch.int32) and each.numel()
     ]
     ids = [each for each in ids if each.shape == ids[0].shape and each.device == ids[0].device]
     if not ids or ids[0].shape[1] < _LEAST_COLUMNS or ids[0].is_meta:
@@ -466,15 +484,18 @@ def padding(torch: Any, tensors: list[Any]) -> tuple[Any, int]:
     with torch.inference_mode():
         columns = torch.arange(width, device=ids[0].device)
         ends = []
-        for each in ids:
+        for number, each in enumerate(ids):
             last = (each != each[:1, -1:]).any(0)
             first = (each != each[:1, :1]).any(0)
             behind = width - 1 - torch.where(last, columns, -1).amax()
             before = torch.where(first, columns, width).amin()
             runs = torch.stack((behind, before))
-            # The ones of a mask are no padding; what is constant (all of a mask, token types) says nothing of it.
-            runs = torch.where((each[0, (-1, 0)] == 1) & (each.amax() <= 1), 0, runs)
-            ends.append(torch.where(behind == width, width, runs))
+            # The ones of a mask are no padding. What is constant says nothing of it (token types), but for a mask
+            # of ones beside the ids: none of them is.
+            corners, mask = torch.stack((each[0, -1], each[0, 0])), each.amax() <= 1
+            runs = torch.where((corners == 1) & mask, 0, runs)
+            whole = torch.where(mask & (corners[0] == 1), 0, width) if number else width
+            ends.append(torch.where(behind == width, whole, runs))
         most = torch.stack(ends).amin(0).amax()
         return torch.where((most == width) | (most == 1), 0, most) / width, width  # all begin with the same token
 

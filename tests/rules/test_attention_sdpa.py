@@ -15,7 +15,8 @@ from advisor.edit.attention import attentions, fuse
 from advisor.edit.attention_flow import written_out
 from advisor.edit.attention_weights import leave_weights, unread_weights
 from advisor.evidence import Evidence
-from advisor.rule import Advice, Finding
+from advisor.harness.layout import Site
+from advisor.rule import Advice, Finding, Gain
 
 LAYER = """
 import math
@@ -277,14 +278,65 @@ def test_weights_are_left_where_nobody_takes_them(lines: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "other", ["self.attn = Linear(3)", "self.attn = None if flat else nn.MultiheadAttention(32, 4, batch_first=True)"]
+    "other",
+    [
+        "self.attn = Linear(3)",
+        "self.attn = None if flat else nn.MultiheadAttention(32, 4, batch_first=True)",
+        "self.attn: nn.Module = Linear(3)",
+    ],
 )
 def test_what_may_be_another_module_keeps_its_weights(other: str) -> None:
     text = MODULES.replace("OTHER", other).replace("LINES", "return self.attn(x, x, x)[0]")
     assert not list(unread_weights(Drafts(Sources({"/nowhere/block.py": text}))["/nowhere/block.py"]))
 
 
-def test_what_an_heir_makes_of_it_keeps_its_weights() -> None:
-    text = MODULES.replace("OTHER", "pass").replace("LINES", "return self.attn(x, x, x)[0]")
-    text += "\nclass Own(Block):\n    def __init__(self):\n        super().__init__()\n        self.attn = Mine()\n"
-    assert not list(unread_weights(Drafts(Sources({"/nowhere/block.py": text}))["/nowhere/block.py"]))
+@pytest.mark.parametrize(
+    ("after", "kept"),
+    [
+        ("class Own(Block):\n    def __init__(self):\n        self.attn = Mine()\n", True),
+        ("class Mid(Block):\n    pass\n\nclass Own(Mid):\n    def __init__(self):\n        self.attn = Mine()\n", True),
+        ("model = Block()\nmodel.attn = Lora(model.attn)\n", True),
+        ("class Other:\n    def __init__(self):\n        self.attn = Mine()\n", False),
+    ],
+)
+def test_what_others_make_of_it_keeps_its_weights(after: str, kept: bool) -> None:
+    text = MODULES.replace("OTHER", "pass").replace("LINES", "return self.attn(x, x, x)[0]") + "\n" + after
+    found = list(unread_weights(Drafts(Sources({"/nowhere/block.py": text}))["/nowhere/block.py"]))
+    assert len(found) == (0 if kept else 1)
+
+
+def test_two_calls_on_a_line_are_both_left_without() -> None:
+    text = MODULES.replace("OTHER", "pass").replace("LINES", "return self.attn(x, x, x)[0] + self.attn(x, x, x)[0]")
+    sources = Sources({"/nowhere/block.py": text})
+    line = next(n for n, each in enumerate(text.splitlines(), 1) if "return self.attn" in each)
+    site = Site("/nowhere/block.py", line)
+    finding = Finding("attention-sdpa", "", "", Gain(1.1, 1.2, 1.3), {}, site, {"attention": (site,), "dimensions": 3})
+    fix = AttentionSdpa().fix(finding, sources)
+    assert isinstance(fix, Edit)
+    assert fix.texts["/nowhere/block.py"].count("need_weights=False") == 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "after", "told"),
+    [
+        ([8, 64, 64], "", True),
+        ([2, 4, 64, 64], "", False),  # of four dimensions: somebody else's
+        ([8, 64, 64], "torch.autograd.grad(y, x, create_graph=True)\n", False),
+        ([8, 64, 64], "model.attn.register_forward_hook(keep)\n", False),
+    ],
+)
+def test_weights_that_nobody_takes_are_told_where_the_scores_are_theirs(
+    scene: Any, tmp_path: Path, shape: list[int], after: str, told: bool
+) -> None:
+    made = scene(50.0)
+    path = tmp_path / "block.py"
+    path.write_text(MODULES.replace("OTHER", "pass").replace("LINES", "return self.attn(x, x, x)[0]") + after)
+    made.record.models[0].own = {"Block": str(path)}
+    made.each("cpu_op", "aten::bmm", 1.0, 2.0, **{"Input Dims": [[8, 64, 16], [8, 16, 64]]})
+    made.each("cpu_op", "aten::_softmax", 3.0, 23.0, **{"Input Dims": [shape, [], []]})
+    made.each("cpu_op", "aten::bmm", 23.0, 24.0, **{"Input Dims": [[8, 64, 64], [8, 64, 16]]})
+    made.operator("aten::addmm", 24.0, 49.9)
+    evidence = made.evidence(tmp_path)
+    finding = found(dataclasses.replace(evidence, detail=evidence.trace))
+    assert (finding is not None) is told
+    assert finding is None or isinstance(AttentionSdpa().fix(finding, Sources()), Edit)

@@ -21,33 +21,38 @@ def info(*shape: int, dtype: str = "int64") -> TensorInfo:
 @pytest.mark.parametrize(
     ("before", "now", "grew"),
     [
-        ([info(4, 24)], [info(4, 25)], True),
-        ([info(4, 24), info(4, 24)], [info(4, 25), info(4, 25)], True),  # with its mask
-        ([info(2, 30), info(2, 1)], [info(2, 30), info(2, 2)], True),  # a translation
-        ([info(4, 1), info(4, 24)], [info(4, 1), info(4, 25)], False),  # a cache, and the mask for all of it
-        ([info(4, 24)], [info(4, 24)], False),
-        ([info(4, 24)], [info(3, 25)], False),
-        ([info(4, 24)], [info(4, 30)], False),
-        ([], [info(4, 25)], False),
-        ([info(4, 24, dtype="float32")], [info(4, 25, dtype="float32")], False),
-        ([info(4, 24, 8)], [info(4, 25, 8)], False),
+        ([info(4, 24)], [info(4, 25)], 25),
+        ([info(4, 24), info(4, 24)], [info(4, 25), info(4, 25)], 25),  # with its mask
+        ([info(2, 30), info(2, 1)], [info(2, 30), info(2, 2)], 2),  # a translation
+        ([info(4, 2048, dtype="float32"), info(4, 15)], [info(4, 2048, dtype="float32"), info(4, 16)], 16),  # a caption
+        ([info(4, 1), info(4, 24)], [info(4, 1), info(4, 25)], 0),  # a cache, and the mask for all of it
+        ([info(4), info(4, 24)], [info(4), info(4, 25)], 0),
+        ([info(4, 1, 64, dtype="float32"), info(4, 24)], [info(4, 1, 64, dtype="float32"), info(4, 25)], 0),
+        ([info(4, 24)], [info(4, 24)], 0),
+        ([info(4, 24)], [info(3, 25)], 0),
+        ([info(4, 24)], [info(4, 30)], 0),
+        ([], [info(4, 25)], 0),
+        ([info(4, 24, dtype="float32")], [info(4, 25, dtype="float32")], 0),
+        ([info(4, 24, 8)], [info(4, 25, 8)], 0),
     ],
 )
-def test_ids_that_grow_by_a_column(before: list[TensorInfo], now: list[TensorInfo], grew: bool) -> None:
-    assert grown(before, now) is grew
+def test_ids_that_grow_by_a_column(before: list[TensorInfo], now: list[TensorInfo], grew: int) -> None:
+    assert grown(before, now) == grew
 
 
-def generating(scene: Any, work_ms: float = 40.0, **facts: Any) -> Any:
+def generating(scene: Any, work_ms: float = 40.0, attends: bool = True, **facts: Any) -> Any:
     """A CPU run that calls a model with four texts of 50 tokens, a token more each time."""
     made = scene(50.0)
     made.record.step_kind, made.record.optimizers, made.record.call_sites = "forward", [], []
     made.call("Module.call", 11, module="Net", grad=False)
     (model,) = made.record.models
     model.training, model.layers, model.inputs = False, {"Embedding": 1, "Linear": 8}, [info(4, 50)]
-    model.calls, model.grown = 40, 36
+    model.calls, model.grown, model.width = 40, 36, 50
     for name, value in facts.items():
         setattr(model, name, value)
     made.each("user_annotation", "advisor.forward", 0.0, 49.0)
+    if attends:
+        made.each("cpu_op", "aten::_softmax", 48.0, 48.5)
     for number in range(8):
         made.each("cpu_op", "aten::addmm", number * 6.0, number * 6.0 + work_ms / 8)
     return made
@@ -73,6 +78,7 @@ def test_generation_without_a_cache_is_told(scene: Any, tmp_path: Path) -> None:
         {"calls": 5, "grown": 5},
         {"layers": {"Linear": 8}},
         {"work_ms": 1.0},
+        {"attends": False},  # a recurrent net
     ],
 )
 def test_other_calls_are_left_alone(scene: Any, tmp_path: Path, facts: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from advisor.rules.padding import Padding
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
-from advisor.harness.layout import Site
+from advisor.harness.layout import Model, Site
 from advisor.harness.models import padding
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Argument, Finding
@@ -82,12 +82,25 @@ def test_columns_that_are_padding_in_all_rows_are_counted(left: bool) -> None:
         (ids_of(10, 64),),
         (torch.ones(4, 64, dtype=torch.int64),),  # a benchmark's
         (torch.ones(4, 64, dtype=torch.int64), ids_of(64, 20)),
+        (ids_of(20, 10), torch.ones(2, 64, dtype=torch.int64)),  # a mask of ones: placeholders, no padding
         (ids_of(64, 60), torch.where(torch.arange(64) < 40, -100, ids_of(64, 60))),  # labels, of the answer only
         ((ids_of(64, 20, left=True) > 0).long(), torch.randn(2, 64, 8)),
     ],
 )
 def test_what_one_row_fills_is_no_padding(given: tuple[torch.Tensor, ...]) -> None:
     assert float(padding(torch, list(given))[0]) == 0.0
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (torch.ones(4, 64, dtype=torch.int64).to_sparse(),),
+        (torch.ones(4, 64, dtype=torch.int64).to_sparse_csr(),),
+        (torch.nested.nested_tensor([torch.ones(3), torch.ones(5)]),),
+    ],
+)
+def test_tensors_of_other_layouts_are_not_asked(given: tuple[torch.Tensor, ...]) -> None:
+    assert padding(torch, list(given)) == (None, 0)
 
 
 @pytest.mark.parametrize("given", [(torch.randn(4, 64),), (ids_of(1, 2, width=8),), (torch.zeros(0, 64).long(),), ()])
@@ -136,10 +149,22 @@ def test_batches_that_are_as_long_as_their_longest_are_left_alone(tmp_path: Path
     assert not found(evidence)
 
 
+def test_one_model_of_several_is_left_alone(scene: Any, tmp_path: Path) -> None:
+    made = scene(50.0)
+    made.record.models[0].layers = {"Embedding": 1}
+    made.record.models[0].width, made.record.models[0].padded = 64, 0.9
+    made.each("user_annotation", "advisor.forward", 0.0, 49.5)
+    made.each("cpu_op", "aten::bmm", 1.0, 49.0)
+    assert found(made.evidence(tmp_path))
+    made.record.models.append(Model("UNet", calls=40))
+    assert not found(made.evidence(tmp_path))
+
+
 def test_padding_that_costs_nothing_is_left_alone(scene: Any, tmp_path: Path) -> None:
     made = scene(50.0)
     made.record.models[0].layers = {"Embedding": 1}
     made.record.models[0].width, made.record.models[0].padded = 64, 0.9
+    made.each("user_annotation", "advisor.forward", 0.5, 2.0)
     made.each("cpu_op", "aten::bmm", 1.0, 2.0)
     made.each("cpu_op", "aten::sleep", 2.0, 49.0)
     assert not found(made.evidence(tmp_path))
