@@ -178,23 +178,44 @@ def read_again(line: FetchPart) -> tuple[str, bool]:
 
 
 def _for_one_row(function: ast.FunctionDef, line: int) -> str:
-    """The member of an archive that the function opens itself, of which a line takes one row."""
-    opened = {
-        ast.unparse(name)
-        for node in ast.walk(function)
-        for name, value in _bound(node)
-        if isinstance(value, ast.Call) and ast.unparse(value.func) in ("np.load", "numpy.load")
-    }
+    """The member of an archive that the function opens itself, of which a line takes the row its parameter says."""
+    bound = [pair for node in ast.walk(function) for pair in _bound(node)]
+    own = {each.arg for each in function.args.args[1:]}
+    made, known = set(own), 0
+    while len(made) > known:
+        known = len(made)
+        made |= {name for target, value in bound if _names(value) & made for name in _names(target)}
+    opened = {ast.unparse(target) for target, value in bound if _opens(value) and not _of_each(value, bound, own)}
     for node in ast.walk(function):
         if isinstance(node, ast.Subscript) and node.lineno <= line <= (node.end_lineno or node.lineno):
             member = node.value
             if not isinstance(member, ast.Subscript) or not isinstance(member.slice, ast.Constant):
                 continue
+            if isinstance(node.slice, (ast.Slice, ast.Tuple)) or not _names(node.slice) & made:
+                continue
             archive = member.value
-            direct = isinstance(archive, ast.Call) and ast.unparse(archive.func) in ("np.load", "numpy.load")
+            direct = _opens(archive) and not _of_each(archive, bound, own)
             if isinstance(member.slice.value, str) and (direct or ast.unparse(archive) in opened):
                 return ast.unparse(member)
     return ""
+
+
+def _opens(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and ast.unparse(value.func) in ("np.load", "numpy.load")
+
+
+def _of_each(value: ast.expr, bound: list[tuple[ast.expr, ast.expr]], own: set[str]) -> bool:
+    """Whether each sample has a file of its own: ``paths[i]`` for the function's own parameter, or a name made so."""
+    made = [each for target, each in bound if _names(target) & _names(value) and not _opens(each)]
+    return any(
+        isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Name) and node.slice.id in own
+        for each in (value, *made)
+        for node in ast.walk(each)
+    )
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
 def _bound(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:

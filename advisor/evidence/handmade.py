@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from .rounds import called_loop, loop_around
+from .rounds import called_loop, keeps_state, loop_around
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
@@ -66,5 +66,7 @@ def one_by_one(record: RunRecord, forwards: Sequence[CallSite], text_of: Callabl
     if not shapes or shapes[0][0] != 1 or len(shapes[0]) < 2:
         return None
     if sum(each.calls_per_step for each in forwards) > _MOST_CALLS:
+        return None
+    if any(keeps_state(text_of(path), cls) for cls, path in called[0].own.items()):
         return None
     return loop_around(called[0].called_from, text_of)

@@ -20,7 +20,15 @@ class Encoder:
         self.hidden = self.model(texts, self.hidden)  # called
         return self.hidden
 """
+TIMED = ENCODER.replace("        ids =", "        began = timeit.default_timer()\n        ids =")
+REMEMBERING = """
+class Encoder:
+    def encode(self, texts):
+        self.seen.append(self.model(texts, self.seen[-1]))  # called
+        return self.seen[-1]
+"""
 TOGETHER = {
+    "kept in an object": "for e in xs:\n    rows.append(encoder.encode(e.text))  # loop\n    self.ids.append(e.id)\n",
     "a list": "for text in texts:\n    rows.append(encoder.encode([text]))  # loop\n",
     "counted for a progress bar": (
         "for text in texts:\n    rows.append(encoder.encode([text]))  # loop\n"
@@ -30,6 +38,15 @@ TOGETHER = {
     "written to a file": "for n, text in enumerate(texts):\n    f.write(f'{n} {encoder.encode(text)}')  # loop\n",
 }
 APART = {
+    "a clock of another name": "for r in trace:\n    with Timer() as t:\n        y = encoder.encode(r)  # loop\n",
+    "messages": "for m in consumer:\n    send(encoder.encode(m))  # loop\n",
+    "what the world says": (
+        "for i in range(99):\n    obs = robot.observe()\n    a = encoder.encode(obs)  # loop\n    robot.apply(a, i)\n"
+    ),
+    "a state in a dictionary": (
+        "for x in xs:\n    y = encoder.encode(x, self.state['h'])  # loop\n    self.state['h'] = y\n"
+    ),
+    "by name": "rows = {k: encoder.encode(v) for k, v in xs.items()}  # loop\n",
     "requests whose latency is taken": (
         "for r in trace:\n    t = time.perf_counter()\n    y = encoder.encode(r)  # loop\n"
         "    took.append(time.perf_counter() - t)\n"
@@ -57,7 +74,8 @@ def found(loop: str, encoder: str = ENCODER) -> Site | None:
 @pytest.mark.parametrize("loop", TOGETHER.values(), ids=TOGETHER.keys())
 def test_loops_whose_samples_could_go_together(loop: str) -> None:
     assert found(loop) == Site("main.py", 1)
-    assert found(loop, STATEFUL) is None
+    for encoder in (STATEFUL, TIMED, REMEMBERING):
+        assert found(loop, encoder) is None
 
 
 @pytest.mark.parametrize("loop", APART.values(), ids=APART.keys())
@@ -65,18 +83,24 @@ def test_loops_whose_rounds_need_or_await_each_other(loop: str) -> None:
     assert found(loop) is None
 
 
+TEXTS = {
+    "a.py": "for x in xs:\n    ys.append(net(x[None]))\n",
+    "b.py": "class Net:\n    def forward(self, x):\n        y, self.h = self.rnn(x, self.h)\n        return y\n",
+}
+
+
 def test_a_model_that_gets_one_sample_at_a_time() -> None:
-    def loop(*shape: int, repeats: int = 0, calls: float = 1.0, models: int = 1) -> Site | None:
-        model = Model(
-            "Net", calls=100, repeats=repeats, inputs=[TensorInfo(list(shape))], called_from=[Site("a.py", 2)]
-        )
+    def loop(*shape: int, repeats: int = 0, calls: float = 1.0, models: int = 1, own: str = "a.py") -> Site | None:
+        model = Model("Net", calls=100, repeats=repeats, inputs=[TensorInfo(list(shape))], own={"Net": own})
+        model.called_from = [Site("a.py", 2)]
         record = RunRecord(models=[model] * models)
         forwards = [CallSite("Module.call", Site("a.py", 2), calls_per_step=calls)]
-        return one_by_one(record, forwards, lambda _: "for x in xs:\n    ys.append(net(x[None]))\n")
+        return one_by_one(record, forwards, TEXTS.__getitem__)
 
     assert loop(1, 3, 32, 32) == Site("a.py", 1)
     assert loop(4, 3, 32, 32) is None
     assert loop(1) is None, "a vector of one number"
     assert loop(1, 12, repeats=90) is None, "a benchmark"
     assert loop(1, 12, calls=9.0) is None, "several calls in a step"
+    assert loop(1, 12, own="b.py") is None, "it remembers"
     assert loop(1, 12, models=2) is None, "which of two is it?"

@@ -415,7 +415,13 @@ class Shards:
         ("with np.load(self.paths[i // 9]) as shard: x = shard['x'][i % 9]", ("shard['x']", True)),
         ("x = np.load(self.paths[i // 9])['x'][i % 9]", ("np.load(self.paths[i // 9])['x']", True)),
         ("shard = np.load(self.paths[i // 9]); x = shard['x'][i % 9]", ("shard['x']", True)),
+        ("s, r = divmod(i, 9); shard = np.load(self.paths[s]); x = shard['x'][r]", ("shard['x']", True)),
         ("x = self.kept['x'][i]", ("self.kept['x']", False)),
+        ("z = np.load(self.paths[i]); x = z['x'][None]", ("", True)),
+        ("z = np.load(self.paths[i]); x = z['x'][()]", ("", True)),
+        ("z = np.load(self.paths[i]); x = z['x'][:, :3]", ("", True)),
+        ("p = self.paths[i]; s = self.starts[i]; x = np.load(p)['x'][s : s + 9]", ("", True)),  # a window of its own
+        ("p = self.paths[i]; s = self.starts[i]; x = np.load(p)['x'][s]", ("", True)),
         ("x = np.load(self.paths[i])['x']", ("", True)),  # a file for each sample
         ("shard = self.open(i); x = shard['x'][i % 9]", ("", True)),  # which may be in memory
         ("x = np.load(self.paths[i // 9], mmap_mode='r')[i % 9]", ("", True)),
