@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from advisor.harness.layout import CallSite, Loader, RunRecord
 
 _SCALES = (2, 4, 8)  # more than eightfold is another training recipe, not a setting: it is not proposed unmeasured
+_AT_A_TIME = (8, 16, 32)  # samples of inference that take them one by one: it is no training's recipe
 _LARGEST = 64  # the loop goes on doubling on a GPU while that is faster; the tuning guides' own examples end at 16-fold
 _BUSY = 0.8  # of the step: a device that computes for longer has nothing to give
 _LEAST_LAUNCHES = 20  # per step of a bare trace: with fewer it is no model's step
@@ -164,7 +165,7 @@ class BatchSize(Rule):
 
     def _of_one_by_one(self, evidence: Evidence, record: RunRecord, loop: Site) -> Iterator[Finding]:
         """Inference for one sample after another, in a loop of the script's own."""
-        chosen = _chosen(evidence, _gains(evidence, record, 1, None, False, _SCALES))
+        chosen = _chosen(evidence, _gains(evidence, record, 1, None, False, _AT_A_TIME))
         if chosen is None:
             return
         batch, gain = chosen

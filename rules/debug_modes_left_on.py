@@ -164,6 +164,16 @@ th.autograd.set_detect_anomaly(cfg.debug)
         ),
         Example(
             before="""
+options = {"max_epochs": 3, "detect_anomaly": True}
+L.Trainer(**options).fit(model)  # <- anomaly
+""",
+            after="""
+options = {"max_epochs": 3, "detect_anomaly": False}
+L.Trainer(**options).fit(model)
+""",
+        ),
+        Example(
+            before="""
 for x in loader:
     # is my operator right?
     assert gradcheck(op, (x.double().requires_grad_(),))  # <- gradcheck
@@ -406,7 +416,9 @@ def _each(drafts: Drafts, found: tuple[Site, ...], names: tuple[str, ...], edit:
 
 def _no_anomalies(drafts: Drafts, draft: Draft, call: cst.Call | None) -> str:
     if call is None:
-        trainers = [each for each in draft.nodes(cst.Call) if argument(each, "detect_anomaly") is not None]
+        calls = draft.nodes(cst.Call)
+        trainers = [each for each in calls if argument(each, "detect_anomaly") is not None]
+        trainers = trainers or [each for each in calls if last_name(draft, each) == "Trainer" and unpacked(each)]
         if (
             len(trainers) == 1
             and give(drafts, draft, trainers[0], "detect_anomaly", "False", (), True, alone=True) == EDITED

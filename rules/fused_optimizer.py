@@ -299,8 +299,7 @@ def _stepping(evidence: Evidence, chosen: list[OptimizerInfo]) -> Coverage:
     names = {f"Optimizer.step#{each.cls}.step" for each in chosen}
     host, annotations = evidence.host, evidence.trace.annotations
     rows = names_like(evidence.trace, annotations.name, names.__contains__)
-    inside = Coverage.of(annotations.start[rows], annotations.end[rows])
-    return inside.minus(host.backward.union(host.forward).union(host.loader))
+    return host.stepping(rows).minus(host.backward.union(host.forward).union(host.loader))
 
 
 def _undisturbed_s(evidence: Evidence, stepping: Coverage) -> float:

@@ -49,6 +49,10 @@ _TOKENIZER = "tok"
 _COLLATES = ("collate_fn", "data_collator")
 _JOINS = ("cat", "concat", "concatenate", "stack", "vstack", "hstack")
 _ONE_ROW_EACH = "ForSequenceClassification"  # what such a model says of a text does not grow with it
+_BY_HAND = (
+    "Pad each batch to its own longest sequence: torch.nn.utils.rnn.pad_sequence in the loader's collate_fn, or leave "
+    "the columns that are padding in all rows before the model is called."
+)
 _BASIS = "prior: the work of the columns that are padding in every row goes"
 
 
@@ -122,7 +126,9 @@ class Padding(Rule):
         ]
         if len(calls) != 1:
             places = ", ".join(at(_site(draft, call)) for draft, call in calls)
-            return Advice(text, f"it is done at {places}" if calls else "what pads them was not found")
+            return Advice(
+                text if calls else _BY_HAND, f"it is done at {places}" if calls else "what pads was not found"
+            )
         ((draft, call),) = calls
         if not _gets_batch(drafts, draft, call, finding):
             return Advice(text, f"{where(_site(draft, call))} one text is padded at a time, or may be")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -15,15 +13,14 @@ from advisor.edit.names import ensure_name, full_name
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.facts import BACKWARD, FORWARD, LOADER
-from advisor.evidence.rounds import called_loop, independent, loop_over_parts
-from advisor.harness.layout import CallSite, Site
+from advisor.evidence.handmade import loop_place
+from advisor.evidence.rounds import called_loop
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, forward_sites
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
 
-_KIND = "Tensor.index"
 _LEAST_OF_CALLS = 1.2  # what is put together costs something, too
 
 
@@ -125,12 +122,9 @@ _FOR_ALL = {"torch.mm": "{torch}.bmm({0}, {1})", "torch.dot": "({0} * {1}).sum(-
 
 def _of_parts(evidence: Evidence) -> Finding | None:
     """A loop over parts of a tensor, by the operators that its rounds call."""
-    taken = [each for each in evidence.record.call_sites if each.kind == _KIND] if evidence.record else []
-    found = evidence.sample_loop if taken else None
-    if found is None:
-        return None
-    place = _loop([each for each in taken if (found.iterates if each.details.get("iterates") else found.takes)])
-    if place is None:
+    found = evidence.sample_loop
+    place = loop_place(evidence, found, text_of) if found is not None else None
+    if found is None or place is None:
         return None
     spent = (found.forward_s + found.backward_s) / evidence.inflation
     saved = spent * (1.0 - found.work_share) * (1.0 - found.times / found.rounds)
@@ -179,35 +173,6 @@ def _of_calls(evidence: Evidence) -> Finding | None:
         site=found.site,
         parameters={"calls": True},
     )
-
-
-def _loop(taken: list[CallSite]) -> Site | None:
-    """The busiest loop of those that take parts of tensors at `taken`: its line, where its rounds are independent.
-
-    None as well where the rounds of one that takes half as many parts need each other, for which of the loops the trace
-    shows could not be told then.
-    """
-    most = max(map(_parts, taken), default=0)
-    busiest = sorted((each for each in taken if 2 * _parts(each) >= most), key=lambda each: -_parts(each))
-    places = [_loop_of(each) for each in busiest]
-    return places[0] if places and None not in places else None
-
-
-def _parts(taken: CallSite) -> int:
-    """How many parts of tensors were taken there."""
-    rows = taken.details.get("rows")
-    return taken.calls * (rows if isinstance(rows, int) else 1)
-
-
-def _loop_of(taken: CallSite) -> Site | None:
-    if not os.path.isfile(taken.site.file):
-        return None
-    with open(taken.site.file, encoding="utf-8", errors="replace") as file:
-        text = file.read()
-    found = loop_over_parts(text, taken.site.line)
-    if found is None or not independent(text, found[1]):
-        return None
-    return replace(taken.site, line=found[0], column=None, end_line=None, end_column=None)
 
 
 def _known(draft: Draft, call: cst.Call, line: int) -> tuple[cst.Call, str] | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from .rounds import called_loop, keeps_state, loop_around
+from .rounds import busiest_loop, called_loop, keeps_state, loop_around
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
+    from advisor.evidence.loops import SampleLoop
     from advisor.harness.layout import CallSite, RunRecord, Site
 
 # Of batches that no loader makes nobody knows what else grows with them: only a handful of samples is called few, and
@@ -17,20 +18,32 @@ _MOST_BY_HAND = 32
 _MOST_COLLECTING = 0.1  # of a step, in collections of Python's own
 _MOST_LOOPING = 0.3  # of a step, in a loop with as many rounds as the batch has samples
 _MOST_REPEATS = 0.1  # of a model's calls get the tensor of the call before
+_TAKEN = "Tensor.index"
 _MOST_CALLS = 1.5  # a step: of several calls others can go together than those of one sample after another
+
+
+def loop_place(evidence: Evidence, loop: SampleLoop, text_of: Callable[[str], str]) -> Site | None:
+    """The line of `loop`, where the source has it as one over parts of a tensor whose rounds are independent."""
+    sites = evidence.record.call_sites if evidence.record is not None else []
+    taken = [each for each in sites if each.kind == _TAKEN]
+    return busiest_loop(
+        [each for each in taken if (loop.iterates if each.details.get("iterates") else loop.takes)], text_of
+    )
 
 
 def loops_over(evidence: Evidence, forwards: Sequence[CallSite], text_of: Callable[[str], str], batch: int) -> bool:
     """Whether a loop in Python with a round for each sample takes much of the step, or calls the model: it grows.
 
-    As many rounds as samples: another number is of time steps, or layers.
+    As many rounds as samples, or independent ones over parts of a tensor: other rounds are time steps, or layers.
     """
     if called_loop(forwards, text_of) is not None:
         return True
     loop = evidence.sample_loop
-    if loop is None or abs(loop.rounds / max(1.0, loop.times) - batch) > 0.02 * batch:
+    if loop is None or loop.forward_s + loop.backward_s < _MOST_LOOPING * (evidence.trace_step_s or 0.0):
         return False
-    return loop.forward_s + loop.backward_s >= _MOST_LOOPING * (evidence.trace_step_s or 0.0)
+    if abs(loop.rounds / max(1.0, loop.times) - batch) <= 0.02 * batch:
+        return True
+    return loop_place(evidence, loop, text_of) is not None
 
 
 def by_hand(evidence: Evidence, record: RunRecord) -> int | None:
@@ -63,7 +76,7 @@ def one_by_one(record: RunRecord, forwards: Sequence[CallSite], text_of: Callabl
     if len(called) != 1 or called[0].repeats > _MOST_REPEATS * called[0].calls:
         return None
     shapes = [each.shape for each in called[0].inputs if each.shape]
-    if not shapes or shapes[0][0] != 1 or len(shapes[0]) < 2:
+    if not shapes or any(shape[0] != 1 for shape in shapes) or max(map(len, shapes)) < 2:
         return None
     if sum(each.calls_per_step for each in forwards) > _MOST_CALLS:
         return None

@@ -20,6 +20,7 @@ from advisor.trace.tables import Ints, Spans, Trace
 
 _LOADER = re.compile(r"^enumerate\(DataLoader\)#|^enumerate\(DataPipe\)#|DataLoader.*__next__$")
 _OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#|^## optimizer ##$")
+_MANY_CLOSURES = re.compile(r"^Optimizer\.step#LBFGS\.")
 _BACKWARD = re.compile(r"^## backward ##$")
 _FORWARD = re.compile(r"^DistributedDataParallel\.forward$|^## forward ##$")
 _BACKWARD_OPERATOR = re.compile(r"^autograd::engine::evaluate_function")
@@ -144,8 +145,21 @@ class Host:
 
     @cached_property
     def optimizer(self) -> Coverage:
-        rows = names_like(self.trace, self.trace.annotations.name, _OPTIMIZER.match)
-        return select(self.trace.annotations, rows)
+        return self.stepping(names_like(self.trace, self.trace.annotations.name, _OPTIMIZER.match))
+
+    def stepping(self, rows: Mask) -> Coverage:
+        """The moments of these rows of ``Trace.annotations``, optimizers' steps, without what their closures do.
+
+        A step calls its closure first, and the closure ends with the backward; but for one that calls it many times.
+        """
+        annotations, backward = self.trace.annotations, self.backward
+        closing = rows & ~names_like(self.trace, annotations.name, _MANY_CLOSURES.match)
+        start, end = annotations.start.copy(), annotations.end
+        if len(backward):
+            last = np.searchsorted(backward.start, end) - 1
+            inside = closing & (last >= 0) & (backward.start[last] >= start)
+            start[inside] = np.minimum(backward.end[last[inside]], end[inside])
+        return Coverage.of(start[rows], end[rows])
 
     @cached_property
     def operators(self) -> Coverage:

@@ -440,7 +440,9 @@ class StepModel:
         """Seconds per traced step in the operators of forward and backward themselves."""
         evidence, steps, host = self.evidence, self.evidence.steps, self.evidence.host
         start = evidence.trace.operators.start
-        inside = (assign(steps, start) >= 0) & (host.forward.contains(start) | host.backward.contains(start))
+        # Of a model whose own forward is not called (Lightning's training_step) only the operators tell.
+        computing = host.forward.union(host.differentiated).union(host.backward)
+        inside = (assign(steps, start) >= 0) & computing.contains(start)
         return float(evidence.nesting.self_ns[inside].sum()) / 1e9 / max(1, len(steps))
 
 

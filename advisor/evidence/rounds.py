@@ -84,6 +84,31 @@ def keeps_state(text: str, cls: str) -> bool:
     return any(_keeps_state(each) for each in methods if each.name == "forward")
 
 
+def busiest_loop(taken: Sequence[CallSite], text_of: Callable[[str], str]) -> Site | None:
+    """The busiest loop of those that take parts of tensors at `taken`: its line, where its rounds are independent.
+
+    None as well where the rounds of one that takes half as many parts need each other, for which of the loops the trace
+    shows could not be told then.
+    """
+    most = max(map(_parts, taken), default=0)
+    busiest = sorted((each for each in taken if 2 * _parts(each) >= most), key=lambda each: -_parts(each))
+    places = [_loop_of_parts(each, text_of(each.site.file)) for each in busiest]
+    return places[0] if places and None not in places else None
+
+
+def _parts(taken: CallSite) -> int:
+    """How many parts of tensors were taken there."""
+    rows = taken.details.get("rows")
+    return taken.calls * (rows if isinstance(rows, int) else 1)
+
+
+def _loop_of_parts(taken: CallSite, text: str) -> Site | None:
+    found = loop_over_parts(text, taken.site.line)
+    if found is None or not independent(text, found[1]):
+        return None
+    return replace(taken.site, line=found[0], column=None, end_line=None, end_column=None)
+
+
 def loop_over_parts(text: str, line: int) -> tuple[int, Loop] | None:
     """(line, loop) of the innermost loop around `line` whose own variable takes parts of something there.
 

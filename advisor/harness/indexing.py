@@ -1,4 +1,4 @@
-"""Where the script takes a tensor apart in Python: ``x[i]`` with a number or a mask, and ``for row in x``.
+"""Where the script takes a tensor apart in Python: ``x[i]`` with a number, a mask or some rows, and ``for row in x``.
 
 Of note are loops that do so for each sample of a batch, and masks, whose result has a size that only the values tell.
 The wrappers are in place in the detail window only: they tell the place; how long the loop takes, the profile window
@@ -48,7 +48,8 @@ class Indexing:
         def take(tensor: Any, key: Any, *value: Any) -> Any:
             if not compiling():
                 first = key[0] if type(key) is tuple and key else key
-                if type(first) is int or (isinstance(first, tensors) and (first.dim() == 0 or first.dtype == mask)):
+                rows = type(first) is int or type(first) is list
+                if rows or (isinstance(first, tensors) and (first.dim() < 2 or first.dtype == mask)):
                     self._sites.add(KIND, user_site(), {"iterates": False})
                 keys = key if type(key) is tuple else (key,)
                 masked = any(isinstance(each, tensors) and each.dtype == mask and each.dim() for each in keys)

@@ -101,7 +101,7 @@ class CallSite:
     "profiler": the script's own, on from before the steps; ``details["timed"]``: it was on in the timing window, too.
 
     ``blocking``: a line of the loop over steps from which something outside of the process is waited for; ``details``:
-    "seconds", in all, by what waits where. ``Tensor.index``: ``x[i]`` with a number or mask, or (``details``:
+    "seconds", in all, by what waits where. ``Tensor.index``: ``x[i]`` with a number, mask or rows, or (``details``:
     "iterates", "rows" of x) ``for row in x``, seen in the detail window only. ``sized``: a call whose result has a
     size that depends on values (``details``: "operator": ``mask`` for ``x[mask]``, ``nonzero``, ``unique`` …;
     "device"), seen in the detail window only.

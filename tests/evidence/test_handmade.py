@@ -90,8 +90,10 @@ TEXTS = {
 
 
 def test_a_model_that_gets_one_sample_at_a_time() -> None:
+    more: list[TensorInfo] = []
+
     def loop(*shape: int, repeats: int = 0, calls: float = 1.0, models: int = 1, own: str = "a.py") -> Site | None:
-        model = Model("Net", calls=100, repeats=repeats, inputs=[TensorInfo(list(shape))], own={"Net": own})
+        model = Model("Net", calls=100, repeats=repeats, inputs=[TensorInfo(list(shape)), *more], own={"Net": own})
         model.called_from = [Site("a.py", 2)]
         record = RunRecord(models=[model] * models)
         forwards = [CallSite("Module.call", Site("a.py", 2), calls_per_step=calls)]
@@ -103,4 +105,9 @@ def test_a_model_that_gets_one_sample_at_a_time() -> None:
     assert loop(1, 12, repeats=90) is None, "a benchmark"
     assert loop(1, 12, calls=9.0) is None, "several calls in a step"
     assert loop(1, 12, own="b.py") is None, "it remembers"
+    more.append(TensorInfo([1]))
+    assert loop(1, 12) == Site("a.py", 1), "with a number for each sample"
+    more.append(TensorInfo([7, 12]))
+    assert loop(1, 12) is None, "beside seven of something"
+    more.clear()
     assert loop(1, 12, models=2) is None, "which of two is it?"

@@ -149,12 +149,15 @@ def test_watching_changes_nothing_and_leaves_nothing_behind() -> None:
         x[0] = 7.0
         assert x[1].tolist() == [2.0, 3.0] and x[x[:, 0] > 3].shape == (2, 2)
         assert [row.sum().item() for row in x] == [14.0, 5.0, 9.0]
+        assert x[[1, 2]].shape == (2, 2)
+        assert x[torch.tensor([1])].shape == (1, 2)
+        assert x[torch.tensor([[0, 1]])].shape == (1, 2, 2)
         with pytest.raises(TypeError, match="0-d"):
             iter(torch.tensor(1.0))
         seen = {each.site.line for each in sites.records() if each.kind == "Tensor.index"}
     finally:
         watch.off()
-    assert len(seen) == 4  # x[:, 0] takes no row: it is on the line of one that does
+    assert len(seen) == 6  # a table is no part; x[:, 0] takes no row: it is on the line of one that does
     assert {name: vars(torch.Tensor).get(name) for name in before} == before
 
 
