@@ -280,3 +280,18 @@ def test_kernels_without_any_operator_have_no_launcher(builder: Any, tmp_path: P
 def test_host_that_waits_for_work_which_does_not_start_is_said(shared_traces: Path) -> None:
     evidence = Evidence.from_trace(read_trace(shared_traces / "mi300x-sglang-decode.json.gz"))
     assert evidence.verdict.endswith("the host waits in hipMemcpyWithStream for work that is queued and does not start")
+
+
+@pytest.mark.parametrize(("optimizer", "share"), [("AdamW", 0.1), ("LBFGS", 0.9 - 0.5)])
+def test_what_an_optimizers_closure_does_is_no_step_of_its_own(
+    builder: Any, tmp_path: Path, optimizer: str, share: float
+) -> None:
+    build = builder()
+    for number in range(3):
+        at = number * 1000
+        build.step(number, at, at + 1000)
+        build.annotation(f"Optimizer.step#{optimizer}.step", at + 100, at + 1000)
+        build.annotation("advisor.backward", at + 400, at + 900)  # the closure: Python's 300 us, and this
+        build.operator("aten::addcdiv_", at + 910, at + 990)
+    evidence = Evidence.from_trace(build.read(tmp_path))
+    assert evidence.breakdown.share("optimizer") == pytest.approx(share)
