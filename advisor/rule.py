@@ -276,6 +276,13 @@ def own_files(evidence: Evidence) -> tuple[str, ...]:
     return tuple(dict.fromkeys(path for model in models for path in model.own.values()))
 
 
+def model_files(evidence: Evidence) -> tuple[str, ...]:
+    """The user's own files that deal with models: the script, those that call one, and those of their classes."""
+    script = evidence.record.script if evidence.record is not None else ""
+    calls = (each.site.file for each in forward_sites(evidence))
+    return tuple(dict.fromkeys(filter(None, (script, *calls, *own_files(evidence)))))
+
+
 def file_list(finding: Finding, name: str) -> tuple[str, ...]:
     """The files that a finding carries under `name` in its parameters; empty when it has none."""
     value = finding.parameters.get(name, ())

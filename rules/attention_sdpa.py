@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
-import numpy as np
 
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.attention import attentions, fuse
@@ -17,8 +16,7 @@ from advisor.edit.attention_weights import leave_weights, unread_weights
 from advisor.edit.sources import text_of
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
-from advisor.evidence.coded import pairs
-from advisor.evidence.steps import assign, step_windows
+from advisor.evidence.scores import attention_scores, head_width, product_share, score_shares
 from advisor.harness.layout import Site
 from advisor.rule import (
     WIDEST,
@@ -30,24 +28,18 @@ from advisor.rule import (
     Rule,
     Safety,
     at,
-    forward_sites,
-    own_files,
+    model_files,
     site_list,
-    sites,
 )
 
 if TYPE_CHECKING:
     from advisor.edit import Edit
     from advisor.evidence import Evidence
 
-_FUSED = "scaled_dot_product"
-_SOFTMAXES = ("aten::_softmax", "aten::exp")  # the latter where it is written out, too
 _DROPOUTS = ("aten::native_dropout", "aten::bernoulli_")
-_PRODUCTS = ("aten::bmm", "aten::matmul", "aten::baddbmm", "aten::expand", "aten::view", "aten::transpose")
 # The fused attention has no derivative of its gradient: penalties on gradients, Hessians.
 _TWICE = re.compile(r"create_graph\s*=\s*True|\b(jvp|hvp|vhp|hessian|jacfwd|jacrev|forward_ad)\b")
 _HOOKS = "register_forward_hook"  # the usual way to collect the weights that nobody takes
-_LEAST_LENGTH = 16  # keys: the softmax over a handful of classes is no attention
 _LEAST_GAIN = 1.05  # several lines are written anew: it has to be worth more than what could just be measured
 _LEAST_SHARE = 0.05  # of the step, in elementwise work on the scores: below it they are too small to be worth tiling
 # What is left of the elementwise work on the scores (scaling, masking, softmax, their backward): best, likely, worst.
@@ -88,8 +80,8 @@ class AttentionSdpa(Rule):
         record = evidence.record
         if record is None or evidence.compiled:
             return
-        texts = [text_of(path) for path in _files(evidence)]
-        scores = _scores(evidence)
+        texts = [text_of(path) for path in model_files(evidence)]
+        scores = attention_scores(evidence)
         if not scores or any(_TWICE.search(text) for text in texts):
             return
         places = tuple(_places(evidence, _fusible))
@@ -101,10 +93,10 @@ class AttentionSdpa(Rule):
             unread = tuple(_places(evidence, unread_weights))
             scores = joined if unread and not places else scores
             places += unread
-        drops = _shares(evidence, scores, _DROPOUTS)
+        drops = score_shares(evidence, scores, _DROPOUTS)
         if drops and not evidence.device_is_gpu:
             return
-        shares = _shares(evidence, scores)
+        shares = score_shares(evidence, scores)
         gain = _gain(evidence, scores, shares)
         if gain.likely < _LEAST_GAIN:
             return
@@ -513,53 +505,6 @@ def f(q, k, v, mask):
 # The numbers ------------------------------------------------------------------------------------------------------
 
 
-def _shape(written: str) -> tuple[int, ...]:
-    """The first input's shape, of shapes as the trace has them: ``[[2, 8, 128, 128], [], []]``."""
-    first = re.match(r"\[+([\d, ]+)\]", written)
-    return tuple(int(number) for number in first[1].split(",") if number.strip()) if first else ()
-
-
-def _calls(evidence: Evidence) -> Iterator[tuple[str, tuple[int, ...], float]]:
-    """Operators of the detail window's steps by name and first shape, with their calls per step."""
-    detail = evidence.detail
-    if detail is None or not len(detail.operators):
-        return
-    steps = step_windows(detail)
-    inside = assign(steps, detail.operators.start) >= 0
-    names, codes = detail.operators.name[inside], detail.operators.shapes[inside]
-    for name, code, number in zip(*pairs(names, codes), strict=True):
-        if code >= 0:
-            yield detail.name(int(name)), _shape(detail.name(int(code))), int(number) / len(steps)
-
-
-def _scores(evidence: Evidence) -> Counter[tuple[int, ...]]:
-    """Shapes of attention scores, with the softmaxes over them per step: of three or four dimensions, not few keys."""
-    found: Counter[tuple[int, ...]] = Counter()
-    products = {_rows(shape) for name, shape, _ in _calls(evidence) if name == "aten::bmm" and len(shape) == 3}
-    for name, shape, number in _calls(evidence):
-        # The second product takes the weights, heads as part of its batch, or of its rows where all share the keys.
-        if name in _SOFTMAXES and len(shape) in (3, 4) and shape[-1] >= _LEAST_LENGTH and _rows(shape) in products:
-            found[shape] += number  # type: ignore[assignment]
-    return found
-
-
-def _rows(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Rows of a matrix of scores, and their length."""
-    return int(np.prod(shape[:-1])), shape[-1]
-
-
-def _shares(evidence: Evidence, scores: Counter[tuple[int, ...]], names: tuple[str, ...] = ()) -> dict[str, float]:
-    """Operator → share of its work, by elements, that is on the scores; the products themselves left out."""
-    on: Counter[str] = Counter()
-    everything: Counter[str] = Counter()
-    for name, shape, number in _calls(evidence):
-        size = number * float(np.prod(shape)) if shape else 0.0
-        everything[name] += size  # type: ignore[assignment]
-        if shape in scores and name not in _PRODUCTS and _FUSED not in name and (not names or name in names):
-            on[name] += size  # type: ignore[assignment]
-    return {name: size / everything[name] for name, size in on.items() if size}
-
-
 def _gain(evidence: Evidence, scores: Counter[tuple[int, ...]], shares: dict[str, float]) -> Gain:
     """The steps with the least, the likely and the most left of the work on the scores; a GPU's products stay."""
     on_gpu = evidence.device_is_gpu
@@ -570,27 +515,12 @@ def _gain(evidence: Evidence, scores: Counter[tuple[int, ...]], shares: dict[str
             kernels = {row.name: operators[row.operator] for row in evidence.kernels if row.operator in operators}
             change = Change(kernel_scale=kernels)
         else:
-            writing = _HEAD / (_HEAD + _head(evidence, scores))
-            operators["aten::bmm"] = 1.0 - _product_share(evidence, scores) * writing * (1.25, 1.0, 0.0)[number]
+            writing = _HEAD / (_HEAD + head_width(evidence, scores))
+            operators["aten::bmm"] = 1.0 - product_share(evidence, scores) * writing * (1.25, 1.0, 0.0)[number]
             change = Change(operator_scale=operators)
         speedups.append(evidence.what_if(change).speedup[1])
     high, likely, low = speedups
     return Gain(max(low, high / WIDEST), max(likely, high / WIDEST), high, _BASIS)
-
-
-def _head(evidence: Evidence, scores: Counter[tuple[int, ...]]) -> int:
-    """Numbers per head: the inner dimension of the product that makes the scores."""
-    batches = {(int(np.prod(shape[:-2])), shape[-2]) for shape in scores}
-    inner = [s[-1] for name, s, _ in _calls(evidence) if name == "aten::bmm" and s[:2] in batches and len(s) == 3]
-    return min(inner, default=64)
-
-
-def _product_share(evidence: Evidence, scores: Counter[tuple[int, ...]]) -> float:
-    """Share of the batched products that make or take scores."""
-    batches = {int(np.prod(shape[:-2])) for shape in scores}
-    counts = [(number, s[:1]) for name, s, number in _calls(evidence) if name == "aten::bmm" and s]
-    everything = sum(number for number, _ in counts)
-    return sum(number for number, first in counts if first[0] in batches) / everything if everything else 0.0
 
 
 def _places(evidence: Evidence, find: Callable[[Draft], Iterable[cst.BaseExpression]]) -> Iterator[Site]:
@@ -609,13 +539,6 @@ def _places(evidence: Evidence, find: Callable[[Draft], Iterable[cst.BaseExpress
             if (holder := draft.enclosing_class(product)) is None or own.get(holder.name.value) == path
         ]
         yield from (Site(path, line) for line in dict.fromkeys(lines))
-
-
-def _files(evidence: Evidence) -> tuple[str, ...]:
-    """The script, the files of its models, and those that call them."""
-    script = evidence.record.script if evidence.record is not None else ""
-    calls = (each.file for each in sites(forward_sites(evidence)))
-    return tuple(dict.fromkeys(filter(None, (script, *own_files(evidence), *calls))))
 
 
 def _fusible(draft: Draft) -> Iterator[cst.BaseExpression]:

@@ -28,7 +28,7 @@ from advisor.rule import (
     file_list,
     forward_sites,
     framework_of,
-    own_files,
+    model_files,
     serving_engine,
     where,
 )
@@ -109,11 +109,8 @@ class BatchSize(Rule):
         if evidence.device_is_gpu and evidence.breakdown.share("kernel") > _BUSY:
             return
         trains = any(each.steps for each in record.optimizers)
-        if (
-            not trains
-            and loader is None
-            and (alone := one_by_one(record, forward_sites(evidence), text_of)) is not None
-        ):
+        alone = None if trains or loader is not None else one_by_one(record, forward_sites(evidence), text_of)
+        if alone is not None:
             yield from self._of_one_by_one(evidence, record, alone)
             return
         if not trains and not any(model.calls for model in record.models):  # the batches are looked at, not computed on
@@ -155,7 +152,7 @@ class BatchSize(Rule):
                 "trains": trains,
                 "framework": framework_of(loader.owner) if loader is not None else "",
                 "said": said,
-                "files": _files(evidence, record, forwards),
+                "files": _files(evidence, record),
                 **construction(evidence),
                 "sizes": tuple(_gains(evidence, record, batch, length, trains, scales).items()),
             },
@@ -448,11 +445,9 @@ def _unmet(record: RunRecord, loader: Loader | None) -> tuple[str, ...]:
     return ("The samples differ in shape: more than one at a time need a collate_fn that pads them.",)
 
 
-def _files(evidence: Evidence, record: RunRecord, forwards: Sequence[CallSite]) -> tuple[str, ...]:
-    """Where the batch's tensors are dealt with: the script, the callers of its models, and these."""
-    models = (model.file for model in record.models)
-    found = (record.script, *(each.site.file for each in forwards), *models, *own_files(evidence))
-    return tuple(dict.fromkeys(filter(None, found)))
+def _files(evidence: Evidence, record: RunRecord) -> tuple[str, ...]:
+    """Where the batch's tensors are dealt with: also where a library's model was subclassed."""
+    return tuple(dict.fromkeys((*model_files(evidence), *(each.file for each in record.models if each.file))))
 
 
 def _fixed(drafts: Drafts, finding: Finding) -> str:

@@ -58,7 +58,7 @@ class KVCache(Rule):
         for model in record.models:
             if model.calls < _LEAST_CALLS or model.grown < _LEAST_GROWN * model.calls:
                 continue
-            width = model.width
+            width = model.grown_to
             if width < 2 or not any(layer in model.layers for layer in _LAYERS) or not _attends(evidence):
                 continue
             gain = Gain.of_less(evidence.what_if(Change(batch_scale=1.0 / width)), 1.0 / width, _BASIS)

@@ -27,7 +27,7 @@ from advisor.rule import (
     at,
     file_list,
     forward_sites,
-    own_files,
+    model_files,
     site_list,
     sites,
     where,
@@ -275,13 +275,10 @@ def _gain(evidence: Evidence, padded: float) -> Gain:
 
 
 def _files(evidence: Evidence) -> tuple[str, ...]:
-    """The user's own files that may pad: the script, those that call a model or hold one, a dataset's."""
-    record = evidence.record
-    found = [record.script] if record is not None and not record.module else []
-    found += [each.file for each in sites(forward_sites(evidence))]
-    loaders = record.loaders if record is not None else []
-    found += [each.source_site.file for each in loaders if each.source_site is not None]
-    return tuple(dict.fromkeys((*found, *own_files(evidence))))
+    """The user's own files that may pad: those that deal with a model, and those of datasets."""
+    loaders = evidence.record.loaders if evidence.record is not None else []
+    datasets = (each.source_site.file for each in loaders if each.source_site is not None)
+    return tuple(dict.fromkeys((*model_files(evidence), *datasets)))
 
 
 def _places(files: Sequence[str]) -> Iterator[Site]:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from advisor.evidence.bindings import bound, made_of, names_in
 from advisor.evidence.facts import LoaderFacts
 from advisor.evidence.whatif import Change
 from advisor.harness.layout import FetchPart, Loader, Site
@@ -179,22 +180,19 @@ def read_again(line: FetchPart) -> tuple[str, bool]:
 
 def _for_one_row(function: ast.FunctionDef, line: int) -> str:
     """The member of an archive that the function opens itself, of which a line takes the row its parameter says."""
-    bound = [pair for node in ast.walk(function) for pair in _bound(node)]
+    pairs = list(bound(ast.walk(function)))
     own = {each.arg for each in function.args.args[1:]}
-    made, known = set(own), 0
-    while len(made) > known:
-        known = len(made)
-        made |= {name for target, value in bound if _names(value) & made for name in _names(target)}
-    opened = {ast.unparse(target) for target, value in bound if _opens(value) and not _of_each(value, bound, own)}
+    made = made_of(own, pairs)
+    opened = {ast.unparse(target) for target, value in pairs if _opens(value) and not _of_each(value, pairs, own)}
     for node in ast.walk(function):
         if isinstance(node, ast.Subscript) and node.lineno <= line <= (node.end_lineno or node.lineno):
             member = node.value
             if not isinstance(member, ast.Subscript) or not isinstance(member.slice, ast.Constant):
                 continue
-            if isinstance(node.slice, (ast.Slice, ast.Tuple)) or not _names(node.slice) & made:
+            if isinstance(node.slice, (ast.Slice, ast.Tuple)) or not names_in(node.slice) & made:
                 continue
             archive = member.value
-            direct = _opens(archive) and not _of_each(archive, bound, own)
+            direct = _opens(archive) and not _of_each(archive, pairs, own)
             if isinstance(member.slice.value, str) and (direct or ast.unparse(archive) in opened):
                 return ast.unparse(member)
     return ""
@@ -204,26 +202,14 @@ def _opens(value: ast.expr) -> bool:
     return isinstance(value, ast.Call) and ast.unparse(value.func) in ("np.load", "numpy.load")
 
 
-def _of_each(value: ast.expr, bound: list[tuple[ast.expr, ast.expr]], own: set[str]) -> bool:
+def _of_each(value: ast.expr, pairs: list[tuple[ast.expr, ast.expr]], own: set[str]) -> bool:
     """Whether each sample has a file of its own: ``paths[i]`` for the function's own parameter, or a name made so."""
-    made = [each for target, each in bound if _names(target) & _names(value) and not _opens(each)]
+    made = [each for target, each in pairs if names_in(target) & names_in(value) and not _opens(each)]
     return any(
         isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Name) and node.slice.id in own
         for each in (value, *made)
         for node in ast.walk(each)
     )
-
-
-def _names(node: ast.AST) -> set[str]:
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-
-
-def _bound(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """The names that a statement gives values, and the values: ``a = b``, ``with b as a``."""
-    if isinstance(node, ast.Assign):
-        yield from ((target, node.value) for target in node.targets)
-    elif isinstance(node, ast.With):
-        yield from ((each.optional_vars, each.context_expr) for each in node.items if each.optional_vars is not None)
 
 
 def _same_each_time(function: ast.FunctionDef, line: int, archives: set[str]) -> str:
@@ -236,10 +222,10 @@ def _same_each_time(function: ast.FunctionDef, line: int, archives: set[str]) ->
             by_name = isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
             if by_name and isinstance(node.value, ast.Attribute) and node.value.attr in archives:
                 return ast.unparse(node)
-        if isinstance(node, ast.Call) and _READS.search(ast.unparse(node.func)) and node.args:
-            names = {each.id for part in node.args for each in ast.walk(part) if isinstance(each, ast.Name)}
-            if not names & own:
-                return ast.unparse(node)
+        if not isinstance(node, ast.Call) or not node.args or any(names_in(part) & own for part in node.args):
+            continue
+        if _READS.search(ast.unparse(node.func)):
+            return ast.unparse(node)
     return ""
 
 

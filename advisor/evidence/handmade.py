@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from .rounds import busiest_loop, called_loop, keeps_state, loop_around
+from advisor.evidence.called_from import keeps_state, loop_around
+from advisor.evidence.rounds import busiest_loop, called_loop
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence

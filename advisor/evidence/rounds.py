@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
-import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from advisor.evidence.bindings import bound, made_of, names_in
 from advisor.harness.layout import CallSite, Site
 
 Loop = ast.For | ast.ListComp | ast.GeneratorExp
@@ -20,13 +19,6 @@ _TRAINS = frozenset(("backward", "step", "zero_grad"))
 _ADDS_UP = (ast.Add, ast.Sub, ast.Mult)
 _ADAPTS = ("autograd.grad", "functional_call")  # each round may have weights of its own
 _MOSTLY = 0.8  # of a step's calls of models: beside many others the time of these is not known
-# A round of these is one request, or a measurement of one: what comes next is not there yet, or is not to be with it.
-_CLOCKS = re.compile(
-    r"(perf_counter|monotonic|process_time|thread_time|time)(_ns)?|elapsed_time|synchronize|.*timer", re.I
-)
-_ASKS = frozenset(("input", "recv", "accept", "poll", "sleep", "imshow", "waitKey"))
-_LIVE = re.compile(r"consumer|queue|socket|stdin|camera", re.I)
-_MUTATES = frozenset(("append", "extend", "insert", "pop", "popleft", "appendleft", "update", "copy_", "add_", "mul_"))
 _LEAST_CALLS = 8  # a step: a few views of one sample, or heads of one net, are no loop over samples
 
 
@@ -46,42 +38,11 @@ def called_loop(forwards: Sequence[CallSite], text_of: Callable[[str], str]) -> 
     most = max(forwards, key=lambda each: each.calls_per_step, default=None)
     if most is None or most.calls_per_step < max(_LEAST_CALLS, _MOSTLY * sum(each.calls_per_step for each in forwards)):
         return None
-    line = _loop_of_calls(text_of(most.site.file), most.site.line)
+    line = loop_of_calls(text_of(most.site.file), most.site.line)
     if line is None:
         return None
     site = replace(most.site, line=line, column=None, end_line=None, end_column=None)
     return CalledLoop(site, most.calls_per_step)
-
-
-def loop_around(frames: Sequence[Site], text_of: Callable[[str], str]) -> Site | None:
-    """The loop with a call of the model in each round, which reaches it through `frames`, from the inside out.
-
-    None where a round needs what another one computed, changes an object on its way and reads it, or stands for one
-    request of many: where a clock is read or something is waited for, in the loop or in a function between.
-    """
-    for frame in frames:
-        text = text_of(frame.file)
-        around = _around(text, frame.line)
-        if around is None or _keeps_state(around) or any(_is_a_request(node) for node in ast.walk(around)):
-            return None
-        if isinstance(around, ast.FunctionDef):
-            continue
-        line = _loop_of_calls(text, frame.line)
-        if line is None or (isinstance(around, ast.For) and _LIVE.search(ast.unparse(around.iter))):
-            return None
-        return replace(frame, line=line, column=None, end_line=None, end_column=None)
-    return None
-
-
-def keeps_state(text: str, cls: str) -> bool:
-    """Whether a class's forward, written in `text`, assigns attributes: its next call may need them."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        return True
-    holders = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == cls)
-    methods = (each for holder in holders for each in holder.body if isinstance(each, ast.FunctionDef))
-    return any(_keeps_state(each) for each in methods if each.name == "forward")
 
 
 def busiest_loop(taken: Sequence[CallSite], text_of: Callable[[str], str]) -> Site | None:
@@ -132,100 +93,41 @@ def loop_over_parts(text: str, line: int) -> tuple[int, Loop] | None:
     return at, loop
 
 
-def _loop_of_calls(text: str, line: int) -> int | None:
+def loop_of_calls(text: str, line: int) -> int | None:
     """The line of the innermost loop around a call on `line`, if one model is called there for one part after another.
 
     None where the loop goes over models, or counts only, or its rounds need each other.
     """
-    loop = _around(text, line)
+    loop = around(text, line)
     if not isinstance(loop, (ast.For, ast.ListComp, ast.GeneratorExp)):
         return None
     target, source = _over(loop)
-    names = {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
+    own = names_in(target)
     body: list[ast.AST] = [*loop.body] if isinstance(loop, ast.For) else [loop.elt]
     inside = [node for each in body for node in ast.walk(each)]
-    made = _made_of(names, inside)
+    made = made_of(own, bound(inside))
     if any(isinstance(node, ast.Call) and ast.unparse(node.func).endswith(_ADAPTS) for node in inside):
         return None
     calls = [node for node in inside if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or 0)]
-    given = (node for call in calls for each in (*call.args, *call.keywords) for node in ast.walk(each))
-    if not any(isinstance(node, ast.Name) and node.id in made for node in given):
+    if not any(names_in(each) & made for call in calls for each in (*call.args, *call.keywords)):
         return None  # it counts only
-    if any(_chosen_by(call.func, names) for call in calls) or not independent(text, loop):
+    if any(_chosen_by(call.func, own) for call in calls) or not independent(text, loop):
         return None
     return source.lineno if isinstance(loop, ast.For) else loop.lineno
 
 
-def _made_of(names: set[str], nodes: Sequence[ast.AST]) -> set[str]:
-    """`names`, and those that a round makes of them: ``x = load(name)``, ``with open(name) as f``."""
-    found, more = set(names), True
-    while more:
-        before = len(found)
-        for node in nodes:
-            for target, value in _bound(node):
-                if any(isinstance(each, ast.Name) and each.id in found for each in ast.walk(value)):
-                    found |= {each.id for each in ast.walk(target) if isinstance(each, ast.Name)}
-        more = len(found) > before
-    return found
-
-
-def _bound(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """(target, value) of what a node gives names to."""
-    if isinstance(node, ast.Assign):
-        yield from ((target, node.value) for target in node.targets)
-    elif isinstance(node, (ast.AnnAssign, ast.AugAssign, ast.NamedExpr)) and node.value is not None:
-        yield node.target, node.value
-    elif isinstance(node, (ast.For, ast.comprehension)):
-        yield node.target, node.iter
-    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
-        yield node.optional_vars, node.context_expr
-
-
-def _around(text: str, line: int) -> ast.For | ast.expr | ast.While | ast.FunctionDef | ast.AsyncFunctionDef | None:
+def around(text: str, line: int) -> ast.For | ast.expr | ast.While | ast.FunctionDef | ast.AsyncFunctionDef | None:
     """The innermost loop or function whose body holds `line`; None at the top of a file that has none there."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return None
-    around = [
+    holding = [
         node
         for node in ast.walk(tree)
         if isinstance(node, _BODIES) and _body_lines(node)[0] <= line <= _body_lines(node)[1]
     ]
-    return min(around, key=lambda node: _body_lines(node)[1] - node.lineno, default=None)
-
-
-def _keeps_state(node: ast.AST) -> bool:
-    """Whether a function assigns attributes or global names, or it or a loop changes a container and reads it, too."""
-    inside = list(ast.walk(node))
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and any(
-        isinstance(each, (ast.Global, ast.Nonlocal))
-        or (isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store))
-        for each in inside
-    ):
-        return True
-    changed = Counter(
-        ast.unparse(each.value)
-        for each in inside
-        if isinstance(each, (ast.Subscript, ast.Attribute)) and isinstance(each.value, ast.Attribute)
-        if isinstance(each.ctx, ast.Store) or (isinstance(each, ast.Attribute) and each.attr in _MUTATES)
-    )
-    read = Counter(ast.unparse(each) for each in inside if isinstance(each, ast.Attribute))
-    counted = Counter(
-        ast.unparse(each.args[0])
-        for each in inside
-        if isinstance(each, ast.Call) and ast.unparse(each.func) == "len" and each.args
-    )
-    return any(read[name] - counted[name] > number for name, number in changed.items())
-
-
-def _is_a_request(node: ast.AST) -> bool:
-    if isinstance(node, ast.Attribute) and node.attr == "stdin":
-        return True
-    if not isinstance(node, ast.Call):
-        return False
-    name = ast.unparse(node.func).rpartition(".")[2]
-    return name in _ASKS or _CLOCKS.fullmatch(name) is not None
+    return min(holding, key=lambda node: _body_lines(node)[1] - node.lineno, default=None)
 
 
 def _body_lines(node: ast.AST) -> tuple[int, int]:
@@ -234,11 +136,11 @@ def _body_lines(node: ast.AST) -> tuple[int, int]:
     return getattr(first, "lineno", 0), getattr(node, "end_lineno", None) or 0
 
 
-def _chosen_by(function: ast.expr, names: set[str]) -> bool:
+def _chosen_by(function: ast.expr, own: set[str]) -> bool:
     """Whether what is called is another one in each round: ``for net in nets: net(x)``, ``nets[i](x)``."""
     if isinstance(function, ast.Subscript):
-        return any(isinstance(node, ast.Name) and node.id in names for node in ast.walk(function.slice))
-    return isinstance(function, ast.Name) and function.id in names
+        return bool(names_in(function.slice) & own)
+    return isinstance(function, ast.Name) and function.id in own
 
 
 def independent(text: str, loop: Loop) -> bool:
@@ -306,7 +208,7 @@ def _changes_its_object(call: ast.Call, text: str) -> bool:
 
 def _carried(loop: ast.For) -> bool:
     """Whether a name that the body assigns is read in it before, or what collects results is read at all."""
-    own = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+    own = names_in(loop.target)
     events = [event for statement in loop.body for event in _events(statement)]
     assigned = {name for kind, name in events if kind == "store"} - own
     collecting = {name for kind, name in events if kind == "collect"}

@@ -48,8 +48,8 @@ class Indexing:
         def take(tensor: Any, key: Any, *value: Any) -> Any:
             if not compiling():
                 first = key[0] if type(key) is tuple and key else key
-                rows = type(first) is int or type(first) is list
-                if rows or (isinstance(first, tensors) and (first.dim() < 2 or first.dtype == mask)):
+                tensor_of_rows = isinstance(first, tensors) and (first.dim() < 2 or first.dtype == mask)
+                if type(first) in (int, list) or tensor_of_rows:
                     self._sites.add(KIND, user_site(), {"iterates": False})
                 keys = key if type(key) is tuple else (key,)
                 masked = any(isinstance(each, tensors) and each.dtype == mask and each.dim() for each in keys)

@@ -328,7 +328,9 @@ class Model:
     # its first calls; None where no input looks like padded ids.
     width: int = 0
     padded: float | None = None
-    grown: int = 0  # calls with token ids that are one column longer than those of the call before
+    # Calls with token ids that are one column longer than those of the call before; the columns of the last of them.
+    grown: int = 0
+    grown_to: int = 0
     # The user's frames around its first call in the profiled windows, from the inside out, as far as they were kept.
     called_from: list[Site] = field(default_factory=list)
 

@@ -34,6 +34,7 @@ _FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers")
 _MARKED = 4  # outputs of a call whose graphs are watched
 _LEAST_COLUMNS = 16  # of token ids
 _PADDED_CALLS = 16  # how many of a model's first calls are asked for their padding
+_WHOLE = ("int64", "int32")  # types of token ids
 _FRAMES = 8  # of the user's around a call: a loop that is farther out is not looked for
 
 
@@ -362,7 +363,7 @@ class Models:
         record.calls += 1
         wider = grown(record.inputs, inputs)
         if wider:
-            record.grown, record.width = record.grown + 1, wider
+            record.grown, record.grown_to = record.grown + 1, wider
         record.inputs = inputs
         record.tensor_first = tensor_first and record.tensor_first is not False
         record.training = bool(module.training)
@@ -451,16 +452,14 @@ def grown(before: list[TensorInfo], now: list[TensorInfo]) -> int:
 
 def _newest_alone(info: TensorInfo) -> bool:
     """Whether it may be one token of each sequence: its id, a vector of ids, or its embedding."""
-    whole = info.dtype in ("int64", "int32")
-    return (
-        (len(info.shape) == 1 and whole)
-        or (len(info.shape) == 2 and whole and info.shape[1] == 1)
-        or (len(info.shape) == 3 and info.shape[1] == 1)
-    )
+    shape = info.shape
+    if len(shape) == 1:
+        return info.dtype in _WHOLE
+    return (_may_be_ids(info) or len(shape) == 3) and shape[1] == 1
 
 
 def _may_be_ids(info: TensorInfo) -> bool:
-    return len(info.shape) == 2 and info.dtype in ("int64", "int32")
+    return len(info.shape) == 2 and info.dtype in _WHOLE
 
 
 def padding(torch: Any, tensors: list[Any]) -> tuple[Any, int]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from advisor.evidence.called_from import loop_around
 from advisor.evidence.handmade import one_by_one
-from advisor.evidence.rounds import loop_around
 from advisor.harness.layout import CallSite, Model, RunRecord, Site, TensorInfo
 
 ENCODER = """

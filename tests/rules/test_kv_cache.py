@@ -47,7 +47,7 @@ def generating(scene: Any, work_ms: float = 40.0, attends: bool = True, **facts:
     made.call("Module.call", 11, module="Net", grad=False)
     (model,) = made.record.models
     model.training, model.layers, model.inputs = False, {"Embedding": 1, "Linear": 8}, [info(4, 50)]
-    model.calls, model.grown, model.width = 40, 36, 50
+    model.calls, model.grown, model.grown_to = 40, 36, 50
     for name, value in facts.items():
         setattr(model, name, value)
     made.each("user_annotation", "advisor.forward", 0.0, 49.0)

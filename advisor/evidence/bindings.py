@@ -1,0 +1,36 @@
+"""Which names of Python a piece of source gives values, and what becomes of a value by name."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """All names that `node` mentions."""
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def bound(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """(target, value) of what `nodes` give names to: ``a = b``, ``for a in b``, ``with b as a``."""
+    for node in nodes:
+        if isinstance(node, ast.Assign):
+            yield from ((target, node.value) for target in node.targets)
+        elif isinstance(node, (ast.AnnAssign, ast.AugAssign, ast.NamedExpr)) and node.value is not None:
+            yield node.target, node.value
+        elif isinstance(node, (ast.For, ast.comprehension)):
+            yield node.target, node.iter
+        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+            yield node.optional_vars, node.context_expr
+
+
+def made_of(first: set[str], pairs: Iterable[tuple[ast.expr, ast.expr]]) -> set[str]:
+    """The names `first`, and all that (target, value) `pairs` make of them, one from another."""
+    links = [(names_in(target), names_in(value)) for target, value in pairs]
+    found, before = set(first), 0
+    while len(found) > before:
+        before = len(found)
+        for targets, values in links:
+            if values & found:
+                found |= targets
+    return found

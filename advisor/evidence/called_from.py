@@ -1,0 +1,84 @@
+"""The loop from which a model is called for one sample after another, through the functions in between."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from advisor.evidence.rounds import around, loop_of_calls
+from advisor.harness.layout import Site
+
+# A round of these is one request, or a measurement of one: what comes next is not there yet, or is not to be with it.
+_CLOCKS = re.compile(
+    r"(perf_counter|monotonic|process_time|thread_time|time)(_ns)?|elapsed_time|synchronize|.*timer", re.I
+)
+_ASKS = frozenset(("input", "recv", "accept", "poll", "sleep", "imshow", "waitKey"))
+_LIVE = re.compile(r"consumer|queue|socket|stdin|camera", re.I)
+_MUTATES = frozenset(("append", "extend", "insert", "pop", "popleft", "appendleft", "update", "copy_", "add_", "mul_"))
+
+
+def loop_around(frames: Sequence[Site], text_of: Callable[[str], str]) -> Site | None:
+    """The loop with a call of the model in each round, which reaches it through `frames`, from the inside out.
+
+    None where a round needs what another one computed, changes an object on its way and reads it, or stands for one
+    request of many: where a clock is read or something is waited for, in the loop or in a function between.
+    """
+    for frame in frames:
+        text = text_of(frame.file)
+        inside = around(text, frame.line)
+        if inside is None or _keeps_state(inside) or any(_is_a_request(node) for node in ast.walk(inside)):
+            return None
+        if isinstance(inside, ast.FunctionDef):
+            continue
+        line = loop_of_calls(text, frame.line)
+        if line is None or (isinstance(inside, ast.For) and _LIVE.search(ast.unparse(inside.iter))):
+            return None
+        return replace(frame, line=line, column=None, end_line=None, end_column=None)
+    return None
+
+
+def keeps_state(text: str, cls: str) -> bool:
+    """Whether a class's forward, written in `text`, assigns attributes: its next call may need them."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return True
+    holders = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == cls)
+    methods = (each for holder in holders for each in holder.body if isinstance(each, ast.FunctionDef))
+    return any(_keeps_state(each) for each in methods if each.name == "forward")
+
+
+def _keeps_state(node: ast.AST) -> bool:
+    """Whether a function assigns attributes or global names, or it or a loop changes a container and reads it, too."""
+    inside = list(ast.walk(node))
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and any(
+        isinstance(each, (ast.Global, ast.Nonlocal))
+        or (isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store))
+        for each in inside
+    ):
+        return True
+    changed = Counter(
+        ast.unparse(each.value)
+        for each in inside
+        if isinstance(each, (ast.Subscript, ast.Attribute)) and isinstance(each.value, ast.Attribute)
+        if isinstance(each.ctx, ast.Store) or (isinstance(each, ast.Attribute) and each.attr in _MUTATES)
+    )
+    read = Counter(ast.unparse(each) for each in inside if isinstance(each, ast.Attribute))
+    counted = Counter(
+        ast.unparse(each.args[0])
+        for each in inside
+        if isinstance(each, ast.Call) and ast.unparse(each.func) == "len" and each.args
+    )
+    return any(read[name] - counted[name] > number for name, number in changed.items())
+
+
+def _is_a_request(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute) and node.attr == "stdin":
+        return True
+    if not isinstance(node, ast.Call):
+        return False
+    name = ast.unparse(node.func).rpartition(".")[2]
+    return name in _ASKS or _CLOCKS.fullmatch(name) is not None
