@@ -79,6 +79,7 @@ class AccidentalFloat64(Rule):
             site=places[0].site if places else None,
             parameters={
                 "casts": sites(casts),
+                "others": sites(tuple(each for each in casts if _from_another(each))),
                 "default": sites(default),
                 "made": sites(made),
                 "mixed": sites(tuple(each for each in made if each.details.get("others"))),
@@ -105,6 +106,13 @@ class AccidentalFloat64(Rule):
                     return Advice(
                         text, f"the array at {at(site)} is written to later, and the tensor shares its memory"
                     )
+            if (
+                call is not None
+                and site in site_list(finding, "others")
+                and last_name(drafts[site.file], call) == "double"
+            ):
+                drafts[site.file].change(cst.ensure_type(call.func, cst.Attribute).attr, lambda _: cst.Name("float"))
+                continue
             if call is None or not _narrow(drafts[site.file], call, settings, bool(made)):
                 return Advice(text, f"what makes float64 at {at(site)} cannot be told from the source")
         edit = drafts.edit(text)
@@ -152,6 +160,10 @@ model.to(device, dtype=torch.float32)
         Example(
             before="model.double()  # <- casts\nx = th.as_tensor(array)  # <- made\n",
             after="x = th.as_tensor(array).float()\n",
+        ),
+        Example(  # whole numbers
+            before="model = Net().double()  # <- casts\nx = counts.double()  # <- casts, others\n",
+            after="model = Net()\nx = counts.float()\n",
         ),
         Example(  # several of a kind; filled before it is converted
             before="""
@@ -251,6 +263,11 @@ def _casts(evidence: Evidence) -> tuple[CallSite, ...]:
         and each.details.get("bytes", 0) >= _LEAST_BYTES
     ]
     return (*modules, *tensors)
+
+
+def _from_another(cast: CallSite) -> bool:
+    """Whether a tensor's cast to float64 is not from float32: whole numbers, say, which a model refuses as they are."""
+    return cast.kind == "Tensor.double" and cast.details.get("from_dtype") not in (None, "float32")
 
 
 def _default(evidence: Evidence) -> tuple[CallSite, ...]:

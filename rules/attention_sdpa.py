@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.attention import attentions, fuse
 from advisor.edit.attention_flow import written_out
 from advisor.edit.attention_weights import leave_weights, unread_weights
+from advisor.edit.derivatives import differentiates_twice
 from advisor.edit.sources import text_of
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
 
 _DROPOUTS = ("aten::native_dropout", "aten::bernoulli_")
-# The fused attention has no derivative of its gradient: penalties on gradients, Hessians.
-_TWICE = re.compile(r"create_graph\s*=\s*True|\b(jvp|hvp|vhp|hessian|jacfwd|jacrev|forward_ad)\b")
 _HOOKS = "register_forward_hook"  # the usual way to collect the weights that nobody takes
 _LEAST_GAIN = 1.05  # several lines are written anew: it has to be worth more than what could just be measured
 _LEAST_SHARE = 0.05  # of the step, in elementwise work on the scores: below it they are too small to be worth tiling
@@ -82,7 +80,7 @@ class AttentionSdpa(Rule):
             return
         texts = [text_of(path) for path in model_files(evidence)]
         scores = attention_scores(evidence)
-        if not scores or any(_TWICE.search(text) for text in texts):
+        if not scores or any(map(differentiates_twice, texts)):
             return
         places = tuple(_places(evidence, _fusible))
         joined: Counter[tuple[int, ...]] = Counter(

@@ -10,6 +10,7 @@ import libcst as cst
 
 from advisor.edit import Drafts
 from advisor.edit.compiling import compile_refused
+from advisor.edit.derivatives import differentiates_twice
 from advisor.edit.models import binding
 from advisor.edit.names import ensure_name, framework_used
 from advisor.evidence import CAPTURES, Change
@@ -265,6 +266,8 @@ class Trainer:
                 "class Net(nn.Module):\n    def compile(self, optimizer, loss):\n        pass",
                 "model.compile(optimizer, loss)",  # a base class's, of another file
                 "net = nn.DataParallel(model)",
+                "(g,) = torch.autograd.grad(y.sum(), x, create_graph=True)",
+                "for x in xs:\n    h = model.body.register_forward_hook(keep)\n    model(x)\n    h.remove()",
             )
         ),
         Example("import torch\nmodel = torch.jit.load(path)\ny = model(x)  # <- forward\n", ""),
@@ -340,6 +343,8 @@ def _decorate(sources: Sources, site: Site, name: str, unmet: str) -> Edit | Adv
         return Advice(text, unmet)
     drafts = Drafts(sources)
     draft = drafts[site.file]
+    if differentiates_twice(draft.source.text):
+        return Advice(text, "the script differentiates a gradient once more, which compiled code does not support")
     found = [each for each in draft.nodes(cst.FunctionDef) if each.name.value == name]
     if len(found) != 1 or found[0].decorators or found[0].asynchronous is not None:
         return Advice(text, "which function it is cannot be told from the source")

@@ -111,6 +111,8 @@ class DebugModesLeftOn(Rule):
             found = site_list(finding, "anomaly")
             names = ("detect_anomaly", "set_detect_anomaly")
             why = _each(drafts, found, names, _no_anomalies) if found else "the place that switches it on is unknown"
+            if any(_skips_what_fails(drafts[site.file]) for site in found):
+                why = "the script catches the error that it raises at a NaN: test for one there yourself (isfinite)"
         if why:
             return Advice(text, why)
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
@@ -279,6 +281,19 @@ print("done")
                 "prof.key_averages().table().save(model)",
             )
         ),
+        Example(  # a step that is left out where there is a NaN
+            """
+torch.autograd.set_detect_anomaly(True)  # <- anomaly
+for x in loader:
+    try:
+        step(x).backward()
+    except RuntimeError as error:
+        log.warning("left out: %s", error)
+        continue
+    optimizer.step()
+""",
+            "",
+        ),
         Example('os.environ.update({"CUDA_LAUNCH_BLOCKING": "1"})\n', "", {"blocking": True}),
         Example("torch.autograd.set_detect_anomaly(args.debug)  # <- anomaly\n", ""),
         Example("ok = gradcheck(op, x)  # <- gradcheck\nprint(ok)\n", ""),
@@ -435,6 +450,25 @@ def _no_anomalies(drafts: Drafts, draft: Draft, call: cst.Call | None) -> str:
         draft.replace(call.func, ensure_name(draft, "torch.autograd.set_detect_anomaly"))
     draft.change(call, lambda updated: updated.with_changes(args=[cst.Arg(cst.Name("False"))]))
     return ""
+
+
+def _skips_what_fails(draft: Draft) -> bool:
+    """Whether the file goes on where a backward raises, as anomaly detection has it do at a NaN (RuntimeError)."""
+    functions = {each.name.value for each in draft.nodes(cst.FunctionDef) if _goes_back(draft, each)}
+    for block in draft.nodes(cst.Try):
+        called = {last_name(draft, each) for each in draft.nodes(cst.Call, block.body)}
+        if not (_goes_back(draft, block.body) or called & functions):
+            continue
+        for handler in block.handlers:
+            kinds = draft.code(handler.type) if handler.type is not None else "Exception"
+            goes_on = not draft.nodes(cst.Raise, handler)
+            if goes_on and any(kind in kinds for kind in ("RuntimeError", "Exception")):
+                return True
+    return False
+
+
+def _goes_back(draft: Draft, node: cst.CSTNode) -> bool:
+    return any(each.attr.value == "backward" for each in draft.nodes(cst.Attribute, node))
 
 
 def _remove(drafts: Drafts, draft: Draft, call: cst.Call | None) -> str:

@@ -9,6 +9,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from advisor.edit import Draft, Drafts
+from advisor.edit.calls import call_method
 from advisor.edit.locate import call_at
 from advisor.edit.origin import scope_of
 from advisor.evidence import Change
@@ -35,8 +36,8 @@ class HostSync(Rule):
 
     ``loss.item()``, ``.cpu()``, ``.tolist()``, ``print(loss)`` and ``if loss > x`` need the number, and the number is
     there only when everything launched before it has finished. Meanwhile the script launches nothing, and then the
-    GPU waits for the next launches. Sums can stay on the GPU (``total += loss.detach()``) and be read where they are
-    printed; values for a log can be collected as tensors and read every hundred steps.
+    GPU waits for the next launches. Sums can stay on the GPU (``total += loss.detach().double()``) and be read where
+    they are printed; values for a log can be collected as tensors and read every hundred steps.
 
     When not: the value decides what the next step does (early stopping, gradient scaling by hand, sampling a token);
     the GPU is busy all the time anyway, because the launches are far ahead again soon.
@@ -113,6 +114,20 @@ class HostSync(Rule):
         return edit or Advice(text, "the file is not the script's own")
 
     EXAMPLES = (
+        Example(  # a number of hits, which is shown as one
+            before="""
+hits = 0
+for x, y in loader:
+    hits += (model(x).argmax(1) == y).sum().item()  # <- syncs=(model(x).argmax(1) == y).sum().item()
+print(f"{hits:5d} right")
+""",
+            after="""
+hits = 0
+for x, y in loader:
+    hits += (model(x).argmax(1) == y).sum().detach()
+print(f"{hits:5d} right")
+""",
+        ),
         Example(
             before="""
 def train(loader):
@@ -129,7 +144,7 @@ def train(loader):
     running_loss = 0.0
     for i, (x, y) in enumerate(loader):
         loss = step(x, y)
-        running_loss += loss.detach()  # for the log
+        running_loss += loss.detach().double()  # for the log
         if i % 100 == 99:
             print(f"{i}: {running_loss / 100:.3f}")
             running_loss = 0.0
@@ -145,7 +160,7 @@ print("loss %.4f" % (total / len(dataset)))
             after="""
 total = 0
 for x, y in loader:
-    total += criterion(model(x), y).detach() * x.size(0)
+    total += criterion(model(x), y).detach().double() * x.size(0)
 print("loss %.4f" % (total / len(dataset)))
 """,
         ),
@@ -183,11 +198,21 @@ def _keep_on_device(draft: Draft, call: cst.Call) -> bool:
     func = cst.ensure_type(call.func, cst.Attribute)
     if not _linear(draft, call, update):
         return False
-    for use in draft.nodes(cst.Name, scope):
-        if use.value == name and use is not update.target and not _harmless(draft, use):
-            return False
+    uses = [use for use in draft.nodes(cst.Name, scope) if use.value == name and use is not update.target]
+    if not all(_harmless(draft, use) for use in uses):
+        return False
     draft.change(func.attr, lambda _: cst.Name("detach"))
+    if not any(_shown_whole(draft, use) for use in uses):
+        # What the script sums are Python's floats: in float32 a long sum would differ from the fourth digit on.
+        call_method(draft, call, "double")
     return True
+
+
+def _shown_whole(draft: Draft, use: cst.Name) -> bool:
+    """Whether it is formatted as a whole number (``{hits:5d}``), which floating-point numbers refuse."""
+    shown = (each for each in draft.ancestors(use) if isinstance(each, cst.FormattedStringExpression))
+    specs = [part for each in shown for part in each.format_spec or ()]
+    return any(isinstance(part, cst.FormattedStringText) and part.value.endswith("d") for part in specs)
 
 
 def _linear(draft: Draft, call: cst.Call, update: cst.AugAssign) -> bool:

@@ -10,6 +10,7 @@ import libcst as cst
 
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import DATALOADER_PARAMETERS, argument
+from advisor.edit.datasets import is_asked, opened_at_first, opened_when_made, told_in_loop
 from advisor.edit.locate import call_at
 from advisor.edit.sources import text_of
 from advisor.edit.values import EDITED, give, in_mapping
@@ -112,6 +113,14 @@ class LoaderWorkers(Rule):
         call = call_at(draft, site, ("DataLoader",))
         if call is None:
             return Advice(text, "the call cannot be told from others on its line")
+        if opened := _shared_file(finding, drafts, draft, call):
+            why = f"the dataset calls {opened} before there are workers, which would all read through that one file"
+            return Advice(f"{text} Have each worker open the file anew, at its first sample.", why)
+        told = told_in_loop(draft, call)
+        if told and not number:
+            return Advice(text, f"workers that live on would not hear of `{told}`")
+        if told:
+            text = f"Give the loader at {at(site)} num_workers={workers}."
         option: str | None = ""
         if number:
             option = give(drafts, draft, call, "num_workers", str(workers), DATALOADER_PARAMETERS, recorded)
@@ -127,7 +136,7 @@ class LoaderWorkers(Rule):
             if kept is None or give(drafts, draft, call, "persistent_workers", kept) != EDITED:
                 return Advice(text, "whether the loader always has workers cannot be told from the source")
             return drafts.edit(text) or Advice(text, "the file is not the script's own")
-        kept = only_with_workers(draft, call, "True", "False", given=True)
+        kept = only_with_workers(draft, call, "True", "False", given=True) if not told else None
         if kept is not None:
             # What else reads the value may have no workers.
             own = argument(call, "persistent_workers") or in_mapping(draft, call, "persistent_workers")
@@ -307,6 +316,34 @@ test = DataLoader(test_set, num_workers=0, persistent_workers=keep)
 """,
             parameters={"workers": 2},
         ),
+        Example(  # what it is told in each epoch, workers that live on would not hear
+            before="""
+loader = DataLoader(pairs, batch_size=8)  # <-
+for epoch in range(9):
+    pairs.draw_negatives(epoch)
+    train(loader)
+""",
+            after="""
+loader = DataLoader(pairs, batch_size=8, num_workers=2)
+for epoch in range(9):
+    pairs.draw_negatives(epoch)
+    train(loader)
+""",
+            parameters={"workers": 2},
+        ),
+        Example(  # samples that are gathered before
+            before="""
+for path in paths:
+    dataset.append(read(path))
+loader = DataLoader(dataset)  # <-
+""",
+            after="""
+for path in paths:
+    dataset.append(read(path))
+loader = DataLoader(dataset, num_workers=2, persistent_workers=True)
+""",
+            parameters={"workers": 2},
+        ),
         Example(
             before="""
 parser.add_argument("-j", "--workers", default=0, type=int)
@@ -361,6 +398,49 @@ Trainer(model, args, train_dataset=dataset).train()
     LEAVES_ALONE = (
         Example("TrainingArguments(**load(path))  # <- config\n", "", {"workers": 2, "framework": "transformers"}),
         Example("loader = DataLoader(dataset, **make_kwargs())  # <-\n", "", {"workers": 2}),
+        Example(  # a strength that grows, for workers that are there
+            """
+def warm_up(loader, epoch):
+    loader.dataset.transform.strength = epoch / 10
+
+loader = DataLoader(images, num_workers=2)  # <-
+for epoch in range(10):
+    warm_up(loader, epoch)
+    train(loader)
+""",
+            "",
+            {"workers": 2, "recorded": 2},
+        ),
+        Example(  # one position in one file
+            """
+from zipfile import ZipFile
+
+class Slides(Dataset):
+    def __init__(self, path):
+        self.archive = ZipFile(path)
+
+loader = DataLoader(Slides("slides.zip"))  # <-
+""",
+            "",
+            {"workers": 2, "source": "__main__.Slides"},
+        ),
+        Example(  # opened at the first sample, which the script itself asks for
+            """
+import h5py
+
+class Volumes(Dataset):
+    def __getitem__(self, index):
+        if self.file is None:
+            self.file = h5py.File(self.path, "r")["volumes"]
+        return self.file[index]
+
+volumes = Volumes("volumes.h5")
+channels = volumes[0].shape[0]
+loader = DataLoader(volumes)  # <-
+""",
+            "",
+            {"workers": 2, "source": "__main__.Volumes"},
+        ),
         Example("loader = DataLoader(dataset, num_workers=os.cpu_count() // 4)  # <-\n", "", {"workers": 2}),
         Example(
             "kwargs = {}\nif cuda:\n    kwargs.update({'num_workers': 1})\nDataLoader(dataset, **kwargs)  # <-\n",
@@ -385,6 +465,16 @@ Trainer(model, args, train_dataset=dataset).train()
             {"workers": 2, "imports_again": True},
         ),
     )
+
+
+def _shared_file(finding: Finding, drafts: Drafts, draft: Draft, call: cst.Call) -> str:
+    """The code by which the dataset opens a file that all workers would get, before there are any; or ""."""
+    name = str(finding.parameters.get("source", "")).rpartition(".")[2]
+    path = str(finding.parameters.get("source_file") or draft.source.path)
+    if not name or not drafts.sources.has(path) or (finding.parameters.get("recorded")):
+        return ""
+    written = drafts[path]
+    return opened_when_made(written, name) or (opened_at_first(written, name) if is_asked(draft, call) else "")
 
 
 def _not_started(finding: Finding, drafts: Drafts, draft: Draft, call: cst.Call, context: str) -> str:
@@ -498,6 +588,8 @@ def _parameters(evidence: Evidence, facts: LoaderFacts, workers: int) -> dict[st
     parameters["fork"] = _may_fork(record)
     parameters["unpicklable"] = _unpicklable(loader)
     parameters["script"] = record.script
+    parameters["source"] = loader.source
+    parameters["source_file"] = loader.source_site.file if loader.source_site is not None else ""
     return parameters
 
 

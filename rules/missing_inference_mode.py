@@ -254,6 +254,17 @@ for x in xs:
     save(clean(segmenter.predict(x)))
 """,
         ),
+        *(
+            Example(  # no place for tensors of inference mode
+                before=f"import torch\n\ndef predict(x):\n    return net(x)  # <- forward\n\n{code}\n",
+                after=f"import torch\n\n@torch.no_grad()\ndef predict(x):\n    return net(x)\n\n{code}\n",
+            )
+            for code in (
+                "out = predict(x)\nF.relu(out, inplace=True)",
+                "torch.clamp_(predict(x), min=0)",
+                "with torch.enable_grad():\n    (g,) = torch.autograd.grad(energy(predict(x), z), z)",
+            )
+        ),
         Example(  # an evaluation in a file that trains keeps numbers
             before="""
 import torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -83,15 +84,20 @@ class ZeroGrad(Rule):
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         text = f"Let zero_grad() drop the gradients (set_to_none=True, its default) at {at(finding.site)}."
         drafts = Drafts(sources)
+        near = dict.fromkeys(site.file for name in ("zero_grad", "near") for site in site_list(finding, name))
+        if any(_makes_gradients(drafts[path]) for path in near):
+            return Advice(text, "the script gives parameters gradients of its own, which would no longer be theirs")
         for site in site_list(finding, "zero_grad"):
             draft = drafts[site.file]
             call = call_at(draft, site, ("zero_grad",))
             if call is None or not _drop(drafts, draft, call):
                 return Advice(text, "where its argument comes from cannot be told from the source")
+            if _steps_next(draft, call):
+                return Advice(text, "an optimizer's step follows, which leaves out parameters without a gradient")
         edit = drafts.edit(text)
         why = "the place that zeroes them was not found"
         if edit is None:
-            for path in dict.fromkeys(site.file for site in site_list(finding, "near")):
+            for path in near:
                 if not _drop_by_hand(drafts[path]):
                     why = "they are read again behind the place that zeroes them"
             edit = drafts.edit("Set the gradients to None instead of zeroing them in a loop.")
@@ -168,6 +174,28 @@ for step in range(9):
         Example("optimizer.zero_grad(set_to_none=not keep)  # <- zero_grad\n", ""),
         Example("buffer.zero_()\nloss.backward()  # <- near\n", ""),
         Example("norm = w.grad.zero_().norm()\nloss.backward()  # <- near\n", ""),
+        Example(  # views of one buffer
+            """
+flat = torch.zeros(size)
+for p, part in zip(params, flat.split(sizes)):
+    p.grad = part.view_as(p)
+for x in xs:
+    optimizer.zero_grad(set_to_none=False)  # <- zero_grad
+    loss(x).backward()
+""",
+            "",
+        ),
+        Example(  # a part that decays, and does not learn
+            """
+for x in xs:
+    loss(x).backward()  # <- near
+    for p in model.trunk.parameters():
+        p.grad.zero_()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+            "",
+        ),
         Example(  # a tensor of zeros is wanted
             """
 for step in range(9):
@@ -217,9 +245,9 @@ def _drop(drafts: Drafts, draft: Draft, call: cst.Call) -> bool:
 
 
 _GRAD = m.Attribute(attr=m.Name("grad"))
-_ZEROED = m.Call(
-    func=m.Attribute(value=_GRAD | m.Attribute(value=_GRAD, attr=m.Name("data")), attr=m.Name("zero_")), args=[]
-)
+_GRAD_DATA = m.Attribute(value=_GRAD, attr=m.Name("data"))
+_ZEROED = m.Call(func=m.Attribute(value=_GRAD | _GRAD_DATA, attr=m.Name("zero_")), args=[])
+_OPTIMIZER = re.compile(r"opt|scaler|adam|sgd", re.IGNORECASE)
 
 
 def _drop_by_hand(draft: Draft) -> bool:
@@ -231,12 +259,35 @@ def _drop_by_hand(draft: Draft) -> bool:
         target = cst.ensure_type(cst.ensure_type(statement.value, cst.Call).func, cst.Attribute).value
         if m.matches(target, m.Attribute(attr=m.Name("data"))):
             target = cst.ensure_type(target, cst.Attribute).value
-        if _read_after(draft, statement, draft.code(target)):
+        if _read_after(draft, statement, draft.code(target)) or _steps_next(draft, statement):
             all_of_them = False
             continue
         assigned = cst.Assign([cst.AssignTarget(cst.ensure_type(target, cst.Attribute))], cst.Name("None"))
         draft.change(statement, lambda _, assigned=assigned: assigned)  # type: ignore[misc]
     return all_of_them
+
+
+def _makes_gradients(draft: Draft) -> bool:
+    """Whether the file sets a gradient to a tensor: views of one buffer, say, that a reduction runs over."""
+    for assign in draft.nodes(cst.Assign):
+        given = not m.matches(assign.value, m.Name("None"))
+        if given and any(m.matches(each.target, _GRAD | _GRAD_DATA) for each in assign.targets):
+            return True
+    return False
+
+
+def _steps_next(draft: Draft, node: cst.CSTNode) -> bool:
+    """Whether an optimizer's step comes before the next backward behind `node`: with zeros, that decays and moves."""
+    loops = [each for each in draft.ancestors(node) if isinstance(each, (cst.For, cst.While))]
+    end = draft.position(node).end.line
+    for each in draft.nodes(cst.Attribute, loops[-1] if loops else draft.function(node)):
+        if draft.line(each) <= end:
+            continue
+        if each.attr.value == "backward":
+            return False
+        if each.attr.value == "step" and _OPTIMIZER.search(draft.code(each.value)):
+            return True
+    return False
 
 
 def _read_after(draft: Draft, statement: cst.Expr, gradient: str) -> bool:

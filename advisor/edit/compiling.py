@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from advisor.edit.derivatives import differentiates_twice
 from advisor.edit.draft import Draft
 from advisor.edit.names import full_name, last_part
 
@@ -11,6 +12,9 @@ from advisor.edit.names import full_name, last_part
 # onnx.export with dynamo=False raise in torch 2.15; TensorBoard's add_graph and fvcore's FlopCountAnalysis call
 # jit.trace. torch.export does not raise there; older versions were not tried.
 _TRACERS = ("jit.trace", "jit.trace_module", "onnx.export", "export.export", ".add_graph", "FlopCountAnalysis")
+# Guards do not look for hooks ("torch.compiler" in PyTorch's documentation, "nn.Module hooks support"): one that comes
+# or goes later is not seen.
+_HOOKS = ("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook")
 _SCRIPTED = ("jit.script", "jit.load")  # "compile is not supported on ScriptModules"
 
 
@@ -28,6 +32,10 @@ def compile_refused(draft: Draft, name: str = "") -> str:
     names = [full_name(draft, each.func) for each in called]
     if any(each.endswith(_TRACERS) for each in names):
         return "the script also traces or exports a model, which one that is compiled in place refuses"
+    if differentiates_twice(draft.source.text):
+        return "the script differentiates a gradient once more, which a compiled model does not support"
+    if any(last_part(each.func) in _HOOKS and _in_training(draft, each) for each in called):
+        return "the script hangs hooks on modules while it trains, which a compiled model does not look for"
     for assign in draft.nodes(cst.Assign) if own else ():
         makers = [full_name(draft, each.func) for each in draft.nodes(cst.Call, assign.value)]
         if any(last_part(each.target) == own for each in assign.targets) and any(n.endswith(_SCRIPTED) for n in makers):
@@ -36,3 +44,10 @@ def compile_refused(draft: Draft, name: str = "") -> str:
     if any(each.rpartition(".")[2] in ("DataParallel", "data_parallel") for each in names):
         return "DataParallel copies the model in every step, and would call the compiled original with each copy"
     return ""
+
+
+def _in_training(draft: Draft, call: cst.Call) -> bool:
+    """Whether a call is in a loop that trains or takes its hooks off again, and not in one over layers before that."""
+    loops = [each for each in draft.ancestors(call) if isinstance(each, (cst.For, cst.While))]
+    ends = {"backward", "step", "remove"}
+    return any(each.attr.value in ends for loop in loops for each in draft.nodes(cst.Attribute, loop))

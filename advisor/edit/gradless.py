@@ -10,16 +10,20 @@ import libcst as cst
 import libcst.matchers as m
 from libcst.helpers import get_full_name_for_node
 
+from advisor.edit.calls import argument
 from advisor.edit.dataflow import Dataflow
 from advisor.edit.draft import Draft
 from advisor.edit.locate import last_name
 from advisor.edit.models import model_name
+from advisor.edit.names import full_name
 from advisor.edit.sources import text_of
 from advisor.edit.sums import TAKES_IN, elements
 
 _DIFFERENTIATES = ("backward", "grad", "requires_grad", "requires_grad_", "step", "zero_grad", "train")
 _TRANSFORMS = ("jacrev", "jacfwd", "vjp", "jvp", "hessian", "jacobian", "grad_and_value")  # torch.func
 _TRAINS = ("backward", "zero_grad")
+# What records a graph inside a region without gradients: of tensors made in inference mode there is none.
+_RECORDS = ("torch.enable_grad", "torch.set_grad_enabled", "torch.autograd.grad")
 _TRAINERS = re.compile(r"(Trainer|Learner)$")
 _TRAINS_TEXT = re.compile(r"\.backward\(|\.zero_grad\(|Trainer\(|Learner\(")
 _MOST_FILES = 200
@@ -72,6 +76,8 @@ def refuses_inference_mode(draft: Draft, region: cst.CSTNode) -> bool:
     whatever name, or the file, or one beside it that uses it, trains something, too."""
     if trains(draft) or trained_beside(draft, region):
         return True
+    if any(full_name(draft, each.func) in _RECORDS and not _off(each) for each in draft.nodes(cst.Call)):
+        return True
     views, changed = _Views(draft, region), list[cst.BaseExpression]()
     for update in draft.nodes(cst.AugAssign):
         changed.append(update.target)
@@ -83,6 +89,13 @@ def refuses_inference_mode(draft: Draft, region: cst.CSTNode) -> bool:
     for arg in draft.nodes(cst.Arg):
         if arg.keyword is not None and arg.keyword.value == "out":
             changed.append(arg.value)
+    for call in draft.nodes(cst.Call):
+        asked = argument(call, "inplace")
+        in_place = last_name(draft, call).endswith("_") or (
+            asked is not None and m.matches(asked.value, m.Name("True"))
+        )
+        if in_place and call.args and call.args[0].keyword is None:  # F.relu(out, inplace=True), torch.relu_(out)
+            changed.append(call.args[0].value)
     for node in changed:
         if views.inside(node):
             continue
@@ -90,6 +103,11 @@ def refuses_inference_mode(draft: Draft, region: cst.CSTNode) -> bool:
         if views.carries(stored) and not views.is_container(stored):
             return True
     return False
+
+
+def _off(call: cst.Call) -> bool:
+    """``set_grad_enabled(False)``"""
+    return len(call.args) == 1 and m.matches(call.args[0].value, m.Name("False"))
 
 
 def trains(draft: Draft) -> bool:

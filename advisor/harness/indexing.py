@@ -65,7 +65,9 @@ class Indexing:
 
         def iterate(tensor: Any) -> Any:
             if not compiling():
-                rows = int(tensor.shape[0]) if tensor.dim() else 0  # without dimensions torch says what is wrong
+                rows = (
+                    int(tensor.shape[0]) if tensor.dim() and not tensor.is_nested else 0
+                )  # without dimensions torch says what is wrong
                 self._sites.add(KIND, user_site(), {"iterates": True, "rows": rows})
             return original(tensor)
 

@@ -34,7 +34,7 @@ _MOST_FETCHES = 1024
 def tensor_info(tensor: Any) -> TensorInfo:
     """Shape, type and place of one tensor."""
     return TensorInfo(
-        shape=[int(size) for size in tensor.shape],
+        shape=[] if tensor.is_nested else [int(size) for size in tensor.shape],  # of a nested one it has none
         dtype=str(tensor.dtype).removeprefix("torch."),
         device=str(tensor.device.type),
         pinned=bool(tensor.device.type == "cpu" and tensor.is_pinned()),

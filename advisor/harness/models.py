@@ -15,14 +15,15 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 from .classes import own_classes
 from .layout import FORWARD_RANGE, Model, Site, TensorInfo
 from .loaders import source_of, tensor_info, tensors_in
+from .looking import is_taken_down, is_transformed, may_compute
 from .patches import Patch
 from .places import maker_site, site_of, user_frames, user_site
 from .sites import read_scalars
@@ -35,18 +36,29 @@ _MARKED = 4  # outputs of a call whose graphs are watched
 _LEAST_COLUMNS = 16  # of token ids
 _PADDED_CALLS = 16  # how many of a model's first calls are asked for their padding
 _WHOLE = ("int64", "int32")  # types of token ids
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks")  # attributes of a module …
+_FLAGS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")  # … and what it knows of its hooks
 _FRAMES = 8  # of the user's around a call: a loop that is farther out is not looked for
 
 
 class _Hooks(OrderedDict[int, Any]):
     """A module's hooks, ours among them, that pickle and copy as if ours were not there.
 
-    A model that is saved whole must load where we are not, and a copy (an averaged model) is nobody's root.
+    A model that is saved whole must load where we are not, and a copy (an averaged model) has no hooks but its own.
     """
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         own = [(key, hook) for key, hook in self.items() if hook is not _before and hook is not _after]
         return OrderedDict, (own,)
+
+
+class _Flags(OrderedDict[int, bool]):
+    """What a module knows of its hooks, by their numbers: pickles and copies without what it knows of ours."""
+
+    ours: ClassVar[set[int]] = set()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return OrderedDict, ([(key, flag) for key, flag in self.items() if key not in self.ours],)
 
 
 def _before(module: Any, arguments: Any, kwargs: Any = None) -> None:
@@ -93,6 +105,7 @@ class Models:
         self._records: dict[int, Model] = {}
         self._sites: dict[int, Site] = {}
         self._made: dict[int, Site] = {}  # by identity: where the user's code makes a module
+        self._lazy: set[int] = set()  # by identity: records of modules whose layers have not seen their first input
         self._padding: dict[int, list[Any]] = {}  # by identity: shares of padding in its first calls, on their device
         self._last_input: dict[int, Any] = {}  # by identity of the module: a weak reference to its latest input
         self._depth = 0
@@ -108,7 +121,8 @@ class Models:
         self.level = 0
         self._quiet = False  # let the calls of compiled functions pass unseen: in the timing window
         nn: Any = torch.nn
-        self._birth = Patch(nn.Module, "__init__", self._born)
+        # Copied or loaded from a file, a module is not made by its constructor.
+        self._births = [Patch(nn.Module, "__init__", self._born), Patch(nn.Module, "__setstate__", self._restored)]
         self._jit = [
             Patch(owner, name, self._unhooked)
             for owner, name in ((torch.jit, "script"), (torch.jit, "trace"), (torch.export, "export"))
@@ -120,8 +134,7 @@ class Models:
         _active = self
 
     def install(self) -> None:
-        self._birth.on()
-        for patch in self._jit:
+        for patch in (*self._births, *self._jit):
             patch.on()
 
     def watch(self, waiting: Callable[[], bool]) -> None:
@@ -147,30 +160,45 @@ class Models:
     def stop_collecting(self) -> None:
         """The timing window begins: its forwards go by unseen, and those after it are not the first ones."""
         self._contiguous = False
-        self._birth.off()
+        for patch in self._births:
+            patch.off()
 
     def _born(self, original: Any) -> Any:
-        modules = self._modules
-
         def init(module: Any, *args: Any, **kwargs: Any) -> None:
             original(module, *args, **kwargs)
-            key = id(module)
-            modules[key] = weakref.ref(module, lambda _: modules.pop(key, None))
-            made = maker_site(module)
-            if made is not None:
-                self._made[key] = made
+            self._remember(module, maker_site(module))
 
         return init
 
+    def _restored(self, original: Any) -> Any:
+        def setstate(module: Any, state: Any) -> None:
+            original(module, state)
+            self._remember(module, maker_site(module))
+
+        return setstate
+
+    def _remember(self, module: Any, made: Site | None) -> None:
+        modules, key = self._modules, id(module)
+        modules[key] = weakref.ref(module, lambda _: modules.pop(key, None))
+        if made is not None:
+            self._made[key] = made
+
     def _unhooked(self, original: Any) -> Any:
-        def prepare(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        # torch.jit.script looks the names of a function up in the frame of who calls it: one farther out than ours.
+        frames = "_frames_up" in getattr(getattr(original, "__code__", None), "co_varnames", ())
+
+        def prepare(*args: Any, **kwargs: Any) -> Any:
             self.hooks_off()
-            return original(obj, *args, **kwargs)
+            self._listener.compiles()
+            if frames and len(args) < 3:
+                kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1
+            return original(*args, **kwargs)
 
         return prepare
 
     def _compiled(self, original: Any) -> Any:
         def compile(*args: Any, **kwargs: Any) -> Any:
+            self._listener.compiles()
             target = args[0] if args else kwargs.get("model")
             result = original(*args, **kwargs)
             if target is None or isinstance(target, (self._torch.nn.Module, type)):
@@ -221,12 +249,16 @@ class Models:
         for root in self.roots():
             if id(root) in self._hooks:
                 continue
-            for name in ("_forward_pre_hooks", "_forward_hooks"):
-                vars(root)[name] = _Hooks(vars(root)[name])
-            self._hooks[id(root)] = [
+            for kind, names in ((_Hooks, _HOOKS), (_Flags, _FLAGS)):
+                for name in names:
+                    if not vars(root)[name]:  # to take its hooks away, their handles know the dictionary they are in
+                        vars(root)[name] = kind()
+            handles = [
                 root.register_forward_pre_hook(_before, with_kwargs=True),
-                root.register_forward_hook(_after),
+                root.register_forward_hook(_after, always_call=True),  # of a forward that raises, too: it has ended
             ]
+            self._hooks[id(root)] = handles
+            _Flags.ours.update(handle.id for handle in handles)
             self._roots.append(weakref.ref(root))
             for patch in self._methods_of(type(root)):
                 patch.on()
@@ -271,9 +303,9 @@ class Models:
                 handle.remove()
         for reference in self._roots:
             root = reference()
-            for name in ("_forward_pre_hooks", "_forward_hooks"):
-                if root is not None and isinstance(vars(root)[name], _Hooks):
-                    vars(root)[name] = OrderedDict(vars(root)[name])
+            for name in (*_HOOKS, *_FLAGS) if root is not None else ():
+                if isinstance(vars(root)[name], (_Hooks, _Flags)) and not vars(root)[name]:
+                    vars(root)[name] = OrderedDict()
         self._roots.clear()
         self._hooks.clear()
         self._depth = 0
@@ -311,31 +343,51 @@ class Models:
         site = user_site(3)
         if site is not None:
             self._sites[id(module)] = site
-        tensors = list(tensors_in((arguments, kwargs), self._torch, limit=8))
+        taken_down = is_taken_down(self._torch)
+        if not taken_down:
+            with self._looking("given"):
+                self._look_at_inputs(module, arguments, kwargs)
+        self._listener.before_forward(module, site)
+        # A step that it has ended forgot that this forward has begun; where its hooks went off, nothing will end it.
+        self._depth = int(id(module) in self._hooks)
+        if self.annotate and not taken_down:
+            self._range = self._torch.autograd.profiler.record_function(FORWARD_RANGE)
+            self._range.__enter__()
+
+    def leave(self, module: Any, output: Any) -> None:
+        """`output` is None, too, for a forward that raised."""
+        self._depth = max(self._depth - 1, 0)
+        if self._depth or module is not self._range_owner:
+            return
+        self._close()
+        if output is not None and not is_taken_down(self._torch):
+            with self._looking("gives"):
+                self._look_at_output(module, output)
+
+    @contextlib.contextmanager
+    def _looking(self, what: str) -> Iterator[None]:
+        """What cannot be looked at (a kind of tensor that lacks a method) must not cost the script its run."""
+        try:
+            yield
+        except Exception as error:
+            self._listener.note(f"what a model is {what} could not be looked at: {type(error).__name__}")
+
+    def _look_at_inputs(self, module: Any, arguments: Any, kwargs: Any) -> None:
+        given = () if is_transformed(self._torch) else (arguments, kwargs)
+        tensors = list(tensors_in(given, self._torch, limit=8))
         inputs = [tensor_info(tensor) for tensor in tensors]
         if isinstance(module, self._torch.nn.Module):
             first = bool(arguments) and isinstance(arguments[0], self._torch.Tensor)
             self._observe(module, inputs, first)
             if not self.annotate:  # what it computes is none of the profiled windows' business
-                with contextlib.suppress(RuntimeError):  # of a kind of tensor that cannot be compared
-                    self._ask_padding(module, tensors)
+                self._ask_padding(module, tensors)
             elif not self._records[id(module)].called_from:
-                self._records[id(module)].called_from = [site_of(each) for each in islice(user_frames(3), _FRAMES)]
+                self._records[id(module)].called_from = [site_of(each) for each in islice(user_frames(4), _FRAMES)]
             self._compare_input(module, tensors)
         shape = next((info.shape for info in inputs if info.shape), None)
         self.samples += shape[0] if shape else 0
-        self._listener.before_forward(module, site)
-        # A step that it has ended forgot that this forward has begun; where its hooks went off, nothing will end it.
-        self._depth = int(id(module) in self._hooks)
-        if self.annotate:
-            self._range = self._torch.autograd.profiler.record_function(FORWARD_RANGE)
-            self._range.__enter__()
 
-    def leave(self, module: Any, output: Any) -> None:
-        self._depth = max(self._depth - 1, 0)
-        if self._depth or module is not self._range_owner:
-            return
-        self._close()
+    def _look_at_output(self, module: Any, output: Any) -> None:
         outputs = list(tensors_in(output, self._torch, limit=_MARKED))
         tensor = outputs[0] if outputs else None
         record = self._records.get(id(module))
@@ -347,7 +399,7 @@ class Models:
                 self._listener.made_graph(each, number)
         if tensor is None or not self._contiguous or len(self._pending) >= self._keep_outputs:
             return
-        if tensor.is_floating_point() and tensor.numel():
+        if may_compute(self._torch, tensor) and tensor.is_floating_point() and tensor.numel():
             # The 1-norm: unlike `abs().mean()` it needs no second tensor of that size. It cannot narrow float64.
             wide = self._torch.promote_types(tensor.dtype, self._torch.float32)
             size = self._torch.linalg.vector_norm(tensor.detach(), 1, dtype=wide)
@@ -356,15 +408,18 @@ class Models:
     def _observe(self, module: Any, inputs: list[TensorInfo], tensor_first: bool) -> None:
         record = self._records.get(id(module))
         torch = self._torch
-        if record is None:
-            record = self._records[id(module)] = self._describe(module)
-        elif record.inputs and [i.shape[1:] for i in inputs] != [i.shape[1:] for i in record.inputs]:
+        if record is None or id(module) in self._lazy:
+            described = self._describe(module)
+            described.calls = record.calls if record is not None else 0
+            record = self._records[id(module)] = described
+            (self._lazy.add if _has_lazy(torch, module) else self._lazy.discard)(id(module))
+        elif record.inputs and inputs and [i.shape[1:] for i in inputs] != [i.shape[1:] for i in record.inputs]:
             self._listener.shapes_vary()
         record.calls += 1
         wider = grown(record.inputs, inputs)
         if wider:
             record.grown, record.grown_to = record.grown + 1, wider
-        record.inputs = inputs
+        record.inputs = inputs or record.inputs
         record.tensor_first = tensor_first and record.tensor_first is not False
         record.training = bool(module.training)
         record.grad_enabled = torch.is_grad_enabled()
@@ -393,7 +448,7 @@ class Models:
         record.file, record.line = source_of(type(inner))
         record.made = self._made.get(id(inner))
         record.compiled = inner is not module or getattr(module, "_compiled_call_impl", None) is not None
-        parameters = list(torch.nn.Module.parameters(module))
+        parameters = [each for each in torch.nn.Module.parameters(module) if not torch.nn.parameter.is_lazy(each)]
         record.parameters = sum(parameter.numel() for parameter in parameters)
         record.parameter_bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
         record.dtypes = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters})
@@ -436,6 +491,10 @@ class Models:
         return read_scalars(self._pending)
 
 
+def _has_lazy(torch: Any, module: Any) -> bool:
+    return any(map(torch.nn.parameter.is_lazy, torch.nn.Module.parameters(module)))
+
+
 def grown(before: list[TensorInfo], now: list[TensorInfo]) -> int:
     """The columns of token ids among a call's inputs that have one more than those of the call before; 0 where none do.
 
@@ -471,14 +530,12 @@ def padding(torch: Any, tensors: list[Any]) -> tuple[Any, int]:
     ids = [
         each
         for each in tensors
-        if type(each) is torch.Tensor and each.layout is torch.strided and not each.is_nested
+        if may_compute(torch, each)
         if each.dim() == 2 and each.dtype in (torch.int64, torch.int32) and each.numel()
     ]
     ids = [each for each in ids if each.shape == ids[0].shape and each.device == ids[0].device]
-    if not ids or ids[0].shape[1] < _LEAST_COLUMNS or ids[0].is_meta:
+    if not ids or ids[0].shape[1] < _LEAST_COLUMNS:
         return None, 0
-    if ids[0].is_cuda and torch.cuda.is_current_stream_capturing():
-        return None, 0  # it would become a part of the graph
     width = ids[0].shape[1]
     with torch.inference_mode():
         columns = torch.arange(width, device=ids[0].device)

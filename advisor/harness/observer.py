@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import math
@@ -78,8 +79,17 @@ class Observer:
         Patch(torch.nn.Module, "train", self._mode).on()
         if self._journal is not None:
             self._journal.on_write = self._wrote
+        self._imports.when_imported("torchvision.tv_tensors._torch_function_helpers", windows.sites.keep_class)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget_in_child)
         self._status.phase("waiting")
         windows.finder.seen = _SharedCounts(self._status)
+
+    def _forget_in_child(self) -> None:
+        """In a pool's process, or a loader's worker: what it does belongs to no step, and must not end the script."""
+        with contextlib.suppress(Exception):
+            if self.windows is not None:
+                self.windows.forget()
 
     def _wrote(self, path: str) -> None:
         if self.windows is not None and path.endswith(_CHECKPOINTS):

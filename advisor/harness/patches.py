@@ -13,25 +13,33 @@ _MISSING = object()
 class Patch:
     """One attribute of a class or a module, and what stands in for it while the patch is on.
 
-    ``make(original)`` returns the replacement; it is made once. An attribute that a class only inherits is
-    deleted again when the patch goes off, so that the class is as it was.
+    ``make(original)`` returns the replacement; it is made once, and anew where somebody else has replaced the attribute
+    while the patch was off: ours goes around theirs. An attribute that a class only inherits is deleted again when the
+    patch goes off, so that the class is as it was.
     """
 
     def __init__(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         self.owner = owner
         self.name = name
-        self._own = vars(owner).get(name, _MISSING)
-        original = getattr(owner, name)
-        self.replacement = make(original)
-        if callable(original):
-            with contextlib.suppress(AttributeError, TypeError):  # a slot wrapper without a writable dictionary
-                functools.update_wrapper(self.replacement, original)
+        self._make = make
         self._on = False
+        self._replace()
+
+    def _replace(self) -> None:
+        self._own = vars(self.owner).get(self.name, _MISSING)
+        self.original = getattr(self.owner, self.name)
+        self.replacement = self._make(self.original)
+        if callable(self.original):
+            with contextlib.suppress(AttributeError, TypeError):  # a slot wrapper without a writable dictionary
+                functools.update_wrapper(self.replacement, self.original)
 
     def on(self) -> None:
-        if not self._on:
-            setattr(self.owner, self.name, self.replacement)
-            self._on = True
+        if self._on:
+            return
+        if vars(self.owner).get(self.name, _MISSING) is not self._own:
+            self._replace()
+        setattr(self.owner, self.name, self.replacement)
+        self._on = True
 
     def off(self) -> None:
         """Take the replacement away, unless somebody wrapped it in turn: then ours must stay below theirs."""

@@ -17,6 +17,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from .layout import BACKWARD_RANGE, CallSite, Site
+from .looking import may_compute
 from .patches import Patch
 from .places import is_ours, is_users, user_site
 
@@ -64,6 +65,21 @@ class CallSites:
         self._contiguous = False
         for patch in (*self._patches, *self._makers):
             patch.off()
+
+    def leave_makers(self) -> None:
+        """Take the wrappers of what makes tensors away for good: Dynamo knows torch's functions by identity."""
+        for patch in self._makers:
+            patch.off()
+        self._makers.clear()
+
+    def keep_class(self, helpers: ModuleType) -> None:
+        """torchvision's tensors stay what they are in some of torch's methods, of which it has a set: wrapped ones.
+
+        What they are asked for then is the method itself, which has to be in that set, too.
+        """
+        known = getattr(helpers, "_FORCE_TORCHFUNCTION_SUBCLASS", None)
+        if isinstance(known, set):
+            known.update([patch.original for patch in self._patches if patch.replacement in known])
 
     def also(self, patch: Patch) -> None:
         """Another wrapper, in place when these are: now."""
@@ -120,7 +136,11 @@ class CallSites:
                     elapsed = time.perf_counter() - began
                 finally:
                     nested.on = False
-                entry = self.add(kind, site, details(args, kwargs, result) if details and site else None)
+                told = None
+                if details and site:
+                    with contextlib.suppress(Exception):  # of a kind of tensor that lacks something
+                        told = details(args, kwargs, result)
+                entry = self.add(kind, site, told)
                 if entry is not None:
                     self.took(entry, elapsed)
                 return result
@@ -260,7 +280,7 @@ class CallSites:
         if isinstance(loss, (list, tuple)):
             loss = loss[0]
         self._listener.made_graph(loss, loss=True)
-        if loss.numel() != 1:
+        if loss.numel() != 1 or not may_compute(self._torch, loss):
             return
         first = self._contiguous and len(self._losses) < self._keep_losses
         if not first and self._listener.recording():

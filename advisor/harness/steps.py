@@ -15,6 +15,8 @@ _TRAINING = frozenset({"backward", "optim", "Optimizer", "Trainer", "Seq2SeqTrai
 # many batches and seconds of forwards without gradients (an evaluation before training is usually shorter).
 _PATIENCE_EVENTS = 20
 _PATIENCE_SECONDS = 30.0
+_PATIENCE_WITH_OPTIMIZER = 180.0  # an agent may play that long before it first learns
+_MOST_TURNS = 256  # of an inner loop for one of the outer: beyond that a first phase is over
 
 
 def sources_train() -> bool:
@@ -77,6 +79,8 @@ class LeastFrequent:
                 self._since.clear()
                 if silent:
                     self._counts = {key: 1}
+                else:
+                    self._ratio = max(self._ratio, min(theirs // mine, _MOST_TURNS))
         self._known.add(key)
         if key != self.chosen:
             return False
@@ -175,8 +179,5 @@ class StepFinder:
             self._by_hand = True
             return True
         since = self._inference_since
-        return (
-            since is not None
-            and self._inference_events >= _PATIENCE_EVENTS
-            and time.monotonic() - since >= _PATIENCE_SECONDS
-        )
+        patience = _PATIENCE_WITH_OPTIMIZER if self.optimizer_made else _PATIENCE_SECONDS
+        return since is not None and self._inference_events >= _PATIENCE_EVENTS and time.monotonic() - since >= patience

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Hashable
@@ -90,6 +91,15 @@ class Windows:
         self._again = False  # measure anew from the next boundary on
         self.on_finish: Any = None
         self.on_profiled: Any = None
+
+    def forget(self) -> None:
+        """Watch nothing any more: this is a copy of the script's process, made by fork, whose steps are none of its."""
+        self.finder = StepFinder("none")
+        self.phase, self._profiler = "done", None
+        self._zero_checked = True
+        self.sites.count = False
+        self._probes(False)
+        self.models.quiet()
 
     def note(self, text: str) -> None:
         if text not in self.record.notes:
@@ -189,7 +199,8 @@ class Windows:
             # Before the first backward of a step: are the gradients tensors full of zeros, or gone?
             for key, optimizer in self.optimizers.items():
                 groups = getattr(optimizer, "param_groups", ())
-                self.zero_filled[key] = zero_filled(parameter for group in groups for parameter in group["params"])
+                with contextlib.suppress(RuntimeError, TypeError, ValueError):  # gradients of a kind that has no any()
+                    self.zero_filled[key] = zero_filled(parameter for group in groups for parameter in group["params"])
 
     def _collect_called(self) -> None:
         if self.phase != "timing":
@@ -202,6 +213,10 @@ class Windows:
     def explicit_step(self) -> None:
         if os.getpid() == self.pid and self.finder.explicit():
             self._boundary()
+
+    def compiles(self) -> None:
+        """The script is about to have something compiled or traced."""
+        self.sites.leave_makers()
 
     def shapes_vary(self) -> None:
         self.record.shapes_vary = True

@@ -1,0 +1,36 @@
+"""When the harness may compute with the script's tensors: nobody must take down what it does, or meet what it makes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def is_taken_down(torch: Any) -> bool:
+    """Whether somebody takes down what is computed now: a tracer, or a mode that sees every operator.
+
+    TorchScript's tracer, and what works by ``__torch_dispatch__`` (fake tensors, ``make_fx``, ``FlopCounterMode``):
+    even to ask for a shape may put a guard into what they make.
+    """
+    return _asked(torch._C, "_get_tracing_state") is not None or bool(_asked(torch._C, "_len_torch_dispatch_stack"))
+
+
+def is_transformed(torch: Any) -> bool:
+    """Whether a transform of ``torch.func`` runs (``vmap``, ``grad``): it shows its function parts of what it got."""
+    return _asked(getattr(torch._C, "_functorch", None), "peek_interpreter_stack") is not None
+
+
+def may_compute(torch: Any, tensor: Any) -> bool:
+    """Whether `tensor` has values of its own that can be computed with, unseen: a plain one, in no transform of
+    ``torch.func`` (which wraps what is computed, and forbids to keep it), in no tracer, in no CUDA graph.
+    """
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_nested or tensor.layout is not torch.strided:
+        return False
+    if tensor.is_meta or is_taken_down(torch) or is_transformed(torch):
+        return False
+    return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def _asked(module: Any, name: str) -> Any:
+    """What a function of torch's without documentation says; None in a version that lacks it."""
+    function = getattr(module, name, None)
+    return function() if function is not None else None
