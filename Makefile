@@ -21,13 +21,11 @@ demo: $(VENV)/.demo
 	$(VENV)/bin/advisor profile fixtures/cifar_resnet.py --accept none --python $(VENV)/bin/python
 	@printf '\nThe report: %s\n' "$$(ls -td "$$PWD"/advisor_runs/cifar_resnet-*/report.html | head -n 1)"
 
-# The tests whose figures are times run last and alone; pytest says 5 where there are none of a kind. One that fails is run
-# once more, and the summary counts it as a rerun: a shared machine's pause is not a fault, what fails twice is.
 test: $(VENV)/.dev lint
-	$(PYTEST) -n 2 --dist loadgroup -m "not serial and not sessions"
-	$(PYTEST) --reruns 1 -m "serial and not sessions" || [ $$? -eq 5 ]
+	$(PYTEST) -n 2 --dist loadgroup --durations 15 -m "not sessions"
 
-# Whole sessions, each alone: minutes. CI runs them after `make test`.
+# Whole sessions and all whose figures are times, each alone: minutes. CI runs them after `make test`. One that fails is run
+# once more, and the summary counts it as a rerun: a shared machine's pause is not a fault, what fails twice is.
 test-sessions: $(VENV)/.dev
 	$(PYTEST) --reruns 1 -m sessions
 

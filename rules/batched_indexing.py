@@ -12,7 +12,7 @@ from advisor.edit.calls import DATALOADER_PARAMETERS, argument, has_starred, unp
 from advisor.edit.locate import call_at
 from advisor.edit.names import fresh_name, from_module, last_part
 from advisor.evidence import Change, bulk
-from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, file_list, own_files, where
+from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, file_list, model_files, where
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
@@ -28,6 +28,10 @@ _KNOWN = frozenset(
     (*DATALOADER_PARAMETERS, "generator", "prefetch_factor", "persistent_workers", "pin_memory_device", "in_order")
 )
 _GONE = ("batch_size", "batch_sampler", "sampler", "drop_last")  # attributes of a loader that mean something else then
+_BY_TENSOR = (
+    "The indices of the Subset are a tensor, of which torch takes several elements for several dimensions: give it "
+    "indices.tolist()."
+)
 _SCOPES = (cst.Lambda, cst.CompFor, cst.IfExp, cst.BooleanOperation, cst.GeneratorExp, cst.ListComp, cst.DictComp)
 
 
@@ -85,7 +89,8 @@ class BatchedIndexing(Rule):
                     "step_s": evidence.step_s,
                 },
                 site=facts.site,
-                parameters={"files": own_files(evidence)},
+                parameters={"files": model_files(evidence)},
+                unmet=(_BY_TENSOR,) if loader.chosen_by_tensor else (),
             )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Advice:
@@ -96,6 +101,8 @@ class BatchedIndexing(Rule):
         site = finding.site
         if site is None:
             return Advice(text, "its place is unknown")
+        if finding.unmet:
+            return Advice(text, " ".join(finding.unmet))
         drafts = Drafts(sources)
         draft = drafts[site.file]
         call = call_at(draft, site, ("DataLoader",))

@@ -278,6 +278,18 @@ for x, y in loader:
 """,
             "",
         ),
+        Example(  # looked at behind the copy, by its old name
+            """
+import torch
+from torchvision import transforms as T, datasets
+t = T.Compose([T.ToTensor(), T.Normalize(0.5, 0.5)])
+loader = DataLoader(datasets.MNIST("a", transform=t))  # <- loaders
+for images, y in loader:
+    x = images.to(device)  # <- copies
+    save_grid(images)
+""",
+            "",
+        ),
         Example(  # a device that is not known before the loop
             """
 import torch
@@ -411,11 +423,18 @@ def _reads_only(draft: Draft, loader: cst.Call, copy: cst.Call) -> bool:
         )
     if iterated is None:
         return False
-    receiver = root(cst.ensure_type(copy.func, cst.Attribute).value)
+    copied = cst.ensure_type(copy.func, cst.Attribute).value
+    receiver = root(copied)
+    # Under another name, what was copied is still there behind the copy, and still bytes.
+    stays = isinstance(copied, cst.Name) and _copied_to(draft.statement(copy), copy) != copied.value
+    parts = draft.nodes(cst.Subscript, iterated.body)
+    if any(each is not copied and each.deep_equals(copied) for each in parts):
+        return False
     before = [
         name
         for name in draft.nodes(cst.Name, iterated.body)
-        if m.matches(receiver, m.Name(name.value)) and draft.line(name) < draft.line(copy)
+        if m.matches(receiver, m.Name(name.value)) and name is not copied
+        if stays or draft.line(name) < draft.line(copy)
     ]
     sizes = m.Attribute(attr=m.Name("shape") | m.Name("size") | m.Name("ndim") | m.Name("dim"))
     return all(

@@ -12,7 +12,7 @@ from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.born import born_at
 from advisor.edit.calls import DATALOADER_PARAMETERS, argument
 from advisor.edit.dataflow import loops
-from advisor.edit.locate import call_at
+from advisor.edit.locate import call_at, last_name
 from advisor.edit.sums import elements, root
 from advisor.edit.values import EDITED, give
 from advisor.evidence import Change
@@ -162,6 +162,11 @@ class CopyPinnedAsync(Rule):
                 return Advice(
                     text, f"what is copied at {at(site)} is written to again, perhaps before the copy is done"
                 )
+            if call is not None and _also_to_cpu(draft, call):
+                return Advice(
+                    text,
+                    f"the copy at {at(site)} is also one to the CPU, whose values would be read before they are there",
+                )
             if call is None or not _without_waiting(drafts, draft, call):
                 return Advice(text, f"the copy at {at(site)} cannot be changed safely")
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
@@ -268,6 +273,17 @@ loader = accelerator.prepare(DataLoader(dataset, batch_size=64, pin_memory=True)
             "",
             {"config_kind": "Accelerator", "config_values": {"dataloader_config": "…"}},
         ),
+        Example(  # back, too
+            """
+def move(batch, device):
+    return {name: each.to(device) for name, each in batch.items()}  # <- copies
+
+for batch in loader:
+    out = model(move(batch, "cuda"))
+    seen.append(move(out, "cpu"))
+""",
+            "",
+        ),
         Example("loader = DataLoader(ds, pin_memory=torch.cuda.is_available())  # <- loaders\n", ""),
         Example("x = x.to(device, torch.float32, False)  # <- copies\n", ""),
         Example("x = x.to(device)  # <- copies\n", "", {"by_hand": True}),
@@ -315,6 +331,16 @@ def _without_waiting(drafts: Drafts, draft: Draft, call: cst.Call) -> bool:
     if argument(call, "non_blocking") is None and len(positional) > (1 if method == "cuda" else 2):
         return False
     return give(drafts, draft, call, "non_blocking", "True", (), False) == EDITED
+
+
+def _also_to_cpu(draft: Draft, call: cst.Call) -> bool:
+    """Whether the function that copies is somewhere told "cpu": without waiting, values are read before they come."""
+    function = draft.function(call)
+    if function is None:
+        return False
+    calls = [each for each in draft.nodes(cst.Call) if last_name(draft, each) == function.name.value]
+    given = [draft.code(arg.value) for each in calls for arg in each.args]
+    return any(re.fullmatch(r"""(torch\.device\()?["']cpu["']\)?""", each) for each in given)
 
 
 def _overwritten(draft: Draft, call: cst.Call) -> bool:

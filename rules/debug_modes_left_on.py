@@ -160,6 +160,34 @@ cfg = Config()
 th.autograd.set_detect_anomaly(cfg.debug)
 """,
         ),
+        Example(  # an error ends it, in any case
+            before="""
+import torch
+
+def main():
+    for x in loader:
+        step(x).backward()
+
+try:
+    torch.autograd.set_detect_anomaly(True)  # <- anomaly
+    main()
+except Exception:
+    traceback.print_exc()
+""",
+            after="""
+import torch
+
+def main():
+    for x in loader:
+        step(x).backward()
+
+try:
+    torch.autograd.set_detect_anomaly(False)
+    main()
+except Exception:
+    traceback.print_exc()
+""",
+        ),
         Example(
             before="trainer = Trainer(max_epochs=3, detect_anomaly=True)\ntrainer.fit(model)  # <- anomaly\n",
             after="trainer = Trainer(max_epochs=3, detect_anomaly=False)\ntrainer.fit(model)\n",
@@ -455,7 +483,11 @@ def _no_anomalies(drafts: Drafts, draft: Draft, call: cst.Call | None) -> str:
 def _skips_what_fails(draft: Draft) -> bool:
     """Whether the file goes on where a backward raises, as anomaly detection has it do at a NaN (RuntimeError)."""
     functions = {each.name.value for each in draft.nodes(cst.FunctionDef) if _goes_back(draft, each)}
+    repeated = {last_name(draft, each) for each in draft.nodes(cst.Call) if draft.loop(each) is not None}
     for block in draft.nodes(cst.Try):
+        function = draft.function(block)
+        if draft.loop(block) is None and (function is None or function.name.value not in repeated):
+            continue  # around all the steps: the first that fails ends them
         called = {last_name(draft, each) for each in draft.nodes(cst.Call, block.body)}
         if not (_goes_back(draft, block.body) or called & functions):
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,11 @@ import libcst.matchers as m
 from advisor.edit import Draft, Drafts
 from advisor.edit.born import PLAIN, RANDOM, makes_in_forward
 from advisor.edit.calls import argument
+from advisor.edit.locate import last_name
 from advisor.edit.moving import moves_to, stays_behind
-from advisor.edit.names import full_name
-from advisor.edit.origin import string_value
+from advisor.edit.names import full_name, last_part
+from advisor.edit.origin import assigned_once, scope_of, string_value
+from advisor.edit.regions import LOSS
 from advisor.evidence import Change
 from advisor.rule import (
     Advice,
@@ -129,6 +132,8 @@ class DeviceUnused(Rule):
             return Advice(text, "methods of its modules make tensors, which stay on the CPU")
         if why := stays_behind(draft, name):
             return Advice(text, why)
+        if any(_left_behind(draft, call) for call in draft.nodes(cst.Call)):
+            return Advice(text, "a loss has weights of its own, which stay on the CPU")
         draft.replace(node, '"cuda"')
         return drafts.edit('Set the device to "cuda".') or Advice(text, "the file is not the script's own")
 
@@ -146,6 +151,28 @@ for x, y in loader:
 import torch
 
 device = torch.device("cuda")  # laptop
+model = Net().to(device)
+for x, y in loader:
+    loss = criterion(model(x.to(device)), y.to(device))
+""",
+        ),
+        Example(  # weights that move, too
+            before="""
+device = "cpu"
+balance = torch.tensor([1.0, 3.0], device=device)
+criterion = nn.CrossEntropyLoss(balance)
+other = FocalLoss(weight=counts)
+other.to(device)
+model = Net().to(device)
+for x, y in loader:
+    loss = criterion(model(x.to(device)), y.to(device))
+""",
+            after="""
+device = "cuda"
+balance = torch.tensor([1.0, 3.0], device=device)
+criterion = nn.CrossEntropyLoss(balance)
+other = FocalLoss(weight=counts)
+other.to(device)
 model = Net().to(device)
 for x, y in loader:
     loss = criterion(model(x.to(device)), y.to(device))
@@ -197,6 +224,8 @@ x = x.to(args.device)
             for code in (
                 "loss = criterion(model(x.to(device)), y)",
                 "x = x.to(device)\n    loss = criterion(model(x), y)",
+                "x, y = x.to(device), y.to(device)\n    loss = nn.CrossEntropyLoss(balance)(model(x), y)",
+                "x, y = x.to(device), y.to(device)\n    loss = F.cross_entropy(model(x), y, weight=balance)",
                 "x, y = x.to(device), y.to(device)\n    seen.append(model(x).detach().numpy())",
             )
         ),
@@ -216,6 +245,34 @@ for x in loader:
             "",
         ),
     )
+
+
+_WEIGHTED = ("CrossEntropyLoss", "NLLLoss", "BCELoss", "BCEWithLogitsLoss")  # the weights come first
+_MOVES = re.compile(r"\.(to|cuda)\(|device\s*=")
+
+
+def _left_behind(draft: Draft, call: cst.Call) -> bool:
+    """Whether a loss is given weights that stay on the CPU, as far as the file tells."""
+    name = last_name(draft, call)
+    if not LOSS.search(name) or _is_moved(draft, call):
+        return False
+    given = (argument(call, "weight", ("weight",) if name in _WEIGHTED else ()), argument(call, "pos_weight"))
+    for value in (arg.value for arg in given if arg is not None):
+        made = assigned_once(draft, value.value, scope_of(draft, call)) if isinstance(value, cst.Name) else None
+        number = isinstance(value, cst.BaseNumber) or m.matches(value, m.Name("None"))
+        if not number and not any(_MOVES.search(draft.code(each)) for each in (value, made) if each is not None):
+            return True
+    return False
+
+
+def _is_moved(draft: Draft, call: cst.Call) -> bool:
+    """``Loss(…).to(device)``, at once or by its name."""
+    above = draft.parent(call)
+    if isinstance(above, cst.Attribute):
+        return above.attr.value in ("to", "cuda")
+    names = {last_part(each.target) for each in above.targets} if isinstance(above, cst.Assign) else set()
+    moves = (each for each in draft.nodes(cst.Attribute) if each.attr.value in ("to", "cuda"))
+    return any(last_part(each.value) in names for each in moves)
 
 
 def _stage_gain(evidence: Evidence) -> Gain:

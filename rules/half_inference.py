@@ -27,7 +27,9 @@ from advisor.rule import (
     Rule,
     Safety,
     call_sites,
+    file_list,
     forward_sites,
+    own_files,
     site_list,
     sites,
     where,
@@ -101,8 +103,9 @@ class HalfInference(Rule):
                 "forward": sites(forwards),
                 "moves": sites(call_sites(evidence, "Module.to", "Module.eval", every_step=False)),
                 "floats": any(each.dtype == "float32" for each in model.inputs),
+                "tensor_first": model.tensor_first is not False,
                 "output": model.output,
-                "source": model.file,
+                "own": (model.file, *own_files(evidence)),
                 "dtype": "float16" if evidence.device_is_gpu and not has_bf16(evidence) else "bfloat16",
             },
         )
@@ -116,7 +119,7 @@ class HalfInference(Rule):
         if finding.parameters.get("output", "tensor") != "tensor":
             return Advice(text, "the model returns no single tensor that could be converted back")
         made = site_list(finding, "made")
-        for path in {str(finding.parameters.get("source") or ""), *(site.file for site in made)}:
+        for path in dict.fromkeys((*file_list(finding, "own"), *(site.file for site in made))):
             if path and sources.editable(path) and makes_in_forward(drafts[path], _MAKERS, "dtype", ("type_as",)):
                 return Advice(text, f"methods of its modules make float32 tensors, which do not multiply with {dtype}")
         bound = next((each for site in made if (each := made_at(drafts, site))), None)
@@ -135,6 +138,8 @@ class HalfInference(Rule):
             return Advice(text, others)
         draft = bound.draft
         draft.insert_after(bound.statement, f"{bound.name}.to({ensure_name(draft, 'torch')}.{dtype})")
+        if finding.parameters.get("floats") and not finding.parameters.get("tensor_first", True):
+            return Advice(text, "what the model is called with is no single tensor")
         for draft, call in (*calls, *others):
             if why := _convert(draft, call, dtype if finding.parameters.get("floats") else ""):
                 return Advice(text, why)
@@ -293,6 +298,11 @@ y = net(x)  # <- forward
             "import torch\nnet = Net()  # <- made\ny = net(x)  # <- forward\n", "", {"floats": True, "output": "Output"}
         ),
         Example(
+            "import torch\nnet = Net()  # <- made\ny = net(batch)  # <- forward\n",
+            "",
+            {"floats": True, "output": "tensor", "tensor_first": False},
+        ),
+        Example(
             "import torch\nnet = Net()  # <- made\ny = net(**batch)  # <- forward\n",
             "",
             {"floats": True, "output": "tensor"},
@@ -335,7 +345,9 @@ def _on_gpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
 
 
 def _plain(model: Model) -> bool:
-    """Float32 throughout, without autocast, and not recorded for a backward."""
+    """Float32 throughout, its outputs too, without autocast, and not recorded for a backward."""
+    if model.output_dtype not in ("", "float32"):
+        return False
     return set(model.dtypes) == {"float32"} and not model.autocast and not model.output_grad and not model.compiled
 
 

@@ -114,6 +114,22 @@ class HostSync(Rule):
         return edit or Advice(text, "the file is not the script's own")
 
     EXAMPLES = (
+        Example(
+            before="""
+seen = 0
+for x in loader:
+    seen += mask(x).sum().item()  # <- syncs
+print("{} of them: {}".format(len(loader), "%d" % seen))
+print(f"{seen:,}")
+""",
+            after="""
+seen = 0
+for x in loader:
+    seen += mask(x).sum().detach()
+print("{} of them: {}".format(len(loader), "%d" % seen))
+print(f"{seen:,}")
+""",
+        ),
         Example(  # a number of hits, which is shown as one
             before="""
 hits = 0
@@ -202,17 +218,17 @@ def _keep_on_device(draft: Draft, call: cst.Call) -> bool:
     if not all(_harmless(draft, use) for use in uses):
         return False
     draft.change(func.attr, lambda _: cst.Name("detach"))
-    if not any(_shown_whole(draft, use) for use in uses):
+    if not any(_shown_otherwise(draft, use) for use in uses):
         # What the script sums are Python's floats: in float32 a long sum would differ from the fourth digit on.
         call_method(draft, call, "double")
     return True
 
 
-def _shown_whole(draft: Draft, use: cst.Name) -> bool:
-    """Whether it is formatted as a whole number (``{hits:5d}``), which floating-point numbers refuse."""
+def _shown_otherwise(draft: Draft, use: cst.Name) -> bool:
+    """Whether it may be a whole number, by how it is formatted: ``{hits:5d}``, ``{hits:,}``, and not ``{loss:.3f}``."""
     shown = (each for each in draft.ancestors(use) if isinstance(each, cst.FormattedStringExpression))
-    specs = [part for each in shown for part in each.format_spec or ()]
-    return any(isinstance(part, cst.FormattedStringText) and part.value.endswith("d") for part in specs)
+    last = [each.format_spec[-1] for each in shown if each.format_spec]
+    return not all(isinstance(part, cst.FormattedStringText) and part.value[-1:] in "eEfFgG%" for part in last)
 
 
 def _linear(draft: Draft, call: cst.Call, update: cst.AugAssign) -> bool:

@@ -84,7 +84,8 @@ class ZeroGrad(Rule):
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         text = f"Let zero_grad() drop the gradients (set_to_none=True, its default) at {at(finding.site)}."
         drafts = Drafts(sources)
-        near = dict.fromkeys(site.file for name in ("zero_grad", "near") for site in site_list(finding, name))
+        files = dict.fromkeys(site.file for name in ("zero_grad", "near") for site in site_list(finding, name))
+        near = [path for path in files if sources.has(path)]
         if any(_makes_gradients(drafts[path]) for path in near):
             return Advice(text, "the script gives parameters gradients of its own, which would no longer be theirs")
         for site in site_list(finding, "zero_grad"):

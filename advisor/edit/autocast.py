@@ -13,7 +13,7 @@ from advisor.edit.draft import Draft, Drafts
 from advisor.edit.grad_scaler import backward_calls
 from advisor.edit.locate import last_name, within_statement_at
 from advisor.edit.names import ensure_name, full_name
-from advisor.edit.regions import Region, between, forward_regions, separate_backward, suspends
+from advisor.edit.regions import LOSS, Region, between, forward_regions, separate_backward, suspends
 from advisor.edit.sums import CUT_FUNCTIONS, elements
 from advisor.harness.layout import Site
 
@@ -36,8 +36,9 @@ def wrap_forwards(drafts: Drafts, forwards: Sequence[Site], backwards: Sequence[
         regions = forward_regions(draft, models, losses, trains=bool(backwards)) if models else []
         if regions is None:
             return "forward and loss are not statements of their own in front of backward"
-        outputs = [each for each in calls if not _LOSS.search(last_name(draft, each))]
-        if why := next(_Narrow(draft, outputs, regions, device).refused(dtype), ""):
+        outputs = [each for each in calls if not LOSS.search(last_name(draft, each))]
+        narrow = _Narrow(draft, outputs, regions, device)
+        if why := next(narrow.refused(dtype), "") or ("" if backwards else next(narrow.summed(), "")):
             return why
         for first, last in regions:
             if any(map(suspends, between(draft, first, last))):
@@ -73,7 +74,6 @@ _FLOAT32_ON_GPU = frozenset((
     "log10", "log1p", "log2", "pow", "norm", "sum", "prod", "cumsum", "cumprod", "cosine_similarity", "cdist", "dist",
     "layer_norm", "group_norm", "normalize", "reciprocal", "rsqrt", "renorm",
 ))  # fmt: skip
-_LOSS = re.compile(r"loss|criterion|entropy|nll|mse|bce|kl_div", re.I)
 _TYPE = re.compile(r"\b(float\w*|double|int\w*|long|bool|half|uint8)\b|dtype")
 # Methods that write into a tensor, and want the same type as it has; with a tensor for an index so does ``x[i] = y``.
 _WRITES = frozenset((
@@ -108,6 +108,35 @@ class _Narrow(Dataflow):
             yield f"outputs are stored in a tensor of another type at line {line}: add .float() to them"
         for line in self._products():
             yield f"outputs are multiplied by a tensor of another type at line {line}, outside of forward and loss"
+
+    def summed(self) -> Iterator[str]:
+        """Running sums in 16 bits, which soon grow no more: begun with a number, each has its first output's type."""
+        updates: list[tuple[cst.BaseExpression, cst.BaseExpression]] = [
+            (each.target, each.value) for each in self.draft.nodes(cst.AugAssign)
+        ]
+        begun: dict[str, list[cst.BaseExpression]] = {}
+        for target, value in self._assigned():
+            name = self.draft.code(target)
+            terms = [value.left, value.right] if isinstance(value, cst.BinaryOperation) else []
+            if any(self.draft.code(each) == name for each in terms):  # total = total + out.mean()
+                updates += [(target, each) for each in terms if self.draft.code(each) != name]
+            else:
+                begun.setdefault(name, []).append(value)
+        for target, value in updates:
+            first = begun.get(self.draft.code(target), [])
+            if first and all(isinstance(each, cst.BaseNumber) for each in first) and self.carries(value):
+                yield f"outputs are summed up at line {self.draft.line(target)}: add .float() to them"
+
+    def _assigned(self) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+        """Names and what they are given, tuples taken apart."""
+        for annotated in self.draft.nodes(cst.AnnAssign):
+            if annotated.value is not None:
+                yield annotated.target, annotated.value
+        for assign in self.draft.nodes(cst.Assign):
+            for target in (each.target for each in assign.targets):
+                into, given = elements(target), elements(assign.value)
+                if len(into) == len(given):
+                    yield from zip(into, given, strict=True)
 
     def _arrays(self) -> Iterator[int]:
         for call in self.draft.nodes(cst.Call):
@@ -150,7 +179,7 @@ class _Narrow(Dataflow):
 
     def called(self, call: cst.Call) -> bool:
         name = last_name(self.draft, call)
-        if _LOSS.search(name) or (self._on_gpu and name in _FLOAT32_ON_GPU and self._inside(call)):
+        if LOSS.search(name) or (self._on_gpu and name in _FLOAT32_ON_GPU and self._inside(call)):
             return False
         if isinstance(call.func, cst.Attribute) and self.carries(call.func.value):
             other = name in self.cut_methods or (name == "to" and any(map(self._is_type, call.args)))
@@ -164,10 +193,10 @@ class _Narrow(Dataflow):
         )
 
     def picks_other(self, node: cst.Subscript) -> bool:
-        return super().picks_other(node) or bool(_LOSS.search(self.draft.code(node.slice[0])))
+        return super().picks_other(node) or bool(LOSS.search(self.draft.code(node.slice[0])))
 
     def leaves(self, target: cst.BaseExpression) -> bool:
-        return bool(_LOSS.search(self.draft.code(target)))
+        return bool(LOSS.search(self.draft.code(target)))
 
     def _inside(self, node: cst.CSTNode) -> bool:
         return any(above in self._statements for above in self.draft.ancestors(node))

@@ -48,6 +48,9 @@ def compile_refused(draft: Draft, name: str = "") -> str:
 
 def _in_training(draft: Draft, call: cst.Call) -> bool:
     """Whether a call is in a loop that trains or takes its hooks off again, and not in one over layers before that."""
-    loops = [each for each in draft.ancestors(call) if isinstance(each, (cst.For, cst.While))]
+    around = [each for each in draft.ancestors(call) if isinstance(each, (cst.For, cst.While))]
     ends = {"backward", "step", "remove"}
-    return any(each.attr.value in ends for loop in loops for each in draft.nodes(cst.Attribute, loop))
+    function = draft.function(call)
+    if function is not None and any(each.attr.value == "remove" for each in draft.nodes(cst.Attribute, function)):
+        return True
+    return any(each.attr.value in ends for loop in around for each in draft.nodes(cst.Attribute, loop))

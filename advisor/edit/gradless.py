@@ -90,10 +90,10 @@ def refuses_inference_mode(draft: Draft, region: cst.CSTNode) -> bool:
         if arg.keyword is not None and arg.keyword.value == "out":
             changed.append(arg.value)
     for call in draft.nodes(cst.Call):
-        asked = argument(call, "inplace")
-        in_place = last_name(draft, call).endswith("_") or (
-            asked is not None and m.matches(asked.value, m.Name("True"))
-        )
+        asked, name = argument(call, "inplace"), last_name(draft, call)
+        function = isinstance(call.func, cst.Name) or full_name(draft, call.func).startswith("torch.")
+        in_place = function and name.endswith("_") and not name.endswith("__")
+        in_place |= asked is not None and m.matches(asked.value, m.Name("True"))
         if in_place and call.args and call.args[0].keyword is None:  # F.relu(out, inplace=True), torch.relu_(out)
             changed.append(call.args[0].value)
     for node in changed:

@@ -62,6 +62,9 @@ def add_main_guard(draft: Draft, call: cst.Call | None = None) -> bool:
     if top is None and call is not None:
         return False
     if has_main_guard(draft):
+        needed = _needed_by_workers(draft)
+        if any(_gives(draft, each, needed) for each in body if m.matches(each, _GUARD)):
+            return False  # in a worker, which does not run what is guarded, the names would not be there
         return top is None or isinstance(top, (cst.FunctionDef, cst.ClassDef)) or m.matches(top, _GUARD)
     if not any(_does(statement) for statement in body):
         return True  # a module of definitions: whoever imports it has the guard
@@ -145,7 +148,11 @@ def _needed_by_workers(draft: Draft) -> set[str]:
 def _handed_on(draft: Draft, name: cst.Name) -> bool:
     """Whether a name stands for a value: no definition's own, and not what is called."""
     above = draft.parent(name)
-    return not (isinstance(above, cst.FunctionDef) or (isinstance(above, cst.Call) and above.func is name))
+    if isinstance(above, (cst.FunctionDef, cst.Param)) or (isinstance(above, cst.Call) and above.func is name):
+        return False
+    if isinstance(above, cst.Attribute):  # model.train(), beside a function train
+        return above.attr is not name
+    return not (isinstance(above, cst.Arg) and above.keyword is name)
 
 
 def _globals(table: symtable.SymbolTable) -> set[str]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import libcst as cst
 import libcst.matchers as m
 
 from advisor.edit.draft import Draft, Statement
+from advisor.edit.locate import last_name
 from advisor.edit.names import fresh_name
 
 Region = tuple[Statement, Statement]
+# What computes a loss, by the names that people give it.
+LOSS = re.compile(r"loss|criterion|entropy|nll|mse|bce|kl_div", re.I)
+_NEAR = 4  # statements from a forward on in which a loss of its output is looked for, where nothing is trained
 
 
 def forward_regions(
@@ -100,12 +105,20 @@ def _without_backward(draft: Draft, forward: cst.Call, trains: bool) -> Region |
     statement = draft.statement(forward)
     if statement is None:
         return None
-    if not trains:
-        return statement, statement
     siblings = draft.siblings(statement)
     rest = siblings[_index(siblings, statement) :]
+    if not trains:
+        # Losses of what comes out are computed in float32 there; behind the region they would be in 16 bits.
+        losses = [each for each in rest[1:_NEAR] if _calls_a_loss(draft, each)]
+        return statement, losses[-1] if losses else statement
     losses = [each for each in rest if _makes_loss(draft, each)]
     return (statement, losses[-1]) if losses and draft.function(forward) is not None else None
+
+
+def _calls_a_loss(draft: Draft, statement: Statement) -> bool:
+    if not isinstance(statement, cst.SimpleStatementLine):
+        return False
+    return any(LOSS.search(last_name(draft, each)) for each in draft.nodes(cst.Call, statement))
 
 
 def _makes_loss(draft: Draft, statement: Statement) -> bool:

@@ -27,6 +27,11 @@ BATCH_FIXED_S = 3e-6
 # transformer encoder 1.8 to 2.3, ResNet-18 1.9 to 3.8, ResNet-50 2.6 to 2.8.
 WEIGHT_TRAINED_S = 1.9e-9
 WEIGHT_READ_S = 0.6e-9  # a third: forward only
+# FLOP per second and thread that a processor does at most in what a batch multiplies, by its widest instructions: a
+# sentence encoder's batches of 32, on two cores with AVX-512, came to 62 (the units of two such cores could do twice to
+# three times as many); half as many lanes with AVX2.
+FLOP_PER_S = {"avx512f": 70e9, "avx2": 45e9}
+LEAST_FLOP_PER_S = 30e9
 
 
 def item_factors(device: DeviceWork, factor: float, units: int | None, *, filling: bool) -> NDArray[np.float64]:

@@ -16,7 +16,7 @@ _CLOCKS = re.compile(
     r"(perf_counter|monotonic|process_time|thread_time|time)(_ns)?|elapsed_time|synchronize|.*timer", re.I
 )
 _ASKS = frozenset(("input", "recv", "accept", "poll", "sleep", "imshow", "waitKey"))
-_LIVE = re.compile(r"consumer|queue|socket|stdin|camera", re.I)
+_LIVE = re.compile(r"consumer|queue|socket|stdin|camera|requests?(\(.*\))?$", re.I | re.S)
 _MUTATES = frozenset(("append", "extend", "insert", "pop", "popleft", "appendleft", "update", "copy_", "add_", "mul_"))
 
 
@@ -34,10 +34,17 @@ def loop_around(frames: Sequence[Site], text_of: Callable[[str], str]) -> Site |
         if isinstance(inside, ast.FunctionDef):
             continue
         line = loop_of_calls(text, frame.line)
-        if line is None or (isinstance(inside, ast.For) and _LIVE.search(ast.unparse(inside.iter))):
+        if line is None or any(_LIVE.search(ast.unparse(each)) for each in _sources(inside)):
             return None
         return replace(frame, line=line, column=None, end_line=None, end_column=None)
     return None
+
+
+def _sources(loop: ast.AST) -> list[ast.expr]:
+    """What a loop or a comprehension goes over."""
+    if isinstance(loop, ast.For):
+        return [loop.iter]
+    return [each.iter for each in getattr(loop, "generators", ())]
 
 
 def keeps_state(text: str, cls: str) -> bool:

@@ -160,7 +160,22 @@ def is_optimizer(name: str) -> bool:
 
 
 # Input and weight of a convolution, as the trace writes them: [[N,C,H,W],[K,C/groups,h,w],…
+_LISTS = re.compile(r"\[([\d, ]+)\]")
+_FEW_CHANNELS = 32
 _CONVOLUTION = re.compile(r"\[\[\d+,\s*(\d+),\s*\d+,\s*\d+\],\s*\[\d+,\s*(\d+),\s*\d+,\s*\d+\]")
+
+
+def is_narrow(shapes: str) -> bool:
+    """Whether these shapes of an operator's inputs are a convolution's of few channels, or along one dimension only.
+
+    Few: fewer than fill the registers of a processor's widest instructions twice, of the input's or of the output's.
+    """
+    lists = [[int(each) for each in found.split(",") if each.strip()] for found in _LISTS.findall(shapes)]
+    images = [each for each in lists[:3] if len(each) in (3, 4)]
+    if len(images) < 2:
+        return False
+    given, weight = images[0], images[-1]
+    return len(given) == 3 or given[2] == 1 or min(weight[:2]) < _FEW_CHANNELS
 
 
 def is_depthwise(shapes: str) -> bool:

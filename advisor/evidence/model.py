@@ -425,25 +425,47 @@ class StepModel:
         if computing <= 0 or not evidence.trace_step_s:
             return 0.0
         per_sample = (breakdown.share(facts.FORWARD) + breakdown.share(facts.BACKWARD)) * evidence.trace_step_s
-        per_sample = min(per_sample, self._operators_s)  # Python between the operators does not grow
-        calls = sum(row.count for row in evidence.operators.rows)
-        dispatch = min(_MOST_CONSTANT * per_sample, calls * batch.BATCH_FIXED_S)
+        per_sample = min(per_sample, self.operators_s)  # Python between the operators does not grow
         record = evidence.record
         weights = sum(model.parameters for model in record.models) if record is not None else 0
         each = batch.WEIGHT_TRAINED_S if breakdown.share(facts.BACKWARD) > 0 else batch.WEIGHT_READ_S
         # Never all of it: a layer that is only weights still multiplies them by every sample.
-        constant = min(_MOST_CONSTANT * per_sample, dispatch + weights * each)
+        least = (1.0 - _MOST_CONSTANT) * per_sample
+        if self._multiplying_s < per_sample:  # else the processor is a faster one than its instructions say
+            least = max(least, self._multiplying_s)
+        constant = min(max(0.0, per_sample - least), self._calling_s + weights * each)
         return min(_MOST_FIXED, 1.0 - (per_sample - constant) / (computing * evidence.trace_step_s))
 
     @cached_property
-    def _operators_s(self) -> float:
+    def operators_s(self) -> float:
         """Seconds per traced step in the operators of forward and backward themselves."""
+        return float(self._self_ns.sum()) / 1e9 / max(1, len(self.evidence.steps))
+
+    @cached_property
+    def _calling_s(self) -> float:
+        """Of these, what no call of an operator is without: of a short one all that it takes."""
+        short = np.minimum(self._self_ns, batch.BATCH_FIXED_S * 1e9)
+        return float(short.sum()) / 1e9 / max(1, len(self.evidence.steps))
+
+    @cached_property
+    def _self_ns(self) -> NDArray[np.int64]:
+        """Nanoseconds that each operator of forward and backward takes itself, of all traced steps."""
         evidence, steps, host = self.evidence, self.evidence.steps, self.evidence.host
         start = evidence.trace.operators.start
         # Of a model whose own forward is not called (Lightning's training_step) only the operators tell.
         computing = host.forward.union(host.differentiated).union(host.backward)
         inside = (assign(steps, start) >= 0) & computing.contains(start)
-        return float(evidence.nesting.self_ns[inside].sum()) / 1e9 / max(1, len(steps))
+        return evidence.nesting.self_ns[inside]
+
+    @property
+    def _multiplying_s(self) -> float:
+        """Seconds per step that the processor needs at least for the step's multiplications in float32."""
+        record = self.evidence.record
+        if record is None:
+            return 0.0
+        rate = next((rate for flag, rate in batch.FLOP_PER_S.items() if flag in record.environment.cpu_flags), None)
+        flops = self.evidence.flops.by_dtype.get("float32", 0.0)
+        return flops / (rate or batch.LEAST_FLOP_PER_S) / max(1, record.environment.intraop_threads)
 
 
 def spanning(one: Estimate, other: Estimate) -> Estimate:

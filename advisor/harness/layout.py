@@ -176,9 +176,11 @@ class Loader:
     source: str = ""
     source_site: Site | None = None
     rows: list[str] = field(default_factory=list)
+    chosen_by_tensor: bool = False  # the indices of a Subset are one
     trains: bool = False  # feeds the measured steps
     fetched: int = 0  # batches delivered in the run
     epochs: int = 0  # times iterated
+    remade: int = 0  # loaders that were made at its place later, when it was gone: in each epoch, say
     # From the timing window; None where the loader was not used there.
     wait_s: float | None = None  # per step: blocked in __next__
     # Seconds to make one batch: measured in __next__ without workers, inside the worker with them.
@@ -321,6 +323,7 @@ class Model:
     made: Site | None = None  # where the user's code makes it; None inside a library
     output_grad: bool | None = None  # a tensor of its output can be differentiated: autograd recorded the forward
     output: str = ""  # what it returns: "tensor", or a class's name
+    output_dtype: str = ""  # of the first tensor in it
     repeats: int = 0  # calls with the very tensor of the call before
     # compile() would compile its call. Older versions skip a forward that torch.nn has written: Sequential's, say.
     compiles_in_place: bool = True

@@ -8,6 +8,7 @@ because a queue or shared memory of ours would have to travel through the loader
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import statistics
@@ -15,7 +16,7 @@ import struct
 import sys
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -116,7 +117,9 @@ class Loaders:
         self._run_dir = run_dir
         self._listener = listener
         self.records: list[Loader] = []
-        self._objects: list[Any] = []
+        self._objects: list[weakref.ref[Any]] = []
+        self._datasets: list[Callable[[], Any]] = []  # what gives each loader's, while it is there
+        self._iterators: dict[int, Callable[[], Any]] = {}  # and its last iterator
         self._made_at: dict[int, tuple[weakref.ref[Any], Site | None, str]] = {}
         self._timing_began = 0.0
         self._pids: dict[int, int] = {}  # worker's pid → loader
@@ -159,13 +162,38 @@ class Loaders:
         return self._worker_pids
 
     def index(self, loader: Any) -> int:
-        for index, known in enumerate(self._objects):
-            if known is loader:
+        """The index of its record. One that is made where another was, which is gone, goes on with that one's."""
+        known = [reference() for reference in self._objects]
+        for index, other in enumerate(known):
+            if other is loader:
                 return index
-        self._objects.append(loader)
-        self.records.append(Loader())
-        self._describe(len(self._objects) - 1)
+        record = Loader()
+        try:
+            self._describe(loader, record)
+        except Exception as error:  # a dataset whose length fails, say: what is not known is not recorded
+            self._listener.note(f"a loader could not be looked at: {type(error).__name__}")
+        for index, other in enumerate(known):
+            if other is None and self._takes_over(loader, record, index):
+                self._objects[index] = weakref.ref(loader)
+                self._datasets[index] = _reference(loader.dataset)
+                self.records[index].remade += 1
+                return index
+        self._objects.append(weakref.ref(loader))
+        self._datasets.append(_reference(loader.dataset))
+        self.records.append(record)
         return len(self._objects) - 1
+
+    def _takes_over(self, loader: Any, record: Loader, index: int) -> bool:
+        """Whether `loader`, of that `record`, is made as the one of `index` was, which is gone: anew for each epoch."""
+        before = self.records[index]
+        iterator, dataset = self._iterators.get(index, _nothing)(), self._datasets[index]()
+        if before.site is None or before.site is not record.site or iterator is not None:
+            return False
+        # Of two that one line makes, for training and for evaluation, the data differ.
+        if dataset is not None and dataset is not loader.dataset:
+            return False
+        same = ("cls", "batch_size", "num_workers", "shuffle", "drop_last", "dataset", "dataset_length")
+        return all(getattr(record, name) == getattr(before, name) for name in same)
 
     def _made(self, original: Any) -> Any:
         def init(loader: Any, *args: Any, **kwargs: Any) -> None:
@@ -196,12 +224,13 @@ class Loaders:
                 look_off(self._run_dir)
             began = time.perf_counter()
             iterator = original(loader)
+            elapsed = time.perf_counter() - began
             if os.getpid() != self._listener.pid:
                 return iterator
             index = self.index(loader)
+            self._iterators[index] = _reference(iterator)
             record = self.records[index]
             record.epochs += 1
-            elapsed = time.perf_counter() - began
             self._starts.setdefault(index, []).append(elapsed)
             if self.timing:
                 self.wait += elapsed
@@ -235,7 +264,10 @@ class Loaders:
                 record.start_s = starts[-1] + elapsed
                 starts[-1] = -1.0
             if self.observe:
-                self._look(index, batch)
+                try:
+                    self._look(index, batch)
+                except Exception as error:  # of a batch that is no container of the usual kind
+                    self._listener.note(f"a batch could not be looked at: {type(error).__name__}")
             self.samples += self._batch_samples.get(index) or record.batch_size or 0
             self._listener.batch(index)
             return batch
@@ -256,8 +288,7 @@ class Loaders:
         first = next((shape[0] for shape in shapes if shape), None)
         self._batch_samples[index] = record.batch_size or first or 0
 
-    def _describe(self, index: int) -> None:
-        loader, record = self._objects[index], self.records[index]
+    def _describe(self, loader: Any, record: Loader) -> None:
         made = self._made_at.get(id(loader))
         if made is not None and made[0]() is loader:
             record.site, record.owner = made[1:]
@@ -303,6 +334,7 @@ class Loaders:
         """The dataset below any ``Subset``, and which of its attributes have a row in memory for each sample."""
         data = self._torch.utils.data
         while type(dataset) is data.Subset:
+            record.chosen_by_tensor |= isinstance(dataset.indices, self._torch.Tensor)
             dataset = dataset.dataset
         kind = type(dataset)
         record.source = f"{kind.__module__}.{kind.__qualname__}"
@@ -380,8 +412,25 @@ def _same_batches(loader: Any, other: Any) -> bool:
     return other.batch_sampler is loader.batch_sampler or other.batch_sampler is dealt
 
 
+def _nothing() -> None:
+    return None
+
+
+def _reference(value: Any) -> Callable[[], Any]:
+    """A weak reference, or what stands for one that is dead, to what can have none (a list)."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return _nothing
+
+
 def source_of(cls: type) -> tuple[str, int]:
     """(file, line) where a class was written; ("", 0) where that cannot be told."""
+    return _source_of(cls)
+
+
+@functools.lru_cache(maxsize=1024)
+def _source_of(cls: type) -> tuple[str, int]:
     import inspect
     import sys
 

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import islice
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 from .classes import own_classes
 from .layout import FORWARD_RANGE, Model, Site, TensorInfo
@@ -36,8 +36,7 @@ _MARKED = 4  # outputs of a call whose graphs are watched
 _LEAST_COLUMNS = 16  # of token ids
 _PADDED_CALLS = 16  # how many of a model's first calls are asked for their padding
 _WHOLE = ("int64", "int32")  # types of token ids
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks")  # attributes of a module …
-_FLAGS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")  # … and what it knows of its hooks
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks")  # attributes of a module
 _FRAMES = 8  # of the user's around a call: a loop that is farther out is not looked for
 
 
@@ -52,15 +51,6 @@ class _Hooks(OrderedDict[int, Any]):
         return OrderedDict, (own,)
 
 
-class _Flags(OrderedDict[int, bool]):
-    """What a module knows of its hooks, by their numbers: pickles and copies without what it knows of ours."""
-
-    ours: ClassVar[set[int]] = set()
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return OrderedDict, ([(key, flag) for key, flag in self.items() if key not in self.ours],)
-
-
 def _before(module: Any, arguments: Any, kwargs: Any = None) -> None:
     if _active is not None and not _active.compiling():
         _active.enter(module, arguments, kwargs)
@@ -69,6 +59,19 @@ def _before(module: Any, arguments: Any, kwargs: Any = None) -> None:
 def _after(module: Any, arguments: Any, output: Any) -> None:
     if _active is not None and not _active.compiling():
         _active.leave(module, output)
+
+
+class _Hook:
+    """One of our hooks among a module's own: what is pickled and copied with them does nothing."""
+
+    def __init__(self, hook: Callable[..., None]) -> None:
+        self._hook = hook
+
+    def __call__(self, *args: Any) -> None:
+        self._hook(*args)
+
+    def __reduce__(self) -> Any:
+        return getattr, (contextlib.nullcontext(), "__exit__")  # takes anything, and gives None
 
 
 def _of_a_framework(cls: type) -> bool:
@@ -99,14 +102,16 @@ class Models:
         self.compiling = torch.compiler.is_compiling
         # By identity: a module's own __hash__ or __eq__ may not work yet while it is being made (torchmetrics).
         self._modules: dict[int, weakref.ref[Any]] = {}
+        self._count, self._hooked_at = 0, 0  # modules made so far; when the watching thread last put hooks on
         self._hooks: dict[int, list[Any]] = {}
         self._roots: list[weakref.ref[Any]] = []
         self._methods: dict[type, list[Patch]] = {}  # of classes without a forward: those that stand for it
         self._records: dict[int, Model] = {}
-        self._sites: dict[int, Site] = {}
+        self._gone: list[Model] = []  # records of modules that are no more
         self._made: dict[int, Site] = {}  # by identity: where the user's code makes a module
         self._lazy: set[int] = set()  # by identity: records of modules whose layers have not seen their first input
-        self._padding: dict[int, list[Any]] = {}  # by identity: shares of padding in its first calls, on their device
+        # By identity of a record: the record, and shares of padding in its first calls, on their device.
+        self._padding: dict[int, tuple[Model, list[Any]]] = {}
         self._last_input: dict[int, Any] = {}  # by identity of the module: a weak reference to its latest input
         self._depth = 0
         self._range: Any = None
@@ -119,6 +124,9 @@ class Models:
         self.samples = 0
         self.forwards = 0
         self.level = 0
+        # Without what a script has put around torch's functions: it would count ours.
+        self._unseen = getattr(torch._C, "DisableTorchFunction", contextlib.nullcontext)
+        self._lock = threading.RLock()  # hooks are put on by the thread that watches, too
         self._quiet = False  # let the calls of compiled functions pass unseen: in the timing window
         nn: Any = torch.nn
         # Copied or loaded from a file, a module is not made by its constructor.
@@ -137,31 +145,41 @@ class Models:
         for patch in (*self._births, *self._jit):
             patch.on()
 
-    def watch(self, waiting: Callable[[], bool]) -> None:
+    def watch(self, waiting: Callable[[], bool], follows: Callable[[], bool]) -> None:
         """Hook the roots while the first step is awaited, for scripts that give no other sign of a model.
 
-        Looks ten times a second, and only once no module was added since it last looked (a model under construction
-        has children that are not held yet).
+        While `follows`, too: where forwards are the steps, a model that is made anew goes on with them. Looks ten times
+        a second, and only once no module was added since it last looked (a model under construction has children that
+        are not held yet).
         """
 
         def look() -> None:
             count = -1
-            while waiting():
+            while waiting() or follows():
                 time.sleep(0.1)
                 try:
-                    previous, count = count, len(self._modules)
-                    if count == previous and count and waiting():
+                    previous, count = count, self._count
+                    if count == previous and count and (waiting() or (count != self._hooked_at and follows())):
                         self.hooks_on()
+                        self._hooked_at = count
                 except RuntimeError:  # modules were made at this very moment
                     continue
 
         threading.Thread(target=look, name="advisor-roots", daemon=True).start()
 
-    def stop_collecting(self) -> None:
-        """The timing window begins: its forwards go by unseen, and those after it are not the first ones."""
+    def stop_collecting(self, births: bool) -> None:
+        """The timing window begins: its forwards go by unseen, and those after it are not the first ones.
+
+        Modules that are made in it are seen with `births`: where forwards are the steps, they will be called in it.
+        """
         self._contiguous = False
-        for patch in self._births:
+        for patch in self._births if not births else ():
             patch.off()
+
+    def collect(self) -> None:
+        """The timing window has ended."""
+        for patch in self._births:
+            patch.on()
 
     def _born(self, original: Any) -> Any:
         def init(module: Any, *args: Any, **kwargs: Any) -> None:
@@ -178,21 +196,37 @@ class Models:
         return setstate
 
     def _remember(self, module: Any, made: Site | None) -> None:
-        modules, key = self._modules, id(module)
-        modules[key] = weakref.ref(module, lambda _: modules.pop(key, None))
+        key = id(module)
+        self._modules[key] = weakref.ref(module, lambda _: self._forget(key))
+        self._count += 1
         if made is not None:
             self._made[key] = made
+
+    def _forget(self, key: int) -> None:
+        """A module is gone, and another one may get its number."""
+        kept: tuple[dict[int, Any], ...] = (self._modules, self._hooks, self._made, self._last_input)
+        for each in kept:
+            each.pop(key, None)
+        self._lazy.discard(key)
+        record = self._records.pop(key, None)
+        if record is not None:
+            self._gone.append(record)
 
     def _unhooked(self, original: Any) -> Any:
         # torch.jit.script looks the names of a function up in the frame of who calls it: one farther out than ours.
         frames = "_frames_up" in getattr(getattr(original, "__code__", None), "co_varnames", ())
 
         def prepare(*args: Any, **kwargs: Any) -> Any:
+            hooked = bool(self._hooks)
             self.hooks_off()
             self._listener.compiles()
             if frames and len(args) < 3:
                 kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1
-            return original(*args, **kwargs)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                if hooked:
+                    self.hooks_on()
 
         return prepare
 
@@ -220,7 +254,11 @@ class Models:
             if compiling() or self._quiet:
                 return function(*args, **kwargs)
             self.enter(subject, args, kwargs)
-            output = function(*args, **kwargs)
+            try:
+                output = function(*args, **kwargs)
+            except Exception:
+                self.leave(subject, None)
+                raise
             self.leave(subject, output)
             return output
 
@@ -246,19 +284,23 @@ class Models:
         self._quiet = False
         if self._inside_graphs:
             return
+        with self._lock:
+            self._hook_roots()
+
+    def _hook_roots(self) -> None:
         for root in self.roots():
             if id(root) in self._hooks:
                 continue
-            for kind, names in ((_Hooks, _HOOKS), (_Flags, _FLAGS)):
-                for name in names:
-                    if not vars(root)[name]:  # to take its hooks away, their handles know the dictionary they are in
-                        vars(root)[name] = kind()
+            for name in _HOOKS:
+                if not vars(root)[name]:  # to take its hooks away, their handles know the dictionary they are in
+                    vars(root)[name] = _Hooks()
+            before: Any = _before if type(vars(root)["_forward_pre_hooks"]) is _Hooks else _Hook(_before)
+            after: Any = _after if type(vars(root)["_forward_hooks"]) is _Hooks else _Hook(_after)
             handles = [
-                root.register_forward_pre_hook(_before, with_kwargs=True),
-                root.register_forward_hook(_after, always_call=True),  # of a forward that raises, too: it has ended
+                root.register_forward_pre_hook(before, with_kwargs=True),
+                root.register_forward_hook(after, always_call=True),  # of a forward that raises, too: it has ended
             ]
             self._hooks[id(root)] = handles
-            _Flags.ours.update(handle.id for handle in handles)
             self._roots.append(weakref.ref(root))
             for patch in self._methods_of(type(root)):
                 patch.on()
@@ -288,27 +330,41 @@ class Models:
             if compiling() or id(module) not in self._hooks:
                 return original(module, *args, **kwargs)
             self.enter(module, args, kwargs)
-            output = original(module, *args, **kwargs)
+            try:
+                output = original(module, *args, **kwargs)
+            except Exception:
+                self.leave(module, None)
+                raise
             self.leave(module, output)
             return output
 
         return call
 
     def hooks_off(self) -> None:
+        """Take all hooks off again."""
+        with self._lock:
+            self._unhook()
+
+    def _unhook(self) -> None:
         for patches in self._methods.values():
             for patch in patches:
                 patch.off()
-        for handles in self._hooks.values():
+        for handles in list(self._hooks.values()):
             for handle in handles:
                 handle.remove()
         for reference in self._roots:
             root = reference()
-            for name in (*_HOOKS, *_FLAGS) if root is not None else ():
-                if isinstance(vars(root)[name], (_Hooks, _Flags)) and not vars(root)[name]:
+            for name in _HOOKS if root is not None else ():
+                if isinstance(vars(root)[name], _Hooks) and not vars(root)[name]:
                     vars(root)[name] = OrderedDict()
         self._roots.clear()
         self._hooks.clear()
-        self._depth = 0
+        self._depth, self._range_owner = 0, None
+
+    def forget(self) -> None:
+        """In a process that was forked off: look at nothing. A thread that is not here may have had the lock."""
+        self._lock = threading.RLock()
+        self.quiet()
 
     def quiet(self) -> None:
         """Hooks off, compiled functions unseen."""
@@ -341,16 +397,16 @@ class Models:
             self._contiguous = False  # hooked by the clock: who knows how many went by before
         self._range_owner = module
         site = user_site(3)
-        if site is not None:
-            self._sites[id(module)] = site
         taken_down = is_taken_down(self._torch)
         if not taken_down:
             with self._looking("given"):
                 self._look_at_inputs(module, arguments, kwargs)
-        self._listener.before_forward(module, site)
+        record = self._records.get(id(module))
+        self._listener.before_forward(module, site, id(module) if record is None else id(record))
         # A step that it has ended forgot that this forward has begun; where its hooks went off, nothing will end it.
         self._depth = int(id(module) in self._hooks)
         if self.annotate and not taken_down:
+            self._close()  # of a compiled function that calls this one
             self._range = self._torch.autograd.profiler.record_function(FORWARD_RANGE)
             self._range.__enter__()
 
@@ -359,6 +415,7 @@ class Models:
         self._depth = max(self._depth - 1, 0)
         if self._depth or module is not self._range_owner:
             return
+        self._range_owner = None
         self._close()
         if output is not None and not is_taken_down(self._torch):
             with self._looking("gives"):
@@ -368,7 +425,8 @@ class Models:
     def _looking(self, what: str) -> Iterator[None]:
         """What cannot be looked at (a kind of tensor that lacks a method) must not cost the script its run."""
         try:
-            yield
+            with self._unseen():
+                yield
         except Exception as error:
             self._listener.note(f"what a model is {what} could not be looked at: {type(error).__name__}")
 
@@ -393,6 +451,7 @@ class Models:
         record = self._records.get(id(module))
         if record is not None:
             record.output = "tensor" if tensor is output else type(output).__name__
+            record.output_dtype = "" if tensor is None else str(tensor.dtype).removeprefix("torch.")
             record.output_grad = None if tensor is None else bool(tensor.requires_grad)
         for number, each in enumerate(outputs):
             if each.requires_grad:
@@ -406,13 +465,17 @@ class Models:
             self._pending.append(size / tensor.numel())
 
     def _observe(self, module: Any, inputs: list[TensorInfo], tensor_first: bool) -> None:
-        record = self._records.get(id(module))
-        torch = self._torch
-        if record is None or id(module) in self._lazy:
+        torch, key = self._torch, id(module)
+        record = self._records.get(key)
+        if record is None or key in self._lazy:
             described = self._describe(module)
-            described.calls = record.calls if record is not None else 0
-            record = self._records[id(module)] = described
-            (self._lazy.add if _has_lazy(torch, module) else self._lazy.discard)(id(module))
+            if record is None:
+                record = self._made_before(described) or described
+            else:
+                described.calls = record.calls
+                record = described
+            self._records[key] = record
+            (self._lazy.add if _has_lazy(torch, module) else self._lazy.discard)(key)
         elif record.inputs and inputs and [i.shape[1:] for i in inputs] != [i.shape[1:] for i in record.inputs]:
             self._listener.shapes_vary()
         record.calls += 1
@@ -426,13 +489,23 @@ class Models:
         record.inference_mode = torch.is_inference_mode_enabled()
         record.autocast = autocast_dtype(torch)
 
+    def _made_before(self, record: Model) -> Model | None:
+        """The record of a module like it that was made at its place, and is no more: of the task or fold before."""
+        same = ("cls", "parameters", "dtypes", "devices", "layers", "compiled", "channels_last", "checkpointing")
+        for index, each in enumerate(self._gone):
+            there = each.made is not None and each.made is record.made
+            if there and all(getattr(each, name) == getattr(record, name) for name in same):
+                return self._gone.pop(index)
+        return None
+
     def _ask_padding(self, module: Any, tensors: list[Any]) -> None:
-        shares = self._padding.setdefault(id(module), [])
+        record = self._records[id(module)]
+        _, shares = self._padding.setdefault(id(record), (record, []))
         if len(shares) < _PADDED_CALLS:
             share, width = padding(self._torch, tensors)
             if share is not None:
                 shares.append(share)
-                self._records[id(module)].width = width
+                record.width = width
 
     def _compare_input(self, module: Any, tensors: list[Any]) -> None:
         """Is it called with the tensor of the call before, as Monte Carlo dropout does, and a benchmark?"""
@@ -473,7 +546,7 @@ class Models:
 
     def records(self) -> list[Model]:
         """The roots that were called, most parameters first; where no call could be seen, all there are."""
-        called = list(self._records.values()) or [self._describe(root) for root in self.roots()]
+        called = [*self._records.values(), *self._gone] or [self._describe(root) for root in self.roots()]
         return sorted(called, key=lambda record: -record.parameters)
 
     def devices(self) -> list[str]:
@@ -481,10 +554,10 @@ class Models:
 
     def read_padding(self) -> None:
         """Have the records say how much padding their models were given; late, because reading waits for the device."""
-        for key, shares in self._padding.items():
+        for record, shares in self._padding.values():
             values = read_scalars(shares)
             if values:
-                self._records[key].padded = sum(values) / len(values)
+                record.padded = sum(values) / len(values)
 
     def read_outputs(self) -> list[float]:
         """Mean absolute outputs of the first forwards; read late, because reading waits for the device."""

@@ -10,16 +10,15 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Hashable
 from typing import Any
 
 from . import environment, graphs
 from .frameworks import watch_frameworks
 from .imports import PostImport
 from .journal import Journal
-from .layout import PARTIAL_JSON, RUN_JSON, Failure, OptimizerInfo, Options, RunRecord, to_dict
+from .layout import PARTIAL_JSON, RUN_JSON, Failure, Options, RunRecord, to_dict
 from .patches import Patch
-from .places import definition_of, owner, user_site
+from .places import owner, user_site
 from .status import StatusFile
 from .stop import Stop, end_process
 from .windows import Windows
@@ -43,7 +42,6 @@ class Observer:
         self._written = False
         # L-BFGS optimizers that have stepped → whether it is their evaluations that are the steps.
         self._by_evaluation: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-        self._optimizer_made: dict[Hashable, tuple[Any, str]] = {}
         self.stop_requested = False
         self.on_stop: Any = None  # the runner's: watch that the script really ends
         self._status.start()
@@ -72,7 +70,9 @@ class Observer:
         windows.inert.install()
         windows.garbage.install()
         windows.encoders.install()
-        windows.models.watch(lambda: windows.phase == "waiting")
+        windows.models.watch(
+            lambda: windows.phase == "waiting", lambda: windows.finder.kind == "forward" and windows.phase != "done"
+        )
         register_optimizer_step_pre_hook(self._optimizer_steps)
         register_optimizer_step_post_hook(self._optimizer_stepped)
         Patch(torch.optim.Optimizer, "__init__", self._optimizer_init).on()
@@ -131,9 +131,8 @@ class Observer:
     def _optimizer_init(self, original: Any) -> Any:
         def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
-            self._optimizer_made[id(optimizer)] = (user_site(), owner(optimizer))
             if self.windows is not None:
-                self.windows.optimizer_made(optimizer)
+                self.windows.optimizer_made(optimizer, user_site(), owner(optimizer))
 
         return init
 
@@ -222,25 +221,7 @@ class Observer:
         record.outputs = windows.models.read_outputs()
         record.aside = dict(record.timing.aside)
         record.steps_wall_s = record.timing.elapsed + sum(record.aside.values())
-        record.optimizers = []
-        for key, optimizer in windows.optimizers.items():
-            site, made_by = self._optimizer_made.get(key, (None, ""))
-            group: dict[str, Any] = next(iter(getattr(optimizer, "param_groups", ())), {})
-            record.optimizers.append(
-                OptimizerInfo(
-                    cls=type(optimizer).__name__,
-                    site=site,
-                    owner=made_by,
-                    written=definition_of(getattr(type(optimizer), "step", None)),
-                    steps=windows.optimizer_steps.get(key, 0),
-                    boundary=key == windows.finder.boundary_optimizer,
-                    fused=group.get("fused"),
-                    foreach=group.get("foreach"),
-                    momentum=_number(group.get("momentum")),
-                    parameters=sum(len(group["params"]) for group in getattr(optimizer, "param_groups", ())),
-                    zero_filled=windows.zero_filled.get(key, 0),
-                )
-            )
+        record.optimizers = windows.optimizers.records(windows.finder.boundary_optimizer)
         utils = sys.modules.get("torch._dynamo.utils")
         if utils is not None:
             record.compiles = int(utils.counters["stats"]["unique_graphs"])
@@ -269,7 +250,3 @@ class _SharedCounts(dict[str, int]):
     def __setitem__(self, key: str, value: int) -> None:
         super().__setitem__(key, value)
         setattr(self._status, key, value)
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else None

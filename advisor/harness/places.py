@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import sysconfig
@@ -17,6 +18,8 @@ _STDLIB = tuple(
     os.path.realpath(path) + os.sep for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")} if path
 )
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+_MAKING = ("__init__", "__new__", "__post_init__", "__setstate__", "__deepcopy__", "__copy__")
 
 _is_user_code: dict[CodeType, bool] = {}
 _site_of: dict[tuple[CodeType, int], Site] = {}
@@ -137,6 +140,23 @@ def owner(made: object, depth: int = 2) -> str:
 
 
 def _is_method_of(made: object, frame: FrameType) -> bool:
-    """Whether `frame` got the object itself as its first argument, as a constructor and what wraps one do."""
-    code = frame.f_code
-    return code.co_argcount > 0 and frame.f_locals.get(code.co_varnames[0]) is made
+    """Whether `frame` runs a constructor of the object's class, or what wraps one.
+
+    By the code alone: to ask a frame for its first argument (`f_locals`) keeps all that its function has alive, and
+    writes into the dictionary that `locals()` gave it (Python 3.12 and older).
+    """
+    cls: Any = type(made)
+    return frame.f_code in _constructors(cls, cls.__init__)
+
+
+@functools.lru_cache(maxsize=4096)
+def _constructors(cls: type, init: object) -> frozenset[CodeType]:
+    """The code of `cls`'s constructors, as they are while its ``__init__`` is `init`: libraries wrap it for a while."""
+    found = []
+    for each in cls.__mro__:
+        for name in _MAKING:
+            method = vars(each).get(name)
+            while method is not None:
+                found.append(getattr(method, "__code__", None))
+                method = getattr(method, "__wrapped__", None)
+    return frozenset(code for code in found if code is not None)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Hashable
 from types import ModuleType
 from typing import Any
 
 from .blocking import Blocking
 from .encoders import Encoders
 from .garbage import Garbage
-from .gauges import DeviceClock, children_cpu, nonfinite, read_memory, zero_filled
+from .gauges import DeviceClock, children_cpu, nonfinite, read_memory
 from .indexing import Indexing
 from .kept_graphs import Graphs
 from .layout import Options, RunRecord, Window
 from .loaders import Loaders
 from .models import Models
+from .optimizers import Optimizers
 from .places import user_site
 from .plan import Plan
 from .profiling import Inert, OurProfiler
@@ -84,9 +83,7 @@ class Windows:
         self._intervals_with_loader: dict[int, int] = {}
         self._backwards = 0
         self._zero_checked = False
-        self.zero_filled: dict[Hashable, int] = {}
-        self.optimizers: dict[Hashable, Any] = {}
-        self.optimizer_steps: dict[Hashable, int] = {}
+        self.optimizers = Optimizers()
         self.finished = False
         self._again = False  # measure anew from the next boundary on
         self.on_finish: Any = None
@@ -99,7 +96,7 @@ class Windows:
         self._zero_checked = True
         self.sites.count = False
         self._probes(False)
-        self.models.quiet()
+        self.models.forget()
 
     def note(self, text: str) -> None:
         if text not in self.record.notes:
@@ -107,9 +104,11 @@ class Windows:
 
     # What happens in the script.
 
-    def optimizer_made(self, optimizer: Any) -> None:
+    def optimizer_made(self, optimizer: Any, site: Any, owner: str) -> None:
+        if os.getpid() != self.pid:
+            return
         self.finder.optimizer_made = True
-        self.optimizers[id(optimizer)] = optimizer
+        self.optimizers.made(optimizer, site, owner)
         self.models.announced = True
         self.models.hooks_on()
 
@@ -117,12 +116,10 @@ class Windows:
         if os.getpid() != self.pid:
             tell_child_trains(self._options.run_dir)
             return
-        key = id(optimizer)
+        key = self.optimizers.stepped(optimizer)
         if self.phase != "timing":
             self.sites.add("Optimizer.step", user_site())
             self.blocking.stepped()
-        self.optimizers.setdefault(key, optimizer)
-        self.optimizer_steps[key] = self.optimizer_steps.get(key, 0) + 1
         if self.finder.optimizer_step(key):
             self._boundary()
         elif self.finder.restarted:
@@ -147,11 +144,12 @@ class Windows:
         if self.phase not in ("waiting", "settle") and self.loaders.records[index].trains:
             self._causes.add("epoch start")
 
-    def before_forward(self, module: Any, site: Any) -> None:
+    def before_forward(self, module: Any, site: Any, key: int) -> None:
+        """`key` tells models apart, of which one made anew is the one that it was."""
         grad = self._torch.is_grad_enabled()
         if site is not None and self.phase != "timing":
             self.sites.add("Module.call", site, {"module": type(module).__name__, "grad": grad})
-        if self.finder.before_forward(id(module), grad):
+        if self.finder.before_forward(key, grad):
             self._boundary()
 
     def mode_changed(self, training: bool) -> None:
@@ -197,12 +195,10 @@ class Windows:
         if not self._zero_checked and self._backwards == 1 and self.boundaries >= 3:
             self._zero_checked = True
             # Before the first backward of a step: are the gradients tensors full of zeros, or gone?
-            for key, optimizer in self.optimizers.items():
-                groups = getattr(optimizer, "param_groups", ())
-                with contextlib.suppress(RuntimeError, TypeError, ValueError):  # gradients of a kind that has no any()
-                    self.zero_filled[key] = zero_filled(parameter for group in groups for parameter in group["params"])
+            self.optimizers.look_for_zeros()
 
     def _collect_called(self) -> None:
+        self.optimizers.let_go()
         if self.phase != "timing":
             self.sites.add("gc.collect", user_site())
 
@@ -380,6 +376,7 @@ class Windows:
     def _probes(self, on: bool) -> None:
         if on:
             self.sites.on()
+            self.models.collect()
             self.models.hooks_on()
             return
         self.sites.off()
@@ -387,8 +384,9 @@ class Windows:
         self.indexing.off()
         self.sizes.off()
         self.encoders.off()
-        self.models.stop_collecting()
-        if self.finder.kind != "forward":  # there the hook is the boundary
+        boundaries = self.finder.kind == "forward"  # there the hook is the boundary
+        self.models.stop_collecting(births=boundaries)
+        if not boundaries:
             self.models.quiet()
 
     def _begin_timing(self) -> None:
@@ -564,8 +562,7 @@ class Windows:
 
     def nonfinite_parameters(self) -> int:
         """How many of the optimizers' parameters are NaN or infinite now."""
-        groups = [group for optimizer in self.optimizers.values() for group in getattr(optimizer, "param_groups", ())]
-        return nonfinite({id(one): one for group in groups for one in group["params"]}.values(), self._torch)
+        return nonfinite({id(one): one for one in self.optimizers.parameters()}.values(), self._torch)
 
     def conclude(self) -> None:
         """The script is over, by itself or by us: whatever was not measured is taken from what there was."""

@@ -34,6 +34,7 @@ TOGETHER = {
         "for text in texts:\n    rows.append(encoder.encode([text]))  # loop\n"
         "    if len(rows) % 100 == 0:\n        print(len(rows))\n"
     ),
+    "what one request asks for": "rows = [encoder.encode(each) for each in request.candidates]  # loop\n",
     "a comprehension": "rows = torch.cat([encoder.encode(t) for t in texts])  # loop\n",
     "written to a file": "for n, text in enumerate(texts):\n    f.write(f'{n} {encoder.encode(text)}')  # loop\n",
 }
@@ -52,6 +53,7 @@ APART = {
         "    took.append(time.perf_counter() - t)\n"
     ),
     "requests that come in": "for line in sys.stdin:\n    print(encoder.encode(line))  # loop\n",
+    "requests, by their name": "total = sum(encoder.encode(r) for r in requests(99))  # loop\n",
     "a recurrence": "for x in xs:\n    h = encoder.encode(h + x)  # loop\n",
     "the same again": "for _ in range(9):\n    encoder.encode(x)  # loop\n",
     "how long the one before was": "for x in xs:\n    n = len(last)\n    last = encoder.encode(x)  # loop\n",

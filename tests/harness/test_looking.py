@@ -224,6 +224,8 @@ for number in range(5000):
     model(other(torch.randn(8, 16))).square().mean().backward()
     optimizer.step()
     if number == 3:
+        copied = copy.deepcopy(model)
+        assert "advisor" not in "".join(map(str, copied._forward_hooks.values())), copied._forward_hooks
         own.remove()
         before = len(seen)
         later = model.register_forward_hook(lambda module, given, out: seen.append(1))
@@ -231,7 +233,7 @@ for number in range(5000):
         model(torch.randn(8, 16))
         assert len(seen) == before, "a hook that was taken off is called"
         twin = copy.deepcopy(other)
-        assert not twin._forward_hooks and not twin._forward_pre_hooks_with_kwargs, twin._forward_hooks
+        assert not twin._forward_hooks and not twin._forward_pre_hooks, twin._forward_hooks
     if number == 12:
         original, torch.Tensor.tolist = torch.Tensor.tolist, tolist
     if number > 12:
@@ -241,3 +243,85 @@ for number in range(5000):
 """,
     ).record
     assert record.complete
+
+
+def test_what_is_made_anew_goes_on_as_the_same(tmp_path: Path) -> None:
+    record = run(
+        tmp_path,
+        """
+import copy, gc, weakref
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 4)
+    def forward(self, x):
+        return self.layer(x)
+
+data = TensorDataset(torch.randn(64, 16))
+def main(base):
+    seen = []
+    for task in range(2000):
+        model = copy.deepcopy(base)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        loader = DataLoader(data, batch_size=16)
+        for (x,) in loader:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+        seen = [*seen[-5:], *(weakref.ref(each) for each in (model, loader))]
+        assert sum(each() is not None for each in seen) <= 4, "what the script has dropped is kept"
+
+main(Net())
+""",
+    ).record
+    assert record.complete and not any("began anew" in note for note in record.notes), record.notes
+    (optimizer,) = record.optimizers
+    assert optimizer.boundary and optimizer.steps > 20 and optimizer.parameters == 2
+    (loader,) = record.loaders
+    assert loader.trains and loader.remade > 5 and loader.epochs > loader.remade
+    (model,) = [each for each in record.models if each.calls]
+    assert model.calls > 20
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "if number % 3000 == 2000:\n            torch.jit.trace(model, torch.randn(8, 16))",
+        "if number % 40000 == 20000:\n            model = copy.deepcopy(model)",
+        """if number % 3000 == 2000:
+            try:
+                policy.act(torch.randn(8, 15))
+            except RuntimeError:
+                pass
+        policy.act(torch.randn(8, 16))""",
+    ],
+    ids=["traced", "made anew", "raising"],
+)
+def test_forwards_stay_the_steps(tmp_path: Path, event: str) -> None:
+    record = run(
+        tmp_path,
+        f"""
+import copy, time
+import torch
+from torch import nn
+
+class Policy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 4)
+    def act(self, x):
+        return self.layer(x)
+
+policy, model = Policy(), nn.Sequential(nn.Linear(16, 4))
+policy = policy if "policy" in {event!r} else None
+with torch.inference_mode():
+    for number in range(400_000):
+        model(torch.randn(8, 16))
+        {event}
+""",
+    ).record
+    assert record.complete and record.step_kind == "forward" and record.timing.step_s
