@@ -359,7 +359,9 @@ class Models:
                     vars(root)[name] = OrderedDict()
         self._roots.clear()
         self._hooks.clear()
-        self._depth, self._range_owner = 0, None
+        if not self._depth:
+            self._range_owner = None  # in a forward that has begun, what it gives is still looked at
+        self._depth = 0
 
     def forget(self) -> None:
         """In a process that was forked off: look at nothing. A thread that is not here may have had the lock."""

@@ -78,7 +78,7 @@ def test_whether_a_model_is_called_with_a_tensor_itself(
             model(each, image=IMAGE)
     finally:
         watched.hooks_off()
-        watched.stop_collecting()
+        watched.stop_collecting(births=False)
         for patch in watched._jit:
             patch.off()
     (record,) = watched.records()
