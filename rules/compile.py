@@ -18,9 +18,9 @@ from advisor.evidence.facts import IDLE_CLASSES, IDLE_LAUNCH, IDLE_PYTHON
 from advisor.evidence.fusion import (
     KEPT_ON_GPU,
     basis,
-    fused,
     not_in_place,
     operators_per_call,
+    overhead_of_function_s,
     overhead_s,
     sized_by_data,
     too_old_for_triton,
@@ -64,7 +64,6 @@ _LAUNCH_SCALE = 0.6
 # A prior and a one-time cost ask for more than what could just be measured. On a CPU what is predicted to gain a little
 # gains nothing or loses (advisor/evidence/fusion.py: up to 1.3 predicted, 0.5 to 1.3 measured).
 _LEAST_GAIN, _LEAST_ON_CPU = 1.10, 1.50
-_FUNCTION_CALL_S = 0.05e-3  # a compiled function's guards, forward and backward each
 # Layers by the operators that a step of a bare trace calls; fewer launches than these are no model's.
 _LAYERS = {"aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::layer_norm", "aten::batch_norm"}
 _LAYERS |= {"aten::embedding", "aten::group_norm", "aten::scaled_dot_product_attention", "aten::relu", "aten::gelu"}
@@ -317,8 +316,7 @@ def _of_a_function(evidence: Evidence) -> Iterator[Finding]:
     found, step_s = evidence.repeated_function, evidence.step_s
     if found is None or not step_s:
         return
-    calls = found.calls * (2.0 if evidence.trains else 1.0)
-    saved = found.share * (fused(evidence).remove_host_s) - calls * _FUNCTION_CALL_S
+    saved = overhead_of_function_s(evidence, found)
     gain = Gain.prior(evidence.what_if(Change(remove_host_s=saved)), basis(evidence), _COMPILE_BASE_S)
     if gain.likely < _LEAST_ON_CPU:
         return
