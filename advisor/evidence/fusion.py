@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from advisor.evidence.coded import names_like
 from advisor.evidence.coverage import Coverage
 from advisor.evidence.matrix import is_optimizer
+from advisor.evidence.pauses import without_pauses
 from advisor.evidence.steps import assign
 from advisor.evidence.whatif import Change
 
@@ -214,11 +215,15 @@ def _saved_s(evidence: Evidence, forward: Coverage, backward_share: float) -> fl
     if not step_s or not traced_s:
         return 0.0
     inside = assign(steps, trace.operators.start) >= 0
+    own_ns = evidence.nesting.self_ns
+    undisturbed_ns = without_pauses(trace.operators, own_ns, steps)
+    pauses = (own_ns - undisturbed_ns) / 1e9
+    traced_s -= float(pauses.sum()) / count
     # An operator costs the profiler the same whatever it does; what is slow beyond that was slow in all parts alike.
     operators = float(inside.sum())
     each = min(_PROFILED_S, max(0.0, traced_s - step_s) * count / operators) if operators else 0.0
     pace = step_s / max(traced_s - operators / count * each, 1e-9)
-    own = np.maximum(0.0, evidence.nesting.self_ns / 1e9 - each) * pace
+    own = np.maximum(0.0, undisturbed_ns / 1e9 - each) * pace
     graphs = names_like(trace, trace.annotations.name, _GRAPH.match)
     compiled = Coverage.of(trace.annotations.start[graphs], trace.annotations.end[graphs])
     kept = compiled.union(_left_alone(trace))
@@ -226,7 +231,8 @@ def _saved_s(evidence: Evidence, forward: Coverage, backward_share: float) -> fl
     for part, share in ((forward, 1.0), (evidence.host.backward, backward_share)):
         eager = part.minus(kept)
         within = inside & eager.contains(trace.operators.start)
-        wall = (float(eager.within(steps.start, steps.end).sum()) / 1e9 - float(within.sum()) * each) * pace
+        wall = float(eager.within(steps.start, steps.end).sum()) / 1e9 - float(pauses[within].sum())
+        wall = (wall - float(within.sum()) * each) * pace
         saved += share * (wall - _left_s(evidence, own, within)) / count
     return min(saved, _MOST * step_s)
 
