@@ -37,6 +37,7 @@ _LEAST_COLUMNS = 16  # of token ids
 _PADDED_CALLS = 16  # how many of a model's first calls are asked for their padding
 _WHOLE = ("int64", "int32")  # types of token ids
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")  # attributes of a module
+_GROWN = 10  # looks for new models, a tenth of a second each
 _FRAMES = 8  # of the user's around a call: a loop that is farther out is not looked for
 
 
@@ -149,17 +150,24 @@ class Models:
         """Hook the roots while the first step is awaited, for scripts that give no other sign of a model.
 
         While `follows`, too: where forwards are the steps, a model that is made anew goes on with them. Looks ten times
-        a second, and only once no module was added since it last looked (a model under construction has children that
-        are not held yet).
+        a second, and hooks once no module was added since it last looked (a model under construction has children that
+        are not held yet). Where one always was (a loop may make its loss anew each time), roots that are there for a
+        second will do; where none is, forwards would be seen of a few models only, and taken for all.
         """
 
         def look() -> None:
-            count = -1
+            count, grown = -1, 0
+            old: list[weakref.ref[Any]] = []
             while waiting() or follows():
                 time.sleep(0.1)
                 try:
                     previous, count = count, self._count
-                    if count == previous and count and (waiting() or (count != self._hooked_at and follows())):
+                    grown = grown + 1 if count != previous else 0
+                    settled = count and not grown
+                    if grown and grown % _GROWN == 0:
+                        settled = any(reference() is not None for reference in old)
+                        old = [weakref.ref(root) for root in self.roots()]
+                    if settled and (waiting() or (count != self._hooked_at and follows())):
                         self.hooks_on()
                         self._hooked_at = count
                 except RuntimeError:  # modules were made at this very moment
@@ -196,6 +204,8 @@ class Models:
         return setstate
 
     def _remember(self, module: Any, made: Site | None) -> None:
+        if type(module).__module__.startswith("torch.jit."):  # never a root; a dozen are made for each that is traced
+            return
         key = id(module)
         self._modules[key] = weakref.ref(module, lambda _: self._forget(key))
         self._count += 1

@@ -298,8 +298,9 @@ main(Net())
             except RuntimeError:
                 pass
         policy.act(torch.randn(8, 16))""",
+        "nn.Softmax(dim=1)(torch.ones(1, 4))",
     ],
-    ids=["traced", "made anew", "raising"],
+    ids=["traced", "made anew", "raising", "modules all the time"],
 )
 def test_forwards_stay_the_steps(tmp_path: Path, event: str) -> None:
     record = run(
