@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from advisor.findings import FindingDocument, FixDocument
 from advisor.harness.layout import Options, RunRecord
 from advisor.improve.bench import SEED
 from advisor.improve.state import with_options
+from advisor.improve.trial import MOST_PAIRS
 from advisor.launch import Command, measure
 from advisor.profile import profile, resume
 from advisor.session import Settings
@@ -31,7 +33,9 @@ SHORT = Options(min_seconds=0.5, max_seconds=5.0, settle_max_seconds=5.0)
 # A patched script shows that it runs in a few steps; compiling it may take minutes before.
 _A_FEW_STEPS = replace(SHORT, windows="timing", min_steps=3, settle_max_steps=10, seed=SEED)
 PATCHED_TIMEOUT = 300.0  # seconds
-# What is measured in pairs: windows shorter than a session's, as many runs as a session makes before it decides.
+# What is measured in pairs: windows shorter than a session's, as many runs as a session makes before it decides, and
+# more where these leave open which half of a predicted range it is.
+_WIDE = 1.4
 _TIMED = Options(min_seconds=3.0, max_seconds=30.0, settle_max_seconds=20.0, windows="timing", seed=SEED)
 
 
@@ -90,7 +94,7 @@ class Measurement(msgspec.Struct, frozen=True):
 
 
 class Timed(msgspec.Struct, frozen=True):
-    """How much faster one version of a script is than another, with its 95 % interval."""
+    """How much faster one version of a script is than another (the median of the pairs), with its 95 % interval."""
 
     speedup: float
     low: float
@@ -163,8 +167,9 @@ def gain(request: Request) -> Answer:
         if trouble:
             return Answer(time.monotonic() - began, trouble)
         after = _with(request, request.fix, copy)
-    found = []
-    for number in range(1, LEAST_PAIRS + 1):
+    found: list[tuple[float, float]] = []
+    while len(found) < LEAST_PAIRS or (len(found) < MOST_PAIRS and _is_wide(found)):
+        number = len(found) + 1
         records = {}
         # The other way round in every second pair, so that what drifts favours neither.
         for name in ("before", "after") if number % 2 else ("after", "before"):
@@ -174,8 +179,14 @@ def gain(request: Request) -> Answer:
         pair = records["before"], records["after"]
         found.append((_whole(pair[0]), _whole(pair[1])) if request.whole else costs(*pair))
     compared = compare_pairs(found)
-    timed = Timed(compared.speedup, compared.low, compared.high, compared.pairs)
+    typical = statistics.median(one / other for one, other in found)
+    timed = Timed(typical, min(compared.low, typical), max(compared.high, typical), compared.pairs)
     return Answer(seconds=time.monotonic() - began, timed=timed)
+
+
+def _is_wide(found: list[tuple[float, float]]) -> bool:
+    compared = compare_pairs(found)
+    return compared.high > _WIDE * compared.low
 
 
 def _whole(record: RunRecord) -> float:

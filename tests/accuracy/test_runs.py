@@ -164,7 +164,7 @@ def test_gain_of_a_fix_is_measured_once_whatever_the_rules_say(tmp_path: Path, m
         )
     )
     timed = Runner(tmp_path).gain(case, FixDocument("edit", "Switch it off.", diff)).timed
-    assert timed is not None and timed.pairs == 3
+    assert timed is not None and 3 <= timed.pairs <= 6
     assert timed.speedup > 2 and timed.low <= timed.speedup <= timed.high
     monkeypatch.setattr(runs, "source_digest", lambda: "another rule")
     monkeypatch.setattr(Runner, "_child", lambda *args: pytest.fail("it is measured already"))
