@@ -13,6 +13,7 @@ from advisor.edit import Drafts
 from advisor.edit.locate import call_at
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
+from advisor.evidence.asleep import ASLEEP_AFTER_S, asleep_s
 from advisor.evidence.blocked import beside_the_waits_s
 from advisor.evidence.facts import OTHER
 from advisor.evidence.steps import step_windows
@@ -38,11 +39,7 @@ _HOOKS = (
     *("on_before_optimizer_step", "on_step_begin", "on_step_end", "on_pre_optimizer_step", "on_optimizer_step"),
 )
 _UPDATES = re.compile(r"\b(lerp_|copy_|mul_|add_|update_parameters|_foreach_\w+_|set_postfix)\b|ema\b", re.IGNORECASE)
-# After a wait of some ms the caches are cold and the operators' threads asleep: of 5.6, 9.5 and 19.6 ms that steps
-# computed beside waits of 22, 10 and 15 ms (2 threads), 1.8, 5.1 and 19.9 were left without them. Likely and at most,
-# as a share of what is computed and in seconds.
-_COLD, _COLD_FROM_S = ((0.5, 3e-3), (0.68, 4.5e-3)), 5e-3
-_COLD_BASIS = "the waits, and half of what is computed after them, but no more than 3 ms (measured)"
+_COLD_BASIS = "the waits, and what operators take longer whose threads slept meanwhile (measured)"
 _LEAST_IN_A_HOOK = 0.15  # of the step
 _WORKING = "prior: what stacks say of the time beside the step's own work"
 _SAVES = ("torch.save", "safetensors.torch.save_file")
@@ -232,13 +229,10 @@ def _text(found: Outside) -> str:
 def _gain(evidence: Evidence, waits_s: float, saved: float) -> Gain:
     """The step without `saved` seconds, of which it waits for `waits_s`, and what computing takes longer after them."""
     plain = Gain.of(evidence.what_if(Change(remove_host_s=saved)))
-    if evidence.device_is_gpu or waits_s < _COLD_FROM_S:
+    likely_s, most_s = asleep_s(evidence) if waits_s >= ASLEEP_AFTER_S else (0.0, 0.0)
+    if not most_s:
         return plain
-    step_s = evidence.step_s or 0.0
-    computing = max(0.0, step_s * (1.0 - (evidence.data_wait_share or 0.0)) - saved)
-    likely, high = (
-        evidence.what_if(Change(remove_host_s=saved + min(share * computing, most))).speedup[1] for share, most in _COLD
-    )
+    likely, high = (evidence.what_if(Change(remove_host_s=saved + more)).speedup[1] for more in (likely_s, most_s))
     return Gain(max(plain.low, high / WIDEST), max(likely, high / WIDEST), high, _COLD_BASIS)
 
 

@@ -194,18 +194,23 @@ def _is_matrix(name: str) -> bool:
 
 
 def _reading_s(detail: Trace, stretch: _Stretch) -> float:
-    """Seconds in which the operators of a loop work on the elements that they read, matrix work and views aside."""
+    """Seconds in which the operators of a loop work on the elements that they read, matrix work and views aside.
+
+    Rounds that pick their rows by a mask look through all of them, each time anew: that goes with the loop.
+    """
     operators = detail.operators
-    known: dict[tuple[int, bool], float] = {}
+    known: dict[int, float] = {}
     cheap = names_like(detail, operators.name, lambda name: name in _CHEAP)
-    views = names_like(detail, operators.name, lambda name: name in _VIEWS or _is_matrix(name))
     picks = names_like(detail, operators.name, _PICKS.__contains__)
+    aside = names_like(detail, operators.name, lambda name: name in _VIEWS or _is_matrix(name)) | picks
+    if picks[stretch.inside].any():
+        aside |= names_like(detail, operators.name, _MASKS.__contains__)
     total = 0.0
-    for row in stretch.inside[~views[stretch.inside]].tolist():
-        key = int(operators.shapes[row]), bool(picks[row])
-        if key not in known:
-            known[key] = _size(detail.name(key[0]), rows_only=key[1])
-        total += known[key] * (CHEAP_ELEMENT_S if cheap[row] else ELEMENT_S)
+    for row in stretch.inside[~aside[stretch.inside]].tolist():
+        code = int(operators.shapes[row])
+        if code not in known:
+            known[code] = _size(detail.name(code))
+        total += known[code] * (CHEAP_ELEMENT_S if cheap[row] else ELEMENT_S)
     return total
 
 
@@ -216,21 +221,19 @@ _VIEWS = frozenset(
                  "detach", "unbind", "flatten", "as_strided", "lift_fresh", "detach_", "numpy_T")
 )  # fmt: skip
 
-# Operators that look through the rows of their first input for those that they read.
+# Operators that take some rows of their first input, and those that say which.
 _PICKS = frozenset(("aten::index", "aten::index_select", "aten::masked_select"))
+_MASKS = frozenset(("aten::eq", "aten::ne", "aten::lt", "aten::le", "aten::gt", "aten::ge", "aten::nonzero"))
 
 
-def _size(written: str, rows_only: bool) -> float:
-    """Elements of all shapes in "Input Dims" as written, one for a number; or how many rows the first one has."""
+def _size(written: str) -> float:
+    """Elements of all shapes in "Input Dims" as written, one for a number."""
     try:
         shapes = json.loads(written) if written else []
     except ValueError:
         return 0.0
     sizes = [shape for shape in shapes if isinstance(shape, list)] if isinstance(shapes, list) else []
-    sizes = [[each for each in shape if isinstance(each, int)] for shape in sizes]
-    if rows_only:
-        return float(sizes[0][0]) if sizes and sizes[0] else 1.0
-    return float(sum(map(math.prod, sizes)))
+    return float(sum(math.prod(each for each in shape if isinstance(each, int)) for shape in sizes))
 
 
 def _backward_s(trace: Trace, nesting: Nesting, inside: Ints) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
-from advisor.evidence.loops import branching_rounds, longest_period
+from advisor.evidence.loops import branching_rounds, longest_period, sample_loop
 from advisor.evidence.rounds import called_loop, independent, loop_over_parts
 from advisor.harness.indexing import Indexing
 from advisor.harness.layout import CallSite, Site
@@ -137,6 +138,22 @@ def test_rounds_that_go_on_in_two_ways_are_a_loop() -> None:
     codes = np.array([code for each in different for code in each], np.int64)
     assert branching_rounds(codes, codes == 1) == (0, 0, 0)
     assert branching_rounds(np.zeros(0, np.int64), np.zeros(0, np.bool_)) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("pick", "share"), [("aten::index", 0.016), ("aten::select", 0.516)])
+def test_rounds_that_search_all_rows_work_on_their_own_only(
+    pick: str, share: float, scene: Any, tmp_path: Path
+) -> None:
+    made = scene(30.0)
+    for number in range(10):  # 0.1 ms each: which rows of 100,000 it is, these rows, and their mean
+        begin = 1.0 + 0.1 * number
+        made.operator("aten::eq", begin, begin + 0.05, **{"Input Dims": [[100_000], []]})
+        made.operator(pick, begin + 0.05, begin + 0.09, **{"Input Dims": [[100_000, 32], []]})
+        made.operator("aten::mean", begin + 0.09, begin + 0.1, **{"Input Dims": [[100, 32]]})
+    evidence = made.evidence(tmp_path)
+    found = sample_loop(evidence.trace, evidence.steps, evidence.host, evidence.nesting, evidence.trace)
+    assert found is not None and found.rounds == 10
+    assert found.work_share == pytest.approx(share, abs=0.15 * share)
 
 
 def test_watching_changes_nothing_and_leaves_nothing_behind() -> None:
