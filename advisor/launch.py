@@ -137,6 +137,8 @@ def measure(
             # The first run had more undisturbed steps than the cut one: its times are the better ones.
             keep = record.timing
             record.timing = replace(first.timing, cpu_s=keep.cpu_s, children_cpu_s=keep.children_cpu_s)
+        if options.total_steps and first.ended == "finished":
+            record.total_steps = options.total_steps
         record.notes[:0] = notes
         _write_record(run_dir, record)
     endings.check(record, command.python, run_dir)

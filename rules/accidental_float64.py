@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 _LEAST_SHARE = 0.3  # of the matrix work's FLOPs: less is a step of an algorithm that somebody wanted precise
 _LEAST_BYTES = 1024  # a conversion of less than a hundred values is no matrix
+# Solves and decompositions lose in float32 what their results are wanted for, and L-BFGS its line search: PyTorch docs,
+# torch.linalg ("ill-conditioned"); the precision is then asked for.
+_SOLVES = re.compile(r"^aten::(linalg_|_linalg_|cholesky|triangular_solve|lu_solve|svd$|lstsq|_?eigh?$|inverse$)")
+_NORMS = re.compile(r"^aten::_?linalg_(vector_norm|norm|matrix_norm|cross|vecdot|multi_dot|matmul|diagonal)$")
 _MAKERS = ("from_numpy", "tensor", "as_tensor")
 _FOLLOWS = m.Attribute(value=m.Name() | m.Attribute() | m.Subscript(), attr=m.Name("dtype"))
 # ``args.dtype`` is a setting, and no tensor's.
@@ -57,6 +61,8 @@ class AccidentalFloat64(Rule):
         record = evidence.record
         total, double = evidence.flops.per_step, evidence.flops.by_dtype.get("float64", 0.0)
         if record is None or not total or double < _LEAST_SHARE * total:
+            return
+        if _needs_digits(evidence, record):
             return
         whole = any(model.dtypes == ["float64"] for model in record.models)
         change = Change(
@@ -246,6 +252,13 @@ for i, s in enumerate(env):
             "",
         ),
     )
+
+
+def _needs_digits(evidence: Evidence, record: RunRecord) -> bool:
+    """Whether the steps solve equations, or take line searches."""
+    if any(each.steps and each.cls == "LBFGS" for each in record.optimizers):
+        return True
+    return any(_SOLVES.match(row.name) and not _NORMS.match(row.name) for row in evidence.operators)
 
 
 def _casts(evidence: Evidence) -> tuple[CallSite, ...]:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
 from advisor.edit.autocast import wrap_forwards
+from advisor.edit.derivatives import differentiates_twice
 from advisor.edit.grad_scaler import scale_loss
 from advisor.edit.names import framework_used
+from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.halves import casting_s, has_bf16, in_16_bits, single_precision
 from advisor.evidence.matrix import is_depthwise, is_narrow
@@ -25,6 +27,7 @@ from advisor.rule import (
     call_sites,
     forward_sites,
     framework_of,
+    model_files,
     once_fed,
     optimizer_sites,
     site_list,
@@ -56,6 +59,10 @@ _CAST_WEIGHT_S, _CAST_S = 1.2e-9, 10e-6
 # encoder) 1.00, 17 MFLOP (32x512x512) 1.05, 24 MFLOP (a vision transformer of width 64) 0.50; gains from 180 MFLOP on.
 _LEAST_FLOP = 4e7
 # nn.TransformerEncoder in inference: with autocast it leaves this path, or fails in it where a padding mask is given.
+# Products of sparse matrices have no kernels in bfloat16 that were faster, and count as many FLOPs as dense ones.
+_SPARSE = re.compile(r"sparse_(coo|csr|csc|mm|addmm|mv|matmul)|_to_sparse|spmm")
+# Solvers whose step follows the error: with eight bits it never gets as small as they are asked for.
+_ADAPTS = re.compile(r"\b(odeint|odeint_adjoint|odeint_event|solve_ivp|sdeint|cdeint)\(")
 _FAST_PATH = "aten::_transformer_encoder_layer_fwd"
 _LEAST_ON_CPU = 1.10  # the scales above spread too far to promise less
 _CPU_MATRIX = re.compile(
@@ -552,6 +559,8 @@ def _on_cpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
         return None
     if evidence.operators.row(_FAST_PATH) is not None:
         return None
+    if any(_SPARSE.search(row.name) for row in evidence.operators) or _sensitive(evidence):
+        return None
     calls = sum(row.count for row in rows)
     flops = evidence.flops
     if flops.per_step and flops.uncounted < 0.25 * calls and flops.per_step < _LEAST_FLOP * calls:
@@ -566,6 +575,12 @@ def _on_cpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
     change = Change(operator_scale=scales, remove_host_s=-casts)
     figures: dict[str, float | str | None] = {"matrix_operator_share": share, "instructions": unit}
     return change, figures, f"{share:.0%} of the step is matrix operators in float32 on a CPU with {unit}."
+
+
+def _sensitive(evidence: Evidence) -> bool:
+    """Whether rounding decides how much is computed, or is itself differentiated."""
+    texts = [text_of(path) for path in model_files(evidence)]
+    return any(_ADAPTS.search(text) or differentiates_twice(text) for text in texts)
 
 
 def _scale(shapes: tuple[str, ...], wide: float) -> float:

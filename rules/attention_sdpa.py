@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
 
 _DROPOUTS = ("aten::native_dropout", "aten::bernoulli_")
+_NAME, _MEMBER = re.compile(r"(?<![\w.])[a-z_]\w*"), re.compile(r"\bself\.(\w+)")
+_LEARNS = r"([\w.]+\.)?[A-Z]\w*\("  # what makes a parameter or a module: by convention the name of a class
 _HOOKS = "register_forward_hook"  # the usual way to collect the weights that nobody takes
 _LEAST_GAIN = 1.05  # several lines are written anew: it has to be worth more than what could just be measured
 _LEAST_SHARE = 0.05  # of the step, in elementwise work on the scores: below it they are too small to be worth tiling
@@ -82,6 +85,8 @@ class AttentionSdpa(Rule):
         scores = attention_scores(evidence)
         if not scores or any(map(differentiates_twice, texts)):
             return
+        if evidence.trains and not evidence.device_is_gpu and any(_places(evidence, _learned)):
+            return  # a mask that needs a gradient has no fused kernel there: the function takes the steps one by one
         places = tuple(_places(evidence, _fusible))
         joined: Counter[tuple[int, ...]] = Counter(
             {shape: number for shape, number in scores.items() if len(shape) == 3}
@@ -541,6 +546,21 @@ def _places(evidence: Evidence, find: Callable[[Draft], Iterable[cst.BaseExpress
 
 def _fusible(draft: Draft) -> Iterator[cst.BaseExpression]:
     return (found.product for found in attentions(draft))
+
+
+def _learned(draft: Draft) -> Iterator[cst.BaseExpression]:
+    """The products of those whose mask is made of a parameter, or of what an embedding or a layer gives."""
+    for found in attentions(draft):
+        function = draft.function(found.product)
+        assigned = [*draft.nodes(cst.Assign, function)] if function is not None else []
+        code, seen = found.mask, set[str]()
+        while names := {name for name in _NAME.findall(code) if name not in seen}:
+            seen |= names
+            given = (each for each in assigned for one in each.targets if draft.code(one.target) in names)
+            code += "".join(f"\n{draft.code(each.value)}" for each in given)
+        members = "|".join(map(re.escape, _MEMBER.findall(code)))
+        if members and re.search(rf"self\.({members})\s*(:[^=\n]+)?=\s*{_LEARNS}", draft.source.text):
+            yield found.product
 
 
 def _lines(draft: Draft, product: cst.BaseExpression) -> range:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections.abc import Iterator
@@ -42,6 +43,9 @@ _UPDATES = re.compile(r"\b(lerp_|copy_|mul_|add_|update_parameters|_foreach_\w+_
 _COLD_BASIS = "the waits, and what operators take longer whose threads slept meanwhile (measured)"
 _LEAST_IN_A_HOOK = 0.15  # of the step
 _WORKING = "prior: what stacks say of the time beside the step's own work"
+_BETTER = re.compile(
+    r"[<>].*(best|min|max|lowest|highest)|(best|min|max|lowest|highest).*[<>]|best$|improve", re.IGNORECASE
+)
 _SAVES = ("torch.save", "safetensors.torch.save_file")
 
 
@@ -68,6 +72,8 @@ class BlockingWorkBetweenSteps(Rule):
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         for place in call_sites(evidence, "blocking"):
+            if _when_better(place.site):
+                continue  # often at the beginning only
             waits = _by_place(place)
             sleeps = _only_sleeps_here(place, waits)
             works = 0.0 if sleeps else _works_s(evidence, place, waits)
@@ -217,6 +223,20 @@ Trainer(model, args).train()
         Example("for x in xs:\n    log.record(step(x))  # <-\n", ""),
         Example("for x in xs:\n    step(x)\n    time.sleep(period - elapsed)  # <-\n", "", {"sleeps": True}),
         Example("def wait():\n    time.sleep(1)  # <-\n", "", {"sleeps": True}),
+    )
+
+
+def _when_better(site: Site) -> bool:
+    """Whether the line runs only where something got better: ``if loss < best:``, ``if is_best:``."""
+    try:
+        tree = ast.parse(text_of(site.file))
+    except (SyntaxError, ValueError):
+        return False
+    return any(
+        isinstance(node, ast.If)
+        and node.body[0].lineno <= site.line <= (node.body[-1].end_lineno or 0)
+        and _BETTER.search(ast.unparse(node.test))
+        for node in ast.walk(tree)
     )
 
 

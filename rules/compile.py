@@ -13,6 +13,7 @@ from advisor.edit.compiling import compile_refused
 from advisor.edit.derivatives import differentiates_twice
 from advisor.edit.models import binding
 from advisor.edit.names import ensure_name, framework_used
+from advisor.edit.sources import text_of
 from advisor.evidence import CAPTURES, Change
 from advisor.evidence.facts import IDLE_CLASSES, IDLE_LAUNCH, IDLE_PYTHON
 from advisor.evidence.fusion import (
@@ -20,6 +21,7 @@ from advisor.evidence.fusion import (
     basis,
     not_in_place,
     operators_per_call,
+    operators_vary,
     overhead_of_function_s,
     overhead_s,
     sized_by_data,
@@ -42,6 +44,7 @@ from advisor.rule import (
     file_list,
     forward_sites,
     framework_of,
+    model_files,
     once_fed,
     optimizer_sites,
     own_files,
@@ -68,6 +71,7 @@ _LEAST_GAIN, _LEAST_ON_CPU = 1.10, 1.50
 _LAYERS = {"aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::layer_norm", "aten::batch_norm"}
 _LAYERS |= {"aten::embedding", "aten::group_norm", "aten::scaled_dot_product_attention", "aten::relu", "aten::gelu"}
 _LEAST_LAUNCHES = 20
+_TRIED = 10  # times: a script that is only tried out may have so many fewer steps than the training that is meant
 # Seconds: measured with torch 2.15 and Inductor on two cores, forward and backward, cold: an MLP (3 leaf layers) 5 s, a
 # transformer encoder (18) 27 s, ResNet-18 (52) 19 s. A warm cache takes a fraction. A loop in Python is written out,
 # round by round: a cell of 20 operators for 24 items took 75 s, and one whose loop makes thousands takes many minutes.
@@ -128,6 +132,10 @@ class Compile(Rule):
             return  # each size is compiled anew, or for all sizes at once and to less use
         if not evidence.device_is_gpu and sized_by_data(evidence) > _MOST_SIZED_BY_DATA:
             return  # a graph ends at each of them
+        if not evidence.device_is_gpu and operators_vary(evidence):
+            return  # so does what is written out of it: another graph for each
+        if any(differentiates_twice(text_of(path)) for path in model_files(evidence)):
+            return
         change, share = _on_gpu(evidence) if evidence.device_is_gpu else _on_cpu(evidence)
         operators = operators_per_call(evidence)
         if not evidence.device_is_gpu and operators > _MOST_OPERATORS:
@@ -135,7 +143,7 @@ class Compile(Rule):
         seconds = _COMPILE_BASE_S + max(_COMPILE_PER_LAYER_S * layers, _COMPILE_PER_OPERATOR_S * operators)
         estimate, fed = once_fed(evidence, change)
         gain = Gain.prior(estimate, basis(evidence), seconds)
-        if gain.likely < (_LEAST_GAIN if evidence.device_is_gpu else _LEAST_ON_CPU):
+        if gain.likely < (_LEAST_GAIN if evidence.device_is_gpu else _LEAST_ON_CPU) or _too_short(evidence, gain):
             return
         forwards = forward_sites(evidence)
         optimizers = record.optimizers if record is not None else []
@@ -318,7 +326,7 @@ def _of_a_function(evidence: Evidence) -> Iterator[Finding]:
         return
     saved = overhead_of_function_s(evidence, found)
     gain = Gain.prior(evidence.what_if(Change(remove_host_s=saved)), basis(evidence), _COMPILE_BASE_S)
-    if gain.likely < _LEAST_ON_CPU:
+    if gain.likely < _LEAST_ON_CPU or _too_short(evidence, gain):
         return
     yield Finding(
         rule=Compile.id,
@@ -332,6 +340,13 @@ def _of_a_function(evidence: Evidence) -> Iterator[Finding]:
         parameters={"function": found.name},
         unmet=_unmet(evidence),
     )
+
+
+def _too_short(evidence: Evidence, gain: Gain) -> bool:
+    """Whether the whole script, as far as its steps are known, is over long before compiling has paid for itself."""
+    steps = evidence.record.total_steps if evidence.record is not None else None
+    after = gain.pays_back_after(evidence.step_s or 0.0)
+    return steps is not None and after is not None and after > _TRIED * steps
 
 
 def _decorate(sources: Sources, site: Site, name: str, unmet: str) -> Edit | Advice:

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from advisor.edit.sources import text_of
 from advisor.evidence.coverage import Coverage
-from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, where
+from advisor.rule import (
+    WIDEST,
+    Advice,
+    Argument,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    at,
+    call_sites,
+    model_files,
+    where,
+)
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
@@ -19,6 +34,7 @@ _ENOUGH = 0.05  # of the time: what evaluating is brought down to
 _LEAST_SEEN = 3  # evaluations in the timing window: two do not say how regularly they come
 # Of the seconds that go to evaluating, what the prediction takes for certain: they are a mean of few.
 _SURE, _MORE = 0.9, 1.05
+_COLLECTS = re.compile(r"^\s*(import|from)\s+(gym|gymnasium|pettingzoo|procgen|dm_control|stable_baselines3)\b", re.M)
 _BASIS = "measured: the evaluations' share of the time"
 
 
@@ -55,6 +71,9 @@ class EvaluationHeavy(Rule):
         count, seconds = timing.aside_counts.get("evaluation", 0), timing.aside.get("evaluation", 0.0)
         every = timing.evaluation_every
         if not step_s or not every or count < _LEAST_SEEN:
+            return
+        # A rollout in an environment makes what is trained on, in eval() and without gradients as well.
+        if any(_COLLECTS.search(text_of(path)) for path in model_files(evidence)):
             return
         each = seconds / count
         period = every * step_s + each

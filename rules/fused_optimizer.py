@@ -108,6 +108,8 @@ class FusedOptimizer(Rule):
             return  # of several optimizers the trace does not say whose step took how long
         if any("complex" in dtype for model in record.models for dtype in model.dtypes):
             return
+        if evidence.operators.row(_SPARSE) is not None:
+            return  # Embedding(sparse=True): fused optimizers take dense gradients only
         if evidence.device_is_gpu and any(each.cls not in _KERNELS_ON_GPU for each in chosen):
             return
         mean = sum(model.parameters for model in record.models) / max(1, sum(each.parameters for each in chosen))
@@ -344,8 +346,6 @@ def _plain(optimizer: OptimizerInfo) -> bool:
 
 def _unmet(evidence: Evidence, chosen: list[OptimizerInfo]) -> tuple[str, ...]:
     found = []
-    if evidence.operators.row(_SPARSE) is not None:
-        found.append("Some gradients are sparse (Embedding(sparse=True)), and fused optimizers take dense ones only.")
     if any(each.foreach for each in chosen):
         found.append("foreach=True is given, which excludes fused.")
     return tuple(found)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 _LEAST_PADDED = 0.2  # of the columns: batches of similar lengths differ by less from run to run
 _LEAST_GAIN = 1.1
 _LAYERS = ("Embedding", "EmbeddingBag")  # what makes whole numbers token ids
+_PACKED = "aten::_pack_padded_sequence"
 _ATTENTION = "scaled_dot_product"
 # On a GPU attention's part is between the two: a power of the columns that are kept.
 _WITH_ATTENTION = 1.5
@@ -86,6 +87,8 @@ class Padding(Rule):
         record = evidence.record
         if record is None or evidence.compiled:
             return
+        if evidence.operators.row(_PACKED) is not None:
+            return  # what comes after it sees no padding
         if sum(1 for model in record.models if model.calls) > 1:
             return  # the step is not this one model's
         for model in record.models:

@@ -58,6 +58,7 @@ _FORWARD = 0.25  # of a step: a training's forward pass takes a third of it or m
 KEPT_ON_GPU = ("gemm", "conv", "attention", "communication")
 _COMPILED = "triton_"  # how the names of kernels begin that Inductor has made
 
+_FEWEST_FORWARDS, _VARIES = 6, 0.1  # forwards; of their operators, and of the forwards that differ by that
 _PAUSE_NS = 100_000  # between two operators of one function; Python does something else in a longer one
 
 _ON_GPU = "prior: half of the elementwise work and launches fused away (PyTorch 2.0, 163 models)"
@@ -193,6 +194,18 @@ def operators_per_call(evidence: Evidence) -> float:
     inside = float((outer & models.contains(operators.start)).sum())
     calls = float((assign(evidence.steps, models.start) >= 0).sum()) if len(models) else 0.0
     return inside / calls if calls else 0.0
+
+
+def operators_vary(evidence: Evidence) -> bool:
+    """Whether the step's outermost forwards call now more operators, now fewer: loops over items, branches, trees."""
+    models, operators = evidence.host.forward, evidence.trace.operators
+    rows = np.flatnonzero(assign(evidence.steps, models.start) >= 0) if len(models) else np.empty(0, np.intp)
+    if len(rows) < _FEWEST_FORWARDS:
+        return False
+    outer = np.sort(operators.start[evidence.nesting.parent < 0])
+    counts = np.searchsorted(outer, models.end[rows]) - np.searchsorted(outer, models.start[rows])
+    middle = float(np.median(counts))
+    return bool(np.mean(np.abs(counts - middle) > _VARIES * middle) > _VARIES)
 
 
 def sized_by_data(evidence: Evidence) -> float:

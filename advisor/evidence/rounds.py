@@ -65,7 +65,7 @@ def _parts(taken: CallSite) -> int:
 
 def _loop_of_parts(taken: CallSite, text: str) -> Site | None:
     found = loop_over_parts(text, taken.site.line)
-    if found is None or not independent(text, found[1]):
+    if found is None or _other_modules(found[1]) or not independent(text, found[1]):
         return None
     return replace(taken.site, line=found[0], column=None, end_line=None, end_column=None)
 
@@ -141,6 +141,15 @@ def _chosen_by(function: ast.expr, own: set[str]) -> bool:
     if isinstance(function, ast.Subscript):
         return bool(names_in(function.slice) & own)
     return isinstance(function, ast.Name) and function.id in own
+
+
+def _other_modules(loop: Loop) -> bool:
+    """Whether the rounds call something else each: experts, heads, layers of their own."""
+    target, _ = _over(loop)
+    body: list[ast.AST] = [*loop.body] if isinstance(loop, ast.For) else [loop.elt]
+    inside = [node for each in body for node in ast.walk(each)]
+    own = made_of(names_in(target), [pair for pair in bound(inside) if isinstance(pair[1], ast.Subscript)])
+    return any(_chosen_by(node.func, own) for node in inside if isinstance(node, ast.Call))
 
 
 def independent(text: str, loop: Loop) -> bool:

@@ -457,6 +457,7 @@ class RunRecord:
     kept_graphs: list[KeptGraphs] = field(default_factory=list)
     growth_bytes: float | None = None  # per step of the timing window: resident set, or memory allocated on the GPU
     growth_steps: int = 0  # … over so many steps
+    total_steps: int | None = None  # of the whole script, where it came to its end before it was measured
     encoders: list[Encoder] = field(default_factory=list)
     traces: list[str] = field(default_factory=list)  # relative to the run folder
     details: list[str] = field(default_factory=list)
