@@ -327,6 +327,8 @@ def _convolutions(model: Model) -> int:
 def _convolutional(record: RunRecord) -> Model | None:
     """The model with the most 2-d convolutions, if it is called on images that are not in channels-last order."""
     models = [each for each in record.models if _convolutions(each) >= 2 and not each.channels_last]
+    # Module.to() hands the order of four dimensions to parameters of five, too, which raises.
+    models = [each for each in models if not any(layer.endswith("Conv3d") for layer in each.layers)]
     models = [each for each in models if any(len(tensor.shape) == 4 for tensor in each.inputs[:1])]
     return max(models, key=_convolutions, default=None)
 

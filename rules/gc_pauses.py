@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 # Steps with a call of gc.collect() in the timing window: how often a rarer one comes, the window cannot say.
 _LEAST_STEPS = 3
+_SWITCHED_OFF = re.compile(r"\bgc\.(disable\(|set_threshold\(\s*0\b)|import\s.*\bdisable\b")
 # Python's own collections come where objects are made: without them the memory is freed later, and no faster. 6 % of a
 # step with a compiled model went to them; with gc.freeze() before the loop it was as long as before.
 _LEAST_OWN = 1.10
@@ -101,6 +103,11 @@ class GcPauses(Rule):
             )
         text = f"Leave collecting to Python: no gc.collect() at {', '.join(dict.fromkeys(at(site) for site in found))}."
         drafts = Drafts(sources)
+        if any(_SWITCHED_OFF.search(drafts[site.file].source.text) for site in found):
+            return Advice(
+                f"Collect every few hundred steps only, at {', '.join(dict.fromkeys(at(site) for site in found))}.",
+                "the script has switched automatic collection off, and how much memory waits is not known",
+            )
         for site in found:
             draft = drafts[site.file]
             call = call_at(draft, site, ("collect",))
@@ -130,28 +137,6 @@ def train(loader):
     for x, y in loader:
         loss = step(x, y)
         log(loss)
-""",
-        ),
-        Example(
-            before="""
-import gc
-import torch
-
-gc.disable()
-for i, x in enumerate(loader):
-    step(x)
-    if i % 10 == 0:
-        gc.collect()  # <- collects
-    log(i)
-""",
-            after="""
-import gc
-import torch
-
-gc.disable()
-for i, x in enumerate(loader):
-    step(x)
-    log(i)
 """,
         ),
         Example(  # a group's comment stays
@@ -198,6 +183,11 @@ for x in xs:
         ),
     )
     LEAVES_ALONE = (
+        Example(
+            "import gc\n\ngc.disable()\nfor i, x in enumerate(xs):\n    step(x)\n    if i % 10 == 0:\n"
+            "        gc.collect()  # <- collects\n",
+            "",
+        ),
         Example("for x in xs:\n    step(x)\n    freed = gc.collect()  # <- collects\n", ""),
         Example("trainer.fit(model)  # <- collects\n", ""),
     )

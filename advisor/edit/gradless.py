@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import glob
 import os
 import re
@@ -118,7 +120,12 @@ def trains(draft: Draft) -> bool:
 
 
 def trained_beside(draft: Draft, region: cst.CSTNode) -> bool:
-    """Whether a file of the same folder, or of the one above, imports the function of `region` and trains."""
+    """Whether a file of the same folder, or of the one above, imports the function of `region` and trains.
+
+    Likewise a function that trains, of a file beside this one, and is called here: with features, say.
+    """
+    if _calls_trainer(draft):
+        return True
     function = region if isinstance(region, cst.FunctionDef) else draft.function(region)
     if function is None:
         return False
@@ -131,6 +138,25 @@ def trained_beside(draft: Draft, region: cst.CSTNode) -> bool:
             text = text_of(other) if other != path else ""
             if named.search(text) and imports.search(text) and _TRAINS_TEXT.search(text):
                 return True
+    return False
+
+
+def _calls_trainer(draft: Draft) -> bool:
+    """Whether this file calls a function that a file beside it defines, and that calls backward."""
+    folder, called = os.path.dirname(os.path.abspath(draft.source.path)), set[str]()
+    for call in draft.nodes(cst.Call):
+        called.add(full_name(draft, call.func))
+    for name in sorted(each for each in called if "." in each):
+        module, _, function = name.rpartition(".")
+        path = os.path.join(folder, *module.lstrip(".").split(".")) + ".py"
+        text = text_of(path)
+        if not text or not _TRAINS_TEXT.search(text):
+            continue
+        with contextlib.suppress(SyntaxError, ValueError):
+            for node in ast.walk(ast.parse(text)):
+                named = isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == function
+                if named and _TRAINS_TEXT.search(ast.unparse(node)):
+                    return True
     return False
 
 

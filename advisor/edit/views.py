@@ -93,9 +93,28 @@ def _of_another_type(draft: Draft, view: cst.Call) -> bool:
 
 
 def _written_into(draft: Draft, view: cst.Call) -> bool:
-    """``x.view(-1)[i] = 0``, ``x.view(-1).zero_()``: of a copy, the tensor itself stays what it was."""
+    """``x.view(-1)[i] = 0``, ``x.view(-1).zero_()``: of a copy, the tensor itself stays what it was.
+
+    Likewise ``flat = x.view(-1)``, where `flat` is written into: ``flat[i] = 0``, ``flat += 1``, ``f(y, out=flat)``.
+    """
     above = draft.parent(view)
+    if isinstance(above, cst.Assign) and len(above.targets) == 1 and isinstance(above.targets[0].target, cst.Name):
+        name, scope = above.targets[0].target.value, draft.function(view) or draft.module
+        return any(_changes(draft, each) for each in draft.nodes(cst.Name, scope) if each.value == name)
     if isinstance(above, cst.Attribute):
         return above.attr.value.endswith("_") and not above.attr.value.endswith("__")
     target = draft.parent(above) if isinstance(above, cst.Subscript) and above.value is view else None
+    return isinstance(target, (cst.AssignTarget, cst.AugAssign)) and target.target is above
+
+
+def _changes(draft: Draft, name: cst.Name) -> bool:
+    """Whether what the name stands for is written into here."""
+    above = draft.parent(name)
+    if isinstance(above, cst.Arg):
+        return above.keyword is not None and above.keyword.value == "out"
+    if isinstance(above, cst.Attribute) and above.value is name:
+        return above.attr.value.endswith("_") and not above.attr.value.endswith("__")
+    if isinstance(above, cst.AugAssign):
+        return above.target is name
+    target = draft.parent(above) if isinstance(above, cst.Subscript) and above.value is name else None
     return isinstance(target, (cst.AssignTarget, cst.AugAssign)) and target.target is above

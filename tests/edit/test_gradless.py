@@ -36,3 +36,20 @@ def test_the_folder_above_is_looked_through(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "train.py").write_text("from package.features import embed\n" + _TRAINS)
     assert _refused(tmp_path / "package", "")
+
+
+_PROBES = {
+    "another file's": ("from probe import train_probe\ntrain_probe(embed(x))\n", True),
+    "another file's, by its module": ("import probe\nprobe.train_probe(embed(x))\n", True),
+    "not called": ("from probe import train_probe\nprint(embed(x))\n", False),
+    "one that does not train": ("from probe import score\nscore(embed(x))\n", False),
+}
+
+
+@pytest.mark.parametrize(("code", "refused"), _PROBES.values(), ids=_PROBES.keys())
+def test_what_a_called_function_of_another_file_trains_on(tmp_path: Path, code: str, refused: bool) -> None:
+    probe = "def train_probe(x):\n    head(x).sum().backward()\n\ndef score(x):\n    return x.mean()\n"
+    (tmp_path / "probe.py").write_text(probe)
+    (tmp_path / "script.py").write_text(_EMBED + code)
+    draft = Draft(read_source(str(tmp_path / "script.py")))
+    assert refuses_inference_mode(draft, draft.nodes(cst.FunctionDef)[0]) is refused

@@ -43,10 +43,13 @@ def rule() -> Rule:
     return found
 
 
-def matrix_step(scene: Any, folder: Path, dtype: str) -> Evidence:
-    """A step whose products have inputs of `dtype`, as the detail window tells."""
+def matrix_step(scene: Any, folder: Path, dtype: str, beside: str = "", optimizer: str = "SGD") -> Evidence:
+    """A step whose products have inputs of `dtype`, as the detail window tells, and an operator `beside` them."""
     made = scene(50.0)
     made.operator("aten::mm", 1.0, 49.0)
+    if beside:
+        made.operator(beside, 49.0, 49.5)
+    made.record.optimizers[0].cls = optimizer
     evidence = made.evidence(folder)
     shapes = {"Input Dims": [[512, 512], [512, 512]], "Input type": [dtype, dtype]}
     events = json.loads((folder / "trace.json").read_text())
@@ -62,6 +65,21 @@ def test_products_in_float64_are_reported(scene: Any, tmp_path: Path) -> None:
     (finding,) = rule().check(matrix_step(scene, tmp_path, "double"))
     assert 1.5 < finding.gain.likely < 2.1
     assert finding.evidence["float64_share_of_flops"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("beside", "optimizer", "reported"),
+    [
+        ("aten::linalg_cholesky_ex", "Adam", False),
+        ("aten::triangular_solve", "SGD", False),
+        ("", "LBFGS", False),
+        ("aten::linalg_vector_norm", "Adam", True),
+    ],
+)
+def test_solves_and_line_searches_want_their_digits(
+    beside: str, optimizer: str, reported: bool, scene: Any, tmp_path: Path
+) -> None:
+    assert bool(list(rule().check(matrix_step(scene, tmp_path, "double", beside, optimizer)))) is reported
 
 
 def test_products_in_float32_are_not(scene: Any, tmp_path: Path) -> None:

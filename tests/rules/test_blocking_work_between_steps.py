@@ -50,6 +50,28 @@ def test_little_waiting_is_not_reported(ms: float, per_step: float, scene: Any, 
     assert not list(RULE.check(made.evidence(tmp_path)))
 
 
+@pytest.mark.parametrize(
+    ("test", "reported"),
+    [
+        ("validation < best", False),
+        ("score > self.max_score", False),
+        ("is_best", False),
+        ("step % 1 == 0", True),
+        ("step > 3", True),
+    ],
+)
+def test_what_is_done_when_something_got_better_is_not_done_in_every_step(
+    test: str, reported: bool, scene: Any, tmp_path: Path
+) -> None:
+    made = waiting(scene(50.0), 30.0, "torch.save at train.py:3")
+    script = tmp_path / "train.py"
+    script.write_text(f"for x in xs:\n    if {test}:\n        torch.save(model, path)\n    log(x)\n")
+    for each in made.record.call_sites:
+        if each.kind == "blocking":
+            each.site = Site(str(script), 3)
+    assert bool(list(RULE.check(made.evidence(tmp_path)))) is reported
+
+
 def test_wait_hidden_behind_the_gpu_is_not_reported(scene: Any, tmp_path: Path) -> None:
     made = scene(50.0, A100)
     made.operator("aten::empty", 0.0, 0.005)

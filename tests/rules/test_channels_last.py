@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from advisor.edit import Edit, Sources
@@ -52,3 +53,20 @@ def test_views_in_a_file_that_may_not_be_edited_leave_advice(tmp_path: Path) -> 
     parameters = {**found.parameters, "own": (str(library / "net.py"),)}
     fix = ChannelsLast().fix(Finding("channels-last", "", "", found.gain, {}, None, parameters), Sources())
     assert isinstance(fix, Advice)
+
+
+@pytest.mark.parametrize(
+    "written", ["flat.scatter_(1, i, y)", "flat[i] = 0", "flat += 1", "torch.relu(y, out=flat)", "flat[i] += 1"]
+)
+def test_a_view_that_is_written_into_through_its_name_stays_one(tmp_path: Path, written: str) -> None:
+    found = finding(tmp_path)
+    body = f"out = torch.zeros_like(x)\n        flat = out.view(x.size(0), -1)\n        {written}\n        return out"
+    (tmp_path / "net.py").write_text(NET.replace("return x.view(x.size(0), -1)", body))
+    assert isinstance(ChannelsLast().fix(found, Sources()), Advice)
+
+
+def test_a_view_that_is_only_read_through_its_name_becomes_a_reshape(tmp_path: Path) -> None:
+    found = finding(tmp_path)
+    body = "flat = x.view(x.size(0), -1)\n        y = flat[0]\n        y += 1\n        return flat"
+    (tmp_path / "net.py").write_text(NET.replace("return x.view(x.size(0), -1)", body))
+    assert isinstance(ChannelsLast().fix(found, Sources()), Edit)

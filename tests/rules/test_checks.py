@@ -236,6 +236,30 @@ def test_autocast_leaves_an_encoder_on_its_fast_path(scene: Any, tmp_path: Path)
     assert found(made, tmp_path, "amp-autocast") is None
 
 
+@pytest.mark.parametrize("name", ["aten::_sparse_mm", "aten::_sparse_coo_tensor_with_dims_and_tensors"])
+def test_products_of_sparse_matrices_are_no_faster_in_16_bits(name: str, scene: Any, tmp_path: Path) -> None:
+    made = busy_cpu(scene, addmm=0.8)
+    made.record.environment.cpu_flags = ["avx512_bf16"]
+    made.operator(name, 0.45, 0.5)
+    assert found(made, tmp_path, "amp-autocast") is None
+
+
+@pytest.mark.parametrize(
+    ("code", "proposed"),
+    [
+        ("z = odeint(f, z0, t, rtol=1e-3)\n", False),
+        ("dy, = torch.autograd.grad(y, x, create_graph=True)\n", False),
+        ("y = model(x)\n", True),
+    ],
+)
+def test_rounding_that_decides_how_much_is_computed(code: str, proposed: bool, scene: Any, tmp_path: Path) -> None:
+    made = busy_cpu(scene, addmm=0.9)
+    made.record.environment.cpu_flags = ["avx512_bf16"]
+    made.record.script = str(tmp_path / "train.py")
+    (tmp_path / "train.py").write_text(code)
+    assert (found(made, tmp_path, "amp-autocast") is not None) is proposed
+
+
 # channels-last, cudnn-benchmark
 
 
@@ -475,6 +499,46 @@ def test_many_small_operators_on_a_cpu_want_a_compiler_and_large_ones_do_not(sce
     finding = found(small, tmp_path, "compile")
     assert finding is not None and finding.gain.likely > 1.2
     assert found(busy_cpu(scene, mul=0.5, addmm=0.45), tmp_path, "compile") is None
+
+
+def small_operators(scene: Any) -> Any:
+    small = scene(3.0)
+    small.each("user_annotation", "advisor.forward", 0.01, 2.99)
+    for index in range(1400):
+        small.operator("aten::mul", 0.02 + 0.002 * index, 0.0215 + 0.002 * index)
+    return small
+
+
+def test_a_script_that_is_over_long_before_needs_no_compiler(scene: Any, tmp_path: Path) -> None:
+    made = small_operators(scene)
+    finding = found(made, tmp_path, "compile")
+    assert finding is not None
+    after = finding.gain.pays_back_after(0.003)
+    assert after is not None
+    made.record.total_steps = after // 9
+    assert found(made, tmp_path, "compile") is not None
+    made.record.total_steps = after // 11
+    assert found(made, tmp_path, "compile") is None
+
+
+def test_gradients_that_are_differentiated_are_not_compiled(scene: Any, tmp_path: Path) -> None:
+    made = small_operators(scene)
+    made.record.script = str(tmp_path / "train.py")
+    (tmp_path / "train.py").write_text("force, = torch.autograd.grad(energy, x, create_graph=True)\n")
+    assert found(made, tmp_path, "compile") is None
+
+
+@pytest.mark.parametrize(("counts", "proposed"), [((400, 400, 402), True), ((200, 400, 600), False)])
+def test_forwards_that_call_now_more_now_less_are_not_compiled(
+    counts: tuple[int, ...], proposed: bool, scene: Any, tmp_path: Path
+) -> None:
+    made = scene(3.0)
+    for part, count in enumerate(counts):
+        made.each("user_annotation", "advisor.forward", part + 0.01, part + 0.99)
+        for index in range(count):
+            begin = part + 0.02 + 0.96 * index / count
+            made.operator("aten::mul", begin, begin + 0.72 / count)
+    assert (found(made, tmp_path, "compile") is not None) is proposed
 
 
 def test_operators_outside_of_the_model_are_not_compiled(scene: Any, tmp_path: Path) -> None:

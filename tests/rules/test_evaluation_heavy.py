@@ -53,6 +53,15 @@ def test_an_evaluation_after_each_epoch_is_not_reported(scene: Any, tmp_path: Pa
     assert found(evaluating(scene, 5.0, 40.0, every=78), tmp_path) == []
 
 
+@pytest.mark.parametrize(("imports", "reported"), [("import gymnasium as gym", False), ("import torch", True)])
+def test_rollouts_are_no_evaluation(imports: str, reported: bool, scene: Any, tmp_path: Path) -> None:
+    made = evaluating(scene, 5.0, 60.0, every=10)
+    script = tmp_path / "ppo.py"
+    script.write_text(f"{imports}\n")
+    made.record.script = str(script)
+    assert bool(found(made, tmp_path)) is reported
+
+
 def test_what_was_seen_twice_says_nothing_of_how_often_it_comes(scene: Any, tmp_path: Path) -> None:
     assert found(evaluating(scene, 5.0, 60.0, every=10, count=2), tmp_path) == []
 

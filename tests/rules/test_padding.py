@@ -156,6 +156,16 @@ def test_one_model_of_several_is_left_alone(scene: Any, tmp_path: Path) -> None:
     assert not found(made.evidence(tmp_path))
 
 
+def test_sequences_that_are_packed_have_no_padding_any_more(scene: Any, tmp_path: Path) -> None:
+    made = scene(50.0)
+    made.record.models[0].layers = {"Embedding": 1}
+    made.record.models[0].width, made.record.models[0].padded = 64, 0.9
+    made.each("user_annotation", "advisor.forward", 0.0, 49.5)
+    made.each("cpu_op", "aten::bmm", 1.0, 49.0)
+    made.each("cpu_op", "aten::_pack_padded_sequence", 0.1, 0.2)
+    assert not found(made.evidence(tmp_path))
+
+
 def test_padding_that_costs_nothing_is_left_alone(scene: Any, tmp_path: Path) -> None:
     made = scene(50.0)
     made.record.models[0].layers = {"Embedding": 1}

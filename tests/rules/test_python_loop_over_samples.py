@@ -13,7 +13,7 @@ import torch
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
 from advisor.evidence.loops import branching_rounds, longest_period, sample_loop
-from advisor.evidence.rounds import called_loop, independent, loop_over_parts
+from advisor.evidence.rounds import busiest_loop, called_loop, independent, loop_over_parts
 from advisor.harness.indexing import Indexing
 from advisor.harness.layout import CallSite, Site
 from advisor.harness.sites import CallSites
@@ -138,6 +138,29 @@ def test_rounds_that_go_on_in_two_ways_are_a_loop() -> None:
     codes = np.array([code for each in different for code in each], np.int64)
     assert branching_rounds(codes, codes == 1) == (0, 0, 0)
     assert branching_rounds(np.zeros(0, np.int64), np.zeros(0, np.bool_)) == (0, 0, 0)
+
+
+OTHERS = {
+    "experts": "for i, expert in enumerate(experts):\n    mine = gate == i\n    out[mine] = expert(x[mine])\n",
+    "modules by number": "for i in range(n):\n    out[i] = heads[i](x[i])\n",
+    "a module by name": "for i in range(n):\n    head = heads[i]\n    out[i] = head(x[i])\n",
+    "a comprehension": "y = torch.stack([heads[i](x[i]) for i in range(n)])\n",
+}
+
+
+@pytest.mark.parametrize("text", OTHERS.values(), ids=OTHERS.keys())
+def test_rounds_with_a_module_each_are_not_for_all_samples(text: str) -> None:
+    line = next(number for number, each in enumerate(text.splitlines(), 1) if "x[" in each)
+    taken = CallSite("Tensor.index", Site("train.py", line), 100, 10.0, details={"rows": 10})
+    assert loop_over_parts(text, line) is not None
+    assert busiest_loop([taken], lambda path: text) is None
+
+
+def test_rounds_that_call_the_same_function_are() -> None:
+    text = "for i in range(n):\n    out.append(f(x[i]))\n"
+    taken = CallSite("Tensor.index", Site("train.py", 2), 100, 10.0, details={"rows": 10})
+    found = busiest_loop([taken], lambda path: text)
+    assert found is not None and found.line == 1
 
 
 @pytest.mark.parametrize(("pick", "share"), [("aten::index", 0.016), ("aten::select", 0.516)])
