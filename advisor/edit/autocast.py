@@ -8,13 +8,16 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 import libcst.matchers as m
 
+from advisor.edit.calls import argument, has_starred
 from advisor.edit.dataflow import Dataflow, loops
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.grad_scaler import backward_calls
 from advisor.edit.locate import last_name, within_statement_at
 from advisor.edit.names import ensure_name, full_name
+from advisor.edit.origin import parameter_names, scope_of
 from advisor.edit.regions import LOSS, Region, between, forward_regions, separate_backward, suspends
 from advisor.edit.sums import CUT_FUNCTIONS, elements
+from advisor.edit.weight_cache import module_beside, outlived
 from advisor.harness.layout import Site
 
 
@@ -29,6 +32,9 @@ def wrap_forwards(drafts: Drafts, forwards: Sequence[Site], backwards: Sequence[
         header = f'with {ensure_name(draft, "torch.autocast")}("{device}", dtype={torch}.{dtype})'
         models = calls
         for loss in [each for each in losses if any(_within(draft, model, each) for model in models)]:
+            differentiated = loss.func.value if isinstance(loss.func, cst.Attribute) else loss
+            if why := outlived(drafts, draft, [differentiated], trains=True):
+                return why
             if not separate_backward(draft, loss, header):
                 return "forward and loss are not statements of their own in front of backward"
             models = [model for model in models if not _within(draft, model, loss)]
@@ -37,12 +43,14 @@ def wrap_forwards(drafts: Drafts, forwards: Sequence[Site], backwards: Sequence[
         if regions is None:
             return "forward and loss are not statements of their own in front of backward"
         outputs = [each for each in calls if not LOSS.search(last_name(draft, each))]
-        narrow = _Narrow(draft, outputs, regions, device)
+        narrow = _Narrow(draft, outputs, regions, device, drafts)
         if why := next(narrow.refused(dtype), "") or ("" if backwards else next(narrow.summed(), "")):
             return why
         for first, last in regions:
             if any(map(suspends, between(draft, first, last))):
                 return "the statement yields, and autocast would stay on in what takes the values"
+            if why := outlived(drafts, draft, between(draft, first, last), trains=bool(backwards)):
+                return why
             draft.wrap(first, last, header)
     return ""
 
@@ -80,6 +88,11 @@ _WRITES = frozenset((
     "index_copy_", "index_add_", "index_put_", "scatter_", "scatter_add_", "scatter_reduce_", "masked_scatter_",
     "lerp_",
 ))  # fmt: skip
+# Libraries that make NumPy arrays of what they are given.
+_ARRAYS = frozenset((
+    "numpy", "np", "sklearn", "scipy", "pandas", "matplotlib", "seaborn", "skimage", "plotly", "umap", "pylab",
+))  # fmt: skip
+_FILES = 3  # followed from one into the next, by what they import
 _STRING = m.SimpleString() | m.ConcatenatedString()
 _MULTIPLIES = frozenset(("matmul", "mm", "bmm", "mv", "dot", "einsum", "addmm", "linear", "baddbmm"))
 
@@ -91,7 +104,12 @@ class _Narrow(Dataflow):
     cut_methods = _OTHER_TYPE
     cut_functions = CUT_FUNCTIONS | _OTHER_TYPE
 
-    def __init__(self, draft: Draft, forwards: Sequence[cst.Call], regions: Sequence[Region], device: str) -> None:
+    def __init__(
+        self, draft: Draft, forwards: Sequence[cst.CSTNode], regions: Sequence[Region], device: str, drafts: Drafts,
+        depth: int = _FILES,
+    ) -> None:  # fmt: skip
+        self._drafts, self._depth = drafts, depth
+        self._libraries = _libraries(draft)
         self._statements = {each for first, last in regions for each in between(draft, first, last)}
         self._scopes = {draft.function(first) for first, _ in regions}
         self._on_gpu = device == "cuda"
@@ -143,10 +161,39 @@ class _Narrow(Dataflow):
             given: list[cst.BaseExpression] = []
             if isinstance(call.func, cst.Attribute) and call.func.attr.value == "numpy":
                 given = [call.func.value]
-            elif full_name(self.draft, call.func).startswith(("numpy.", "np.")):
+            elif self._is_array_library(call.func):
                 given = [arg.value for arg in call.args]
-            if any(map(self.carries, given)):
+            if any(map(self.carries, given)) or self._becomes_array_in(call):
                 yield self.draft.line(call)
+
+    def _is_array_library(self, function: cst.BaseExpression) -> bool:
+        """Whether a function is one of such a library, or a method of what such a function gave."""
+        node: cst.CSTNode = function
+        while not isinstance(node, cst.Name):
+            if self.draft.code(node) in self._libraries:  # self.axes.plot
+                return True
+            if not isinstance(node, (cst.Attribute, cst.Subscript, cst.Call)):
+                return False
+            node = node.func if isinstance(node, cst.Call) else node.value
+        return node.value in self._libraries or full_name(self.draft, node).partition(".")[0] in _ARRAYS
+
+    def _becomes_array_in(self, call: cst.Call) -> bool:
+        """Whether a function of a file beside this one makes arrays of what a call hands to it."""
+        passed = [arg for arg in call.args if self.carries(arg.value)] if self._depth else []
+        module, _, name = full_name(self.draft, call.func).rpartition(".") if passed else ("", "", "")
+        other = module_beside(self._drafts, self.draft, module)
+        for function in other.nodes(cst.FunctionDef) if other is not None else ():
+            if other is None or function.name.value != name or scope_of(other, function) is not other.module:
+                continue
+            names = parameter_names(other, function)
+            every = [each.name.value for each in other.nodes(cst.Param, function.params)]
+            taken = {each for each in every if argument(call, each, names) in passed}
+            seeds = every if has_starred(call) or len(taken) < len(passed) else taken
+            into = [each for each in other.nodes(cst.Name, function.body) if each.value in seeds]
+            inner = _Narrow(other, into, (), "cuda" if self._on_gpu else "cpu", self._drafts, self._depth - 1)
+            if next(inner._arrays(), None) is not None:
+                return True
+        return False
 
     def _stores(self) -> Iterator[int]:
         for assign in self.draft.nodes(cst.Assign):
@@ -234,3 +281,24 @@ class _Narrow(Dataflow):
         made = m.Call(func=m.Name("dict") | m.Name("list") | m.Name("defaultdict") | m.Name("OrderedDict"))
         written = m.Dict() | m.List() | m.DictComp() | m.ListComp() | m.BinaryOperation(left=m.List())
         return any(m.matches(each, written) or m.matches(each, made) for each in values)
+
+
+def _libraries(draft: Draft) -> set[str]:
+    """Names, imported anywhere in the file, of libraries that take arrays, and of what their functions gave."""
+    found: set[str] = set()
+    for imported in draft.nodes(cst.Import):
+        for alias in imported.names:
+            top = draft.code(alias.name).partition(".")[0]
+            found |= {alias.evaluated_alias or top} if top in _ARRAYS else set()
+    for each in draft.nodes(cst.ImportFrom):
+        top = draft.code(each.module).partition(".")[0] if each.module is not None and not each.relative else ""
+        if top in _ARRAYS and not isinstance(each.names, cst.ImportStar):
+            found |= {alias.evaluated_alias or alias.evaluated_name for alias in each.names}
+    for assign in draft.nodes(cst.Assign):  # figure, axes = plt.subplots()
+        first = assign.value.func if isinstance(assign.value, cst.Call) else None
+        while isinstance(first, cst.Attribute):
+            first = first.value
+        own = isinstance(first, cst.Name) and first.value in found  # an array has methods that take no tensor
+        if own and full_name(draft, first or assign.value) not in ("np", "numpy"):
+            found |= {draft.code(element) for target in assign.targets for element in elements(target.target)}
+    return found

@@ -37,6 +37,40 @@ for x in xs:
     out = model(x)  # <- forward=model(x)
     show(out, names)
 """,
+    "a metric": """
+def main():
+    from sklearn.metrics import roc_auc_score
+    for x, y in xs:
+        out = model(x)  # <- forward=model(x)
+        preds.append(out.cpu())
+    print(roc_auc_score(torch.cat(ys), torch.cat(preds)))
+""",
+    "a plot": """
+import matplotlib.pyplot as plt
+figure, axes = plt.subplots(2)
+for x in xs:
+    out = model(x)  # <- forward=model(x)
+    axes[0].plot(out.detach())
+""",
+    "a table": """
+import pandas as pd
+for x in xs:
+    out = model(x)  # <- forward=model(x)
+    rows.append(out)
+table = pd.DataFrame({"score": rows})
+""",
+    "a helper of another file": """
+from helpers import to_np
+for x in xs:
+    out = model(x)  # <- forward=model(x)
+    save(to_np(out))
+""",
+    "a helper of another file, by its module": """
+import helpers
+for x in xs:
+    out = model(x)  # <- forward=model(x)
+    save(helpers.shown(data=out, title="scores"))
+""",
 }
 KEPT = {
     "indices": """
@@ -53,6 +87,25 @@ for x, y in xs:
     out = model(x)  # <- forward=model(x)
     found.append(check(y))
 """,
+    "plots and metrics of other types": """
+import matplotlib.pyplot as plt
+import pandas as pd
+from sklearn.metrics import accuracy_score, roc_auc_score
+for x, y in xs:
+    out = model(x)  # <- forward=model(x)
+    loss = criterion(out, y)
+    loss.backward()  # <- backward
+    losses.append(loss.item())
+    print(accuracy_score(y, out.argmax(1)), roc_auc_score(y, out.float().detach()))
+    plt.plot(losses)
+pd.DataFrame({"loss": losses}).to_csv("losses.csv")
+""",
+    "helpers of another file that take other types": """
+from helpers import accuracy, to_np
+for x, y in xs:
+    out = model(x)  # <- forward=model(x)
+    save(to_np(y), accuracy(out, y))
+""",
     "a product inside of the loss": """
 def contrast(a, b):
     return (a @ b.t()).logsumexp(1).mean()
@@ -64,10 +117,23 @@ for x, y in xs:
     queue[place : place + 8] = a.detach()
 """,
 }
+HELPERS = """
+import numpy as np
+
+def to_np(x):
+    return x.detach().cpu().numpy()
+
+def shown(title, data):
+    return title, to_np(data)
+
+def accuracy(out, y):
+    return np.mean(out.argmax(1).cpu().numpy() == y.numpy())
+"""
 
 
 def _fix(text: str, folder: Path) -> object:
     path = folder / "train.py"
+    (folder / "helpers.py").write_text(HELPERS)
     before, finding = rulecheck.marked(RULE, Example("import numpy as np\nimport torch\n" + text, ""), path)
     path.write_text(before)
     return RULE.fix(finding, Sources())
