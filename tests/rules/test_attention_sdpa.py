@@ -138,6 +138,141 @@ def test_the_fused_layer_computes_the_same(body: str) -> None:
     torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-4, atol=1e-5)
 
 
+TRIANGLE = """
+import math
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+class Norm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(16))
+
+class Attention(nn.Module):
+    def __init__(self, n=64):
+        super().__init__()
+        INIT
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.zeros_(module.bias)
+
+    def forward(self, q, k, v):
+        T = q.size(-2)
+        att = q @ k.transpose(-2, -1) / 4.0
+        att = att.masked_fill(self.bias[..., :T, :T] == 0, float("-inf"))
+        return F.softmax(att, dim=-1) @ v
+"""
+WIDE = "lower = torch.tril(torch.ones(n, n)).view(1, 1, n, n); self.register_buffer('bias', lower); "
+# What makes the mask; whether it is the causal one.
+MASKS = {
+    "self.register_buffer('bias', torch.tril(torch.ones(n, n)).view(1, 1, n, n))": True,
+    "self.register_buffer('bias', torch.tril(torch.ones((n, n), dtype=torch.uint8))[None, None, :, :].bool())": True,
+    "self.register_buffer('bias', torch.tril(torch.ones(1, 1, n, n)).to(torch.bool), persistent=False)": True,
+    "self.register_buffer('bias', torch.tril(torch.ones(n, n)).unsqueeze(0).unsqueeze(0))": True,
+    "self.register_buffer('bias', torch.tril(torch.ones(n, n), 8).view(1, 1, n, n))": False,
+    "self.register_buffer('bias', torch.tril(torch.ones(n, n), diagonal=2).view(1, 1, n, n))": False,
+    "self.register_buffer('bias', torch.tril(torch.ones(n, n)) - torch.tril(torch.ones(n, n), -8))": False,
+    "self.register_buffer('bias', torch.tril(torch.ones(n, n)).triu(-8).view(1, 1, n, n))": False,
+    "self.register_buffer('bias', torch.tril(torch.ones(1, n)).view(1, 1, 1, n).expand(1, 1, n, n))": False,
+    WIDE + "lower[..., :8, :8] = 1": False,
+    WIDE + "lower.squeeze()[:4, :4] = 1": False,
+    WIDE + "part = lower[0, 0, :8]; part.fill_(1)": False,
+    WIDE + "self.bias.squeeze()[:, 1::2] = 0": False,
+    WIDE + "self.bias[..., :8, :8] += 1": False,
+    WIDE + "self.bias.triu_(-8)": False,
+    WIDE + "self.bias *= torch.triu(torch.ones(n, n), -8)": False,
+    WIDE + "nn.init.ones_(self.bias[..., :8])": False,
+    WIDE + "torch.triu(lower, -8, out=self.bias)": False,
+    WIDE + "self.bias = self.bias.triu(-8)": False,
+    WIDE + "view = self.bias[0, 0]; view[:8, :8] = 1": False,
+}
+
+
+@pytest.mark.parametrize("init", MASKS)
+def test_only_the_plain_triangle_is_causal(init: str) -> None:
+    text = TRIANGLE.replace("INIT", init)
+    draft = Drafts(Sources({"/nowhere/layer.py": text}))["/nowhere/layer.py"]
+    (attention,) = attentions(draft)
+    assert attention.causal is MASKS[init] and bool(attention.mask) is not MASKS[init]
+    assert fuse(draft, attention, 4)
+    outputs = []
+    for source in (text, draft.render()):
+        space: dict[str, Any] = {}
+        exec(source, space)
+        torch.manual_seed(0)
+        outputs.append(space["Attention"]()(*(torch.randn(2, 4, 32, 16) for _ in range(3))))
+    torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-4, atol=1e-5)
+
+
+SCALED = """
+import math
+import numpy as np
+import torch
+from torch import nn
+
+def weigh(q, k, v, scale=None):
+    if scale is None:
+        scale = q.size(-1) ** -0.5
+    return (q @ k.mT * scale).softmax(dim=-1) @ v
+
+class Attention(nn.Module):
+    def __init__(self, dim=16, heads=1, scale=None, **kwargs):
+        super().__init__()
+        self.learned = nn.Parameter(torch.ones(()))
+        INIT
+
+    def forward(self, q, k, v, PARAMETER=None):
+        LINES
+"""
+# (in __init__, the forward's parameter, its lines up to the factor, below the class): whether the factor is a number.
+LEARNED = "self.scale = nn.Parameter(torch.ones(()))"
+FACTORS: dict[tuple[str, str, str, str], bool] = {
+    ("self.scale = (dim // heads) ** -0.5", "x", "self.scale", ""): True,
+    ("head_dim = dim // heads; self.scale = scale or head_dim ** -0.5", "x", "self.scale", ""): True,
+    ("self.scale = scale if scale is not None else 1 / math.sqrt(dim)", "x", "self.scale", ""): True,
+    ("self.head_dim, self.heads = dim // heads, heads", "x", "1 / np.sqrt(self.head_dim)", ""): True,
+    ("self.c = kwargs['config']", "x", "self.c", ""): False,
+    ("self.config = scale", "x", "self.config.head_dim ** -0.5", ""): True,
+    ("pass", "x", "B, H, T, D = q.shape; scale = D ** -0.5; scale", ""): True,
+    ("pass", "x", "scale = 1.0; scale /= math.sqrt(k.size(-1)); scale", ""): True,
+    ("pass", "x", "sizes = q.size(); sizes[-1] ** -0.5", ""): True,
+    ("pass", "x: float", "x", ""): True,
+    ("pass", "y=0.5, x", "y", ""): True,
+    ("pass", "x", "x", "attention = Attention()\nattention(q, k, v, 0.25)"): True,
+    ("pass", "x", "x", "attention = Attention()\nattention(q, k, v, x=attention.learned.exp())"): False,
+    ("pass", "y=0.5, x", "y", "attention = Attention()\nattention(q, k, v, torch.ones(()))"): False,
+    ("pass", "x", "x", ""): False,
+    ("pass", "x: torch.Tensor", "x", ""): False,
+    ("self.t = scale", "x", "self.t", "Attention(scale=nn.Parameter(torch.ones(())))"): False,
+    ("self.t = scale", "x", "self.t", "t = torch.ones(())\nAttention(16, 1, t)"): False,
+    ("pass", "x", "scale = self.learned.exp().clamp(max=100); scale", ""): False,
+    ("pass", "x", "t = self.learned; scale = t * 2; scale", ""): False,
+    ("self.t = self.learned.exp()", "x", "self.t", ""): False,
+    (
+        "self.t = 1.0",
+        "x",
+        "self.t",
+        f"class Own(Attention):\n    def __init__(self):\n        {LEARNED[:5]}t = t_of(1)",
+    ): False,
+    ("self.t = 1.0", "x", "self.t", "model = Attention()\nmodel.t = nn.Parameter(torch.ones(()))"): False,
+    ("self.register_buffer('t', make())", "x", "self.t", ""): False,
+    ("pass", "x", "t = x; scale = t; scale", ""): False,
+}
+
+
+@pytest.mark.parametrize("case", FACTORS)
+def test_only_what_is_a_number_becomes_the_scale(case: tuple[str, str, str, str]) -> None:
+    init, parameter, lines, after = case
+    *before, factor = lines.split("; ")
+    product = f"return (q @ k.mT * ({factor})).softmax(dim=-1) @ v"
+    text = SCALED.replace("INIT", init).replace("PARAMETER", parameter)
+    text = text.replace("LINES", "\n        ".join([*before, product])) + "\n" + after
+    draft = Drafts(Sources({"/nowhere/layer.py": text}))["/nowhere/layer.py"]
+    found = [each for each in attentions(draft) if draft.enclosing_class(each.product) is not None]
+    assert len(found) == FACTORS[case]
+
+
 # What cannot be made one call by itself, and is told of all the same; and a part of the second product.
 TOLD = {
     "heads as rows": (
