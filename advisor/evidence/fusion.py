@@ -49,7 +49,9 @@ _DRAWN = re.compile(r"^aten::(bernoulli_?|native_dropout)$")
 # What is left of their own work, and which part of a call is its overhead: of a library's at most half.
 _FUNCTIONS_LEFT, _DRAWN_LEFT, _OTHERS_LEFT = 1.2, 1.8, 0.9
 _CALL_S, _LIBRARY_CALL_S = 4e-6, 5e-6
-_COMPILED_CALL_S = 0.2e-3  # a graph's guards and wrappers, forward and backward each
+# A graph's guards and wrappers, forward and backward each: Python's work, which where an operator takes 1 us (of 2.5)
+# takes that much less, too.
+_COMPILED_CALL_S, _COMPILED_CALL_OPERATORS = 0.2e-3, 80.0
 # A compiled function's, likewise: 0.05 ms where a small operator took 6 us, less than 0.022 ms where it took 2 us.
 _FUNCTION_CALL_S, _FUNCTION_CALL_OPERATORS = 0.05e-3, 9.0
 _PROFILED_S = 2e-6  # of an operator's time under the profiler are its own at most so much
@@ -256,7 +258,9 @@ def _called_s(evidence: Evidence) -> float:
     if not len(steps) or bool(names_like(trace, trace.annotations.name, _GRAPH.match).any()):
         return 0.0
     calls = float((assign(steps, evidence.host.forward.start) >= 0).sum()) / len(steps)
-    return _COMPILED_CALL_S * (max(1.0, calls) + (1.0 if evidence.trains else 0.0))
+    operators = float((assign(steps, trace.operators.start) >= 0).sum()) / len(steps)
+    each = min(_COMPILED_CALL_S, _COMPILED_CALL_OPERATORS * (evidence.step_s or 0.0) / max(1.0, operators))
+    return each * (max(1.0, calls) + (1.0 if evidence.trains else 0.0))
 
 
 def _left_alone(trace: Trace) -> Coverage:
