@@ -13,7 +13,7 @@ from advisor.edit.grad_scaler import scale_loss
 from advisor.edit.names import framework_used
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
-from advisor.evidence.halves import casting_s, has_bf16, in_16_bits, single_precision
+from advisor.evidence.halves import casting_s, has_bf16, in_16_bits, linear_on_cpu, single_precision
 from advisor.evidence.matrix import is_depthwise, is_narrow
 from advisor.frameworks import configured, construction, framework_set_up
 from advisor.rule import (
@@ -48,9 +48,6 @@ _MOST_CASTING = 0.2
 # convolutions get slower (MobileNetV2 0.8), those of 3 to 48 channels gain nothing (0.98), nor do those along a
 # signal, of 24 to 96 (1.04). AMX multiplies bfloat16 at up to 16 times float32's rate (Intel's manual).
 _CPU_SCALE = {"amx_bf16": 0.35, "avx512_bf16": 0.45}
-# The same of linear layers on AMD's processors with these instructions, measured on one: two MLPs of width 1024 gained
-# 2.2 and 2.3, where 1.4 was predicted with the above, rows of a table through 128 units 1.8 for 1.24.
-_AMD_LINEAR_SCALE, _AMD, _LINEAR = 0.22, "AMD", ("aten::addmm", "aten::mm")
 # Seconds: casting one weight to 16 bits and its gradient back moves 12 bytes through memory; and what a cast costs
 # whatever its size. ResNet-18's 11 million weights take 13 of its 63 ms at 32 pixels: that is why it gains so little.
 _CAST_WEIGHT_S, _CAST_S = 1.2e-9, 10e-6
@@ -570,8 +567,7 @@ def _on_cpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
     casts = calls * _CAST_S + weights * _CAST_WEIGHT_S
     wide = _CPU_SCALE[unit]
     scales = {row.name: _scale(row.shapes, wide) if "conv" in row.name else wide for row in rows}
-    if evidence.record is not None and evidence.record.environment.cpu.startswith(_AMD):
-        scales |= {name: min(wide, _AMD_LINEAR_SCALE) for name in _LINEAR}
+    scales |= linear_on_cpu(evidence, wide)
     change = Change(operator_scale=scales, remove_host_s=-casts)
     figures: dict[str, float | str | None] = {"matrix_operator_share": share, "instructions": unit}
     return change, figures, f"{share:.0%} of the step is matrix operators in float32 on a CPU with {unit}."

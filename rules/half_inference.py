@@ -16,7 +16,7 @@ from advisor.edit.locate import call_at
 from advisor.edit.models import binding, made_at
 from advisor.edit.names import ensure_name, framework_used
 from advisor.evidence import Change
-from advisor.evidence.halves import has_bf16, in_16_bits, single_precision
+from advisor.evidence.halves import has_bf16, in_16_bits, linear_on_cpu, single_precision
 from advisor.evidence.matrix import is_depthwise
 from advisor.rule import (
     Advice,
@@ -323,6 +323,7 @@ def _on_cpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
     scale = {row.name: _CONVOLUTION_SCALE if "conv" in row.name else products for row in rows}
     if unit == "amx_bf16":
         scale = dict.fromkeys(scale, _AMX_SCALE)
+    scale |= {name: left for name, left in linear_on_cpu(evidence, products).items() if name in scale}
     share = sum(row.share for row in rows)
     figures: dict[str, float | str | None] = {
         "matrix_operator_share": share,
