@@ -66,11 +66,13 @@ BODIES = {
 }
 
 
-def scene_of(scene: Any, folder: Path, scores_ms: float, dropout: bool = False) -> Evidence:
+def scene_of(
+    scene: Any, folder: Path, scores_ms: float, dropout: bool = False, body: str = BODIES["causal"]
+) -> Evidence:
     """A CPU run whose steps spend so many of their 50 ms on scores of 2x4x64x64."""
     made = scene(50.0)
     path = folder / "layer.py"
-    path.write_text(LAYER.replace("BODY", BODIES["causal"]))
+    path.write_text(LAYER.replace("BODY", body))
     made.record.models[0].own = {"Attention": str(path)}
     dims = {"Input Dims": [[2, 4, 64, 64], [], []]}
     made.each("cpu_op", "aten::bmm", 1.0, 2.0, **{"Input Dims": [[8, 64, 64], [8, 64, 16]]})
@@ -106,6 +108,26 @@ def test_scores_that_cost_nothing_are_left_alone(scene: Any, tmp_path: Path) -> 
 
 def test_dropout_of_the_weights_on_a_cpu_is_left_alone(scene: Any, tmp_path: Path) -> None:
     assert found(scene_of(scene, tmp_path, 20.0, dropout=True)) is None
+
+
+ADDED = """a = q @ k.mT * 0.25
+        bias = ADDED
+        a = a + bias[:, :, :T, :T]
+        return a.softmax(-1) @ v
+
+    def made(self):
+        self.table = nn.Parameter(torch.zeros(1, 4, 64, 64))
+        self.positions = nn.Embedding(64, 4)
+        self.slopes = torch.zeros(1, 4, 64, 64)"""
+
+
+@pytest.mark.parametrize(
+    ("added", "reported"),
+    [("self.slopes", True), ("self.table", False), ("self.positions(T)", False), ("self.causal * 1.0", True)],
+)
+def test_a_learned_mask_has_no_fused_kernel_in_training(added: str, reported: bool, scene: Any, tmp_path: Path) -> None:
+    evidence = scene_of(scene, tmp_path, 20.0, body=ADDED.replace("ADDED", added))
+    assert (found(evidence) is not None) is reported
 
 
 def test_attention_of_a_library_is_left_alone(scene: Any, tmp_path: Path) -> None:
