@@ -10,8 +10,17 @@ import libcst as cst
 
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import DATALOADER_PARAMETERS, argument
-from advisor.edit.datasets import is_asked, kept_for_script, opened_at_first, opened_when_made, told_in_loop
-from advisor.edit.guard import has_main_guard
+from advisor.edit.datasets import (
+    collates_on_gpu,
+    is_asked,
+    kept_for_script,
+    opened_at_first,
+    opened_outside,
+    opened_when_made,
+    told_in_loop,
+    uses_gpu,
+)
+from advisor.edit.guard import has_main_guard, repeated_by_workers
 from advisor.edit.locate import call_at
 from advisor.edit.sources import text_of
 from advisor.edit.values import EDITED, give, in_mapping
@@ -36,6 +45,7 @@ _KEEPS_UP = 0.9
 # workers instead of two brought 1.08 there where 2.08 was predicted, with a mean of 1.13 times the step's own time.
 _BURSTY, _KEEPS_UP_BURSTY = 1.5, 1.5
 _IMPORTING = ("spawn", "forkserver")  # start methods whose workers import the script again
+_ON_CPU = "Have the samples made on the CPU, and move each batch in the loop."
 _RANDOM = ("random", "jitter", "augment", "mix", "erasing", "crop")  # transforms that draw random numbers, by name
 
 
@@ -117,16 +127,22 @@ class LoaderWorkers(Rule):
         call = call_at(draft, site, ("DataLoader",))
         if call is None:
             return Advice(text, "the call cannot be told from others on its line")
-        if written := _dataset_draft(finding, drafts, draft):
+        none_yet = not recorded
+        if number and (written := _dataset_draft(finding, drafts, draft)):
             name = str(finding.parameters["source"]).rpartition(".")[2]
-            opened = opened_when_made(written, name) or (
-                opened_at_first(written, name) if is_asked(draft, call) else ""
-            )
+            opened = opened_when_made(written, name) or opened_outside(draft, name, call)
+            opened = opened or (opened_at_first(written, name) if is_asked(draft, call) else "")
             if opened:
                 why = f"the dataset calls {opened} before there are workers, which would all read through that one file"
+                if opened_outside(draft, name, call) == opened:
+                    why = f"the dataset is given {opened}, and all workers would read through that one file"
                 return Advice(f"{text} Have each worker open the file anew, at its first sample.", why)
-            if counted := kept_for_script(written, name, draft, call):
+            if none_yet and (counted := kept_for_script(written, name, draft, call)):
                 return Advice(text, f"the script reads {counted}, which would be changed in the workers only")
+            if none_yet and finding.parameters.get("gpu") and (used := uses_gpu(written, name)):
+                return Advice(f"{text} {_ON_CPU}", f"the dataset calls {used}, which forked workers cannot")
+        if none_yet and finding.parameters.get("gpu") and (used := collates_on_gpu(draft, call)):
+            return Advice(f"{text} {_ON_CPU}", f"the collate function calls {used}, which forked workers cannot")
         told = told_in_loop(draft, call)
         anew = bool(finding.parameters.get("remade"))  # with workers that end as it does
         if told and finding.parameters.get("imports_again"):
@@ -561,9 +577,12 @@ if __name__ == "__main__":
 
 
 def _dataset_draft(finding: Finding, drafts: Drafts, draft: Draft) -> Draft | None:
-    """The file of the dataset's class, where that is known and its loader has no workers yet."""
+    """The file of the dataset's class, where that is known and its loader has one worker at most.
+
+    Two share already what more would share.
+    """
     path = str(finding.parameters.get("source_file") or draft.source.path)
-    known = finding.parameters.get("source") and not finding.parameters.get("recorded")
+    known = finding.parameters.get("source") and finding.parameters.get("recorded", 0) in (0, 1)
     return drafts[path] if known and drafts.sources.editable(path) else None
 
 
@@ -580,6 +599,8 @@ def _not_started(finding: Finding, drafts: Drafts, draft: Draft, call: cst.Call,
     fork = finding.parameters.get("fork") and takes(finding, context)
     if fork and give(drafts, draft, call, context, '"fork"', DATALOADER_PARAMETERS) == EDITED:
         return ""
+    if not what and (again := repeated_by_workers(draft)):
+        return f"workers import the script again, and each would call `{again}`: move it under a main guard"
     if not what and has_main_guard(draft):
         return "what the workers need is made under the script's guard, where they do not see it"
     if what:
@@ -687,6 +708,7 @@ def _parameters(evidence: Evidence, facts: LoaderFacts, workers: int) -> dict[st
     parameters["fork"] = _may_fork(record)
     parameters["unpicklable"] = _unpicklable(loader)
     parameters["script"] = record.script
+    parameters["gpu"] = record.environment.cuda_available or evidence.device_is_gpu
     parameters["remade"] = _made_anew(loader)
     parameters["source"] = loader.source
     parameters["source_file"] = loader.source_site.file if loader.source_site is not None else ""

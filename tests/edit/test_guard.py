@@ -11,7 +11,7 @@ import pytest
 
 from advisor.edit import Draft, Drafts, Source, Sources
 from advisor.edit.calls import add_argument
-from advisor.edit.guard import add_main_guard
+from advisor.edit.guard import add_main_guard, repeated_by_workers
 from advisor.edit.locate import last_name
 
 
@@ -153,3 +153,61 @@ def test_unsafe_script_is_refused(code: str) -> None:
     draft = Draft(Source("/x.py", code))
     assert not add_main_guard(draft, loader_in(draft))
     assert not draft.changed
+
+
+LATE = "import os\nimport torch\nimport wandb\n{first}\nclass D:\n    pass\nfor x in DataLoader(D()):\n    f(x)\n"
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "shutil.rmtree(out_dir)",
+        'log = open("log.txt", "w")',
+        'log = Path("log.txt").open("a")',
+        "wandb.init()",
+        "model = Net().cuda()",
+        'model = Net().to("cuda")',
+        "os.makedirs(out_dir)",
+        "model = make_model()",
+        'torch.save(state, "first.pt")',
+        'logging.basicConfig(filename="a.log", filemode="w")',
+        "def prepare():\n    shutil.rmtree(out_dir)\nprepare()",
+        "if torch.cuda.is_available():\n    subprocess.run(command)",
+    ],
+)
+def test_what_no_worker_may_repeat_is_not_left_outside_the_guard(first: str) -> None:
+    draft = Draft(Source("/x.py", LATE.format(first=first)))
+    assert not add_main_guard(draft, loader_in(draft))
+    assert not draft.changed
+    assert repeated_by_workers(draft) in first
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "N = 3 * 4",
+        "parser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float)\nargs = parser.parse_args()",
+        "torch.manual_seed(0)\nrandom.seed(0)",
+        'device = torch.device("cuda" if torch.cuda.is_available() else "cpu")',
+        "log = logging.getLogger(__name__)\nlogging.basicConfig(level=logging.INFO)",
+        'ROOT = Path("data") / "train"\nos.environ["A"] = "1"',
+        "torch.set_num_threads(2)",
+        'os.makedirs("out", exist_ok=True)',
+        'with open("config.yaml") as f:\n    config = yaml.safe_load(f)',
+        "def seed(n):\n    torch.manual_seed(n)\nseed(1)",
+        "table = torch.rand(100, 3)\ntarget = torch.sin(table).mean(1)",
+    ],
+)
+def test_what_is_harmless_may_stay_outside_the_guard(first: str) -> None:
+    code = "import argparse, logging, os, random, torch, yaml\nfrom pathlib import Path\n" + LATE.format(first=first)
+    draft = Draft(Source("/x.py", code))
+    assert add_main_guard(draft, loader_in(draft))
+    assert '\nif __name__ == "__main__":\n    for x in DataLoader' in draft.render()
+
+
+def test_workers_of_a_guarded_script_must_not_repeat_harm_either() -> None:
+    code = 'import shutil\n{}\nif __name__ == "__main__":\n    DataLoader(ds)\n'
+    draft = Draft(Source("/x.py", code.format("shutil.rmtree(out_dir)")))
+    assert not add_main_guard(draft, loader_in(draft))
+    draft = Draft(Source("/x.py", code.format("config = load_config()")))  # of which nothing is known
+    assert add_main_guard(draft, loader_in(draft))

@@ -10,7 +10,7 @@ from advisor.rules.loader_workers import LoaderWorkers
 
 from advisor.edit import Edit, Sources
 from advisor.harness.layout import Site, TensorInfo
-from advisor.rule import Argument, Finding, Gain
+from advisor.rule import Advice, Argument, Finding, Gain
 
 
 def run(scene: Any, **facts: Any) -> Any:
@@ -130,3 +130,59 @@ def test_a_number_from_a_settings_file_may_be_none(tmp_path: Path) -> None:
     texts = fixed(GUARDED, tmp_path, loaders, "num_workers: 0\n")
     assert texts["cfg.yaml"] == "num_workers: 2\n"
     assert "num_workers=cfg['num_workers'], persistent_workers=cfg['num_workers'] > 0)" in texts["loaders.py"]
+
+
+ON_GPU = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+class D(Dataset):
+    def __getitem__(self, i):
+        return blur(self.rows[i].cuda()).cpu()
+def collate(rows):
+    return torch.stack(rows).to("cuda").mean(0).cpu()
+loader = DataLoader(%s)
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "source", "gpu", "says"),
+    [
+        ("D()", "__main__.D", True, "the dataset calls self.rows[i].cuda()"),
+        ("rows, collate_fn=collate", "", True, "the collate function calls"),
+        ("D()", "__main__.D", False, ""),
+        ("rows, collate_fn=collate", "", False, ""),
+    ],
+)
+def test_a_dataset_that_works_on_the_gpu_makes_it_advice(
+    given: str, source: str, gpu: bool, says: str, scene: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(ON_GPU % given)
+    made = waiting(scene, site=Site(str(path), 9), source=source)
+    made.record.environment.cuda_available = gpu
+    finding = found(made, tmp_path)
+    assert finding is not None
+    fix = LoaderWorkers().fix(finding, Sources())
+    assert isinstance(fix, Advice if gpu else Edit)
+    assert says in getattr(fix, "why", "")
+
+
+@pytest.mark.parametrize("recorded", [0, 1])
+def test_a_file_that_the_dataset_is_given_makes_it_advice(recorded: int, scene: Any, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(f"import h5py\nclass D:\n    pass\nloader = DataLoader(D(h5py.File(p)), num_workers={recorded})\n")
+    finding = found(waiting(scene, site=Site(str(path), 4), source="__main__.D", num_workers=recorded), tmp_path)
+    assert finding is not None
+    fix = LoaderWorkers().fix(finding, Sources())
+    assert isinstance(fix, Advice) and "is given h5py.File(p)" in fix.why
+
+
+def test_what_each_worker_would_repeat_is_named(scene: Any, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import shutil\nshutil.rmtree(out)\ndef f():\n    pass\nfor x in DataLoader(rows):\n    f(x)\n")
+    made = waiting(scene, "spawn", site=Site(str(path), 5))
+    made.record.script = str(path)
+    finding = found(made, tmp_path)
+    assert finding is not None
+    fix = LoaderWorkers().fix(finding, Sources())
+    assert isinstance(fix, Advice) and "shutil.rmtree(out)" in fix.why
