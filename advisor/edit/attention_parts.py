@@ -14,8 +14,8 @@ from advisor.edit.calls import argument
 from advisor.edit.draft import Draft
 from advisor.edit.einsum import equation, reordering
 from advisor.edit.names import full_name, last_part
-from advisor.edit.numbers import Numbers, related_classes, string_of
-from advisor.edit.origin import assignments, is_parameter, scope_of
+from advisor.edit.numbers import Numbers, related_classes
+from advisor.edit.origin import assignments, is_parameter, scope_of, string_value
 
 SOFTMAX = ("torch.softmax", "torch.nn.functional.softmax")
 SOFTMAXES = ("torch.nn.Softmax", "torch.nn.modules.Softmax")
@@ -119,7 +119,7 @@ class Parts:
         related = related_classes(self.draft, self.holder)
         for call in self.draft.nodes(cst.Call):
             given = argument(call, "name", _BUFFER)
-            if last_part(call.func) != "register_buffer" or given is None or string_of(given.value) != name:
+            if last_part(call.func) != "register_buffer" or given is None or string_value(given.value) != name:
                 continue
             holder, tensor = self.draft.enclosing_class(call), argument(call, "tensor", _BUFFER)
             if self.draft.code(call.func).startswith("self.") and holder not in related:

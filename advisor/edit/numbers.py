@@ -10,7 +10,7 @@ import libcst as cst
 from advisor.edit.calls import argument, has_starred, unpacked
 from advisor.edit.draft import Draft
 from advisor.edit.names import full_name, imported_as, last_part
-from advisor.edit.origin import assignments, callers, is_parameter, parameter_names, scope_of
+from advisor.edit.origin import assignments, callers, is_parameter, parameter_names, scope_of, string_value
 
 _TENSORS = re.compile(r"\btorch\.|\bTensor|\bnn\.|Parameter|\bth\.")
 _SETTINGS = re.compile(r"(config|cfg|conf|(?<!kw)args|opts?|options|hparams|settings|flags)$", re.I)
@@ -127,7 +127,7 @@ class Numbers:
                     kinds += self._given(own)
             for call in self.draft.nodes(cst.Call, each):
                 if last_part(call.func) in ("register_buffer", "register_parameter") and call.args:
-                    kinds += [False] if string_of(call.args[0].value) == name else []
+                    kinds += [False] if string_value(call.args[0].value) == name else []
         self.told[holder, name] = _all(kinds)
         return self.told[holder, name]
 
@@ -267,12 +267,6 @@ def _all(kinds: Iterable[bool | None]) -> bool | None:
 
 def _is_none(node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.Name) and node.value == "None"
-
-
-def string_of(node: cst.BaseExpression) -> str:
-    """The text of a string that is written out."""
-    value = node.evaluated_value if isinstance(node, cst.SimpleString) else ""
-    return value if isinstance(value, str) else ""
 
 
 def related_classes(draft: Draft, holder: cst.ClassDef) -> list[cst.ClassDef]:
