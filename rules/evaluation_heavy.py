@@ -131,7 +131,9 @@ def _in_each_step(evidence: Evidence, record: RunRecord) -> Finding | None:
     places = [each for each in call_sites(evidence, "evaluation") if each.calls_per_step >= _EACH]
     modes = [each for each in call_sites(evidence, "Module.eval") if each.calls_per_step >= _EACH]
     through = [each.epochs for each in record.loaders if (each.batches or 0) > 1]
-    if not places or not modes or len(through) < 2 or max(through) < max(record.timing.steps, 2 * min(through)):
+    # A short script's times may be those of a first run with more steps than the one that its loaders were seen in.
+    steps = min(record.timing.steps, record.steps)
+    if not places or not modes or len(through) < 2 or max(through) < max(_EACH * steps, 2 * min(through)):
         return None
     start, end = evidence.steps.start, evidence.steps.end
     forward, graph = evidence.host.forward, evidence.host.differentiated

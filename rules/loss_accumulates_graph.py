@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # The resident set of a process moves by less than this when nothing grows; a step that keeps less is lost in it.
 _LEAST_SEEN, _LEAST_A_STEP = 1 << 20, 2 << 10
 _SOON = 24 * 3600.0  # seconds: memory that would last for longer is no one's concern
+# What is given back after dozens of steps (the meters of an epoch) is a concern where it is so much of the peak.
+_LEAST_OF_PEAK = 0.05
 # Nothing becomes faster: what two runs of one script differ by.
 _NO_FASTER = Gain(0.97, 1.0, 1.03, "what it saves is memory, not time")
 _NODE, _WEIGHT = "autograd::engine::evaluate_function", "AccumulateGrad"
@@ -40,7 +42,8 @@ class LossAccumulatesGraph(Rule):
     has used that up, as for a validation loss computed with gradients, to all activations. ``.detach()`` keeps the
     number without its history (``.item()`` too, but waits for a GPU). The step is no faster for it: what is saved is
     memory, and the end of a long training. Reported only where graphs of earlier steps were seen alive, and the memory
-    in use grew with each step so that it would be full within a day. A running loss on which ``backward`` is called in
+    in use grew with each step so that it would be full within a day – or where they were given back after dozens of
+    steps, as at an epoch's end, and made more than 5 % of the peak. A running loss on which ``backward`` is called in
     each round, with ``retain_graph=True`` because it fails otherwise, goes through all earlier graphs again: that costs
     time, which is read off the nodes that the backward evaluates more than once.
 
@@ -85,10 +88,14 @@ class LossAccumulatesGraph(Rule):
         growth, capacity = record.growth_bytes or 0.0, evidence.memory.capacity
         if growth < _LEAST_A_STEP or growth * record.growth_steps < _LEAST_SEEN or not capacity:
             return
-        left = capacity - (evidence.memory.peak or 0)
-        steps = max(left, 0) / growth
-        if steps * step_s > _SOON:
+        peak = evidence.memory.peak or 0
+        steps = max(capacity - peak, 0) / growth
+        released = all(each.released for each in record.kept_graphs)
+        if growth * record.growth_steps < _LEAST_OF_PEAK * peak if released else steps * step_s > _SOON:
             return
+        then = f"and is full after {steps:,.0f} more"
+        if released:
+            then = f"for {record.growth_steps} steps at least before they go, as at an epoch's end"
         places: dict[str, tuple[Site, tuple[Site, ...]]] = {}
         for kept in record.kept_graphs:
             if kept.sites:
@@ -99,11 +106,11 @@ class LossAccumulatesGraph(Rule):
                 rule=self.id,
                 title=self.title,
                 summary=f"The graphs of earlier steps are still alive ({at(place)}): memory grows by "
-                f"{growth / 1e3:,.0f} kB a step, and is full after {steps:,.0f} more. The step itself is not slower.",
+                f"{growth / 1e3:,.0f} kB a step, {then}. The step itself is not slower.",
                 gain=_NO_FASTER,
                 evidence={
                     "growth_per_step_bytes": round(growth),
-                    "steps_until_full": round(steps),
+                    **({"growth_steps": record.growth_steps} if released else {"steps_until_full": round(steps)}),
                     "kept_graphs": sum(each.kept for each in record.kept_graphs),
                     "step_s": step_s,
                 },

@@ -1,7 +1,8 @@
 """Graphs of autograd that outlive their step: a running sum of losses, a list of them, holds on to every one.
 
 A mark, an object of ours that only the graph's own dictionary holds (``Node.metadata``), goes when the graph goes.
-Marks are set on the model's outputs and on losses while the steps settle, and looked at when the timing window is over.
+Marks are set on the model's outputs and on losses while the steps settle, and looked at when the timing window is over
+and now and then before: what is kept until an epoch ends may be gone by then.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
+from dataclasses import replace
 from typing import Any
 
 from .layout import KeptGraphs, Site
@@ -17,6 +19,7 @@ from .places import site_of, user_frames
 _KEY = "advisor"
 _LEAST = 3  # graphs from one place that are still there: one or two may be meant to be
 _MOST = 400  # marks in all
+_LOOK_FROM = 32  # steps: a graph that is still there after so many was not kept for a few steps' sake
 
 
 class _Mark:
@@ -33,6 +36,10 @@ class Graphs:
         self._marks: dict[tuple[int, ...], tuple[list[Site], list[weakref.ref[_Mark]]]] = {}
         self._count = 0
         self._memory: int | None = None
+        self._on_gpu = False
+        self._seen: list[KeptGraphs] = []  # at the latest look that saw any, …
+        self._seen_growth: float | None = None  # … with the bytes per step until then
+        self._seen_steps = 0
 
     def mark(self, tensor: Any, number: int = 0) -> None:
         """Remember the graph behind `tensor`, and from where it was made; nothing for one without a graph.
@@ -55,22 +62,42 @@ class Graphs:
 
     def begin(self, on_gpu: bool) -> None:
         """The timing window begins."""
-        self._memory = self._in_use(on_gpu)
+        self._on_gpu = on_gpu
+        self._memory = self._in_use()
+        self._seen, self._seen_growth, self._seen_steps = [], None, 0
 
-    def end(self, on_gpu: bool, steps: int) -> tuple[list[KeptGraphs], float | None]:
-        """Places whose graphs are still there, and bytes that the process (or the device) took per step meanwhile."""
+    def look(self, steps: int) -> None:
+        """So many steps of the timing window are over; looks at few of them, each time after twice as many."""
+        if steps < _LOOK_FROM or steps & (steps - 1) or not self._marks:
+            return
+        if seen := self._alive():
+            self._seen, self._seen_growth, self._seen_steps = seen, self._growth(steps), steps
+
+    def end(self, steps: int) -> tuple[list[KeptGraphs], float | None, int]:
+        """Places whose graphs are kept, bytes that the process (or the device) took per step, over so many steps.
+
+        These are `steps`, all of the timing window, unless graphs that were seen in it are gone at its end.
+        """
+        kept = self._alive()
+        if kept or not self._seen:
+            return kept, self._growth(steps), steps
+        return [replace(each, released=True) for each in self._seen], self._seen_growth, self._seen_steps
+
+    def _alive(self) -> list[KeptGraphs]:
         kept: dict[tuple[int, ...], KeptGraphs] = {}
         for key, (sites, marks) in self._marks.items():
             alive = sum(mark() is not None for mark in marks)
             if alive >= _LEAST and alive >= len(marks) - 1:
                 kept.setdefault(key[1:], KeptGraphs(sites=sites, kept=alive, made=len(marks)))
-        now = self._in_use(on_gpu)
-        growth = None if now is None or self._memory is None or not steps else (now - self._memory) / steps
-        return list(kept.values()), growth
+        return list(kept.values())
 
-    def _in_use(self, on_gpu: bool) -> int | None:
+    def _growth(self, steps: int) -> float | None:
+        now = self._in_use()
+        return None if now is None or self._memory is None or not steps else (now - self._memory) / steps
+
+    def _in_use(self) -> int | None:
         """Bytes: allocated on the device, else the resident set (Linux: /proc/self/statm, second field, in pages)."""
-        if on_gpu:
+        if self._on_gpu:
             return int(self._torch.cuda.memory_allocated())
         try:
             with open("/proc/self/statm", encoding="ascii") as file:

@@ -235,6 +235,7 @@ class Windows:
         if self.phase == "timing":
             self._clock.mark()
             self._interval(now)
+            self.graphs.look(len(self._intervals))
             if self._timing_full(now):
                 self._end_timing()
             return
@@ -446,8 +447,8 @@ class Windows:
         self._usual = usual_causes(self._intervals)
         steps = max(len(self._intervals), 1)
         timing.cpu_s, timing.children_cpu_s = cpu[0] / steps, max(cpu[1], 0.0) / steps
-        self.record.growth_steps = len(self._intervals)
-        self.record.kept_graphs, self.record.growth_bytes = self.graphs.end(self._clock.on, len(self._intervals))
+        record = self.record
+        record.kept_graphs, record.growth_bytes, record.growth_steps = self.graphs.end(len(self._intervals))
         read_memory(self.record.memory, self._torch, self._clock.on)
         self._window("timing", len(self._intervals), time.perf_counter() - self._timing_began)
         if self._options.windows == "timing":

@@ -66,6 +66,19 @@ def test_memory_that_hardly_grows_is_no_concern(scene: Any, tmp_path: Path) -> N
     assert found(made, tmp_path) == []
 
 
+@pytest.mark.parametrize(("steps", "expected"), [(40, False), (128, True)])
+def test_what_is_given_back_at_an_epochs_end_is_a_concern_where_it_is_much(
+    scene: Any, tmp_path: Path, steps: int, expected: bool
+) -> None:
+    made = growing(scene, tmp_path / "train.py", 1e6)  # beside a peak of 1 GiB
+    made.record.growth_steps, made.record.kept_graphs[0].released = steps, True
+    findings = found(made, tmp_path)
+    assert bool(findings) is expected
+    if expected:
+        assert "for 128 steps at least before they go" in findings[0].summary
+        assert findings[0].evidence["growth_steps"] == 128
+
+
 def test_memory_that_grows_without_a_graph_is_something_else(scene: Any, tmp_path: Path) -> None:
     made = growing(scene, tmp_path / "train.py")
     made.record.kept_graphs = []
@@ -105,11 +118,31 @@ def test_marks_go_with_their_graphs(keep: Any, expected: bool, backward: bool) -
         kept = keep(kept, loss)
         del output, loss
     graphs.begin(on_gpu=False)
-    places, growth = graphs.end(on_gpu=False, steps=10)
+    places, growth, _ = graphs.end(steps=10)
     assert bool(places) is expected
     assert growth is None or abs(growth) < 1e8
     if expected:
         assert places[0].sites[0].file == __file__ and places[0].kept == places[0].made == 6
+
+
+@pytest.mark.parametrize(("kept_for", "seen_at"), [(100, 64), (40, 32), (8, None)])
+def test_graphs_that_go_before_the_window_ends_were_seen(kept_for: int, seen_at: int | None) -> None:
+    model, graphs = torch.nn.Linear(4, 1), Graphs(torch)
+    losses = []
+    for _ in range(6):
+        output = model(torch.randn(8, 4))
+        graphs.mark(output)
+        losses.append(output.square().mean())
+        del output
+    graphs.begin(on_gpu=False)
+    for step in range(1, 200):
+        if step == kept_for:
+            losses.clear()
+        graphs.look(step)
+    places, _, steps = graphs.end(steps=199)
+    assert [each.kept for each in places] == ([6] if seen_at else [])
+    assert all(each.released for each in places)
+    assert steps == (seen_at or 199)
 
 
 @pytest.mark.parametrize("keeps", [0, 1, None])
@@ -123,7 +156,7 @@ def test_a_kept_second_output_is_seen_beside_a_first_that_goes(keeps: int | None
         if keeps is not None:
             kept.append(parts[keeps])
         del parts, part
-    places, _ = graphs.end(on_gpu=False, steps=10)
+    places, _, _ = graphs.end(steps=10)
     assert [each.kept for each in places] == ([] if keeps is None else [6])
 
 
@@ -132,7 +165,7 @@ def test_what_has_no_graph_is_not_marked() -> None:
     for _ in range(6):
         graphs.mark(torch.zeros(3))
         graphs.mark(torch.zeros(3, requires_grad=True))
-    assert graphs.end(on_gpu=False, steps=10) == ([], None)
+    assert graphs.end(steps=10) == ([], None, 10)
 
 
 RUNNING = """
