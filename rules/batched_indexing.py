@@ -10,7 +10,8 @@ import libcst as cst
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import DATALOADER_PARAMETERS, argument, has_starred, unpacked
 from advisor.edit.locate import call_at
-from advisor.edit.names import fresh_name, from_module, last_part
+from advisor.edit.names import fresh_name, from_module, full_name, last_part
+from advisor.edit.origin import assigned_once, scope_of
 from advisor.evidence import Change, bulk
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, file_list, model_files, where
 
@@ -29,9 +30,11 @@ _KNOWN = frozenset(
 )
 _GONE = ("batch_size", "batch_sampler", "sampler", "drop_last")  # attributes of a loader that mean something else then
 _BY_TENSOR = (
-    "The indices of the Subset are a tensor, of which torch takes several elements for several dimensions: give it "
-    "indices.tolist()."
+    "The indices of the Subset or of the sampler are a tensor, of which torch takes several elements for several "
+    "dimensions: give it indices.tolist()."
 )
+_NUMBERS = frozenset({"tolist", "item", "int", "numpy"})  # make numbers of a tensor's elements
+_NO_TENSORS = frozenset({"torch.Generator", "torch.manual_seed"})
 _SCOPES = (cst.Lambda, cst.CompFor, cst.IfExp, cst.BooleanOperation, cst.GeneratorExp, cst.ListComp, cst.DictComp)
 
 
@@ -172,6 +175,28 @@ def make(self, x, y, g):
             "l = DataLoader(rows, sampler=BatchSampler(mine, 64, drop_last=False), batch_size=None)\n",
         ),
         Example(
+            before="""
+import torch
+from torch.utils.data import BatchSampler, DataLoader
+
+class Mixed(torch.utils.data.Sampler):
+    def __iter__(self):
+        yield from torch.randperm(self.count).tolist()
+
+l = DataLoader(rows, 64, sampler=Mixed(rows))  # <-
+""",
+            after="""
+import torch
+from torch.utils.data import BatchSampler, DataLoader
+
+class Mixed(torch.utils.data.Sampler):
+    def __iter__(self):
+        yield from torch.randperm(self.count).tolist()
+
+l = DataLoader(rows, batch_size=None, sampler=BatchSampler(Mixed(rows), 64, drop_last=False))
+""",
+        ),
+        Example(
             before="from torch.utils.data import DataLoader\nfor x, y in DataLoader(rows, 64):  # <-\n    step(x, y)\n",
             after="from torch.utils.data import DataLoader, BatchSampler, SequentialSampler\n"
             "for x, y in DataLoader(rows, batch_size=None, "
@@ -183,6 +208,17 @@ def make(self, x, y, g):
         Example("l = DataLoader(rows, 64, collate_fn=mine)  # <-\n", ""),
         Example("l = DataLoader(rows, **settings)  # <-\n", ""),
         Example("l = DataLoader(rows, batch_sampler=mine)  # <-\n", ""),
+        Example(  # its elements are tensors
+            """
+class Mixed(torch.utils.data.Sampler):
+    def __iter__(self):
+        yield from torch.randperm(self.count)
+
+mixed = Mixed(rows)
+l = DataLoader(rows, 64, sampler=mixed)  # <-
+""",
+            "",
+        ),
         Example("ls = [DataLoader(TensorDataset(x), 64) for x in xs]  # <- DataLoader\n", ""),
     )
 
@@ -212,6 +248,8 @@ def _ask_for_batches(draft: Draft, call: cst.Call) -> str:
     mixed = draft.code(shuffle.value) if shuffle is not None else "False"
     batches = written("BatchSampler")
     if sampler is not None and draft.code(sampler.value) != "None":
+        if _goes_through_a_tensor(draft, sampler.value):
+            return "the sampler gives elements of a tensor, of which torch takes several for several dimensions"
         rows = draft.code(sampler.value)
     elif mixed == "True":
         rows = f"{written('RandomSampler')}({name}{seeded})"
@@ -227,6 +265,23 @@ def _ask_for_batches(draft: Draft, call: cst.Call) -> str:
         return "what the loader is given goes over several lines"
     _give(draft, call, given, name, code)
     return ""
+
+
+def _goes_through_a_tensor(draft: Draft, sampler: cst.BaseExpression) -> bool:
+    """Whether a sampler of the file's own goes through what torch computes, and makes no numbers of its elements."""
+    made: cst.BaseExpression | None = sampler
+    if isinstance(sampler, cst.Name):
+        scopes = (scope_of(draft, sampler), draft.module)
+        made = next(filter(None, (assigned_once(draft, sampler.value, each) for each in scopes)), None)
+    name = last_part(made.func) if isinstance(made, cst.Call) else ""
+    for method in draft.nodes(cst.FunctionDef):
+        holder = draft.enclosing_class(method)
+        if method.name.value != "__iter__" or holder is None or holder.name.value != name:
+            continue
+        called = {full_name(draft, each.func) or last_part(each.func) for each in draft.nodes(cst.Call, method)}
+        if _NUMBERS.isdisjoint(each.rpartition(".")[2] for each in called):
+            return any(each.startswith("torch.") for each in called - _NO_TENSORS)
+    return False
 
 
 def _give(draft: Draft, call: cst.Call, given: dict[str, cst.Arg | None], name: str, code: str) -> None:

@@ -171,12 +171,13 @@ class Loader:
     collate: str = ""  # qualified name of collate_fn
     tensors: list[TensorInfo] = field(default_factory=list)  # of its last observed batch
     in_memory: bool = False  # TensorDataset or similar: fetching is indexing
-    # The dataset that samples come from, below any Subset: its qualified class name, where that was written, and which
-    # of its attributes are tensors or arrays in memory with a row for each sample ("tensors" of a TensorDataset).
+    # The dataset that samples come from, below any Subset and any ConcatDataset of one class: its qualified class name,
+    # where that was written, and which of its attributes are tensors or arrays in memory with a row for each sample
+    # ("tensors" of a TensorDataset); none of several that are put together.
     source: str = ""
     source_site: Site | None = None
     rows: list[str] = field(default_factory=list)
-    chosen_by_tensor: bool = False  # the indices of a Subset are one
+    chosen_by_tensor: bool = False  # the indices of a Subset, or of the sampler, are one
     trains: bool = False  # feeds the measured steps
     fetched: int = 0  # batches delivered in the run
     epochs: int = 0  # times iterated
@@ -361,11 +362,12 @@ class Recompiled:
 
 @dataclass
 class KeptGraphs:
-    """Graphs of autograd, made from one place while the steps settled, that were there after the timing window, too."""
+    """Graphs of autograd, made from one place while the steps settled, that were there in the timing window, too."""
 
     sites: list[Site] = field(default_factory=list)  # the user's frames in which they were made, from the inside out
     made: int = 0  # how many were looked at, and …
     kept: int = 0  # … how many of them were still alive
+    released: bool = False  # there after RunRecord.growth_steps of its steps, gone at its end (an epoch was over, say)
 
 
 @dataclass
@@ -455,7 +457,7 @@ class RunRecord:
     rank: int | None = None
     world_size: int | None = None
     kept_graphs: list[KeptGraphs] = field(default_factory=list)
-    growth_bytes: float | None = None  # per step of the timing window: resident set, or memory allocated on the GPU
+    growth_bytes: float | None = None  # per step of the timing window: resident set, or memory allocated on the GPU, …
     growth_steps: int = 0  # … over so many steps
     total_steps: int | None = None  # of the whole script, where it came to its end before it was measured
     encoders: list[Encoder] = field(default_factory=list)

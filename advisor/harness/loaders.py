@@ -8,22 +8,21 @@ because a queue or shared memory of ours would have to travel through the loader
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import os
 import statistics
 import struct
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+from .datasets import describe_source
 from .fetching import Looks, look_off, look_on, read_looks
 from .layout import Loader, Site, TensorInfo
 from .patches import Patch
-from .places import owner, user_site
+from .places import owner, source_of, user_site
 
 FETCH_FILE = "fetches.bin"
 _RECORD = struct.Struct("<qddd")  # pid, when it ended (CLOCK_MONOTONIC), seconds, CPU seconds
@@ -320,7 +319,7 @@ class Loaders:
         while hasattr(inner, "dataset") and inner.dataset is not inner:
             inner = inner.dataset
         record.in_memory = isinstance(inner, self._torch.utils.data.TensorDataset)
-        self._describe_source(record, dataset)
+        describe_source(self._torch, record, dataset, getattr(loader, "sampler", None))
         transform = getattr(inner, "transform", None) or getattr(inner, "transforms", None)
         if transform is not None:
             steps = getattr(transform, "transforms", None)
@@ -329,37 +328,6 @@ class Loaders:
         collate = loader.collate_fn
         name = getattr(collate, "__qualname__", type(collate).__name__)
         record.collate = f"{getattr(collate, '__module__', '')}.{name}"
-
-    def _describe_source(self, record: Loader, dataset: Any) -> None:
-        """The dataset below any ``Subset``, and which of its attributes have a row in memory for each sample."""
-        data = self._torch.utils.data
-        while type(dataset) is data.Subset:
-            record.chosen_by_tensor |= isinstance(dataset.indices, self._torch.Tensor)
-            dataset = dataset.dataset
-        kind = type(dataset)
-        record.source = f"{kind.__module__}.{kind.__qualname__}"
-        file, line = source_of(kind)
-        if file:
-            record.source_site = Site(file, line)
-        with contextlib.suppress(TypeError, NotImplementedError, ValueError):
-            length = len(dataset)
-            held = {name: value for name, value in vars(dataset).items() if self._has_rows(value, length)}
-            tensors = getattr(dataset, "tensors", None)
-            if getattr(kind, "__getitem__", None) is data.TensorDataset.__getitem__ and isinstance(tensors, tuple):
-                held = {"tensors": tensors} if all(self._has_rows(each, length) for each in tensors) else {}
-            record.rows = [] if hasattr(kind, "__getitems__") else sorted(held)
-
-    def _has_rows(self, value: Any, length: int) -> bool:
-        """Whether it is a plain tensor or array on the CPU, a row for each sample."""
-        if type(value) is self._torch.Tensor:
-            plain = value.layout is self._torch.strided and value.device.type == "cpu" and not value.requires_grad
-            return plain and value.dim() > 0 and value.shape[0] == length
-        numpy = sys.modules.get("numpy")
-        if numpy is None or type(value) is not numpy.ndarray:  # what is mapped from a file is of a class of its own
-            return False
-        # Of a single number older versions make another type than of an array, when it is multiplied.
-        least = 1 if int(numpy.__version__.partition(".")[0]) >= 2 else 2
-        return value.ndim >= least and value.shape[0] == length and value.dtype.kind in "biuf"
 
     def _read_fetches(self) -> None:
         """Figures of the timing window into the records, and what was seen of fetches before it."""
@@ -422,23 +390,3 @@ def _reference(value: Any) -> Callable[[], Any]:
         return weakref.ref(value)
     except TypeError:
         return _nothing
-
-
-def source_of(cls: type) -> tuple[str, int]:
-    """(file, line) where a class was written; ("", 0) where that cannot be told."""
-    return _source_of(cls)
-
-
-@functools.lru_cache(maxsize=1024)
-def _source_of(cls: type) -> tuple[str, int]:
-    import inspect
-    import sys
-
-    module = sys.modules.get(cls.__module__)
-    file = getattr(module, "__file__", None)
-    if not file:
-        return "", 0
-    try:
-        return os.path.realpath(file), inspect.getsourcelines(cls)[1]
-    except (OSError, TypeError):
-        return os.path.realpath(file), 0

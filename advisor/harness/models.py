@@ -22,10 +22,10 @@ from typing import Any
 
 from .classes import own_classes
 from .layout import FORWARD_RANGE, Model, Site, TensorInfo
-from .loaders import source_of, tensor_info, tensors_in
+from .loaders import tensor_info, tensors_in
 from .looking import is_taken_down, is_transformed, may_compute
 from .patches import Patch
-from .places import maker_site, site_of, user_frames, user_site
+from .places import maker_site, site_of, source_of, user_frames, user_site
 from .sites import read_scalars
 
 _active: Models | None = None

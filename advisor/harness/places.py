@@ -160,3 +160,22 @@ def _constructors(cls: type, init: object) -> frozenset[CodeType]:
                 found.append(getattr(method, "__code__", None))
                 method = getattr(method, "__wrapped__", None)
     return frozenset(code for code in found if code is not None)
+
+
+def source_of(cls: type) -> tuple[str, int]:
+    """(file, line) where a class was written; ("", 0) where that cannot be told."""
+    return _source_of(cls)
+
+
+@functools.lru_cache(maxsize=1024)
+def _source_of(cls: type) -> tuple[str, int]:
+    import inspect
+
+    module = sys.modules.get(cls.__module__)
+    file = getattr(module, "__file__", None)
+    if not file:
+        return "", 0
+    try:
+        return os.path.realpath(file), inspect.getsourcelines(cls)[1]
+    except (OSError, TypeError):
+        return os.path.realpath(file), 0
