@@ -7,8 +7,10 @@ printed as it was. Statements inserted or wrapped are kept per block, and never 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar, cast
 
 import libcst as cst
@@ -30,6 +32,36 @@ class _Wrap:
     first: Statement
     last: Statement
     header: str
+
+
+class _Tree:
+    """All nodes below a root in the order of the text: LibCST finds a node's children slowly, so that is done once."""
+
+    def __init__(self, root: cst.CSTNode) -> None:
+        self.order: list[cst.CSTNode] = []
+        self.starts: dict[cst.CSTNode, int] = {}
+        self.ends: dict[cst.CSTNode, int] = {}  # where in the order what lies below a node ends
+        self._places: dict[type[cst.CSTNode], list[int]] = {}
+        todo: list[tuple[cst.CSTNode, bool]] = [(root, False)]
+        while todo:
+            node, done = todo.pop()
+            if done:
+                self.ends[node] = len(self.order)
+                continue
+            self.starts[node] = len(self.order)
+            self.order.append(node)
+            todo.append((node, True))
+            todo.extend((child, False) for child in reversed(node.children))
+
+    def nodes(self, kind: type[_Node], within: cst.CSTNode | None) -> list[_Node]:
+        """Those of a kind, below `within` and itself, or all."""
+        places = self._places.get(kind)
+        if places is None:
+            places = self._places[kind] = [at for at, node in enumerate(self.order) if isinstance(node, kind)]
+        if within is not None:
+            first = bisect_left(places, self.starts[within])
+            places = places[first : bisect_left(places, self.ends[within], first)]
+        return [cast(_Node, self.order[at]) for at in places]
 
 
 class Draft:
@@ -75,14 +107,14 @@ class Draft:
 
     def nodes(self, kind: type[_Node], within: cst.CSTNode | None = None) -> list[_Node]:
         """All nodes of one kind in the order of the text, in the file or below `within`."""
-        found: list[_Node] = []
-        todo: list[cst.CSTNode] = [within or self.module]
-        while todo:
-            node = todo.pop()
-            if isinstance(node, kind):
-                found.append(node)
-            todo.extend(reversed(node.children))
-        return found
+        tree = self._tree
+        if within is not None and within not in tree.ends:
+            tree, within = _Tree(within), None  # an expression that was parsed apart
+        return tree.nodes(kind, within)
+
+    @cached_property
+    def _tree(self) -> _Tree:
+        return _Tree(self.module)
 
     def code(self, node: cst.CSTNode) -> str:
         """The source of a node."""

@@ -44,7 +44,7 @@ from advisor.evidence.kernels import is_compiled, kernel_rows, launching_operato
 from advisor.evidence.loaders import loader_facts
 from advisor.evidence.loops import SampleLoop, sample_loop
 from advisor.evidence.memory import memory_facts
-from advisor.evidence.model import StepModel
+from advisor.evidence.model import StepModel, estimate
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.operators import operator_rows
 from advisor.evidence.outside import Outside, longest_outside, spent_in, users_files
@@ -53,7 +53,7 @@ from advisor.evidence.repeated import Repeated, repeated_function
 from advisor.evidence.steps import step_windows
 from advisor.evidence.syncs import sync_rows
 from advisor.evidence.verdict import bound_of, verdict_of
-from advisor.evidence.whatif import Change, Estimate, estimate
+from advisor.evidence.whatif import Change, Estimate
 from advisor.findings import Scalar
 from advisor.harness.layout import CallSite, RunRecord
 from advisor.run import Run

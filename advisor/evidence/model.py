@@ -468,6 +468,18 @@ class StepModel:
         return flops / (rate or batch.LEAST_FLOP_PER_S) / max(1, record.environment.intraop_threads)
 
 
+def estimate(evidence: Evidence, change: Change, data_ready: bool = False) -> Estimate:
+    """The step after `change`. Without any measured step: 0 seconds, all equal.
+
+    With `data_ready` both steps are of a loader that keeps up: what a fix is worth once the data is there.
+    """
+    traced, undisturbed = evidence.step_model, evidence.undisturbed_model
+    if data_ready:
+        traced, undisturbed = traced.fed, undisturbed.fed if undisturbed is not None else None
+    answer = traced.estimate(change)
+    return spanning(undisturbed.estimate(change), answer) if undisturbed is not None else answer
+
+
 def spanning(one: Estimate, other: Estimate) -> Estimate:
     """What lies between two estimates of a change, in the seconds of the second: both speedups are possible."""
     if one.before <= 0 or other.before <= 0:

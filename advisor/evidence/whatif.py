@@ -1,9 +1,10 @@
 """The what-if model: how long would a step be if …
 
-A change is stated as data (:class:`Change`); :func:`estimate` answers with an :class:`Estimate`. The step itself is
-replayed (:mod:`advisor.evidence.replay`) where there is device work; on a CPU the operators run one after the other
-and their times add. The loader runs beside it on the cores that are left (:mod:`advisor.evidence.pipeline`). So work
-that is hidden behind other work saves nothing when it is removed, and total CPU seconds never exceed the usable cores.
+A change is stated as data (:class:`Change`); :func:`advisor.evidence.model.estimate` answers with an
+:class:`Estimate`. The step itself is replayed (:mod:`advisor.evidence.replay`) where there is device work; on a CPU
+the operators run one after the other and their times add. The loader runs beside it on the cores that are left
+(:mod:`advisor.evidence.pipeline`). So work that is hidden behind other work saves nothing when it is removed, and
+total CPU seconds never exceed the usable cores.
 
 The model's step is calibrated to the measured one: the profiler slows the host and not the device, so host time is
 scaled until the replay without a change takes as long as the timing window says. A bare trace has no such window: the
@@ -14,13 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from advisor.evidence import Evidence
 
 
 @dataclass(frozen=True)
@@ -85,17 +82,3 @@ class Estimate:
         if not self.before:
             return 1.0, 1.0, 1.0
         return self.before / self.high, self.before / self.likely, self.before / self.low
-
-
-def estimate(evidence: Evidence, change: Change, data_ready: bool = False) -> Estimate:
-    """The step after `change`. Without any measured step: 0 seconds, all equal.
-
-    With `data_ready` both steps are of a loader that keeps up: what a fix is worth once the data is there.
-    """
-    from advisor.evidence.model import spanning  # the model needs Change and Estimate
-
-    traced, undisturbed = evidence.step_model, evidence.undisturbed_model
-    if data_ready:
-        traced, undisturbed = traced.fed, undisturbed.fed if undisturbed is not None else None
-    answer = traced.estimate(change)
-    return spanning(undisturbed.estimate(change), answer) if undisturbed is not None else answer
