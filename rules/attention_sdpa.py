@@ -17,7 +17,7 @@ from advisor.edit.derivatives import differentiates_twice
 from advisor.edit.sources import text_of
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
-from advisor.evidence.scores import attention_scores, head_width, product_share, score_shares
+from advisor.evidence.scores import attention_scores, head_width, product_share, score_shares, widths_differ
 from advisor.harness.layout import Site
 from advisor.rule import (
     WIDEST,
@@ -87,6 +87,8 @@ class AttentionSdpa(Rule):
             return
         if evidence.trains and not evidence.device_is_gpu and any(_places(evidence, _learned)):
             return  # a mask that needs a gradient has no fused kernel there: the function takes the steps one by one
+        if not evidence.device_is_gpu and widths_differ(evidence, scores):
+            return  # nor have values of another width than the queries
         places = tuple(_places(evidence, _fusible))
         joined: Counter[tuple[int, ...]] = Counter(
             {shape: number for shape, number in scores.items() if len(shape) == 3}

@@ -24,11 +24,20 @@ _LEAST_LENGTH = 16  # keys: the softmax over a handful of classes is no attentio
 def _shape(written: str) -> tuple[int, ...]:
     """The first input's shape, of shapes as the trace has them: ``[[2, 8, 128, 128], [], []]``."""
     first = re.match(r"\[+([\d, ]+)\]", written)
-    return tuple(int(number) for number in first[1].split(",") if number.strip()) if first else ()
+    return _numbers(first[1]) if first else ()
+
+
+def _numbers(written: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in written.split(",") if number.strip())
 
 
 def _calls(evidence: Evidence) -> Iterator[tuple[str, tuple[int, ...], float]]:
     """Operators of the detail window's steps by name and first shape, with their calls per step."""
+    return ((name, _shape(written), number) for name, written, number in _written(evidence))
+
+
+def _written(evidence: Evidence) -> Iterator[tuple[str, str, float]]:
+    """Operators of the detail window's steps by name and all shapes as written, with their calls per step."""
     detail = evidence.detail
     if detail is None or not len(detail.operators):
         return
@@ -37,7 +46,7 @@ def _calls(evidence: Evidence) -> Iterator[tuple[str, tuple[int, ...], float]]:
     names, codes = detail.operators.name[inside], detail.operators.shapes[inside]
     for name, code, number in zip(*pairs(names, codes), strict=True):
         if code >= 0:
-            yield detail.name(int(name)), _shape(detail.name(int(code))), int(number) / len(steps)
+            yield detail.name(int(name)), detail.name(int(code)), int(number) / len(steps)
 
 
 def attention_scores(evidence: Evidence) -> Counter[tuple[int, ...]]:
@@ -73,6 +82,22 @@ def head_width(evidence: Evidence, scores: Counter[tuple[int, ...]]) -> int:
     batches = {(int(np.prod(shape[:-2])), shape[-2]) for shape in scores}
     inner = [s[-1] for name, s, _ in _calls(evidence) if name == "aten::bmm" and s[:2] in batches and len(s) == 3]
     return min(inner, default=64)
+
+
+def widths_differ(evidence: Evidence, scores: Counter[tuple[int, ...]]) -> bool:
+    """Whether the values of an attention have other numbers per head than its queries have.
+
+    Of scores of L queries and S keys one product is ``(b, L, E) x (b, E, S)``, the other ``(b, L, S) x (b, S, Ev)``;
+    their gradients are products of the same forms.
+    """
+    widths: dict[tuple[int, int, int], set[int]] = {(int(np.prod(s[:-2])), s[-2], s[-1]): set() for s in scores}
+    for name, written, _ in _written(evidence):
+        shapes = [_numbers(each) for each in re.findall(r"\[([\d, ]+)\]", written)] if name == "aten::bmm" else []
+        if len(shapes) == 2 and len(shapes[0]) == len(shapes[1]) == 3:
+            (batch, rows, inner), (_, _, columns) = shapes
+            for key, width in (((batch, rows, columns), inner), ((batch, rows, inner), columns)):
+                widths.get(key, set()).add(width)
+    return any(len(each) > 1 for each in widths.values())
 
 
 def product_share(evidence: Evidence, scores: Counter[tuple[int, ...]]) -> float:

@@ -67,7 +67,7 @@ BODIES = {
 
 
 def scene_of(
-    scene: Any, folder: Path, scores_ms: float, dropout: bool = False, body: str = BODIES["causal"]
+    scene: Any, folder: Path, scores_ms: float, dropout: bool = False, body: str = BODIES["causal"], values: int = 16
 ) -> Evidence:
     """A CPU run whose steps spend so many of their 50 ms on scores of 2x4x64x64."""
     made = scene(50.0)
@@ -75,7 +75,7 @@ def scene_of(
     path.write_text(LAYER.replace("BODY", body))
     made.record.models[0].own = {"Attention": str(path)}
     dims = {"Input Dims": [[2, 4, 64, 64], [], []]}
-    made.each("cpu_op", "aten::bmm", 1.0, 2.0, **{"Input Dims": [[8, 64, 64], [8, 64, 16]]})
+    made.each("cpu_op", "aten::bmm", 1.0, 2.0, **{"Input Dims": [[8, 64, 64], [8, 64, values]]})
     made.each("cpu_op", "aten::bmm", 2.0, 3.0, **{"Input Dims": [[8, 64, 16], [8, 16, 64]]})
     made.each("cpu_op", "aten::_softmax", 3.0, 3.0 + scores_ms, **dims)
     if dropout:
@@ -104,6 +104,13 @@ def test_scores_that_cost_are_found_where_they_are_written(scene: Any, tmp_path:
 
 def test_scores_that_cost_nothing_are_left_alone(scene: Any, tmp_path: Path) -> None:
     assert found(scene_of(scene, tmp_path, 0.5)) is None
+
+
+@pytest.mark.parametrize(("values", "reported"), [(16, True), (64, False), (8, False)])
+def test_values_of_another_width_have_no_fused_kernel_on_a_cpu(
+    values: int, reported: bool, scene: Any, tmp_path: Path
+) -> None:
+    assert (found(scene_of(scene, tmp_path, 20.0, values=values)) is not None) is reported
 
 
 def test_dropout_of_the_weights_on_a_cpu_is_left_alone(scene: Any, tmp_path: Path) -> None:
