@@ -93,7 +93,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Profiled, list[str],
 def test_a_fix_that_helps_is_kept_with_its_interval(kept: tuple[Profiled, list[str], Path]) -> None:
     done, said, _ = kept
     trial = only_trial(done)
-    assert trial.status == "kept", trial
+    assert trial.status == "kept", trial.reason
     assert trial.measured is not None
     assert trial.measured.low > 1.02
     assert trial.measured.low <= trial.measured.speedup <= trial.measured.high
@@ -191,7 +191,7 @@ def test_a_fix_that_brings_nothing_is_reverted(tmp_path: Path) -> None:
     # A disk that serves any further reader far worse: a session is short, and what was read ahead hides part of it.
     fetch = "info = get_worker_info()\n        time.sleep(0.004 * (4 * info.num_workers if info is not None else 1))"
     trial = only_trial(improved(tmp_path, fetch))
-    assert trial.status == "reverted", trial
+    assert trial.status == "reverted", trial.reason
     assert trial.measured is not None and trial.measured.high < 1.0
     assert "slower" in trial.reason
 
@@ -203,7 +203,7 @@ def test_a_fix_that_crashes_is_shown_with_its_error_and_never_tried_again(tmp_pa
     fetch = f'{SLOW}\n        assert get_worker_info() is None, "no workers, please"'
     done = improved(tmp_path, fetch, before)
     trial = only_trial(done)
-    assert trial.status == "failed"
+    assert trial.status == "failed", trial.reason
     assert "no workers, please" in trial.reason
     assert [attempt.final for attempt in done.session.progress().attempts] == [True]
     assert done.edit is None and "patch" not in done.files
@@ -214,7 +214,7 @@ def test_a_fix_that_crashes_is_shown_with_its_error_and_never_tried_again(tmp_pa
 def test_a_fix_that_makes_the_loss_nan_fails_whatever_it_brings(tmp_path: Path) -> None:
     fetch = f"{SLOW}\n        if get_worker_info() is not None:\n            return torch.full((16,), math.nan), 0"
     trial = only_trial(improved(tmp_path, fetch))
-    assert trial.status == "failed"
+    assert trial.status == "failed", trial.reason
     assert "NaN" in trial.reason
 
 
@@ -223,7 +223,7 @@ def test_a_fix_that_makes_the_loss_nan_fails_whatever_it_brings(tmp_path: Path) 
 def test_an_exact_fix_that_changes_the_data_fails(tmp_path: Path) -> None:
     fetch = f"{SLOW}\n        if get_worker_info() is not None:\n            return torch.full((16,), 0.5), 0"
     trial = only_trial(improved(tmp_path, fetch))
-    assert trial.status == "failed", trial
+    assert trial.status == "failed", trial.reason
     assert "it changes what is computed" in trial.reason
 
 
@@ -248,6 +248,6 @@ def test_a_script_that_is_over_soon_is_improved_too(tmp_path: Path) -> None:
     path = script(tmp_path, "time.sleep(0.004)", length=25 * 8)
     done = profile(settings(path, "loader-workers"), tmp_path / "advisor_runs", options=SHORT)
     trial = only_trial(done)
-    assert trial.status in ("kept", "inconclusive"), trial
+    assert trial.status in ("kept", "inconclusive"), trial.reason
     assert trial.measured is not None and trial.measured.speedup > 1.2
     assert trial.numerics is not None and trial.numerics.drift == 0
