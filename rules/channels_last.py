@@ -12,8 +12,8 @@ from advisor.edit import Drafts
 from advisor.edit.calls import add_argument, argument, call_method, unpacked
 from advisor.edit.locate import call_at
 from advisor.edit.models import Binding, binding, model_name
-from advisor.edit.names import ensure_name
-from advisor.edit.views import reshape_views
+from advisor.edit.names import ensure_name, last_part
+from advisor.edit.views import reshape_views, with_imports
 from advisor.evidence import Change
 from advisor.evidence.convolutions import depthwise_shares
 from advisor.rule import (
@@ -27,9 +27,9 @@ from advisor.rule import (
     call_sites,
     file_list,
     forward_sites,
+    model_files,
     once_fed,
     optimizer_sites,
-    own_files,
     site_list,
     sites,
     where,
@@ -124,7 +124,7 @@ class ChannelsLast(Rule):
                 "moves": sites(moves),
                 "optimizer": optimizer_sites(evidence),
                 "packed": model is not None and not model.tensor_first,
-                "own": own_files(evidence),
+                "own": model_files(evidence),
             },
         )
 
@@ -140,19 +140,18 @@ class ChannelsLast(Rule):
         if bound is None:
             return Advice(text, "where the script makes its model cannot be told from the source")
         _convert_model(bound)
-        calls: dict[Draft, list[cst.Call]] = {
-            drafts[path]: [] for path in file_list(finding, "own") if sources.has(path)
-        }
+        files, names = [bound.draft], {bound.name.rpartition(".")[2]}
         for site in forwards:
             draft = drafts[site.file]
             call = call_at(draft, site)
             if call is None or not _convert_input(draft, call):
                 return Advice(text, "what the model is called with is no single expression")
-            calls.setdefault(draft, []).append(call)
-        # A view that merges channels with pixels raises in this format.
-        for draft, called in calls.items():
-            if why := reshape_views(draft, called):
-                return Advice(text, why)
+            files.append(draft)
+            names.add(last_part(call.func))
+        files += [drafts[path] for path in file_list(finding, "own") if sources.has(path)]
+        # A view that merges channels with pixels raises in this format, also of what an evaluation computes.
+        if why := reshape_views(with_imports(drafts, files), names):
+            return Advice(text, why)
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
     EXAMPLES = (
@@ -288,8 +287,77 @@ for x, y in loader:
     loss = dice(out, y) + criterion(out.reshape(4, -1), y.view(4, -1))
 """,
         ),
+        Example(  # what comes of the output, under whatever name, and what an evaluation computes
+            before="""
+import torch
+from torch import nn
+
+def loss_function(recon_x, x, mu):
+    seen = torch.zeros(9)
+    seen.view(3, 3)[0] = 1
+    return bce(recon_x.view(-1, 12288), x.view(-1, 12288)) + mu.pow(2).sum()
+
+def dice(pred, target):
+    return (pred.view(-1) * target.view(-1)).sum()
+
+def evaluate(net, loader):
+    for x, y in loader:
+        out = net(x)
+        errors.append(((out[0] - x) ** 2).view(len(x), -1).mean(1))
+        labels.append(y.view(-1))
+
+model = nn.Sequential(Encoder(), Lambda(lambda x: x.view(x.size(0), -1)), head)
+model.to(device)  # <- moves
+for x, y in loader:
+    recon, mu, logits = model(x)  # <- forward
+    probs = softmax(logits, 1)
+    loss = loss_function(recon, x, mu) + dice(probs, y)
+evaluate(model, held_out)
+""",
+            after="""
+import torch
+from torch import nn
+
+def loss_function(recon_x, x, mu):
+    seen = torch.zeros(9)
+    seen.view(3, 3)[0] = 1
+    return bce(recon_x.reshape(-1, 12288), x.view(-1, 12288)) + mu.pow(2).sum()
+
+def dice(pred, target):
+    return (pred.reshape(-1) * target.view(-1)).sum()
+
+def evaluate(net, loader):
+    for x, y in loader:
+        out = net(x)
+        errors.append(((out[0] - x) ** 2).reshape(len(x), -1).mean(1))
+        labels.append(y.view(-1))
+
+model = nn.Sequential(Encoder(), Lambda(lambda x: x.reshape(x.size(0), -1)), head)
+model.to(device, memory_format=torch.channels_last)
+for x, y in loader:
+    recon, mu, logits = model(x.to(memory_format=torch.channels_last))
+    probs = softmax(logits, 1)
+    loss = loss_function(recon, x, mu) + dice(probs, y)
+evaluate(model, held_out)
+""",
+        ),
     )
     LEAVES_ALONE = (
+        Example(  # the same of what comes of the output
+            """
+import torch
+
+def evaluate(net, loader):
+    for x, y in loader:
+        mask = net(x).sigmoid() > 0.5
+        mask.view(-1)[ignored] = False
+
+net = Net().to(device)  # <- moves
+out = net(x)  # <- forward
+evaluate(net, loader)
+""",
+            "",
+        ),
         Example(  # of a copy, the tensor would stay what it was
             """
 import torch
