@@ -12,13 +12,29 @@ import libcst.matchers as m
 from advisor.edit import Draft, Drafts
 from advisor.edit.arrays import written_later
 from advisor.edit.calls import argument, call_method
+from advisor.edit.derivatives import differentiates_twice
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.names import full_name
 from advisor.edit.origin import assignments, dict_display, dict_entry, scope_of
+from advisor.edit.sources import text_of
 from advisor.edit.values import give_value
 from advisor.evidence import Change
 from advisor.evidence.precisions import in_float32, kernels_in_float32, typed_shares
-from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, sites, where
+from advisor.rule import (
+    Advice,
+    Argument,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    at,
+    call_sites,
+    model_files,
+    site_list,
+    sites,
+    where,
+)
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
@@ -35,6 +51,8 @@ _MAKERS = ("from_numpy", "tensor", "as_tensor")
 _FOLLOWS = m.Attribute(value=m.Name() | m.Attribute() | m.Subscript(), attr=m.Name("dtype"))
 # ``args.dtype`` is a setting, and no tensor's.
 _SETTING = re.compile(r"(arg|cfg|conf|opt|param|hp|flag|setting|self)\w*\.dtype$", re.IGNORECASE)
+# Float32 keeps seconds since 1970 to 128 seconds, and Julian days to a quarter of one.
+_TIMES = re.compile(r"unix|posix|timestamp|julian|mjd", re.IGNORECASE)
 _WIDE = m.Attribute(attr=m.Name("float64") | m.Name("double"))
 
 
@@ -47,7 +65,7 @@ class AccidentalFloat64(Rule):
     half to a 64th of float32's rate. Found by the types of the matrix operators' inputs, not by what the script
     says: a sum or a scalar in float64 costs nothing.
 
-    When not: the problem needs the digits (ill-conditioned solves, physics, long sums, checking gradients).
+    When not: the problem needs the digits (ill-conditioned solves, physics, long sums, times, checking gradients).
 
     Source: torch.set_default_dtype and torch.from_numpy (types kept); NVIDIA A100 data sheet and CUDA C++ programming
     guide, "Arithmetic Instructions" (throughput of float64); Intel's optimization manual (vector width).
@@ -105,6 +123,8 @@ class AccidentalFloat64(Rule):
         for site in (*casts, *default, *made):
             names = _MAKERS if site in made else ("double", "to", "set_default_dtype")
             call = call_at(drafts[site.file], site, names)
+            if call is not None and site not in default and _may_be_times(drafts[site.file], call):
+                return Advice(text, f"the values at {at(site)} may be times, which float32 keeps to minutes at best")
             if call is not None and site in made and argument(call, "dtype") is None:
                 if site in site_list(finding, "mixed"):
                     return Advice(text, f"the call at {at(site)} makes tensors of other types, too, labels perhaps")
@@ -231,6 +251,16 @@ x = torch.as_tensor(array, dtype=torch.get_default_dtype())  # <- made=torch.as_
         Example("for x, y in loader:  # <- made\n    model(x)\n", ""),
         Example("torch.set_default_dtype(getattr(torch, args.dtype))  # <- default\n", ""),
         Example("net = Net().double()  # <- casts\n", "", {"unseen": "workers"}),
+        Example("model = Net().double()  # <- casts\nt = torch.tensor(unix_seconds)  # <- made\n", ""),
+        Example("model = Net().double()  # <- casts\nt = batch['timestamp'].double()  # <- casts, others\n", ""),
+        Example(
+            """
+model = Net().double()  # <- casts
+rows = table[["posix_time", "speed"]].to_numpy()
+x = torch.from_numpy(rows)  # <- made
+""",
+            "",
+        ),
         Example(  # inputs and labels
             """
 model = Net().double()  # <- casts
@@ -255,10 +285,23 @@ for i, s in enumerate(env):
 
 
 def _needs_digits(evidence: Evidence, record: RunRecord) -> bool:
-    """Whether the steps solve equations, or take line searches."""
+    """Whether the steps solve equations, take line searches, or differentiate twice in a precision that was chosen.
+
+    A physics-informed network does: each derivative loses digits, and who sets the default type by hand knows that.
+    """
     if any(each.steps and each.cls == "LBFGS" for each in record.optimizers):
         return True
+    if _default(evidence) and any(differentiates_twice(text_of(path)) for path in model_files(evidence)):
+        return True
     return any(_SOLVES.match(row.name) and not _NORMS.match(row.name) for row in evidence.operators)
+
+
+def _may_be_times(draft: Draft, call: cst.Call) -> bool:
+    """Whether what a call makes float64 is a time, by its name or that of what it was made of."""
+    scope = scope_of(draft, call)
+    names = {name.value for name in draft.nodes(cst.Name, call)}
+    made_of = [value for name in names for value in assignments(draft, name, scope) if value is not None]
+    return any(_TIMES.search(draft.code(each)) for each in (call, *made_of))
 
 
 def _casts(evidence: Evidence) -> tuple[CallSite, ...]:

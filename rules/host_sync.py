@@ -11,7 +11,7 @@ import libcst.matchers as m
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import call_method
 from advisor.edit.locate import call_at
-from advisor.edit.origin import scope_of
+from advisor.edit.origin import assignments, scope_of
 from advisor.evidence import Change
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, sites
 
@@ -166,6 +166,20 @@ def train(loader):
             running_loss = 0.0
 """,
         ),
+        *(
+            Example(  # Python's floats, however they are shown
+                before=f"total = {start}\nfor x in xs:\n    total += f(x).item()  # <- syncs=f(x).item()\n"
+                f'print(f"{{{shown}}}")\n',
+                after=f'total = {start}\nfor x in xs:\n    total += f(x).detach().double()\nprint(f"{{{shown}}}")\n',
+            )
+            for start, shown in (
+                ("0.0", "total / 100:.4"),
+                ("0", "total:8.4"),
+                ("0", "total:.{digits}"),
+                ("0", "total / 100:>8"),
+                ("0.0", "total:>8"),
+            )
+        ),
         Example(
             before="""
 total = 0
@@ -218,17 +232,25 @@ def _keep_on_device(draft: Draft, call: cst.Call) -> bool:
     if not all(_harmless(draft, use) for use in uses):
         return False
     draft.change(func.attr, lambda _: cst.Name("detach"))
-    if not any(_shown_otherwise(draft, use) for use in uses):
+    starts_as_float = any(isinstance(each, cst.Float) for each in assignments(draft, name, scope))
+    if starts_as_float or not any(_shown_as_whole(draft, use) for use in uses):
         # What the script sums are Python's floats: in float32 a long sum would differ from the fourth digit on.
         call_method(draft, call, "double")
     return True
 
 
-def _shown_otherwise(draft: Draft, use: cst.Name) -> bool:
-    """Whether it may be a whole number, by how it is formatted: ``{hits:5d}``, ``{hits:,}``, and not ``{loss:.3f}``."""
-    shown = (each for each in draft.ancestors(use) if isinstance(each, cst.FormattedStringExpression))
-    last = [each.format_spec[-1] for each in shown if each.format_spec]
-    return not all(isinstance(part, cst.FormattedStringText) and part.value[-1:] in "eEfFgG%" for part in last)
+def _shown_as_whole(draft: Draft, use: cst.Name) -> bool:
+    """Whether it may be a whole number, by how it is formatted: ``{hits:5d}``, ``{hits:,}``, and not ``{loss:.3f}``.
+
+    None has a precision, ``{loss:.4}``; and what is divided, ``{hits / n:8}``, is none any more when it is shown.
+    """
+    for above in draft.ancestors(use):
+        if m.matches(above, m.BinaryOperation(operator=m.Divide())):
+            return False
+        if isinstance(above, cst.FormattedStringExpression) and above.format_spec:
+            said = "".join(part.value for part in above.format_spec if isinstance(part, cst.FormattedStringText))
+            return "." not in said and not said.endswith(tuple("eEfFgG%"))
+    return False
 
 
 def _linear(draft: Draft, call: cst.Call, update: cst.AugAssign) -> bool:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from advisor.edit import Drafts
+from advisor.edit.guard import conditional
 from advisor.edit.locate import last_name
 from advisor.edit.names import after_imports, ensure_name, full_name
+from advisor.edit.values import give_value
 from advisor.evidence import Change
 from advisor.evidence.matrix import format_of
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, once_fed
 
 if TYPE_CHECKING:
-    from advisor.edit import Edit, Sources
+    from advisor.edit import Draft, Edit, Sources
     from advisor.evidence import Evidence
 
 # A TF32 product's time over the float32 one's. The A100's peaks are 19.5 and 156 TFLOP/s (data sheet); PyTorch's
@@ -84,12 +86,9 @@ class Tf32Matmul(Rule):
             return Advice(text, "the script's file is unknown")
         drafts = Drafts(sources)
         draft = drafts[script]
-        for call in draft.nodes(cst.Call):
-            if last_name(draft, call) == "set_float32_matmul_precision" and len(call.args) == 1:
-                if full_name(draft, call.func) != "torch.set_float32_matmul_precision":
-                    return Advice(text, "the script sets the precision itself")
-                draft.replace(call.args[0].value, '"high"')
-                return drafts.edit(text) or Advice(text, "the script sets the precision itself")
+        calls = [each for each in draft.nodes(cst.Call) if last_name(draft, each) == "set_float32_matmul_precision"]
+        if calls:
+            return _as_the_script_sets_it(drafts, draft, calls, text)
         if "allow_tf32" in draft.source.text or "fp32_precision" in draft.source.text:
             return Advice(text, "the script sets the precision itself, in another way")
         if not after_imports(draft, f'{ensure_name(draft, "torch")}.set_float32_matmul_precision("high")'):
@@ -139,8 +138,67 @@ def main():
             before='import torch\ntorch.set_float32_matmul_precision("highest")  # exact\n',
             after='import torch\ntorch.set_float32_matmul_precision("high")  # exact\n',
         ),
+        Example(
+            before="""
+import torch
+
+PRECISION = "highest"
+
+def main():
+    torch.set_float32_matmul_precision(PRECISION)
+""",
+            after="""
+import torch
+
+PRECISION = "high"
+
+def main():
+    torch.set_float32_matmul_precision(PRECISION)
+""",
+        ),
+        Example(  # an option decides, whose default the run had
+            before="""
+import torch
+
+parser.add_argument("--precision", default="highest")
+args = parser.parse_args()
+if args.precision:
+    torch.set_float32_matmul_precision(args.precision)
+""",
+            after="",
+            options={"--precision": "high"},
+        ),
     )
-    LEAVES_ALONE = (Example("import torch\ntorch.backends.cuda.matmul.allow_tf32 = False\n", ""),)
+    LEAVES_ALONE = (
+        Example("import torch\ntorch.backends.cuda.matmul.allow_tf32 = False\n", ""),
+        Example(  # in that branch "highest" is what was asked for
+            "import torch\nif args.strict:\n    torch.set_float32_matmul_precision('highest')\n", ""
+        ),
+        Example("import torch\nif args.fast:\n    torch.set_float32_matmul_precision('medium')\n", ""),
+        Example("import torch\ntorch.set_float32_matmul_precision(pick(args))\n", ""),
+    )
+
+
+def _as_the_script_sets_it(
+    drafts: Drafts, draft: Draft, calls: Sequence[cst.Call], text: str
+) -> Edit | Argument | Advice:
+    """Change what the script's own calls say, all that say "highest" as the run did, or the option that says it.
+
+    A call in a branch is for those who ask for its precision; only an option may decide there, which is asked for, too.
+    """
+    itself = Advice(text, "the script decides on the precision itself")
+    options: dict[str, str] = {}
+    for call in calls:
+        if len(call.args) != 1 or full_name(draft, call.func) != "torch.set_float32_matmul_precision":
+            return itself
+        option = give_value(drafts, draft, call.args[0].value, '"high"', "highest")
+        if option is None or (not option and conditional(draft, call)):
+            return itself
+        options |= {option: "high"} if option else {}
+    edit = drafts.edit(text)
+    if options:
+        return Argument(options) if edit is None else Advice(text, "an option and the source both say so")
+    return edit or itself
 
 
 def _scale(evidence: Evidence) -> float:

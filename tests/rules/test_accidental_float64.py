@@ -13,6 +13,7 @@ import pytest
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
+from advisor.harness.layout import CallSite, Site
 from advisor.launch import Command, measure
 from advisor.rule import Rule
 from advisor.rulebook import load_rules
@@ -80,6 +81,28 @@ def test_solves_and_line_searches_want_their_digits(
     beside: str, optimizer: str, reported: bool, scene: Any, tmp_path: Path
 ) -> None:
     assert bool(list(rule().check(matrix_step(scene, tmp_path, "double", beside, optimizer)))) is reported
+
+
+@pytest.mark.parametrize(
+    ("text", "default", "reported"),
+    [
+        ("(slope,) = torch.autograd.grad(u.sum(), x, create_graph=True)", True, False),
+        ("loss.backward(create_graph=True)", False, True),
+        ("loss.backward()", True, True),
+    ],
+)
+def test_derivatives_of_derivatives_in_a_chosen_type_want_their_digits(
+    text: str, default: bool, reported: bool, scene: Any, tmp_path: Path
+) -> None:
+    evidence = matrix_step(scene, tmp_path, "double")
+    script = tmp_path / "train.py"
+    script.write_text(f"import torch\ntorch.set_default_dtype(torch.float64)\n{text}\n")
+    assert evidence.record is not None
+    evidence.record.script = str(script)
+    if default:
+        site = CallSite("default_dtype", Site(str(script), 2), calls=1, details={"dtype": "float64"})
+        evidence.record.call_sites.append(site)
+    assert bool(list(rule().check(evidence))) is reported
 
 
 def test_products_in_float32_are_not(scene: Any, tmp_path: Path) -> None:
