@@ -19,6 +19,7 @@ from advisor.edit import Draft, Drafts
 from advisor.edit.calls import argument
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.names import ensure_name
+from advisor.edit.options import option_value
 from advisor.edit.values import EDITED, UNKNOWN, change_setting, give
 from advisor.rule import Advice, Argument, Finding, at, call_sites, site_list
 
@@ -126,7 +127,11 @@ def configured(
             drafts, draft, call, name, _named(draft, code), recorded=UNKNOWN if seen is None else seen, flags=True
         )
         if given and name == first:
-            options[given.removesuffix("!")] = "" if given.endswith("!") else _word(code)
+            option = given.removesuffix("!")
+            word = "" if given.endswith("!") else option_value(drafts, draft, option, code)
+            if word is None:
+                return Advice(text, f"{option} may not take {_word(code)}, by its type or choices")
+            options[option] = word
         elif given is None and name == first:
             return Advice(text, f"where its {name} comes from cannot be told from the source")
         if name == first and given != EDITED:

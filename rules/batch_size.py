@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+import libcst as cst
+
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.batches import fixed_by_hand, give_batch_size, said_sizes
+from advisor.edit.batches import Written, give_batch_size, said_at, said_sizes, value_written_at, written_at
+from advisor.edit.calls import argument
 from advisor.edit.locate import call_at
+from advisor.edit.options import option_value
 from advisor.edit.sources import text_of
+from advisor.edit.tied import divided_by, fixed_by_hand, said_to_others
 from advisor.errors import AdvisorError
 from advisor.evidence import CAPTURES, COLD, Change
 from advisor.evidence.handmade import by_hand, loops_over, one_by_one
@@ -274,19 +280,23 @@ class BatchSize(Rule):
             return Advice(text, "the place of the loader is unknown")
         drafts = Drafts(sources)
         draft = drafts[site.file]
-        if fixed := _fixed(drafts, finding):
-            return Advice(text, f"the size stands as a number at {fixed}, too")
-        said = finding.parameters.get("said")
-        if isinstance(said, tuple) and said:
-            return _say(drafts, said, finding.parameters.get("recorded"), batch, text, rate)
-        call = call_at(draft, site, ("DataLoader",))
+        size, recorded = cast(int, batch), finding.parameters.get("recorded")
+        known = finding.parameters.get("said")
+        said = known if isinstance(known, tuple) else ()
+        call = call_at(draft, site, ("DataLoader",)) if not said else None
+        by_hand = said_at(drafts, said, cast(int, recorded))
+        written = written_at(drafts, draft, call) if call is not None else by_hand
+        if tied := _tied(drafts, finding, written, size):
+            return Advice(text, tied)
+        if said:
+            return _say(drafts, said, written, size, text, rate)
         if call is None:
             return Advice(text, "the call cannot be told from others on its line")
-        option, why = give_batch_size(drafts, draft, call, cast(int, batch), finding.parameters.get("recorded"))
+        option, why = give_batch_size(drafts, draft, call, size, recorded)
         if option is None:
             return Advice(text, why)
         if option:
-            return Argument({option: str(batch)}, rate)
+            return _argument(drafts, draft, option, size, text, rate)
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
     def _told(self, finding: Finding, sources: Sources, framework: str, rate: str) -> Edit | Argument | Advice:
@@ -299,7 +309,15 @@ class BatchSize(Rule):
         why = f"{framework} makes the loader"
         if framework != "transformers" or told(finding, "auto_find_batch_size"):
             return Advice(text, why)
-        fix = configured(finding, sources, framework, {"per_device_train_batch_size": str(batch)}, text, why)
+        name, size, before = "per_device_train_batch_size", cast(int, batch), each or recorded
+
+        def accumulates(drafts: Drafts, draft: Draft, call: cst.Call) -> str:
+            passed = argument(call, name) if size > cast(int, before) else None
+            written = value_written_at(drafts, draft, passed.value if passed is not None else None)
+            counted = (divided_by(drafts, drafts[path], written.names, size) for path in written.files)
+            return next(filter(None, counted), "")
+
+        fix = configured(finding, sources, framework, {name: str(batch)}, text, why, accumulates)
         return Argument(fix.options, rate) if isinstance(fix, Argument) else fix
 
     EXAMPLES = (
@@ -389,6 +407,59 @@ net = nn.Sequential(nn.Linear(100, 32), nn.Unflatten(1, (32, 1)))
             after='args = TrainingArguments("out", per_device_train_batch_size=32)\n',
             parameters={"batch": 32, "recorded": 8, "framework": "transformers"},
         ),
+        Example(  # fewer steps of an epoch, other loaders, labels that grow with the batch
+            before="""
+import torch
+
+BATCH = 32
+
+def evaluate(net, ds, batch_size=32):
+    for x in DataLoader(ds, batch_size=batch_size):
+        net(x)
+
+loader = DataLoader(ds, batch_size=BATCH)  # <-
+held_out = DataLoader(rest, batch_size=32)
+steps = len(ds) // BATCH
+real = torch.ones(BATCH)
+places = torch.arange(64)
+evaluate(net, rest, batch_size=32)
+""",
+            after="""
+import torch
+
+BATCH = 128
+
+def evaluate(net, ds, batch_size=32):
+    for x in DataLoader(ds, batch_size=batch_size):
+        net(x)
+
+loader = DataLoader(ds, batch_size=BATCH)
+held_out = DataLoader(rest, batch_size=32)
+steps = len(ds) // BATCH
+real = torch.ones(BATCH)
+places = torch.arange(64)
+evaluate(net, rest, batch_size=32)
+""",
+            parameters={"batch": 128, "recorded": 32},
+        ),
+        *(
+            Example(
+                f"""
+parser.add_argument("--batch-size", {declared})
+args = parser.parse_args()
+loader = DataLoader(dataset, batch_size=args.batch_size)  # <-
+{more}
+""",
+                "",
+                {"batch": 128, "recorded": 32},
+                advice="batch_size=128",
+            )
+            for declared, more in (
+                ("type=int, choices=[16, 32]", ""),
+                ("default=32", ""),  # text, where it is given
+                ("type=int, default=32", "accumulate = 64 // args.batch_size"),
+            )
+        ),
     )
     LEAVES_ALONE = (
         Example("DataLoader(ds, batch_size=total // world)  # <-\n", "", {"batch": 64, "recorded": 32}),
@@ -417,6 +488,30 @@ net = nn.Sequential(nn.Linear(100, 32), nn.Unflatten(1, (32, 1)))
             "for x in DataLoader(ds, batch_size=32):  # <-\n    net(x.view(32, -1, 8))\n",
             "",
             {"batch": 64, "recorded": 32},
+        ),
+        *(
+            Example(
+                f"import torch\nloader = DataLoader(ds, batch_size=32)  # <-\n{code}\n",
+                "",
+                {"batch": 64, "recorded": 32},
+            )
+            for code in (
+                "net = CharRNN(vocab, hidden=256, batch_size=32)",
+                "targets = torch.arange(32)",
+                "real = torch.full((32,), 1.0)",
+                "start = state.repeat(1, 32, 1)",
+            )
+        ),
+        Example(
+            "BATCH = 16\nTOTAL = 64\nACCUM = TOTAL // BATCH\nloader = DataLoader(ds, batch_size=BATCH)  # <-\n",
+            "",
+            {"batch": 128, "recorded": 16},
+        ),
+        Example(
+            "n = 64\nbs = 16\nargs = TrainingArguments(  # <- config\n    'out', per_device_train_batch_size=bs, "
+            "gradient_accumulation_steps=n // bs\n)\n",
+            "",
+            {"batch": 64, "recorded": 16, "framework": "transformers"},
         ),
         Example(  # another bs than the constant
             "bs = 32\nmake = lambda ds, bs: DataLoader(ds, batch_size=bs)  # <- \nmake(ds, 32)\n",
@@ -450,16 +545,21 @@ def _files(evidence: Evidence, record: RunRecord) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*model_files(evidence), *(each.file for each in record.models if each.file))))
 
 
-def _fixed(drafts: Drafts, finding: Finding) -> str:
-    """Where a tensor is laid out for the batch's size, written as a number; empty where that is not seen."""
+def _tied(drafts: Drafts, finding: Finding, written: Written, size: int) -> str:
+    """What would have to change with the size that is written there, in a clause; empty where nothing is seen."""
     recorded, own = finding.parameters.get("recorded"), finding.site.file if finding.site is not None else ""
-    for path in dict.fromkeys((own, *file_list(finding, "files"))):
+    for path in dict.fromkeys((own, *written.files, *file_list(finding, "files"))):
         if not isinstance(recorded, int) or not drafts.sources.editable(path):
             continue
         with contextlib.suppress(AdvisorError):
-            line = fixed_by_hand(drafts[path], recorded)
+            draft = drafts[path]
+            line = fixed_by_hand(draft, recorded)
+            line = said_to_others(draft, recorded, written.nodes) if line is None else line
             if line is not None:
-                return at(Site(path, line))
+                return f"the size stands as a number at {at(Site(path, line))}, too"
+            # Of smaller batches more are accumulated: what is learned stays as it was.
+            if size > recorded and (why := divided_by(drafts, draft, written.names, size)):
+                return f"{why}, in {os.path.basename(path)}" if path != own else why
     return ""
 
 
@@ -476,21 +576,27 @@ def _said(record: RunRecord, forwards: Sequence[CallSite], batch: int) -> tuple[
 
 
 def _say(
-    drafts: Drafts, said: tuple[tuple[Site, str], ...], recorded: object, batch: object, text: str, rate: str
+    drafts: Drafts, said: tuple[tuple[Site, str], ...], written: Written, size: int, text: str, rate: str
 ) -> Edit | Argument | Advice:
     """The fix for batches that are made by hand, where there is one place that says how large."""
     if len(said) != 1:
         return Advice(text, f"the size stands in {len(said)} places: {', '.join(at(site) for site, _ in said)}")
     ((site, option),) = said
-    if option:
-        return Argument({option: str(batch)}, rate)
     draft = drafts[site.file]
-    places = said_sizes(draft, recorded) if isinstance(recorded, int) else ()
-    for each in places:
-        if draft.line(each.node) == site.line:
-            draft.replace(each.node, str(batch))
-            return drafts.edit(text) or Advice(text, "the file is not the script's own")
-    return Advice(text, "where the batch size comes from cannot be told from the source")
+    if option:
+        return _argument(drafts, draft, option, size, text, rate)
+    if not written.nodes:
+        return Advice(text, "where the batch size comes from cannot be told from the source")
+    draft.replace(written.nodes[0], str(size))
+    return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+
+def _argument(drafts: Drafts, draft: Draft, option: str, size: int, text: str, rate: str) -> Argument | Advice:
+    """The fix on the command line, where the option takes such a number."""
+    word = option_value(drafts, draft, option, str(size))
+    if word is None:
+        return Advice(text, f"{option} may not take {size}, by its type or choices")
+    return Argument({option: word}, rate)
 
 
 def _memory(record: RunRecord, scale: int, trains: bool) -> int | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from advisor.edit import Drafts
-from advisor.edit.compiling import compile_refused
+from advisor.edit.compiling import compile_refused, keeps_wrapped_weights
 from advisor.edit.derivatives import differentiates_twice
 from advisor.edit.models import binding
 from advisor.edit.names import ensure_name, framework_used
@@ -183,16 +183,20 @@ class Compile(Rule):
             text = _FRAMEWORKS[framework]
         if finding.unmet:
             return Advice(text, " ".join(finding.unmet))
+        own = [path for path in file_list(finding, "own") if sources.has(path)]
         if framework:
             settings, why = _SETTINGS.get(framework), f"{framework} runs the model"
+            told = (site.file for site in (*site_list(finding, "config"), *forwards))
+            for path in dict.fromkeys((*told, *own)) if framework == "accelerate" else ():
+                if refused := compile_refused(drafts[path], in_place=False) or keeps_wrapped_weights(drafts[path]):
+                    return Advice(text, refused)
             return configured(finding, sources, framework, settings, text, why) if settings else Advice(text, why)
         if not forwards:
             return Advice(text, "the place of the forward is unknown")
         bound = binding(drafts, forwards, site_list(finding, "moves"), site_list(finding, "optimizer"))
         if bound is None:
             return Advice(text, "where the script makes its model cannot be told from the source")
-        paths = [path for path in file_list(finding, "own") if sources.has(path)]
-        for path in dict.fromkeys((bound.draft.source.path, *(site.file for site in forwards), *paths)):
+        for path in dict.fromkeys((bound.draft.source.path, *(site.file for site in forwards), *own)):
             if why := compile_refused(drafts[path], bound.name):
                 return Advice(text, why)
         bound.draft.insert_after(bound.statement, f"{bound.name}.compile()")
@@ -259,6 +263,27 @@ class Trainer:
             after='accelerator = Accelerator(cpu=True, dynamo_backend="inductor")\nout = model(x)\n',
             parameters={"framework": "accelerate"},
         ),
+        Example(  # names of weights that stay as they were
+            before="""
+accelerator = Accelerator()  # <- config
+model.load_state_dict(torch.load(start))
+model, optimizer = accelerator.prepare(model, optimizer)
+out = model(x)  # <- forward
+plain = accelerator.unwrap_model(model, keep_torch_compile=False)
+torch.save({"model": plain.state_dict(), "optimizer": optimizer.state_dict()}, path)
+accelerator.unwrap_model(model, keep_torch_compile=False).save_pretrained(path)
+""",
+            after="""
+accelerator = Accelerator(dynamo_backend="inductor")
+model.load_state_dict(torch.load(start))
+model, optimizer = accelerator.prepare(model, optimizer)
+out = model(x)
+plain = accelerator.unwrap_model(model, keep_torch_compile=False)
+torch.save({"model": plain.state_dict(), "optimizer": optimizer.state_dict()}, path)
+accelerator.unwrap_model(model, keep_torch_compile=False).save_pretrained(path)
+""",
+            parameters={"framework": "accelerate"},
+        ),
     )
     LEAVES_ALONE = (
         Example("@cached\ndef step(x):  # <-\n    return x\n", "", {"function": "step"}),
@@ -278,6 +303,25 @@ class Trainer:
             )
         ),
         Example("import torch\nmodel = torch.jit.load(path)\ny = model(x)  # <- forward\n", ""),
+        *(
+            Example(
+                f"accelerator = Accelerator()  # <- config\nmodel = accelerator.prepare(model)\n{code}\n"
+                "out = model(x)  # <- forward\n",
+                "",
+                {"framework": "accelerate"},
+            )
+            for code in (
+                "torch.save(accelerator.unwrap_model(model).state_dict(), path)",
+                "plain = accelerator.unwrap_model(model)\naccelerator.save(plain, path)",
+                "torch.save(model.state_dict(), path)",
+                "accelerator.unwrap_model(model).load_state_dict(best)",
+                "plain.save_pretrained(path, state_dict=accelerator.get_state_dict(model))",
+                "accelerator.save_model(model, path)",
+                "accelerator.load_state(path)",
+                "torch.onnx.export(model, x, path)",
+                "for x in xs:\n    h = model.body.register_forward_hook(keep)\n    model(x)\n    h.remove()",
+            )
+        ),
     )
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
 import numpy as np
 
-from advisor.edit import Drafts
+from advisor.edit import Draft, Drafts
 from advisor.edit.calls import argument
 from advisor.edit.locate import call_at
-from advisor.edit.names import framework_used, full_name
-from advisor.edit.values import give
+from advisor.edit.names import framework_used, full_name, last_part
+from advisor.edit.options import option_value
+from advisor.edit.origin import string_value
+from advisor.edit.values import bound_to, give
 from advisor.evidence import Change
 from advisor.evidence.coded import names_like
 from advisor.evidence.coverage import Coverage
@@ -29,7 +32,9 @@ from advisor.rule import (
     Safety,
     at,
     call_sites,
+    file_list,
     framework_of,
+    model_files,
     site_list,
     where,
 )
@@ -72,6 +77,11 @@ _GPU_BASIS = "prior: memory traffic of the fused kernels over that of the foreac
 _MODULES = ("torch.optim.", "torch.optim.adam.", "torch.optim.adamw.", "torch.optim.sgd.", "torch.optim.adagrad.")
 _SPARSE = "aten::embedding_sparse_backward"
 _FRAMEWORKS = {"transformers": 'Pass TrainingArguments(optim="adamw_torch_fused").'}
+# Loading puts a checkpoint's own settings back into the optimizer's groups. GradScaler goes by what the optimizer was
+# made with, and hands its scale to a step that then is not fused, which fails (torch.optim.adam, torch.amp, 2.15).
+_OLD_CHECKPOINT = "A checkpoint from before this change switches fused off again when it is loaded."
+_NOT_WITH_SCALER = "a checkpoint from before this change switches fused off again, and GradScaler's step fails then"
+_NAMED_SO = re.compile(r"(^|[_.])opts?\d*($|[_.])|optim(?!al|um)", re.IGNORECASE)
 
 
 class FusedOptimizer(Rule):
@@ -85,8 +95,9 @@ class FusedOptimizer(Rule):
     the script's author wrote, one operator for each term and parameter, is told of, too.
 
     When not: gradients are sparse; ``foreach=True`` or ``differentiable=True`` is given; the script reads what the
-    update's intermediate steps leave behind; Lightning clips gradients with ``precision="16-mixed"`` (it refuses).
-    The rounding differs in the last digits.
+    update's intermediate steps leave behind; Lightning clips gradients with ``precision="16-mixed"`` (it refuses);
+    a training with a ``GradScaler`` goes on from a checkpoint of before, which switches ``fused`` off again (its step
+    fails). The rounding differs in the last digits.
 
     Source: torch.optim, "Algorithms": "fused > foreach > for-loop" in speed; PyTorch 2.4 and 2.5 release notes (fused
     Adam, AdamW, SGD and Adagrad on a CPU). How much of a step is left is a prior, from measurements on a CPU.
@@ -145,6 +156,7 @@ class FusedOptimizer(Rule):
                 "classes": tuple(dict.fromkeys(each.cls for each in chosen)),
                 "framework": next((name for each in chosen if (name := framework_of(each.owner))), ""),
                 "scaled": bool(call_sites(evidence, "GradScaler.scale", every_step=False)),
+                "files": model_files(evidence),
                 **construction(evidence),
             },
             unmet=_unmet(evidence, chosen),
@@ -164,6 +176,10 @@ class FusedOptimizer(Rule):
             text, why = _FRAMEWORKS[framework], f"{framework} makes the optimizer"
             if finding.unmet or told(finding, "optim") != "adamw_torch":
                 return Advice(text, " ".join(finding.unmet) or why)
+            if told(finding, "fp16") and any(
+                "resume_from_checkpoint" in each for each in _texts(finding, sources).values()
+            ):
+                return Advice(text, _NOT_WITH_SCALER)
             return configured(finding, sources, framework, {"optim": '"adamw_torch_fused"'}, text, why)
         if finding.unmet:
             return Advice(text, " ".join(finding.unmet))
@@ -171,6 +187,9 @@ class FusedOptimizer(Rule):
         if not places:
             return Advice(text, "the place of the optimizer is unknown")
         drafts = Drafts(sources)
+        texts = _texts(finding, sources)
+        scaled = finding.parameters.get("scaled") or any("GradScaler" in each for each in texts.values())
+        considered = ""
         for site in places:
             draft = drafts[site.file]
             call = call_at(draft, site, tuple(_ON_CPU))
@@ -180,12 +199,19 @@ class FusedOptimizer(Rule):
                 return Advice(text, "foreach or differentiable is given, which exclude fused")
             if finding.parameters.get("scaled") and framework_used(draft) == "lightning":
                 return Advice(text, "Lightning refuses to clip the gradients of a fused optimizer in 16-mixed")
+            if any(_loads_state(drafts[path], {bound_to(draft, call)} - {""}) for path in texts):
+                if scaled:
+                    return Advice(text, _NOT_WITH_SCALER)
+                considered = _OLD_CHECKPOINT
             option = give(drafts, draft, call, "fused", "True")
             if option is None:
                 return Advice(text, "where its arguments come from cannot be told from the source")
             if option:
-                return Argument({option: "True"})
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+                word = option_value(drafts, draft, option, "True")
+                if word is None:
+                    return Advice(text, f"{option} may not take True, by its type or choices")
+                return Argument({option: word}, considered)
+        return drafts.edit(f"{text} {considered}".strip()) or Advice(text, "the file is not the script's own")
 
     EXAMPLES = (
         Example(
@@ -244,17 +270,96 @@ g = optim.SGD(gen.parameters(), lr=0.1, momentum=0.9, fused=FUSED)
             after='args = TrainingArguments("out", optim="adamw_torch_fused")\n',
             parameters={"framework": "transformers", "config_values": {"optim": "adamw_torch"}},
         ),
+        Example(  # with a scaler, and no state of the optimizer's that is loaded
+            before="""
+import torch
+
+model.load_state_dict(torch.load(path)["model"])
+optimizer = torch.optim.Adam(model.parameters())  # <- optimizers
+scaler = torch.amp.GradScaler()
+scaler.load_state_dict(torch.load(path)["scaler"])
+""",
+            after="""
+import torch
+
+model.load_state_dict(torch.load(path)["model"])
+optimizer = torch.optim.Adam(model.parameters(), fused=True)
+scaler = torch.amp.GradScaler()
+scaler.load_state_dict(torch.load(path)["scaler"])
+""",
+            parameters={"scaled": True},
+        ),
+        *(
+            Example(
+                "import torch\nparser = argparse.ArgumentParser()\n"
+                f"parser.add_argument('--fused', {declared})\nargs = parser.parse_args()\n"
+                "optimizer = torch.optim.Adam(model.parameters(), fused=args.fused)  # <- optimizers\n",
+                "",
+                options=options,
+                advice=advice,
+            )
+            for declared, options, advice in (
+                ("type=int, default=0", {"--fused": "1"}, ""),
+                ("default=False", {"--fused": "True"}, ""),
+                ("choices=['yes', 'no']", {}, "fused=True"),
+                ("action='store_true'", {}, "fused=True"),
+            )
+        ),
     )
     LEAVES_ALONE = (
         Example("from torch import optim\nopt = optim.Adam(ps, foreach=True)  # <- optimizers\n", ""),
         Example("from apex.optimizers import AdamW\nopt = AdamW(ps)  # <- optimizers\n", ""),
         Example("from torch.optim import Adam\nopt = Adam(ps, fused=on_gpu())  # <- optimizers\n", ""),
         Example("import torch\nopt = torch.optim.Adam(ps)  # <- optimizers\n", "", {"framework": "transformers"}),
+        *(
+            Example(f"import torch\nmade = torch.optim.Adam(ps)  # <- optimizers\n{loaded}\n", "", {"scaled": True})
+            for loaded in (
+                "made.load_state_dict(torch.load('last.pt')['second'])",
+                "self.opt_d.load_state_dict(state)",
+                "x.load_state_dict(torch.load('last.pt')['optimizer'])",
+                "for o, s in zip(self.optimizers, states):\n    o.load_state_dict(s)",
+                "accelerator.load_state('last')",
+            )
+        ),
+        Example(
+            "import torch\nopt = torch.optim.SGD(ps)  # <- optimizers\nscaler = torch.amp.GradScaler(enabled=amp)\n"
+            "opt.load_state_dict(torch.load('last.pt')['opt'])\n",
+            "",
+        ),
+        Example(
+            "args = TrainingArguments('out', fp16=True)  # <- config\ntrainer.train(resume_from_checkpoint=last)\n",
+            "",
+            {"framework": "transformers", "config_values": {"optim": "adamw_torch", "fp16": True}},
+        ),
     )
 
 
 def _is_torchs(name: str) -> bool:
     return any(name == module + cls for module in _MODULES for cls in _ON_CPU)
+
+
+def _texts(finding: Finding, sources: Sources) -> dict[str, str]:
+    """The texts, by path, of the files that make the optimizers, set up a framework or deal with the models."""
+    made = (site.file for name in ("optimizers", "config") for site in site_list(finding, name))
+    paths = dict.fromkeys((*made, *file_list(finding, "files")))
+    return {path: sources.text(path) for path in paths if sources.has(path)}
+
+
+def _loads_state(draft: Draft, names: Collection[str]) -> bool:
+    """Whether the file loads the state of an optimizer: one of `names`, or what it calls, or has stored as, one."""
+    for call in draft.nodes(cst.Call):
+        method = last_part(call.func)
+        if not isinstance(call.func, cst.Attribute) or method not in ("load_state", "load_state_dict"):
+            continue
+        if method == "load_state":  # accelerate's, of all that it has prepared
+            return True
+        of, loop = call.func.value, draft.loop(call)
+        strings = draft.nodes(cst.SimpleString, call)
+        told = [string_value(each) for each in strings if isinstance(draft.parent(each), cst.Index)]  # its key
+        told += [last_part(of) or draft.code(of), draft.code(loop.iter) if isinstance(loop, cst.For) else ""]
+        if last_part(of) in names or any(_NAMED_SO.search(each) for each in told):
+            return True
+    return False
 
 
 def _written_out(evidence: Evidence, record: RunRecord) -> Iterator[Finding]:

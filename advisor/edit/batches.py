@@ -15,16 +15,14 @@ from advisor.edit.calls import DATALOADER_PARAMETERS, argument, unpacked
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.locate import last_name
 from advisor.edit.names import full_name, last_part
-from advisor.edit.origin import assigned_once, origin_of, scope_of, string_value
+from advisor.edit.origin import Origin, assigned_once, is_literal, origin_of, scope_of, string_value
 from advisor.edit.values import bound_to, give, in_mapping, is_bound
+from advisor.harness.layout import Site
 
 _NAME = re.compile(
     r"(?:(?:train(?:ing)?|mini|per_?device|local)_?)*(?:batch(?:_?(?:size|sz))?|bs|bsz|bsize)", re.IGNORECASE
 )
 
-# Calls that lay out a tensor: those of torch that make one, and methods.
-_MADE = ("zeros", "ones", "randn", "rand", "empty", "full")
-_LAID_OUT = ("view", "reshape", "expand", "new_zeros", "new_ones", "new_empty", "new_full")
 _OF_SAMPLERS = ("sampler", "batch_size", "drop_last")  # parameters of torch.utils.data.BatchSampler, in order
 # What may read a number that is the batch's, whatever its name: other loaders, and what only shows it.
 _HARMLESS = re.compile(r".*(loader|sampler|print|log|info|debug|format)", re.IGNORECASE)
@@ -38,6 +36,15 @@ class SaidSize:
     option: str = ""
 
 
+@dataclass(frozen=True)
+class Written:
+    """The expressions that say how large the batches are, what they are called, and in which files."""
+
+    nodes: tuple[cst.BaseExpression, ...]
+    names: tuple[str, ...]
+    files: tuple[str, ...] = ()
+
+
 def said_sizes(draft: Draft, size: int, argv: Sequence[str] = ()) -> Iterator[SaidSize]:
     """Places where a batch size of `size` is written: constants, fields, defaults, entries, keyword arguments.
 
@@ -45,35 +52,37 @@ def said_sizes(draft: Draft, size: int, argv: Sequence[str] = ()) -> Iterator[Sa
     """
     for call in draft.nodes(cst.Call):
         flags = [flag for arg in call.args if (flag := string_value(arg.value)) and arg.keyword is None]
-        named = [flag for flag in flags if flag.startswith("-") and _is_name(flag.lstrip("-").replace("-", "_"))]
+        named = [flag for flag in flags if flag.startswith("-") and is_name(flag.lstrip("-").replace("-", "_"))]
         if named:
             default = argument(call, "default")
             written = default.value if default is not None else call
-            if _given(argv, flags) == str(size) or (_is(written, size) and _given(argv, flags) is None):
+            if _given(argv, flags) == str(size) or (is_number(written, size) and _given(argv, flags) is None):
                 yield SaidSize(written, max(named, key=len))
             continue
         for arg in call.args:
-            if arg.keyword is not None and _is_name(arg.keyword.value) and _is(arg.value, size):
+            if arg.keyword is not None and is_name(arg.keyword.value) and is_number(arg.value, size):
                 yield SaidSize(arg.value)
     for assign in draft.nodes(cst.Assign):
-        if len(assign.targets) == 1 and _is_name(last_part(assign.targets[0].target)) and _is(assign.value, size):
+        if len(assign.targets) == 1 and is_name(last_part(assign.targets[0].target)) and is_number(assign.value, size):
             yield SaidSize(assign.value)
     for field in draft.nodes(cst.AnnAssign):
-        if field.value is not None and _is_name(last_part(field.target)) and _is(field.value, size):
+        if field.value is not None and is_name(last_part(field.target)) and is_number(field.value, size):
             yield SaidSize(field.value)
     for parameter in draft.nodes(cst.Param):
-        if parameter.default is not None and _is_name(parameter.name.value) and _is(parameter.default, size):
+        if parameter.default is not None and is_name(parameter.name.value) and is_number(parameter.default, size):
             yield SaidSize(parameter.default)
     for entry in draft.nodes(cst.DictElement):
-        if _is_name(string_value(entry.key) or "") and _is(entry.value, size):
+        if is_name(string_value(entry.key) or "") and is_number(entry.value, size):
             yield SaidSize(entry.value)
 
 
-def _is_name(name: str) -> bool:
+def is_name(name: str) -> bool:
+    """Whether it is what people call the size of their batches."""
     return _NAME.fullmatch(name) is not None
 
 
-def _is(node: cst.BaseExpression, size: int) -> bool:
+def is_number(node: cst.BaseExpression, size: int) -> bool:
+    """Whether that number is written there."""
     return isinstance(node, cst.Integer) and node.evaluated_value == size
 
 
@@ -94,24 +103,69 @@ def give_batch_size(
 ) -> tuple[str | None, str]:
     """Have a loader make batches of `size`: what :func:`give` answers, and where that is None, why."""
     unknown = "where the batch size comes from cannot be told from the source"
+    passed = _passed(draft, call)
+    if passed is None:
+        return None, "its batch sampler makes the batches"
+    call, parameters, value = passed
+    if value is None and not unpacked(call) and recorded not in (None, 1):  # what a class of its own passes on
+        return None, unknown
+    origin = origin_of(drafts, draft, value) if value is not None else None
+    meant = _another_meaning(draft, value, origin) if value is not None else ""
+    if meant:
+        return None, meant
+    return give(drafts, draft, call, "batch_size", str(size), parameters, recorded), unknown
+
+
+def written_at(drafts: Drafts, draft: Draft, call: cst.Call) -> Written:
+    """Where a loader has its batch size from: in the call, and where that value is written."""
+    passed = _passed(draft, call)
+    return value_written_at(drafts, draft, passed[2] if passed is not None else None)
+
+
+def value_written_at(drafts: Drafts, draft: Draft, value: cst.BaseExpression | None) -> Written:
+    """The same of the expression that says it; nothing where there is none."""
+    if value is None or is_literal(value):
+        return Written(() if value is None else (value,), ())
+    origin = origin_of(drafts, draft, value)
+    if origin is None:
+        return Written((value,), (last_part(value),), (draft.source.path,))
+    name = _of_option(origin.option) if origin.option else bound_to(origin.draft, origin.node)
+    files = (draft.source.path, origin.draft.source.path)
+    return Written((value, origin.node), (last_part(value), name), files)
+
+
+def said_at(drafts: Drafts, said: Sequence[tuple[Site, str]], size: int) -> Written:
+    """The same for places that :func:`said_sizes` has found, each with its option."""
+    nodes: list[cst.BaseExpression] = []
+    names: list[str] = []
+    for site, option in said:
+        draft = drafts[site.file]
+        found = [each.node for each in said_sizes(draft, size) if draft.line(each.node) == site.line]
+        names += [_of_option(option)] if option else [bound_to(draft, each) for each in found]
+        nodes += found
+    return Written(tuple(nodes), tuple(names), tuple(site.file for site, _ in said))
+
+
+def _of_option(option: str) -> str:
+    return option.lstrip("-").replace("-", "_")
+
+
+def _passed(draft: Draft, call: cst.Call) -> tuple[cst.Call, Sequence[str], cst.BaseExpression | None] | None:
+    """The call that says how large a loader's batches are, its own or its sampler's: its parameters, and the value.
+
+    None where a sampler makes the batches that says no size, or not in the source.
+    """
     parameters: Sequence[str] = DATALOADER_PARAMETERS
     sampler = argument(call, "batch_sampler", parameters)
     made_by = sampler.value if sampler is not None else in_mapping(draft, call, "batch_sampler")
     if made_by is not None and not (isinstance(made_by, cst.Name) and made_by.value == "None"):
         made = _made(draft, made_by)
-        if made is None:
-            return None, "its batch sampler makes the batches"
-        call, parameters = made, _OF_SAMPLERS if last_name(draft, made) == "BatchSampler" else ()
-        if argument(call, "batch_size", parameters) is None:
-            return None, "its batch sampler makes the batches"
+        parameters = _OF_SAMPLERS if made is not None and last_name(draft, made) == "BatchSampler" else ()
+        if made is None or argument(made, "batch_size", parameters) is None:
+            return None
+        call = made
     passed = argument(call, "batch_size", parameters)
-    value = passed.value if passed is not None else in_mapping(draft, call, "batch_size")
-    if value is None and not unpacked(call) and recorded not in (None, 1):  # what a class of its own passes on
-        return None, unknown
-    meant = _another_meaning(drafts, draft, value) if value is not None else ""
-    if meant:
-        return None, meant
-    return give(drafts, draft, call, "batch_size", str(size), parameters, recorded), unknown
+    return call, parameters, passed.value if passed is not None else in_mapping(draft, call, "batch_size")
 
 
 def _made(draft: Draft, node: cst.BaseExpression) -> cst.Call | None:
@@ -123,69 +177,45 @@ def _made(draft: Draft, node: cst.BaseExpression) -> cst.Call | None:
     return node if isinstance(node, cst.Call) else None
 
 
-def _another_meaning(drafts: Drafts, draft: Draft, value: cst.BaseExpression) -> str:
+def _another_meaning(draft: Draft, value: cst.BaseExpression, origin: Origin | None) -> str:
     """What else the name stands for that gives `value` its number, in a clause; empty where nothing is seen.
 
     A name that says batch may size tensors, which then grow together; no module of torch.nn. Any other name may be read
     by loaders, and shown.
     """
-    origin = origin_of(drafts, draft, value)
     if origin is None or origin.option or origin.node is value:
         return ""
     name = bound_to(origin.draft, origin.node)
-    says_so = "batch" in name.lower() or _is_name(name)
-    above = origin.draft.parent(origin.node)
-    within: cst.CSTNode | None = scope_of(origin.draft, origin.node)
-    if isinstance(above, cst.Param):
-        within = origin.draft.parent(origin.draft.parent(above) or above)
-    elif isinstance(within, cst.ClassDef):  # a field, read as an attribute
-        within = origin.draft.module
-    places = [(origin.draft, node) for node in origin.draft.nodes(cst.Name, within)]
+    says_so = "batch" in name.lower() or is_name(name)
+    within = read_within(origin.draft, origin.node)
+    places = [(origin.draft, *each) for each in readers(origin.draft, name, within)]
     if origin.draft is not draft and within is origin.draft.module:  # imported
-        places += [(draft, node) for node in draft.nodes(cst.Name)]
-    for place, node in places:
-        above = place.parent(node)
-        if node.value != name or is_bound(place, node) or isinstance(above, cst.ImportAlias):
-            continue
-        reader = next((each for each in place.ancestors(node) if isinstance(each, cst.Call)), None)
-        written = full_name(place, reader.func) if reader is not None else ""
+        places += [(draft, *each) for each in readers(draft, name, draft.module)]
+    for place, node, written in places:
         of_module = written.startswith("torch.nn.") and written.rpartition(".")[2][:1].isupper()
-        if of_module or not (says_so or _HARMLESS.fullmatch(written.rpartition(".")[2])):
+        if of_module or not (says_so or is_harmless(written)):
             return f"line {place.line(node)} reads {name}, too, for something else than batches"
     return ""
 
 
-def fixed_by_hand(draft: Draft, size: int) -> int | None:
-    """The line of a call that lays out a tensor for batches of `size`, written as a number: it would have to change.
+def read_within(draft: Draft, node: cst.BaseExpression) -> cst.CSTNode | None:
+    """Where the name can be read that `node` is the value of: its scope, or the function whose parameter it is."""
+    above = draft.parent(node)
+    if isinstance(above, cst.Param):
+        return draft.parent(draft.parent(above) or above)
+    scope = scope_of(draft, node)
+    return draft.module if isinstance(scope, cst.ClassDef) else scope  # a field is read as an attribute
 
-    That is the first dimension; or the second of three, as recurrent layers have their state. Weights and buffers have
-    none of the batch.
-    """
-    for call in draft.nodes(cst.Call):
-        name = last_part(call.func)
-        makes = name in _MADE and full_name(draft, call.func).startswith("torch.")
-        if not makes and not (name in _LAID_OUT and isinstance(call.func, cst.Attribute)):
+
+def readers(draft: Draft, name: str, within: cst.CSTNode | None) -> Iterator[tuple[cst.Name, str]]:
+    """Where a name is read, each with the full name of what is called with it, "" outside of any call."""
+    for node in draft.nodes(cst.Name, within):
+        if node.value != name or is_bound(draft, node) or isinstance(draft.parent(node), cst.ImportAlias):
             continue
-        sizes = [arg.value for arg in call.args if arg.keyword is None and not arg.star]
-        if sizes and isinstance(sizes[0], (cst.Tuple, cst.List)):
-            sizes = [each.value for each in sizes[0].elements]
-        if len(sizes) < 2 or _kept_by_module(draft, call):
-            continue
-        state = makes and len(sizes) == 3 and _is(sizes[1], size)
-        # One is a dimension for broadcasting as often as a batch: flat samples, x.view(1, -1), are batches.
-        rows = _is(sizes[0], size) and (size > 1 or (name in ("view", "reshape") and len(sizes) == 2))
-        first = rows and not (makes and _in_constructor(draft, call))
-        if state or first:
-            return draft.line(call)
-    return None
+        reader = next((each for each in draft.ancestors(node) if isinstance(each, cst.Call)), None)
+        yield node, full_name(draft, reader.func) if reader is not None else ""
 
 
-def _kept_by_module(draft: Draft, call: cst.Call) -> bool:
-    """Whether the tensor becomes a weight or a buffer."""
-    above = [each for each in draft.ancestors(call) if isinstance(each, cst.Call)]
-    return any(last_part(each.func) in ("Parameter", "register_buffer", "register_parameter") for each in above)
-
-
-def _in_constructor(draft: Draft, call: cst.Call) -> bool:
-    function = draft.function(call)
-    return function is not None and function.name.value == "__init__"
+def is_harmless(called: str) -> bool:
+    """Whether what is called so may be given the batch's size, or another number: a loader, or what only shows it."""
+    return _HARMLESS.fullmatch(called.rpartition(".")[2]) is not None

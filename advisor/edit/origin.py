@@ -258,7 +258,7 @@ def _attribute(drafts: Drafts, draft: Draft, node: cst.Attribute, depth: int) ->
     name = node.attr.value
     if _attribute_assigned(draft, name, skip_self=True):
         return None
-    for each in _with_neighbours(drafts, draft):
+    for each in with_neighbours(drafts, draft):
         option = _option(each, name)
         if option is not None:
             return option
@@ -272,7 +272,7 @@ def _attribute(drafts: Drafts, draft: Draft, node: cst.Attribute, depth: int) ->
     return _class_default(drafts, draft, name, depth)
 
 
-def _with_neighbours(drafts: Drafts, draft: Draft) -> Iterator[Draft]:
+def with_neighbours(drafts: Drafts, draft: Draft) -> Iterator[Draft]:
     """This file, and the modules beside it that it imports from."""
     yield draft
     seen = {draft.source.path}
@@ -347,7 +347,7 @@ def _option(draft: Draft, name: str) -> Origin | None:
 
 def _class_default(drafts: Drafts, draft: Draft, name: str, depth: int) -> Origin | None:
     """A field of a (data)class: ``batch_size: int = 32``, unless the one construction passes another value."""
-    for each in _with_neighbours(drafts, draft):
+    for each in with_neighbours(drafts, draft):
         holders: list[tuple[cst.ClassDef, list[cst.BaseExpression | None]]] = []
         for holder in each.nodes(cst.ClassDef):
             values = list(assignments(each, name, holder))

@@ -81,6 +81,27 @@ def test_file_that_a_parser_reads_is_edited(tmp_path: Path) -> None:
     assert fix.site == Site(str(tmp_path / "train.py"), 1), "where the settings are made"
 
 
+@pytest.mark.parametrize(
+    ("name", "code", "declared", "answer"),
+    [
+        ("bf16", "True", "type=int, default=0", {"--bf16": "1"}),
+        ("bf16", "True", 'action="store_true"', {"--bf16": ""}),
+        ("precision", '"bf16-mixed"', 'default="32-true"', {"--precision": "bf16-mixed"}),
+        ("precision", '"bf16-mixed"', "type=int, default=32", None),
+        ("precision", '"bf16-mixed"', 'choices=["32-true", "16-mixed"]', None),
+    ],
+)
+def test_option_is_given_what_it_takes(
+    tmp_path: Path, name: str, code: str, declared: str, answer: dict[str, str] | None
+) -> None:
+    script = f"p.add_argument('--{name}', {declared})\nargs = p.parse_args()\nL.Trainer({name}=args.{name})\n"
+    fix = fixed(tmp_path, "lightning", {name: code}, script, 3)
+    if answer is None:
+        assert isinstance(fix, Advice) and fix.why.startswith(f"--{name} may not take")
+    else:
+        assert isinstance(fix, Argument) and fix.options == answer
+
+
 ADVICE = {
     "a file": ("args = parser.parse_json_file('args.json')\n", {}, "dataloader_num_workers: 2"),
     "a given list": ("args = parser.parse_args_into_dataclasses(words)\n", {}, ""),

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from advisor.rules.fused_optimizer import FusedOptimizer
 
-from advisor.edit import Sources
+from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
 from advisor.harness import layout
 from advisor.harness.layout import Site
 from advisor.launch import Command, measure
-from advisor.rule import Advice, Finding
+from advisor.rule import Advice, Finding, Gain
 from tests.conftest import PYTHON, QUICK
 
 RULE = FusedOptimizer()
@@ -171,3 +171,24 @@ def test_an_optimizer_of_the_script_s_own_is_told_of(tmp_path: Path) -> None:
     assert finding.gain.likely > 1.2 and finding.evidence["parameters"] == 48
     fix = RULE.fix(finding, Sources())
     assert isinstance(fix, Advice) and "fused=True" in fix.text
+
+
+RESUMED = """\
+import torch
+
+optimizer = torch.optim.AdamW(model.parameters())
+optimizer.load_state_dict(torch.load("last.pt")["optimizer"])
+"""
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_checkpoint_of_before_is_told_of(scaled: bool, tmp_path: Path) -> None:
+    path, helper = tmp_path / "train.py", tmp_path / "resume.py"
+    path.write_text("".join(RESUMED.splitlines(keepends=True)[:3]))
+    helper.write_text(RESUMED)  # the loading is in another of the script's files
+    parameters = {"optimizers": (Site(str(path), 3),), "files": (str(helper),), "scaled": scaled}
+    fix = RULE.fix(Finding(RULE.id, RULE.title, "", Gain(1.1, 1.2, 1.3), {}, parameters=parameters), Sources())
+    if scaled:
+        assert isinstance(fix, Advice) and "GradScaler" in fix.why
+    else:
+        assert isinstance(fix, Edit) and "A checkpoint from before" in fix.summary

@@ -1,0 +1,176 @@
+"""What is tied to the size of the batches, and would have to change with it: the same number elsewhere, and counts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+
+import libcst as cst
+
+from advisor.edit.batches import is_harmless, is_name, is_number, read_within, readers
+from advisor.edit.calls import argument
+from advisor.edit.draft import Draft, Drafts
+from advisor.edit.names import full_name, last_part
+from advisor.edit.origin import origin_of, parameter_names, parse_number, string_value
+from advisor.edit.values import bound_to
+
+# Calls that lay out a tensor: those of torch that make one, and methods.
+_MADE = ("zeros", "ones", "randn", "rand", "empty", "full", "arange", "eye", "randint", "randperm")
+_REPEATED = ("expand", "repeat", "repeat_interleave")
+_LAID_OUT = ("view", "reshape", "new_zeros", "new_ones", "new_empty", "new_full", *_REPEATED)
+
+# What is divided by the size of a batch: samples of a data set, to count steps; or those of a larger batch.
+_OF_DATA = re.compile(r"\blen\(|\.shape\b|\.size\(|\.numel\(")
+_OF_BATCHES = re.compile(r"batch|effective|global|accum", re.IGNORECASE)
+_ACCUMULATED = re.compile(r"accum|micro", re.IGNORECASE)
+_TO_COUNT = ("int", "round", "math.ceil", "math.floor", "numpy.ceil", "numpy.floor")
+_MANY = 20  # batches, and what is divided is the data: the fewest that the rule leaves of an epoch
+
+
+# Counts ------------------------------------------------------------------------------------------------------------
+
+
+def divided_by(drafts: Drafts, draft: Draft, names: Collection[str], size: int) -> str:
+    """Where the file counts something by dividing by the batch's size, in a clause; empty where nothing is seen.
+
+    Of the data's samples, these are the steps of an epoch, which become fewer, as they should with batches of `size`.
+    Of a larger batch's, they are the batches to accumulate, which become none.
+    """
+    for division in draft.nodes(cst.BinaryOperation):
+        words = [node.value for node in draft.nodes(cst.Name, division.right)]
+        words += [string_value(node) for node in draft.nodes(cst.SimpleString, division.right)]
+        name = next((each for each in words if each and each in names), "")
+        if name and _counts(draft, division) and not _of_data(drafts, draft, division, name, size):
+            return f"line {draft.line(division)} divides by {name}, too, and what it counts would change with it"
+    return ""
+
+
+def _counts(draft: Draft, division: cst.BinaryOperation) -> bool:
+    """Whether a whole number comes out."""
+    if isinstance(division.operator, cst.Divide):
+        around = next((each for each in draft.ancestors(division) if isinstance(each, cst.Call)), None)
+        return around is not None and full_name(draft, around.func) in _TO_COUNT
+    return isinstance(division.operator, cst.FloorDivide)
+
+
+def _of_data(drafts: Drafts, draft: Draft, division: cst.BinaryOperation, name: str, size: int) -> bool:
+    """Whether samples of the data are divided: as many as something has, or too many for one batch."""
+    dividend = division.left
+    names = _names(draft, dividend)
+    assigned = [each for each in draft.nodes(cst.Assign) if any(names & _names(draft, to) for to in each.targets)]
+    values = [draft.code(each.value) for each in assigned]
+    if any(_OF_DATA.search(each) for each in (draft.code(dividend), *values)):
+        return True
+    said = draft.code(dividend).replace(name, "")
+    if _OF_BATCHES.search(said) or _ACCUMULATED.search(bound_to(draft, division)):
+        return False
+    parts = [each for kind in (cst.Integer, cst.Name, cst.Attribute) for each in draft.nodes(kind, dividend)]
+    origins = [origin_of(drafts, draft, each) for each in parts]
+    return any((parse_number(each.node) or 0) >= _MANY * size for each in origins if each is not None)
+
+
+def _names(draft: Draft, node: cst.CSTNode) -> set[str]:
+    """The names that are read or bound there: of ``self.n`` it is ``n``."""
+    names = [(each, draft.parent(each)) for each in draft.nodes(cst.Name, node)]
+    return {each.value for each, above in names if not (isinstance(above, cst.Attribute) and above.value is each)}
+
+
+# The same number ----------------------------------------------------------------------------------------------------
+
+
+def said_to_others(draft: Draft, size: int, own: Collection[cst.CSTNode]) -> int | None:
+    """The line of a number beside `own` that says the batch's size, and to what is no loader: it would have to change.
+
+    An argument for a parameter that is called so, or the default that a call leaves it at; a constant that is.
+    """
+    takers: dict[str, cst.FunctionDef] = {}
+    for function in draft.nodes(cst.FunctionDef):
+        holder = draft.enclosing_class(function) if function.name.value == "__init__" else None
+        takers[holder.name.value if holder is not None else function.name.value] = function
+    for call in draft.nodes(cst.Call):
+        name = last_part(call.func)
+        for value in _given_sizes(draft, call, takers.get(name)) if not is_harmless(name) else ():
+            if is_number(value, size) and value not in own:
+                return draft.line(call)
+    known = {bound_to(draft, each) for each in own}
+    assigns: list[cst.Assign | cst.AnnAssign] = [*draft.nodes(cst.Assign), *draft.nodes(cst.AnnAssign)]
+    for assign in assigns:
+        constant = assign.value
+        if constant is None or constant in own or not is_number(constant, size):
+            continue
+        name = bound_to(draft, constant)
+        if is_name(name) and name not in known and _is_read_by_others(draft, name, read_within(draft, constant)):
+            return draft.line(assign)
+    return None
+
+
+def _given_sizes(draft: Draft, call: cst.Call, taker: cst.FunctionDef | None) -> Iterator[cst.BaseExpression]:
+    """What a call gives parameters that are called like a batch's size; `taker` is the file's function that it calls.
+
+    Those that the function gives to nothing but loaders are left out.
+    """
+    taken = {each.name.value: each for each in draft.nodes(cst.Param, taker.params)} if taker is not None else {}
+    in_order = parameter_names(draft, taker) if taker is not None else []
+    keywords = [arg.keyword.value for arg in call.args if arg.keyword is not None]
+    for name in filter(is_name, dict.fromkeys((*keywords, *taken))):
+        passed = argument(call, name, in_order)
+        value = passed.value if passed is not None else taken[name].default
+        if passed is None and any(arg.star for arg in call.args):
+            continue
+        if value is not None and (taker is None or name not in taken or _is_read_by_others(draft, name, taker.body)):
+            yield value
+
+
+def _is_read_by_others(draft: Draft, name: str, within: cst.CSTNode | None) -> bool:
+    """Whether anything but loaders, and what only shows it, reads the name."""
+    return any(not is_harmless(called) for _, called in readers(draft, name, within))
+
+
+def fixed_by_hand(draft: Draft, size: int) -> int | None:
+    """The line of a call that lays out a tensor for batches of `size`, written as a number: it would have to change.
+
+    That is the first dimension, or the only one; or the second of three, as recurrent layers have their state. Weights
+    and buffers, and what a data set makes of one sample, have none of the batch.
+    """
+    for call in draft.nodes(cst.Call):
+        name = last_part(call.func)
+        makes = name in _MADE and full_name(draft, call.func).startswith("torch.")
+        if not makes and not (name in _LAID_OUT and isinstance(call.func, cst.Attribute)):
+            continue
+        sizes = _sizes(call, name)
+        if not sizes or _kept_by_module(draft, call):
+            continue
+        state = len(sizes) == 3 and (makes or (name in _REPEATED and size > 1)) and is_number(sizes[1], size)
+        # One is a dimension for broadcasting as often as a batch: flat samples, x.view(1, -1), are batches.
+        rows = is_number(sizes[0], size) and (size > 1 or (name in ("view", "reshape") and len(sizes) == 2))
+        first = rows and not (makes and _is_of_one(draft, call))
+        if state or first:
+            return draft.line(call)
+    return None
+
+
+def _sizes(call: cst.Call, name: str) -> list[cst.BaseExpression]:
+    """The dimensions that a call lays a tensor out in, as far as they are written there one by one."""
+    said = argument(call, "size")
+    given = [arg.value for arg in call.args if arg.keyword is None and not arg.star]
+    if said is not None:
+        given = [said.value]
+    elif name == "arange":  # from, to
+        given = given[:1] if len(given) == 1 else given[1:2] if len(given) == 2 and is_number(given[0], 0) else []
+    elif name == "randint":  # the numbers come first
+        given = [each for each in given if isinstance(each, (cst.Tuple, cst.List))]
+    if given and isinstance(given[0], (cst.Tuple, cst.List)):
+        return [each.value for each in given[0].elements]
+    return given
+
+
+def _kept_by_module(draft: Draft, call: cst.Call) -> bool:
+    """Whether the tensor becomes a weight or a buffer."""
+    above = [each for each in draft.ancestors(call) if isinstance(each, cst.Call)]
+    return any(last_part(each.func) in ("Parameter", "register_buffer", "register_parameter") for each in above)
+
+
+def _is_of_one(draft: Draft, call: cst.Call) -> bool:
+    """Whether it is made with its module, or is a data set's sample."""
+    function = draft.function(call)
+    return function is not None and function.name.value in ("__init__", "__getitem__", "__iter__")

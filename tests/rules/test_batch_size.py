@@ -1,0 +1,79 @@
+"""Why a larger batch is only advised, where more than its size would have to change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from advisor.rules.batch_size import BatchSize
+
+from advisor.edit import Edit, Sources
+from advisor.harness.layout import Site
+from advisor.rule import Advice, Argument, Finding, Gain
+
+RULE = BatchSize()
+GAIN = Gain(1.1, 1.2, 1.3)
+LOADER = "import torch\nloader = DataLoader(ds, batch_size={})\n"
+
+
+def fixed(folder: Path, text: str, line: int, batch: int = 128, **parameters: object) -> Edit | Argument | Advice:
+    script = folder / "train.py"
+    script.write_text(text)
+    known = {"batch": batch, "recorded": 32, **parameters}
+    return RULE.fix(Finding(RULE.id, RULE.title, "", GAIN, {}, Site(str(script), line), known), Sources())
+
+
+@pytest.mark.parametrize(
+    ("size", "more", "why"),
+    [
+        ("32", "net = CharRNN(vocab, batch_size=32)", "the size stands as a number at train.py:3, too"),
+        ("32", "labels = torch.ones(32)", "the size stands as a number at train.py:3, too"),
+        ("BATCH", "BATCH = 32\naccumulate = 64 // BATCH", "line 4 divides by BATCH, too"),
+    ],
+)
+def test_what_else_would_have_to_change_is_said(size: str, more: str, why: str, tmp_path: Path) -> None:
+    fix = fixed(tmp_path, LOADER.format(size) + more + "\n", 2)
+    assert isinstance(fix, Advice) and fix.why.startswith(why)
+
+
+def test_count_beside_a_constant_of_another_file_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "config.py").write_text("BATCH = 32\nACCUMULATE = 64 // BATCH\n")
+    fix = fixed(tmp_path, "from config import BATCH\nloader = DataLoader(ds, batch_size=BATCH)\n", 2)
+    assert isinstance(fix, Advice) and fix.why.startswith("line 2 divides by BATCH") and "in config.py" in fix.why
+
+
+def test_smaller_batches_may_be_accumulated(tmp_path: Path) -> None:
+    text = LOADER.format("BATCH") + "BATCH = 32\naccumulate = 64 // BATCH\n"
+    fix = fixed(tmp_path, text, 2, 16)
+    assert isinstance(fix, Edit) and "BATCH = 16" in next(iter(fix.texts.values()))
+
+
+def by_hand(folder: Path, text: str, option: str = "") -> Edit | Argument | Advice:
+    return fixed(folder, text, 1, said=((Site(str(folder / "train.py"), 1), option),))
+
+
+def test_size_of_batches_that_are_made_by_hand(tmp_path: Path) -> None:
+    fix = by_hand(tmp_path, "BATCH = 32\nx = data[:BATCH]\n")
+    assert isinstance(fix, Edit) and next(iter(fix.texts.values())).startswith("BATCH = 128\n")
+    fix = by_hand(tmp_path, "BATCH = 32\naccumulate = 64 // BATCH\n")
+    assert isinstance(fix, Advice) and "divides by BATCH" in fix.why
+    fix = by_hand(tmp_path, "BATCH = 32\nnet = Net(batch_size=32)\n")
+    assert isinstance(fix, Advice) and "train.py:2" in fix.why
+
+
+@pytest.mark.parametrize(
+    ("declared", "more", "answer"),
+    [
+        ("type=int, default=32", "", {"--batch-size": "128"}),
+        ("type=int, default=32, choices=[16, 32]", "", "--batch-size may not take 128, by its type or choices"),
+        ("type=int, default=32", "accumulate = 64 // args.batch_size", "line 2 divides by batch_size, too"),
+    ],
+)
+def test_option_of_batches_that_are_made_by_hand(
+    declared: str, more: str, answer: dict[str, str] | str, tmp_path: Path
+) -> None:
+    fix = by_hand(tmp_path, f"p.add_argument('--batch-size', {declared})\n{more}\n", "--batch-size")
+    if isinstance(answer, str):
+        assert isinstance(fix, Advice) and fix.why.startswith(answer)
+    else:
+        assert isinstance(fix, Argument) and fix.options == answer
