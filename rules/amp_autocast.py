@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
-from advisor.edit.autocast import wrap_forwards
+from advisor.edit.autocast import FLOAT32_ON_GPU, wrap_forwards
+from advisor.edit.born import PLAIN, RANDOM
 from advisor.edit.derivatives import differentiates_twice
+from advisor.edit.fills import overflowing_fill
 from advisor.edit.grad_scaler import scale_loss
 from advisor.edit.names import framework_used
 from advisor.edit.sources import text_of
@@ -25,11 +27,13 @@ from advisor.rule import (
     Rule,
     Safety,
     call_sites,
+    file_list,
     forward_sites,
     framework_of,
     model_files,
     once_fed,
     optimizer_sites,
+    own_files,
     site_list,
     sites,
     where,
@@ -60,6 +64,8 @@ _LEAST_FLOP = 4e7
 _SPARSE = re.compile(r"sparse_(coo|csr|csc|mm|addmm|mv|matmul)|_to_sparse|spmm")
 # Solvers whose step follows the error: with eight bits it never gets as small as they are asked for.
 _ADAPTS = re.compile(r"\b(odeint|odeint_adjoint|odeint_event|solve_ivp|sdeint|cdeint)\(")
+# Under autocast, too, unless they are told otherwise.
+_MAKES_FLOAT32 = {each for each in PLAIN | RANDOM if "like" not in each} | {"linspace"}
 _FAST_PATH = "aten::_transformer_encoder_layer_fwd"
 _LEAST_ON_CPU = 1.10  # the scales above spread too far to promise less
 _CPU_MATRIX = re.compile(
@@ -121,6 +127,7 @@ class AmpAutocast(Rule):
                 "backward": sites(call_sites(evidence, "backward")),
                 "step": sites(call_sites(evidence, "Optimizer.step")),
                 "optimizer": optimizer_sites(evidence),
+                "own": own_files(evidence),
                 "device": "cuda" if evidence.device_is_gpu else "cpu",
                 "dtype": "float16" if fp16 else "bfloat16",
                 "framework": _framework(record),
@@ -145,6 +152,10 @@ class AmpAutocast(Rule):
             text = _FRAMEWORKS[framework].format(short=_SHORT[dtype], long=_LONG[dtype])
         if finding.unmet:
             return Advice(text, " ".join(finding.unmet))
+        single = (FLOAT32_ON_GPU if device == "cuda" else frozenset()) | _MAKES_FLOAT32
+        for path in dict.fromkeys((*file_list(finding, "own"), *(site.file for site in forwards))):
+            if sources.editable(path) and (why := overflowing_fill(drafts, drafts[path], dtype, single)):
+                return Advice(text, why)
         if framework:
             settings, why = _settings(framework, dtype, device), f"{framework} runs the forward"
             return configured(finding, sources, framework, settings, text, why)
@@ -494,6 +505,22 @@ for x in images:
     scores = features @ prototypes.T
 """,
             "",
+        ),
+        Example(  # scores in float16 hold no -1e9
+            """
+import torch
+
+class Attention(torch.nn.Module):
+    def forward(self, q, k, v, mask):
+        s = q @ k.transpose(-2, -1)
+        s = s.masked_fill(mask == 0, -1e9)
+        return s.softmax(-1) @ v
+
+for x in xs:
+    out = model(x)  # <- forward
+""",
+            "",
+            {"dtype": "float16"},
         ),
         Example(  # the mode would stay on in what takes the values
             "import torch\ndef f(xs):\n    for x in xs:\n        yield model(x)  # <- forward=model(x)\n", ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -9,9 +10,11 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from advisor.edit import Draft, Drafts
-from advisor.edit.aliases import other_calls
-from advisor.edit.born import makes_in_forward
+from advisor.edit.aliases import other_calls, past_loading
+from advisor.edit.born import makes_in_forward, module_code
 from advisor.edit.calls import call_method
+from advisor.edit.fills import overflowing_fill
+from advisor.edit.float32 import wide_meets_weights
 from advisor.edit.locate import call_at
 from advisor.edit.models import binding, made_at
 from advisor.edit.names import ensure_name, framework_used
@@ -105,6 +108,7 @@ class HalfInference(Rule):
                 "floats": any(each.dtype == "float32" for each in model.inputs),
                 "tensor_first": model.tensor_first is not False,
                 "output": model.output,
+                "class": model.cls,
                 "own": (model.file, *own_files(evidence)),
                 "dtype": "float16" if evidence.device_is_gpu and not has_bf16(evidence) else "bfloat16",
             },
@@ -119,9 +123,10 @@ class HalfInference(Rule):
         if finding.parameters.get("output", "tensor") != "tensor":
             return Advice(text, "the model returns no single tensor that could be converted back")
         made = site_list(finding, "made")
+        cls = str(finding.parameters.get("class", ""))
         for path in dict.fromkeys((*file_list(finding, "own"), *(site.file for site in made))):
-            if path and sources.editable(path) and makes_in_forward(drafts[path], _MAKERS, "dtype", ("type_as",)):
-                return Advice(text, f"methods of its modules make float32 tensors, which do not multiply with {dtype}")
+            if path and sources.editable(path) and (why := _mixes(drafts, drafts[path], dtype, cls)):
+                return Advice(text, why)
         bound = next((each for site in made if (each := made_at(drafts, site))), None)
         if bound is None and forwards:
             bound = binding(drafts, forwards, site_list(finding, "moves"), ())
@@ -133,6 +138,7 @@ class HalfInference(Rule):
             if call is None:
                 return Advice(text, "the call of the model cannot be told from others on its line")
             calls.append((drafts[site.file], call))
+        bound = past_loading(bound)
         others = other_calls(bound, calls)
         if isinstance(others, str):
             return Advice(text, others)
@@ -230,6 +236,28 @@ def main():
 """,
             parameters={"floats": True, "output": "tensor"},
         ),
+        Example(  # behind what puts other weights in place of the model's
+            before="""
+import torch
+
+net = Net()  # <- made
+state = torch.load("net.pt")
+net.load_state_dict(state, assign=True)
+for x in batches:
+    y = net(x)  # <- forward
+""",
+            after="""
+import torch
+
+net = Net()
+state = torch.load("net.pt")
+net.load_state_dict(state, assign=True)
+net.to(torch.bfloat16)
+for x in batches:
+    y = net(x.to(torch.bfloat16)).float()
+""",
+            parameters={"floats": True, "output": "tensor"},
+        ),
     )
     LEAVES_ALONE = (
         *(
@@ -289,6 +317,42 @@ class Cell(torch.nn.Module):
         return self.inner(x, torch.zeros(4, 8))
 
 net = Cell()  # <- made
+y = net(x)  # <- forward
+""",
+            "",
+            {"floats": True, "output": "tensor"},
+        ),
+        *(
+            Example(
+                f"""
+import torch
+import torch.nn.functional as F
+
+class Net(torch.nn.Module):
+    def forward(self, q, k, v):
+        scores = q @ k.transpose(-2, -1)
+{code}
+
+net = Net()  # <- made
+y = net(x)  # <- forward
+""",
+                "",
+                {"floats": True, "output": "tensor", "class": "Net", "dtype": "float16"},
+            )
+            for code in (
+                "        return F.softmax(scores, -1, dtype=torch.float32) @ v",
+                "        return scores.masked_fill(scores == 0, -1e9).softmax(-1) @ v",
+            )
+        ),
+        Example(  # puts float32 back
+            """
+import torch
+
+def load(net, path):
+    net.load_state_dict(torch.load(path), assign=True)
+
+net = Net()  # <- made
+load(net, "net.pt")
 y = net(x)  # <- forward
 """,
             "",
@@ -365,6 +429,17 @@ _MAKERS = (
     "from_numpy",
     "float",
 )
+
+
+def _mixes(drafts: Drafts, draft: Draft, dtype: str, model: str) -> str:
+    """Why the modules of a file, of which `model` is the one that the script calls, cannot compute in `dtype`."""
+    if makes_in_forward(draft, _MAKERS, "dtype", ("type_as",)):
+        return f"methods of its modules make float32 tensors, which do not multiply with {dtype}"
+    line = wide_meets_weights(drafts, draft, model)
+    if line is not None:
+        place = f"{os.path.basename(draft.source.path)}:{line}"
+        return f"tensors made in float32 meet {dtype} ones at {place}: convert them to the type of those, x.to(y.dtype)"
+    return overflowing_fill(drafts, draft, dtype, within=module_code(draft))
 
 
 def _convert(draft: Draft, call: cst.Call, dtype: str) -> str:

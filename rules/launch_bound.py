@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from advisor.edit import Drafts
+import libcst as cst
+
+from advisor.edit import Draft, Drafts
 from advisor.edit.calls import argument
+from advisor.edit.kept_outputs import kept_output
 from advisor.edit.locate import call_at
-from advisor.edit.names import framework_used
+from advisor.edit.names import framework_used, full_name
 from advisor.edit.values import give
 from advisor.evidence import CAPTURES, COLD, Change
 from advisor.evidence.coded import names_like
@@ -45,6 +49,7 @@ _SHORT_S = 50e-6  # eager PyTorch spends 5 to 50 µs of the host's time on an op
 # launches all of a graph; what stays is what is not captured (NVIDIA, "Getting Started with CUDA Graphs": 20 kernels of
 # 2.9 µs, 9.6 µs each when launched one by one, 3.4 µs as a graph).
 _LEFT = (0.03, 0.12, 0.4)
+_RARELY = 0.5  # of the steps: a backward more than the optimizers' steps, once in a while, is no accumulation
 _LEAST_GAIN = 1.10  # a prior asks for more than what could just be measured
 _BASIS = "prior: one launch in place of all that a graph can hold"
 
@@ -59,7 +64,7 @@ class LaunchBound(Rule):
 
     When not: shapes change from step to step (each shape is a graph, with memory of its own); values are read back, or
     tensors move to the CPU, inside of the model; outputs of one step are kept beyond the next (a graph writes to the
-    same memory again); few, long kernels.
+    same memory again), or gradients of several backwards are summed up; few, long kernels.
 
     Source: PyTorch, "Accelerating PyTorch with CUDA Graphs"; torch.compile, ``mode="reduce-overhead"``; NVIDIA,
     "Getting Started with CUDA Graphs". The gain is a prior on what the replay of the step leaves of the launches.
@@ -103,7 +108,7 @@ class LaunchBound(Rule):
                 "step_s": evidence.step_s,
             },
             site=place.site if place is not None else None,
-            parameters={"compiled": sites(compiled)},
+            parameters={"compiled": sites(compiled), "forward": sites(forwards)},
             unmet=_unmet(evidence),
         )
 
@@ -118,7 +123,11 @@ class LaunchBound(Rule):
         text = f'Pass mode="reduce-overhead" to the compilation {where(places[0])}.'
         if finding.unmet:
             return Advice(text, " ".join(finding.unmet))
-        drafts = Drafts(sources)
+        drafts, calls = Drafts(sources), dict[Draft, list[cst.Call]]()
+        for site in site_list(finding, "forward"):
+            forward = call_at(drafts[site.file], site) if sources.editable(site.file) else None
+            if forward is not None:
+                calls.setdefault(drafts[site.file], []).append(forward)
         for site in places:
             draft = drafts[site.file]
             call = call_at(draft, site, ("compile",))
@@ -130,6 +139,15 @@ class LaunchBound(Rule):
                 return Advice(text, "the call says already how to compile")
             if give(drafts, draft, call, "mode", '"reduce-overhead"') != "":
                 return Advice(text, "where its arguments come from cannot be told from the source")
+            calls.setdefault(draft, []).extend(_calls_of_compiled(draft, call))
+        for draft, forwards in calls.items():
+            if (line := kept_output(draft, forwards)) is not None:
+                place = f"{os.path.basename(draft.source.path)}:{line}"
+                why = (
+                    f"{place} keeps an output beyond the model's next call, and graphs write to the same memory again: "
+                )
+                why += "keep its .clone(), and call torch.compiler.cudagraph_mark_step_begin() in front of each step"
+                return Advice(text, why)
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
     EXAMPLES = (
@@ -164,7 +182,23 @@ net.compile(
         Example('import torch\nf = torch.compile(g, backend="onnxrt")  # <- compiled\n', ""),
         Example("import torch\nf = torch.compile(g, **how)  # <- compiled\n", ""),
         Example("model = Net().cuda()\n", ""),
+        *(
+            Example(f"import torch\nmodel = torch.compile(Net().cuda())  # <- compiled\n{code}", "")
+            for code in (
+                "feats = []\nfor x in xs:\n    feats.append(model(x.cuda()))\nfeats = torch.cat(feats)\n",
+                "h = None\nfor x in xs:\n    out, h = model(x, h)\n",
+            )
+        ),
     )
+
+
+def _calls_of_compiled(draft: Draft, call: cst.Call) -> list[cst.Call]:
+    """The calls of what ``net = torch.compile(…)``, or ``net.compile()``, compiles, by its name."""
+    above = draft.parent(call)
+    names = [draft.code(each.target) for each in above.targets] if isinstance(above, cst.Assign) else []
+    if full_name(draft, call.func) != "torch.compile" and isinstance(call.func, cst.Attribute):
+        names = [draft.code(call.func.value)]
+    return [each for each in draft.nodes(cst.Call) if draft.code(each.func) in names]
 
 
 def _idle_between_launches(evidence: Evidence) -> float:
@@ -194,4 +228,7 @@ def _unmet(evidence: Evidence) -> tuple[str, ...]:
         found.append("Input shapes change between steps: pad them to a few sizes first.")
     if any(row.cause == "item" for row in evidence.syncs):
         found.append("A value is read back from the GPU in the step, which a graph cannot hold: see host-sync.")
+    backwards, steps = (sum(c.calls_per_step for c in call_sites(evidence, k)) for k in ("backward", "Optimizer.step"))
+    if backwards > max(1.0, steps) + _RARELY:
+        found.append("Gradients of several backwards are summed up, and a graph writes each one's to the same memory.")
     return tuple(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
@@ -23,6 +23,8 @@ _MADE_TWICE = "the script makes its model in several places"
 _PARTS = "the script also uses parts of the model, or other methods of it"
 _HANDED_ON = "the script hands the model on to code that may call it, too"
 _TOO_EARLY = "the script calls the model before it is converted"
+_REPLACED = "the script loads other weights with assign=True, in the type that they were saved in"
+_LOADING = ("state_dict", "strict", "assign")  # parameters of load_state_dict
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ def other_calls(bound: Binding, forwards: Sequence[tuple[Draft, cst.Call]]) -> l
             elif isinstance(above, cst.Attribute):
                 if not _harmless(draft, above, variable.name):
                     return _PARTS
+                if _assigns(draft.parent(above)) and not _before(bound, draft, above):
+                    return _REPLACED
             elif isinstance(above, cst.Arg):
                 call = cst.ensure_type(draft.parent(above) or above, cst.Call)
                 parameter = _parameter(files, call, above)
@@ -76,11 +80,36 @@ def other_calls(bound: Binding, forwards: Sequence[tuple[Draft, cst.Call]]) -> l
                 return _HANDED_ON
             todo += _given_out(draft, node)
     others = [(draft, call) for call, draft in found.items() if call not in known]
-    scope, line = scope_of(bound.draft, bound.statement), bound.draft.line(bound.statement)
-    early = (
-        draft is bound.draft and scope_of(draft, call) is scope and draft.line(call) < line for draft, call in others
-    )
+    early = (_before(bound, draft, call) for draft, call in (*forwards, *others))
     return _TOO_EARLY if any(early) else others
+
+
+def past_loading(bound: Binding) -> Binding:
+    """The same behind the last ``model.load_state_dict(…, assign=True)`` of its block, which replaces the weights."""
+    siblings = bound.draft.siblings(bound.statement)
+    for each in reversed(siblings[siblings.index(bound.statement) :]):
+        loads = (_assigns(call) and _called_of(call) == bound.name for call in bound.draft.nodes(cst.Call, each))
+        if isinstance(each, cst.SimpleStatementLine) and any(loads):
+            return replace(bound, statement=each)
+    return bound
+
+
+def _before(bound: Binding, draft: Draft, node: cst.CSTNode) -> bool:
+    """Whether something is in front of the statement behind which the model is converted, or in it."""
+    same = draft is bound.draft and scope_of(draft, node) is scope_of(draft, bound.statement)
+    return same and draft.line(node) <= draft.line(bound.statement)
+
+
+def _called_of(call: cst.Call) -> str:
+    return (get_full_name_for_node(call.func.value) or "") if isinstance(call.func, cst.Attribute) else ""
+
+
+def _assigns(call: cst.CSTNode | None) -> bool:
+    """``….load_state_dict(state, assign=True)``: the module gets the very tensors of `state`."""
+    if not isinstance(call, cst.Call) or last_part(call.func) != "load_state_dict":
+        return False
+    given = argument(call, "assign", _LOADING)
+    return given is not None and last_part(given.value) != "False"
 
 
 def _variable(draft: Draft, name: cst.BaseExpression, where: cst.CSTNode) -> _Variable:

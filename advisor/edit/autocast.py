@@ -69,7 +69,7 @@ def _within(draft: Draft, model: cst.Call, loss: cst.Call) -> bool:
 # What keeps the type of what it is given, called as a function of whatever name; torch's own do unless listed below.
 _ACTIVATION = re.compile(r"^(log_?)?(softmax|sigmoid)$|^(relu|gelu|tanh|silu|act|activation|dropout|normalize)$", re.I)
 # What gives another type: float32 that was asked for, numbers of Python, indices, booleans.
-_OTHER_TYPE = frozenset((
+OTHER_TYPE = frozenset((
     "float", "double", "long", "int", "short", "bool", "byte", "half", "type", "type_as", "item", "tolist", "numpy",
     "argmax", "argmin", "argsort", "nonzero", "bincount", "multinomial", "one_hot", "size", "dim", "numel",
     "eq", "ne", "gt", "lt", "ge", "le", "isnan", "isinf", "isfinite", "isclose", "allclose", "equal", "any", "all",
@@ -77,7 +77,7 @@ _OTHER_TYPE = frozenset((
 ))  # fmt: skip
 # Under autocast in float32, as losses are: on GPUs, where the list is longer than on CPUs. Source: torch.amp, "CUDA
 # Ops that can autocast to float32".
-_FLOAT32_ON_GPU = frozenset((
+FLOAT32_ON_GPU = frozenset((
     "softmax", "log_softmax", "softmin", "softplus", "exp", "expm1", "log",
     "log10", "log1p", "log2", "pow", "norm", "sum", "prod", "cumsum", "cumprod", "cosine_similarity", "cdist", "dist",
     "layer_norm", "group_norm", "normalize", "reciprocal", "rsqrt", "renorm",
@@ -94,15 +94,15 @@ _ARRAYS = frozenset((
 ))  # fmt: skip
 _FILES = 3  # followed from one into the next, by what they import
 _STRING = m.SimpleString() | m.ConcatenatedString()
-_MULTIPLIES = frozenset(("matmul", "mm", "bmm", "mv", "dot", "einsum", "addmm", "linear", "baddbmm"))
+MULTIPLIES = frozenset(("matmul", "mm", "bmm", "mv", "dot", "einsum", "addmm", "linear", "baddbmm"))
 
 
 class _Narrow(Dataflow):
     """What `forwards` give, and what keeps its type; `regions` are to run under autocast."""
 
     cut_attributes = frozenset(["shape", "dtype", "device", "ndim", "grad", "indices", "loss"])
-    cut_methods = _OTHER_TYPE
-    cut_functions = CUT_FUNCTIONS | _OTHER_TYPE
+    cut_methods = OTHER_TYPE
+    cut_functions = CUT_FUNCTIONS | OTHER_TYPE
 
     def __init__(
         self, draft: Draft, forwards: Sequence[cst.CSTNode], regions: Sequence[Region], device: str, drafts: Drafts,
@@ -214,7 +214,7 @@ class _Narrow(Dataflow):
             if isinstance(each.operator, cst.MatrixMultiply)
         ]
         for call in self.draft.nodes(cst.Call):
-            if last_name(self.draft, call) in _MULTIPLIES:
+            if last_name(self.draft, call) in MULTIPLIES:
                 factors = [arg.value for arg in call.args if arg.keyword is None and not m.matches(arg.value, _STRING)]
                 if isinstance(call.func, cst.Attribute) and not full_name(self.draft, call.func).startswith("torch."):
                     factors.append(call.func.value)
@@ -226,7 +226,7 @@ class _Narrow(Dataflow):
 
     def called(self, call: cst.Call) -> bool:
         name = last_name(self.draft, call)
-        if LOSS.search(name) or (self._on_gpu and name in _FLOAT32_ON_GPU and self._inside(call)):
+        if LOSS.search(name) or (self._on_gpu and name in FLOAT32_ON_GPU and self._inside(call)):
             return False
         if isinstance(call.func, cst.Attribute) and self.carries(call.func.value):
             other = name in self.cut_methods or (name == "to" and any(map(self._is_type, call.args)))

@@ -12,7 +12,7 @@ import libcst.matchers as m
 from advisor.edit.calls import add_argument, argument, unpacked
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.locate import call_at
-from advisor.edit.names import full_name
+from advisor.edit.names import full_name, last_part
 from advisor.edit.origin import scope_of
 from advisor.edit.regions import bound_names
 from advisor.errors import AdvisorError
@@ -52,18 +52,34 @@ def makes_in_forward(draft: Draft, makers: Collection[str], keyword: str, unless
 
     A method of `unless` behind the call (``torch.zeros(3).type_as(x)``) does as well as the keyword.
     """
+    for method in _module_methods(draft):
+        for call in draft.nodes(cst.Call, method):
+            named = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+            behind = draft.parent(call)
+            said = isinstance(behind, cst.Attribute) and behind.attr.value in unless
+            if named in makers and argument(call, keyword) is None and not said:
+                return True
+    return False
+
+
+def module_code(draft: Draft) -> list[cst.FunctionDef]:
+    """The methods of modules in this file, constructors aside, and the functions of the file that they call."""
+    methods = _module_methods(draft)
+    functions = {each.name.value: each for each in draft.module.body if isinstance(each, cst.FunctionDef)}
+    found = [*methods]
+    for function in found:  # which grows meanwhile
+        called = {last_part(call.func) for call in draft.nodes(cst.Call, function)}
+        found += [functions.pop(name) for name in sorted(functions.keys() & called)]
+    return found
+
+
+def _module_methods(draft: Draft) -> list[cst.FunctionDef]:
+    found: list[cst.FunctionDef] = []
     for module in draft.nodes(cst.ClassDef):
         methods = [each for each in module.body.body if isinstance(each, cst.FunctionDef)]
-        if not any(each.name.value == "forward" for each in methods):
-            continue
-        for method in methods:
-            for call in draft.nodes(cst.Call, method) if method.name.value != "__init__" else []:
-                named = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-                behind = draft.parent(call)
-                said = isinstance(behind, cst.Attribute) and behind.attr.value in unless
-                if named in makers and argument(call, keyword) is None and not said:
-                    return True
-    return False
+        if any(each.name.value == "forward" for each in methods):
+            found += [each for each in methods if each.name.value != "__init__"]
+    return found
 
 
 def born(draft: Draft, move: cst.Call) -> Born | None:

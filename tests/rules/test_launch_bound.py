@@ -55,6 +55,27 @@ def test_a_gpu_older_than_triton_gets_no_mode(scene: Any, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
+    ("backwards", "steps", "summed"),
+    [
+        pytest.param((4.0,), (1.0,), True, id="accumulation"),
+        pytest.param((1.0, 1.0, 1.0), (1.0, 1.0), True, id="a-gan-with-two-for-one-optimizer"),
+        pytest.param((1.0, 1.0), (1.0, 1.0), False, id="a-gan"),
+        pytest.param((1.0,), (), False, id="steps-not-seen"),
+    ],
+)
+def test_gradients_that_are_summed_up_get_no_graph(
+    backwards: tuple[float, ...], steps: tuple[float, ...], summed: bool, scene: Any, tmp_path: Path
+) -> None:
+    made = launching(scene, 0.005)
+    made.record.call_sites = [each for each in made.record.call_sites if each.kind != "backward"]
+    for kind, counts in (("backward", backwards), ("Optimizer.step", steps)):
+        for line, count in enumerate(counts, 20):
+            made.call(kind, line, per_step=count)
+    finding = found(made, tmp_path)
+    assert finding is not None and any("several backwards" in each for each in finding.unmet) is summed
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         pytest.param({"kernel_ms": 0.095}, id="the-gpu-is-busy"),
