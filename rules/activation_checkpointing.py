@@ -7,12 +7,16 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from advisor.edit import Edit
+from advisor.edit.calls import argument
 from advisor.edit.sources import text_of
 from advisor.frameworks import configured, construction
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, framework_of
 
 if TYPE_CHECKING:
-    from advisor.edit import Edit, Sources
+    import libcst as cst
+
+    from advisor.edit import Draft, Drafts, Sources
     from advisor.evidence import Evidence
     from advisor.harness.layout import Model, RunRecord
 
@@ -23,6 +27,9 @@ _LEAST_ACTIVATIONS = 0.4
 _TRAINING_COPIES = 4  # of the parameters: they themselves, gradients, Adam's two moments
 _LEAST_BLOCKS = 2
 _IMPORTED = re.compile(r"torch\.utils(\.checkpoint| import [^\n]*\bcheckpoint)|checkpoint_wrapper")
+# Of transformers, since 4.35. The reentrant kind, which 4.x takes otherwise, gives no gradients to a block whose input
+# has none: above a frozen bottom nothing but the head would go on learning.
+_HOW, _NOT_REENTRANT = "gradient_checkpointing_kwargs", '{"use_reentrant": False}'
 _BASIS = "memory for time: activations of a block are computed anew in the backward, about one more forward (Chen 2016)"
 
 
@@ -91,9 +98,11 @@ class ActivationCheckpointing(Rule):
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         if finding.parameters.get("framework") == "transformers" and finding.parameters.get("theirs"):
-            text = "Pass TrainingArguments(gradient_checkpointing=True), then a larger per_device_train_batch_size."
-            settings = {"gradient_checkpointing": "True"}
-            return configured(finding, sources, "transformers", settings, text, "Trainer runs the model")
+            settings = {"gradient_checkpointing": "True", _HOW: _NOT_REENTRANT}
+            given = ", ".join(f"{name}={code}" for name, code in settings.items())
+            text = f"Pass TrainingArguments({given}), then a larger per_device_train_batch_size."
+            fix = configured(finding, sources, "transformers", settings, text, "Trainer runs the model", _says_how)
+            return fix if _is_whole(fix) else Advice(text, f"its {_HOW} cannot be set at the same place")
         name, blocks = str(finding.parameters.get("block", "")), finding.parameters.get("blocks")
         which = f"each of the {blocks} {name} blocks" if name else "each block of the model"
         return Advice(
@@ -111,14 +120,51 @@ class ActivationCheckpointing(Rule):
         ),
         Example(
             before='args = TrainingArguments("out", per_device_train_batch_size=2)  # <- config\n',
-            after='args = TrainingArguments("out", per_device_train_batch_size=2, gradient_checkpointing=True)\n',
+            after='args = TrainingArguments("out", per_device_train_batch_size=2, gradient_checkpointing=True, '
+            'gradient_checkpointing_kwargs={"use_reentrant": False})\n',
             parameters={"framework": "transformers", "theirs": True},
+        ),
+        Example(  # an option of the script's own, which says nothing of how
+            before="""
+parser.add_argument("--ckpt", action="store_true")
+options = parser.parse_args()
+args = TrainingArguments("out", gradient_checkpointing=options.ckpt)  # <- config
+""",
+            after="",
+            parameters={"framework": "transformers", "theirs": True},
+            advice='gradient_checkpointing_kwargs={"use_reentrant": False}',
+        ),
+        Example(
+            before="(args,) = parser.parse_args_into_dataclasses()  # <- config\n",
+            after="",
+            parameters={"framework": "transformers", "theirs": True},
+            options={
+                "--gradient_checkpointing": "True",
+                "--gradient_checkpointing_kwargs": '{"use_reentrant": false}',
+            },
         ),
     )
     LEAVES_ALONE = (
         Example("for block in self.blocks:\n    x = block(x)\n", "", {"block": "Layer", "blocks": 12}),
         Example('args = TrainingArguments("out")  # <- config\n', "", {"framework": "transformers", "blocks": 12}),
+        Example(  # how, the script says itself
+            'args = TrainingArguments("out", gradient_checkpointing_kwargs={"use_reentrant": True})  # <- config\n',
+            "",
+            {"framework": "transformers", "theirs": True},
+        ),
     )
+
+
+def _says_how(drafts: Drafts, draft: Draft, call: cst.Call) -> str:
+    """Why the settings are no edit, where the script has a way of its own in mind."""
+    return f"the script has {_HOW} of its own" if argument(call, _HOW) is not None else ""
+
+
+def _is_whole(fix: Edit | Argument | Advice) -> bool:
+    """Whether a fix that switches checkpointing on says how as well: of a file, say, only what is there can change."""
+    if isinstance(fix, Argument):
+        return f"--{_HOW}" in fix.options
+    return not isinstance(fix, Edit) or any(_NOT_REENTRANT in text for text in fix.texts.values())
 
 
 def _checkpoints(record: RunRecord, model: Model) -> bool:

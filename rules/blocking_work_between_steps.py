@@ -5,14 +5,16 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
 import libcst.matchers as m
 
-from advisor.edit import Drafts
-from advisor.edit.locate import call_at
+from advisor.edit import Draft, Drafts, Sources
+from advisor.edit.locate import call_at, last_name
 from advisor.edit.sources import text_of
+from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.asleep import ASLEEP_AFTER_S, asleep_s
 from advisor.evidence.blocked import beside_the_waits_s
@@ -23,7 +25,7 @@ from advisor.harness.layout import Site
 from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites
 
 if TYPE_CHECKING:
-    from advisor.edit import Edit, Sources
+    from advisor.edit import Edit
     from advisor.evidence import Evidence
     from advisor.evidence.outside import Outside
     from advisor.harness.layout import CallSite
@@ -47,6 +49,50 @@ _BETTER = re.compile(
     r"[<>].*(best|min|max|lowest|highest)|(best|min|max|lowest|highest).*[<>]|best$|improve", re.IGNORECASE
 )
 _SAVES = ("torch.save", "safetensors.torch.save_file")
+# As people call what trains or infers.
+_TAKES_STEP = re.compile(r"(?i)backward|step|train|fit$|optimi[sz]e|learn|model|forward|predict|infer|generat")
+
+
+# Sleeps that wait for something that others do: without them the loop would only go round faster.
+_POLLING = (
+    """
+while True:
+    while len(buffer) < 256:
+        time.sleep(0.01)  # <-
+    train_step(buffer.take(256))
+""",
+    """
+while step < 100:
+    while not ready():
+        counter.update()
+        time.sleep(0.01)  # <-
+    step = train(step)
+""",
+    """
+for x in xs:
+    while True:
+        if os.path.exists(path):
+            break
+        time.sleep(0.01)  # <-
+    step(x)
+""",
+    """
+while True:
+    try:
+        batch = batches.get_nowait()
+    except queue.Empty:
+        time.sleep(0.01)  # <-
+    else:
+        train_step(batch)
+""",
+    """
+while step < 100:
+    if not buffer:
+        time.sleep(0.01)  # <-
+        continue
+    step = train(step)
+""",
+)
 
 
 class BlockingWorkBetweenSteps(Rule):
@@ -76,6 +122,8 @@ class BlockingWorkBetweenSteps(Rule):
                 continue  # often at the beginning only
             waits = _by_place(place)
             sleeps = _only_sleeps_here(place, waits)
+            if sleeps and _polls_at(place.site):
+                continue  # for what the step cannot go on without
             works = 0.0 if sleeps else _works_s(evidence, place, waits)
             saved = (place.seconds_per_step + works) * (1.0 if sleeps else 1.0 - 1.0 / _EVERY)
             gain = _gain(evidence, place.seconds_per_step, saved)
@@ -156,6 +204,8 @@ class BlockingWorkBetweenSteps(Rule):
                 f"Remove the sleep at {at(finding.site)}, or do not sleep in every step.",
                 "how long it sleeps is computed, or it is part of another statement",
             )
+        if _polls(draft, call):
+            return Advice(text, "its loop waits for something, and would go round as fast as it can")
         draft.remove(statement)
         edit = drafts.edit(f"Remove the sleep at {at(finding.site)}, which nothing in the step waits for.")
         return edit or Advice(text, "the file is not the script's own")
@@ -223,6 +273,7 @@ Trainer(model, args).train()
         Example("for x in xs:\n    log.record(step(x))  # <-\n", ""),
         Example("for x in xs:\n    step(x)\n    time.sleep(period - elapsed)  # <-\n", "", {"sleeps": True}),
         Example("def wait():\n    time.sleep(1)  # <-\n", "", {"sleeps": True}),
+        *(Example(text, "", {"sleeps": True}) for text in _POLLING),
     )
 
 
@@ -238,6 +289,40 @@ def _when_better(site: Site) -> bool:
         and _BETTER.search(ast.unparse(node.test))
         for node in ast.walk(tree)
     )
+
+
+def _polls_at(site: Site) -> bool:
+    """The same of the sleep at a recorded place, as far as the source on disk tells."""
+    drafts = Drafts(Sources())
+    try:
+        draft = drafts[site.file]
+    except AdvisorError:
+        return False
+    call = call_at(draft, site, ("sleep",))
+    return call is not None and _polls(draft, call)
+
+
+def _polls(draft: Draft, call: cst.Call) -> bool:
+    """Whether a sleep waits for what somebody else does: its loop tries again, and takes no step meanwhile."""
+    loop, statement = draft.loop(call), draft.statement(call)
+    if loop is None or statement is None:
+        return False
+    failed = any(isinstance(each, cst.ExceptHandler) for each in draft.ancestors(statement))
+    if failed or m.matches(draft.siblings(statement)[-1], m.SimpleStatementLine(body=[m.Continue()])):
+        return True
+    own = [each for each in draft.nodes(cst.FunctionDef) if _steps_in(draft, each)]
+    if _steps_in(draft, loop.body, {each.name.value for each in own}):
+        return False
+    if isinstance(loop, cst.While) and not m.matches(loop.test, m.Name("True") | m.Integer("1")):
+        return True
+    leaves = [*draft.nodes(cst.Break, loop), *draft.nodes(cst.Return, loop)]
+    return any(draft.loop(each) is loop for each in leaves)
+
+
+def _steps_in(draft: Draft, node: cst.CSTNode, own: Collection[str] = ()) -> bool:
+    """Whether a step is taken there, as far as the names of what is called tell; `own` are functions that take one."""
+    names = {last_name(draft, each) for each in draft.nodes(cst.Call, node)}
+    return bool(names & set(own)) or any(_TAKES_STEP.search(each) for each in names)
 
 
 def _text(found: Outside) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -10,13 +10,27 @@ import libcst.matchers as m
 
 from advisor.edit import Draft, Drafts
 from advisor.edit.draft import Statement
+from advisor.edit.images import SIZES, makes_arrays, passes_images_on
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.names import add_import, ensure_name, fresh_name
 from advisor.edit.origin import callers
 from advisor.edit.regions import bound_names
 from advisor.edit.sums import root
 from advisor.evidence import Change
-from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, sites
+from advisor.rule import (
+    Advice,
+    Argument,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    at,
+    call_sites,
+    file_list,
+    site_list,
+    sites,
+)
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
@@ -98,6 +112,7 @@ class CopyNarrowDtype(Rule):
                     "loaders": (loader.site,) if loader.site is not None else (),
                     "copies": sites(copies),
                     "converts": converts,
+                    "files": (loader.dataset_file,) if loader.dataset_file else (),
                 },
             )
 
@@ -114,9 +129,10 @@ class CopyNarrowDtype(Rule):
         if copies[0].file != loaders[0].file:
             return Advice(text, "loader and copy are in different files")
         loader, copy = call_at(draft, loaders[0], ("DataLoader",)), call_at(draft, copies[0], ("to", "cuda"))
-        normalize = _transform(draft, loader) if loader is not None else None
+        others = (drafts[path] for path in file_list(finding, "files") if sources.editable(path))
+        normalize = _transform([draft, *others], loader) if loader is not None else None
         if normalize is None or copy is None:
-            return Advice(text, "no transform that ends in ToTensor and Normalize feeds only this loader")
+            return Advice(text, "no transform of PIL images that ends in ToTensor and Normalize feeds only this loader")
         if loader is None or not _reads_only(draft, loader, copy):
             return Advice(text, "the loader's batches may be read elsewhere, or looked at before they are copied")
         if not _normalize_after(draft, copy, normalize):
@@ -200,6 +216,49 @@ def main():
         Example(
             before="""
 import torch
+from PIL import Image
+from torchvision import transforms as T
+
+class Faces(Dataset):
+    def __init__(self, arrays, transform=None):
+        self.arrays, self.t = np.load(arrays), transform
+
+    def __getitem__(self, i):
+        img = Image.fromarray(self.arrays[i])
+        if self.t is not None:
+            img = self.t(img)
+        return img, 3
+
+loader = DataLoader(Faces(arrays, T.Compose([T.ToTensor(), T.Normalize(0.5, 0.5)])))  # <- loaders
+for x, y in loader:
+    x = x.cuda()  # <- copies
+""",
+            after="""
+import torch
+from PIL import Image
+from torchvision import transforms as T
+
+class Faces(Dataset):
+    def __init__(self, arrays, transform=None):
+        self.arrays, self.t = np.load(arrays), transform
+
+    def __getitem__(self, i):
+        img = Image.fromarray(self.arrays[i])
+        if self.t is not None:
+            img = self.t(img)
+        return img, 3
+
+loader = DataLoader(Faces(arrays, T.Compose([T.PILToTensor()])))
+mean = torch.tensor(0.5, device="cuda").view(1, -1, 1, 1)
+std = torch.tensor(0.5, device="cuda").view(1, -1, 1, 1)
+for x, y in loader:
+    x = x.cuda()
+    x = x.float().div_(255).sub_(mean).div_(std)
+""",
+        ),
+        Example(
+            before="""
+import torch
 from torchvision import transforms as T, datasets
 t = T.Compose([T.ToTensor(), T.Normalize(0.5, 0.5)])
 loader = DataLoader(datasets.MNIST("a", transform=t))  # <- loaders
@@ -237,6 +296,40 @@ from torchvision import transforms as T, datasets
 t = T.Compose([T.ToTensor(), T.Normalize(0.5, 0.5)])
 train, test = datasets.MNIST("a", transform=t), datasets.MNIST("b", transform=t)
 loader = DataLoader(train)  # <- loaders
+for x, y in loader:
+    x = x.to(device)  # <- copies
+""",
+            "",
+        ),
+        Example(  # PILToTensor takes no array
+            """
+import torch
+from PIL import Image
+from torchvision import transforms as T
+class Faces(Dataset):
+    def __init__(self, paths, transform):
+        self.paths, self.t = paths, transform
+    def __getitem__(self, i):
+        img = np.array(Image.open(self.paths[i]).convert("RGB"))
+        return self.t(img), 3
+loader = DataLoader(Faces(paths, T.Compose([T.ToTensor(), T.Normalize(0.5, 0.5)])))  # <- loaders
+for x, y in loader:
+    x = x.to(device)  # <- copies
+""",
+            "",
+        ),
+        Example(  # the data set goes on computing with floats
+            """
+import torch
+from PIL import Image
+from torchvision import transforms as T
+class Faces(Dataset):
+    def __init__(self, paths, transform):
+        self.paths, self.t = paths, transform
+    def __getitem__(self, i):
+        img = self.t(Image.open(self.paths[i]))
+        return img - img.mean(), 3
+loader = DataLoader(Faces(paths, T.Compose([T.ToTensor(), T.Normalize(0.5, 0.5)])))  # <- loaders
 for x, y in loader:
     x = x.to(device)  # <- copies
 """,
@@ -337,33 +430,49 @@ def _values(images: TensorInfo) -> int:
 # The edit ---------------------------------------------------------------------------------------------------------
 
 
-def _transform(draft: Draft, loader: cst.Call) -> cst.Call | None:
-    """The ``Normalize(…)`` behind a ``ToTensor()`` at the end of the only Compose, if it feeds this loader alone."""
+def _transform(files: Sequence[Draft], loader: cst.Call) -> cst.Call | None:
+    """The ``Normalize(…)`` behind a ``ToTensor()`` at the end of the only Compose, if it feeds this loader alone.
+
+    And if what it is given are PIL images, which nobody looks at on their way; `files` are the loader's, and others.
+    """
+    draft = files[0]
     composed = [call for call in draft.nodes(cst.Call) if last_name(draft, call) == "Compose"]
     if len(composed) != 1 or not composed[0].args or not isinstance(composed[0].args[0].value, cst.List):
         return None
-    last = [each.value for each in composed[0].args[0].value.elements[-2:]]
+    steps = [each.value for each in composed[0].args[0].value.elements]
+    before, last = steps[:-2], steps[-2:]
     names = [last_name(draft, each) for each in last if isinstance(each, cst.Call)]
     pil = "PIL" in draft.source.text or "torchvision.datasets" in draft.source.text or "datasets." in draft.source.text
-    if names != ["ToTensor", "Normalize"] or not pil or not _feeds_only(draft, composed[0], loader):
+    way = _way(draft, composed[0], loader)
+    if names != ["ToTensor", "Normalize"] or not pil or way is None:
+        return None
+    if any(makes_arrays(draft, each) for each in before):
+        return None
+    made_images = any(isinstance(each, cst.Call) and last_name(draft, each) == "ToPILImage" for each in before)
+    if not all(passes_images_on(files, call, given, arrays=made_images) for given, call in way):
         return None
     normalize = cst.ensure_type(last[1], cst.Call)
     return normalize if len(normalize.args) == 2 and not any(arg.star for arg in normalize.args) else None
 
 
-def _feeds_only(draft: Draft, value: cst.BaseExpression, loader: cst.Call) -> bool:
-    """Whether a value reaches nothing but this loader: inline, or through names each used once (and in ``len``)."""
+def _way(draft: Draft, value: cst.BaseExpression, loader: cst.Call) -> list[tuple[cst.BaseExpression, cst.Call]] | None:
+    """The calls that a value is handed to on its way to this loader, each with what it is handed.
+
+    None where it reaches anything else: inline, or through names each used once (and in ``len``).
+    """
+    way: list[tuple[cst.BaseExpression, cst.Call]] = []
     for _ in range(4):
         above = draft.parent(value)
         while isinstance(above, cst.Arg):
             call = draft.parent(above)
             if call is loader:
-                return True
+                return way
             if not isinstance(call, cst.Call):
-                return False
+                return None
+            way.append((value, call))
             value, above = call, draft.parent(call)
         if not isinstance(above, cst.Assign) or len(above.targets) != 1:
-            return False
+            return None
         target = above.targets[0].target
         uses = [
             name
@@ -372,9 +481,9 @@ def _feeds_only(draft: Draft, value: cst.BaseExpression, loader: cst.Call) -> bo
         ]
         uses = [name for name in uses if not _measured(draft, name)]
         if len(uses) != 1:
-            return False
+            return None
         value = uses[0]
-    return False
+    return None
 
 
 def _keyword(draft: Draft, name: cst.Name) -> bool:
@@ -436,9 +545,8 @@ def _reads_only(draft: Draft, loader: cst.Call, copy: cst.Call) -> bool:
         if m.matches(receiver, m.Name(name.value)) and name is not copied
         if stays or draft.line(name) < draft.line(copy)
     ]
-    sizes = m.Attribute(attr=m.Name("shape") | m.Name("size") | m.Name("ndim") | m.Name("dim"))
     return all(
-        m.matches(draft.parent(each) or each, sizes)
+        m.matches(draft.parent(each) or each, SIZES)
         or _measured(draft, each)
         or any(isinstance(above, cst.AssignTarget) for above in draft.ancestors(each))
         for each in before

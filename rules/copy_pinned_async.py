@@ -11,9 +11,8 @@ import libcst as cst
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.born import born_at
 from advisor.edit.calls import DATALOADER_PARAMETERS, argument
-from advisor.edit.dataflow import loops
+from advisor.edit.copied import made_by_others, overwritten
 from advisor.edit.locate import call_at, last_name
-from advisor.edit.sums import elements, root
 from advisor.edit.values import EDITED, give
 from advisor.evidence import Change
 from advisor.evidence.births import MAKERS, births_anywhere
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
     from advisor.evidence.facts import CopyRow
+    from advisor.harness.layout import Loader, Site
 
 # Bytes per second that pinned memory reaches on the slowest bus still in use, PCIe 3.0 x16 (15.75 GB/s on paper,
 # about 12 in NVIDIA's bandwidthTest); a pageable copy goes through a staging buffer at a fraction of the bus.
@@ -53,6 +53,48 @@ _FRAMEWORKS = {
     "accelerate": "Give the DataLoader that you hand to accelerator.prepare() pin_memory=True, and pass "
     "Accelerator(dataloader_config=DataLoaderConfiguration(non_blocking=True)).",
 }
+
+
+# Buffers that the next round, or the next call, writes to while the copy still waits for its turn.
+_WRITTEN_AGAIN = (
+    """
+class Replay:
+    def __init__(self, n, d):
+        self.buf = torch.empty(n, d).pin_memory()
+
+    def sample(self, idx):
+        torch.index_select(self.data, 0, idx, out=self.buf)
+        return self.buf.to("cuda")  # <- copies
+""",
+    """
+class Replay:
+    def fill(self, rows):
+        for i, row in enumerate(rows):
+            self.buf[i] = row
+
+    def sample(self, n):
+        if self.buf is None:
+            self.buf = torch.empty(64, 8).pin_memory()
+        return self.buf[:n].to("cuda")  # <- copies
+""",
+    """
+buf = torch.empty(64, 8).pin_memory()
+
+def load(batch):
+    buf.copy_(batch)
+    return buf.cuda()  # <- copies
+""",
+    """
+def move(x):
+    return x.to(device)  # <- copies
+
+def train(loader):
+    buf = torch.empty(64, 8).pin_memory()
+    for batch in loader:
+        buf.copy_(batch)
+        step(move(buf))
+""",
+)
 
 
 class CopyPinnedAsync(Rule):
@@ -127,13 +169,14 @@ class CopyPinnedAsync(Rule):
                 "framework": owners[0] if owners else "",
                 **construction(evidence),
             },
+            unmet=_unmet(loaders),
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
-        text = "Give the loader pin_memory=True and the copies to the GPU non_blocking=True"
         copies, loaders = site_list(finding, "copies"), site_list(finding, "loaders")
-        places = dict.fromkeys(at(site) for site in (*loaders, *copies))
-        text += f", at {', '.join(places)}." if places else "."
+        text = _in_words(*loaders, *copies)
+        if finding.unmet:
+            return Advice(text, " ".join(finding.unmet))
         framework = str(finding.parameters.get("framework") or "")
         if framework == "transformers":
             settings = {"accelerator_config": '{"non_blocking": True}', "dataloader_pin_memory": "True"}
@@ -150,6 +193,10 @@ class CopyPinnedAsync(Rule):
         if not copies and not loaders:
             return Advice(text, "the places are unknown")
         drafts = Drafts(sources)
+        tensors = tuple(site for site in copies if not _is_of_others(drafts, site))
+        if copies and not tensors:
+            return Advice(text, "what is copied is what other code returns, whose `to` may not take non_blocking")
+        copies, text = tensors, _in_words(*loaders, *tensors)
         for site in loaders:
             draft = drafts[site.file]
             call = call_at(draft, site, ("DataLoader",))
@@ -158,7 +205,8 @@ class CopyPinnedAsync(Rule):
         for site in copies:
             draft = drafts[site.file]
             call = call_at(draft, site, ("to", "cuda"))
-            if call is not None and _overwritten(draft, call):
+            function = call.func if call is not None else None
+            if isinstance(function, cst.Attribute) and overwritten(draft, function, function.value):
                 return Advice(
                     text, f"what is copied at {at(site)} is written to again, perhaps before the copy is done"
                 )
@@ -237,6 +285,24 @@ for batch in loader:
         step(y.to(device, non_blocking=True))
 """,
         ),
+        Example(  # what a transform of others returns stays as it is
+            before="""
+import torch
+
+loader = DataLoader(dataset)  # <- loaders
+for images, targets in loader:
+    images = transform(images)[0].to(device)  # <- copies
+    targets = torch.stack(targets).to(device)  # <- copies=torch.stack(targets).to(device)
+""",
+            after="""
+import torch
+
+loader = DataLoader(dataset, pin_memory=True)
+for images, targets in loader:
+    images = transform(images)[0].to(device)
+    targets = torch.stack(targets).to(device, non_blocking=True)
+""",
+        ),
         Example(  # pinned already: only the waiting goes
             before="""
 batch = {k: v.to("cuda", non_blocking=False) for k, v in batch.items()}  # <- copies
@@ -297,7 +363,29 @@ for batch in loader:
             "",
         ),
         Example("for i, s in games:\n    rows[i] = s\n    x = rows.to(device)  # <- copies\n", ""),
+        *(Example(text, "") for text in _WRITTEN_AGAIN),
+        Example(  # torchvision's ImageList has a method of its own
+            """
+loader = DataLoader(dataset)  # <- loaders
+for images, targets in loader:
+    images = transform(images)[0].to(device)  # <- copies
+""",
+            "",
+        ),
     )
+
+
+def _in_words(*places: Site) -> str:
+    """What to do, and where."""
+    text, where = "Give the loader pin_memory=True and the copies to the GPU non_blocking=True", map(at, places)
+    return f"{text}, at {', '.join(dict.fromkeys(where))}." if places else f"{text}."
+
+
+def _unmet(loaders: list[Loader]) -> tuple[str, ...]:
+    """Why the batches cannot be pinned: memory of the GPU, which a part of them is in, is none to pin."""
+    device = next((t.device for each in loaders for t in each.tensors if t.device not in ("", "cpu")), "")
+    said = f"The dataset or its collate function puts a part of the batches on {device}, and pinning that raises."
+    return (f"{said} Have them stay on the CPU there, and move each batch in the loop.",) if device else ()
 
 
 def _size(size: float) -> str:
@@ -324,6 +412,14 @@ def _factor(pageable: list[CopyRow], seconds: float) -> float:
     return (seconds - slow + slow * factor) / seconds
 
 
+def _is_of_others(drafts: Drafts, site: Site) -> bool:
+    """Whether what is copied at a place is, by the text, no tensor: of a class that has a ``to`` of its own."""
+    draft = drafts[site.file]
+    call = call_at(draft, site, ("to", "cuda"))
+    function = call.func if call is not None else None
+    return isinstance(function, cst.Attribute) and made_by_others(drafts, draft, function.value)
+
+
 def _without_waiting(drafts: Drafts, draft: Draft, call: cst.Call) -> bool:
     method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
     positional = [arg for arg in call.args if arg.keyword is None]
@@ -341,22 +437,3 @@ def _also_to_cpu(draft: Draft, call: cst.Call) -> bool:
     calls = [each for each in draft.nodes(cst.Call) if last_name(draft, each) == function.name.value]
     given = [draft.code(arg.value) for each in calls for arg in each.args]
     return any(re.fullmatch(r"""(torch\.device\()?["']cpu["']\)?""", each) for each in given)
-
-
-def _overwritten(draft: Draft, call: cst.Call) -> bool:
-    """Whether what a loop copies from is one tensor, made outside of it, that the loop writes to each time."""
-    loop, buffer = draft.loop(call), call.func.value if isinstance(call.func, cst.Attribute) else call
-    if loop is None or not isinstance(buffer, (cst.Name, cst.Attribute)):
-        return False
-    name = draft.code(buffer)
-    targets = [each.target for each in draft.nodes(cst.AssignTarget, loop)]
-    targets += [each.target for each in loops(draft, loop)]
-    if any(draft.code(each) in (name, name.partition(".")[0]) for target in targets for each in elements(target)):
-        return False  # another tensor each time
-    stored = [each for target in targets for each in elements(target) if isinstance(each, cst.Subscript)]
-    methods = [each for each in draft.nodes(cst.Attribute, loop) if re.search(r"[^_]_$", each.attr.value)]
-    outs = [
-        each.value for each in draft.nodes(cst.Arg, loop) if each.keyword is not None and each.keyword.value == "out"
-    ]
-    into = [*(root(each) for each in stored), *(each.value for each in methods), *outs]
-    return any(draft.code(root(each)) == name for each in into)

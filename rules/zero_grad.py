@@ -11,7 +11,9 @@ import libcst.matchers as m
 
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import ZERO_GRAD_PARAMETERS, argument, remove_argument
+from advisor.edit.dataflow import loops
 from advisor.edit.locate import call_at
+from advisor.edit.sums import elements
 from advisor.edit.values import give
 from advisor.evidence import Change
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, sites
@@ -27,6 +29,10 @@ _ADDS = ("aten::add_", "aten::add")
 # M_TRIM_THRESHOLD, mallopt(3)), and each page of the next one costs a fault: with six gradients of 4 MiB a step of
 # 6.3 ms (5.6 to 7.1 in six runs) became 9.7 to 11.1 ms in five runs, and 4.4 ms in one.
 _LARGE_ON_CPU = 128 << 10
+_IDLE = (
+    "Parameters that take no part in some steps are no longer moved by momentum or weight decay in those: an optimizer "
+    "leaves out what has no gradient."
+)
 
 
 class ZeroGrad(Rule):
@@ -79,15 +85,19 @@ class ZeroGrad(Rule):
                 "zero_grad": sites(calls),
                 "near": (*sites(call_sites(evidence, "backward", "Optimizer.step")), *optimizers),
             },
+            safety=Safety.BEHAVIOUR if calls or _moves_by_zeros(record) else None,
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
-        text = f"Let zero_grad() drop the gradients (set_to_none=True, its default) at {at(finding.site)}."
+        idle = f" {_IDLE}" if finding.safety is Safety.BEHAVIOUR else ""
+        text = f"Let zero_grad() drop the gradients (set_to_none=True, its default) at {at(finding.site)}.{idle}"
         drafts = Drafts(sources)
         files = dict.fromkeys(site.file for name in ("zero_grad", "near") for site in site_list(finding, name))
         near = [path for path in files if sources.has(path)]
         if any(_makes_gradients(drafts[path]) for path in near):
             return Advice(text, "the script gives parameters gradients of its own, which would no longer be theirs")
+        if any(_reads_unasked(drafts[path]) for path in near):
+            return Advice(text, "a loop over the parameters reads gradients without asking whether there are any")
         for site in site_list(finding, "zero_grad"):
             draft = drafts[site.file]
             call = call_at(draft, site, ("zero_grad",))
@@ -95,13 +105,15 @@ class ZeroGrad(Rule):
                 return Advice(text, "where its argument comes from cannot be told from the source")
             if _steps_next(draft, call):
                 return Advice(text, "an optimizer's step follows, which leaves out parameters without a gradient")
+            if _read_after(draft, call):
+                return Advice(text, "gradients are read behind it, before a backward makes them")
         edit = drafts.edit(text)
         why = "the place that zeroes them was not found"
         if edit is None:
             for path in near:
                 if not _drop_by_hand(drafts[path]):
                     why = "they are read again behind the place that zeroes them"
-            edit = drafts.edit("Set the gradients to None instead of zeroing them in a loop.")
+            edit = drafts.edit(f"Set the gradients to None instead of zeroing them in a loop.{idle}")
         return edit or Advice(text, why)
 
     EXAMPLES = (
@@ -197,6 +209,35 @@ for x in xs:
 """,
             "",
         ),
+        Example(  # a head that takes no part in this step has none
+            """
+for step in range(9):
+    task = step % 2
+    opt.zero_grad(set_to_none=False)  # <- zero_grad
+    loss(heads[task](trunk(x)), y).backward()
+    for p in params:
+        p.grad.clamp_(-1, 1)
+    opt.step()
+""",
+            "",
+        ),
+        Example(
+            """
+opt.zero_grad(set_to_none=False)  # <- zero_grad
+loss.backward()
+norms = [p.grad.norm() for name, p in model.named_parameters()]
+""",
+            "",
+        ),
+        Example(
+            """
+for x in xs:
+    opt.zero_grad(set_to_none=False)  # <- zero_grad
+    print(model.head.weight.grad.norm())
+    loss(x).backward()
+""",
+            "",
+        ),
         Example(  # a tensor of zeros is wanted
             """
 for step in range(9):
@@ -215,6 +256,11 @@ def _bytes_each(record: RunRecord) -> float:
     """Mean size of a gradient, by the parameters that the optimizers hold."""
     count = sum(each.parameters for each in record.optimizers)
     return sum(each.parameter_bytes for each in record.models) / count if count else 0.0
+
+
+def _moves_by_zeros(record: RunRecord) -> bool:
+    """Whether an optimizer moves what has a gradient of zeros: not SGD without momentum (its decay is not recorded)."""
+    return any(each.cls != "SGD" or each.momentum for each in record.optimizers if each.zero_filled)
 
 
 def _without_filling(evidence: Evidence, filled: int) -> Change:
@@ -291,14 +337,35 @@ def _steps_next(draft: Draft, node: cst.CSTNode) -> bool:
     return False
 
 
-def _read_after(draft: Draft, statement: cst.Expr, gradient: str) -> bool:
-    """Whether `gradient` is read behind `statement` in its loop, before a backward makes it again."""
-    end = draft.position(statement).end.line
-    for each in draft.nodes(cst.Attribute, draft.loop(statement)):
+def _read_after(draft: Draft, node: cst.CSTNode, gradient: str = "") -> bool:
+    """Whether `gradient`, or any, is read behind `node` in its loop or function, before a backward makes it again."""
+    end = draft.position(node).end.line
+    for each in draft.nodes(cst.Attribute, draft.loop(node) or draft.function(node)):
         if draft.line(each) <= end:
             continue
         if each.attr.value == "backward":
             return False
-        if draft.code(each) == gradient and not isinstance(draft.parent(each), (cst.AssignTarget, cst.Comparison)):
+        named = draft.code(each) == gradient if gradient else each.attr.value == "grad"
+        if named and not isinstance(draft.parent(each), (cst.AssignTarget, cst.Comparison)):
+            return True
+    return False
+
+
+def _reads_unasked(draft: Draft) -> bool:
+    """Whether a loop over parameters reads their gradients as if there were always one: a step may leave some out.
+
+    Not where it zeroes them itself, which has gone well so far.
+    """
+    for loop in loops(draft):
+        if "param" not in draft.code(loop.iter):
+            continue
+        names = {draft.code(each) for each in elements(loop.target)}
+        whole = [loop, *(each for each in draft.ancestors(loop) if isinstance(each, cst.BaseComp))]
+        body = whole[0] if isinstance(loop, cst.For) else whole[1]
+        read = [each for each in draft.nodes(cst.Attribute, body) if m.matches(each, _GRAD)]
+        places = [draft.parent(each) for each in read if draft.code(each.value) in names]
+        asked = any(isinstance(each, cst.Comparison) for each in places)
+        zeroed = any(m.matches(each, _ZEROED) for each in draft.nodes(cst.Call, body))
+        if not asked and not zeroed and any(not isinstance(each, cst.AssignTarget) for each in places):
             return True
     return False

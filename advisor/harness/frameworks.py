@@ -24,7 +24,7 @@ _SETTINGS = {
         "per_device_train_batch_size", "auto_find_batch_size", "dataloader_num_workers",
         "dataloader_persistent_workers", "dataloader_pin_memory", "dataloader_multiprocessing_context", "bf16", "fp16",
         "tf32", "torch_compile", "optim", "use_cpu", "accelerator_config", "save_strategy", "save_steps",
-        "load_best_model_at_end",
+        "load_best_model_at_end", "gradient_checkpointing", "gradient_checkpointing_kwargs",
     ),
     "Trainer": ("precision", "accelerator", "benchmark", "detect_anomaly", "plugins"),
     "Fabric": ("precision", "accelerator", "plugins"),

@@ -9,8 +9,9 @@ import pytest
 from advisor.rules.activation_checkpointing import ActivationCheckpointing
 
 from advisor.edit import Sources
+from advisor.harness.layout import Site
 from advisor.launch import Command, measure
-from advisor.rule import Advice, Finding
+from advisor.rule import Advice, Finding, Gain
 from advisor.run import Run
 from tests.conftest import PYTHON, QUICK
 
@@ -83,6 +84,20 @@ def test_left_alone_without_blocks_and_on_a_cpu(scene: Any, tmp_path: Path) -> N
     made.record.models[0].blocks = {"Layer": 12}
     made.operator("aten::mm", 0.1, 9.0)
     assert found(made, tmp_path) is None
+
+
+def test_a_file_that_cannot_say_how_is_left_alone(tmp_path: Path) -> None:
+    settings, script = tmp_path / "args.json", tmp_path / "train.py"
+    settings.write_text('{"output_dir": "out", "gradient_checkpointing": false}\n')
+    script.write_text("(args,) = parser.parse_json_file('args.json')\n")
+    parameters = {
+        "framework": "transformers", "theirs": True, "config": (Site(str(script), 1),),
+        "config_kind": "TrainingArguments", "config_values": {"gradient_checkpointing": False},
+    }  # fmt: skip
+    finding = Finding("activation-checkpointing", "", "", Gain(1.0, 1.0, 1.0), {}, parameters=parameters)
+    fix = ActivationCheckpointing().fix(finding, Sources(settings=[str(settings)]))
+    assert isinstance(fix, Advice) and fix.why
+    assert 'gradient_checkpointing_kwargs={"use_reentrant": False}' in fix.text
 
 
 SCRIPT = """

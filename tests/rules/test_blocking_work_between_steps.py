@@ -72,6 +72,29 @@ def test_what_is_done_when_something_got_better_is_not_done_in_every_step(
     assert bool(list(RULE.check(made.evidence(tmp_path)))) is reported
 
 
+@pytest.mark.parametrize(
+    ("loop", "reported"),
+    [
+        ("while len(buffer) < 256:\n        time.sleep(0.03)", False),
+        ("while count < 256:\n        time.sleep(0.03)\n        count += poll()", False),
+        ("while True:\n        train_step(x)\n        time.sleep(0.03)", True),
+        ("while step < 256:\n        step += train_step(x)\n        time.sleep(0.03)", True),
+        ("for x in xs:\n        loss(x).backward()\n        time.sleep(0.03)", True),
+    ],
+)
+def test_a_sleep_that_waits_for_something_is_not_reported(
+    loop: str, reported: bool, scene: Any, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"def train():\n    {loop}\n")
+    line = next(number for number, text in enumerate(script.read_text().split("\n"), 1) if "sleep" in text)
+    made = waiting(scene(50.0), 30.0, f"time.sleep at train.py:{line}")
+    made.record.call_sites[-1].site = Site(str(script), line)
+    findings = list(RULE.check(made.evidence(tmp_path)))
+    assert bool(findings) is reported
+    assert all(isinstance(RULE.fix(each, Sources()), Edit) for each in findings)
+
+
 def test_wait_hidden_behind_the_gpu_is_not_reported(scene: Any, tmp_path: Path) -> None:
     made = scene(50.0, A100)
     made.operator("aten::empty", 0.0, 0.005)
