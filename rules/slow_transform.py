@@ -290,7 +290,7 @@ def _reads_again(loader: Loader) -> _Found | None:
     if part < _MOST:
         return None
     line, what, one_row = max(lines, key=lambda each: each[0].seconds)
-    said = "whole, for one row of it" if one_row else "and is the same each time"
+    said = "whole, for a part of it" if one_row else "and is the same each time"
     return _Found(
         "again",
         f"{at(line.site)} takes {part:.0%} of making a batch: {what} is read from its file anew for every sample, "

@@ -179,23 +179,61 @@ def read_again(line: FetchPart) -> tuple[str, bool]:
 
 
 def _for_one_row(function: ast.FunctionDef, line: int) -> str:
-    """The member of an archive that the function opens itself, of which a line takes the row its parameter says."""
+    """The member of an archive that the function opens itself, read by a line for the part that its parameter says.
+
+    ``archive["x"][i % 9]``, or ``x = archive["x"]`` and further on ``x[:, top : top + 9]``.
+    """
     pairs = list(bound(ast.walk(function)))
     own = {each.arg for each in function.args.args[1:]}
-    made = made_of(own, pairs)
-    opened = {ast.unparse(target) for target, value in pairs if _opens(value) and not _of_each(value, pairs, own)}
-    for node in ast.walk(function):
-        if isinstance(node, ast.Subscript) and node.lineno <= line <= (node.end_lineno or node.lineno):
-            member = node.value
-            if not isinstance(member, ast.Subscript) or not isinstance(member.slice, ast.Constant):
-                continue
-            if isinstance(node.slice, (ast.Slice, ast.Tuple)) or not names_in(node.slice) & made:
-                continue
-            archive = member.value
-            direct = _opens(archive) and not _of_each(archive, pairs, own)
-            if isinstance(member.slice.value, str) and (direct or ast.unparse(archive) in opened):
+    opened = {ast.unparse(target): _rows(value, pairs, own) for target, value in pairs if _opens(value)}
+    subscripts = [node for node in ast.walk(function) if isinstance(node, ast.Subscript)]
+    for member in subscripts:
+        by_name = isinstance(member.slice, ast.Constant) and isinstance(member.slice.value, str)
+        if not by_name or not member.lineno <= line <= (member.end_lineno or member.lineno):
+            continue
+        archive = member.value
+        rows = _rows(archive, pairs, own) if _opens(archive) else opened.get(ast.unparse(archive), set())
+        whole = _given_whole(member, pairs)
+        for part in subscripts:
+            takes = bool(names_in(part.slice) & rows)
+            one = part.value is member and not isinstance(part.slice, (ast.Slice, ast.Tuple))
+            if takes and (one or names_in(part.value) & whole):
                 return ast.unparse(member)
     return ""
+
+
+def _rows(value: ast.expr, pairs: list[tuple[ast.expr, ast.expr]], own: set[str]) -> set[str]:
+    """The names that say which part of the file a sample is; none where each sample has a file of its own.
+
+    ``path, row = self.items[i]`` has the row beside the file.
+    """
+    if not _of_each(value, pairs, own):
+        return made_of(own, pairs)
+    unpacked = [names_in(target) for target, _ in pairs if isinstance(target, ast.Tuple)]
+    beside = set[str]().union(*(names - names_in(value) for names in unpacked if names & names_in(value)))
+    return made_of(beside, pairs) if beside else set()
+
+
+def _given_whole(member: ast.expr, pairs: list[tuple[ast.expr, ast.expr]]) -> set[str]:
+    """The names that stand for all of `member`, or for what is computed of all of it."""
+    first = set[str]()
+    for target, value in (one for pair in pairs for one in _one_by_one(*pair)):
+        if any(node is member for node in ast.walk(value)) and not _takes_part(value, member):
+            first |= names_in(target)
+    return made_of(first, [pair for pair in pairs if not any(isinstance(n, ast.Subscript) for n in ast.walk(pair[1]))])
+
+
+def _one_by_one(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """``a, b = c, d`` as ``a = c`` and ``b = d``."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        return list(zip(target.elts, value.elts, strict=True))
+    return [(target, value)]
+
+
+def _takes_part(value: ast.expr, member: ast.expr) -> bool:
+    """Whether something is picked from `member` within `value`."""
+    others = [node for node in ast.walk(value) if isinstance(node, ast.Subscript) and node is not member]
+    return any(any(inner is member for inner in ast.walk(node.value)) for node in others)
 
 
 def _opens(value: ast.expr) -> bool:

@@ -39,6 +39,8 @@ _WHOLE = ("int64", "int32")  # types of token ids
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")  # attributes of a module
 _GROWN = 10  # looks for new models, a tenth of a second each
 _FRAMES = 8  # of the user's around a call: a loop that is farther out is not looked for
+_UNCALLED = 3.0  # seconds for which no root was called: then the script may call parts of one
+_PARTS_DEPTH = 3  # how far below a root these are looked for: model.base_model.encoder.layer
 
 
 class _Hooks(OrderedDict[int, Any]):
@@ -106,6 +108,7 @@ class Models:
         self._count, self._hooked_at = 0, 0  # modules made so far; when the watching thread last put hooks on
         self._hooks: dict[int, list[Any]] = {}
         self._roots: list[weakref.ref[Any]] = []
+        self._parts: set[int] | None = None  # by identity: modules below the roots, hooked because no root is called
         self._methods: dict[type, list[Patch]] = {}  # of classes without a forward: those that stand for it
         self._records: dict[int, Model] = {}
         self._gone: list[Model] = []  # records of modules that are no more
@@ -139,6 +142,7 @@ class Models:
         ]
         # At once: the wrapper that remembers call sites goes around this one.
         Patch(torch, "compile", self._compiled).on()
+        self._graphs = False  # something is compiled: hooks below a root would be in its graph
         self._inside_graphs = False
         _active = self
 
@@ -156,7 +160,7 @@ class Models:
         """
 
         def look() -> None:
-            count, grown = -1, 0
+            count, grown, hooked = -1, 0, 0.0
             old: list[weakref.ref[Any]] = []
             while waiting() or follows():
                 time.sleep(0.1)
@@ -169,7 +173,10 @@ class Models:
                         old = [weakref.ref(root) for root in self.roots()]
                     if settled and (waiting() or (count != self._hooked_at and follows())):
                         self.hooks_on()
+                        hooked = hooked if self._hooked_at == count else time.monotonic()
                         self._hooked_at = count
+                        if waiting() and not self.forwards and time.monotonic() - hooked > _UNCALLED:
+                            self._hook_parts()
                 except RuntimeError:  # modules were made at this very moment
                     continue
 
@@ -218,6 +225,8 @@ class Models:
         for each in kept:
             each.pop(key, None)
         self._lazy.discard(key)
+        if self._parts is not None:
+            self._parts.discard(key)
         record = self._records.pop(key, None)
         if record is not None:
             self._gone.append(record)
@@ -243,6 +252,8 @@ class Models:
     def _compiled(self, original: Any) -> Any:
         def compile(*args: Any, **kwargs: Any) -> Any:
             self._listener.compiles()
+            self._graphs = True
+            self._drop_parts()
             target = args[0] if args else kwargs.get("model")
             result = original(*args, **kwargs)
             if target is None or isinstance(target, (self._torch.nn.Module, type)):
@@ -281,13 +292,15 @@ class Models:
         roots = [module for module in modules if id(module) not in held]
         for _ in range(self.level):
             roots = [child for root in roots for child in vars(root).get("_modules", {}).values() if child is not None]
-        lists = (self._torch.nn.ModuleList, self._torch.nn.ModuleDict)
-        return [
-            root
-            for root in roots
-            if not isinstance(root, (lists, self._torch.jit.ScriptModule))
-            and next(iter(self._torch.nn.Module.parameters(root)), None) is not None
-        ]
+        return [root for root in roots if self._has_own_calls(root)]
+
+    def _has_own_calls(self, module: Any) -> bool:
+        """Whether it may be called, and has parameters."""
+        nn = self._torch.nn
+        return (
+            not isinstance(module, (nn.ModuleList, nn.ModuleDict, self._torch.jit.ScriptModule))
+            and next(iter(nn.Module.parameters(module)), None) is not None
+        )
 
     def hooks_on(self) -> None:
         """Put hooks on the roots that have none yet."""
@@ -298,9 +311,13 @@ class Models:
             self._hook_roots()
 
     def _hook_roots(self) -> None:
-        for root in self.roots():
+        roots = self.roots()
+        parts = self._below(roots) if self._parts is not None else []
+        for root in (*roots, *parts):
             if id(root) in self._hooks:
                 continue
+            if self._parts is not None and not any(root is each for each in roots):
+                self._parts.add(id(root))
             for name in _HOOKS:
                 if not vars(root)[name]:  # to take its hooks away, their handles know the dictionary they are in
                     vars(root)[name] = _Hooks()
@@ -314,6 +331,32 @@ class Models:
             self._roots.append(weakref.ref(root))
             for patch in self._methods_of(type(root)):
                 patch.on()
+
+    def _hook_parts(self) -> None:
+        """No root is called: the script may call what is in one (``model.encoder(x)``, then ``model.head(z)``).
+
+        Roots keep their hooks: when one is called after all, what is called within it does not count.
+        """
+        if self._parts is not None or self._graphs:
+            return
+        with self._lock:
+            self._parts = set()
+            self._hook_roots()
+
+    def _below(self, roots: list[Any]) -> list[Any]:
+        """The modules with parameters in `roots`, down to a depth."""
+        found, level = list[Any](), roots
+        for _ in range(_PARTS_DEPTH):
+            level = [child for each in level for child in vars(each).get("_modules", {}).values() if child is not None]
+            found += level
+        return [each for each in found if self._has_own_calls(each)]
+
+    def _drop_parts(self) -> None:
+        with self._lock:
+            for key in self._parts or ():
+                for handle in self._hooks.pop(key, ()):
+                    handle.remove()
+            self._parts = None
 
     def _methods_of(self, cls: type) -> list[Patch]:
         """Stand-ins for the methods of a class that has no forward: ``model.greedy(x)``, say, is one by another name.
@@ -404,6 +447,8 @@ class Models:
         self._depth += 1
         if self._depth > 1:
             return
+        if self._parts is not None and id(module) not in self._parts:
+            self._drop_parts()
         self.forwards += 1
         if self.forwards == 1 and not self.announced:
             self._contiguous = False  # hooked by the clock: who knows how many went by before
@@ -455,7 +500,8 @@ class Models:
                 self._records[id(module)].called_from = [site_of(each) for each in islice(user_frames(4), _FRAMES)]
             self._compare_input(module, tensors)
         shape = next((info.shape for info in inputs if info.shape), None)
-        self.samples += shape[0] if shape else 0
+        if self._parts is None or not self.samples:  # parts are given one batch after the other
+            self.samples += shape[0] if shape else 0
 
     def _look_at_output(self, module: Any, output: Any) -> None:
         outputs = list(tensors_in(output, self._torch, limit=_MARKED))

@@ -325,7 +325,7 @@ from torch.utils.data import DataLoader, Dataset
 
 def crawl(x):
     total = 0.0
-    for i in range(2000):
+    for i in range(10000):
         total += i * 0.5
     return x + total
 
@@ -357,7 +357,7 @@ def test_workers_say_what_their_time_goes_to(tmp_path: Path, context: str) -> No
     longest = next(part for part in loader.parts if part.kind == "line")
     assert longest.site.file == str(script)
     assert "return crawl(x)" in SCRIPT.splitlines()[longest.site.line - 1]
-    assert loader.item_lines is not None and 4000 <= loader.item_lines <= 4010
+    assert loader.item_lines is not None and 20000 <= loader.item_lines <= 20010
     assert len(loader.fetches) == loader.num_workers, "each worker's own, batch by batch"
     times = [seconds for each in loader.fetches for seconds in each]
     # The mean is of these and of one more: each worker's first is left out, as part of starting it.

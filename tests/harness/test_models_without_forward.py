@@ -62,3 +62,44 @@ def test_each_call_from_outside_is_a_step(tmp_path: Path) -> None:
     assert called.calls_per_step == 1, "what greedy calls of its own is a part of it"
     assert "model.greedy" in SCRIPT.splitlines()[called.site.line - 1]
     assert model.called_from == [called.site], "the script's one frame around it, in the profiled windows"
+
+
+PARTS = """
+import time
+import torch
+from torch import nn
+
+class Captioner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64))
+        self.heads = nn.ModuleList([nn.Linear(64, 8), nn.Linear(64, 4)])
+
+    def forward(self, x):
+        return self.heads[0](self.encoder(x))
+
+model = Captioner().eval()
+time.sleep(5)  # the data is made
+with torch.inference_mode():
+    for number in range(200000):
+        LINES
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("lines", "models"),
+    [
+        ("model.heads[1](model.encoder(torch.randn(16, 32)))", ["Sequential", "Linear"]),
+        ("model(torch.randn(16, 32))", ["Captioner"]),
+    ],
+)
+def test_parts_of_a_model_that_is_never_called_are_models(lines: str, models: list[str], tmp_path: Path) -> None:
+    script = tmp_path / "caption.py"
+    script.write_text(PARTS.replace("LINES", lines))
+    record = measure(Command(str(script), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK).record
+    assert record.step_kind == "forward" and record.complete
+    assert [each.cls for each in record.models] == models
+    assert record.timing.samples_per_step == 16, "one batch, given from part to part"
+    called = [each.calls_per_step for each in record.call_sites if each.kind == "Module.call"]
+    assert called == [1.0] * len(models)

@@ -425,6 +425,18 @@ class Shards:
         ("x = np.load(self.paths[i])['x']", ("", True)),  # a file for each sample
         ("shard = self.open(i); x = shard['x'][i % 9]", ("", True)),  # which may be in memory
         ("x = np.load(self.paths[i // 9], mmap_mode='r')[i % 9]", ("", True)),
+        # The part is taken further on.
+        (
+            "z = np.load(self.paths[i // 9]); x, y = z['x'], z['y']; t = self.corner(i); x = x[:, t : t + 9]",
+            ("z['x']", True),
+        ),
+        ("z = np.load(self.paths[i // 9]); x = z['x'].astype('f4'); x = ((x - x.mean()) / 2)[i % 9]", ("z['x']", True)),
+        ("p, n = self.items[i]; z = np.load(p); x = z['x'] / 255; x = x[n]", ("z['x']", True)),
+        ("p, n = self.items[i]; x = np.load(p)['x'][n]", ("np.load(p)['x']", True)),
+        ("p, y = self.items[i]; t = randint(9); x = np.load(p)['x']; x = x[t : t + 9]", ("", True)),  # a random crop
+        ("z = np.load(self.paths[i // 9]); x = z['x']; t = randint(9); x = x[:, t : t + 9]", ("", True)),
+        ("z = np.load(self.paths[i]); x = z['x']; t = self.corner(i); x = x[:, t : t + 9]", ("", True)),
+        ("z = np.load(self.paths[i // 9]); x = z['x'].sum() * self.w[i]", ("", True)),
     ],
 )
 def test_archives_that_are_read_whole_for_one_row_are_told(
