@@ -604,7 +604,11 @@ class Models:
 
     def records(self) -> list[Model]:
         """The roots that were called, most parameters first; where no call could be seen, all there are."""
-        called = [*self._records.values(), *self._gone] or [self._describe(root) for root in self.roots()]
+        called = [*self._records.values(), *self._gone]
+        if self._parts is not None and any(record.calls > 1 for record in called):
+            # Hooked in the midst of a forward, what is called within it looks as if the script called it.
+            called = [record for record in called if record.calls > 1]
+        called = called or [self._describe(root) for root in self.roots()]
         return sorted(called, key=lambda record: -record.parameters)
 
     def devices(self) -> list[str]:
