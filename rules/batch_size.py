@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, cast
 
 import libcst as cst
 
+from advisor.command_line import by_option
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.batches import Written, give_batch_size, said_at, said_sizes, value_written_at, written_at
 from advisor.edit.calls import argument
 from advisor.edit.locate import call_at
-from advisor.edit.options import option_value
 from advisor.edit.sources import text_of
 from advisor.edit.tied import divided_by, fixed_by_hand, said_to_others
 from advisor.errors import AdvisorError
@@ -296,7 +296,7 @@ class BatchSize(Rule):
         if option is None:
             return Advice(text, why)
         if option:
-            return _argument(drafts, draft, option, size, text, rate)
+            return by_option(drafts, draft, option, str(size), text, rate)
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
     def _told(self, finding: Finding, sources: Sources, framework: str, rate: str) -> Edit | Argument | Advice:
@@ -584,19 +584,11 @@ def _say(
     ((site, option),) = said
     draft = drafts[site.file]
     if option:
-        return _argument(drafts, draft, option, size, text, rate)
+        return by_option(drafts, draft, option, str(size), text, rate)
     if not written.nodes:
         return Advice(text, "where the batch size comes from cannot be told from the source")
     draft.replace(written.nodes[0], str(size))
     return drafts.edit(text) or Advice(text, "the file is not the script's own")
-
-
-def _argument(drafts: Drafts, draft: Draft, option: str, size: int, text: str, rate: str) -> Argument | Advice:
-    """The fix on the command line, where the option takes such a number."""
-    word = option_value(drafts, draft, option, str(size))
-    if word is None:
-        return Advice(text, f"{option} may not take {size}, by its type or choices")
-    return Argument({option: word}, rate)
 
 
 def _memory(record: RunRecord, scale: int, trains: bool) -> int | None:

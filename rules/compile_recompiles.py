@@ -6,19 +6,16 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import libcst as cst
-
+from advisor.command_line import by_option
 from advisor.edit import Drafts
-from advisor.edit.calls import argument
 from advisor.edit.locate import call_at
-from advisor.edit.origin import string_value
 from advisor.edit.values import EDITED, give
 from advisor.evidence.fusion import basis, fused, graphs_expected, graphs_per_step, runs_model
 from advisor.harness.places import is_user_file
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, call_sites, site_list, where
 
 if TYPE_CHECKING:
-    from advisor.edit import Draft, Edit, Sources
+    from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
     from advisor.harness.layout import CallSite, Recompiled
 
@@ -145,8 +142,7 @@ class CompileRecompiles(Rule):
             return Advice(text, "where its value comes from is not known")
         if given.endswith("!"):
             return Argument({given.removesuffix("!"): ""}, text)
-        value = _true(draft, given)
-        return Argument({given: value}, text) if value else Advice(text, f"what {given} takes is not known")
+        return by_option(drafts, draft, given, "True", text, text)
 
     EXAMPLES = (
         Example(
@@ -211,15 +207,6 @@ net = torch.compile(Net(), dynamic=args.dynamic)  # <- compile
         Example("model = torch.compile(Net(), **options)  # <- compile\n", "", {"cause": "size", "static": True}),
         Example("model = torch.compile(Net())  # <- compile\n", "", {"cause": "size"}),
     )
-
-
-def _true(draft: Draft, option: str) -> str:
-    """What the option takes for True: a number where it is told to read one; "" where the file does not say."""
-    for call in draft.nodes(cst.Call):
-        if any(string_value(arg.value) == option for arg in call.args):
-            kind = argument(call, "type")
-            return "1" if kind is not None and draft.code(kind.value) in ("int", "float") else "True"
-    return ""
 
 
 def _cause(each: Recompiled) -> str:

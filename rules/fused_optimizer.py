@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import libcst as cst
 import numpy as np
 
+from advisor.command_line import by_option
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import argument
 from advisor.edit.locate import call_at
 from advisor.edit.names import framework_used, full_name, last_part
-from advisor.edit.options import option_value
 from advisor.edit.origin import string_value
 from advisor.edit.values import bound_to, give
 from advisor.evidence import Change
@@ -207,10 +207,7 @@ class FusedOptimizer(Rule):
             if option is None:
                 return Advice(text, "where its arguments come from cannot be told from the source")
             if option:
-                word = option_value(drafts, draft, option, "True")
-                if word is None:
-                    return Advice(text, f"{option} may not take True, by its type or choices")
-                return Argument({option: word}, considered)
+                return by_option(drafts, draft, option, "True", text, considered)
         return drafts.edit(f"{text} {considered}".strip()) or Advice(text, "the file is not the script's own")
 
     EXAMPLES = (

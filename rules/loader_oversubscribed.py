@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 import numpy as np
 
+from advisor.command_line import by_option
 from advisor.edit import Drafts
 from advisor.edit.locate import call_at
 from advisor.edit.sources import text_of
@@ -127,7 +128,7 @@ class LoaderOversubscribed(Rule):
         if option is None:
             return Advice(text, "where the number of threads comes from cannot be told from the source")
         if option:
-            return Argument({option: cores})
+            return by_option(drafts, draft, option, cores, text)
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
     EXAMPLES = (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from advisor.command_line import by_option
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import DATALOADER_PARAMETERS, argument
 from advisor.edit.locate import call_at
@@ -116,7 +117,7 @@ class LoaderPrefetch(Rule):
         if option is None:
             return Advice(text, "where prefetch_factor comes from cannot be told from the source")
         if option:
-            return Argument({option: factor})
+            return by_option(drafts, draft, option, factor, text)
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
     EXAMPLES = (
@@ -181,6 +182,12 @@ Trainer(model, args, train_dataset=dataset).train()
     )
     LEAVES_ALONE = (
         Example("loader = DataLoader(shards, **settings())  # <-\n", "", {"factor": 8, "recorded": 2}),
+        Example(  # the parser would end the script
+            "parser.add_argument('--prefetch', type=int, choices=[2, 4], default=2)\nargs = parser.parse_args()\n"
+            "loader = DataLoader(shards, num_workers=2, prefetch_factor=args.prefetch)  # <-\n",
+            "",
+            {"factor": 8, "recorded": 2},
+        ),
         Example(
             "def f(data, n):\n    return DataLoader(data, num_workers=n, **KWARGS)  # <-\n\n"
             'KWARGS = {"prefetch_factor": 2}\n',

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from advisor.command_line import by_option
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import DATALOADER_PARAMETERS, argument
 from advisor.edit.datasets import (
@@ -161,7 +162,7 @@ class LoaderWorkers(Rule):
             why = _not_started(finding, drafts, draft, call, "multiprocessing_context")
             if why or drafts.edit(text) is not None:  # an option alone changes no source
                 return Advice(text, why or "the script has to be changed as well, for its workers to start")
-            return Argument({option: str(workers)})
+            return by_option(drafts, draft, option, str(workers), text)
         if not number:
             kept = only_with_workers(draft, call, "True", "False")
             if kept is None or give(drafts, draft, call, "persistent_workers", kept) != EDITED:
@@ -476,6 +477,12 @@ Trainer(model, args, train_dataset=dataset).train()
     LEAVES_ALONE = (
         Example("TrainingArguments(**load(path))  # <- config\n", "", {"workers": 2, "framework": "transformers"}),
         Example("loader = DataLoader(dataset, **make_kwargs())  # <-\n", "", {"workers": 2}),
+        Example(  # the parser would end the script
+            "parser.add_argument('--workers', type=int, choices=[0, 4], default=0)\nargs = parser.parse_args()\n"
+            "loader = DataLoader(dataset, num_workers=args.workers)  # <-\n",
+            "",
+            {"workers": 2},
+        ),
         Example(  # a strength that grows, for workers that are there
             """
 def warm_up(loader, epoch):

@@ -9,6 +9,7 @@ import libcst as cst
 import libcst.matchers as m
 from libcst.helpers import get_full_name_for_node
 
+from advisor.command_line import by_option
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.calls import argument, has_starred
 from advisor.edit.origin import is_literal, string_value
@@ -152,7 +153,7 @@ class Padding(Rule):
         if answer is None:
             return Advice(text, "where the value comes from cannot be told from the source")
         if answer != EDITED:
-            return Argument({answer: "longest"}, text)
+            return by_option(drafts, draft, answer, '"longest"', text, text)
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
     EXAMPLES = (

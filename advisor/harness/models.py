@@ -27,15 +27,14 @@ from .looking import is_taken_down, is_transformed, may_compute
 from .patches import Patch
 from .places import maker_site, site_of, source_of, user_frames, user_site
 from .sites import read_scalars
+from .tokens import grown, padding
 
 _active: Models | None = None
 
 
 _FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers")
 _MARKED = 4  # outputs of a call whose graphs are watched
-_LEAST_COLUMNS = 16  # of token ids
 _PADDED_CALLS = 16  # how many of a model's first calls are asked for their padding
-_WHOLE = ("int64", "int32")  # types of token ids
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")  # attributes of a module
 _GROWN = 10  # looks for new models, a tenth of a second each
 _FRAMES = 8  # of the user's around a call: a loop that is farther out is not looked for
@@ -313,11 +312,11 @@ class Models:
     def _hook_roots(self) -> None:
         roots = self.roots()
         parts = self._below(roots) if self._parts is not None else []
+        if self._parts is not None:
+            self._parts.update(map(id, parts))
         for root in (*roots, *parts):
             if id(root) in self._hooks:
                 continue
-            if self._parts is not None and not any(root is each for each in roots):
-                self._parts.add(id(root))
             for name in _HOOKS:
                 if not vars(root)[name]:  # to take its hooks away, their handles know the dictionary they are in
                     vars(root)[name] = _Hooks()
@@ -628,67 +627,6 @@ class Models:
 
 def _has_lazy(torch: Any, module: Any) -> bool:
     return any(map(torch.nn.parameter.is_lazy, torch.nn.Module.parameters(module)))
-
-
-def grown(before: list[TensorInfo], now: list[TensorInfo]) -> int:
-    """The columns of token ids among a call's inputs that have one more than those of the call before; 0 where none do.
-
-    Where all that is known of the earlier tokens is in a cache, the newest come alone: what grows then is their mask.
-    """
-    if any(_newest_alone(each) for each in now):
-        return 0
-    ids, earlier = ([each.shape for each in given if _may_be_ids(each)] for given in (now, before))
-    if len(ids) != len(earlier):
-        return 0
-    wider = [shape[1] for shape, (rows, width) in zip(ids, earlier, strict=True) if shape == [rows, width + 1]]
-    return max(wider, default=0)
-
-
-def _newest_alone(info: TensorInfo) -> bool:
-    """Whether it may be one token of each sequence: its id, a vector of ids, or its embedding."""
-    shape = info.shape
-    if len(shape) == 1:
-        return info.dtype in _WHOLE
-    return (_may_be_ids(info) or len(shape) == 3) and shape[1] == 1
-
-
-def _may_be_ids(info: TensorInfo) -> bool:
-    return len(info.shape) == 2 and info.dtype in _WHOLE
-
-
-def padding(torch: Any, tensors: list[Any]) -> tuple[Any, int]:
-    """The share of columns, at the end or at the beginning, that hold one and the same number in all rows; the columns.
-
-    Of integers with two dimensions, token ids and what goes with them (masks, labels): the least share of theirs, a
-    tensor on their device; 0 where a mask says that nothing is padding. None where there are no such tensors.
-    """
-    ids = [
-        each
-        for each in tensors
-        if may_compute(torch, each)
-        if each.dim() == 2 and each.dtype in (torch.int64, torch.int32) and each.numel()
-    ]
-    ids = [each for each in ids if each.shape == ids[0].shape and each.device == ids[0].device]
-    if not ids or ids[0].shape[1] < _LEAST_COLUMNS:
-        return None, 0
-    width = ids[0].shape[1]
-    with torch.inference_mode():
-        columns = torch.arange(width, device=ids[0].device)
-        ends = []
-        for number, each in enumerate(ids):
-            last = (each != each[:1, -1:]).any(0)
-            first = (each != each[:1, :1]).any(0)
-            behind = width - 1 - torch.where(last, columns, -1).amax()
-            before = torch.where(first, columns, width).amin()
-            runs = torch.stack((behind, before))
-            # The ones of a mask are no padding. What is constant says nothing of it (token types), but for a mask
-            # of ones beside the ids: none of them is.
-            corners, mask = torch.stack((each[0, -1], each[0, 0])), each.amax() <= 1
-            runs = torch.where((corners == 1) & mask, 0, runs)
-            whole = torch.where(mask & (corners[0] == 1), 0, width) if number else width
-            ends.append(torch.where(behind == width, whole, runs))
-        most = torch.stack(ends).amin(0).amax()
-        return torch.where((most == width) | (most == 1), 0, most) / width, width  # all begin with the same token
 
 
 def autocast_dtype(torch: Any) -> str:

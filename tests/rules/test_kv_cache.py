@@ -10,7 +10,7 @@ from advisor.rules.kv_cache import KVCache
 
 from advisor.edit import Sources
 from advisor.harness.layout import TensorInfo
-from advisor.harness.models import grown
+from advisor.harness.tokens import grown
 from advisor.rule import Advice
 
 

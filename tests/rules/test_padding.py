@@ -14,7 +14,7 @@ from advisor.rules.padding import Padding
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
 from advisor.harness.layout import Model, Site
-from advisor.harness.models import padding
+from advisor.harness.tokens import padding
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Argument, Finding
 from tests.conftest import QUICK

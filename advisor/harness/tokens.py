@@ -1,0 +1,72 @@
+"""Token ids among what a model is called with: how much of them is padding, and whether a text grows by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .layout import TensorInfo
+from .looking import may_compute
+
+_LEAST_COLUMNS = 16  # of token ids
+_WHOLE = ("int64", "int32")  # types of token ids
+
+
+def grown(before: list[TensorInfo], now: list[TensorInfo]) -> int:
+    """The columns of token ids among a call's inputs that have one more than those of the call before; 0 where none do.
+
+    Where all that is known of the earlier tokens is in a cache, the newest come alone: what grows then is their mask.
+    """
+    if any(_newest_alone(each) for each in now):
+        return 0
+    ids, earlier = ([each.shape for each in given if _may_be_ids(each)] for given in (now, before))
+    if len(ids) != len(earlier):
+        return 0
+    wider = [shape[1] for shape, (rows, width) in zip(ids, earlier, strict=True) if shape == [rows, width + 1]]
+    return max(wider, default=0)
+
+
+def _newest_alone(info: TensorInfo) -> bool:
+    """Whether it may be one token of each sequence: its id, a vector of ids, or its embedding."""
+    shape = info.shape
+    if len(shape) == 1:
+        return info.dtype in _WHOLE
+    return (_may_be_ids(info) or len(shape) == 3) and shape[1] == 1
+
+
+def _may_be_ids(info: TensorInfo) -> bool:
+    return len(info.shape) == 2 and info.dtype in _WHOLE
+
+
+def padding(torch: Any, tensors: list[Any]) -> tuple[Any, int]:
+    """The share of columns, at the end or at the beginning, that hold one and the same number in all rows; the columns.
+
+    Of integers with two dimensions, token ids and what goes with them (masks, labels): the least share of theirs, a
+    tensor on their device; 0 where a mask says that nothing is padding. None where there are no such tensors.
+    """
+    ids = [
+        each
+        for each in tensors
+        if may_compute(torch, each)
+        if each.dim() == 2 and each.dtype in (torch.int64, torch.int32) and each.numel()
+    ]
+    ids = [each for each in ids if each.shape == ids[0].shape and each.device == ids[0].device]
+    if not ids or ids[0].shape[1] < _LEAST_COLUMNS:
+        return None, 0
+    width = ids[0].shape[1]
+    with torch.inference_mode():
+        columns = torch.arange(width, device=ids[0].device)
+        ends = []
+        for number, each in enumerate(ids):
+            last = (each != each[:1, -1:]).any(0)
+            first = (each != each[:1, :1]).any(0)
+            behind = width - 1 - torch.where(last, columns, -1).amax()
+            before = torch.where(first, columns, width).amin()
+            runs = torch.stack((behind, before))
+            # The ones of a mask are no padding. What is constant says nothing of it (token types), but for a mask
+            # of ones beside the ids: none of them is.
+            corners, mask = torch.stack((each[0, -1], each[0, 0])), each.amax() <= 1
+            runs = torch.where((corners == 1) & mask, 0, runs)
+            whole = torch.where(mask & (corners[0] == 1), 0, width) if number else width
+            ends.append(torch.where(behind == width, whole, runs))
+        most = torch.stack(ends).amin(0).amax()
+        return torch.where((most == width) | (most == 1), 0, most) / width, width  # all begin with the same token
