@@ -148,10 +148,14 @@ def measure(
 
 def next_try(record: RunRecord, options: Options) -> tuple[str, Options] | None:
     """Whether another run would tell more, and with which options; None when this one is as good as it gets."""
-    if record.complete or options.total_steps:
+    if record.complete:
+        return None
+    if options.phase is not None and record.steps < 2:  # it has no such phase, or one of a single step
+        return "what ends its steps is another thing than in the run before it", replace(options, phase=None)
+    if options.total_steps:
         return None
     if record.steps >= 2:
-        cut = replace(options, total_steps=record.steps)
+        cut = replace(options, total_steps=record.steps, phase=phase_of(record))
         if options.windows == "timing" and (Plan(cut).timing or 0) <= record.timing.steps:
             return None  # its timing window would be no longer: `measure` would keep this one's times
         return (
@@ -169,6 +173,11 @@ def next_try(record: RunRecord, options: Options) -> tuple[str, Options] | None:
                     replace(options, step=kind),
                 )
     return None
+
+
+def phase_of(record: RunRecord) -> int | None:
+    """The phase that another run has to measure to be of the same steps; None where it has but one kind of them."""
+    return record.phase if record.step_kind == "optimizer" else None
 
 
 # How long steps may go on in child processes alone before the run is given up.

@@ -620,6 +620,10 @@ class Models:
             if values:
                 record.padded = sum(values) / len(values)
 
+    def forget_outputs(self) -> None:
+        """Those from here on are of another training."""
+        self._pending, self._contiguous = [], True
+
     def read_outputs(self) -> list[float]:
         """Mean absolute outputs of the first forwards; read late, because reading waits for the device."""
         return read_scalars(self._pending)

@@ -39,7 +39,7 @@ class CallSites:
         self._keep_losses = losses
         self._losses: list[Any] = []  # detached, on their device
         self._later_losses: list[Any] = []  # the last of those that are not among the first
-        self._contiguous = True  # no backward has gone by unseen
+        self._gap = False  # a backward has gone by unseen
         self._scaled: dict[int, tuple[Any, Any]] = {}  # id of a scaled loss → a weak reference to it, the loss itself
         self.annotate = False
         self.counted_steps = 0  # steps over which `counts` and `seconds` ran
@@ -53,16 +53,17 @@ class CallSites:
             # now of torch's own. With a wrapper in it, the function that this calls would be none of them.
             importlib.import_module("torch.utils._device")._device_constructors()
         # Of functions, not methods: a compiled function that calls one is compiled anew when the wrapper goes.
+        self._been_off = False
         self._makers = [Patch(torch, name, self._made) for name in ("from_numpy", "tensor", "as_tensor")]
 
     def on(self) -> None:
         """Put the wrappers in place; those of functions that make tensors only once."""
-        for patch in (*self._patches, *(self._makers if self._contiguous else ())):
+        for patch in (*self._patches, *(self._makers if not self._been_off else ())):
             patch.on()
 
     def off(self) -> None:
         """Take the wrappers away; what they see when they are back is no longer among the first."""
-        self._contiguous = False
+        self._been_off = self._gap = True
         for patch in (*self._patches, *self._makers):
             patch.off()
 
@@ -113,6 +114,10 @@ class CallSites:
             entry.calls_per_step = self._counts.get(id(entry), 0) / steps
             entry.seconds_per_step = self._seconds.get(id(entry), 0.0) / steps
         return sorted(self._by_identity.values(), key=lambda e: (e.site.file, e.site.line, e.site.column or 0, e.kind))
+
+    def forget_losses(self) -> None:
+        """Those from here on are of another training."""
+        self._losses, self._gap = [], False
 
     def read_losses(self) -> tuple[list[float], list[float]]:
         """The first losses and, beyond those, the last; unscaled. Read late, because reading waits for the device."""
@@ -282,7 +287,7 @@ class CallSites:
         self._listener.made_graph(loss, loss=True)
         if loss.numel() != 1 or not may_compute(self._torch, loss):
             return
-        first = self._contiguous and len(self._losses) < self._keep_losses
+        first = not self._gap and len(self._losses) < self._keep_losses
         if not first and self._listener.recording():
             return
         scaled, own = self._scaled.pop(id(loss), (None, None))

@@ -111,6 +111,9 @@ class StepFinder:
         self._learning_forwards = 0  # those with gradients
         self._by_hand = False  # the script trains without an optimizer: `p.data.add_(p.grad, alpha=-lr)`
         self.restarted = False  # the last event changed what a step is: measure anew
+        # How often another optimizer has come to end the steps. Unlike what batches and forwards are taken for, which
+        # time decides, too, this is the same in every run of a script.
+        self.phase = 0
 
     @property
     def boundary_optimizer(self) -> Hashable | None:
@@ -134,7 +137,9 @@ class StepFinder:
             return False
         boundary = self._optimizers.event(key)
         self._become("optimizer")
-        self.restarted = self.restarted or (self._optimizers.switched and self.seen["optimizer_steps"] > 1)
+        if self._optimizers.switched and self.seen["optimizer_steps"] > 1:
+            self.restarted = True
+            self.phase += 1
         return boundary
 
     def before_batch(self, key: Hashable) -> bool:

@@ -47,9 +47,7 @@ def summarize(timing: Timing, intervals: list[Interval], loaders: list[Loader]) 
     timing.median_s = statistics.median(timing.intervals)
     timing.gc_s, timing.gc_asked_s = (statistics.fmean(row.collecting[i] for row in clean) for i in (0, 1))
     timing.gc_asked_steps = sum(row.collecting[1] > 0 for row in clean)
-    samples = [row.samples for row in clean if row.samples]
-    # The median: a script that ends, or fetches ahead, leaves one interval with other samples than the rest.
-    timing.samples_per_step = float(statistics.median(samples)) if samples else None
+    timing.samples_per_step = _samples([row.samples for row in clean], any(loader.trains for loader in loaders))
     for interval in intervals:
         unusual = sorted(interval.causes - usual)
         if unusual and clean is not intervals:
@@ -64,6 +62,18 @@ def summarize(timing: Timing, intervals: list[Interval], loaders: list[Loader]) 
         if loader.trains:
             loader.wait_s = waits
             waits = 0.0  # several loaders in one step: the wait is known for all together, and shown once
+
+
+def _samples(samples: list[int], from_loader: bool) -> float | None:
+    """Samples per step: what most steps have, else the mean of a loader's batches of many sizes.
+
+    A script that ends, or fetches ahead, leaves one interval with other samples than the rest. The rows of a model that
+    is called for one thing and then another (a query, then forty passages) are no samples of anything.
+    """
+    middle = statistics.median(samples)
+    if middle and samples.count(middle) * 3 >= len(samples) * 2:
+        return float(middle)
+    return statistics.fmean(samples) or None if from_loader else None
 
 
 LONG = 3.0  # times the median: a step that long did something that the others do not

@@ -13,7 +13,7 @@ from .garbage import Garbage
 from .gauges import DeviceClock, children_cpu, nonfinite, read_memory
 from .indexing import Indexing
 from .kept_graphs import Graphs
-from .layout import Options, RunRecord, Window
+from .layout import Options, RunRecord, Timing, Window
 from .loaders import Loaders
 from .models import Models
 from .optimizers import Optimizers
@@ -123,7 +123,7 @@ class Windows:
         if self.finder.optimizer_step(key):
             self._boundary()
         elif self.finder.restarted:
-            self._restart()
+            self._phase_begins()
         else:
             self._check_overdue()
 
@@ -222,7 +222,7 @@ class Windows:
     def _boundary(self) -> None:
         now = time.perf_counter()
         if self.finder.restarted:
-            self._restart()
+            self._phase_begins()
         if self._again:
             self._again = False
             self._restart("the script ended its own profiler")
@@ -230,6 +230,8 @@ class Windows:
             self.on_finish(again=True)
         if self._skip > 0:
             self._skip -= 1
+            return
+        if self.finder.phase < (self._options.phase or 0):
             return
         self.boundaries += 1
         if self.phase == "timing":
@@ -305,8 +307,24 @@ class Windows:
         if self.plan.settle == 0:
             self._begin_timing()
 
+    def _phase_begins(self) -> None:
+        """Something else ends the steps from here on: often another training, maybe after a first step of a kind."""
+        if self.phase == "done":
+            return
+        if self.phase == "detail":  # all else is measured
+            self.leave_at_once = True
+            self._complete()
+        wanted = self._options.phase
+        if wanted is not None and self.finder.phase > wanted and self.phase != "waiting":
+            self.finished = True  # as if the script were over
+            self.on_finish(again=False)
+        self.record.phase = self.finder.phase
+        self._restart()
+        self.sites.forget_losses()
+        self.models.forget_outputs()
+
     def _restart(self, why: str = "what ends a step changed") -> None:
-        """What counts as a step has changed: forget the intervals and begin to settle again."""
+        """Forget what was measured, and begin to settle again."""
         if self.phase in ("waiting", "done"):
             return
         if self.phase in ("profile", "detail") and self._profiler is not None:
@@ -318,7 +336,9 @@ class Windows:
         self.loaders.timing, self.loaders.observe = False, True
         self._intervals.clear()
         self._intervals_with_loader.clear()
-        self.boundaries = 1 if self.finder.kind == "optimizer" else 0
+        self.record.timing = Timing()
+        self.record.windows.clear()
+        self.boundaries = 0
         self.phase = "waiting"
 
     def _enter(self, phase: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.harness.timing import period
+from advisor.harness.layout import Loader, Timing
+from advisor.harness.timing import Interval, period, summarize
 
 
 @pytest.mark.parametrize(
@@ -23,3 +24,23 @@ from advisor.harness.timing import period
 )
 def test_period(intervals: list[float], every: int) -> None:
     assert period(intervals) == every
+
+
+@pytest.mark.parametrize(
+    ("samples", "loaders", "per_step"),
+    [
+        ([32] * 20, 1, 32.0),
+        ([32] * 19 + [7], 1, 32.0),  # a last batch
+        ([0] + [32] * 18 + [64], 1, 32.0),  # fetched ahead
+        ([20, 30, 40, 50] * 5, 1, 35.0),  # batches of as many tokens, say
+        ([64, 0, 0, 0] * 5, 1, 16.0),  # four steps on each batch
+        ([1, 40] * 9, 0, None),  # a model that is called for a query, then for forty passages
+        ([1, 40] * 9 + [1], 0, None),
+        ([32] * 9 + [7], 0, 32.0),
+        ([0] * 9, 1, None),
+    ],
+)
+def test_samples_of_a_step(samples: list[int], loaders: int, per_step: float | None) -> None:
+    timing = Timing()
+    summarize(timing, [Interval(0.1, frozenset(), 0.0, each) for each in samples], [Loader(trains=True)] * loaders)
+    assert timing.samples_per_step == per_step
