@@ -97,7 +97,10 @@ class CallSite:
     ``torch.compile``, ``DataParallel``, ``DistributedDataParallel``, ``debug_mode``,
     ``synchronize``, ``empty_cache``, ``gc.collect``, ``Module.double``, ``Tensor.double``, ``float64`` (a tensor of
     several float64 values made by ``torch.from_numpy``, ``tensor``, ``as_tensor``; ``details``: "others", the same call
-    makes tensors of other types, too), ``default_dtype``, ``set_num_threads`` (``details``: "threads").
+    makes tensors of other types, too), ``default_dtype``, ``set_num_threads`` (``details``: "threads"),
+    ``from_list`` (a tensor of many values that ``torch.tensor`` or ``as_tensor`` makes of a list; figures per step from
+    before the timing window; ``details``: "given", ``arrays`` or ``numbers``, "dtype" and "numbers" of the tensor, and
+    "others", the same call got something else, too).
 
     ``evaluation``: the line of the loop over steps from which an evaluation is reached (a module is put into
     evaluation mode, or a loader that does not feed the steps gives a batch). ``debug_mode`` of ``details["mode"]``

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
+from .from_lists import FromLists
 from .layout import BACKWARD_RANGE, CallSite, Site
 from .looking import may_compute
 from .patches import Patch
@@ -54,6 +55,7 @@ class CallSites:
             importlib.import_module("torch.utils._device")._device_constructors()
         # Of functions, not methods: a compiled function that calls one is compiled anew when the wrapper goes.
         self._been_off = False
+        self.from_lists = FromLists(self)
         self._makers = [Patch(torch, name, self._made) for name in ("from_numpy", "tensor", "as_tensor")]
 
     def on(self) -> None:
@@ -113,11 +115,13 @@ class CallSites:
         for entry in self._by_identity.values():
             entry.calls_per_step = self._counts.get(id(entry), 0) / steps
             entry.seconds_per_step = self._seconds.get(id(entry), 0.0) / steps
+        self.from_lists.fill()
         return sorted(self._by_identity.values(), key=lambda e: (e.site.file, e.site.line, e.site.column or 0, e.kind))
 
-    def forget_losses(self) -> None:
-        """Those from here on are of another training."""
+    def forget(self) -> None:
+        """What is seen from here on is of another training."""
         self._losses, self._gap = [], False
+        self.from_lists.forget()
 
     def read_losses(self) -> tuple[list[float], list[float]]:
         """The first losses and, beyond those, the last; unscaled. Read late, because reading waits for the device."""
@@ -212,17 +216,18 @@ class CallSites:
         others = self._made_others
 
         def make(*args: Any, **kwargs: Any) -> Any:
+            began = time.perf_counter()
             result = original(*args, **kwargs)
             if compiling():
                 return result
+            took, site = time.perf_counter() - began, user_site()
+            self.from_lists.saw(site, args[0] if args else None, result, took, self._listener.phase == "settle")
             if result.dtype != float64:
-                site = user_site()
                 others.add(id(site))
                 entry = self._by_identity.get(("float64", id(site)))
                 if entry is not None:
                     entry.details["others"] = True
             elif result.numel() > 1:
-                site = user_site()
                 self.add("float64", site, {"others": True} if id(site) in others else None)
             return result
 

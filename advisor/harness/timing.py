@@ -71,7 +71,7 @@ def _samples(samples: list[int], from_loader: bool) -> float | None:
     is called for one thing and then another (a query, then forty passages) are no samples of anything.
     """
     middle = statistics.median(samples)
-    if middle and samples.count(middle) * 3 >= len(samples) * 2:
+    if middle and sum(each == middle for each in samples) * 3 >= len(samples) * 2:
         return float(middle)
     return statistics.fmean(samples) or None if from_loader else None
 

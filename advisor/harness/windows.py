@@ -320,7 +320,7 @@ class Windows:
             self.on_finish(again=False)
         self.record.phase = self.finder.phase
         self._restart()
-        self.sites.forget_losses()
+        self.sites.forget()
         self.models.forget_outputs()
 
     def _restart(self, why: str = "what ends a step changed") -> None:
@@ -424,6 +424,7 @@ class Windows:
             self.record.memory.free_at_start = int(self._torch.cuda.mem_get_info()[0])
         # The hooks that see how many rows a model gets are off in the timing window.
         self._rows = {row.samples for row in self._intervals[-GROUP:]}
+        self.sites.from_lists.steps = len(self._intervals)
         self._intervals.clear()
         self._enter("timing")
         self.loaders.start_timing()
