@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
@@ -10,6 +11,7 @@ from advisor.edit.calls import argument, has_starred, wrap_call
 from advisor.edit.locate import call_at
 from advisor.edit.names import ensure_name
 from advisor.evidence import Change
+from advisor.evidence.fetching import without
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, sites
 
 if TYPE_CHECKING:
@@ -46,10 +48,11 @@ class TensorFromList(Rule):
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         calls = [each for each in call_sites(evidence, "from_list") if each.seconds_per_step]
-        if not calls:
+        record = evidence.record
+        if not calls or record is None or "numpy" not in record.environment.packages:
             return
-        saved = sum(each.seconds_per_step * (1 - _LEFT[str(each.details["given"])]) for each in calls)
-        gain = Gain.of(evidence.what_if(Change(remove_host_s=saved)))
+        calls = [each for each in calls if not each.details.get("others")] or calls
+        gain = Gain.of(evidence.what_if(_without(evidence, calls)))
         if not gain.worth_it:
             return
         calls.sort(key=lambda each: -each.seconds_per_step)
@@ -134,6 +137,21 @@ scaled = torch.tensor(data=numpy.array(scales), dtype=torch.float32)
         Example("x = torch.tensor(*batch)  # <- as_they_are\n", ""),
         Example("x = torch.tensor(rows)  # <- as_they_are\n", "", {"others": True}),
     )
+
+
+def _without(evidence: Evidence, calls: Sequence[CallSite]) -> Change:
+    """The step when NumPy joins the lists: those of batches for the loader that most is saved for, and all others."""
+    saved: dict[object, float] = {}
+    for call in calls:
+        seconds = call.seconds_per_step * (1 - _LEFT[str(call.details["given"])])
+        loader = call.details.get("loader", -1)
+        saved[loader] = saved.get(loader, 0.0) + seconds
+    between = Change(remove_host_s=saved.pop(-1, 0.0))
+    fed = {facts.index: facts for facts in evidence.loaders if facts.index in saved and facts.wait_s}
+    if not fed:
+        return between
+    facts = max(fed.values(), key=lambda each: saved[each.index])
+    return replace(without(facts, min(saved[facts.index] / facts.wait_s, 1.0)), remove_host_s=between.remove_host_s)
 
 
 def _numbers(call: CallSite) -> float:

@@ -25,8 +25,8 @@ class FromLists:
         self._others: set[int] = set()  # identities of sites that got something else, too
         self.steps = 0  # over which that was
 
-    def saw(self, site: Site | None, data: Any, result: Any, seconds: float, counts: bool) -> None:
-        """One call has made `result` of `data`; it `counts` where it belongs to a step."""
+    def saw(self, site: Site | None, data: Any, result: Any, seconds: float, loader: int, counts: bool) -> None:
+        """One call has made `result` of `data`, for a batch of `loader` (-1: for none); `counts`: within a step."""
         if site is None:
             return
         given = given_as(data)
@@ -34,7 +34,8 @@ class FromLists:
         if given is None or (known is not None and known[0].details["given"] != given):
             self._others.add(id(site))
         elif counts and (known is not None or result.numel() >= _LEAST_NUMBERS):
-            details = {"given": given, "dtype": str(result.dtype).removeprefix("torch."), "numbers": result.numel()}
+            dtype = str(result.dtype).removeprefix("torch.")
+            details = {"given": given, "dtype": dtype, "numbers": result.numel(), "loader": loader}
             entry = self._sites.add(FROM_LIST, site, details)
             _, calls, before = known or (entry, 0, 0.0)
             self._seconds[id(site)] = entry, calls + 1, before + seconds

@@ -130,6 +130,7 @@ class Loaders:
         self.wait = 0.0  # seconds blocked since it was last set to 0
         self.delivered: dict[int, int] = {}  # loader → batches since it was last cleared
         self.samples = 0
+        self.fetching = -1  # the loader that is asked for a batch at this moment
         self.timing = False
         self._batch_samples: dict[int, int] = {}
         data: Any = torch.utils.data.dataloader
@@ -250,8 +251,12 @@ class Loaders:
                 return original(iterator)
             self._listener.before_batch(index)
             self._current = index
+            self.fetching = index
             began = time.perf_counter()
-            batch = original(iterator)
+            try:
+                batch = original(iterator)
+            finally:
+                self.fetching = -1
             elapsed = time.perf_counter() - began
             self.wait += elapsed
             self.delivered[index] = self.delivered.get(index, 0) + 1

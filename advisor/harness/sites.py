@@ -221,7 +221,8 @@ class CallSites:
             if compiling():
                 return result
             took, site = time.perf_counter() - began, user_site()
-            self.from_lists.saw(site, args[0] if args else None, result, took, self._listener.phase == "settle")
+            listener, data = self._listener, args[0] if args else None
+            self.from_lists.saw(site, data, result, took, listener.loaders.fetching, listener.phase == "settle")
             if result.dtype != float64:
                 others.add(id(site))
                 entry = self._by_identity.get(("float64", id(site)))
