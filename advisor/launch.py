@@ -133,7 +133,8 @@ def measure(
         first = record
         _clear(run_dir)
         record = _once(command, run_dir, options, deadline, timeout, progress)
-        if options.total_steps and first.timing.step_s is not None and record.timing.steps < first.timing.steps:
+        alike = options.total_steps and first.phase == record.phase
+        if alike and first.timing.step_s is not None and record.timing.steps < first.timing.steps:
             # The first run had more undisturbed steps than the cut one: its times are the better ones.
             keep = record.timing
             record.timing = replace(first.timing, cpu_s=keep.cpu_s, children_cpu_s=keep.children_cpu_s)
@@ -154,12 +155,17 @@ def next_try(record: RunRecord, options: Options) -> tuple[str, Options] | None:
         return "what ends its steps is another thing than in the run before it", replace(options, phase=None)
     if options.total_steps:
         return None
-    if record.steps >= 2:
-        cut = replace(options, total_steps=record.steps, phase=phase_of(record))
-        if options.windows == "timing" and (Plan(cut).timing or 0) <= record.timing.steps:
+    phase, steps = phase_of(record), record.steps
+    if phase is not None and options.phase is None and record.phase_steps:
+        steps = max(record.phase_steps)  # of several trainings that are all too short, the longest; the later of two
+        phase = len(record.phase_steps) - 1 - record.phase_steps[::-1].index(steps)
+    if steps >= 2:
+        cut = replace(options, total_steps=steps, phase=phase)
+        same = phase in (None, record.phase)
+        if options.windows == "timing" and same and (Plan(cut).timing or 0) <= record.timing.steps:
             return None  # its timing window would be no longer: `measure` would keep this one's times
         return (
-            f"the script was over after {record.steps} steps, before everything was measured: it was run again with "
+            f"the script was over after {steps} steps, before everything was measured: it was run again with "
             "shorter windows, and its figures are less certain",
             cut,
         )

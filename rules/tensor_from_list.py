@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 # 100 float32 values 0.97 and 0.012 ms, lists of 32 times 16,384 truth values 53 and 12 ms, of 128 times 100 floats 1.04
 # and 0.15 ms.
 _LEFT = {"arrays": 0.02, "numbers": 0.22}
+# What an array of the same numbers lacks: nothing; the type float32, which torch gives to floats; or a type that the
+# call names.
+_NEEDS = ("as_they_are", "singles", "said")
 
 
 class TensorFromList(Rule):
@@ -73,14 +76,13 @@ class TensorFromList(Rule):
             },
             site=calls[0].site,
             parameters={
-                "as_they_are": sites(tuple(each for each in calls if not _single(each))),
-                "singles": sites(tuple(each for each in calls if _single(each))),
+                **{name: sites(tuple(each for each in calls if _needs(each) == name)) for name in _NEEDS},
                 "others": any(each.details.get("others") for each in calls),
             },
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Advice:
-        found = {name: site_list(finding, name) for name in ("as_they_are", "singles")}
+        found = {name: site_list(finding, name) for name in _NEEDS}
         where = ", ".join(dict.fromkeys(at(site) for each in found.values() for site in each)) or "your script"
         text = f"Join what the tensors of {where} are made of with np.array first."
         if finding.parameters.get("others"):
@@ -90,7 +92,7 @@ class TensorFromList(Rule):
             for site in places:
                 draft = drafts[site.file]
                 call = call_at(draft, site, ("tensor", "as_tensor"))
-                if call is None or not _join(draft, call, single=name == "singles"):
+                if call is None or not _join(draft, call, name):
                     return Advice(text, f"what the call at {at(site)} is given cannot be told from the source")
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
@@ -136,6 +138,7 @@ scaled = torch.tensor(data=numpy.array(scales), dtype=torch.float32)
     LEAVES_ALONE = (
         Example("x = torch.tensor(*batch)  # <- as_they_are\n", ""),
         Example("x = torch.tensor(rows)  # <- as_they_are\n", "", {"others": True}),
+        Example("torch.set_default_dtype(torch.bfloat16)\nx = torch.tensor(rows)  # <- said\n", ""),
     )
 
 
@@ -159,19 +162,23 @@ def _numbers(call: CallSite) -> float:
     return numbers * call.calls_per_step if isinstance(numbers, int) else 0.0
 
 
-def _single(call: CallSite) -> bool:
-    """Whether torch makes float32 of numbers, of which NumPy would make float64."""
-    return call.details["given"] == "numbers" and call.details.get("dtype") == "float32"
+def _needs(call: CallSite) -> str:
+    """What the joined array needs to become the same tensor: one of :data:`_NEEDS`."""
+    dtype = call.details.get("dtype")
+    if call.details["given"] == "arrays" or dtype in ("int64", "bool", "float64"):
+        return "as_they_are"
+    return "singles" if dtype == "float32" else "said"
 
 
-def _join(draft: Draft, call: cst.Call, single: bool) -> bool:
+def _join(draft: Draft, call: cst.Call, needs: str) -> bool:
     """Have NumPy join what `call` is given; False where that cannot be told."""
     data = argument(call, "data", ("data",))
-    if data is None or has_starred(call):
+    said = argument(call, "dtype") is not None
+    if data is None or has_starred(call) or (needs == "said" and not said):
         return False
     join = ensure_name(draft, "numpy.array")
-    if not single or argument(call, "dtype") is not None:
-        wrap_call(draft, data.value, join)
-    else:
+    if needs == "singles" and not said:
         draft.replace(data.value, f"{join}({draft.code(data.value)}, dtype={ensure_name(draft, 'numpy.float32')})")
+    else:
+        wrap_call(draft, data.value, join)
     return True

@@ -55,17 +55,14 @@ class FromLists:
 
 
 def given_as(data: Any) -> str | None:
-    """``arrays``: NumPy's, of one shape and type; ``numbers``: lists of them, however deep; None: anything else."""
+    """``arrays``: NumPy's, of one shape and type; ``numbers``: Python's, in lists however deep; None: anything else."""
     if type(data) not in (list, tuple) or not data:
         return None
-    numpy = sys.modules.get("numpy")
-    array, scalar = (numpy.ndarray, numpy.generic) if numpy is not None else ((), ())
+    array = getattr(sys.modules.get("numpy"), "ndarray", None)
     first = data[0]
-    if isinstance(first, array):
+    if array is not None and type(first) is array:
         alike = all(type(each) is array and (each.dtype, each.shape) == (first.dtype, first.shape) for each in data)
         return "arrays" if alike and first.dtype.kind in "biuf" else None
     while type(first) in (list, tuple) and first:
         data, first = first, first[0]
-    if type(first) not in _NUMBERS and not isinstance(first, scalar):
-        return None
-    return "numbers" if all(type(each) is type(first) for each in data) else None
+    return "numbers" if type(first) in _NUMBERS and all(type(each) is type(first) for each in data) else None

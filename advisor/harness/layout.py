@@ -438,6 +438,7 @@ class RunRecord:
     # How often something else had come to end the steps before (the optimizer of a second training, say): scripts that
     # train one model after another have several phases.
     phase: int = 0
+    phase_steps: list[int] = field(default_factory=list)  # of each phase, the last one included
     step_kind: str = ""  # optimizer | loader | forward | explicit
     seen: dict[str, int] = field(default_factory=dict)  # optimizer_steps, batches, forwards
     environment: Environment = field(default_factory=Environment)

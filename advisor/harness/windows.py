@@ -318,8 +318,12 @@ class Windows:
         if wanted is not None and self.finder.phase > wanted and self.phase != "waiting":
             self.finished = True  # as if the script were over
             self.on_finish(again=False)
+        if self.finder.phase > self.record.phase:
+            self.record.phase_steps.append(self.boundaries)
         self.record.phase = self.finder.phase
         self._restart()
+        self.record.timing = Timing()
+        self.record.windows.clear()
         self.sites.forget()
         self.models.forget_outputs()
 
@@ -336,8 +340,6 @@ class Windows:
         self.loaders.timing, self.loaders.observe = False, True
         self._intervals.clear()
         self._intervals_with_loader.clear()
-        self.record.timing = Timing()
-        self.record.windows.clear()
         self.boundaries = 0
         self.phase = "waiting"
 

@@ -57,6 +57,14 @@ def test_run_with_shorter_windows_is_of_the_training_whose_steps_were_counted(tm
 
 @pytest.mark.slow
 @pytest.mark.sessions
+def test_last_training_that_is_short_is_not_the_one_to_measure(tmp_path: Path) -> None:
+    record = run(tmp_path / "run", 100, 4)
+    assert record.complete and record.phase == 0 and record.total_steps == 100
+    assert min(record.losses) > 100
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
 def test_other_runs_measure_the_training_that_they_are_asked_for(tmp_path: Path) -> None:
     # A window that a training fills is complete; one that its training is too short for is as long as that.
     first = run(tmp_path / "first", 60, 3000, phase=0, windows="timing")

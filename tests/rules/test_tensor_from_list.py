@@ -65,11 +65,11 @@ def check(evidence: Evidence) -> list[Finding]:
         ((np.zeros((2, 2), "uint8"),) * 3, "arrays"),
         ([[1.0, 2.0], [3.0, 4.0]], "numbers"),
         (([True], [False]), "numbers"),
-        ([np.float32(1), np.float32(2)], "numbers"),
         ([np.zeros(3), np.zeros(3, "float32")], None),  # NumPy and torch choose different types
         ([np.zeros(3), [1.0, 2.0, 3.0]], None),
         ([np.array(["a"])], None),
         ([1, 2.5], None),
+        ([np.float32(1), np.float32(2)], None),
         ([torch.zeros(3)], None),
         ([], None),
         ([[], []], None),
@@ -95,8 +95,6 @@ def test_joined_arrays_make_the_same_tensor(dtype: str) -> None:
         ([[0.1, 0.2], [1e-40, 3e38]], lambda each: np.array(each, dtype=np.float32)),
         ([[1, -(2**62)]], np.array),
         ([[True, False]], np.array),
-        ([np.float64(0.1)], np.array),
-        ([np.float32(0.1)], lambda each: np.array(each, dtype=np.float32)),
     ],
 )
 def test_joined_numbers_make_the_same_tensor(numbers: Any, joined: Any) -> None:
