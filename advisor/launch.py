@@ -138,7 +138,7 @@ def measure(
             # The first run had more undisturbed steps than the cut one: its times are the better ones.
             keep = record.timing
             record.timing = replace(first.timing, cpu_s=keep.cpu_s, children_cpu_s=keep.children_cpu_s)
-        if options.total_steps and first.ended == "finished":
+        if options.total_steps and first.ended in ("finished", "stopped"):  # by us: the phase was over
             record.total_steps = options.total_steps
         record.notes[:0] = notes
         _write_record(run_dir, record)
@@ -151,13 +151,13 @@ def next_try(record: RunRecord, options: Options) -> tuple[str, Options] | None:
     """Whether another run would tell more, and with which options; None when this one is as good as it gets."""
     if record.complete:
         return None
-    if options.phase is not None and record.steps < 2:  # it has no such phase, or one of a single step
-        return "what ends its steps is another thing than in the run before it", replace(options, phase=None)
     if options.total_steps:
-        return None
+        if options.phase is None or record.steps >= 2 or record.failure is not None:
+            return None
+        return "what ends its steps is another thing than in the run before it", replace(options, phase=None)
     phase, steps = phase_of(record), record.steps
-    if phase is not None and options.phase is None and record.phase_steps:
-        steps = max(record.phase_steps)  # of several trainings that are all too short, the longest; the later of two
+    if phase is not None and options.phase is None and steps < _FEW and record.phase_steps:
+        steps = max(record.phase_steps)  # of several trainings that are all too short the longest, not a last few steps
         phase = len(record.phase_steps) - 1 - record.phase_steps[::-1].index(steps)
     if steps >= 2:
         cut = replace(options, total_steps=steps, phase=phase)
@@ -185,6 +185,10 @@ def phase_of(record: RunRecord) -> int | None:
     """The phase that another run has to measure to be of the same steps; None where it has but one kind of them."""
     return record.phase if record.step_kind == "optimizer" else None
 
+
+# Steps of a last training from which on it is the one to measure, though an earlier one may have more: the critic's
+# before a GAN's generator takes its first one, say.
+_FEW = 10
 
 # How long steps may go on in child processes alone before the run is given up.
 _CHILDREN_SECONDS = 15.0

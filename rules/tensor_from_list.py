@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from advisor.edit import Drafts
 from advisor.edit.calls import argument, has_starred, wrap_call
 from advisor.edit.locate import call_at
@@ -15,8 +17,6 @@ from advisor.evidence.fetching import without
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, sites
 
 if TYPE_CHECKING:
-    import libcst as cst
-
     from advisor.edit import Edit, Sources
     from advisor.edit.draft import Draft
     from advisor.evidence import Evidence
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # 100 float32 values 0.97 and 0.012 ms, lists of 32 times 16,384 truth values 53 and 12 ms, of 128 times 100 floats 1.04
 # and 0.15 ms.
 _LEFT = {"arrays": 0.02, "numbers": 0.22}
+_NUMBER_S = 75e-9  # for each, by the same measurements
 # What an array of the same numbers lacks: nothing; the type float32, which torch gives to floats; or a type that the
 # call names.
 _NEEDS = ("as_they_are", "singles", "said")
@@ -58,8 +59,8 @@ class TensorFromList(Rule):
         gain = Gain.of(evidence.what_if(_without(evidence, calls)))
         if not gain.worth_it:
             return
-        calls.sort(key=lambda each: -each.seconds_per_step)
-        taken = sum(each.seconds_per_step for each in calls)
+        calls.sort(key=lambda each: -_seconds(each))
+        taken = sum(map(_seconds, calls))
         numbers = sum(_numbers(each) for each in calls)
         places = ", ".join(dict.fromkeys(at(each.site) for each in calls))
         what = "lists of arrays" if any(each.details["given"] == "arrays" for each in calls) else "lists of numbers"
@@ -138,6 +139,7 @@ scaled = torch.tensor(data=numpy.array(scales), dtype=torch.float32)
     LEAVES_ALONE = (
         Example("x = torch.tensor(*batch)  # <- as_they_are\n", ""),
         Example("x = torch.tensor(rows)  # <- as_they_are\n", "", {"others": True}),
+        Example("def tensor_of(rows, dtype=None):\n    return torch.tensor(rows, dtype=dtype)  # <- singles\n", ""),
         Example("torch.set_default_dtype(torch.bfloat16)\nx = torch.tensor(rows)  # <- said\n", ""),
     )
 
@@ -146,7 +148,7 @@ def _without(evidence: Evidence, calls: Sequence[CallSite]) -> Change:
     """The step when NumPy joins the lists: those of batches for the loader that most is saved for, and all others."""
     saved: dict[object, float] = {}
     for call in calls:
-        seconds = call.seconds_per_step * (1 - _LEFT[str(call.details["given"])])
+        seconds = _seconds(call) * (1 - _LEFT[str(call.details["given"])])
         loader = call.details.get("loader", -1)
         saved[loader] = saved.get(loader, 0.0) + seconds
     between = Change(remove_host_s=saved.pop(-1, 0.0))
@@ -157,9 +159,15 @@ def _without(evidence: Evidence, calls: Sequence[CallSite]) -> Change:
     return replace(without(facts, min(saved[facts.index] / facts.wait_s, 1.0)), remove_host_s=between.remove_host_s)
 
 
+def _seconds(call: CallSite) -> float:
+    """Per step, to read the list. Where the tensor then goes to a GPU, most of the call may be a wait for that."""
+    measured = call.seconds_per_step
+    return measured if call.details.get("device") == "cpu" else min(measured, _numbers(call) * _NUMBER_S)
+
+
 def _numbers(call: CallSite) -> float:
     numbers = call.details.get("numbers")
-    return numbers * call.calls_per_step if isinstance(numbers, int) else 0.0
+    return float(numbers) if isinstance(numbers, (int, float)) else 0.0
 
 
 def _needs(call: CallSite) -> str:
@@ -173,9 +181,12 @@ def _needs(call: CallSite) -> str:
 def _join(draft: Draft, call: cst.Call, needs: str) -> bool:
     """Have NumPy join what `call` is given; False where that cannot be told."""
     data = argument(call, "data", ("data",))
-    said = argument(call, "dtype") is not None
+    dtype = argument(call, "dtype")
+    said = dtype is not None
     if data is None or has_starred(call) or (needs == "said" and not said):
         return False
+    if dtype is not None and needs == "singles" and not isinstance(dtype.value, cst.Attribute):
+        return False  # a name may be None
     join = ensure_name(draft, "numpy.array")
     if needs == "singles" and not said:
         draft.replace(data.value, f"{join}({draft.code(data.value)}, dtype={ensure_name(draft, 'numpy.float32')})")

@@ -7,6 +7,7 @@ the arrays; a list of numbers is at least made of such objects already.
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 from .layout import CallSite, Site
@@ -21,37 +22,55 @@ class FromLists:
 
     def __init__(self, sites: Any) -> None:
         self._sites = sites
-        self._seconds: dict[int, tuple[CallSite, int, float]] = {}  # by identity of the site: entry, calls, seconds
-        self._others: set[int] = set()  # identities of sites that got something else, too
-        self.steps = 0  # over which that was
+        self._calls: dict[int, _Calls] = {}  # by identity of the site
+        self._kinds: dict[
+            int, tuple[str | None, str]
+        ] = {}  # by identity of the site: what it was first given, made of it
+        self._others: set[int] = set()  # identities of sites that got, or made, something else, too
+        self.steps = 0  # over which the calls were counted
 
     def saw(self, site: Site | None, data: Any, result: Any, seconds: float, loader: int, counts: bool) -> None:
         """One call has made `result` of `data`, for a batch of `loader` (-1: for none); `counts`: within a step."""
         if site is None:
             return
-        given = given_as(data)
-        known = self._seconds.get(id(site))
-        if given is None or (known is not None and known[0].details["given"] != given):
+        given, dtype = given_as(data), str(result.dtype).removeprefix("torch.")
+        if self._kinds.setdefault(id(site), (given, dtype)) != (given, dtype):
             self._others.add(id(site))
-        elif counts and (known is not None or result.numel() >= _LEAST_NUMBERS):
-            dtype = str(result.dtype).removeprefix("torch.")
-            details = {"given": given, "dtype": dtype, "numbers": result.numel(), "loader": loader}
+        known = self._calls.get(id(site))
+        if given is None or not counts or (known is None and result.numel() < _LEAST_NUMBERS):
+            return
+        if known is None:
+            details = {"given": given, "dtype": dtype, "loader": loader, "device": result.device.type}
             entry = self._sites.add(FROM_LIST, site, details)
-            _, calls, before = known or (entry, 0, 0.0)
-            self._seconds[id(site)] = entry, calls + 1, before + seconds
+            known = self._calls[id(site)] = _Calls(entry)
+        known.calls += 1
+        known.numbers += result.numel()
+        known.seconds += seconds
 
     def forget(self) -> None:
         """Steps are something else from here on."""
-        for key, (entry, *_) in self._seconds.items():
-            self._seconds[key] = entry, 0, 0.0
+        for known in self._calls.values():
+            known.calls, known.numbers, known.seconds = 0, 0, 0.0
         self.steps = 0
 
     def fill(self) -> None:
         """Figures per step into the entries."""
-        for key, (entry, calls, seconds) in self._seconds.items():
-            entry.details["others"] = key in self._others
-            entry.calls_per_step = calls / max(self.steps, 1)
-            entry.seconds_per_step = seconds / max(self.steps, 1) if self.steps else 0.0
+        steps = max(self.steps, 1)
+        for key, known in self._calls.items():
+            known.entry.details["others"] = key in self._others
+            known.entry.details["numbers"] = known.numbers / steps
+            known.entry.calls_per_step = known.calls / steps
+            known.entry.seconds_per_step = known.seconds / steps if self.steps else 0.0
+
+
+@dataclass
+class _Calls:
+    """Those of the steps that count, of one place."""
+
+    entry: CallSite
+    calls: int = 0
+    numbers: int = 0
+    seconds: float = 0.0
 
 
 def given_as(data: Any) -> str | None:

@@ -99,9 +99,9 @@ class CallSite:
     several float64 values made by ``torch.from_numpy``, ``tensor``, ``as_tensor``; ``details``: "others", the same call
     makes tensors of other types, too), ``default_dtype``, ``set_num_threads`` (``details``: "threads"),
     ``from_list`` (a tensor of many values that ``torch.tensor`` or ``as_tensor`` makes of a list; figures per step from
-    before the timing window; ``details``: "given", ``arrays`` or ``numbers``, "dtype" and "numbers" of the tensor,
-    "loader", the index of that whose batch it was made for, -1 for none, and "others", the same call got something
-    else, too).
+    before the timing window; ``details``: "given", ``arrays`` or ``numbers``, "dtype" and "device" of the tensor,
+    "numbers" per step, "loader", the index of that whose batch it was made for, -1 for none, and "others", the same
+    call got, or made, something else, too).
 
     ``evaluation``: the line of the loop over steps from which an evaluation is reached (a module is put into
     evaluation mode, or a loader that does not feed the steps gives a batch). ``debug_mode`` of ``details["mode"]``

@@ -121,7 +121,9 @@ class CallSites:
     def forget(self) -> None:
         """What is seen from here on is of another training."""
         self._losses, self._gap = [], False
-        self.from_lists.forget()
+        self._been_off = False
+        for patch in self._makers:
+            patch.on()
 
     def read_losses(self) -> tuple[list[float], list[float]]:
         """The first losses and, beyond those, the last; unscaled. Read late, because reading waits for the device."""
@@ -216,13 +218,14 @@ class CallSites:
         others = self._made_others
 
         def make(*args: Any, **kwargs: Any) -> Any:
+            if compiling() or self._been_off:  # the script may have kept the wrapper: `from torch import tensor`
+                return original(*args, **kwargs)
             began = time.perf_counter()
             result = original(*args, **kwargs)
-            if compiling():
-                return result
             took, site = time.perf_counter() - began, user_site()
-            listener, data = self._listener, args[0] if args else None
-            self.from_lists.saw(site, data, result, took, listener.loaders.fetching, listener.phase == "settle")
+            if is_users(sys._getframe(1)):  # a library's own call is none that the script could write otherwise
+                data, listener = args[0] if args else kwargs.get("data"), self._listener
+                self.from_lists.saw(site, data, result, took, listener.loaders.fetching, listener.in_step())
             if result.dtype != float64:
                 others.add(id(site))
                 entry = self._by_identity.get(("float64", id(site)))

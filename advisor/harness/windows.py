@@ -202,6 +202,10 @@ class Windows:
         if self.phase != "timing":
             self.sites.add("gc.collect", user_site())
 
+    def in_step(self) -> bool:
+        """Whether what happens now is part of a step before the timing window, and of no evaluation beside it."""
+        return self.phase == "settle" and "evaluation" not in self._causes
+
     def recording(self) -> bool:
         """Whether a profiler takes down every operation at this moment, ours too."""
         return self._profiler is not None and self._profiler.taken >= self._profiler.lead
@@ -318,14 +322,16 @@ class Windows:
         if wanted is not None and self.finder.phase > wanted and self.phase != "waiting":
             self.finished = True  # as if the script were over
             self.on_finish(again=False)
-        if self.finder.phase > self.record.phase:
+        another = self.finder.phase > self.record.phase
+        if another:
             self.record.phase_steps.append(self.boundaries)
         self.record.phase = self.finder.phase
         self._restart()
         self.record.timing = Timing()
         self.record.windows.clear()
-        self.sites.forget()
-        self.models.forget_outputs()
+        if another:
+            self.sites.forget()
+            self.models.forget_outputs()
 
     def _restart(self, why: str = "what ends a step changed") -> None:
         """Forget what was measured, and begin to settle again."""
@@ -338,6 +344,7 @@ class Windows:
             self.note(f"{why} while it was measured, so measuring began anew")
         self._probes(True)
         self.loaders.timing, self.loaders.observe = False, True
+        self.sites.from_lists.forget()
         self._intervals.clear()
         self._intervals_with_loader.clear()
         self.boundaries = 0
@@ -426,7 +433,7 @@ class Windows:
             self.record.memory.free_at_start = int(self._torch.cuda.mem_get_info()[0])
         # The hooks that see how many rows a model gets are off in the timing window.
         self._rows = {row.samples for row in self._intervals[-GROUP:]}
-        self.sites.from_lists.steps = len(self._intervals)
+        self.sites.from_lists.steps = sum("evaluation" not in row.causes for row in self._intervals)
         self._intervals.clear()
         self._enter("timing")
         self.loaders.start_timing()

@@ -157,6 +157,8 @@ class Bench:
                 if error.exit_status == errors.TIME_LIMIT and self.left <= 1:
                     raise BudgetError from None
                 raise _of_the_script(error, folder, limit) from error
+        if phase_of(run.record) != phase_of(like.record):
+            raise TrialError("its steps end with another optimizer than those that it would be compared with", "steps")
         failure = run.record.failure
         if failure is not None and like.record.failure is None:
             raise TrialError(failure.message, failure.kind)

@@ -15,7 +15,9 @@ from tests.conftest import PYTHON, QUICK, SCRIPTS
 pytestmark = pytest.mark.oldest
 
 
-def run(run_dir: Path, first: int, second: int, phase: int | None = None, windows: str = "all") -> RunRecord:
+def run(
+    run_dir: Path, first: int, second: int, phase: int | None = None, windows: str = "all", total: int = 0
+) -> RunRecord:
     command = Command(
         str(SCRIPTS / "two_trainings.py"),
         argv=("--first", str(first), "--second", str(second)),
@@ -23,7 +25,7 @@ def run(run_dir: Path, first: int, second: int, phase: int | None = None, window
         cwd=str(run_dir.parent),
     )
     # Not to be filled by a hundred steps, however slow the machine.
-    options = replace(QUICK, min_seconds=60.0, max_seconds=60.0, phase=phase, windows=windows)
+    options = replace(QUICK, min_seconds=60.0, max_seconds=60.0, phase=phase, windows=windows, total_steps=total)
     return measure(command, run_dir, options).record
 
 
@@ -78,6 +80,6 @@ def test_other_runs_measure_the_training_that_they_are_asked_for(tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.sessions
 def test_script_without_that_training_is_measured_all_the_same(tmp_path: Path) -> None:
-    record = run(tmp_path / "run", 80, 0, phase=1, windows="timing")
+    record = run(tmp_path / "run", 80, 0, phase=1, windows="timing", total=80)
     assert record.phase == 0 and record.timing.steps > 20
     assert any("another thing than in the run before" in note for note in record.notes)

@@ -114,7 +114,7 @@ def test_calls_of_each_step_are_seen(tmp_path: Path) -> None:
     # Not what is made once, and nothing of a few numbers.
     assert set(calls) - {mixed} == {collated, masks}
     assert calls[collated].details["given"] == "arrays" and calls[collated].details["loader"] == 0
-    assert calls[masks].details | {"numbers": 19200, "dtype": "bool", "loader": -1} == calls[masks].details
+    assert calls[masks].details | {"numbers": 19200.0, "dtype": "bool", "loader": -1} == calls[masks].details
     for call in (calls[collated], calls[masks]):
         assert not call.details["others"] and call.calls_per_step == pytest.approx(1.0, abs=0.2)
         assert 0 < call.seconds_per_step < 0.1
@@ -132,7 +132,11 @@ def called(scene: Any, folder: Path, seconds: float, **details: Any) -> list[Fin
     """What is found where one call takes so many seconds of a step of 40 ms, 8 of which are an operator's."""
     made = scene(40.0)
     made.operator("aten::addmm", 1.0, 8.0)
-    made.call("from_list", 20, **{"dtype": "float32", "numbers": 100_000, "others": False, "loader": -1} | details)
+    made.call(
+        "from_list",
+        20,
+        **{"dtype": "float32", "numbers": 100_000, "others": False, "loader": -1, "device": "cpu"} | details,
+    )
     made.record.call_sites[-1].seconds_per_step = seconds
     made.record.environment.packages = {"numpy": "2.4.0"}
     return check(made.evidence(folder))
@@ -153,3 +157,9 @@ def test_call_that_is_also_given_something_else_is_left_to_its_author(scene: Any
 
 def test_call_that_costs_little_is_not_reported(scene: Any, tmp_path: Path) -> None:
     assert called(scene, tmp_path, 0.0004, given="arrays") == []
+
+
+def test_wait_for_the_gpu_is_not_the_reading_of_a_list(scene: Any, tmp_path: Path) -> None:
+    assert called(scene, tmp_path, 0.02, given="arrays", device="cuda", numbers=512.0) == []
+    (finding,) = called(scene, tmp_path, 0.02, given="arrays", device="cuda", numbers=100_000.0)
+    assert finding.evidence["seconds_per_step"] == pytest.approx(0.0075)
