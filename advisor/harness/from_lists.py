@@ -23,9 +23,8 @@ class FromLists:
     def __init__(self, sites: Any) -> None:
         self._sites = sites
         self._calls: dict[int, _Calls] = {}  # by identity of the site
-        self._kinds: dict[
-            int, tuple[str | None, str]
-        ] = {}  # by identity of the site: what it was first given, made of it
+        # By identity of the site: what it was given, and the type of what it made, when it was first called.
+        self._kinds: dict[int, tuple[str | None, str]] = {}
         self._others: set[int] = set()  # identities of sites that got, or made, something else, too
         self.steps = 0  # over which the calls were counted
 

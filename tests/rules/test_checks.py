@@ -424,6 +424,15 @@ def test_larger_batch_leaves_others_the_memory_that_they_hold(scene: Any, tmp_pa
     assert found(made, tmp_path, "batch-size") is None
 
 
+def test_lists_that_grow_with_the_batch_come_before_it(scene: Any, tmp_path: Path) -> None:
+    made = busy_cpu(scene, step_ms=2.0, zeros=0.01)
+    made.loader(0.05, 0.05, 0.05)
+    made.call("from_list", 15, given="numbers", dtype="bool", device="cpu", numbers=5000.0, loader=-1)
+    assert found(made, tmp_path, "batch-size") is not None
+    made.record.call_sites[-1].seconds_per_step = 0.0005
+    assert found(made, tmp_path, "batch-size") is None
+
+
 def test_batches_that_nothing_computes_on_are_left(scene: Any, tmp_path: Path) -> None:
     """A script that prints its batches: what a step takes grows with them, whatever the model of a step says."""
     made = busy_cpu(scene, step_ms=2.0, zeros=0.01)

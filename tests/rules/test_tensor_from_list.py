@@ -132,11 +132,8 @@ def called(scene: Any, folder: Path, seconds: float, **details: Any) -> list[Fin
     """What is found where one call takes so many seconds of a step of 40 ms, 8 of which are an operator's."""
     made = scene(40.0)
     made.operator("aten::addmm", 1.0, 8.0)
-    made.call(
-        "from_list",
-        20,
-        **{"dtype": "float32", "numbers": 100_000, "others": False, "loader": -1, "device": "cpu"} | details,
-    )
+    usual = {"dtype": "float32", "numbers": 100_000.0, "others": False, "loader": -1, "device": "cpu"}
+    made.call("from_list", 20, **usual | details)
     made.record.call_sites[-1].seconds_per_step = seconds
     made.record.environment.packages = {"numpy": "2.4.0"}
     return check(made.evidence(folder))
