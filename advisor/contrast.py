@@ -256,7 +256,7 @@ def _surroundings(record: RunRecord) -> dict[str, str]:
     facts |= environment.packages
     facts |= environment.variables
     facts["step"] = record.step_kind
-    facts["phase of the script"] = record.phase
+    facts["training of the script"] = record.training
     facts["samples per step"] = record.timing.samples_per_step
     facts["ranks"] = record.world_size
     for number, loader in enumerate(each for each in record.loaders if each.trains):

@@ -133,12 +133,12 @@ def measure(
         first = record
         _clear(run_dir)
         record = _once(command, run_dir, options, deadline, timeout, progress)
-        alike = options.total_steps and first.phase == record.phase
+        alike = options.total_steps and first.training == record.training
         if alike and first.timing.step_s is not None and record.timing.steps < first.timing.steps:
             # The first run had more undisturbed steps than the cut one: its times are the better ones.
             keep = record.timing
             record.timing = replace(first.timing, cpu_s=keep.cpu_s, children_cpu_s=keep.children_cpu_s)
-        if options.total_steps and first.ended in ("finished", "stopped"):  # by us: the phase was over
+        if options.total_steps and first.ended in ("finished", "stopped"):  # by us: the training was over
             record.total_steps = options.total_steps
         record.notes[:0] = notes
         _write_record(run_dir, record)
@@ -152,16 +152,18 @@ def next_try(record: RunRecord, options: Options) -> tuple[str, Options] | None:
     if record.complete:
         return None
     if options.total_steps:
-        if options.phase is None or record.steps >= 2 or record.failure is not None:
+        if options.training is None or record.steps >= 2 or record.failure is not None:
             return None
-        return "what ends its steps is another thing than in the run before it", replace(options, phase=None)
-    phase, steps = phase_of(record), record.steps
-    if phase is not None and options.phase is None and steps < _FEW and record.phase_steps:
-        steps = max(record.phase_steps)  # of several trainings that are all too short the longest, not a last few steps
-        phase = len(record.phase_steps) - 1 - record.phase_steps[::-1].index(steps)
+        return "what ends its steps is another thing than in the run before it", replace(options, training=None)
+    training, steps = training_of(record), record.steps
+    if training is not None and options.training is None and steps < _FEW and record.training_steps:
+        steps = max(
+            record.training_steps
+        )  # of several trainings that are all too short the longest, not a last few steps
+        training = len(record.training_steps) - 1 - record.training_steps[::-1].index(steps)
     if steps >= 2:
-        cut = replace(options, total_steps=steps, phase=phase)
-        same = phase in (None, record.phase)
+        cut = replace(options, total_steps=steps, training=training)
+        same = training in (None, record.training)
         if options.windows == "timing" and same and (Plan(cut).timing or 0) <= record.timing.steps:
             return None  # its timing window would be no longer: `measure` would keep this one's times
         return (
@@ -181,9 +183,9 @@ def next_try(record: RunRecord, options: Options) -> tuple[str, Options] | None:
     return None
 
 
-def phase_of(record: RunRecord) -> int | None:
-    """The phase that another run has to measure to be of the same steps; None where it has but one kind of them."""
-    return record.phase if record.step_kind == "optimizer" else None
+def training_of(record: RunRecord) -> int | None:
+    """The training that another run has to measure to be of the same steps; None where it has but one kind of them."""
+    return record.training if record.step_kind == "optimizer" else None
 
 
 # Steps of a last training from which on it is the one to measure, though an earlier one may have more: the critic's

@@ -19,6 +19,7 @@ from advisor.edit.sources import text_of
 from advisor.edit.tied import divided_by, fixed_by_hand, said_to_others
 from advisor.errors import AdvisorError
 from advisor.evidence import CAPTURES, COLD, Change
+from advisor.evidence.from_lists import reading_s
 from advisor.evidence.handmade import by_hand, loops_over, one_by_one
 from advisor.frameworks import configured, construction, told
 from advisor.harness.layout import Site
@@ -117,7 +118,7 @@ class BatchSize(Rule):
         if record.tracebacks_s:  # what does not grow with the batch is anomaly detection, which has to go first
             return
         lists = [each for each in call_sites(evidence, "from_list") if each.details.get("loader", -1) == -1]
-        if sum(each.seconds_per_step for each in lists) > _MOST_LISTS * (evidence.step_s or 0.0):
+        if sum(map(reading_s, lists)) > _MOST_LISTS * (evidence.step_s or 0.0):
             return
         if evidence.device_is_gpu and evidence.breakdown.share("kernel") > _BUSY:
             return

@@ -14,6 +14,7 @@ from advisor.edit.locate import call_at
 from advisor.edit.names import ensure_name
 from advisor.evidence import Change
 from advisor.evidence.fetching import without
+from advisor.evidence.from_lists import numbers_in, reading_s
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, sites
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 # 100 float32 values 0.97 and 0.012 ms, lists of 32 times 16,384 truth values 53 and 12 ms, of 128 times 100 floats 1.04
 # and 0.15 ms.
 _LEFT = {"arrays": 0.02, "numbers": 0.22}
-_NUMBER_S = 75e-9  # for each, by the same measurements
 # What an array of the same numbers lacks: nothing; the type float32, which torch gives to floats; or a type that the
 # call names.
 _NEEDS = ("as_they_are", "singles", "said")
@@ -59,10 +59,10 @@ class TensorFromList(Rule):
         gain = Gain.of(evidence.what_if(_without(evidence, calls)))
         if not gain.worth_it:
             return
-        most = max(map(_seconds, calls))  # the first of those that take about as long, whichever did this time
-        calls.sort(key=lambda each: (_seconds(each) < most / 2, each.site.file, each.site.line))
-        taken = sum(map(_seconds, calls))
-        numbers = sum(_numbers(each) for each in calls)
+        most = max(map(reading_s, calls))  # the first of those that take about as long, whichever did this time
+        calls.sort(key=lambda each: (reading_s(each) < most / 2, each.site.file, each.site.line))
+        taken = sum(map(reading_s, calls))
+        numbers = sum(numbers_in(each) for each in calls)
         places = ", ".join(dict.fromkeys(at(each.site) for each in calls))
         what = "lists of arrays" if any(each.details["given"] == "arrays" for each in calls) else "lists of numbers"
         yield Finding(
@@ -88,7 +88,7 @@ class TensorFromList(Rule):
         where = ", ".join(dict.fromkeys(at(site) for each in found.values() for site in each)) or "your script"
         text = f"Join what the tensors of {where} are made of with np.array first."
         if finding.parameters.get("others"):
-            return Advice(text, "the same call is also given something that is no such list")
+            return Advice(text, "the same call is also given something else, or makes tensors of other types")
         drafts = Drafts(sources)
         for name, places in found.items():
             for site in places:
@@ -149,7 +149,7 @@ def _without(evidence: Evidence, calls: Sequence[CallSite]) -> Change:
     """The step when NumPy joins the lists: those of batches for the loader that most is saved for, and all others."""
     saved: dict[object, float] = {}
     for call in calls:
-        seconds = _seconds(call) * (1 - _LEFT[str(call.details["given"])])
+        seconds = reading_s(call) * (1 - _LEFT[str(call.details["given"])])
         loader = call.details.get("loader", -1)
         saved[loader] = saved.get(loader, 0.0) + seconds
     between = Change(remove_host_s=saved.pop(-1, 0.0))
@@ -158,17 +158,6 @@ def _without(evidence: Evidence, calls: Sequence[CallSite]) -> Change:
         return between
     facts = max(fed.values(), key=lambda each: saved[each.index])
     return replace(without(facts, min(saved[facts.index] / facts.wait_s, 1.0)), remove_host_s=between.remove_host_s)
-
-
-def _seconds(call: CallSite) -> float:
-    """Per step, to read the list. Where the tensor then goes to a GPU, most of the call may be a wait for that."""
-    measured = call.seconds_per_step
-    return measured if call.details.get("device") == "cpu" else min(measured, _numbers(call) * _NUMBER_S)
-
-
-def _numbers(call: CallSite) -> float:
-    numbers = call.details.get("numbers")
-    return float(numbers) if isinstance(numbers, (int, float)) else 0.0
 
 
 def _needs(call: CallSite) -> str:

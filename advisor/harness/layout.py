@@ -50,9 +50,9 @@ class Options:
     cwd: str = ""
     step: str = "auto"  # auto | optimizer | loader | forward
     skip: int = 0  # boundaries ignored before anything is measured
-    # Which phase of the script is measured (RunRecord's `phase`): another run's. None: the first that is long enough,
-    # else the last.
-    phase: int | None = None
+    # Which training of the script is measured (RunRecord's `training`): another run's. None: the first that is long
+    # enough, else the last.
+    training: int | None = None
     min_steps: int = 20  # timing window: at least so many steps …
     min_seconds: float = 5.0  # … and so many seconds …
     max_seconds: float = 60.0  # … and at most so many seconds
@@ -63,7 +63,7 @@ class Options:
     active: int = 3
     seed: int | None = None  # seeds random, numpy and torch before the script when not None
     losses: int = 50  # how many of the first losses to keep
-    total_steps: int = 0  # how many steps the script, or that phase, has in all, known from another run; 0 = plenty
+    total_steps: int = 0  # how many steps the script, or that training, has in all, known from another run; 0 = plenty
     overlay: dict[str, str] = field(default_factory=dict)  # absolute path → file holding the patched text
     keep_dirs: list[str] = field(default_factory=list)  # folders whose new files stay where they are
     windows: str = "all"  # all | timing: stop after the timing window (a repeat for a comparison)
@@ -434,11 +434,11 @@ class RunRecord:
     wall_s: float | None = None
     complete: bool = False  # every window that was asked for was filled
     ended: str = ""  # stopped (by us) | finished (by itself) | failed | killed
-    steps: int = 0  # steps seen in all, of the phase that was measured
-    # How often something else had come to end the steps before (the optimizer of a second training, say): scripts that
-    # train one model after another have several phases.
-    phase: int = 0
-    phase_steps: list[int] = field(default_factory=list)  # of each phase, the last one included
+    steps: int = 0  # steps seen in all, of the training that was measured
+    # How often another optimizer had come to end the steps before: scripts that train one model after another have
+    # several trainings.
+    training: int = 0
+    training_steps: list[int] = field(default_factory=list)  # of each training, the last one included
     step_kind: str = ""  # optimizer | loader | forward | explicit
     seen: dict[str, int] = field(default_factory=dict)  # optimizer_steps, batches, forwards
     environment: Environment = field(default_factory=Environment)
@@ -470,7 +470,7 @@ class RunRecord:
     kept_graphs: list[KeptGraphs] = field(default_factory=list)
     growth_bytes: float | None = None  # per step of the timing window: resident set, or memory allocated on the GPU, …
     growth_steps: int = 0  # … over so many steps
-    total_steps: int | None = None  # of the script or that phase, where it came to its end before it was measured
+    total_steps: int | None = None  # of the script or that training, where it came to its end before it was measured
     encoders: list[Encoder] = field(default_factory=list)
     traces: list[str] = field(default_factory=list)  # relative to the run folder
     details: list[str] = field(default_factory=list)

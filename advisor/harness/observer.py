@@ -205,7 +205,7 @@ class Observer:
         torch = self._torch
         record.step_kind = windows.finder.kind
         record.steps = windows.boundaries
-        record.phase_steps = [*record.phase_steps[: record.phase], record.steps]
+        record.training_steps = [*record.training_steps[: record.training], record.steps]
         record.seen = dict(windows.finder.seen)
         record.environment = environment.environment(torch)
         kind, _, index = windows.device().partition(":")

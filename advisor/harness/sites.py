@@ -53,13 +53,13 @@ class CallSites:
             # `with torch.device("meta"):` knows what makes tensors by a set of functions that is put together once,
             # now of torch's own. With a wrapper in it, the function that this calls would be none of them.
             importlib.import_module("torch.utils._device")._device_constructors()
-        # Of functions, not methods: a compiled function that calls one is compiled anew when the wrapper goes.
         self._been_off = False
         self.from_lists = FromLists(self)
+        # Of functions, not methods: a compiled function that calls one is compiled anew when the wrapper goes.
         self._makers = [Patch(torch, name, self._made) for name in ("from_numpy", "tensor", "as_tensor")]
 
     def on(self) -> None:
-        """Put the wrappers in place; those of functions that make tensors only once."""
+        """Put the wrappers in place; those of functions that make tensors once a training."""
         for patch in (*self._patches, *(self._makers if not self._been_off else ())):
             patch.on()
 

@@ -113,7 +113,7 @@ class StepFinder:
         self.restarted = False  # the last event changed what a step is: measure anew
         # How often another optimizer has come to end the steps. Unlike what batches and forwards are taken for, which
         # time decides, too, this is the same in every run of a script.
-        self.phase = 0
+        self.training = 0
 
     @property
     def boundary_optimizer(self) -> Hashable | None:
@@ -139,7 +139,7 @@ class StepFinder:
         self._become("optimizer")
         if self._optimizers.switched and self.seen["optimizer_steps"] > 1:
             self.restarted = True
-            self.phase += 1
+            self.training += 1
         return boundary
 
     def before_batch(self, key: Hashable) -> bool:

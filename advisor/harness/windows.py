@@ -123,7 +123,7 @@ class Windows:
         if self.finder.optimizer_step(key):
             self._boundary()
         elif self.finder.restarted:
-            self._phase_begins()
+            self._training_begins()
         else:
             self._check_overdue()
 
@@ -226,7 +226,7 @@ class Windows:
     def _boundary(self) -> None:
         now = time.perf_counter()
         if self.finder.restarted:
-            self._phase_begins()
+            self._training_begins()
         if self._again:
             self._again = False
             self._restart("the script ended its own profiler")
@@ -235,7 +235,7 @@ class Windows:
         if self._skip > 0:
             self._skip -= 1
             return
-        if self.finder.phase < (self._options.phase or 0):
+        if self.finder.training < (self._options.training or 0):
             return
         self.boundaries += 1
         if self.phase == "timing":
@@ -311,21 +311,21 @@ class Windows:
         if self.plan.settle == 0:
             self._begin_timing()
 
-    def _phase_begins(self) -> None:
+    def _training_begins(self) -> None:
         """Something else ends the steps from here on: often another training, maybe after a first step of a kind."""
         if self.phase == "done":
             return
         if self.phase == "detail":  # all else is measured
             self.leave_at_once = True
             self._complete()
-        wanted = self._options.phase
-        if wanted is not None and self.finder.phase > wanted and self.phase != "waiting":
+        wanted = self._options.training
+        if wanted is not None and self.finder.training > wanted and self.phase != "waiting":
             self.finished = True  # as if the script were over
             self.on_finish(again=False)
-        another = self.finder.phase > self.record.phase
+        another = self.finder.training > self.record.training
         if another:
-            self.record.phase_steps.append(self.boundaries)
-        self.record.phase = self.finder.phase
+            self.record.training_steps.append(self.boundaries)
+        self.record.training = self.finder.training
         self._restart()
         self.record.timing = Timing()
         self.record.windows.clear()

@@ -21,7 +21,7 @@ from advisor.errors import AdvisorError
 from advisor.harness import layout
 from advisor.harness.layout import Options, RunRecord
 from advisor.improve.state import State
-from advisor.launch import Progress, measure, next_try, phase_of
+from advisor.launch import Progress, measure, next_try, training_of
 from advisor.restore import EARLIER_DIR
 from advisor.run import Run
 from advisor.session import KILLED
@@ -112,19 +112,19 @@ class Bench:
 
         Raises TrialError when it fails, BudgetError when time is up, AdvisorError for what is not the script's fault.
         """
-        options = replace(self.options, step=like.options.step, phase=phase_of(like.record))
+        options = replace(self.options, step=like.options.step, training=training_of(like.record))
         run = self._run(state, folder, options, like)
         return Version.of(state, run, options_of(folder, options))
 
     def again(self, version: Version, folder: Path, like: Version | None = None) -> Run:
         """Another run of a version, until its timing window is full; raises as :meth:`whole` does."""
         # Where the script is short, `measure` finds out anew how long: it then times the steps that a whole run times.
-        options = replace(version.options, total_steps=0, phase=phase_of(version.record))
+        options = replace(version.options, total_steps=0, training=training_of(version.record))
         return self._timed(version.state, folder, options, like or version)
 
     def quick(self, state: State, folder: Path, like: Version) -> Run:
         """A first, timing-only run of a state of which nothing is known yet; raises as :meth:`whole` does."""
-        options = replace(self.options, step=like.options.step, phase=phase_of(like.record))
+        options = replace(self.options, step=like.options.step, training=training_of(like.record))
         return self._timed(state, folder, options, like)
 
     def neighbour(self, version: Version) -> bool:
@@ -157,7 +157,7 @@ class Bench:
                 if error.exit_status == errors.TIME_LIMIT and self.left <= 1:
                     raise BudgetError from None
                 raise _of_the_script(error, folder, limit) from error
-        if phase_of(run.record) != phase_of(like.record):
+        if training_of(run.record) != training_of(like.record):
             raise TrialError("its steps end with another optimizer than those that it would be compared with", "steps")
         failure = run.record.failure
         if failure is not None and like.record.failure is None:

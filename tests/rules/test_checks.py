@@ -431,6 +431,8 @@ def test_lists_that_grow_with_the_batch_come_before_it(scene: Any, tmp_path: Pat
     assert found(made, tmp_path, "batch-size") is not None
     made.record.call_sites[-1].seconds_per_step = 0.0005
     assert found(made, tmp_path, "batch-size") is None
+    made.record.call_sites[-1].details |= {"device": "cuda", "numbers": 500.0}  # mostly a wait for the GPU
+    assert found(made, tmp_path, "batch-size") is not None
 
 
 def test_batches_that_nothing_computes_on_are_left(scene: Any, tmp_path: Path) -> None:

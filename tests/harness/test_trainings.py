@@ -16,7 +16,7 @@ pytestmark = pytest.mark.oldest
 
 
 def run(
-    run_dir: Path, first: int, second: int, phase: int | None = None, windows: str = "all", total: int = 0
+    run_dir: Path, first: int, second: int, training: int | None = None, windows: str = "all", total: int = 0
 ) -> RunRecord:
     command = Command(
         str(SCRIPTS / "two_trainings.py"),
@@ -25,7 +25,7 @@ def run(
         cwd=str(run_dir.parent),
     )
     # Not to be filled by a hundred steps, however slow the machine.
-    options = replace(QUICK, min_seconds=60.0, max_seconds=60.0, phase=phase, windows=windows, total_steps=total)
+    options = replace(QUICK, min_seconds=60.0, max_seconds=60.0, training=training, windows=windows, total_steps=total)
     return measure(command, run_dir, options).record
 
 
@@ -34,20 +34,20 @@ def test_critic_and_generator_are_one_training() -> None:
     for _ in range(20):
         for key in ("critic", "critic", "generator"):
             finder.optimizer_step(key)
-    assert finder.phase == 1  # from the generator's first step on
+    assert finder.training == 1  # from the generator's first step on
 
 
 def test_second_optimizer_that_goes_on_alone_is_another_training() -> None:
     finder = StepFinder("auto", trains=lambda: True)
     for key in ("teacher",) * 30 + ("student",) * 30:
         finder.optimizer_step(key)
-    assert finder.phase == 1
+    assert finder.training == 1
 
 
 @pytest.mark.slow
 def test_run_with_shorter_windows_is_of_the_training_whose_steps_were_counted(tmp_path: Path) -> None:
     record = run(tmp_path / "run", 100, 60)
-    assert record.complete and record.phase == 1
+    assert record.complete and record.training == 1
     assert any("was run again with shorter windows" in note for note in record.notes)
     assert sum("began anew" in note for note in record.notes) == 0  # the second run waited for its training
     assert record.total_steps == 60
@@ -61,7 +61,7 @@ def test_run_with_shorter_windows_is_of_the_training_whose_steps_were_counted(tm
 @pytest.mark.sessions
 def test_last_training_that_is_short_is_not_the_one_to_measure(tmp_path: Path) -> None:
     record = run(tmp_path / "run", 100, 4)
-    assert record.complete and record.phase == 0 and record.total_steps == 100
+    assert record.complete and record.training == 0 and record.total_steps == 100
     assert min(record.losses) > 100
 
 
@@ -69,17 +69,17 @@ def test_last_training_that_is_short_is_not_the_one_to_measure(tmp_path: Path) -
 @pytest.mark.sessions
 def test_other_runs_measure_the_training_that_they_are_asked_for(tmp_path: Path) -> None:
     # A window that a training fills is complete; one that its training is too short for is as long as that.
-    first = run(tmp_path / "first", 60, 3000, phase=0, windows="timing")
-    assert first.phase == 0 and first.steps == 60 and 0 < first.timing.steps <= 60
+    first = run(tmp_path / "first", 60, 3000, training=0, windows="timing")
+    assert first.training == 0 and first.steps == 60 and 0 < first.timing.steps <= 60
     assert min(first.losses) > 1000
-    second = run(tmp_path / "second", 60, 80, phase=1, windows="timing")
-    assert second.phase == 1 and 0 < second.timing.steps < 80 and max(second.losses) < 50
+    second = run(tmp_path / "second", 60, 80, training=1, windows="timing")
+    assert second.training == 1 and 0 < second.timing.steps < 80 and max(second.losses) < 50
     assert not any("began anew" in note for note in second.notes)
 
 
 @pytest.mark.slow
 @pytest.mark.sessions
 def test_script_without_that_training_is_measured_all_the_same(tmp_path: Path) -> None:
-    record = run(tmp_path / "run", 80, 0, phase=1, windows="timing", total=80)
-    assert record.phase == 0 and record.timing.steps > 20
+    record = run(tmp_path / "run", 80, 0, training=1, windows="timing", total=80)
+    assert record.training == 0 and record.timing.steps > 20
     assert any("another thing than in the run before" in note for note in record.notes)
