@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import libcst as cst
 
 from advisor.edit.draft import Draft
+from advisor.edit.in_place import written_in_place
 from advisor.edit.locate import last_name
 from advisor.edit.names import full_name
 from advisor.edit.origin import scope_of
-from advisor.edit.sums import elements, root
 
 _SHARES = ("from_numpy", "as_tensor")
 _WRITES = ("fill", "sort", "partition", "put", "itemset", "resize")
@@ -42,13 +42,9 @@ def written_later(draft: Draft, call: cst.Call) -> bool:
 
 def _written(draft: Draft) -> Iterator[cst.CSTNode]:
     """The arrays, and whatever else, that are written to in place."""
-    for target in draft.nodes(cst.AssignTarget):
-        yield from (root(each) for each in elements(target.target) if isinstance(each, cst.Subscript))
-    for update in draft.nodes(cst.AugAssign):
-        yield root(update.target)
+    yield from written_in_place(draft)
     for call in draft.nodes(cst.Call):
         if isinstance(call.func, cst.Attribute) and call.func.attr.value in _WRITES:
             yield call.func.value
         if call.args and full_name(draft, call.func) in _INTO:
             yield call.args[0].value
-        yield from (arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == "out")

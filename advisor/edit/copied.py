@@ -6,7 +6,6 @@ A copy that is not waited for reads its source later: what is written there mean
 from __future__ import annotations
 
 import builtins
-import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -15,10 +14,11 @@ from libcst.helpers import get_full_name_for_node
 from advisor.edit.calls import argument
 from advisor.edit.dataflow import loops
 from advisor.edit.draft import Draft, Drafts
+from advisor.edit.in_place import written_in_place
 from advisor.edit.names import full_name, imported_as, last_part
 from advisor.edit.origin import assignments, beside, callers, is_parameter, parameter_names, string_value
 from advisor.edit.preceding import bindings_before
-from advisor.edit.sums import elements, root
+from advisor.edit.sums import elements
 
 _FOLLOWED = 8  # names, and callers, that are followed from one to the next
 # Whose functions give tensors, and whose objects do when they are called.
@@ -113,8 +113,8 @@ def overwritten(draft: Draft, place: cst.CSTNode, copied: cst.BaseExpression, de
         return False
     local = handed or (function is not None and any(True for _ in assignments(draft, first, function)))
     if loop is not None or not local:
-        written = (each for each in _written_into(draft, loop if local else None) if _is_it(draft, each, copied, local))
-        if any(_each_time(draft, each, place) for each in written):
+        written = written_in_place(draft, loop if local else None)
+        if any(_is_it(draft, each, copied, local) and _each_time(draft, each, place) for each in written):
             return True
     if not handed or not depth or function is None or not isinstance(copied, cst.Name):
         return False
@@ -148,18 +148,6 @@ def _made_in(draft: Draft, around: cst.CSTNode | None, tensor: cst.BaseExpressio
     targets += [each.target for each in loops(draft, around)]
     made = [each for target in targets for each in elements(target) if until is None or draft.line(each) < until]
     return any(draft.code(each) in (name, name.partition(".")[0]) for each in made)
-
-
-def _written_into(draft: Draft, within: cst.CSTNode | None) -> Iterator[cst.BaseExpression]:
-    """What is written to in place in the file, or below `within`."""
-    targets = [each.target for each in draft.nodes(cst.AssignTarget, within)]
-    targets += [each.target for each in loops(draft, within)]
-    yield from (root(each) for target in targets for each in elements(target) if isinstance(each, cst.Subscript))
-    yield from (root(each.target) for each in draft.nodes(cst.AugAssign, within))
-    methods = (each for each in draft.nodes(cst.Attribute, within) if re.search(r"[^_]_$", each.attr.value))
-    yield from (root(each.value) for each in methods)
-    keywords = (each for each in draft.nodes(cst.Arg, within) if each.keyword is not None)
-    yield from (root(each.value) for each in keywords if each.keyword is not None and each.keyword.value == "out")
 
 
 def _is_it(draft: Draft, written: cst.BaseExpression, copied: cst.Name | cst.Attribute, local: bool) -> bool:

@@ -332,7 +332,7 @@ class Drafts:
             self._drafts[source.path] = Draft(source)
         return self._drafts[source.path]
 
-    def edit(self, summary: str, notes: tuple[str, ...] = ()) -> Edit | None:
+    def edit(self, summary: str) -> Edit | None:
         """All pending changes as one edit; None when nothing changes or a changed file is not the user's own."""
         before: dict[str, Source] = {}
         after: dict[str, Source] = {}
@@ -346,4 +346,4 @@ class Drafts:
             if text != draft.source.text:
                 before[path] = draft.source
                 after[path] = Source(path, text, draft.source.encoding, draft.source.bom)
-        return Edit(before, after, summary, notes) if after else None
+        return Edit(before, after, summary) if after else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
 from advisor.edit.sources import Source
@@ -24,7 +24,6 @@ class Edit:
     before: Mapping[str, Source]
     after: Mapping[str, Source]
     summary: str = ""
-    notes: tuple[str, ...] = field(default=())
     site: Site | None = None
 
     @property

@@ -14,6 +14,7 @@ from libcst.helpers import get_full_name_for_node
 from advisor.edit.calls import argument
 from advisor.edit.dataflow import Dataflow
 from advisor.edit.draft import Draft, Drafts
+from advisor.edit.in_place import written_in_place
 from advisor.edit.names import full_name, last_part
 from advisor.edit.origin import beside, parameter_names
 from advisor.edit.sums import CUT_ATTRIBUTES, CUT_METHODS
@@ -232,22 +233,6 @@ def _written_into(draft: Draft, view: cst.Call) -> bool:
     """
     above = draft.parent(view)
     if isinstance(above, cst.Assign) and len(above.targets) == 1 and isinstance(above.targets[0].target, cst.Name):
-        name, scope = above.targets[0].target.value, draft.function(view) or draft.module
-        return any(_changes(draft, each) for each in draft.nodes(cst.Name, scope) if each.value == name)
-    if isinstance(above, cst.Attribute):
-        return above.attr.value.endswith("_") and not above.attr.value.endswith("__")
-    target = draft.parent(above) if isinstance(above, cst.Subscript) and above.value is view else None
-    return isinstance(target, (cst.AssignTarget, cst.AugAssign)) and target.target is above
-
-
-def _changes(draft: Draft, name: cst.Name) -> bool:
-    """Whether what the name stands for is written into here."""
-    above = draft.parent(name)
-    if isinstance(above, cst.Arg):
-        return above.keyword is not None and above.keyword.value == "out"
-    if isinstance(above, cst.Attribute) and above.value is name:
-        return above.attr.value.endswith("_") and not above.attr.value.endswith("__")
-    if isinstance(above, cst.AugAssign):
-        return above.target is name
-    target = draft.parent(above) if isinstance(above, cst.Subscript) and above.value is name else None
-    return isinstance(target, (cst.AssignTarget, cst.AugAssign)) and target.target is above
+        name, scope = above.targets[0].target, draft.function(view) or draft.module
+        return any(name.deep_equals(each) for each in written_in_place(draft, scope))
+    return any(each is view for each in written_in_place(draft, draft.statement(view)))
