@@ -19,9 +19,9 @@ UNITS = 108  # where the device does not say: an A100
 # Host seconds of a CPU operator that do not depend on its size: dispatch, allocation, autograd. Operators that only
 # wrap another one count as well (small CPU steps show 1-3 µs of self time for views and wrappers, profiler included).
 OPERATOR_FIXED_S = 2e-6
-# The same where the batch grows, of which the multiplying operators' setting up is a part, too: with it five tiny nets
-# are predicted to gain 4.4 to 5.3 times from eight times the batch, and gained 4.3 to 7.2.
-BATCH_FIXED_S = 3e-6
+# The same where the batch grows, of which the multiplying operators' setting up is a part, too: with it seven tiny nets
+# are predicted to gain 3.1 to 7.0 times from eight times the batch, and gained 3.5 to 7.3.
+BATCH_FIXED_S = 3.5e-6
 # Seconds per weight and step on a CPU, whatever the batch: reading it twice, writing its gradient into fresh memory.
 # Fitted to steps of two batch sizes each, torch 2.15, two quiet cores: MLPs of 2 and 8 million weights 1.0 to 1.9 ns, a
 # transformer encoder 1.8 to 2.3, ResNet-18 1.9 to 3.8, ResNet-50 2.6 to 2.8.
@@ -32,6 +32,16 @@ WEIGHT_READ_S = 0.6e-9  # a third: forward only
 # three times as many); half as many lanes with AVX2.
 FLOP_PER_S = {"avx512f": 70e9, "avx2": 45e9}
 LEAST_FLOP_PER_S = 30e9
+
+# Of making a batch, whatever its size: rows of tensors took 32 to 54 us for batches of 2 to 8 beside a training, two cores
+# (other work has taken the caches meanwhile), and 1.5 to 1.8 us a sample from one batch size to the next.
+FETCH_FIXED_S = 25e-6
+
+
+def larger_fetch_s(seconds: float, factor: float) -> float:
+    """Seconds to make a batch that has `factor` times as many samples as one that takes `seconds`."""
+    fixed = min(FETCH_FIXED_S, 0.75 * seconds)
+    return fixed + (seconds - fixed) * factor
 
 
 def item_factors(device: DeviceWork, factor: float, units: int | None, *, filling: bool) -> NDArray[np.float64]:
