@@ -9,6 +9,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from advisor.edit import Draft, Drafts
+from advisor.edit.calls import argument
 from advisor.edit.draft import Statement
 from advisor.edit.images import SIZES, makes_arrays, passes_images_on
 from advisor.edit.locate import call_at, last_name
@@ -43,6 +44,43 @@ _IMAGE_S, _VALUE_S = 42e-6, 0.96e-9
 _LAUNCHES_S = 30e-6  # host time of the four small kernels that convert and normalize instead
 _BYTES = 4  # float32 over uint8
 
+# Copies that cast: bytes cast before they travel are bytes no longer, and float32 is what comes of normalizing them.
+CASTS = (
+    "x.to(device, torch.bfloat16)",
+    "x.to(device, dtype=torch.bfloat16, non_blocking=True)",
+    "x.to(dtype=torch.float16, device=device)",
+    "x.to(torch.float64).cuda()",
+    "x.to(*where)",
+    "x.to(**how)",
+)
+
+
+def _copied(copy: str) -> str:
+    """A script for the examples, which copies its images by `copy`."""
+    return f"""
+import torch
+from torchvision import transforms as T, datasets
+t = T.Compose([T.ToTensor(), T.Normalize(0.5, 0.5)])
+loader = DataLoader(datasets.MNIST("a", transform=t))  # <- loaders
+for x, y in loader:
+    x = {copy}  # <- copies={copy}
+"""
+
+
+def _normalized(copy: str, constant: str) -> str:
+    """The same script after the fix."""
+    return f"""
+import torch
+from torchvision import transforms as T, datasets
+t = T.Compose([T.PILToTensor()])
+loader = DataLoader(datasets.MNIST("a", transform=t))
+mean = {constant}
+std = {constant}
+for x, y in loader:
+    x = {copy}
+    x = x.float().div_(255).sub_(mean).div_(std)
+"""
+
 
 class CopyNarrowDtype(Rule):
     """Images are converted to float32 on the CPU and travel to the GPU at four times their size.
@@ -75,15 +113,13 @@ class CopyNarrowDtype(Rule):
                 continue
             converts = "ToTensor" in loader.transforms
             saved = images.bytes * (1 - 1 / _BYTES)
-            # A pageable copy keeps the host busy for as long as it takes.
-            blocked = sum(row.blocking_s for row in evidence.copies.of("HtoD") if row.pageable) * min(1.0, saved / size)
             spared = images.shape[0] * (_IMAGE_S + _VALUE_S * _values(images)) if converts else 0.0
             change = Change(
-                h2d_scale=max(0.0, 1 - saved / size),
+                h2d_scale=max(1 / _BYTES, 1 - saved / size),
                 fetch_s=max(0.0, facts.fetch_s - spared) if facts.fetch_s is not None else None,
                 fetch_cpu_s=max(0.0, facts.fetch_cpu_s - spared) if facts.fetch_cpu_s is not None else None,
                 loader=facts.index,
-                remove_host_s=blocked - _LAUNCHES_S,
+                remove_host_s=-_LAUNCHES_S,
             )
             gain = Gain.of(evidence.what_if(change))
             if not gain.worth_it:
@@ -135,7 +171,9 @@ class CopyNarrowDtype(Rule):
             return Advice(text, "no transform of PIL images that ends in ToTensor and Normalize feeds only this loader")
         if loader is None or not _reads_only(draft, loader, copy):
             return Advice(text, "the loader's batches may be read elsewhere, or looked at before they are copied")
-        if not _normalize_after(draft, copy, normalize):
+        if (way := _way_there(draft, copy)) is None:
+            return Advice(text, f"the copy at {at(copies[0])} does more than to move the images to a device it names")
+        if not _normalize_after(draft, copy, normalize, way):
             return Advice(
                 text, "the copy is no assignment to a name inside a loop that the device is known in front of"
             )
@@ -287,8 +325,23 @@ for epoch in range(9):
     print(epoch, len(loader))
 """,
         ),
+        Example(  # a device by its name, or by its number
+            before=_copied("x.to(non_blocking=True, device=device)"),
+            after=_normalized(
+                "x.to(non_blocking=True, device=device)",
+                "torch.tensor(0.5, device=device).view(1, -1, 1, 1)",
+            ),
+        ),
+        Example(
+            before=_copied("x.cuda(args.gpu, non_blocking=True)"),
+            after=_normalized(
+                "x.cuda(args.gpu, non_blocking=True)",
+                "torch.tensor(0.5).view(1, -1, 1, 1).cuda(args.gpu)",
+            ),
+        ),
     )
     LEAVES_ALONE = (
+        *(Example(_copied(copy), "") for copy in CASTS),
         Example(  # the transform also feeds another loader
             """
 import torch
@@ -565,7 +618,28 @@ def _uses(draft: Draft, target: cst.BaseExpression) -> list[cst.CSTNode]:
     ]
 
 
-def _normalize_after(draft: Draft, copy: cst.Call, normalize: cst.Call) -> bool:
+def _way_there(draft: Draft, copy: cst.Call) -> tuple[str, str] | None:
+    """How a constant gets where the copy goes: (what its factory is told, which method is called on it), one is "".
+
+    None where the copy casts as well: the bytes would be cast before they travel, and normalized be float32 again.
+    """
+    function = cst.ensure_type(copy.func, cst.Attribute)
+    if {last_name(draft, call) for call in draft.nodes(cst.Call, function.value)} - {"pin_memory", "contiguous"}:
+        return None
+    method = function.attr.value
+    parameters = ("device", "non_blocking") if method == "cuda" else ("device",)
+    given = argument(copy, "device", parameters)
+    allowed = [given, *(argument(copy, name, parameters) for name in ("non_blocking", "memory_format"))]
+    if any(arg.star or arg not in allowed for arg in copy.args):
+        return None
+    if method == "cuda" and given is not None:
+        return "", f".cuda({draft.code(given.value)})"  # None is the current device here, and the CPU to a factory
+    if method == "to" and given is None:
+        return None
+    return ', device="cuda"' if given is None else f", device={draft.code(given.value)}", ""
+
+
+def _normalize_after(draft: Draft, copy: cst.Call, normalize: cst.Call, way: tuple[str, str]) -> bool:
     """Have the copied images normalized behind the statement that copies them, with constants made before the loop."""
     statement = draft.statement(copy)
     name = _copied_to(statement, copy)
@@ -574,15 +648,13 @@ def _normalize_after(draft: Draft, copy: cst.Call, normalize: cst.Call) -> bool:
         loop = outer
     if statement is None or loop is None or not name or draft.block(loop) is None:
         return False
-    method = cst.ensure_type(copy.func, cst.Attribute).attr.value
-    device = draft.code(copy.args[0].value) if method == "to" and copy.args else '"cuda"'
     if _bound_in(draft, loop) & {each.value for arg in copy.args for each in draft.nodes(cst.Name, arg.value)}:
         return False
     tensor = ensure_name(draft, "torch.tensor")
     mean, std = (fresh_name(draft, each) for each in ("mean", "std"))
     for constant, arg in zip((mean, std), normalize.args, strict=True):
         values = draft.code(arg.value)
-        draft.insert_before(loop, f"{constant} = {tensor}({values}, device={device}).view(1, -1, 1, 1)")
+        draft.insert_before(loop, f"{constant} = {tensor}({values}{way[0]}).view(1, -1, 1, 1){way[1]}")
     draft.insert_after(statement, f"{name} = {name}.float().div_(255).sub_({mean}).div_({std})")
     return True
 

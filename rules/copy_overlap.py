@@ -121,7 +121,7 @@ def _in_line(evidence: Evidence, sizes: set[int] | None) -> Ints:
     """
     trace, steps = evidence.trace, evidence.steps
     copies, kernels = trace.copies, trace.kernels
-    _, blocking = blocking_time(evidence.device)
+    _, _, blocking = blocking_time(evidence.device)
     step = assign(steps, copies.start)
     chosen = (step >= 0) & names_like(trace, copies.kind, "HtoD".__eq__)
     chosen &= ~copies.pageable & ~blocking & np.isin(copies.stream, np.unique(kernels.stream))

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
+import numpy as np
+from numpy.typing import NDArray
 
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.born import born_at
@@ -19,6 +21,7 @@ from advisor.evidence.births import MAKERS, births_anywhere
 from advisor.evidence.coded import names_like
 from advisor.evidence.copies import blocking_time
 from advisor.evidence.steps import assign
+from advisor.evidence.syncs import COPY_OPERATORS
 from advisor.frameworks import configured, construction, framework_set_up, told
 from advisor.rule import (
     Advice,
@@ -38,13 +41,15 @@ from advisor.rule import (
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
-    from advisor.evidence.facts import CopyRow
-    from advisor.harness.layout import Loader, Site
+    from advisor.harness.layout import CallSite, Loader, Site
+    from advisor.trace.tables import Ints
 
 # Bytes per second that pinned memory reaches on the slowest bus still in use, PCIe 3.0 x16 (15.75 GB/s on paper,
 # about 12 in NVIDIA's bandwidthTest); a pageable copy goes through a staging buffer at a fraction of the bus.
 _PINNED_RATE = 12e9
 _LEAST_FACTOR = 0.3
+_SAID_S = 5e-6  # less is 0.00 ms
+_ABOUT = 1.1  # counts of the run and of the trace differ by so much, where an epoch ends in between
 
 _FRAMEWORKS = {
     "transformers": "Pass TrainingArguments(dataloader_pin_memory=True, "
@@ -125,11 +130,9 @@ class CopyPinnedAsync(Rule):
         seconds, size = sum(row.total_s for row in rows), sum(row.bytes for row in rows)
         if not size or not any(row.blocking for row in rows):
             return
-        gain = Gain.of(evidence.what_if(Change(copies_async=True, h2d_scale=_factor(pageable, seconds))))
-        if not gain.worth_it:
-            return
         record = evidence.record
-        loaders = [each for each in record.loaders if each.trains and not each.pin_memory] if record is not None else []
+        training = [each for each in record.loaders if each.trains] if record is not None else []
+        loaders = [each for each in training if not each.pin_memory]
         copies = tuple(
             each
             for each in call_sites(evidence, "Tensor.to", "Tensor.cuda")
@@ -143,22 +146,29 @@ class CopyPinnedAsync(Rule):
         if (copies and not batches) or _waits_for_births(evidence):
             return
         copies = batches
+        changed = _changed(evidence, training, copies)
+        gain = Gain.of(evidence.what_if(Change(copies_async=changed, h2d_scale=_factors(evidence, changed))))
+        if not gain.worth_it:
+            return
         made = [each.site for each in loaders if each.site is not None]
         if record is None and pageable:  # the trace says that it does not pin
             made = [each.site for each in call_sites(evidence, "DataLoader", every_step=False)]
+        blocked, waiting = sum(row.blocking_s for row in rows), sum(row.waiting_s for row in rows)
         owners = [owner for each in loaders if (owner := framework_of(each.owner))]
         yield Finding(
             rule=self.id,
             title=self.title,
             summary=f"Each step copies {_size(size)} to the GPU, "
             f"{sum(row.bytes for row in pageable) / size:.0%} of it from pageable memory; the host is blocked for "
-            f"{sum(row.blocking_s for row in rows) * 1e3:.2f} ms.",
+            f"{blocked * 1e3:.2f} ms"
+            + (f", {waiting * 1e3:.2f} ms of it until the GPU gets to the copies." if waiting >= _SAID_S else "."),
             gain=gain,
             evidence={
                 "h2d_bytes": size,
                 "h2d_s": seconds,
                 "h2d_exposed_s": sum(row.exposed_s for row in rows),
-                "h2d_blocking_s": sum(row.blocking_s for row in rows),
+                "h2d_blocking_s": blocked,
+                "h2d_waiting_s": waiting,
                 "h2d_pageable_share": sum(row.bytes for row in pageable) / size,
             },
             site=copies[0].site if copies else None,
@@ -395,21 +405,58 @@ def _size(size: float) -> str:
 
 def _waits_for_births(evidence: Evidence) -> bool:
     """Whether the host is blocked mostly by copies of tensors that a factory has made right before."""
-    blocked, _ = blocking_time(evidence.device)
+    blocked, _, _ = blocking_time(evidence.device)
     copies = evidence.trace.copies
     inside = (assign(evidence.steps, copies.start) >= 0) & names_like(evidence.trace, copies.kind, "HtoD".__eq__)
     born = births_anywhere(evidence.steps, evidence.device, evidence.nesting, MAKERS).rows
     return bool(2 * blocked[born].sum() > blocked[inside].sum())
 
 
-def _factor(pageable: list[CopyRow], seconds: float) -> float:
-    """New over old device time of all copies, when the pageable ones run at the pinned rate."""
-    slow = sum(row.total_s for row in pageable)
-    size = sum(row.bytes for row in pageable)
-    if not seconds or not slow:
-        return 1.0
-    factor = min(1.0, max(_LEAST_FACTOR, size / _PINNED_RATE / slow))
-    return (seconds - slow + slow * factor) / seconds
+def _changed(evidence: Evidence, loaders: list[Loader], places: tuple[CallSite, ...]) -> Ints:
+    """Rows of ``Trace.copies`` that the fix changes: of the loaders' batches, or made at these places.
+
+    Where there are more copies than these, their bytes tell: a forward uploads besides, when it makes a tensor of
+    numbers. Where the bytes differ from batch to batch it is the largest copies of each step.
+    """
+    steps, copies = evidence.steps, evidence.trace.copies
+    step = assign(steps, copies.start)
+    rows = np.flatnonzero((step >= 0) & names_like(evidence.trace, copies.kind, "HtoD".__eq__))
+    rows = rows[_by_themselves(evidence, rows)]
+    sizes = {tensor.bytes for each in loaders for tensor in each.tensors}
+    sizes |= {int(place.details.get("bytes", 0)) for place in places}
+    expected = sum(place.calls_per_step for place in places) or float(sum(len(each.tensors) for each in loaders))
+    if not expected or len(rows) <= _ABOUT * expected * len(steps):
+        return rows
+    same = rows[np.isin(copies.bytes[rows], list(sizes))]
+    if _ABOUT * len(same) >= expected * len(steps):
+        return same
+    largest = rows[np.lexsort((-copies.bytes[rows], step[rows]))]
+    rank = np.arange(len(largest)) - np.searchsorted(step[largest], step[largest])
+    return largest[rank < max(1, round(expected))]
+
+
+def _by_themselves(evidence: Evidence, rows: Ints) -> NDArray[np.bool_]:
+    """Which of these copies no other operator makes for itself, as indexing does with an index on the CPU."""
+    trace = evidence.trace
+    launch = evidence.device.items_launch[len(trace.kernels) + rows]
+    others = names_like(trace, trace.operators.name, lambda name: name not in COPY_OPERATORS)
+    alone = np.ones(len(rows), np.bool_)
+    known = np.flatnonzero(launch >= 0)
+    outer = evidence.nesting.outermost_around(trace.runtime, launch[known])
+    alone[known[outer >= 0]] = ~others[outer[outer >= 0]]
+    return alone
+
+
+def _factors(evidence: Evidence, changed: Ints) -> NDArray[np.float64]:
+    """New over old device time of each copy, when those of `changed` that are pageable run at the pinned rate."""
+    copies = evidence.trace.copies
+    factors = np.ones(len(copies))
+    slow = changed[copies.pageable[changed]]
+    taken = float((copies.end - copies.start)[slow].sum(dtype=np.float64)) / 1e9
+    if taken:
+        size = float(copies.bytes[slow].sum(dtype=np.float64))
+        factors[slow] = min(1.0, max(_LEAST_FACTOR, size / _PINNED_RATE / taken))
+    return factors
 
 
 def _is_of_others(drafts: Drafts, site: Site) -> bool:

@@ -57,6 +57,13 @@ class DeviceWork:
         return np.concatenate((self.trace.kernels.end, self.trace.copies.end))
 
     @cached_property
+    def items_stream(self) -> Ints:
+        """A number per stream of each device; of work whose stream the file does not say, one per device."""
+        stream = np.concatenate((self.trace.kernels.stream, self.trace.copies.stream)).astype(np.int64)
+        device = np.concatenate((self.trace.kernels.device, self.trace.copies.device)).astype(np.int64)
+        return stream + 1_000_000 * device
+
+    @cached_property
     def items_launch(self) -> Ints:
         """Row of ``Trace.runtime`` that launched each item; -1 where the file does not say."""
         correlation = np.concatenate((self.trace.kernels.correlation, self.trace.copies.correlation))

@@ -216,6 +216,7 @@ class CopyRow:
     total_s: float  # device time
     exposed_s: float  # of it, while no kernel ran
     blocking_s: float  # host time blocked by these copies: in the call and in the synchronization that follows
+    waiting_s: float  # of it, while the device is busy with earlier work before the copy begins
     blocking: bool  # most of them block the host
     sites: tuple[CallSite, ...] = ()
 

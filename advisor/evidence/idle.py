@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from advisor.evidence.coded import Mask
+from advisor.evidence.copies import waiting_uploads
 from advisor.evidence.coverage import Coverage
 from advisor.evidence.device import DeviceWork
 from advisor.evidence.facts import IDLE_CLASSES, IDLE_UNKNOWN, IdleGaps, Steps
@@ -143,17 +144,24 @@ def _charge_synchronizations(parts: Ints, start: Ints, end: Ints, host: Host, de
     """A host that has waited for the device has lost its lead: what it needs to launch again is idle because of that.
 
     Of each gap in which a synchronization ends, as much of the launching, operators and Python as the host had waited
-    is charged to the synchronization; the loader's time stays the loader's.
+    is charged to the synchronization; the loader's time stays the loader's. A copy from pageable memory that waits for
+    its stream is one until it begins.
     """
-    runtime = device.trace.runtime
-    rows = np.flatnonzero(host.sync_rows)
+    runtime, copies = device.trace.runtime, device.trace.copies
+    uploads = np.flatnonzero(waiting_uploads(device))
+    calls = device.items_launch[len(device.trace.kernels) + uploads]
+    waiting, until, over = host.sync_rows.copy(), runtime.end.copy(), runtime.end.copy()
+    waiting[calls] = True
+    until[calls] = np.minimum(until[calls], copies.start[uploads])
+    over[calls] = np.maximum(over[calls], copies.end[uploads])  # its last part is under way when the call returns
+    rows = np.flatnonzero(waiting)
     if not len(rows):
         return
-    rows = rows[np.argsort(runtime.end[rows], kind="stable")]
-    waited = device.busy.within(runtime.start[rows], runtime.end[rows])
+    rows = rows[np.argsort(over[rows], kind="stable")]
+    waited = device.busy.within(runtime.start[rows], until[rows])
     waited = np.minimum(waited, (1 << 62) // len(rows))  # absurd durations of a damaged file do not overflow the sum
     total = np.concatenate((np.zeros(1, np.int64), np.cumsum(waited)))
-    ends = runtime.end[rows]
+    ends = over[rows]
     budget = total[np.searchsorted(ends, end, side="right")] - total[np.searchsorted(ends, start, side="left")]
     for column in (_LAUNCH, _OPERATORS, _PYTHON):
         moved = np.minimum(parts[:, column], budget)

@@ -21,7 +21,7 @@ from advisor.evidence.whatif import Change, Estimate
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
-    from advisor.trace.tables import Trace
+    from advisor.trace.tables import Ints, Trace
 
 # What the model's own inaccuracy does to the time that it says is saved: a tenth more, a quarter less (losses
 # likewise), but never more than so much of the new step. Predictions of savings err towards too much: of the public
@@ -221,7 +221,7 @@ class StepModel:
         new_cpu = cpu if change.fetch_cpu_s is None else change.fetch_cpu_s
         if change.fetch_s is not None and change.fetch_cpu_s is None:
             new_cpu = cpu * new_wall / wall if wall > 0 else new_wall
-        new_wall, new_cpu = new_wall * change.batch_scale, new_cpu * change.batch_scale
+        new_wall, new_cpu = (batch.larger_fetch_s(each, change.batch_scale) for each in (new_wall, new_cpu))
         others = max(0.0, self.wait_s - loader.wait_s)
         if workers == 0:
             # What the fetch does not explain of the wait (collating, waking up) stays.
@@ -291,7 +291,8 @@ class StepModel:
         if loader is None or not change.workers:
             return 0.0
         wall, _ = self._fetch(loader)
-        return (wall if change.fetch_s is None else change.fetch_s) * change.batch_scale / change.workers * 0.97
+        fetch_s = batch.larger_fetch_s(wall if change.fetch_s is None else change.fetch_s, change.batch_scale)
+        return fetch_s / change.workers * 0.97
 
     def _threads(self, change: Change) -> float:
         """Busy threads of the step's own; a host that waits for a GPU does not lose by sharing its core."""
@@ -348,9 +349,13 @@ class StepModel:
         script, evidence = self.script, self.evidence
         assert script is not None
         device = evidence.device
-        quick, dropped = async_copies(script, device) if change.copies_async else (frozenset(), frozenset())
-        if change.remove_copies is not None:
-            calls, waits = async_copies(script, device, change.remove_copies)
+        quick: frozenset[int] = frozenset()
+        dropped: frozenset[int] = frozenset()
+        changed: list[Ints | None] = [change.remove_copies] if change.remove_copies is not None else []
+        if change.copies_async is not False:
+            changed.append(None if change.copies_async is True else change.copies_async)
+        for only in changed:
+            calls, waits = async_copies(script, device, only)
             quick, dropped = quick | calls, dropped | waits
         if change.remove_allocations:
             rows = np.flatnonzero(device_allocations(device.trace))
@@ -374,9 +379,10 @@ class StepModel:
         factors = np.ones(kernels + len(trace.copies))
         if change.kernel_scale is not None:
             factors[:kernels] *= _per_kernel(change.kernel_scale, trace)
-        if change.h2d_scale != 1.0:
-            to_device = names_like(trace, trace.copies.kind, "HtoD".__eq__)
-            factors[kernels:] *= np.where(to_device, change.h2d_scale, 1.0)
+        to_device = names_like(trace, trace.copies.kind, "HtoD".__eq__)
+        scale = change.h2d_scale
+        scales = _given(scale, len(trace.copies)) if isinstance(scale, np.ndarray) else scale
+        factors[kernels:] *= np.where(to_device, scales, 1.0)
         if change.remove_copies is not None:
             factors[kernels + change.remove_copies] = 0.0
         if change.batch_scale != 1.0:

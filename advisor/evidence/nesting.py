@@ -68,6 +68,13 @@ class Nesting:
             found[asked] = np.where(inner >= 0, rows[inner], -1)
         return found
 
+    def outermost_around(self, spans: Spans, which: Ints) -> Ints:
+        """The outermost operator, likewise; -1 outside of any."""
+        inner = self.around(spans, which)
+        if not len(self.trace.operators):
+            return inner
+        return np.where(inner >= 0, self.outermost[inner], -1)
+
     @cached_property
     def _parents_in_lane(self) -> dict[int, NDArray[np.intp]]:
         """Lane → per row of ``_by_lane``, which of these rows is its parent."""

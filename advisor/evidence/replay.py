@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.evidence.coded import names_like
-from advisor.evidence.copies import following_sync
+from advisor.evidence.coded import Mask, names_like
+from advisor.evidence.copies import following_sync, waiting_uploads
 from advisor.evidence.device import DeviceWork
 from advisor.evidence.facts import Steps
 from advisor.trace.tables import Ints
@@ -52,7 +52,10 @@ class Script:
     ``Trace.runtime`` (-1 for a load). Items are numbered in the order of their launch, those of event e from
     ``first[e]`` to ``first[e + 1]``. Per item: its index in DeviceWork.items_* (``items``), ``stream``, ``delay``,
     ``after`` (an item on another stream, -1). Per event: ``waits_for`` the item that a synchronization ended with (-1),
-    ``tail`` what it took after that.
+    ``tail`` what it took after that; negative for a copy whose last part is still under way when the call returns.
+
+    A copy from pageable memory in whose call the host waits for the stream is a synchronization with that copy: what
+    the call takes is the stream's earlier work and the copy's own, and no launching.
     """
 
     steps: float
@@ -126,10 +129,12 @@ def replay(script: Script, variation: Variation) -> float:
             if kind != SYNC:
                 host += calls[event]
             elif event not in variation.dropped:
-                target = script.waits_for[event]
+                target, tail = script.waits_for[event], script.tail[event]
                 if target >= 0:
-                    host = max(host, end[target])
-                host += script.tail[event]
+                    host = max(host, end[target] + min(tail, 0))
+                host += max(tail, 0)
+            elif event in variation.quick:
+                host += calls[event]
         host += script.end_gap * scale
         boundary.append(max(host, max(free.values(), default=0.0)))
         del queue[:-QUEUE_DEPTH]
@@ -143,7 +148,8 @@ def script_of(steps: Steps, device: DeviceWork) -> Script | None:
     if not len(steps):
         return None
     # Taking device memory from the driver waits for the device and for the driver: neither is the script's own time.
-    waiting = host.sync_rows | host.allocation_rows
+    waiting, uploads = host.sync_rows | host.allocation_rows, waiting_uploads(device)
+    waiting[device.items_launch[len(trace.kernels) :][uploads]] = True
     matter = (host.launches | waiting) & np.isin(runtime.lane, host.lanes)
     begin, close, count = _stretch(steps, runtime.start[matter])
     rows = np.flatnonzero(matter & (runtime.start >= begin) & (runtime.start < close))
@@ -170,7 +176,7 @@ def script_of(steps: Steps, device: DeviceWork) -> Script | None:
     event_of_row[row[known]] = np.flatnonzero(known)
     first, items = _items_by_event(device, event_of_row, start, begin, close)
     stream, delay, after = _dependencies(device, items)
-    waits_for, tail = _waits(device, kind, start, stop, first, items)
+    waits_for, tail = _waits(device, kind, start, stop, first, items, uploads)
     drained = int(host.drained.within(np.array([begin]), np.array([close]))[0])
     end_gap = max(0, close - int(max(reached[-1], stop[-1])) - drained)
     return Script(
@@ -247,9 +253,7 @@ def _dependencies(device: DeviceWork, items: Ints) -> tuple[list[int], list[int]
     """(stream, remaining delay, which of `items` on another stream it waited for or -1), for each of `items`."""
     trace = device.trace
     start, end = device.items_start, device.items_end
-    stream = np.concatenate((trace.kernels.stream, trace.copies.stream)).astype(np.int64)
-    stream += 1_000_000 * np.concatenate((trace.kernels.device, trace.copies.device)).astype(np.int64)
-    launch = device.items_launch
+    stream, launch = device.items_stream, device.items_launch
     launched = np.where(launch >= 0, trace.runtime.start[launch] if len(trace.runtime) else 0, np.int64(-1 << 62))
     before = np.full(len(start), np.int64(-1 << 62))
     order = np.lexsort((start, stream))
@@ -277,9 +281,12 @@ def _dependencies(device: DeviceWork, items: Ints) -> tuple[list[int], list[int]
 
 
 def _waits(
-    device: DeviceWork, kind: Ints, start: Ints, stop: Ints, first: list[int], items: Ints
+    device: DeviceWork, kind: Ints, start: Ints, stop: Ints, first: list[int], items: Ints, uploads: Mask
 ) -> tuple[list[int], list[int]]:
-    """Per event: which of `items` ended when a synchronization did (-1), and what remained of the call then (ns)."""
+    """Per event: which of `items` ended when a synchronization did (-1), and what remained of the call then (ns).
+
+    The calls that launch `uploads`, rows of ``Trace.copies``, wait for these.
+    """
     waits_for, tail = np.full(len(kind), -1, np.int64), np.zeros(len(kind), np.int64)
     events = np.flatnonzero(kind == SYNC)
     tail[events] = stop[events] - start[events]
@@ -299,4 +306,7 @@ def _waits(
         waits_for[events[known]] = found[known]
         tail[events[known]] = np.maximum(0, stop[events[known]] - ends[found[known]])
         events, launched, at = events[~known], launched[~known], at[~known] - 1
+    own = np.flatnonzero(np.concatenate((np.zeros(len(device.trace.kernels), np.bool_), uploads))[items])
+    events = np.searchsorted(first, own, side="right") - 1
+    waits_for[events], tail[events] = own, stop[events] - ends[own]
     return waits_for.tolist(), tail.tolist()

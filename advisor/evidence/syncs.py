@@ -18,7 +18,7 @@ EXPLICIT = "explicit"
 OTHER = "other"
 
 _ITEM_OPERATORS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal")
-_COPY_OPERATORS = ("aten::copy_", "aten::to", "aten::_to_copy", "aten::_copy_from", "aten::cpu", "aten::cuda")
+COPY_OPERATORS = ("aten::copy_", "aten::to", "aten::_to_copy", "aten::_copy_from", "aten::cpu", "aten::cuda")
 _SITES = {
     ITEM: ("Tensor.item", "Tensor.print", "Tensor.tolist"),
     COPY: tuple(dict.fromkeys(H2D_SITES + D2H_SITES)),
@@ -63,8 +63,7 @@ def sync_groups(
     rows = np.flatnonzero(device.host.sync_rows & (assign(steps, runtime.start) >= 0))
     if not len(rows):
         return group, []
-    inner = nesting.around(runtime, rows)
-    outer = np.where(inner >= 0, nesting.outermost[inner], -1) if len(trace.operators) else np.full(len(rows), -1)
+    outer = nesting.outermost_around(runtime, rows)
     kinds = _copied_before(device)
     members: dict[tuple[str, str, str], list[int]] = {}
     for row, operator in zip(rows.tolist(), outer.tolist(), strict=True):
@@ -97,7 +96,7 @@ def _cause(call: str, operator: str) -> str:
     if operator in _ITEM_OPERATORS:
         return ITEM
     # A copy inside of any other operator is the operator's own: nonzero reads how many there are.
-    if operator in _COPY_OPERATORS or (not operator and "Memcpy" in call):
+    if operator in COPY_OPERATORS or (not operator and "Memcpy" in call):
         return COPY
     return EXPLICIT if not operator and "Synchronize" in call else OTHER
 

@@ -32,9 +32,10 @@ class Change:
     ``Evidence.operators.rows``, outside of data loading; ``remove_host_s``: host seconds per undisturbed step that go
     away (negative: that come);
     ``cpu_scale``: factor on all computing of a CPU step, data loading aside.
-    Copies: ``h2d_scale``: factor on the device time of host-to-device copies (fewer bytes, pinned memory);
-    ``copies_async``: they no longer block the host. ``remove_copies``: rows of ``Trace.copies``, host to device, that
-    go away, and with each the synchronization that follows it.
+    Copies: ``h2d_scale``: factor on the device time of host-to-device copies (fewer bytes, pinned memory), of all or
+    one per row of ``Trace.copies``; a call that copies from pageable memory takes that much less, too.
+    ``copies_async``: they no longer block the host; True for all, or rows of ``Trace.copies``. ``remove_copies``: rows
+    of ``Trace.copies``, host to device, that go away, and with each the synchronization that follows it.
     ``remove_syncs``: True for all, or indices of ``Evidence.syncs``. ``remove_allocations``: the steps no longer take
     device memory from the driver, nor give it back.
     ``batch_scale``: new batch over old; the estimate is then per old batch's worth of samples.
@@ -53,8 +54,8 @@ class Change:
     cpu_scale: float = 1.0
     remove_host_s: float = 0.0
     launch_scale: float = 1.0
-    h2d_scale: float = 1.0
-    copies_async: bool = False
+    h2d_scale: float | NDArray[np.float64] = 1.0
+    copies_async: bool | NDArray[np.int64] = False
     remove_copies: NDArray[np.int64] | None = None
     remove_syncs: bool | Collection[int] = False
     remove_allocations: bool = False
