@@ -15,7 +15,7 @@ from advisor.edit.grad_scaler import scale_loss
 from advisor.edit.names import framework_used
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
-from advisor.evidence.halves import casting_s, has_bf16, in_16_bits, linear_on_cpu, single_precision
+from advisor.evidence.halves import casting_s, has_bf16, in_16_bits, linear_on_cpu, scaling_s, single_precision
 from advisor.evidence.matrix import is_depthwise, is_narrow
 from advisor.frameworks import configured, construction, framework_set_up
 from advisor.rule import (
@@ -561,7 +561,10 @@ def _on_gpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
         "tensor_core_share_low": evidence.matrix.share_low,
         "tensor_core_share_high": evidence.matrix.share_high,
     }
-    return Change(kernel_scale=in_16_bits(evidence, single, casting)), figures, single.summary
+    scales = evidence.trains and not has_bf16(evidence)
+    scaling, on_host = scaling_s(evidence) if scales else (0.0, 0.0)
+    change = Change(kernel_scale=in_16_bits(evidence, single, casting + scaling), remove_host_s=-on_host)
+    return change, figures, single.summary
 
 
 def _unmet(evidence: Evidence) -> tuple[str, ...]:

@@ -13,7 +13,9 @@ from advisor.edit.guard import conditional
 from advisor.edit.names import after_imports, ensure_name, full_name
 from advisor.evidence import Change
 from advisor.evidence.coded import names_like
+from advisor.evidence.matrix import kind_of
 from advisor.evidence.steps import assign
+from advisor.evidence.varying import sizes_vary
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, once_fed, unless_source
 
 if TYPE_CHECKING:
@@ -34,8 +36,9 @@ class CudnnBenchmark(Rule):
     With ``torch.backends.cudnn.benchmark = True`` cuDNN tries its algorithms when it meets a shape for the first time
     and keeps the fastest. That costs once per shape, seconds in all for a usual image model.
 
-    When not: input shapes change (each new one is tried again); the run must be reproducible bit by bit (the choice
-    may differ between runs); memory is nearly full (some of the fast algorithms need a large workspace).
+    When not: input shapes change, sizes of batches among them (each new one is tried again); the run must be
+    reproducible bit by bit (the choice may differ between runs); memory is nearly full (some of the fast algorithms
+    need a large workspace).
 
     Source: PyTorch performance tuning guide, "Enable cuDNN auto-tuner". The gain is a prior, not measured here.
     """
@@ -50,6 +53,9 @@ class CudnnBenchmark(Rule):
         convolutions = [row for row in evidence.kernels if row.kind == "conv" or _is_convolution(row)]
         share = sum(row.share for row in convolutions)
         if share < _LEAST_SHARE:
+            return
+        names = {row.name for row in convolutions}
+        if evidence.record and sizes_vary(evidence, lambda name: name in names or kind_of(name) == "conv"):
             return
         estimate, fed = once_fed(evidence, Change(kernel_scale={row.name: _SCALE for row in convolutions}))
         gain = Gain.prior(estimate, "prior: convolutions 10 % faster")

@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.harness.layout import CallSite
 
+_SCALER = "torch.amp.grad_scaler"
+_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")  # those of torch.optim that take fused=True
+_BESIDE_SCALER = "prior: the model of a step without GradScaler's own reading, which stays, and hides some of the gain"
+
 # What reads values for a purpose of its own, by its module's name, and what makes it stop.
 _OWN = {
-    "torch.amp.grad_scaler": "pass fused=True to the optimizer, which then looks for infinities on the GPU itself",
+    _SCALER: "pass fused=True to the optimizer, which then looks for infinities on the GPU itself",
     "torch.distributions": "pass validate_args=False to the distribution, or call "
     "torch.distributions.Distribution.set_default_validate_args(False) once",
     "transformers.trainer": "pass TrainingArguments(logging_nan_inf_filter=False)",
@@ -64,9 +68,12 @@ class HostSync(Rule):
         # A copy to the GPU waits, too, but for nothing that is read: copy-pinned-async has it.
         back = [row for row in evidence.syncs if row.cause == "copy" and row.direction != "HtoD"]
         rows += [row for row in back if any(site.kind in _KINDS for site in row.sites)]
+        scaled = _scaler_reads_on(evidence, places)
+        places = tuple(each for each in places if each not in scaled)
         if not rows or (evidence.record is not None and not places):
             return
-        gain = Gain.of(evidence.what_if(Change(remove_syncs=[row.index for row in rows])))
+        estimate = evidence.what_if(Change(remove_syncs=[row.index for row in rows]))
+        gain = Gain.prior(estimate, _BESIDE_SCALER) if scaled else Gain.of(estimate)
         if not gain.worth_it:
             return
         yield Finding(
@@ -210,6 +217,14 @@ def _reader(place: CallSite) -> str:
     """Which of _OWN reads the value at `place`; "" where the script does, or a library for it (a log, a metric)."""
     module = str(place.details.get("inside", ""))
     return next((name for name in _OWN if module == name or module.startswith(name + ".")), "")
+
+
+def _scaler_reads_on(evidence: Evidence, places: tuple[CallSite, ...]) -> tuple[CallSite, ...]:
+    """Those of the places where a GradScaler reads, if no optimizer could be fused so that it need not."""
+    stepping = [each for each in evidence.record.optimizers if each.steps] if evidence.record is not None else []
+    if not stepping or any(each.cls in _FUSED and each.written is None for each in stepping):
+        return ()
+    return tuple(each for each in places if _reader(each) == _SCALER)
 
 
 _NUMBER = m.Integer() | m.Float()

@@ -20,6 +20,7 @@ from advisor.evidence.coded import names_like
 from advisor.evidence.facts import IDLE_CLASSES, IDLE_LAUNCH, IDLE_PYTHON
 from advisor.evidence.fusion import too_old_for_triton
 from advisor.evidence.replay import PREPARING_NS
+from advisor.evidence.varying import sizes_vary
 from advisor.rule import (
     WIDEST,
     Advice,
@@ -224,7 +225,7 @@ def _unmet(evidence: Evidence) -> tuple[str, ...]:
     record, found = evidence.record, [*too_old_for_triton(evidence)]
     if record is None:
         return (*found, "The trace does not say whether shapes change from step to step, which graphs do not allow.")
-    if record.shapes_vary:
+    if record.shapes_vary or sizes_vary(evidence, lambda _: True, forward=True):
         found.append("Input shapes change between steps: pad them to a few sizes first.")
     if any(row.cause == "item" for row in evidence.syncs):
         found.append("A value is read back from the GPU in the step, which a graph cannot hold: see host-sync.")

@@ -27,6 +27,8 @@ _SCALE = 0.35
 # its peak can be gained: a product reaches some 20 of an A10's 31.2 TFLOP/s (NVIDIA/cutlass, issue 941), cuBLAS 29.2 of
 # an RTX 4070 Ti's 35.5 (Yinghan-Li/YHs_Sample, issue 4).
 _REACHED = 0.7
+# Those of GeForce have these compute capabilities, which professional cards share with them.
+_OF_GEFORCE = ((8, 6), (8, 9), (12, 0), (12, 1))
 _LEAST_SHARE = 0.05  # of kernel time: less cannot make the step 3 % faster
 
 
@@ -38,9 +40,11 @@ class Tf32Matmul(Rule):
     products only after ``torch.set_float32_matmul_precision("high")``. One line, no change of dtypes.
 
     When not: the computation needs all of float32 (solvers, long recurrences, double differences); the run already
-    uses autocast, whose products are on the Tensor Cores anyway.
+    uses autocast, whose products are on the Tensor Cores anyway; ``NVIDIA_TF32_OVERRIDE=0`` is set, which no script
+    can overrule.
 
-    Source: PyTorch notes, "CUDA semantics: TensorFloat-32 (TF32) on Ampere (and later) devices".
+    Source: PyTorch notes, "CUDA semantics: TensorFloat-32 (TF32) on Ampere (and later) devices"; NVIDIA, "Accelerating
+    AI Training with NVIDIA TF32 Tensor Cores" on the variable.
     """
 
     id = "tf32-matmul"
@@ -51,6 +55,8 @@ class Tf32Matmul(Rule):
         record, capability = evidence.record, evidence.capability
         if capability is None or capability < (8, 0):
             return  # AMD's devices have none: their table of capabilities is another one
+        if record is not None and record.environment.variables.get("NVIDIA_TF32_OVERRIDE") == "0":
+            return
         # In a bare trace the kernels say it: float32 products off the Tensor Cores are products without TF32.
         precision = record.environment.matmul_precision if record is not None else ""
         if precision not in ("highest", "") or (record is not None and any(model.autocast for model in record.models)):
@@ -203,5 +209,7 @@ def _as_the_script_sets_it(
 
 def _scale(evidence: Evidence) -> float:
     """A TF32 product's time over the float32 one's, on this device."""
+    if evidence.peak is None and evidence.capability in _OF_GEFORCE:
+        return _REACHED
     single, tf32 = (evidence.peak.of(each) if evidence.peak else None for each in ("float32", "tf32"))
     return max(_SCALE, min(1.0, _REACHED * single / tf32)) if single and tf32 else _SCALE

@@ -117,15 +117,20 @@ _TABLE: tuple[tuple[str, Peak], ...] = (
 )
 _PATTERNS = tuple((re.compile(pattern, re.IGNORECASE), peak) for pattern, peak in _TABLE)
 
+# Parts of a card, and those of laptops, whose clocks, power and memory are others: their names hold a card's name.
+_NOT_THE_CARD = re.compile(r"\bMIG\b|Laptop|Max-Q|Mobile", re.IGNORECASE)
+
 # Compute units → name, for AMD devices whose driver says only "AMD Radeon Graphics" (product pages of the same series).
 _AMD_BY_UNITS = {104: "MI250", 110: "MI250X", 228: "MI300A", 304: "MI300X"}
 
 
 def peak_of(name: str, *, multiprocessors: int | None = None, amd: bool = False) -> Peak | None:
-    """The row for a device by its name; None for one that the table does not have.
+    """The row for a device by its name; None for one that the table does not have, a part of a card, or a laptop's.
 
     An AMD device without a telling name is recognized by its number of compute units (`multiprocessors`).
     """
+    if _NOT_THE_CARD.search(name):
+        return None
     for pattern, peak in _PATTERNS:
         if pattern.search(name):
             return peak

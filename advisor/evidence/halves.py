@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from advisor.evidence.matrix import format_of, is_optimizer
+from advisor.evidence.replay import LAUNCH
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
@@ -16,9 +20,24 @@ if TYPE_CHECKING:
 # On them already it is TF32, at half the 16-bit rate (A100 156 to 312 TFLOP/s), or float32 on AMD's matrix cores, at a
 # quarter (MI250 45.3 to 181 a die). Other kernels move half the bytes, but normalization stays in float32.
 _SCALE = {"off": 0.35, "unknown": 0.7, "on": 0.65, "": 0.85}
+# Attention in float32 on NVIDIA's Tensor Cores makes each product of three in TF32. The same kernels in float16 take
+# 0.23 to 0.33 of the time on an A100, 256 to 8192 tokens (facebookresearch/xformers, pull request 587); flash
+# attention, which 16 bits allow for, takes less.
+_ATTENTION_SCALE = 0.3
 _LEAST_SHARE = 0.05  # of kernel time
+# Compute capability 7.5 without Tensor Cores: TU116 and TU117, as GeForce, as professional cards, and in laptops
+# (NVIDIA, "CUDA GPUs", and their product pages).
+_NO_TENSOR_CORES = re.compile(r"GTX 16\d\d|\bT\d{3,4}\b|MX[45]50")
 # Bytes that move for each weight and step: read in float32 and written in 16 bits; in training its gradient comes back.
 _CAST_BYTES, _CAST_GRADIENT_BYTES = 6, 6
+# What a GradScaler does in each step (torch/amp/grad_scaler.py, 2.6 to 2.15): it reads and writes every gradient in
+# float32; on the host it goes over the gradients in Python (0.5 us each, measured on a CPU) and calls a dozen small
+# operators, at the 5 to 50 us each that eager PyTorch takes.
+_UNSCALE_BYTES = 8
+_SCALER_S, _SCALER_TENSOR_S = 150e-6, 0.5e-6
+# Bytes a second of GPUs that the table of peaks does not have, parts of one and laptops' among them: those with Tensor
+# Cores have 190 (an eighth of an A100, a GeForce RTX 3050 of a laptop) to 900e9 (product pages).
+_BANDWIDTH = 400e9
 # What is left of the time of linear layers on AMD's processors with instructions for bfloat16, measured on one, with
 # autocast: two MLPs of width 1024 were 2.2 and 2.3 times as fast, where 1.4 was predicted with 0.45, rows of a table
 # through 128 units 1.8 for 1.24; with weights in 16 bits a scoring that is nine tenths linear layers 4.2 (0.16).
@@ -52,7 +71,7 @@ def single_precision(evidence: Evidence) -> Single | None:
     In a bare trace None also where most is in 16 bits: autocast is on then, and the rest is meant to be float32.
     """
     capability, recorded = evidence.capability, evidence.record is not None
-    if capability is not None and capability < (7, 0):
+    if capability is not None and (capability < (7, 0) or _NO_TENSOR_CORES.search(evidence.device_name)):
         return None  # no Tensor Cores
     if capability is None and (recorded or evidence.amd) and not (evidence.amd and (recorded or evidence.peak)):
         return None  # unknown, or one of AMD's without matrix cores
@@ -69,17 +88,53 @@ def single_precision(evidence: Evidence) -> Single | None:
 def casting_s(evidence: Evidence) -> float:
     """Device seconds per step that autocast takes to cast the weights, and in training their gradients back.
 
-    The bytes that this moves over the data sheet's bandwidth; 0 where one of the two is not known.
+    The bytes that this moves over the data sheet's bandwidth; 0 where the weights are not known.
     """
-    if evidence.record is None or evidence.peak is None:
+    return _moving_s(evidence, _CAST_BYTES + (_CAST_GRADIENT_BYTES if evidence.trains else 0))
+
+
+def scaling_s(evidence: Evidence) -> tuple[float, float]:
+    """(device, host) seconds per step that a ``GradScaler`` adds to a training.
+
+    It unscales the gradients, and reads whether one of them is infinite before the optimizer steps: the host loses its
+    lead there, and the device waits for the optimizer's launches. Fused optimizers are not waited for.
+    """
+    stepping = [each for each in evidence.record.optimizers if each.steps] if evidence.record is not None else []
+    tensors = sum(each.parameters for each in stepping)
+    reads = not stepping or not all(each.fused for each in stepping)
+    device_s = _moving_s(evidence, _UNSCALE_BYTES) + (_lead_of_optimizer_s(evidence) if reads else 0.0)
+    return device_s, _SCALER_S + tensors * _SCALER_TENSOR_S
+
+
+def _moving_s(evidence: Evidence, bytes_each: int) -> float:
+    """Device seconds to move so many bytes for each weight; 0 where the weights are not known."""
+    if evidence.record is None:
         return 0.0
     weights = sum(model.parameters for model in evidence.record.models if model.calls)
-    moved = _CAST_BYTES + (_CAST_GRADIENT_BYTES if evidence.trains else 0)
-    return weights * moved / evidence.peak.bandwidth
+    return weights * bytes_each / (evidence.peak.bandwidth if evidence.peak is not None else _BANDWIDTH)
+
+
+def _lead_of_optimizer_s(evidence: Evidence) -> float:
+    """Seconds per step that the device would idle beyond what it does now, were the optimizer launched after a sync.
+
+    That is what launching the optimizer takes the host beyond the work that is launched: now earlier work hides it.
+    """
+    script, optimizer, device = evidence.step_model.script, evidence.host.optimizer, evidence.device
+    if script is None or not len(optimizer):
+        return 0.0
+    bare = evidence.undisturbed_model  # of a trace without a record: as the profiler's part of the host's time is known
+    undisturbed = (bare.host_scale if bare is not None else None) or 1.0 / evidence.inflation
+    begin, launch = evidence.trace.runtime.start, device.items_launch
+    launching = (np.array(script.kind) == LAUNCH) & optimizer.contains(begin[script.row])
+    host_s = float((script.gap + script.length)[launching].sum()) / 1e9 / script.steps * undisturbed
+    own = (launch >= 0) & optimizer.contains(begin[launch])
+    own_ns = int((device.items_end - device.items_start)[own].sum())
+    idle_ns = optimizer.minus(device.busy).total
+    return max(0.0, host_s - (own_ns + idle_ns) / 1e9 / len(evidence.steps))
 
 
 def in_16_bits(evidence: Evidence, single: Single, casting_s: float = 0.0) -> dict[str, float]:
-    """Kernel name → its time in 16 bits over its time now; casting lasts `casting_s` more, charged to the products."""
+    """Kernel name → its time in 16 bits over its time now; the products are charged with `casting_s` more per step."""
     recorded = evidence.record is not None
 
     def factor(row: KernelRow) -> float:
@@ -89,7 +144,8 @@ def in_16_bits(evidence: Evidence, single: Single, casting_s: float = 0.0) -> di
         if form in ("wide", "narrow" if row.matrix != "unknown" else ""):
             return 1.0
         if row.matrix in ("on", "off"):
-            return _SCALE[row.matrix] + casting_s / single.per_step_s
+            pieces = row.kind == "attention" and form == "float32" and row.matrix == "on" and not evidence.amd
+            return (_ATTENTION_SCALE if pieces else _SCALE[row.matrix]) + casting_s / single.per_step_s
         return _SCALE.get(row.matrix, 1.0) if recorded or row.matrix != "unknown" else 1.0
 
     return {row.name: factor(row) for row in evidence.kernels}

@@ -102,7 +102,9 @@ _NARROW = re.compile(
     r"nvjet|_BBS_|_HHS_|Cijk_\w+_(B|H)B?_)"
 )
 # Tensile's letter of the types behind the layouts of A and B: S, SB, S_B are float32, on MFMA instructions too.
-_SINGLE = re.compile(r"Cijk_[A-Za-z]+_[A-Za-z]+_S_?B?_")
+# PyTorch's memory-efficient attention, forward and backward, names its type (aten/src/ATen/native/transformers/cuda/
+# mem_eff_attention): of float32 it makes each product of three in TF32 from sm80 on.
+_SINGLE = re.compile(r"Cijk_[A-Za-z]+_[A-Za-z]+_S_?B?_|fmha_cutlass[FB]_f32_")
 _WIDE = re.compile(r"(?i:dgemm|zgemm|cgemm|d884|dmma|<double|, double|f64f64|_DB_|_ZB_|_CB_)")
 
 # torch.optim's kernels over many tensors at once, fused or "foreach", and Apex's.

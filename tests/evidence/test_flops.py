@@ -142,6 +142,19 @@ def test_old_cards_have_no_bfloat16_and_strangers_no_peak() -> None:
     assert peak_of("") is None
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
+        "NVIDIA H100 80GB HBM3 MIG 3g.40gb",
+        "NVIDIA GeForce RTX 3080 Laptop GPU",
+        "NVIDIA GeForce RTX 3070 with Max-Q Design",
+    ],
+)
+def test_parts_of_a_card_and_laptops_do_not_have_its_peak(name: str) -> None:
+    assert peak_of(name) is None
+
+
 def test_nameless_amd_device_is_known_by_its_units() -> None:
     assert peak_of("AMD Radeon Graphics") is None
     found = peak_of("", multiprocessors=304, amd=True)

@@ -138,6 +138,23 @@ def test_share_is_a_range(file: str, low: float, high: float, shared_traces: Pat
         ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64_warpgroupsize1x1x1", "narrow"),
         ("void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128, 128, 4>>", "narrow"),
         ("volta_hgemm_128x64_nn", "narrow"),
+        # PyTorch's memory-efficient attention, as profilers of runs in float32 and in 16 bits have named it
+        (
+            "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float, "
+            "cutlass::arch::Sm80, true, 64, 64, 64, true, true>::Params)",
+            "float32",
+        ),
+        ("fmha_cutlassB_f32_aligned_64x64_k64_dropout_sm80", "float32"),
+        (
+            "_Z41fmha_cutlassB_f32_aligned_64x64_k128_sm80N22PyTorchMemEffAttention23AttentionBackwardKernelI"
+            "N7cutlass4arch4Sm80EfLb1ELb0ELb0ELi64ELi64ELi128ELb0EE6ParamsE",
+            "float32",
+        ),
+        ("fmha_cutlassF_f32_aligned_32x128_gmem_sm80", "float32"),
+        ("fmha_cutlassF_f32_notaligned_64x64_rf_sm75", "float32"),
+        ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80", "narrow"),
+        ("fmha_cutlassB_f16_aligned_128x128_k64_dropout_sm80", "narrow"),
+        ("fmha_cutlassF_f16_notaligned_64x64_rf_sm75", "narrow"),
         ("void at::native::vectorized_elementwise_kernel<4>", ""),
     ],
 )

@@ -103,6 +103,27 @@ def test_a_compiled_model_gets_the_mode(scene: Any, tmp_path: Path) -> None:
     assert isinstance(LaunchBound().fix(varying, Sources()), Advice)
 
 
+@pytest.mark.parametrize(
+    ("rows", "forward", "varies"),
+    [
+        pytest.param((8, 8, 8), True, False, id="one-size"),
+        pytest.param((8, 8, 5), True, False, id="a-smaller-last-batch"),
+        pytest.param((8, 31, 5), True, True, id="requests-as-they-come"),
+        pytest.param((8, 31, 5), False, False, id="not-in-the-model"),
+    ],
+)
+def test_batches_of_many_sizes_would_be_many_graphs(
+    rows: tuple[int, ...], forward: bool, varies: bool, scene: Any, tmp_path: Path
+) -> None:
+    made = launching(scene, 0.005)
+    made.each("user_annotation", "advisor.forward", *((0.0, 5.9) if forward else (0.0, 5.0)))
+    for step, blocks in enumerate(rows):
+        made._device("kernel", KERNEL, step, 5.85, 5.855, 5.8, 5.805, "cudaLaunchKernel", grid=[blocks, 1, 1],
+                     block=[256, 1, 1])  # fmt: skip
+    finding = found(made, tmp_path)
+    assert finding is not None and any("Input shapes change" in each for each in finding.unmet) is varies
+
+
 def test_a_trace_of_several_ranks_is_left_alone(scene: Any, tmp_path: Path) -> None:
     evidence = launching(scene, 0.005).evidence(tmp_path)
     several = dataclasses.replace(evidence, others=(evidence.trace,))

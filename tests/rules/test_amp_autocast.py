@@ -1,0 +1,122 @@
+"""What 16 bits leave of a step on a GPU: with attention in float32, a GradScaler, or without any Tensor Cores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from advisor.rules.amp_autocast import AmpAutocast
+
+from advisor.evidence.halves import casting_s, scaling_s
+from tests.rules.test_checks import ELEMENTWISE, SGEMM, busy_gpu, found
+
+ATTENTION = (
+    "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float, cutlass::arch::Sm80, "
+    "true, 64, 64, 64, true, true>::Params)"
+)
+IN_16_BITS = ATTENTION.replace("f32", "bf16").replace("float", "cutlass::bfloat16_t")
+V100 = "Tesla V100-SXM2-16GB"
+
+
+def inferring(made: Any) -> Any:
+    """The same without any training."""
+    made.record.call_sites = [each for each in made.record.call_sites if each.kind != "backward"]
+    made.record.optimizers, made.record.models[0].training = [], False
+    made.record.models[0].output = "tensor"
+    return made
+
+
+def test_attention_in_float32_is_told_of_by_the_name_of_its_kernels(scene: Any, tmp_path: Path) -> None:
+    finding = found(busy_gpu(scene, (ATTENTION, 0.6), (SGEMM, 0.4)), tmp_path, "amp-autocast")
+    assert finding is not None and finding.evidence["float32_matrix_share"] == pytest.approx(1.0)
+    assert finding.gain.likely == pytest.approx(1 / (0.6 * 0.3 + 0.4 * 0.35), rel=0.05)
+    half = found(inferring(busy_gpu(scene, (ATTENTION, 0.9), (ELEMENTWISE, 0.1))), tmp_path, "half-inference")
+    assert half is not None and half.gain.likely > 2
+    assert found(busy_gpu(scene, (IN_16_BITS, 1.0)), tmp_path, "amp-autocast") is None
+
+
+def test_attention_in_float32_does_not_look_like_autocast_in_a_bare_trace(scene: Any, tmp_path: Path) -> None:
+    evidence = busy_gpu(scene, (ATTENTION, 0.6), (SGEMM, 0.3), (ELEMENTWISE, 0.1)).bare(tmp_path)
+    assert list(AmpAutocast().check(evidence))
+    evidence = busy_gpu(scene, (IN_16_BITS, 0.6), (SGEMM, 0.3), (ELEMENTWISE, 0.1)).bare(tmp_path)
+    assert not list(AmpAutocast().check(evidence))
+
+
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [
+        ("NVIDIA GeForce GTX 1660 Ti", False),
+        ("NVIDIA GeForce GTX 1650", False),
+        ("NVIDIA T600 Laptop GPU", False),
+        ("Quadro T1000", False),
+        ("NVIDIA GeForce MX450", False),
+        ("Tesla T4", True),
+        ("NVIDIA GeForce RTX 2080 Ti", True),
+        ("NVIDIA TITAN RTX", True),
+        ("Quadro RTX 6000", True),
+    ],
+)
+def test_turing_without_tensor_cores_is_left_alone(name: str, there: bool, scene: Any, tmp_path: Path) -> None:
+    made = busy_gpu(scene, ("turing_sgemm_128x64_nn", 0.9), (ELEMENTWISE, 0.1))
+    made.gpu = made.record.device.name = name
+    made.record.device.capability, made.record.device.bf16 = [7, 5], False
+    assert (found(made, tmp_path, "amp-autocast") is not None) is there
+    assert (found(inferring(made), tmp_path, "half-inference") is not None) is there
+
+
+def ahead(scene: Any, device: str = V100, capability: tuple[int, int] = (7, 0)) -> Any:
+    """Steps of 50 ms whose host launches all in 21 ms, 20 of them in the optimizer, while the device is at a product.
+
+    The product takes 44 ms, what the optimizer launches 5.
+    """
+    made = scene(50.0, device)
+    made.record.device.capability, made.record.device.bf16 = list(capability), capability >= (8, 0)
+    made.operator("aten::mm", 0.05, 0.2)
+    made.kernel("volta_sgemm_128x64_nn", 0.2, 44.2, launched=0.1)
+    made.each("user_annotation", "Optimizer.step#SGD.step", 1.0, 21.0)
+    for number in range(10):
+        made.kernel(ELEMENTWISE, 44.2 + 0.5 * number, 44.7 + 0.5 * number, launched=2.9 + 2.0 * number)
+    made.each("cuda_runtime", "cudaDeviceSynchronize", 21.5, 49.5)
+    return made
+
+
+def test_a_scaler_has_the_device_wait_for_the_optimizers_launches(scene: Any, tmp_path: Path) -> None:
+    """In 16 bits the product takes 15 ms, during which the optimizer is launched only where nothing is read before."""
+    scaled = found(ahead(scene), tmp_path, "amp-autocast")
+    assert scaled is not None and scaled.parameters["dtype"] == "float16"
+    assert scaled.gain.likely == pytest.approx(50 / (15.4 + 20.5), rel=0.05)
+    fused = ahead(scene)
+    fused.record.optimizers[0].fused = True  # it looks for infinities itself
+    unread = found(fused, tmp_path, "amp-autocast")
+    assert unread is not None and unread.gain.likely > 2
+    bfloat16 = found(ahead(scene, "NVIDIA A100-SXM4-40GB", (8, 0)), tmp_path, "amp-autocast")
+    assert bfloat16 is not None and bfloat16.gain.likely > 2
+
+
+def test_a_device_that_waits_for_the_optimizer_already_waits_no_longer(scene: Any, tmp_path: Path) -> None:
+    made = scene(50.0, V100)
+    made.kernel("volta_sgemm_128x64_nn", 0.2, 20.0, launched=0.1)
+    made.each("cuda_runtime", "cudaStreamSynchronize", 0.2, 20.1)
+    made.each("user_annotation", "Optimizer.step#SGD.step", 21.0, 41.0)
+    for number in range(10):
+        made.kernel(ELEMENTWISE, 23.0 + 2.0 * number, 23.5 + 2.0 * number, launched=22.9 + 2.0 * number)
+    device_s, _ = scaling_s(made.evidence(tmp_path))
+    assert device_s < 1e-3
+
+
+def test_gradients_are_unscaled_in_memory(scene: Any, tmp_path: Path) -> None:
+    made = busy_gpu(scene, ("volta_sgemm_128x64_nn", 1.0))
+    made.gpu = made.record.device.name = V100
+    made.record.models[0].parameters, made.record.optimizers[0].parameters = 900_000_000, 400
+    device_s, host_s = scaling_s(made.evidence(tmp_path))
+    assert device_s == pytest.approx(8e-3)  # read and written at 900 GB/s
+    assert 1e-4 < host_s < 1e-3
+
+
+def test_a_part_of_a_card_casts_no_faster_than_the_card(scene: Any, tmp_path: Path) -> None:
+    made = busy_gpu(scene, (SGEMM, 1.0))
+    made.record.models[0].parameters = 100_000_000
+    whole = casting_s(made.evidence(tmp_path))
+    made.gpu = made.record.device.name = "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
+    assert casting_s(made.evidence(tmp_path)) > 3 * whole > 0
