@@ -67,7 +67,11 @@ class AllocatorRetries(Rule):
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=(f"The allocator ran out of fitting memory {retries} time(s): each" if retries else "Each")
+            summary=(
+                f"The allocator ran out of fitting memory {retries} time(s) in the timed steps: each"
+                if retries
+                else "Each"
+            )
             + f" step gives {found.given:.0f} block(s) of GPU memory back to the driver and takes {found.taken:.0f} "
             f"anew, in {found.seconds * 1e3:.1f} ms of the host's time"
             + (f", while tensors fill {share:.0%} of the memory." if share is not None else ".")

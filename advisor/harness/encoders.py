@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from .layout import ENCODER_RANGE, Encoder, Site
+from .looking import may_compute
 from .patches import Patch
 from .places import maker_site
 
@@ -111,7 +112,7 @@ class Encoders:
             "no padding mask": padding is None,
         }
         record.calls_with = [name for name, there in attributes.items() if there]
-        if self._detail and padding is not None and key not in self._masked:
+        if self._detail and padding is not None and key not in self._masked and may_compute(torch, padding):
             masked = padding if padding.dtype == torch.bool else padding != 0
             self._masked[key] = masked.float().mean()
             # Padding behind the tokens: once masked, masked to the end.

@@ -1,4 +1,4 @@
-"""What a run is measured with besides the host's clock: the device's, CPU seconds, memory, gradients."""
+"""What a run is measured with besides the host's clock: the device's, CPU seconds, resident memory, gradients."""
 
 from __future__ import annotations
 
@@ -10,27 +10,40 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from .layout import DRAIN_RANGE, Memory
+from .layout import DRAIN_RANGE
+from .looking import is_capturing
 
 
 class DeviceClock:
-    """One event per step boundary on the GPU, read when the window is over; does nothing where there is no GPU."""
+    """One event per step boundary on the GPU, read when the window is over; does nothing where there is no GPU.
+
+    On the script's device, which need not be the current one: another may be full, and none of its business. What
+    cannot be asked is not known, and costs the script nothing: then the host's clock stands.
+    """
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         # As they are before the call sites' wrappers see them: these waits are none of the script's.
         self._synchronize, self._wait = torch.cuda.synchronize, torch.cuda.Event.synchronize
         self._events: list[Any] = []
-        self.on = False  # the steps run on a GPU
+        self.device: int | None = None  # index of the GPU that the steps run on
 
     def reset(self) -> None:
         self._events = []
 
     def mark(self) -> None:
-        if self.on:
+        if self.device is not None:
+            self._events.append(self._event())
+
+    def _event(self) -> Any:
+        """One behind what the device was given so far; None where there can be none, as in a CUDA graph."""
+        if is_capturing(self._torch):
+            return None
+        with contextlib.suppress(Exception), self._torch.cuda.device(self.device):
             event = self._torch.cuda.Event(enable_timing=True)
             event.record()
-            self._events.append(event)
+            return event
+        return None
 
     def drain(self) -> None:
         """Wait until the device has done all that it was given.
@@ -38,26 +51,19 @@ class DeviceClock:
         On both sides of a profiled window, which then holds the device's work of its own steps: a host that runs ahead
         would have launched in it what is done later, and the device would do in it what was launched before.
         """
-        if self.on and not self._torch.cuda.is_current_stream_capturing():
-            with self._torch.autograd.profiler.record_function(DRAIN_RANGE):
-                self._synchronize()
+        if self.device is not None and not is_capturing(self._torch):
+            # An error of the script's own kernels comes up again when it asks for them itself.
+            with contextlib.suppress(Exception), self._torch.autograd.profiler.record_function(DRAIN_RANGE):
+                self._synchronize(self.device)
 
     def seconds(self) -> list[float]:
-        """Between successive marks; waits for the last one."""
-        if len(self._events) < 2:
+        """Between successive marks; waits for the last one. None at all where a mark is missing."""
+        if len(self._events) < 2 or any(event is None for event in self._events):
             return []
-        self._wait(self._events[-1])
-        return [a.elapsed_time(b) / 1e3 for a, b in zip(self._events, self._events[1:], strict=False)]
-
-
-def read_memory(memory: Memory, torch: Any, on_gpu: bool) -> None:
-    """Peaks so far: the caching allocator's on a GPU, the process's resident set anywhere."""
-    if on_gpu:
-        memory.peak_allocated = int(torch.cuda.max_memory_allocated())
-        memory.peak_reserved = int(torch.cuda.max_memory_reserved())
-        memory.capacity = int(torch.cuda.mem_get_info()[1])
-        memory.alloc_retries = int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
-    memory.rss_peak = peak_resident()
+        with contextlib.suppress(Exception), self._torch.cuda.device(self.device):
+            self._wait(self._events[-1])
+            return [a.elapsed_time(b) / 1e3 for a, b in zip(self._events, self._events[1:], strict=False)]
+        return []
 
 
 def zero_filled(parameters: Iterable[Any]) -> int:

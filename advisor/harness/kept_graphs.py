@@ -36,7 +36,7 @@ class Graphs:
         self._marks: dict[tuple[int, ...], tuple[list[Site], list[weakref.ref[_Mark]]]] = {}
         self._count = 0
         self._memory: int | None = None
-        self._on_gpu = False
+        self._device: int | None = None  # index of the GPU that the steps run on
         self._seen: list[KeptGraphs] = []  # at the latest look that saw any, …
         self._seen_growth: float | None = None  # … with the bytes per step until then
         self._seen_steps = 0
@@ -60,9 +60,9 @@ class Graphs:
             self._marks.setdefault(key, (sites, []))[1].append(weakref.ref(mark))
             self._count += 1
 
-    def begin(self, on_gpu: bool) -> None:
-        """The timing window begins."""
-        self._on_gpu = on_gpu
+    def begin(self, device: int | None) -> None:
+        """The timing window begins; `device` is the index of the GPU that the steps run on, None without one."""
+        self._device = device
         self._memory = self._in_use()
         self._seen, self._seen_growth, self._seen_steps = [], None, 0
 
@@ -97,8 +97,10 @@ class Graphs:
 
     def _in_use(self) -> int | None:
         """Bytes: allocated on the device, else the resident set (Linux: /proc/self/statm, second field, in pages)."""
-        if self._on_gpu:
-            return int(self._torch.cuda.memory_allocated())
+        if self._device is not None:
+            with contextlib.suppress(Exception):  # an allocator of the script's own may keep no statistics
+                return int(self._torch.cuda.memory_allocated(self._device))
+            return None
         try:
             with open("/proc/self/statm", encoding="ascii") as file:
                 return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -6,12 +6,21 @@ from typing import Any
 
 
 def is_taken_down(torch: Any) -> bool:
-    """Whether somebody takes down what is computed now: a tracer, or a mode that sees every operator.
+    """Whether somebody takes down what is computed now: a tracer, a mode that sees every operator, a CUDA graph.
 
     TorchScript's tracer, and what works by ``__torch_dispatch__`` (fake tensors, ``make_fx``, ``FlopCounterMode``):
     even to ask for a shape may put a guard into what they make.
     """
-    return _asked(torch._C, "_get_tracing_state") is not None or bool(_asked(torch._C, "_len_torch_dispatch_stack"))
+    if _asked(torch._C, "_get_tracing_state") is not None or _asked(torch._C, "_len_torch_dispatch_stack"):
+        return True
+    return is_capturing(torch)
+
+
+def is_capturing(torch: Any) -> bool:
+    """Whether the device's work is taken down into a CUDA graph now, not done: to wait for it, or to ask for memory,
+    ends that with an error, and a kernel of ours would be run whenever the graph is.
+    """
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 def is_transformed(torch: Any) -> bool:
@@ -25,9 +34,7 @@ def may_compute(torch: Any, tensor: Any) -> bool:
     """
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_nested or tensor.layout is not torch.strided:
         return False
-    if tensor.is_meta or is_taken_down(torch) or is_transformed(torch):
-        return False
-    return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+    return not (tensor.is_meta or is_taken_down(torch) or is_transformed(torch))
 
 
 def _asked(module: Any, name: str) -> Any:

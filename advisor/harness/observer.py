@@ -162,9 +162,11 @@ class Observer:
 
     def _keep_partial(self) -> None:
         """Before the last window begins: all that is known so far, for a parent that finds nothing better."""
-        if self.windows is not None:
-            partial = copy.copy(self.record)
-            partial.notes = list(self.record.notes)
+        if self.windows is None:
+            return
+        partial = copy.copy(self.record)
+        partial.notes = list(self.record.notes)
+        with contextlib.suppress(Exception):  # in the midst of the script, which this must not cost its run
             self._fill(self.windows, partial)
             self._store(partial, PARTIAL_JSON)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from .from_lists import FromLists
 from .layout import BACKWARD_RANGE, CallSite, Site
-from .looking import may_compute
+from .looking import is_capturing, may_compute
 from .patches import Patch
 from .places import is_ours, is_users, user_site
 
@@ -132,12 +132,12 @@ class CallSites:
     # The wrappers.
 
     def _wrap(self, kind: str, details: Details | None = None) -> Callable[[Any], Any]:
-        nested = self._nested
-        compiling = self._torch.compiler.is_compiling  # a constant to Dynamo, so asked first: nothing else is traced
+        nested, torch = self._nested, self._torch
+        compiling = torch.compiler.is_compiling  # a constant to Dynamo, so asked first: nothing else is traced
 
         def make(original: Any) -> Any:
             def call(*args: Any, **kwargs: Any) -> Any:
-                if compiling() or getattr(nested, "on", False):
+                if compiling() or getattr(nested, "on", False) or is_capturing(torch):
                     return original(*args, **kwargs)
                 nested.on = True
                 try:
