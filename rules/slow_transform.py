@@ -284,10 +284,13 @@ def _parses(loader: Loader) -> _Found | None:
 
 def _reads_again(loader: Loader) -> _Found | None:
     """What is the same for all samples, and read from its file for each of them."""
-    read = [(part, *read_again(part)) for part in loader.parts if part.kind == "line"]
-    lines = [each for each in read if each[1]]
-    part = min(1.0, sum(share(loader, each) for each, _, _ in lines))
-    if part < _MOST:
+    for kind in ("line", "inside"):
+        read = [(part, *read_again(part)) for part in loader.parts if part.kind == kind]
+        lines = [each for each in read if each[1]]
+        part = min(1.0, sum(share(loader, each) for each, _, _ in lines))
+        if part >= _MOST:
+            break
+    else:
         return None
     line, what, one_row = max(lines, key=lambda each: each[0].seconds)
     said = "whole, for a part of it" if one_row else "and is the same each time"
@@ -309,7 +312,9 @@ def _other_work(loader: Loader, parse: FetchPart) -> float:
     What short lines seem to take is mostly the looking at them: two data sets whose line took 75 and 79 % made batches
     in a tenth of the time and less once it was gone.
     """
-    others = [part for part in loader.parts if part.kind in ("line", "collate") and part.site != parse.site]
+    calling = next((part.site for part in loader.parts if part.kind == "line"), None)  # the longest comes first
+    own = [parse.site, calling] if parse.kind == "inside" else [parse.site]
+    others = [part for part in loader.parts if part.kind in ("line", "collate") and part.site not in own]
     return sum(share(loader, part) for part in others if share(loader, part) >= _MUCH)
 
 

@@ -33,8 +33,8 @@ WEIGHT_READ_S = 0.6e-9  # a third: forward only
 FLOP_PER_S = {"avx512f": 70e9, "avx2": 45e9}
 LEAST_FLOP_PER_S = 30e9
 
-# Of making a batch, whatever its size: rows of tensors took 32 to 54 us for batches of 2 to 8 beside a training, two cores
-# (other work has taken the caches meanwhile), and 1.5 to 1.8 us a sample from one batch size to the next.
+# Seconds of making a batch, whatever its size: rows of tensors took 32 to 54 us for batches of 2 to 8 beside training,
+# two cores (other work has taken the caches meanwhile), and 1.5 to 1.8 us a sample from one batch size to the next.
 FETCH_FIXED_S = 25e-6
 
 

@@ -37,6 +37,9 @@ _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 _COMPUTES = 0.3
 
 
+_NEARLY_ALL = 0.8  # share of a statement's seconds that one in a function which it calls takes
+
+
 @dataclass(frozen=True)
 class Early:
     """A transform that runs before the picture gets smaller: ``kept`` of its pixels are left by ``smaller``."""
@@ -123,9 +126,17 @@ def is_users(file: str) -> bool:
 def longest_statement(loader: Loader) -> FetchPart | None:
     """The line that takes most of making a sample, with the seconds of the whole statement that it belongs to.
 
-    A loop is one statement: its seconds are spread over the lines of its body.
+    A loop is one statement: its seconds are spread over the lines of its body. Where one statement of a function that
+    it calls takes nearly all of it, that one.
     """
-    lines = [part for part in loader.parts if part.kind == "line" and part.site.line]
+    outer, inside = (_longest(loader, kind) for kind in ("line", "inside"))
+    if outer is None or inside is None or inside.seconds < _NEARLY_ALL * outer.seconds:
+        return outer
+    return inside
+
+
+def _longest(loader: Loader, kind: str) -> FetchPart | None:
+    lines = [part for part in loader.parts if part.kind == kind and part.site.line]
     by_statement: dict[tuple[str, int], list[FetchPart]] = {}
     statements = {file: _statements(file) for file in {part.site.file for part in lines}}
     for part in lines:
@@ -135,7 +146,7 @@ def longest_statement(loader: Loader) -> FetchPart | None:
         return None
     longest = max(by_statement.values(), key=lambda parts: sum(part.seconds for part in parts))
     first = max(longest, key=lambda part: part.seconds)
-    return FetchPart("line", first.name, first.site, sum(part.seconds for part in longest))
+    return FetchPart(kind, first.name, first.site, sum(part.seconds for part in longest))
 
 
 def _statements(file: str) -> list[tuple[int, int]]:
@@ -173,9 +184,29 @@ def read_again(line: FetchPart) -> tuple[str, bool]:
             if isinstance(function, ast.FunctionDef) and function.lineno <= line.site.line <= (
                 function.end_lineno or 0
             ):
-                same = _same_each_time(function, line.site.line, archives)
-                return (same, False) if same else (_for_one_row(function, line.site.line), True)
+                same = _same_each_time(function, line.site.line, archives, _set_later(cls))
+                if same or line.kind == "inside":  # whose parameters, of a sample or of a file, are not known
+                    return same, False
+                return _for_one_row(function, line.site.line), True
     return "", False
+
+
+def _set_later(cls: ast.ClassDef) -> set[str]:
+    """The attributes that methods other than ``__init__`` give values."""
+    return {
+        node.attr
+        for function in cls.body
+        if isinstance(function, ast.FunctionDef) and function.name != "__init__"
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
+
+
+def _own_parameters(function: ast.FunctionDef) -> set[str]:
+    """The names of a method's parameters, its object aside."""
+    static = any(names_in(each) & {"staticmethod"} for each in function.decorator_list)
+    args = function.args
+    return {each.arg for each in (*args.posonlyargs, *args.args, *args.kwonlyargs)[0 if static else 1 :]}
 
 
 def _for_one_row(function: ast.FunctionDef, line: int) -> str:
@@ -184,7 +215,7 @@ def _for_one_row(function: ast.FunctionDef, line: int) -> str:
     ``archive["x"][i % 9]``, or ``x = archive["x"]`` and further on ``x[:, top : top + 9]``.
     """
     pairs = list(bound(ast.walk(function)))
-    own = {each.arg for each in function.args.args[1:]}
+    own = _own_parameters(function)
     opened = {ast.unparse(target): _rows(value, pairs, own) for target, value in pairs if _opens(value)}
     subscripts = [node for node in ast.walk(function) if isinstance(node, ast.Subscript)]
     for member in subscripts:
@@ -250,8 +281,8 @@ def _of_each(value: ast.expr, pairs: list[tuple[ast.expr, ast.expr]], own: set[s
     )
 
 
-def _same_each_time(function: ast.FunctionDef, line: int, archives: set[str]) -> str:
-    own = {each.arg for each in (*function.args.args[1:], *function.args.kwonlyargs)}
+def _same_each_time(function: ast.FunctionDef, line: int, archives: set[str], set_later: set[str]) -> str:
+    own = _own_parameters(function)
     own |= {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     for node in ast.walk(function):
         if not isinstance(node, ast.expr) or not node.lineno <= line <= (node.end_lineno or node.lineno):
@@ -261,6 +292,8 @@ def _same_each_time(function: ast.FunctionDef, line: int, archives: set[str]) ->
             if by_name and isinstance(node.value, ast.Attribute) and node.value.attr in archives:
                 return ast.unparse(node)
         if not isinstance(node, ast.Call) or not node.args or any(names_in(part) & own for part in node.args):
+            continue
+        if {each.attr for part in node.args for each in ast.walk(part) if isinstance(each, ast.Attribute)} & set_later:
             continue
         if _READS.search(ast.unparse(node.func)):
             return ast.unparse(node)

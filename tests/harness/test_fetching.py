@@ -6,7 +6,7 @@ import functools
 import itertools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from PIL import Image, ImageEnhance
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
-from advisor.harness import fetching
+from advisor.harness import tracing
 from advisor.harness.fetching import LOOKS_FILE, look_off, look_on, read_looks
 from advisor.harness.layout import Loader
 from advisor.harness.loaders import FETCH_FILE, _computed, fetch_patches
@@ -114,6 +114,50 @@ def test_a_fetch_is_taken_apart_by_line_transform_and_collate(tmp_path: Path, wr
     # Three lines make a sample, seven more those of the two chains, and of Slow and Twice; four times the loop.
     assert record.item_lines is not None and 8 <= record.item_lines <= 20
     assert record.collate_calls is not None and 8 <= record.collate_calls <= 20
+
+
+def open_slowly(index: int) -> float:
+    number = float(index)
+    time.sleep(0.004)  # the file
+    return number
+
+
+class Stored(Dataset[torch.Tensor]):
+    def __init__(self, read: Callable[[int], float]) -> None:
+        self.read = read
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        row = self.load(index)
+        return row * 2
+
+    def load(self, index: int) -> torch.Tensor:
+        (number,) = functools.reduce(lambda found, each: [*found, self.read(each)], [index], [])  # through a library
+        return torch.full((4,), number)
+
+
+def test_the_line_is_found_in_the_function_that_the_longest_line_calls(tmp_path: Path) -> None:
+    batches, record = seen(tmp_path, DataLoader(Stored(open_slowly), batch_size=5))
+    assert [float(batch[0, 0]) for batch in batches[:3]] == [0.0, 10.0, 20.0]
+    source = Path(__file__).read_text().splitlines()
+    assert record.parts[0].kind == "line" and "self.load(index)" in source[record.parts[0].site.line - 1]
+    inside = [part for part in record.parts if part.kind == "inside"]
+    assert inside[0].name == "open_slowly" and source[inside[0].site.line - 1].endswith("# the file")
+    assert 0.015 <= inside[0].seconds <= record.parts[0].seconds * 1.05
+    assert record.looks == 2
+
+
+def test_lines_that_are_mostly_the_tracing_are_none(tmp_path: Path) -> None:
+    def crawl(index: int) -> float:
+        total = 0.0
+        for _ in range(20000):
+            total += index
+        return total
+
+    _, record = seen(tmp_path, DataLoader(Stored(crawl), batch_size=5))
+    assert record.looks == 2 and not [part for part in record.parts if part.kind == "inside"]
 
 
 class Photos(Dataset[torch.Tensor]):
@@ -215,7 +259,7 @@ def test_an_error_of_ours_ends_the_look_alone(
             raise ValueError("ours")
         return 0
 
-    monkeypatch.setattr(fetching, what, fails)
+    monkeypatch.setattr(tracing, what, fails)
     batches, record = seen(tmp_path, DataLoader(Rows(Twice()), batch_size=5))
     assert len(batches) == 8 and sys.gettrace() is None
     assert record.looks == 0 and record.item_lines  # what was counted is right all the same
@@ -225,7 +269,7 @@ def test_an_error_before_the_look_leaves_the_fetch_as_it_is(tmp_path: Path, monk
     def fails(*_: object) -> int:
         raise ValueError("ours")
 
-    monkeypatch.setattr(fetching, "transforms_of", fails)
+    monkeypatch.setattr(tracing, "transforms_of", fails)
     batches, record = seen(tmp_path, DataLoader(Rows(Twice()), batch_size=5))
     assert len(batches) == 8 and record.looks == 0
 
@@ -260,7 +304,7 @@ def test_a_look_that_is_going_on_ends_when_the_timing_begins(tmp_path: Path) -> 
 
 
 def test_a_look_ends_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "_END", 0.0)
+    monkeypatch.setattr(tracing, "_END", 0.0)
     data = Ends(tmp_path)
     data.folder = tmp_path / "elsewhere"
     _, record = seen(tmp_path, DataLoader(data, batch_size=1))

@@ -117,7 +117,7 @@ def test_marks_go_with_their_graphs(keep: Any, expected: bool, backward: bool) -
             loss.backward()
         kept = keep(kept, loss)
         del output, loss
-    graphs.begin(on_gpu=False)
+    graphs.begin(None)
     places, growth, _ = graphs.end(steps=10)
     assert bool(places) is expected
     assert growth is None or abs(growth) < 1e8
@@ -134,7 +134,7 @@ def test_graphs_that_go_before_the_window_ends_were_seen(kept_for: int, seen_at:
         graphs.mark(output)
         losses.append(output.square().mean())
         del output
-    graphs.begin(on_gpu=False)
+    graphs.begin(None)
     for step in range(1, 200):
         if step == kept_for:
             losses.clear()

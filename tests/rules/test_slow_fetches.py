@@ -329,6 +329,64 @@ def test_a_file_of_text_that_is_read_for_each_sample(
         assert isinstance(advice, Advice) and "__init__" in advice.text
 
 
+HELPER = """class Sites:
+    def __getitem__(self, index):
+        rows = self.read(self.paths[index])
+        return f(rows)
+
+    @staticmethod
+    def read(path):
+        found = LINE
+        return found[1:]
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "inside_s", "kind"),
+    [
+        ("pd.read_csv(path)", 0.085, "parse"),
+        ("pd.read_csv(path)", 0.06, None),  # the line does other things, too
+        ("np.load(path)", 0.085, None),  # another file for each sample
+        ("np.load(Sites.path)", 0.085, "again"),
+    ],
+)
+def test_a_line_is_what_nearly_all_of_it_calls(
+    line: str, inside_s: float, kind: str | None, scene: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "sites.py"
+    path.write_text(HELPER.replace("LINE", line))
+    made = scene(100.0)
+    parts = [("line", 3, 0.09), ("inside", 8, inside_s), ("inside", 9, 0.001)]
+    fed(made, str(path), [FetchPart(name, "f", Site(str(path), at), took) for name, at, took in parts], num_workers=0)
+    finding = found(TRANSFORM, made, tmp_path)
+    assert (finding.parameters["kind"] if finding is not None else None) == kind
+    if finding is not None:
+        assert finding.site == Site(str(path), 8)
+        assert finding.gain.likely > (2 if kind == "parse" else 1.4)  # the line that calls it is no work beside it
+
+
+HELD = """class Patches:
+    def __getitem__(self, i):
+        self.at = self.paths[i]
+        return self.take()
+
+    def take(self):
+        return np.load(self.at)
+"""
+
+
+def test_what_the_samples_set_is_not_the_same_for_all(scene: Any, tmp_path: Path) -> None:
+    path = tmp_path / "patches.py"
+    path.write_text(HELD)
+    made = scene(100.0)
+    parts = [FetchPart(kind, "f", Site(str(path), at), 0.11) for kind, at in [("line", 4), ("inside", 7)]]
+    fed(made, str(path), parts, num_workers=0)
+    assert found(TRANSFORM, made, tmp_path) is None
+    path.write_text(path.read_text().replace("self.at = ", "at = "))
+    finding = found(TRANSFORM, made, tmp_path)
+    assert finding is not None and finding.site == Site(str(path), 7)
+
+
 ARCHIVE = """import numpy as np
 
 class Patches:

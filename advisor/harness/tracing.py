@@ -1,0 +1,369 @@
+"""What runs while a batch is made, by Python's own tracing: seconds by line and transform, lines and calls counted."""
+
+from __future__ import annotations
+
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from .places import is_users
+from .transforms import attribute, code_of, first_argument, images_in, pixels_of, transforms_of, written_at
+
+# Seconds. Under a look Python takes many times as long (3 times timed, 37 times counted, in a loop of short lines): one
+# that takes longer ends.
+_END = 10.0
+_OFTEN = 1 << 12  # events of the tracing after which it asks whether it should go on: some milliseconds of them
+_MOST_LINES = 8  # are written down, those that take longest
+_MOST_IMAGED = 60  # lines of one sample after which the pictures of its variables are looked at: not those of a loop
+_LEAST_LONGEST = 0.5  # share of the fetch from which on it is asked what the longest line calls
+_NEARLY_ALL = 0.8  # share of a line that one function takes which it calls
+_DEEPEST = 8  # functions below the line
+# Times as long as the line took before: with more, what is seen is the tracing, not the code.
+_MOST_LENGTHENED = 1.5
+
+Line = tuple[CodeType, int]
+"""A line of a function."""
+
+
+class Traced(ABC):
+    """``sys.settrace`` for the length of a fetch; what goes wrong in the tracing ends it, and nothing else.
+
+    It ends, too, when ``looking()`` is no longer true, or :data:`_END` is over.
+    """
+
+    def __init__(self, looking: Callable[[], bool]) -> None:
+        self._looking = looking
+        self._events, self._until = 0, 0.0
+        self.whole = True  # the tracing did not end before the fetch
+
+    def __enter__(self) -> None:
+        self._until = time.perf_counter() + _END
+        sys.settrace(self._safely)
+
+    def __exit__(self, *error: object) -> None:
+        sys.settrace(None)
+
+    def _safely(self, frame: FrameType, event: str, arg: Any) -> Any:
+        try:
+            self.counts()
+            return self.called(frame)
+        except Exception:
+            self.end()
+            return None
+
+    def counts(self) -> None:
+        """Call at each event."""
+        self._events += 1
+        if not self._events % _OFTEN and (time.perf_counter() > self._until or not self._looking()):
+            self.end()
+
+    def end(self) -> None:
+        """Trace no more, and take what was seen for nothing: it is a part only."""
+        sys.settrace(None)
+        self.whole = False
+
+    @abstractmethod
+    def called(self, frame: FrameType) -> Any:
+        """A function begins: what is to trace it, if anything."""
+
+    @abstractmethod
+    def collating(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """What does the same as the collate function, and tells its part of the fetch from the samples'."""
+
+    @abstractmethod
+    def seen(self) -> dict[str, Any]:
+        """What was seen of a fetch that is over, for JSON."""
+
+
+class Longest(NamedTuple):
+    """A line that takes most of a fetch, and its seconds in one."""
+
+    line: Line
+    seconds: float
+
+
+class Timed(Traced):
+    """Seconds by line of the outermost function of the user's, by transform that the dataset holds, in the collate."""
+
+    def __init__(self, looking: Callable[[], bool], dataset: Any) -> None:
+        super().__init__(looking)
+        self._transforms = {id(each): each for each in transforms_of(dataset)}
+        self._codes = {code for each in self._transforms.values() for code in [code_of(each)] if code is not None}
+        self._outer: FrameType | None = None
+        self._line, self._since = 0, 0.0
+        self._running: dict[FrameType, tuple[int, float]] = {}
+        self.lines: dict[Line, float] = {}
+        self.transforms: dict[int, float] = {}  # by identity, in the order in which they first run
+        self.pixels: dict[int, tuple[int, int]] = {}  # the most that each was given, and gave
+        self.line_pixels: dict[Line, tuple[int, int]] = {}  # likewise
+        self.calling: set[Line] = set()  # lines that call another function of the user's
+        self._images: dict[str, tuple[int, int]] = {}  # identity and pixels by variable, before the line that runs
+        self._imaged = 0
+        self.collate_s = self.seconds = 0.0
+        self.collate: Any = None
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+        super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self.seconds = time.perf_counter() - self._began
+
+    def collating(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def run(samples: Any) -> Any:
+            sys.settrace(None)
+            self.collate = collate
+            began = time.perf_counter()
+            try:
+                return collate(samples)
+            finally:
+                self.collate_s += time.perf_counter() - began
+
+        return run
+
+    def called(self, frame: FrameType) -> Any:
+        code = frame.f_code
+        if self._outer is not None and is_users(frame):
+            self.calling.add((self._outer.f_code, self._line))
+        if code in self._codes:
+            whose = self._whose(frame)
+            if whose is not None:
+                self.transforms.setdefault(whose, 0.0)
+                self._saw(whose, pixels_of(first_argument(frame)), 0)
+                self._running[frame] = whose, time.perf_counter()
+                if self._outer is not None or not is_users(frame):
+                    frame.f_trace_lines = False
+                    return self._in_transform
+        if self._outer is None and is_users(frame):
+            self._images, self._imaged = images_in(frame), 0
+            self._outer, self._line, self._since = frame, frame.f_lineno or 0, time.perf_counter()
+            return self._in_outer
+        return None
+
+    def _whose(self, frame: FrameType) -> int | None:
+        """The identity of the transform that `frame` runs."""
+        code = frame.f_code
+        if code.co_argcount:
+            first = frame.f_locals.get(code.co_varnames[0])
+            if id(first) in self._transforms:
+                return id(first)
+        return next((key for key, each in self._transforms.items() if attribute(each, "__code__") is code), None)
+
+    def _in_outer(self, frame: FrameType, event: str, arg: Any) -> Any:
+        try:
+            now = time.perf_counter()
+            key = frame.f_code, self._line
+            if event in ("line", "return"):
+                self.lines[key] = self.lines.get(key, 0.0) + now - self._since
+                self._look_at_images(key, frame)
+                self._line, self._since = frame.f_lineno or 0, time.perf_counter()
+            if event == "return":
+                self._outer = None
+                self._ended(frame, now, arg)
+            self.counts()
+        except Exception:
+            self.end()
+            return None
+        return self._in_outer
+
+    def _look_at_images(self, line: Line, frame: FrameType) -> None:
+        """What the line that has run made of the pictures in the function's variables."""
+        if self._imaged >= _MOST_IMAGED:
+            return
+        self._imaged += 1
+        before, self._images = self._images, images_in(frame)
+        changed = [name for name, image in self._images.items() if before.get(name) != image]
+        if changed and before:
+            given = max(before[name][1] for name in (changed if before.keys() >= {*changed} else before))
+            most = self.line_pixels.get(line, (0, 0))
+            gave = max(self._images[name][1] for name in changed)
+            self.line_pixels[line] = max(most[0], given), max(most[1], gave)
+
+    def _in_transform(self, frame: FrameType, event: str, arg: Any) -> Any:
+        try:
+            if event == "return":
+                self._ended(frame, time.perf_counter(), arg)
+        except Exception:
+            self.end()
+            return None
+        return self._in_transform
+
+    def _ended(self, frame: FrameType, now: float, result: Any) -> None:
+        whose, since = self._running.pop(frame, (0, now))
+        if whose:
+            self.transforms[whose] = self.transforms.get(whose, 0.0) + now - since
+            self._saw(whose, 0, pixels_of(result))
+
+    def _saw(self, whose: int, given: int, gave: int) -> None:
+        most = self.pixels.get(whose, (0, 0))
+        self.pixels[whose] = max(most[0], given), max(most[1], gave)
+
+    def longest(self) -> Longest | None:
+        """The line that takes most of the fetch, and calls another function of the user's; None without one."""
+        line, took = max(self.lines.items(), key=lambda each: each[1], default=(None, 0.0))
+        return Longest(line, took) if line in self.calling and took >= _LEAST_LONGEST * self.seconds else None
+
+    def seen(self) -> dict[str, Any]:
+        parts = [
+            ("line", code.co_name, code.co_filename, line, 0, *self.line_pixels.get((code, line), (0, 0)), took)
+            for (code, line), took in _longest_first(self.lines)
+        ]
+        for order, (whose, took) in enumerate(self.transforms.items()):
+            pixels = self.pixels.get(whose, (0, 0))
+            parts.append(("transform", *written_at(self._transforms[whose]), order, *pixels, took))
+        if self.collate is not None:
+            parts.append(("collate", *written_at(self.collate), 0, 0, 0, self.collate_s))
+        return {"seconds": self.seconds, "parts": parts}
+
+
+@dataclass
+class _Running:
+    """A function that runs, the line of it that does, and since when either does."""
+
+    frame: FrameType
+    line: int
+    since: float
+    began: float
+
+
+class Inside(Traced):
+    """Seconds by line in the functions of the user's that one line calls, and in those that these call."""
+
+    def __init__(self, looking: Callable[[], bool], longest: Longest) -> None:
+        super().__init__(looking)
+        self._longest = longest
+        self._stack: list[_Running] = []  # the function with the line first
+        self.lines: dict[Line, float] = {}  # what they call included
+        self.calls: dict[Line, dict[CodeType, float]] = {}  # by line: seconds of each function that it calls
+
+    def collating(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def run(samples: Any) -> Any:
+            sys.settrace(None)
+            return collate(samples)
+
+        return run
+
+    def called(self, frame: FrameType) -> Any:
+        if not self._stack:
+            inside = frame.f_code is self._longest.line[0]
+        elif len(self._stack) == 1 and self._stack[0].line != self._longest.line[1]:
+            inside = False
+        else:
+            inside = len(self._stack) <= _DEEPEST and is_users(frame)
+        if not inside:
+            return None
+        now = time.perf_counter()
+        self._stack.append(_Running(frame, frame.f_lineno or 0, now, now))
+        return self._in_function
+
+    def _in_function(self, frame: FrameType, event: str, arg: Any) -> Any:
+        try:
+            now = time.perf_counter()
+            running = self._stack[-1]
+            if running.frame is not frame:  # one that ended unseen
+                raise LookupError
+            if event in ("line", "return"):
+                key = frame.f_code, running.line
+                self.lines[key] = self.lines.get(key, 0.0) + now - running.since
+                running.line, running.since = frame.f_lineno or 0, time.perf_counter()
+            if event == "return":
+                self._stack.pop()
+                if self._stack:
+                    caller = self._stack[-1]
+                    called = self.calls.setdefault((caller.frame.f_code, caller.line), {})
+                    called[frame.f_code] = called.get(frame.f_code, 0.0) + now - running.began
+            self.counts()
+        except Exception:
+            self.end()
+            return None
+        return self._in_function
+
+    def seen(self) -> dict[str, Any]:
+        """The lines of the innermost function that takes nearly all of the line; none where the tracing takes it.
+
+        Their seconds are what they would be in a fetch that is not looked into so closely.
+        """
+        line, seconds = self._longest
+        took = self.lines.get(line, 0.0)
+        if took > _MOST_LENGTHENED * seconds:
+            return {"inside": []}
+        own: dict[Line, float] = {}
+        followed = {line[0]}
+        while called := self.calls.get(line):
+            function = max(called, key=called.__getitem__)
+            if function in followed or called[function] < _NEARLY_ALL * took:
+                break
+            followed.add(function)
+            own = {key: each for key, each in self.lines.items() if key[0] is function}
+            line = max(own, key=own.__getitem__)
+        return {
+            "inside": [
+                ("inside", code.co_name, code.co_filename, line, 0, 0, 0, each * seconds / took)
+                for (code, line), each in _longest_first(own)
+            ]
+        }
+
+
+def _longest_first(lines: dict[Line, float]) -> list[tuple[Line, float]]:
+    return sorted(lines.items(), key=lambda each: -each[1])[:_MOST_LINES]
+
+
+class Counted(Traced):
+    """How many lines of the user's code run, and how often torch is called: for the samples, and in the collate."""
+
+    def __init__(self, looking: Callable[[], bool]) -> None:
+        super().__init__(looking)
+        self.lines, self.calls, self._where = [0, 0], [0, 0], 0
+        self._mode = _calls_of_torch(self)
+
+    def __enter__(self) -> None:
+        self._mode.__enter__()
+        super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self._mode.__exit__(None, None, None)
+
+    def collating(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def run(samples: Any) -> Any:
+            self._where = 1
+            return collate(samples)
+
+        return run
+
+    def called(self, frame: FrameType) -> Any:
+        return self._count if is_users(frame) else None
+
+    def _count(self, frame: FrameType, event: str, arg: Any) -> Any:
+        try:
+            if event == "line":
+                self.lines[self._where] += 1
+                self.counts()
+        except Exception:
+            self.end()
+            return None
+        return self._count
+
+    def counted(self) -> None:
+        self.calls[self._where] += 1
+
+    def seen(self) -> dict[str, Any]:
+        return {"lines": self.lines, "calls": self.calls}
+
+
+def _calls_of_torch(counted: Counted) -> Any:
+    """A mode that counts calls of torch's functions and operators on tensors, and changes none of them."""
+    from torch.overrides import TorchFunctionMode
+
+    class Calls(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if getattr(func, "__name__", "") != "__get__":  # an attribute: x.shape
+                counted.counted()
+            return func(*args, **(kwargs or {}))
+
+    return Calls()
