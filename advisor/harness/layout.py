@@ -141,7 +141,8 @@ class TensorInfo:
 @dataclass
 class FetchPart:
     """A part of making a batch. ``kind``: line (of the outermost function of the user's that makes a sample) |
-    transform (that the dataset holds; its line is part of a "line") | collate. ``site`` is where the code is written.
+    transform (that the dataset holds; its line is part of a "line") | inside (a line of the function that takes nearly
+    all of the longest "line", which calls it, directly or not) | collate. ``site`` is where the code is written.
     """
 
     kind: str = ""
@@ -200,7 +201,7 @@ class Loader:
     # From a few fetches before the timing window (:mod:`.fetching`), in whatever process makes the batches.
     looks: int = 0  # fetches that were timed by part
     look_s: float | None = None  # seconds of one of them
-    parts: list[FetchPart] = field(default_factory=list)  # the longest first
+    parts: list[FetchPart] = field(default_factory=list)  # the longest first, those inside of a line after all others
     item_lines: float | None = None  # per sample: lines of the user's code that run to make it …
     item_calls: float | None = None  # … and calls of torch
     collate_lines: float | None = None  # the same in the collate function
@@ -249,14 +250,14 @@ class Timing:
 
 @dataclass
 class Memory:
-    """Peak memory over the timing window. CUDA's caching allocator, or the process's resident set on a CPU."""
+    """Peaks of CUDA's caching allocator over the timing window, and of the process's resident set."""
 
     peak_allocated: int | None = None
     peak_reserved: int | None = None
     capacity: int | None = None
     free_at_start: int | None = None  # of the device, what no process holds when the timing window begins
-    alloc_retries: int | None = None
-    rss_peak: int | None = None
+    alloc_retries: int | None = None  # in the timing window
+    rss_peak: int | None = None  # since the process began
     host_total: int | None = None
     host_available: int | None = None  # cgroup limit counted
 
@@ -378,6 +379,19 @@ class KeptGraphs:
 
 
 @dataclass
+class UnusedGradients:
+    """Of a root module: the gradients that each step computes of parameters that no optimizer holds."""
+
+    cls: str = ""
+    made: Site | None = None  # where the user's code makes it; None inside a library
+    tensors: int = 0
+    bytes: int = 0
+    # The outermost modules in it all of whose parameters optimizers hold, by their dotted names; "" among them where
+    # optimizers hold some of a module's own parameters and not the others. Empty: nothing of it is trained.
+    trained: list[str] = field(default_factory=list)
+
+
+@dataclass
 class Encoder:
     """One ``nn.TransformerEncoder`` that was called in the profiled windows."""
 
@@ -467,6 +481,9 @@ class RunRecord:
     shapes_vary: bool | None = None  # more than one input shape among the observed batches
     rank: int | None = None
     world_size: int | None = None
+    unused_gradients: list[UnusedGradients] = field(default_factory=list)
+    gradients: int = 0  # of parameters that a backward pass computes, where some are unused, and …
+    gradients_needed: int = 0  # … how many of them are done when the last of those is that an optimizer takes
     kept_graphs: list[KeptGraphs] = field(default_factory=list)
     growth_bytes: float | None = None  # per step of the timing window: resident set, or memory allocated on the GPU, …
     growth_steps: int = 0  # … over so many steps

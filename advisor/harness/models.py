@@ -2,7 +2,8 @@
 
 Hooks sit on the instances, not globally (a global module hook makes ``torch.compile(fullgraph=True)`` raise), and
 return at once while Dynamo traces: ``is_compiling()`` is a constant there, so nothing of them is left in a graph.
-They are off in the timing window, and taken off a module before TorchScript or ``torch.export`` looks at it.
+They are off in the timing window, and taken off a module before TorchScript or ``torch.export`` looks at it, or
+``torch.cuda.make_graphed_callables``.
 """
 
 from __future__ import annotations
@@ -134,10 +135,16 @@ class Models:
         nn: Any = torch.nn
         # Copied or loaded from a file, a module is not made by its constructor.
         self._births = [Patch(nn.Module, "__init__", self._born), Patch(nn.Module, "__setstate__", self._restored)]
+        self._without = 0  # calls going on before which hooks were taken off, and during which none are put on
         self._jit = [
-            Patch(owner, name, self._unhooked)
+            Patch(owner, name, self._traced)
             for owner, name in ((torch.jit, "script"), (torch.jit, "trace"), (torch.export, "export"))
             if hasattr(owner, name)
+        ]
+        self._jit += [  # which takes no module with hooks
+            Patch(owner, "make_graphed_callables", self._captured)
+            for owner in (torch.cuda, torch.cuda.graphs, torch.xpu, getattr(torch.xpu, "graphs", None))
+            if hasattr(owner, "make_graphed_callables")
         ]
         # At once: the wrapper that remembers call sites goes around this one.
         Patch(torch, "compile", self._compiled).on()
@@ -218,6 +225,10 @@ class Models:
         if made is not None:
             self._made[key] = made
 
+    def made(self, module: Any) -> Site | None:
+        """Where the user's code makes it; None inside a library."""
+        return self._made.get(id(module))
+
     def _forget(self, key: int) -> None:
         """A module is gone, and another one may get its number."""
         kept: tuple[dict[int, Any], ...] = (self._modules, self._hooks, self._made, self._last_input)
@@ -230,21 +241,38 @@ class Models:
         if record is not None:
             self._gone.append(record)
 
-    def _unhooked(self, original: Any) -> Any:
+    @contextlib.contextmanager
+    def _unhooked(self) -> Iterator[None]:
+        """No hooks meanwhile, not even by the thread that watches; afterwards those that there were."""
+        with self._lock:
+            hooked = bool(self._hooks)
+            self._without += 1
+            self._unhook()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._without -= 1
+            if hooked:
+                self.hooks_on()
+
+    def _captured(self, original: Any) -> Any:
+        def make(*args: Any, **kwargs: Any) -> Any:
+            with self._unhooked():
+                return original(*args, **kwargs)
+
+        return make
+
+    def _traced(self, original: Any) -> Any:
         # torch.jit.script looks the names of a function up in the frame of who calls it: one farther out than ours.
         frames = "_frames_up" in getattr(getattr(original, "__code__", None), "co_varnames", ())
 
         def prepare(*args: Any, **kwargs: Any) -> Any:
-            hooked = bool(self._hooks)
-            self.hooks_off()
             self._listener.compiles()
             if frames and len(args) < 3:
                 kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1
-            try:
+            with self._unhooked():
                 return original(*args, **kwargs)
-            finally:
-                if hooked:
-                    self.hooks_on()
 
         return prepare
 
@@ -310,6 +338,8 @@ class Models:
             self._hook_roots()
 
     def _hook_roots(self) -> None:
+        if self._without:
+            return
         roots = self.roots()
         parts = self._below(roots) if self._parts is not None else []
         if self._parts is not None:
@@ -576,7 +606,7 @@ class Models:
         inner = getattr(module, "_orig_mod", module)
         record = Model(cls=type(inner).__name__)
         record.file, record.line = source_of(type(inner))
-        record.made = self._made.get(id(inner))
+        record.made = self.made(inner)
         record.compiled = inner is not module or getattr(module, "_compiled_call_impl", None) is not None
         parameters = [each for each in torch.nn.Module.parameters(module) if not torch.nn.parameter.is_lazy(each)]
         record.parameters = sum(parameter.numel() for parameter in parameters)

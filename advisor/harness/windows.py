@@ -10,11 +10,13 @@ from typing import Any
 from .blocking import Blocking
 from .encoders import Encoders
 from .garbage import Garbage
-from .gauges import DeviceClock, children_cpu, nonfinite, read_memory
+from .gauges import DeviceClock, children_cpu, nonfinite, peak_resident
+from .gpu_memory import GpuMemory
 from .indexing import Indexing
 from .kept_graphs import Graphs
 from .layout import Options, RunRecord, Timing, Window
 from .loaders import Loaders
+from .looking import is_capturing
 from .models import Models
 from .optimizers import Optimizers
 from .places import user_site
@@ -26,6 +28,7 @@ from .status import StatusFile, tell_child_trains
 from .steps import StepFinder
 from .timing import GROUP, SETTLED, Interval, compiled_frames, has_settled, period, summarize, usual_causes
 from .tracebacks import Tracebacks
+from .unused import Unused
 
 MOST_ACTIVE = 8  # the longest profile window: traces grow by megabytes a step
 # Short steps are profiled until they fill so many seconds, or so many are: a process that is preempted once, for 16 ms,
@@ -72,6 +75,7 @@ class Windows:
         self._causes: set[str] = set()
         self._intervals: list[Interval] = []
         self._clock = DeviceClock(torch)
+        self._gpu_memory = GpuMemory(torch)
         self._timing_began = 0.0
         self._profiler: OurProfiler | None = None
         self._overdue = 0
@@ -84,6 +88,7 @@ class Windows:
         self._backwards = 0
         self._zero_checked = False
         self.optimizers = Optimizers()
+        self.unused = Unused(self.models.roots, self.optimizers.parameters, self.models.made)
         self.finished = False
         self._again = False  # measure anew from the next boundary on
         self.on_finish: Any = None
@@ -120,6 +125,8 @@ class Windows:
         if self.phase != "timing":
             self.sites.add("Optimizer.step", user_site())
             self.blocking.stepped()
+        if is_capturing(self._torch):
+            return  # taken down, not done: no step ends here
         if self.finder.optimizer_step(key):
             self._boundary()
         elif self.finder.restarted:
@@ -146,6 +153,8 @@ class Windows:
 
     def before_forward(self, module: Any, site: Any, key: int) -> None:
         """`key` tells models apart, of which one made anew is the one that it was."""
+        if is_capturing(self._torch):
+            return
         grad = self._torch.is_grad_enabled()
         if site is not None and self.phase != "timing":
             self.sites.add("Module.call", site, {"module": type(module).__name__, "grad": grad})
@@ -192,7 +201,7 @@ class Windows:
         if self.phase == "waiting":
             self.models.hooks_on()  # a loop without optimizer and loader gives no earlier sign of its model
         self._check_overdue()
-        if not self._zero_checked and self._backwards == 1 and self.boundaries >= 3:
+        if not self._zero_checked and self._backwards == 1 and self.boundaries >= 3 and not is_capturing(self._torch):
             self._zero_checked = True
             # Before the first backward of a step: are the gradients tensors full of zeros, or gone?
             self.optimizers.look_for_zeros()
@@ -211,12 +220,13 @@ class Windows:
         return self._profiler is not None and self._profiler.taken >= self._profiler.lead
 
     def explicit_step(self) -> None:
-        if os.getpid() == self.pid and self.finder.explicit():
+        if os.getpid() == self.pid and not is_capturing(self._torch) and self.finder.explicit():
             self._boundary()
 
     def compiles(self) -> None:
         """The script is about to have something compiled or traced."""
         self.sites.leave_makers()
+        self.unused.give_up()
 
     def shapes_vary(self) -> None:
         self.record.shapes_vary = True
@@ -252,7 +262,7 @@ class Windows:
 
         Called by what happens within steps, in the script's own thread (a profiler must be ended where it was begun).
         """
-        if self.phase not in ("profile", "detail") or self._profiler is None:
+        if self.phase not in ("profile", "detail") or self._profiler is None or is_capturing(self._torch):
             return
         limit = max(OVERDUE_SECONDS, OVERDUE_STEPS * (self.record.timing.step_s or 0.0))
         if time.perf_counter() - self._last < limit:
@@ -294,7 +304,10 @@ class Windows:
                 self.models.descend()
             else:
                 self.models.hooks_on()
+            if self.finder.kind == "optimizer":
+                self.unused.step_ended()
             if self._settled(now):
+                self.unused.stop()
                 self._begin_timing()
         elif self.phase in ("profile", "detail"):
             self._interval(now)
@@ -345,6 +358,7 @@ class Windows:
         self._probes(True)
         self.loaders.timing, self.loaders.observe = False, True
         self.sites.from_lists.forget()
+        self.unused.start()
         self._intervals.clear()
         self._intervals_with_loader.clear()
         self.boundaries = 0
@@ -427,10 +441,9 @@ class Windows:
             return
         self.inert.begin(timing=True)
         self._probes(False)
-        self._clock.on = self._on_gpu()
-        self.graphs.begin(self._clock.on)
-        if self._clock.on:
-            self.record.memory.free_at_start = int(self._torch.cuda.mem_get_info()[0])
+        self._clock.device = self._gpu()
+        self.graphs.begin(self._clock.device)
+        self._gpu_memory.begin(self._clock.device, self.record.memory)
         # The hooks that see how many rows a model gets are off in the timing window.
         self._rows = {row.samples for row in self._intervals[-GROUP:]}
         self.sites.from_lists.steps = sum("evaluation" not in row.causes for row in self._intervals)
@@ -443,9 +456,12 @@ class Windows:
         self._clock.mark()
         self._last = self._timing_began = time.perf_counter()
 
-    def _on_gpu(self) -> bool:
-        cuda = self._torch.cuda
-        return bool(cuda.is_available() and cuda.is_initialized() and self.device().startswith("cuda"))
+    def _gpu(self) -> int | None:
+        """The index of the GPU that the steps run on, which need not be the current device; None where it is none."""
+        if not (self._torch.cuda.is_available() and self._torch.cuda.is_initialized()):
+            return None
+        kind, _, index = self.device().partition(":")
+        return int(index or 0) if kind == "cuda" else None
 
     def device(self) -> str:
         """The device of the parameters that are trained or called."""
@@ -467,8 +483,8 @@ class Windows:
     def _end_timing(self) -> None:
         cpu = time.process_time() - self._cpu[0], children_cpu(self.loaders.worker_pids()) - self._cpu[1]
         timing = self.record.timing
-        if self._clock.on:
-            rows = zip(self._clock.seconds(), self._intervals, strict=False)
+        if by_device := self._clock.seconds():
+            rows = zip(by_device, self._intervals, strict=False)
             self._intervals = [row._replace(seconds=measured) for measured, row in rows]
             timing.clock = "cuda"
         self.loaders.stop_timing()
@@ -478,14 +494,20 @@ class Windows:
         steps = max(len(self._intervals), 1)
         timing.cpu_s, timing.children_cpu_s = cpu[0] / steps, max(cpu[1], 0.0) / steps
         record = self.record
+        record.unused_gradients = self.unused.found
+        record.gradients, record.gradients_needed = self.unused.gradients, self.unused.needed
         record.kept_graphs, record.growth_bytes, record.growth_steps = self.graphs.end(len(self._intervals))
-        read_memory(self.record.memory, self._torch, self._clock.on)
+        self._read_memory()
         self._window("timing", len(self._intervals), time.perf_counter() - self._timing_began)
         if self._options.windows == "timing":
             self._complete()
             return
         self._probes(True)
         self._begin_profile()
+
+    def _read_memory(self) -> None:
+        self._gpu_memory.read(self.record.memory)
+        self.record.memory.rss_peak = peak_resident()
 
     def _count_samples(self) -> None:
         """Without a loader, samples are the rows that the one model gets in each step."""
@@ -616,4 +638,4 @@ class Windows:
             self._mark_training_loaders()
             summarize(timing, self._intervals, self.loaders.records)
             self._count_samples()
-            read_memory(self.record.memory, self._torch, self._clock.on)
+            self._read_memory()

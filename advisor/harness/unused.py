@@ -1,0 +1,185 @@
+"""Gradients that each step computes and no optimizer takes: of weights that were meant to stay as they are.
+
+``Adam(model.head.parameters())`` trains the head alone, and the backward goes through the rest of the model all the
+same, unless its weights are told that they need no gradients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from .layout import Site, UnusedGradients
+
+_MOST_PARTS = 20  # of a model are named
+
+
+@dataclass
+class _Seen:
+    """A parameter as it was when a step ended, and its gradient."""
+
+    parameter: weakref.ref[Any]
+    gradient: weakref.ref[Any]
+    version: int  # of the gradient
+    size: Any  # the parameter's 2-norm, on its device
+
+    def computed_anew(self) -> bool:
+        gradient: Any = getattr(self.parameter(), "grad", None)
+        if gradient is None:
+            return False
+        version = gradient._version
+        return self.gradient() is not gradient or version != self.version
+
+    def unchanged(self) -> bool:
+        """Whether nobody trains it, with an optimizer of their own, say."""
+        parameter = self.parameter()
+        return parameter is not None and bool(_size(parameter) == self.size)
+
+
+class Unused:
+    """Looks at the models where steps end, until it knows.
+
+    At the end of one step it is asked which parameters have a gradient and no optimizer; at the next, of which it was
+    computed anew. Are there any, hooks tell in the step that follows in which order the gradients are done: what the
+    backward does after the last that an optimizer takes is for nothing. A script without such parameters gets no hooks.
+    """
+
+    def __init__(
+        self,
+        roots: Callable[[], Iterable[Any]],
+        held: Callable[[], Iterable[Any]],
+        made: Callable[[Any], Site | None],
+    ) -> None:
+        """`roots` are the models, `held` the parameters that optimizers have, `made` says where a module was made."""
+        self._roots, self._held, self._made = roots, held, made
+        self._handles: list[Any] = []
+        self._given_up = False
+        self.start()
+
+    def start(self) -> None:
+        """What there is to see is not known yet, or not any more: another training begins."""
+        self._hooks_off()
+        self._ask: Callable[[], Any] = _nothing if self._given_up else self._first
+        self._seen: dict[int, _Seen] = {}
+        self._order: list[int] = []  # the parameters, by identity, as their gradients are done
+        self.found: list[UnusedGradients] = []
+        self.gradients = self.needed = 0
+
+    def step_ended(self) -> None:
+        """What fails here does not fail in the script: then nothing is known."""
+        try:
+            self._ask()
+        except Exception:
+            self.stop()
+
+    def stop(self) -> None:
+        """Look no more; what is known stays."""
+        self._hooks_off()
+        self._ask = _nothing
+
+    def give_up(self) -> None:
+        """Never look again: what is compiled would be compiled anew for parameters with hooks."""
+        self._given_up = True
+        self.stop()
+
+    def _first(self) -> None:
+        held = set(map(id, self._held()))
+        idle = [each for each in self._parameters() if each.grad is not None and id(each) not in held]
+        self._seen = {
+            id(each): _Seen(weakref.ref(each), weakref.ref(each.grad), each.grad._version, _size(each)) for each in idle
+        }
+        self._ask = self._second if held and idle else _nothing
+
+    def _second(self) -> None:
+        self._seen = {key: seen for key, seen in self._seen.items() if seen.computed_anew()}
+        self._ask = self._third if self._seen else _nothing
+        if not self._seen:
+            return
+        asked = {*self._seen, *map(id, self._held())}
+        for each in self._parameters():
+            if id(each) in asked:
+                self._handles.append(each.register_post_accumulate_grad_hook(self._done))
+
+    def _third(self) -> None:
+        self.stop()
+        idle = {key for key, seen in self._seen.items() if seen.unchanged()}
+        passes = list(_passes(self._order))
+        # A backward of nothing but these would fail once they need no gradients.
+        if len(idle) < len(self._seen) or not passes or any(idle.issuperset(each) for each in passes):
+            return
+        if len({(len(each), _last_of_others(each, idle)) for each in passes}) > 1:
+            return
+        self.gradients, self.needed = len(passes[0]), _last_of_others(passes[0], idle)
+        for root in self._roots():
+            if tensors := [each for each in root.parameters() if id(each) in idle]:
+                inner = getattr(root, "_orig_mod", root)
+                self.found.append(
+                    UnusedGradients(
+                        cls=type(inner).__name__,
+                        made=self._made(inner),
+                        tensors=len(tensors),
+                        bytes=sum(each.numel() * each.element_size() for each in tensors),
+                        trained=list(islice(_trained(inner, set(map(id, self._held())), ""), _MOST_PARTS)),
+                    )
+                )
+
+    def _parameters(self) -> Iterator[Any]:
+        seen = set[int]()
+        for root in self._roots():
+            for each in root.parameters():
+                if each.requires_grad and each.is_leaf and id(each) not in seen:
+                    seen.add(id(each))
+                    yield each
+
+    def _hooks_off(self) -> None:
+        for each in self._handles:
+            with contextlib.suppress(Exception):
+                each.remove()
+        self._handles = []
+
+    def _done(self, parameter: Any) -> None:
+        self._order.append(id(parameter))
+
+
+def _nothing() -> None:
+    pass
+
+
+def _size(parameter: Any) -> Any:
+    return parameter.detach().norm()
+
+
+def _passes(order: list[int]) -> Iterator[list[int]]:
+    """The backward passes of a step: in each a gradient is done once."""
+    one: dict[int, None] = {}
+    for key in order:
+        if key in one:
+            yield list(one)
+            one = {}
+        one[key] = None
+    if one:
+        yield list(one)
+
+
+def _last_of_others(one: list[int], idle: set[int]) -> int:
+    """How many gradients of a pass are done when the last of those is that are not `idle`."""
+    return max((number for number, key in enumerate(one, 1) if key not in idle), default=0)
+
+
+def _trained(module: Any, held: set[int], name: str) -> Iterator[str]:
+    """The outermost modules below `module`, by their dotted names, all of whose parameters an optimizer holds.
+
+    "" where some that it holds belong to a module beside others that it does not hold.
+    """
+    own = [id(each) in held for each in module.parameters()]
+    if own and all(own):
+        yield name
+    elif any(own):
+        if any(id(each) in held for each in module.parameters(recurse=False)):
+            yield ""
+        for key, child in module.named_children():
+            yield from _trained(child, held, f"{name}.{key}" if name else key)

@@ -1,0 +1,281 @@
+"""The backward goes through weights that no optimizer trains."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import libcst as cst
+import numpy as np
+from libcst.helpers import get_full_name_for_node
+
+from advisor.edit import Drafts
+from advisor.edit.locate import outermost_at
+from advisor.edit.models import made_at
+from advisor.edit.names import full_name
+from advisor.evidence import Change
+from advisor.evidence.unused import unused_backward
+from advisor.rule import (
+    Advice,
+    Argument,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    file_list,
+    model_files,
+    optimizer_sites,
+    site_list,
+    where,
+)
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import Site
+
+# What a script may do with such gradients, or what would go wrong with weights that need none; by its text.
+_NEEDS = (
+    (re.compile(r"\.grad\b"), "reads gradients"),
+    (re.compile(r"\bclip_grad_(norm|value)_\(|\bget_total_norm\("), "clips gradients, maybe by these too"),
+    (re.compile(r"\brequires_grad"), "says itself what needs gradients"),
+    (re.compile(r"\badd_param_group\("), "gives its optimizer more to train later"),
+    (re.compile(r"\bcheckpoint(_sequential)?\(|gradient_checkpointing"), "computes activations anew in the backward"),
+    (re.compile(r"DistributedDataParallel|FullyShardedDataParallel|\bfully_shard\("), "trains with several processes"),
+)
+
+
+class UnusedGradients(Rule):
+    """The optimizer has the head of the model only, and the backward goes through all the rest as well.
+
+    ``Adam(model.head.parameters())`` trains nothing but the head. Autograd does not know: as long as the other weights
+    require gradients, each backward pass computes theirs, twice the work of the forward, and the forward keeps all
+    activations for it. Nobody takes these gradients, and where ``optimizer.zero_grad()`` is called nobody clears them.
+    ``requires_grad_(False)`` ends the backward where the last weight is that is trained; losses and updates stay what
+    they were. Reported where gradients of weights that no optimizer holds, and that nothing else changes, were seen to
+    be computed anew in each step; the gain is what the backward does after the last gradient that is used.
+
+    When not: the script uses these gradients itself (it reads ``.grad``, clips by them), or trains the other weights
+    later: then the fix is described, not made.
+
+    Source: PyTorch notes, "Autograd mechanics", "Setting requires_grad": freezing parts of a model; the transfer
+    learning tutorial, "ConvNet as fixed feature extractor".
+    """
+
+    id = "unused-gradients"
+    title = "Freeze the weights that no optimizer trains"
+    safety = Safety.EXACT
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record = evidence.record
+        unused = unused_backward(evidence)
+        if record is None or unused is None or evidence.compiled:
+            return
+        scale = np.ones(len(evidence.trace.kernels))
+        scale[unused.kernels] = 0.0
+        gain = Gain.of(
+            evidence.what_if(
+                Change(
+                    remove_host_s=unused.seconds / evidence.inflation,
+                    kernel_scale=scale if len(unused.kernels) else None,
+                )
+            )
+        )
+        if not gain.worth_it:
+            return
+        models = record.unused_gradients
+        whole = [each for each in models if not each.trained]
+        optimizers = optimizer_sites(evidence)
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"Each backward computes the gradients of {sum(each.tensors for each in models)} tensors of "
+            f"{' and '.join(dict.fromkeys(each.cls for each in models))} that no optimizer holds, in "
+            f"{unused.seconds * 1e3:.1f} ms of the traced step.",
+            gain=gain,
+            evidence={
+                "unused_backward_s": unused.seconds,
+                "unused_tensors": sum(each.tensors for each in models),
+                "unused_bytes": sum(each.bytes for each in models),
+                "gradients": record.gradients,
+                "gradients_needed": record.gradients_needed,
+                "step_s": evidence.step_s,
+            },
+            site=next(iter(optimizers), None),
+            parameters={
+                "optimizers": optimizers,
+                "made": tuple(each.made for each in whole if each.made is not None),
+                "models": len(models),
+                "trained": next((tuple(each.trained) for each in models if each.trained), ()),
+                "files": model_files(evidence),
+            },
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        text = (
+            "Call requires_grad_(False) on the model, and requires_grad_(True) on the part that is trained, before the "
+            f"optimizer is made {where(finding.site)}."
+        )
+        drafts = Drafts(sources)
+        why = _needed(finding, drafts) or _freeze(finding, drafts)
+        if why:
+            return Advice(text, why)
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+model = resnet18()
+model.fc = nn.Linear(512, 10)
+optimizer = torch.optim.SGD(model.fc.parameters(), lr=0.1)  # <- optimizers
+""",
+            after="""
+model = resnet18()
+model.fc = nn.Linear(512, 10)
+model.requires_grad_(False)
+model.fc.requires_grad_(True)
+optimizer = torch.optim.SGD(model.fc.parameters(), lr=0.1)
+""",
+            parameters={"models": 1, "trained": ("fc",)},
+        ),
+        Example(  # two parts, in groups of their own
+            before="""
+class Trainer:
+    def __init__(self, net):
+        self.net = net
+        self.optimizer = optim.AdamW(  # <- optimizers
+            [
+                {"params": self.net.neck.parameters()},
+                {"params": self.net.head[0].parameters(), "lr": 1e-3},
+            ],
+            lr=1e-4,
+        )
+""",
+            after="",
+            parameters={"models": 1, "trained": ("neck", "head.0")},
+            advice="requires_grad_(False)",
+        ),
+        Example(
+            before="""
+class Trainer:
+    def __init__(self, net):
+        self.net = net
+        self.optimizer = optim.AdamW(  # <- optimizers
+            [
+                {"params": self.net.neck.parameters()},
+                {"params": self.net.out.head.parameters(), "lr": 1e-3},
+            ],
+            lr=1e-4,
+        )
+""",
+            after="""
+class Trainer:
+    def __init__(self, net):
+        self.net = net
+        self.net.requires_grad_(False)
+        self.net.neck.requires_grad_(True)
+        self.net.out.head.requires_grad_(True)
+        self.optimizer = optim.AdamW(
+            [
+                {"params": self.net.neck.parameters()},
+                {"params": self.net.out.head.parameters(), "lr": 1e-3},
+            ],
+            lr=1e-4,
+        )
+""",
+            parameters={"models": 1, "trained": ("neck", "out.head")},
+        ),
+        Example(  # a model of its own, none of which is trained
+            before="""
+def main():
+    encoder = load_encoder().to(device)  # <- made=load_encoder()
+    probe = nn.Linear(64, 3)
+    optimizer = torch.optim.Adam(probe.parameters())  # <- optimizers
+""",
+            after="""
+def main():
+    encoder = load_encoder().to(device)
+    encoder.requires_grad_(False)
+    probe = nn.Linear(64, 3)
+    optimizer = torch.optim.Adam(probe.parameters())
+""",
+            parameters={"models": 1, "trained": ()},
+        ),
+        Example(
+            before="head = [p for n, p in model.named_parameters() if 'head' in n]\nopt = SGD(head)  # <- optimizers\n",
+            after="",
+            parameters={"models": 1, "trained": ("head",)},
+            advice="requires_grad_(True) on the part that is trained",
+        ),
+    )
+    LEAVES_ALONE = tuple(
+        Example(
+            "model.encoder = load()\nopt = torch.optim.SGD(model.head.parameters())  # <- optimizers\n" + line,
+            "",
+            {"models": 1, "trained": ("head",)},
+        )
+        for line in (
+            "norm = model.encoder.weight.grad.norm()\n",
+            "clip_grad_norm_(model.parameters(), 1.0)\n",
+            "model.encoder.requires_grad_(True)\n",
+            "opt.add_param_group({'params': model.encoder.parameters()})\n",
+            "fine = torch.optim.SGD(model.parameters())\n",
+            "y = checkpoint(model.encoder, x)\n",
+        )
+    )
+
+
+def _needed(finding: Finding, drafts: Drafts) -> str:
+    """What the script does that needs these gradients, or does not go with weights that need none; as a clause."""
+    optimizers = site_list(finding, "optimizers")
+    files = (*file_list(finding, "files"), *(site.file for site in (*optimizers, *site_list(finding, "made"))))
+    several = len(optimizers) != 1
+    for draft in (drafts[path] for path in dict.fromkeys(files)):
+        for pattern, what in _NEEDS:
+            if pattern.search(draft.source.text):
+                return f"the script {what}, in {os.path.basename(draft.source.path)}"
+        for call in draft.nodes(cst.Call):
+            name, place = full_name(draft, call.func), (draft.source.path, draft.line(call))
+            makes = name.startswith("torch.optim.") and "lr_scheduler" not in name
+            several |= makes and place not in [(site.file, site.line) for site in optimizers]
+    return "the script makes several optimizers" if several else ""
+
+
+def _freeze(finding: Finding, drafts: Drafts) -> str:
+    """Freeze what is not trained; why not, as a clause."""
+    trained, made = file_list(finding, "trained"), site_list(finding, "made")
+    if len(made) + bool(trained) != finding.parameters.get("models"):
+        return "where the script makes these models is not known"
+    for site in made:
+        bound = made_at(drafts, site)
+        if bound is None:
+            return f"what the model made {where(site)} is called cannot be told from the source"
+        bound.draft.insert_after(bound.statement, f"{bound.name}.requires_grad_(False)")
+    return _freeze_rest(site_list(finding, "optimizers")[0], trained, drafts) if trained else ""
+
+
+def _freeze_rest(optimizer: Site, trained: Sequence[str], drafts: Drafts) -> str:
+    """Freeze a model but for the parts of it that are `trained`, which the optimizer names; why not, as a clause."""
+    draft = drafts[optimizer.file]
+    call = outermost_at(draft, optimizer)
+    statement = draft.statement(call) if call is not None else None
+    if call is None or statement is None or not call.args:
+        return "the call that makes the optimizer was not found"
+    given = [
+        get_full_name_for_node(each.func.value)
+        for each in draft.nodes(cst.Call, call.args[0])
+        if isinstance(each.func, cst.Attribute) and each.func.attr.value == "parameters"
+        if isinstance(each.func.value, (cst.Name, cst.Attribute))
+    ]
+    parts = [name for name in given if name]
+    models = {name.removesuffix(f".{part}") for name in parts for part in trained if name.endswith(f".{part}")}
+    if len(models) != 1 or {f"{model}.{part}" for model in models for part in trained} != set(parts):
+        return "the parts that are trained cannot be told from what the optimizer is given"
+    (model,) = models
+    draft.insert_before(
+        statement, f"{model}.requires_grad_(False)", *(f"{part}.requires_grad_(True)" for part in parts)
+    )
+    return ""

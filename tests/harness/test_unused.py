@@ -1,0 +1,225 @@
+"""Gradients that no optimizer takes: seen where they are computed in each step, and not taken for others."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from advisor.harness.unused import Unused
+from advisor.launch import Command, measure
+from tests.conftest import QUICK
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x))  # type: ignore[no-any-return]
+
+
+def looked(
+    models: list[nn.Module],
+    optimizers: list[torch.optim.Optimizer],
+    step: Callable[[], None],
+    ended: Callable[[], None] = lambda: None,
+    steps: int = 4,
+) -> Unused:
+    """What is known after some steps, each `step` followed by the end of the step and then `ended`."""
+
+    def held() -> Iterator[Any]:
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                yield from group["params"]
+
+    unused = Unused(lambda: models, held, lambda module: None)
+    for _ in range(steps):
+        step()
+        for optimizer in optimizers:
+            optimizer.step()
+        unused.step_ended()
+        ended()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+    hooked = [each for model in models for each in model.parameters() if each._post_accumulate_grad_hooks]
+    assert not hooked
+    return unused
+
+
+def test_a_body_that_only_its_head_is_trained_of() -> None:
+    net = Net()
+    optimizer = torch.optim.SGD(net.head.parameters(), lr=0.1)
+    found = looked([net], [optimizer], lambda: net(torch.rand(3, 4)).sum().backward())
+    (record,) = found.found
+    assert (record.cls, record.tensors, record.bytes, record.trained) == ("Net", 4, 2 * 4 * (16 + 4), ["head"])
+    assert (found.gradients, found.needed) == (6, 2)
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_gradients_that_the_script_clears_are_computed_anew_all_the_same(to_none: bool) -> None:
+    net = Net()
+    optimizer = torch.optim.SGD(net.head.parameters(), lr=0.1)
+    found = looked(
+        [net],
+        [optimizer],
+        lambda: net(torch.rand(3, 4)).sum().backward(),
+        lambda: net.zero_grad(set_to_none=to_none),
+    )
+    assert [each.tensors for each in found.found] == [4]
+
+
+def test_several_backwards_of_a_step_are_one_after_the_other() -> None:
+    net = Net()
+    optimizer = torch.optim.SGD(net.head.parameters(), lr=0.1)
+
+    def step() -> None:
+        for _ in range(3):
+            net(torch.rand(3, 4)).sum().backward()
+
+    found = looked([net], [optimizer], step)
+    assert (found.gradients, found.needed, len(found.found)) == (6, 2, 1)
+
+
+def test_a_model_of_its_own_that_nobody_trains() -> None:
+    encoder, probe = nn.Linear(4, 4), nn.Linear(4, 2)
+    optimizer = torch.optim.Adam(probe.parameters())
+    found = looked([encoder, probe], [optimizer], lambda: probe(encoder(torch.rand(3, 4))).sum().backward())
+    assert [(each.cls, each.tensors, each.trained) for each in found.found] == [("Linear", 2, [])]
+    assert (found.gradients, found.needed) == (4, 2)
+
+
+def test_what_lies_before_a_trained_weight_is_needed_for_it() -> None:
+    net = Net()  # the gradients of the head, which is not trained, are done first
+    optimizer = torch.optim.SGD(net.body.parameters(), lr=0.1)
+    found = looked([net], [optimizer], lambda: net(torch.rand(3, 4)).sum().backward())
+    assert (found.gradients, found.needed) == (6, 6)
+
+
+def trained_by_hand(net: Net, through_data: bool) -> Callable[[], None]:
+    def step() -> None:
+        net(torch.rand(3, 4)).sum().backward()
+        with torch.no_grad():
+            for each in net.body.parameters():
+                assert each.grad is not None
+                if through_data:
+                    each.data -= 0.1 * each.grad
+                else:
+                    each.sub_(each.grad, alpha=0.1)
+
+    return step
+
+
+def frozen(net: Net) -> Callable[[], None]:
+    """With gradients left from before."""
+    net(torch.rand(3, 4)).sum().backward()
+
+    def step() -> None:
+        with torch.no_grad():
+            features = net.body(torch.rand(3, 4))
+        net.head(features).sum().backward()
+
+    return step
+
+
+def alone(net: Net) -> Callable[[], None]:
+    def step() -> None:
+        net(torch.rand(3, 4)).sum().backward()
+        net.body(torch.rand(3, 4)).sum().backward()  # would fail if nothing of it needed gradients
+
+    return step
+
+
+def changing(net: Net) -> Callable[[], None]:
+    numbers = iter(range(9))
+
+    def step() -> None:
+        net(torch.rand(3, 4)).sum().backward()
+        if next(numbers) % 2 == 0:
+            net.head(torch.rand(3, 4)).sum().backward()
+
+    return step
+
+
+@pytest.mark.parametrize(
+    "steps_of",
+    [lambda net: trained_by_hand(net, False), lambda net: trained_by_hand(net, True), frozen, alone, changing],
+)
+def test_gradients_that_somebody_takes_or_nobody_computes(steps_of: Callable[[Net], Callable[[], None]]) -> None:
+    net = Net()
+    optimizer = torch.optim.SGD(net.head.parameters(), lr=0.1)
+    found = looked([net], [optimizer], steps_of(net))
+    assert not found.found and not found.gradients
+
+
+def test_all_weights_trained_get_no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hook(*_: object) -> None:
+        raise AssertionError("a hook")
+
+    monkeypatch.setattr(torch.Tensor, "register_post_accumulate_grad_hook", hook)
+    net = Net()
+    generator = torch.optim.SGD(net.head.parameters(), lr=0.1)
+    critic = torch.optim.SGD(net.body.parameters(), lr=0.1)
+    found = looked([net], [generator, critic], lambda: net(torch.rand(3, 4)).sum().backward())
+    assert not found.found
+
+
+def test_an_error_of_ours_ends_the_look_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = Net()
+    optimizer = torch.optim.SGD(net.head.parameters(), lr=0.1)
+
+    def hook(*_: object) -> None:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(torch.Tensor, "register_post_accumulate_grad_hook", hook)
+    assert not looked([net], [optimizer], lambda: net(torch.rand(3, 4)).sum().backward()).found
+
+
+def test_a_model_is_saved_and_copied_while_it_is_looked_at() -> None:
+    net = Net()
+    optimizer = torch.optim.SGD(net.head.parameters(), lr=0.1)
+
+    def copied() -> None:
+        for each in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+            assert not any(parameter._post_accumulate_grad_hooks for parameter in each.parameters())
+
+    assert looked([net], [optimizer], lambda: net(torch.rand(3, 4)).sum().backward(), copied).found
+
+
+SCRIPT = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(*[nn.Linear(256, 256) for _ in range(6)])
+        self.head = nn.Linear(256, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+net = Net()
+optimizer = torch.optim.SGD(net.head.parameters(), lr=1e-3)
+for step in range(4000):
+    optimizer.zero_grad()
+    net(torch.rand(64, 256)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_script_that_trains_a_head(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    record = measure(Command(str(script), cwd=str(tmp_path)), tmp_path / "run", QUICK).record
+    (found,) = record.unused_gradients
+    assert (found.cls, found.tensors, found.trained) == ("Net", 12, ["head"])
+    assert (record.gradients, record.gradients_needed) == (14, 2)
