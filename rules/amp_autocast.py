@@ -15,9 +15,17 @@ from advisor.edit.grad_scaler import scale_loss
 from advisor.edit.names import framework_used
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
-from advisor.evidence.halves import casting_s, has_bf16, in_16_bits, linear_on_cpu, scaling_s, single_precision
+from advisor.evidence.halves import (
+    casting_s,
+    has_bf16,
+    in_16_bits,
+    linear_on_cpu,
+    multiplies_sparse,
+    scaling_s,
+    single_precision,
+)
 from advisor.evidence.matrix import is_depthwise, is_narrow
-from advisor.frameworks import configured, construction, framework_set_up
+from advisor.frameworks import configured, construction, framework_set_up, told
 from advisor.rule import (
     Advice,
     Argument,
@@ -60,8 +68,6 @@ _CAST_WEIGHT_S, _CAST_S = 1.2e-9, 10e-6
 # encoder) 1.00, 17 MFLOP (32x512x512) 1.05, 24 MFLOP (a vision transformer of width 64) 0.50; gains from 180 MFLOP on.
 _LEAST_FLOP = 4e7
 # nn.TransformerEncoder in inference: with autocast it leaves this path, or fails in it where a padding mask is given.
-# Products of sparse matrices have no kernels in bfloat16 that were faster, and count as many FLOPs as dense ones.
-_SPARSE = re.compile(r"sparse_(coo|csr|csc|mm|addmm|mv|matmul)|_to_sparse|spmm")
 # Solvers whose step follows the error: with eight bits it never gets as small as they are asked for.
 _ADAPTS = re.compile(r"\b(odeint|odeint_adjoint|odeint_event|solve_ivp|sdeint|cdeint)\(")
 # Under autocast, too, unless they are told otherwise.
@@ -134,6 +140,7 @@ class AmpAutocast(Rule):
                 **construction(evidence),
                 "scales": fp16 and evidence.trains,
                 "switched_off": sites(_switched_off(evidence)),
+                "fused": record is not None and any(each.fused for each in record.optimizers),
             },
             unmet=_unmet(evidence),
         )
@@ -157,6 +164,8 @@ class AmpAutocast(Rule):
             if sources.editable(path) and (why := overflowing_fill(drafts, drafts[path], dtype, single)):
                 return Advice(text, why)
         if framework:
+            if framework == "lightning" and finding.parameters.get("fused") and told(finding, "gradient_clip_val"):
+                return Advice(text, "Lightning refuses to clip the gradients of a fused optimizer in 16 bits")
             settings, why = _settings(framework, dtype, device), f"{framework} runs the forward"
             return configured(finding, sources, framework, settings, text, why)
         if switched_off := site_list(finding, "switched_off"):
@@ -586,7 +595,8 @@ def _on_cpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
         return None
     if evidence.operators.row(_FAST_PATH) is not None:
         return None
-    if any(_SPARSE.search(row.name) for row in evidence.operators) or _sensitive(evidence):
+    names, texts = (row.name for row in evidence.operators), map(text_of, model_files(evidence))
+    if multiplies_sparse(names, texts) or _sensitive(evidence):
         return None
     calls = sum(row.count for row in rows)
     flops = evidence.flops

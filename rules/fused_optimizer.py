@@ -95,7 +95,7 @@ class FusedOptimizer(Rule):
     the script's author wrote, one operator for each term and parameter, is told of, too.
 
     When not: gradients are sparse; ``foreach=True`` or ``differentiable=True`` is given; the script reads what the
-    update's intermediate steps leave behind; Lightning clips gradients with ``precision="16-mixed"`` (it refuses);
+    update's intermediate steps leave behind; Lightning clips gradients in 16 bits (it refuses);
     a training with a ``GradScaler`` goes on from a checkpoint of before, which switches ``fused`` off again (its step
     fails). The rounding differs in the last digits.
 
@@ -197,8 +197,9 @@ class FusedOptimizer(Rule):
                 return Advice(text, f"the call at {at(site)} does not name an optimizer of torch.optim")
             if any(argument(call, name) is not None for name in ("foreach", "differentiable")):
                 return Advice(text, "foreach or differentiable is given, which exclude fused")
-            if finding.parameters.get("scaled") and framework_used(draft) == "lightning":
-                return Advice(text, "Lightning refuses to clip the gradients of a fused optimizer in 16-mixed")
+            clips = told(finding, "gradient_clip_val") and "mixed" in str(told(finding, "precision"))
+            if (clips or finding.parameters.get("scaled")) and framework_used(draft) == "lightning":
+                return Advice(text, "Lightning refuses to clip the gradients of a fused optimizer in 16 bits")
             if any(_loads_state(drafts[path], {bound_to(draft, call)} - {""}) for path in texts):
                 if scaled:
                     return Advice(text, _NOT_WITH_SCALER)

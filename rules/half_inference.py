@@ -18,8 +18,9 @@ from advisor.edit.float32 import wide_meets_weights
 from advisor.edit.locate import call_at
 from advisor.edit.models import binding, made_at
 from advisor.edit.names import ensure_name, framework_used
+from advisor.edit.sources import text_of
 from advisor.evidence import Change
-from advisor.evidence.halves import has_bf16, in_16_bits, linear_on_cpu, single_precision
+from advisor.evidence.halves import has_bf16, in_16_bits, linear_on_cpu, multiplies_sparse, single_precision
 from advisor.evidence.matrix import is_depthwise
 from advisor.rule import (
     Advice,
@@ -32,6 +33,7 @@ from advisor.rule import (
     call_sites,
     file_list,
     forward_sites,
+    model_files,
     own_files,
     site_list,
     sites,
@@ -382,6 +384,8 @@ def _on_cpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
     if unit is None or not flops.per_step or flops.per_step < _LEAST_FLOP * calls or flops.uncounted >= 0.25 * calls:
         return None
     if not rows or any(is_depthwise(shape) for row in rows for shape in row.shapes):
+        return None
+    if multiplies_sparse((row.name for row in evidence.operators), map(text_of, model_files(evidence))):
         return None
     products = _LARGE_SCALE if flops.per_step >= _LARGE_FLOP * calls else _SMALL_SCALE
     scale = {row.name: _CONVOLUTION_SCALE if "conv" in row.name else products for row in rows}

@@ -12,6 +12,8 @@ from advisor.evidence.matrix import format_of, is_optimizer
 from advisor.evidence.replay import LAUNCH
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from advisor.evidence import Evidence
     from advisor.evidence.facts import KernelRow
 
@@ -25,6 +27,10 @@ _SCALE = {"off": 0.35, "unknown": 0.7, "on": 0.65, "": 0.85}
 # attention, which 16 bits allow for, takes less.
 _ATTENTION_SCALE = 0.3
 _LEAST_SHARE = 0.05  # of kernel time
+# Products of sparse matrices on a CPU, by their operators, and by how a script makes the matrices: those in CSR call
+# the operators of dense ones.
+_SPARSE = re.compile(r"sparse_(coo|csr|csc|mm|addmm|mv|matmul)|_to_sparse|spmm")
+_MADE_SPARSE = re.compile(r"\bsparse_(coo|csr|csc|bsr|bsc|compressed)_tensor\b|\.to_sparse|\btorch\.sparse\.")
 # Compute capability 7.5 without Tensor Cores: TU116 and TU117, as GeForce, as professional cards, and in laptops
 # (NVIDIA, "CUDA GPUs", and their product pages).
 _NO_TENSOR_CORES = re.compile(r"GTX 16\d\d|\bT\d{3,4}\b|MX[45]50")
@@ -63,6 +69,14 @@ class Single:
         if off < 0.01:
             return f"{text} on the {cores}{form}, which multiply 16 bits faster still."
         return f"{text}, {off:.0%} of that off the {cores}."
+
+
+def multiplies_sparse(operators: Iterable[str], texts: Iterable[str]) -> bool:
+    """Whether a CPU multiplies sparse matrices, by the names of its operators and the texts of the script's files.
+
+    That has no kernels in bfloat16 that were faster, or none at all (CSR), and counts as many FLOPs as dense products.
+    """
+    return any(map(_SPARSE.search, operators)) or any(map(_MADE_SPARSE.search, texts))
 
 
 def single_precision(evidence: Evidence) -> Single | None:

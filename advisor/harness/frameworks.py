@@ -26,7 +26,7 @@ _SETTINGS = {
         "tf32", "torch_compile", "optim", "use_cpu", "accelerator_config", "save_strategy", "save_steps",
         "load_best_model_at_end", "gradient_checkpointing", "gradient_checkpointing_kwargs",
     ),
-    "Trainer": ("precision", "accelerator", "benchmark", "detect_anomaly", "plugins"),
+    "Trainer": ("precision", "accelerator", "benchmark", "detect_anomaly", "plugins", "gradient_clip_val"),
     "Fabric": ("precision", "accelerator", "plugins"),
     "Accelerator": ("mixed_precision", "dynamo_backend", "dynamo_plugin", "dataloader_config", "cpu"),
 }  # fmt: skip

@@ -249,10 +249,13 @@ def test_products_of_sparse_matrices_are_no_faster_in_16_bits(name: str, scene: 
     [
         ("z = odeint(f, z0, t, rtol=1e-3)\n", False),
         ("dy, = torch.autograd.grad(y, x, create_graph=True)\n", False),
+        ("a = torch.sparse_csr_tensor(rows, columns, ones)\n", False),  # whose products are called as dense ones are
+        ("a = edges.to_sparse_csr()\n", False),
+        ("emb = nn.Embedding(9, 3, sparse=True)\n", True),
         ("y = model(x)\n", True),
     ],
 )
-def test_rounding_that_decides_how_much_is_computed(code: str, proposed: bool, scene: Any, tmp_path: Path) -> None:
+def test_scripts_that_are_not_for_16_bits(code: str, proposed: bool, scene: Any, tmp_path: Path) -> None:
     made = busy_cpu(scene, addmm=0.9)
     made.record.environment.cpu_flags = ["avx512_bf16"]
     made.record.script = str(tmp_path / "train.py")

@@ -12,6 +12,8 @@ from advisor.frameworks import configured
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Finding, Gain
 from advisor.rulebook import load_rules
+from rules.amp_autocast import AmpAutocast
+from rules.fused_optimizer import FusedOptimizer
 from tests.rules.test_checks import busy_cpu
 
 WORKERS = {"dataloader_num_workers": "2", "dataloader_persistent_workers": "True"}
@@ -118,6 +120,28 @@ def test_what_cannot_be_edited_is_advice(tmp_path: Path, code: str, parameters: 
     fix = fixed(tmp_path, "transformers", WORKERS, code, **parameters)
     assert isinstance(fix, Advice) and fix.why
     assert said in fix.text and "train.py:1" in fix.text
+
+
+@pytest.mark.parametrize(
+    ("fused", "values", "edited"),
+    [(True, {"gradient_clip_val": 1.0}, False), (True, {}, True), (False, {"gradient_clip_val": 1.0}, True)],
+)
+def test_lightning_clips_no_gradients_of_a_fused_optimizer_in_16_bits(
+    tmp_path: Path, fused: bool, values: dict[str, object], edited: bool
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\nimport lightning as L\ntrainer = L.Trainer(gradient_clip_val=1.0)\no = torch.optim.Adam(ps)\n"
+    )
+    made = {"config": (Site(str(script), 3),), "config_kind": "Trainer", "config_values": values}
+    parameters = {**made, "framework": "lightning", "dtype": "bfloat16", "device": "cpu", "fused": fused}
+    finding = Finding("amp-autocast", "x", "", Gain(1.1, 1.2, 1.3), {}, parameters=parameters)
+    assert isinstance(AmpAutocast().fix(finding, Sources()), Edit) is edited
+    # The other way round.
+    values = {**values, "precision": "bf16-mixed" if fused else "32-true"}
+    parameters = {**made, "config_values": values, "optimizers": (Site(str(script), 4),)}
+    finding = Finding("fused-optimizer", "x", "", Gain(1.1, 1.2, 1.3), {}, parameters=parameters)
+    assert isinstance(FusedOptimizer().fix(finding, Sources()), Edit) is edited
 
 
 def test_construction_of_another_framework_is_none(tmp_path: Path) -> None:
