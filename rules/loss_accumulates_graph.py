@@ -131,7 +131,7 @@ class LossAccumulatesGraph(Rule):
         if found is None:
             return Advice(text, "the line that holds on to it was not found in the source")
         if not found.certain:
-            return Advice(text, "whether what is added there is a tensor cannot be told from the source")
+            return Advice(text, "what of it is a tensor, and keeps a graph, cannot be told from the source")
         call_method(found.draft, found.value, "detach")
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
@@ -256,6 +256,15 @@ for x, y in data:
         ),
     )
     LEAVES_ALONE = (
+        Example(  # several values, of which the others keep their graphs
+            """
+for x, y in data:
+    total, ce, rec = losses(model(x), y)  # <- graph=model(x)
+    total.backward()
+    meters.update(total=total, ce=ce, rec=rec)
+""",
+            "",
+        ),
         Example(
             "for x, y in data:\n    loss = criterion(model(x), y)  # <- graph=model(x)\n    total += loss.item()\n", ""
         ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import libcst as cst
@@ -124,12 +124,13 @@ class _Flow:
             call = small.value
             self._differentiated(call)
             if isinstance(call.func, cst.Attribute) and call.func.attr.value in TAKES_IN:
-                for arg in call.args:
-                    held = list(self._occurrences(arg.value))
-                    if held and self._outlives(small, call.func.value, held):
-                        return self._taken(small, arg.value, held)
-                    if held:
-                        self._hold_in(call.func.value)
+                given = [(arg.value, held) for arg in call.args if (held := list(self._occurrences(arg.value)))]
+                for value, held in given:
+                    if self._outlives(small, call.func.value, held):
+                        taken = self._taken(small, value, held)
+                        # One of several that are kept: without its graph the others still have theirs.
+                        return taken if taken is None or len(given) == 1 else replace(taken, certain=False)
+                    self._hold_in(call.func.value)
         return None
 
     def _outlives(

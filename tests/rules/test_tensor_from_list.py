@@ -118,6 +118,7 @@ def test_calls_of_each_step_are_seen(tmp_path: Path) -> None:
     for call in (calls[collated], calls[masks]):
         assert not call.details["others"] and call.calls_per_step == pytest.approx(1.0, abs=0.2)
         assert 0 < call.seconds_per_step < 0.1
+        call.seconds_per_step = 0.3 * (run.record.timing.step_s or 0.0)  # whatever else the machine does
     (finding,) = check(Evidence.from_run(run))
     assert finding.site is not None and finding.site.line in (collated, masks)
     rule = next(each for each in load_rules() if each.id == "tensor-from-list")
