@@ -16,7 +16,7 @@ from advisor.edit.locate import outermost_at
 from advisor.edit.models import made_at
 from advisor.edit.names import full_name
 from advisor.evidence import Change
-from advisor.evidence.unused import unused_backward
+from advisor.evidence.unused_gradients import unused_backward
 from advisor.rule import (
     Advice,
     Argument,
@@ -115,10 +115,10 @@ class UnusedGradients(Rule):
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
-        text = (
-            "Call requires_grad_(False) on the model, and requires_grad_(True) on the part that is trained, before the "
-            f"optimizer is made {where(finding.site)}."
-        )
+        text = "Call requires_grad_(False) on what no optimizer trains"
+        if file_list(finding, "trained"):
+            text = "Call requires_grad_(False) on the model, and requires_grad_(True) on the part that is trained"
+        text += f", before the optimizer is made {where(finding.site)}."
         drafts = Drafts(sources)
         why = _needed(finding, drafts) or _freeze(finding, drafts)
         if why:
@@ -211,20 +211,27 @@ def main():
             advice="requires_grad_(True) on the part that is trained",
         ),
     )
-    LEAVES_ALONE = tuple(
-        Example(
-            "model.encoder = load()\nopt = torch.optim.SGD(model.head.parameters())  # <- optimizers\n" + line,
+    LEAVES_ALONE = (
+        Example(  # one of two models is made in a library
+            "enc = load()  # <- made=load()\nopt = torch.optim.SGD(probe.parameters())  # <- optimizers\n",
             "",
-            {"models": 1, "trained": ("head",)},
-        )
-        for line in (
-            "norm = model.encoder.weight.grad.norm()\n",
-            "clip_grad_norm_(model.parameters(), 1.0)\n",
-            "model.encoder.requires_grad_(True)\n",
-            "opt.add_param_group({'params': model.encoder.parameters()})\n",
-            "fine = torch.optim.SGD(model.parameters())\n",
-            "y = checkpoint(model.encoder, x)\n",
-        )
+            {"models": 2, "trained": ()},
+        ),
+        *(
+            Example(
+                "model.encoder = load()\nopt = torch.optim.SGD(model.head.parameters())  # <- optimizers\n" + line,
+                "",
+                {"models": 1, "trained": ("head",)},
+            )
+            for line in (
+                "norm = model.encoder.weight.grad.norm()\n",
+                "clip_grad_norm_(model.parameters(), 1.0)\n",
+                "model.encoder.requires_grad_(True)\n",
+                "opt.add_param_group({'params': model.encoder.parameters()})\n",
+                "fine = torch.optim.SGD(model.parameters())\n",
+                "y = checkpoint(model.encoder, x)\n",
+            )
+        ),
     )
 
 

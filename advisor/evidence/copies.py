@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from advisor.evidence.coded import Mask, names_like, pairs
+from advisor.evidence.coded import Mask, pairs
 from advisor.evidence.device import DeviceWork
 from advisor.evidence.facts import Copies, CopyRow, Steps
 from advisor.evidence.steps import assign
@@ -91,7 +91,7 @@ def waiting_uploads(device: DeviceWork) -> Mask:
     """
     trace, runtime = device.trace, device.trace.runtime
     launch = device.items_launch[len(trace.kernels) :]
-    chosen = trace.copies.pageable & names_like(trace, trace.copies.kind, "HtoD".__eq__) & (launch >= 0)
+    chosen: Mask = trace.copies.pageable & (trace.copies.kind == _code(device, "HtoD")) & (launch >= 0)
     rows = np.flatnonzero(chosen)
     if not len(rows):
         return chosen

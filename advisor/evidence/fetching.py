@@ -35,8 +35,6 @@ _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 # CPU seconds per second of a fetch: below it mostly waits, and computing less would not help. Low, because a worker
 # that shares its core with the step or with another worker waits for the core, too.
 _COMPUTES = 0.3
-
-
 _NEARLY_ALL = 0.8  # share of a statement's seconds that one in a function which it calls takes
 
 

@@ -379,10 +379,11 @@ class StepModel:
         factors = np.ones(kernels + len(trace.copies))
         if change.kernel_scale is not None:
             factors[:kernels] *= _per_kernel(change.kernel_scale, trace)
-        to_device = names_like(trace, trace.copies.kind, "HtoD".__eq__)
         scale = change.h2d_scale
-        scales = _given(scale, len(trace.copies)) if isinstance(scale, np.ndarray) else scale
-        factors[kernels:] *= np.where(to_device, scales, 1.0)
+        if isinstance(scale, np.ndarray) or scale != 1.0:
+            to_device = names_like(trace, trace.copies.kind, "HtoD".__eq__)
+            scales = _given(scale, len(trace.copies)) if isinstance(scale, np.ndarray) else scale
+            factors[kernels:] *= np.where(to_device, scales, 1.0)
         if change.remove_copies is not None:
             factors[kernels + change.remove_copies] = 0.0
         if change.batch_scale != 1.0:

@@ -28,7 +28,7 @@ from .status import StatusFile, tell_child_trains
 from .steps import StepFinder
 from .timing import GROUP, SETTLED, Interval, compiled_frames, has_settled, period, summarize, usual_causes
 from .tracebacks import Tracebacks
-from .unused import Unused
+from .unused_gradients import Unused
 
 MOST_ACTIVE = 8  # the longest profile window: traces grow by megabytes a step
 # Short steps are profiled until they fill so many seconds, or so many are: a process that is preempted once, for 16 ms,
@@ -100,6 +100,7 @@ class Windows:
         self.phase, self._profiler = "done", None
         self._zero_checked = True
         self.sites.count = False
+        self.unused.stop()
         self._probes(False)
         self.models.forget()
 

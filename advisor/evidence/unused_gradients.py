@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from advisor.evidence.coded import names_like
-from advisor.evidence.kernels import launching_operators
 from advisor.evidence.steps import assign
 from advisor.trace.intervals import Ints
 
@@ -45,8 +44,9 @@ def unused_backward(evidence: Evidence) -> UnusedBackward | None:
         return None
     passes = done.reshape(-1, record.gradients)
     begin, end = operators.end[passes[:, record.gradients_needed - 1]], operators.end[passes[:, -1]]
-    launchers = launching_operators(evidence.device, evidence.nesting)[: len(kernels)]
-    within = np.searchsorted(begin, operators.start[launchers], side="right") - 1
-    inside = (within >= 0) & (operators.start[launchers] < end[np.maximum(within, 0)])
-    launched = inside & (launchers >= 0) & (operators.lane[launchers] == lanes[0])
-    return UnusedBackward(float((end - begin).sum()) / 1e9 / len(steps), np.flatnonzero(launched))
+    launch, runtime = evidence.device.items_launch[: len(kernels)], evidence.trace.runtime
+    known = np.flatnonzero(launch >= 0)
+    moment = runtime.start[launch[known]]
+    within = np.searchsorted(begin, moment, side="right") - 1
+    inside = (within >= 0) & (moment < end[np.maximum(within, 0)]) & (runtime.lane[launch[known]] == lanes[0])
+    return UnusedBackward(float((end - begin).sum()) / 1e9 / len(steps), known[inside])

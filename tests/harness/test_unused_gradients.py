@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.harness.unused import Unused
+from advisor.harness.unused_gradients import Unused
 from advisor.launch import Command, measure
 from tests.conftest import QUICK
 
