@@ -18,6 +18,7 @@ from advisor.evidence.fetching import (
     made_at,
     mentions,
     read_again,
+    reads_a_file,
     share,
     without,
 )
@@ -55,14 +56,17 @@ _PARSED_BASIS = "text of 5,000 rows against the same numbers in a binary file: 1
 # A row of a member of an .npz, 1,500 pictures of 48 x 48, compressed: 12 ms of CPU; of the array in memory 0.3 us.
 _READ = 1000.0
 _READ_BASIS = "a row of an .npz's member against one of the array in memory: 12 ms and 0.3 us (measured)"
+# Samples that are decoded again and again were seen in so many epochs, and fit into most machines' memory.
+_EPOCHS, _FITS = 2, 2 << 30
 _LOOP_BASIS = "features of signals in one operator instead of a loop: 25 times less CPU (measured)"
 
 
 class SlowTransform(Rule):
     """One transform or line of the dataset takes most of the time in which a batch is made, and the step waits for it.
 
-    Five things make it slow. A file of text (JSON, CSV) is read anew for each sample. What is the same for all samples
-    is read each time: a member of an ``.npz``, say, is decompressed whenever it is asked for. A transform works on a
+    Six things make it slow. A file of text (JSON, CSV) is read anew for each sample. What is the same for all samples
+    is read each time: a member of an ``.npz``, say, is decompressed whenever it is asked for. The files of few samples,
+    which would all fit into memory, are decoded in each epoch, and no core is left for workers. A transform works on a
     large picture of which a later ``Resize`` or crop leaves a small part: a change of colours costs as much per pixel,
     so it is as many times cheaper after it. A loop in Python works on pieces of a tensor, and each piece pays for
     several calls. Or a transform simply computes much, for one sample after another, where a cheaper version, one on
@@ -89,7 +93,7 @@ class SlowTransform(Rule):
                 continue
             found = _too_early(evidence, loader) or _lines_too_early(loader) or _reads_again(loader) or _parses(loader)
             found = found or _loop(facts, loader) or _tokenizes(evidence, facts, loader)
-            found = found or _heavy(evidence, facts, loader)
+            found = found or _decodes(evidence, facts, loader) or _heavy(evidence, facts, loader)
             if found is None:
                 continue
             estimate = evidence.what_if(without(facts, found.saved))
@@ -155,6 +159,7 @@ class SlowTransform(Rule):
         ),
     )
     LEAVES_ALONE = (
+        Example("x = Image.open(self.paths[i])  # <-\n", "", {"kind": "decode", "what": "Image.open"}),
         Example("x = self.rows[i]  # <-\n", "", {"kind": "parse", "what": "json.load"}),
         Example("augment = Compose([ColorJitter(0.3), Resize((64, 64))])  # <-\n", "", {"kind": "early"}),
         Example("x = self.transform(x)  # <-\n", "", {"kind": "heavy", "what": "Blur"}),
@@ -176,6 +181,7 @@ _TITLES = {
     "tokenize": "Tokenize the texts once",
     "again": "Read once what is the same for every sample",
     "parse": "Read the files of text once",
+    "decode": "Decode each sample's file once, not in every epoch",
 }
 _ADVICE = {
     "tokenize": (
@@ -195,6 +201,13 @@ _ADVICE = {
         "functools.lru_cache on the function that reads a file; or write it once in a binary form (np.save, then "
         "np.load(..., mmap_mode='r')), which needs no parsing.",
         "how much of it fits into memory only its author can tell",
+    ),
+    "decode": (
+        "Read each file once, not at {at} in every epoch anew: all samples as they are handed out fit into memory, in "
+        "a list that __init__ fills, or a dictionary that __getitem__ fills as it goes (each worker then has its own, "
+        "as long as persistent_workers=True keeps it). Or write them once without compression (np.save), of which "
+        "np.load(..., mmap_mode='r') reads only what is asked for.",
+        "whether they are the same in every epoch, and fit into memory, only their author can tell",
     ),
     "early": (
         "Move {what}, at {at}: on the smaller picture it does the same to a part of the pixels.",
@@ -356,6 +369,30 @@ def _tokenizes(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> _Found
         part,
         part,
         _short(found[0]),
+    )
+
+
+def _decodes(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> _Found | None:
+    """Files that are decoded in every epoch anew, though all samples together are small, and workers have no cores."""
+    line = longest_statement(loader)
+    what = reads_a_file(line) if line is not None else ""
+    if line is None or not what or not computes(facts) or (not facts.workers and _workers_do(evidence, facts)):
+        return None
+    # What transforms take may be on the same line, and be different each time.
+    others = sum(share(loader, part) for part in loader.parts if part.kind == "transform")
+    part = min(share(loader, line), 1.0 - others)
+    size = sum(each.bytes for each in loader.tensors) / (loader.batch_size or 1) * (loader.dataset_length or 0)
+    if part < _MOST or loader.epochs < _EPOCHS or not 0 < size <= _FITS:
+        return None
+    return _Found(
+        "decode",
+        f"{at(line.site)} takes {part:.0%} of making a batch: {what} decodes a file for every sample, in every epoch "
+        f"anew, and all {loader.dataset_length:,} samples together are {size / 1e6:,.0f} MB.",
+        line.site,
+        part,
+        part * (1.0 - 1.0 / _READ),
+        what,
+        _READ_BASIS,
     )
 
 

@@ -30,6 +30,11 @@ _PIXELWISE = re.compile(
 )
 # What reads a whole file that it is given the name of.
 _READS = re.compile(r"^(np|numpy|torch|pickle|joblib)\.load$|^(\w+\.)?(loadmat|read_\w+|loadtxt|genfromtxt)$")
+# What decodes a file of a sample's own: a compressed archive, a picture, a recording.
+_DECODES = re.compile(
+    r"^(np|numpy|torch|nib|nibabel|torchaudio|librosa|sf|soundfile|wavfile)\.(load|read)$"
+    r"|^(PIL\.)?Image\.open$|^(\w+\.)*(imread|imdecode|read_image|decode_image|decode_jpeg|decode_png|pil_loader)$"
+)
 _MOST_FILES = 100  # are read to find where a transform is made
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 # CPU seconds per second of a fetch: below it mostly waits, and computing less would not help. Low, because a worker
@@ -187,6 +192,34 @@ def read_again(line: FetchPart) -> tuple[str, bool]:
                     return same, False
                 return _for_one_row(function, line.site.line), True
     return "", False
+
+
+def reads_a_file(line: FetchPart) -> str:
+    """What a line of a dataset reads and decodes a file with, itself or by a name that it opened: ``Image.open``.
+
+    "" where nothing of that kind is seen.
+    """
+    tree = _tree(line.site.file)
+    around = [
+        node
+        for node in (ast.walk(tree) if tree is not None else ())
+        if isinstance(node, ast.FunctionDef) and node.lineno <= line.site.line <= (node.end_lineno or 0)
+    ]
+    function = max(around, key=lambda node: node.lineno, default=None)
+    if function is None:
+        return ""
+    opened = {ast.unparse(target): value for target, value in bound(ast.walk(function)) if _decoder(value)}
+    for node in ast.walk(function):
+        if isinstance(node, ast.expr) and node.lineno <= line.site.line <= (node.end_lineno or node.lineno):
+            found = _decoder(node) or _decoder(opened.get(ast.unparse(node)))
+            if found:
+                return found
+    return ""
+
+
+def _decoder(node: ast.expr | None) -> str:
+    name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+    return name if _DECODES.search(name) else ""
 
 
 def _set_later(cls: ast.ClassDef) -> set[str]:

@@ -57,6 +57,16 @@ def users_files(record: RunRecord) -> set[str]:
     return files | {file for model in record.models for file in model.own.values()}
 
 
+def users_file(record: RunRecord, function: Function) -> str:
+    """The file of the user's that a function is written in: one that the record knows of, or beside the script.
+
+    Empty for a library's.
+    """
+    known = next((file for file in sorted(users_files(record)) if file and function.is_of(file)), "")
+    beside = os.path.join(os.path.dirname(record.script), function.path)
+    return known or (beside if function.path.endswith(".py") and os.path.isfile(beside) else "")
+
+
 def longest_outside(detail: Trace, steps: Steps, files: Collection[str]) -> Outside | None:
     """The user's function (in one of `files`) that takes most of the steps beside the step's own work.
 

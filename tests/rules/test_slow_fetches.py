@@ -10,7 +10,7 @@ import pytest
 
 from advisor.edit import Sources
 from advisor.evidence.fetching import longest_statement, made_at, read_again
-from advisor.harness.layout import FetchPart, Loader, Site
+from advisor.harness.layout import FetchPart, Loader, Site, TensorInfo
 from advisor.rule import Advice, Finding
 from rules.slow_collate import SlowCollate
 from rules.slow_transform import SlowTransform
@@ -327,6 +327,40 @@ def test_a_file_of_text_that_is_read_for_each_sample(
         assert finding.site is not None and finding.site.line == 3 and finding.parameters["kind"] == "parse"
         advice = TRANSFORM.fix(finding, Sources())
         assert isinstance(advice, Advice) and "__init__" in advice.text
+
+
+@pytest.mark.parametrize(
+    ("lines", "changed", "expected"),
+    [
+        (["with np.load(self.paths[i]) as file:", "    x = file['x']"], {}, "np.load"),
+        (["", "x = Image.open(self.paths[i]).convert('RGB')"], {}, "Image.open"),
+        (["", "x = cv2.imread(self.paths[i])"], {}, "cv2.imread"),
+        (["", "x = Image.open(self.paths[i])"], {"epochs": 1}, ""),  # nobody knows whether there is another
+        (["", "x = Image.open(self.paths[i])"], {"dataset_length": 10_000_000}, ""),
+        (["", "x = Image.open(self.paths[i])"], {"dataset_length": None}, ""),
+        (["", "x = np.fft.rfft(self.rows[i])"], {}, ""),
+        (["", "x = self.transform(Image.open(self.paths[i]))"], {"transform": 0.07}, ""),
+    ],
+)
+def test_files_that_are_decoded_in_every_epoch(
+    lines: list[str], changed: dict[str, Any], expected: str, scene: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "tiles.py"
+    body = "".join(f"        {each}\n" for each in lines)
+    path.write_text(f"class Tiles:\n    def __getitem__(self, i):\n{body}        return f(x)\n")
+    made = scene(100.0)
+    parts = [FetchPart("line", "__getitem__", Site(str(path), 4), 0.1)]
+    if "transform" in changed:
+        parts.append(FetchPart("transform", "Blur", Site(str(path), 4), changed["transform"]))
+    loader = fed(made, str(path), parts, num_workers=0)
+    loader.tensors = [TensorInfo([32, 3, 64, 64], "float32", "cpu", False, 32 * 3 * 64 * 64 * 4)]
+    loader.dataset_length, loader.epochs = changed.get("dataset_length", 500), changed.get("epochs", 3)
+    made.record.environment.usable_cpus = 1
+    finding = found(TRANSFORM, made, tmp_path)
+    assert (finding.parameters["kind"] == "decode" if finding is not None else False) == bool(expected)
+    if expected:
+        assert finding is not None and finding.parameters["what"] == expected and "25 MB" in finding.summary
+        assert finding.site is not None and finding.site.line == 4
 
 
 HELPER = """class Sites:

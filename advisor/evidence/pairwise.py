@@ -1,0 +1,148 @@
+"""Two tensors that meet so that every pair of their rows is written out: ``x[:, None] - y[None]``, or a product."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from advisor.evidence.coded import for_names, names_like
+from advisor.evidence.nesting import Nesting
+from advisor.evidence.outside import users_file
+from advisor.evidence.stacks import Function, Stacks
+from advisor.evidence.steps import assign, step_windows
+
+if TYPE_CHECKING:
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import RunRecord
+    from advisor.trace.tables import Ints, Trace
+
+Shape = tuple[int, ...]
+
+MEETINGS = ("aten::mul", "aten::sub", "aten::cosine_similarity")
+_LEAST_DIMENSIONS = 3  # of what is written out: rows, rows, and what is summed
+_LEAST_ELEMENTS = 1 << 16  # fewer stay in a core's own cache, and are not what a step is slow for
+# Their work is no pass over the pairs, whatever the shapes of their inputs.
+_OTHERS = ("mm", "bmm", "baddbmm", "addmm", "matmul", "convolution", "as_strided", "expand", "view", "unsqueeze")
+
+
+@dataclass(frozen=True)
+class Pairwise:
+    """``operator`` writes out the pairs of ``left`` and ``right``, in the function defined at ``file``:``line``.
+
+    ``line`` is 0 outside of all functions. ``dtypes`` as the trace has them.
+    """
+
+    operator: str
+    left: Shape
+    right: Shape
+    dtypes: tuple[str, str]
+    file: str
+    line: int
+
+    @property
+    def shape(self) -> Shape:
+        """Of what is written out."""
+        return np.broadcast_shapes(self.left, self.right)
+
+
+def pairwise(evidence: Evidence) -> Counter[Pairwise]:
+    """What may write out pairs in functions of the user's: calls per step, by the window with shapes and stacks.
+
+    Whether it does, or multiplies two tensors element by element that have all dimensions, only the source tells.
+    Operators that wrap one another (``cosine_similarity`` multiplies) are both counted.
+    """
+    found: Counter[Pairwise] = Counter()
+    trace, record = evidence.detail, evidence.record
+    if trace is None or record is None or not len(trace.operators):
+        return found
+    steps = step_windows(trace)
+    meeting = np.isin(trace.operators.name, [code for code, name in enumerate(trace.names) if name in MEETINGS])
+    rows = np.flatnonzero(meeting & (assign(steps, trace.operators.start) >= 0))
+    written = {int(row): two for row in rows if (two := _two(trace, int(row))) is not None}
+    if not written:
+        return found
+    places = _places(trace, np.array(list(written)), record)
+    for row, (left, right, dtypes) in written.items():
+        if row in places:
+            file, line = places[row]
+            name = trace.name(int(trace.operators.name[row]))
+            found[Pairwise(name, left, right, dtypes, file, line)] += 1 / len(steps)  # type: ignore[assignment]
+    return found
+
+
+def passes_over(evidence: Evidence, shape: Shape) -> dict[str, float]:
+    """Operator → share of its own time that goes over all pairs, in the window with shapes.
+
+    Nodes of the backward are counted with the operators that they call: to free what was written takes its time, too.
+    """
+    trace = evidence.detail
+    if trace is None or not len(trace.operators):
+        return {}
+    operators, nesting = trace.operators, Nesting(trace)
+    inside = assign(step_windows(trace), operators.start) >= 0
+    over = for_names(trace, operators.shapes, lambda written: _whole(written) == shape, np.bool_)
+    over &= inside & ~names_like(trace, operators.name, lambda name: name.removeprefix("aten::") in _OTHERS)
+    inner = np.flatnonzero(over)
+    while len(inner):
+        around = np.unique(nesting.parent[inner])
+        around = around[around >= 0]
+        over[around] |= ~for_names(trace, operators.shapes[around], lambda written: bool(_whole(written)), np.bool_)
+        inner = around[over[around]]
+    on = np.bincount(operators.name[over], weights=nesting.self_ns[over], minlength=len(trace.names))
+    everything = np.bincount(operators.name[inside], weights=nesting.self_ns[inside], minlength=len(trace.names))
+    return {trace.name(int(code)): float(on[code] / everything[code]) for code in np.flatnonzero(on)}
+
+
+def _two(trace: Trace, row: int) -> tuple[Shape, Shape, tuple[str, str]] | None:
+    """Shapes and types of two tensors that meet, where what comes of it is large."""
+    shapes, dtypes = _shapes(trace.name(int(trace.operators.shapes[row]))), trace.name(int(trace.operators.dtypes[row]))
+    if len(shapes) < 2 or not shapes[0] or not shapes[1]:
+        return None
+    try:
+        whole = np.broadcast_shapes(shapes[0], shapes[1])
+        types = json.loads(dtypes)
+    except ValueError:
+        return None
+    if len(whole) < _LEAST_DIMENSIONS or prod(whole) < _LEAST_ELEMENTS or not isinstance(types, list):
+        return None
+    return shapes[0], shapes[1], (str(types[0]), str(types[1]))
+
+
+def _whole(written: str) -> Shape:
+    """The shape that an operator's inputs have together; () where they do not fit."""
+    try:
+        return np.broadcast_shapes(*filter(None, _shapes(written)))
+    except ValueError:
+        return ()
+
+
+def _shapes(written: str) -> list[Shape]:
+    """Shapes of the inputs, as the trace has them: ``[[2, 1, 8], [4, 8], []]``; a list of tensors is left out."""
+    try:
+        given = json.loads(written) if written else []
+    except ValueError:
+        return []
+    return [tuple(each) if all(isinstance(size, int) for size in each) else () for each in given]
+
+
+def _places(trace: Trace, rows: Ints, record: RunRecord) -> dict[int, tuple[str, int]]:
+    """The user's function that each operator is called in: its file and first line."""
+    found: dict[int, tuple[str, int]] = {}
+    files: dict[Function, str] = {}
+    start, lanes = trace.operators.start, trace.operators.lane
+    for lane in np.unique(lanes[rows]).tolist():
+        stacks = Stacks.of(trace, lane)
+        for row in rows[lanes[rows] == lane].tolist():
+            for each in stacks.up(int(np.searchsorted(stacks.start, start[row], side="right")) - 1):
+                function = stacks.functions[each]
+                if function not in files:
+                    files[function] = users_file(record, function)
+                if stacks.end[each] > start[row] and files[function]:
+                    found[row] = files[function], 0 if function.name == "<module>" else function.line
+                    break
+    return found

@@ -1,0 +1,268 @@
+"""Every pair of rows of two tensors is written out, only to be summed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import TYPE_CHECKING
+
+from advisor.edit import Draft, Drafts, Sources
+from advisor.edit.derivatives import differentiates_twice
+from advisor.edit.pairwise import (
+    COSINE,
+    DISTANCE,
+    OPERATORS,
+    PRODUCT,
+    Pairing,
+    given_places,
+    pairings,
+    replace,
+    without_pairs,
+)
+from advisor.edit.sources import text_of
+from advisor.errors import AdvisorError
+from advisor.evidence import Change
+from advisor.evidence.pairwise import Pairwise, pairwise, passes_over
+from advisor.harness.layout import Site
+from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at, model_files, site_list
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit
+    from advisor.evidence import Evidence
+
+_FLOATS = ("float", "double", "c10::BFloat16", "c10::Half")
+_SINGLES = ("float", "double")  # what cdist takes
+_LEAST_SUMMED = 8  # numbers per row: of points in a plane or in space cdist's backward takes as long as the pairs do
+# On a CPU, what takes the place of the passes: nanoseconds a call, per sum, per number that is summed (rows times rows
+# times features) and per number of the two tensors; in inference, and in training with the backward. Fitted to 7 sizes
+# of 2 to 8 million numbers with torch 2.15 on two cores; most are within a factor of 1.5, by which the range is wider.
+_COSTS = {
+    False: {PRODUCT: (30e3, 0.5, 0.012, 0.0), COSINE: (60e3, 0.5, 0.012, 0.2), DISTANCE: (30e3, 1.0, 0.14, 0.0)},
+    True: {PRODUCT: (100e3, 1.5, 0.036, 0.0), COSINE: (200e3, 1.5, 0.036, 2.0), DISTANCE: (100e3, 3.0, 0.3, 0.0)},
+}
+_SPREAD = 1.5
+# What else the step does is quicker where large tensors no longer displace what it works on from the caches, nor pages
+# have to be had anew: 0.4 to 0.65 of its time was left in three steps of which the passes were 0.81 to 0.96.
+_RELIEF = 0.4
+_LEFT_ON_GPU = (0.02, 0.1, 0.3)  # of the passes: best, likely, worst. A prior: no GPU has been asked.
+_BASIS = "prior: the passes over the pairs go, a matrix product or torch.cdist comes"
+
+
+class PairwiseBroadcast(Rule):
+    """Two tensors are broadcast against each other, every pair of rows is written to memory, and then summed away.
+
+    ``(x[:, None] * y[None]).sum(-1)`` makes a tensor of rows times rows times features, reads it back to sum it, and
+    training keeps it for the backward, which goes over it several times more. The same sums are a matrix product,
+    ``x @ y.T``, which writes only them. Squared, Euclidean and Manhattan distances are what ``torch.cdist`` computes,
+    and cosine similarities a matrix product of normalized rows. Reported only where such passes were seen in the run,
+    and the line that makes them was found in the source.
+
+    When not: the differences or products themselves are used for something else. Distances on a GPU, of points with few
+    coordinates, or where second derivatives are taken, which ``torch.cdist`` does not have. Sums are rounded
+    differently; distances are asked for without matrix products, which would lose digits of small ones.
+
+    Source: PyTorch, ``torch.cdist``, ``torch.nn.functional.normalize``; the gain was measured on a CPU.
+    """
+
+    id = "pairwise-broadcast"
+    title = "Compute pairs without writing them out"
+    safety = Safety.NUMERIC
+    after = ("amp-autocast", "accidental-float64")
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        if evidence.compiled or not evidence.step_s:
+            return
+        for pairs, number in pairwise(evidence).items():
+            found = [] if number < 1 else list(_found(evidence, pairs))
+            shares = passes_over(evidence, pairs.shape) if found else {}
+            if not shares:
+                continue
+            rows = [row for row in evidence.operators if row.name in shares]
+            spent = sum((row.device_s if evidence.device_is_gpu else row.self_s) * shares[row.name] for row in rows)
+            share = spent / (evidence.trace_step_s or 1.0)
+            gain = _on_gpu(evidence, shares)
+            if not evidence.device_is_gpu:
+                gain = _on_cpu(evidence, shares, share, number * _seconds(pairs, found[0][0], evidence.trains))
+            if not gain.worth_it:
+                continue
+            places = tuple(site for _, site in found)
+            shape = "x".join(map(str, pairs.shape))
+            yield Finding(
+                rule=self.id,
+                title=self.title,
+                summary=f"{share:.0%} of the step goes over {shape} numbers, all pairs of rows written out at "
+                f"{', '.join(map(at, places))} to be summed.",
+                gain=gain,
+                evidence={"pairs_share": share, "pairs_shape": shape, "step_s": evidence.step_s},
+                site=places[0],
+                parameters={"pairs": places, "first": len(pairs.left), "second": len(pairs.right)},
+            )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        places, drafts = site_list(finding, "pairs"), Drafts(sources)
+        dimensions = [finding.parameters.get(name) for name in ("first", "second")]
+        text = f"Compute what is summed at {', '.join(map(at, places)) or 'that line'} without writing out the pairs: "
+        text += "as a matrix product, or with torch.cdist."
+        for site in places:
+            draft = drafts[site.file]
+            found = next((each for each in pairings(draft) if draft.line(each.whole) == site.line), None)
+            first, second = (each if isinstance(each, int) else 3 for each in dimensions)
+            code = without_pairs(draft, found, first, second) if found is not None else None
+            if found is None or code is None:
+                return Advice(text, "how the two give each other dimensions cannot be told from the source")
+            replace(draft, found, code)
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+import torch
+
+def scores(queries, catalogue):
+    return (queries.unsqueeze(1) * catalogue.unsqueeze(0)).sum(dim=-1) / 0.1  # <- pairs
+""",
+            after="""
+import torch
+
+def scores(queries, catalogue):
+    return (queries @ catalogue.T) / 0.1
+""",
+        ),
+        Example(
+            before="""
+import torch
+
+diff = x[:, None, :] - centres[None, :, :]
+dist = (diff ** 2).sum(-1)  # <- pairs
+nearest = torch.sum((x[:, None] - bank[None]) ** 2, dim=2).sqrt().argmin(1)  # <- pairs
+""",
+            after="""
+import torch
+
+dist = torch.cdist(x, centres, compute_mode="donot_use_mm_for_euclid_dist").square()
+nearest = torch.cdist(x, bank, compute_mode="donot_use_mm_for_euclid_dist").argmin(1)
+""",
+        ),
+        Example(  # the dimension that one of them lacks on the left
+            before="""
+import torch
+far = torch.norm(x[:, None] - y, dim=-1).max()  # <- pairs
+near = (x.unsqueeze(1) - y).abs().sum(2)  # <- pairs
+""",
+            after="""
+import torch
+far = torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist").max()
+near = torch.cdist(x, y, p=1)
+""",
+            parameters={"second": 2},
+        ),
+        Example(
+            before="""
+import torch.nn.functional as F
+from torch import nn
+
+class Contrast(nn.Module):
+    def __init__(self):
+        self.alike = nn.CosineSimilarity(dim=2)
+
+    def forward(self, z, other):
+        one = self.alike(z.unsqueeze(1), z.unsqueeze(0))  # <- pairs
+        return one, F.cosine_similarity(z[None], other[:, None], dim=-1)  # <- pairs
+""",
+            after="""
+import torch.nn.functional as F
+from torch import nn
+
+class Contrast(nn.Module):
+    def __init__(self):
+        self.alike = nn.CosineSimilarity(dim=2)
+
+    def forward(self, z, other):
+        one = F.normalize(z, dim=-1) @ F.normalize(z, dim=-1).T
+        return one, F.normalize(other, dim=-1) @ F.normalize(z, dim=-1).T
+""",
+        ),
+        Example(
+            before="""
+import torch
+scores = (q.unsqueeze(2) * k.unsqueeze(1)).sum(-1)  # <- pairs
+mixed = (weights[..., None] * v.unsqueeze(1)).sum(2)  # <- pairs
+crossed = (a[:, None] * b[:, :, None]).sum(-1)  # <- pairs
+""",
+            after="""
+import torch
+scores = q @ k.mT
+mixed = weights @ v
+crossed = b @ a.mT
+""",
+            parameters={"first": 4, "second": 4},
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("y = (x[:, None] * w).sum(-1, keepdim=True)  # <- pairs\n", ""),
+        Example("y = (x * w).sum(-1)  # <- pairs\n", ""),
+        Example("y = (x[:, None] * rows).sum(n)  # <- pairs\n", ""),
+        Example("d = x[:, None] - y\ne = (d ** 2).sum(-1)  # <- pairs\nf = d / e\n", ""),
+        Example("y = (x[:, :, None] * w).sum(1)  # <- pairs\n", "", {"first": 3, "second": 3}),
+    )
+
+
+def _found(evidence: Evidence, pairs: Pairwise) -> Iterator[tuple[Pairing, Site]]:
+    """The lines in the function of `pairs` that sum them, and can do without."""
+    if len(set(pairs.dtypes)) > 1 or pairs.dtypes[0] not in _FLOATS:
+        return
+    try:
+        draft = Draft(Sources().source(pairs.file))
+    except AdvisorError:
+        return
+    for each in pairings(draft):
+        if OPERATORS[each.kind] != pairs.operator or not _within(draft, each, pairs.line):
+            continue
+        if each.kind not in (PRODUCT, COSINE) and not _distances(evidence, pairs, each):
+            continue
+        places = given_places(each, len(pairs.left), len(pairs.right))
+        if places is None or without_pairs(draft, each, len(pairs.left), len(pairs.right)) is None:
+            continue
+        if all(shape[at] == 1 for shape, given in zip((pairs.left, pairs.right), places, strict=True) for at in given):
+            yield each, Site(pairs.file, draft.line(each.whole))
+
+
+def _distances(evidence: Evidence, pairs: Pairwise, found: Pairing) -> bool:
+    """Whether torch.cdist is quicker, and can do what is asked."""
+    if evidence.device_is_gpu or pairs.dtypes[0] not in _SINGLES or pairs.shape[found.dim] < _LEAST_SUMMED:
+        return False
+    return not any(differentiates_twice(text_of(path)) for path in {*model_files(evidence), pairs.file})
+
+
+def _within(draft: Draft, found: Pairing, line: int) -> bool:
+    """Whether it stands in the function that begins at `line`, its decorators counted; 0: outside of all."""
+    function = draft.function(found.whole)
+    if function is None:
+        return line == 0
+    first = min([draft.line(function), *map(draft.line, function.decorators)])
+    return first <= line <= draft.line(function.body)
+
+
+def _on_gpu(evidence: Evidence, shares: dict[str, float]) -> Gain:
+    kernels = {row.name: shares[row.operator] for row in evidence.kernels if row.operator in shares}
+    scaled = ({name: 1.0 - share * (1.0 - left) for name, share in kernels.items()} for left in _LEFT_ON_GPU)
+    high, likely, low = (evidence.what_if(Change(kernel_scale=each)).speedup[1] for each in scaled)
+    return Gain(max(low, high / WIDEST), max(likely, high / WIDEST), high, _BASIS)
+
+
+def _on_cpu(evidence: Evidence, shares: dict[str, float], share: float, added: float) -> Gain:
+    """The step without the passes, of which `share` it is, and with `added` seconds of what does without them."""
+    gone, rest = {name: 1.0 - each for name, each in shares.items()}, 1.0 - _RELIEF * share
+    costs = (added * _SPREAD, added, added / _SPREAD)
+    changes = (Change(operator_scale=gone, cpu_scale=rest, remove_host_s=-each) for each in costs)
+    worst, usual, best = (evidence.what_if(each).speedup for each in changes)
+    likely, most = usual[1], WIDEST**0.5
+    return Gain(max(worst[0], likely / most), likely, min(best[2], likely * most), _BASIS)
+
+
+def _seconds(pairs: Pairwise, found: Pairing, trains: bool) -> float:
+    """What a CPU takes for the same sums without the pairs, and for their gradients."""
+    call, sums, numbers, inputs = _COSTS[trains][found.kind if found.kind in (PRODUCT, COSINE) else DISTANCE]
+    whole = prod(pairs.shape)
+    ns = call + sums * whole / pairs.shape[found.dim] + numbers * whole
+    return (ns + inputs * (prod(pairs.left) + prod(pairs.right))) * 1e-9

@@ -1,0 +1,96 @@
+"""Pairs that a run writes out are found at the line that sums them, in the function whose operators wrote them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from advisor.edit import Edit, Sources
+from advisor.evidence import Evidence
+from advisor.evidence.pairwise import pairwise, passes_over
+from advisor.launch import Command, measure
+from advisor.rule import Finding
+from advisor.run import Run
+from rules.pairwise_broadcast import PairwiseBroadcast
+from tests.conftest import PYTHON, QUICK
+
+SCRIPT = """\
+import torch
+from torch import nn
+
+from parts import Likeness, distances
+
+torch.manual_seed(0)
+model, likeness = nn.Linear(64, 32), Likeness()
+bank, few = torch.randn(400, 32), torch.randn(4, 32)
+weights = torch.rand(300, 400, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(400):
+    z = model(torch.randn(300, 64))
+    loss = likeness(z, bank).mean() + distances(z, bank).mean()
+    loss = loss + (z[:, None] * few[None]).sum(-1).mean()  # few: not worth a word
+    loss = loss + (weights * z[:, None]).sum(-1).mean()  # no pairs of rows
+    loss = loss + ((z[:, None, :2] - bank[None, :, :2]) ** 2).sum(-1).mean()  # points in a plane
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+PARTS = """\
+import torch
+from torch import nn
+
+
+class Likeness(nn.Module):
+    def forward(self, z, bank):
+        return (z.unsqueeze(1) * bank.unsqueeze(0)).sum(dim=2)
+
+
+def distances(z, bank):
+    difference = z[:, None] - bank
+    return difference.norm(dim=-1)
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("pairs")
+    (folder / "train.py").write_text(SCRIPT)
+    (folder / "parts.py").write_text(PARTS)
+    return measure(Command(str(folder / "train.py"), python=PYTHON, cwd=str(folder)), folder / "run", QUICK)
+
+
+def places(findings: list[Finding]) -> set[tuple[str, int]]:
+    return {(Path(each.site.file).name, each.site.line) for each in findings if each.site is not None}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("pairs")
+def test_lines_that_sum_over_pairs_are_found_and_rewritten(run: Run, tmp_path: Path) -> None:
+    findings = list(PairwiseBroadcast().check(Evidence.from_run(run)))
+    assert places(findings) == {("parts.py", 7), ("parts.py", 12)}
+    for each in findings:
+        assert each.evidence["pairs_shape"] == "300x400x32" and each.gain.likely > 1.1
+    diffs = []
+    for each in findings:
+        edit = PairwiseBroadcast().fix(each, Sources())
+        assert isinstance(edit, Edit)
+        diffs.append(edit.diff(Path(run.record.script).parent))
+    added = {line[1:].strip() for diff in diffs for line in diff.splitlines() if line.startswith("+ ")}
+    assert added == {
+        "return z @ bank.T",
+        'return torch.cdist(z, bank, compute_mode="donot_use_mm_for_euclid_dist")',
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("pairs")
+def test_pairs_are_seen_in_the_function_that_writes_them(run: Run) -> None:
+    evidence = Evidence.from_run(run)
+    seen = {(each.operator, Path(each.file).name, each.line): number for each, number in pairwise(evidence).items()}
+    for place in (("aten::mul", "parts.py", 6), ("aten::sub", "parts.py", 10), ("aten::sub", "train.py", 0)):
+        assert seen[place] == pytest.approx(1.0, abs=0.3)
+    shares = passes_over(evidence, (300, 400, 32))
+    assert shares["aten::sum"] > 0.5 and 0 < shares["aten::mul"] <= 1.0
+    assert not passes_over(evidence, (300, 400, 33))
