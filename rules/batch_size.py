@@ -20,7 +20,7 @@ from advisor.edit.tied import divided_by, fixed_by_hand, said_to_others
 from advisor.errors import AdvisorError
 from advisor.evidence import CAPTURES, COLD, Change
 from advisor.evidence.from_lists import reading_s
-from advisor.evidence.handmade import by_hand, loops_over, one_by_one
+from advisor.evidence.handmade import accumulated, by_hand, loops_over, one_by_one
 from advisor.frameworks import configured, construction, told
 from advisor.harness.layout import Site
 from advisor.rule import (
@@ -92,7 +92,8 @@ class BatchSize(Rule):
 
     This changes the training: with k times the batch there are k times fewer steps. The usual remedy is a learning
     rate raised k-fold (SGD) or by the square root of k (Adam), warmed up over the first epochs; above some batch
-    size, different for each problem, results get worse. In inference it only changes latency.
+    size, different for each problem, results get worse. In inference it only changes latency, and where gradients are
+    accumulated over small batches, fewer and larger ones give the same.
 
     When not: the step waits for data (then the loader comes first); the batch size is part of a recipe to reproduce;
     latency of single requests counts; small data sets.
@@ -128,6 +129,10 @@ class BatchSize(Rule):
             yield from self._of_one_by_one(evidence, record, alone)
             return
         if not trains and not any(model.calls for model in record.models):  # the batches are looked at, not computed on
+            return
+        rounds = accumulated(evidence, record, call_sites(evidence, "backward")) if trains and loader is None else None
+        if rounds is not None:
+            yield from self._of_accumulated(evidence, record, *rounds)
             return
         batch = loader.batch_size if loader is not None else by_hand(evidence, record)
         length = loader.dataset_length if loader is not None else None
@@ -189,6 +194,31 @@ class BatchSize(Rule):
             evidence={"batch_size": 1, "samples_per_s": evidence.samples_per_s},
             site=loop,
             parameters={"batch": batch, "recorded": 1, "times": batch, "trains": False, "alone": True},
+            safety=Safety.NUMERIC,
+        )
+
+    def _of_accumulated(self, evidence: Evidence, record: RunRecord, rows: int, rounds: int) -> Iterator[Finding]:
+        """Gradients that are accumulated over more and smaller batches than memory asks for."""
+        scales = [scale for scale in _SCALES if rounds % scale == 0]
+        chosen = _chosen(evidence, _gains(evidence, record, rows, None, True, scales))
+        places = forward_sites(evidence)
+        if chosen is None or not places:
+            return
+        scale, gain = chosen
+        yield Finding(
+            rule=self.id,
+            title="Accumulate gradients over fewer, larger batches",
+            summary=f"Each step adds up the gradients of {rounds} batches of {rows} samples; of {rounds // scale} with "
+            f"{rows * scale} they are the same, and what does not grow with a batch is done {scale} times less often.",
+            gain=gain,
+            evidence={
+                "batch_size": rows,
+                "batches_per_step": rounds,
+                "samples_per_s": evidence.samples_per_s,
+                "expected_memory": _memory(record, scale, True),
+            },
+            site=places[0].site,
+            parameters={"batch": rows * scale, "recorded": rows, "times": scale, "rounds": rounds},
             safety=Safety.NUMERIC,
         )
 
@@ -272,6 +302,14 @@ class BatchSize(Rule):
                 "inputs of one shape, pad sequences (on the left where the model goes on writing them) with a mask for "
                 "what is padding, sort those of very different lengths first. More may be faster still.",
                 "how its inputs go together only their author can tell",
+            )
+        rounds = finding.parameters.get("rounds")
+        if isinstance(rounds, int) and isinstance(times, int):
+            return Advice(
+                f"Give the model {batch} samples at a time {where(site)}, and add up the gradients of "
+                f"{rounds // times} such batches, not of {rounds}: where the loss is a mean over the batch, divided by "
+                "their number, they come out the same (but for batch norms, which then see larger batches).",
+                "which numbers of the script say how large a batch is, and how many go together, only its author knows",
             )
         framework = str(finding.parameters.get("framework") or "")
         if framework in _ENGINES:

@@ -334,7 +334,8 @@ def _text(found: Outside) -> str:
 def _gain(evidence: Evidence, waits_s: float, saved: float) -> Gain:
     """The step without `saved` seconds, of which it waits for `waits_s`, and what computing takes longer after them."""
     plain = Gain.of(evidence.what_if(Change(remove_host_s=saved)))
-    likely_s, most_s = asleep_s(evidence) if waits_s >= ASLEEP_AFTER_S else (0.0, 0.0)
+    rest_s = (evidence.step_s or 0.0) - saved
+    likely_s, most_s = asleep_s(evidence, rest_s) if waits_s >= ASLEEP_AFTER_S else (0.0, 0.0)
     if not most_s:
         return plain
     likely, high = (evidence.what_if(Change(remove_host_s=saved + more)).speedup[1] for more in (likely_s, most_s))

@@ -108,7 +108,8 @@ def _gain(evidence: Evidence, facts: LoaderFacts, saved: float) -> Gain:
     gain = Gain.prior(evidence.what_if(change), _BASIS)
     if facts.workers or saved * (facts.fetch_s or 0.0) < ASLEEP_AFTER_S:
         return gain
-    likely, high = (evidence.what_if(replace(change, remove_host_s=more)).speedup[1] for more in asleep_s(evidence))
+    longer = asleep_s(evidence, (evidence.step_s or 0.0) - saved * (facts.fetch_s or 0.0))
+    likely, high = (evidence.what_if(replace(change, remove_host_s=more)).speedup[1] for more in longer)
     likely, high = max(likely, gain.likely), max(high, gain.high)
     return Gain(max(gain.low, high / WIDEST), likely, high, _BASIS)
 

@@ -19,6 +19,7 @@ _MOST_BY_HAND = 32
 _MOST_COLLECTING = 0.1  # of a step, in collections of Python's own
 _MOST_LOOPING = 0.3  # of a step, in a loop with as many rounds as the batch has samples
 _MOST_REPEATS = 0.1  # of a model's calls get the tensor of the call before
+_LEAST_ROUNDS = 2
 _TAKEN = "Tensor.index"
 _MOST_CALLS = 1.5  # a step: of several calls others can go together than those of one sample after another
 
@@ -54,9 +55,25 @@ def by_hand(evidence: Evidence, record: RunRecord) -> int | None:
     the same tensor again and again, which may well be all the data that there is; for more samples than anybody would
     call few; and where collecting garbage, or a loop over the samples, grows with them.
     """
-    if (record.timing.gc_s or 0.0) > _MOST_COLLECTING * (evidence.step_s or 0.0):
+    found = _rows(evidence, record) if evidence.sample_loop is None else None
+    return found[0] if found is not None else None
+
+
+def accumulated(evidence: Evidence, record: RunRecord, backwards: Sequence[CallSite]) -> tuple[int, int] | None:
+    """Samples that the one model is given at a time, and how often in a step, each time with a backward of its own.
+
+    Gradients are accumulated over batches that no loader makes. None where that is not so, as for :func:`by_hand`.
+    """
+    found = _rows(evidence, record)
+    if found is None or found[1] < _LEAST_ROUNDS:
         return None
-    if evidence.sample_loop is not None:
+    each_time = abs(sum(site.calls_per_step for site in backwards) - found[1]) <= 0.02 * found[1]
+    return found if each_time else None
+
+
+def _rows(evidence: Evidence, record: RunRecord) -> tuple[int, int] | None:
+    """Few rows that the one model that is called gets, and how often in a step it gets as many."""
+    if (record.timing.gc_s or 0.0) > _MOST_COLLECTING * (evidence.step_s or 0.0):
         return None
     called = [model for model in record.models if model.calls]
     if len(called) != 1 or record.shapes_vary or called[0].repeats > _MOST_REPEATS * called[0].calls:
@@ -64,7 +81,7 @@ def by_hand(evidence: Evidence, record: RunRecord) -> int | None:
     shapes = [each.shape for each in called[0].inputs if each.shape]
     rows = shapes[0][0] if shapes else 0
     times = (record.timing.samples_per_step or 0.0) / rows if rows else 0.0
-    return rows if 1 < rows <= _MOST_BY_HAND and times >= 1.0 and times == int(times) else None
+    return (rows, int(times)) if 1 < rows <= _MOST_BY_HAND and times >= 1.0 and times == int(times) else None
 
 
 def one_by_one(record: RunRecord, forwards: Sequence[CallSite], text_of: Callable[[str], str]) -> Site | None:

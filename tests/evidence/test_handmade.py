@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from advisor.evidence import Evidence
+from advisor.evidence.absent import empty_trace
 from advisor.evidence.called_from import loop_around
-from advisor.evidence.handmade import one_by_one
-from advisor.harness.layout import CallSite, Model, RunRecord, Site, TensorInfo
+from advisor.evidence.handmade import accumulated, one_by_one
+from advisor.harness.layout import CallSite, Model, RunRecord, Site, TensorInfo, Timing
 
 ENCODER = """
 class Encoder:
@@ -113,3 +115,21 @@ def test_a_model_that_gets_one_sample_at_a_time() -> None:
     assert loop(1, 12) is None, "beside seven of something"
     more.clear()
     assert loop(1, 12, models=2) is None, "which of two is it?"
+
+
+@pytest.mark.parametrize(
+    ("backwards", "calls", "repeats", "found"),
+    [
+        (8.0, 8, 0, (4, 8)),
+        (1.0, 8, 0, None),  # one backward for all: a solver's steps, views of one sample
+        (1.0, 1, 0, None),  # nothing is accumulated
+        (8.0, 8, 8, None),  # the same tensor again and again
+    ],
+)
+def test_gradients_that_are_accumulated_over_small_batches(
+    backwards: float, calls: int, repeats: int, found: tuple[int, int] | None
+) -> None:
+    model = Model("Net", calls=10 * calls, repeats=10 * repeats, inputs=[TensorInfo([4, 24])])
+    record = RunRecord(models=[model], timing=Timing(step_s=0.03, samples_per_step=4.0 * calls))
+    places = [CallSite("backward", Site("train.py", 9), calls_per_step=backwards)]
+    assert accumulated(Evidence(empty_trace(), record), record, places) == found
