@@ -60,6 +60,12 @@ _MOST_CASTING = 0.2
 # convolutions get slower (MobileNetV2 0.8), those of 3 to 48 channels gain nothing (0.98), nor do those along a
 # signal, of 24 to 96 (1.04). AMX multiplies bfloat16 at up to 16 times float32's rate (Intel's manual).
 _CPU_SCALE = {"amx_bf16": 0.35, "avx512_bf16": 0.45}
+# Attention's fused kernels have no use for 16 bits there: of 24 to 512 tokens, heads of 16 to 64, 0.85 to 1.05 forward
+# and, with the backward, 0.94 to 1.2 from 256 tokens on, 2.0 to 4.1 of fewer (torch 2.15, avx512_bf16, two cores).
+_ATTENTION, _ATTENTION_BACKWARD = 1.0, 1.3
+# In NHWC convolutions gain less (3x3 of 32 to 256 channels 0.54 to 0.76, where NCHW has 0.31 to 0.76), and the backward
+# of norms loses (batch norms 1.3 to 2.2, group norms 0.95 to 5.3).
+_NHWC_CONVOLUTION, _NHWC_NORMS = 0.65, {"batch_norm": 1.5, "group_norm": 3.0}
 # Seconds: casting one weight to 16 bits and its gradient back moves 12 bytes through memory; and what a cast costs
 # whatever its size. ResNet-18's 11 million weights take 13 of its 63 ms at 32 pixels: that is why it gains so little.
 _CAST_WEIGHT_S, _CAST_S = 1.2e-9, 10e-6
@@ -606,11 +612,30 @@ def _on_cpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
     weights = sum(model.parameters for model in evidence.record.models) if evidence.record is not None else 0
     casts = calls * _CAST_S + weights * _CAST_WEIGHT_S
     wide = _CPU_SCALE[unit]
-    scales = {row.name: _scale(row.shapes, wide) if "conv" in row.name else wide for row in rows}
-    scales |= linear_on_cpu(evidence, wide)
+    scales = _scales(evidence, wide)
     change = Change(operator_scale=scales, remove_host_s=-casts)
     figures: dict[str, float | str | None] = {"matrix_operator_share": share, "instructions": unit}
     return change, figures, f"{share:.0%} of the step is matrix operators in float32 on a CPU with {unit}."
+
+
+def _scales(evidence: Evidence, wide: float) -> dict[str, float]:
+    """What is left of each operator's time on a CPU, of most matrix operators `wide`."""
+    models = evidence.record.models if evidence.record is not None else []
+    nhwc = any(model.channels_last for model in models)
+    scales = linear_on_cpu(evidence, wide)
+    for row in evidence.operators:
+        if "scaled_dot_product" in row.name:
+            scales[row.name] = _ATTENTION_BACKWARD if row.name.endswith("backward") else _ATTENTION
+        elif "conv" in row.name and _CPU_MATRIX.match(row.name):
+            scales[row.name] = _scale(row.shapes, max(wide, _NHWC_CONVOLUTION) if nhwc else wide)
+        elif _CPU_MATRIX.match(row.name):
+            scales.setdefault(row.name, wide)
+        elif nhwc and evidence.trains:
+            norms = (
+                scale for name, scale in _NHWC_NORMS.items() if re.search(rf"native_{name}(_backward)?$", row.name)
+            )
+            scales.update((row.name, scale) for scale in norms)
+    return scales
 
 
 def _sensitive(evidence: Evidence) -> bool:

@@ -15,7 +15,7 @@ from advisor.edit.models import Binding, binding, model_name
 from advisor.edit.names import ensure_name, last_part
 from advisor.edit.views import reshape_views, with_imports
 from advisor.evidence import Change
-from advisor.evidence.convolutions import depthwise_shares
+from advisor.evidence.convolutions import convolution_kinds
 from advisor.rule import (
     Advice,
     Argument,
@@ -50,7 +50,7 @@ _GPU_SCALE = 0.9
 # of 1x1 0.86. Of whole steps ResNet-18 at 64 and 96 pixels 1.07 and 1.01, MobileNetV2 0.91, EfficientNet-B0 0.75,
 # MNASNet 0.54, three blocks with 7x7 depthwise convolutions 0.58, three dense ones with max pooling 0.70. With one
 # thread ResNet-18 at 96 pixels 0.87 and at 32 pixels 1.13.
-_CPU_DEPTHWISE, _CPU_DENSE, _CPU_POOL = 0.45, 0.97, 0.7
+_CPU_DEPTHWISE, _CPU_POINTWISE, _CPU_DENSE, _CPU_POOL = 0.45, 0.86, 0.97, 0.7
 _CPU_PIXELS = 64 * 64  # smaller images than these do not gain on a CPU
 _CPU_POOLING = re.compile(r"aten::\w*_pool2d\w*$")
 _BASIS = "prior: convolutions 10 to 15 % faster in their native layout"
@@ -424,15 +424,18 @@ def _on_gpu(evidence: Evidence) -> _Found | None:
 
 def _on_cpu(evidence: Evidence, model: Model) -> _Found | None:
     height, width = model.inputs[0].shape[2:]
-    depthwise = depthwise_shares(evidence.detail)
-    convolutions = [row for row in evidence.operators if row.name in depthwise]
+    kinds = convolution_kinds(evidence.detail)
+    convolutions = [row for row in evidence.operators if row.name in kinds]
     pools = [row for row in evidence.operators if _CPU_POOLING.match(row.name)]
     if height * width < _CPU_PIXELS or not convolutions:
         return None
     scale = {row.name: _CPU_POOL for row in pools}
-    for name, part in depthwise.items():
-        scale[name] = part * _CPU_DEPTHWISE + (1 - part) * _CPU_DENSE
-    per_channel = sum(row.share * depthwise[row.name] for row in convolutions)
+    # By themselves those of 1x1 were seen to gain between depthwise ones only.
+    pointwise = _CPU_POINTWISE if any(each.depthwise for each in kinds.values()) else _CPU_DENSE
+    for name, part in kinds.items():
+        dense = 1.0 - part.depthwise - part.pointwise
+        scale[name] = part.depthwise * _CPU_DEPTHWISE + part.pointwise * pointwise + dense * _CPU_DENSE
+    per_channel = sum(row.share * kinds[row.name].depthwise for row in convolutions)
     pooling = sum(row.share for row in pools)
     figures: dict[str, float | int | str | bool | None] = {
         "depthwise_convolution_share": per_channel,

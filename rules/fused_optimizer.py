@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
+import libcst.matchers as m
 import numpy as np
 
 from advisor.command_line import by_option
@@ -195,7 +196,7 @@ class FusedOptimizer(Rule):
             call = call_at(draft, site, tuple(_ON_CPU))
             if call is None or not _is_torchs(full_name(draft, call.func)):
                 return Advice(text, f"the call at {at(site)} does not name an optimizer of torch.optim")
-            if any(argument(call, name) is not None for name in ("foreach", "differentiable")):
+            if any(_excludes(argument(call, name)) for name in ("foreach", "differentiable")):
                 return Advice(text, "foreach or differentiable is given, which exclude fused")
             clips = told(finding, "gradient_clip_val") and "mixed" in str(told(finding, "precision"))
             if (clips or finding.parameters.get("scaled")) and framework_used(draft) == "lightning":
@@ -212,6 +213,10 @@ class FusedOptimizer(Rule):
         return drafts.edit(f"{text} {considered}".strip()) or Advice(text, "the file is not the script's own")
 
     EXAMPLES = (
+        Example(
+            before="from torch import optim\nopt = optim.AdamW(ps, lr=1e-3, foreach=False)  # <- optimizers\n",
+            after="from torch import optim\nopt = optim.AdamW(ps, lr=1e-3, foreach=False, fused=True)\n",
+        ),
         Example(
             before="""
 import torch
@@ -306,6 +311,7 @@ scaler.load_state_dict(torch.load(path)["scaler"])
     )
     LEAVES_ALONE = (
         Example("from torch import optim\nopt = optim.Adam(ps, foreach=True)  # <- optimizers\n", ""),
+        Example("from torch import optim\nopt = optim.Adam(ps, foreach=many)  # <- optimizers\n", ""),
         Example("from apex.optimizers import AdamW\nopt = AdamW(ps)  # <- optimizers\n", ""),
         Example("from torch.optim import Adam\nopt = Adam(ps, fused=on_gpu())  # <- optimizers\n", ""),
         Example("import torch\nopt = torch.optim.Adam(ps)  # <- optimizers\n", "", {"framework": "transformers"}),
@@ -441,6 +447,11 @@ def _on_gpu(evidence: Evidence, chosen: list[OptimizerInfo], stepping: Coverage)
     factors[known[launched]] = left
     removed = _undisturbed_s(evidence, stepping) * (1.0 - _HOST_ON_GPU)
     return Gain.prior(evidence.what_if(Change(kernel_scale=factors, remove_host_s=removed)), _GPU_BASIS)
+
+
+def _excludes(given: cst.Arg | None) -> bool:
+    """Whether ``foreach`` or ``differentiable`` is given and may be true: only then do they exclude ``fused``."""
+    return given is not None and not m.matches(given.value, m.Name("False") | m.Name("None"))
 
 
 def _plain(optimizer: OptimizerInfo) -> bool:

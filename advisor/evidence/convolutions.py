@@ -1,8 +1,10 @@
-"""Which part of a CPU's convolutions is depthwise, by the shapes and times of the window that records shapes."""
+"""Which part of a CPU's convolutions is depthwise, or 1x1, by the shapes and times of the window with shapes."""
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,11 +17,15 @@ FORWARD, BACKWARD = "aten::mkldnn_convolution", "aten::convolution_backward"
 _INPUT = {FORWARD: 0, BACKWARD: 1}
 
 
-def depthwise_shares(detail: Trace | None) -> dict[str, float]:
-    """Operator name → share of its time that goes to convolutions with one input channel per group.
+class Kinds(NamedTuple):
+    """Shares of an operator's time: convolutions with one input channel per group, and those of 1x1."""
 
-    Without a window with shapes nothing is known, and empty.
-    """
+    depthwise: float
+    pointwise: float
+
+
+def convolution_kinds(detail: Trace | None) -> dict[str, Kinds]:
+    """The kinds of convolutions by operator name; empty without a window with shapes."""
     if detail is None or not len(detail.operators):
         return {}
     operators = detail.operators
@@ -28,20 +34,27 @@ def depthwise_shares(detail: Trace | None) -> dict[str, float]:
     ns = (operators.end - operators.start)[inside].astype(np.float64)
     pairs = np.stack((operators.name[inside], operators.shapes[inside]))
     distinct, which = np.unique(pairs, axis=1, return_inverse=True)
-    total: dict[str, float] = {}
-    depthwise: dict[str, float] = {}
+    total: Counter[str] = Counter()
+    of_kind: dict[str, Counter[str]] = {"depthwise": Counter(), "1x1": Counter()}
     times = np.bincount(which.reshape(-1), weights=ns, minlength=distinct.shape[1])
     for (name_code, shapes), time in zip(distinct.T.tolist(), times.tolist(), strict=True):
         name = detail.name(name_code)
-        total[name] = total.get(name, 0.0) + time
-        if _is_depthwise(detail.name(shapes), _INPUT[name]):
-            depthwise[name] = depthwise.get(name, 0.0) + time
-    return {name: depthwise.get(name, 0.0) / time for name, time in total.items() if time}
+        kind = _kind(detail.name(shapes), _INPUT[name])
+        total[name] += time
+        if kind:
+            of_kind[kind][name] += time
+    return {
+        name: Kinds(of_kind["depthwise"][name] / time, of_kind["1x1"][name] / time)
+        for name, time in total.items()
+        if time
+    }
 
 
-def _is_depthwise(shapes: str, first: int) -> bool:
+def _kind(shapes: str, first: int) -> str:
     try:
         given, weight = ast.literal_eval(shapes)[first : first + 2]
-        return len(given) > 2 and given[1] > 1 and weight[1] == 1
+        if len(given) > 2 and given[1] > 1 and weight[1] == 1:
+            return "depthwise"
+        return "1x1" if len(given) == 4 and {*weight[2:]} == {1} else ""
     except (ValueError, SyntaxError, TypeError, IndexError):
-        return False
+        return ""
