@@ -63,8 +63,8 @@ _CPU_SCALE = {"amx_bf16": 0.35, "avx512_bf16": 0.45}
 # Attention's fused kernels have no use for 16 bits there: of 24 to 512 tokens, heads of 16 to 64, 0.85 to 1.05 forward
 # and, with the backward, 0.94 to 1.2 from 256 tokens on, 2.0 to 4.1 of fewer (torch 2.15, avx512_bf16, two cores).
 _ATTENTION, _ATTENTION_BACKWARD = 1.0, 1.3
-# In NHWC convolutions gain less (3x3 of 32 to 256 channels 0.54 to 0.76, where NCHW has 0.31 to 0.76), and the backward
-# of norms loses (batch norms 1.3 to 2.2, group norms 0.95 to 5.3).
+# In NHWC convolutions gain less (3x3 of 32 to 256 channels 0.54 to 0.76, where NCHW has 0.31 to 0.76), and norms lose,
+# forward and backward together (batch norms 1.3 to 2.2, group norms 0.95 to 5.3).
 _NHWC_CONVOLUTION, _NHWC_NORMS = 0.65, {"batch_norm": 1.5, "group_norm": 3.0}
 # Seconds: casting one weight to 16 bits and its gradient back moves 12 bytes through memory; and what a cast costs
 # whatever its size. ResNet-18's 11 million weights take 13 of its 63 ms at 32 pixels: that is why it gains so little.

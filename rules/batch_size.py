@@ -130,7 +130,8 @@ class BatchSize(Rule):
             return
         if not trains and not any(model.calls for model in record.models):  # the batches are looked at, not computed on
             return
-        rounds = accumulated(evidence, record, call_sites(evidence, "backward")) if trains and loader is None else None
+        backwards = call_sites(evidence, "backward") if trains and loader is None else ()
+        rounds = accumulated(evidence, record, backwards, text_of)
         if rounds is not None:
             yield from self._of_accumulated(evidence, record, *rounds)
             return

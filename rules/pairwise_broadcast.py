@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,7 @@ _SPREAD = 1.5
 # What else the step does is quicker where large tensors no longer displace what it works on from the caches, nor pages
 # have to be had anew: 0.4 to 0.65 of its time was left in three steps of which the passes were 0.81 to 0.96.
 _RELIEF = 0.4
+_LEAST_ELEMENTS = 1 << 16  # fewer stay in a core's own cache, and are not what a step is slow for
 _LEFT_ON_GPU = (0.02, 0.1, 0.3)  # of the passes: best, likely, worst. A prior: no GPU has been asked.
 _BASIS = "prior: the passes over the pairs go, a matrix product or torch.cdist comes"
 
@@ -53,13 +54,14 @@ class PairwiseBroadcast(Rule):
 
     ``(x[:, None] * y[None]).sum(-1)`` makes a tensor of rows times rows times features, reads it back to sum it, and
     training keeps it for the backward, which goes over it several times more. The same sums are a matrix product,
-    ``x @ y.T``, which writes only them. Squared, Euclidean and Manhattan distances are what ``torch.cdist`` computes,
+    ``x @ y.mT``, which writes only them. Squared, Euclidean and Manhattan distances are what ``torch.cdist`` computes,
     and cosine similarities a matrix product of normalized rows. Reported only where such passes were seen in the run,
     and the line that makes them was found in the source.
 
     When not: the differences or products themselves are used for something else. Distances on a GPU, of points with few
-    coordinates, or where second derivatives are taken, which ``torch.cdist`` does not have. Sums are rounded
-    differently; distances are asked for without matrix products, which would lose digits of small ones.
+    coordinates, or where second derivatives are taken, which ``torch.cdist`` does not have; products under autocast,
+    which would round what they are given. Sums are rounded differently; distances are asked for without matrix
+    products, which would lose digits of small ones.
 
     Source: PyTorch, ``torch.cdist``, ``torch.nn.functional.normalize``; the gain was measured on a CPU.
     """
@@ -67,14 +69,17 @@ class PairwiseBroadcast(Rule):
     id = "pairwise-broadcast"
     title = "Compute pairs without writing them out"
     safety = Safety.NUMERIC
-    after = ("amp-autocast", "accidental-float64")
+    after = ("accidental-float64",)
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         if evidence.compiled or not evidence.step_s:
             return
-        for pairs, number in pairwise(evidence).items():
-            found = [] if number < 1 else list(_found(evidence, pairs))
-            shares = passes_over(evidence, pairs.shape) if found else {}
+        seen, drafts = pairwise(evidence), Drafts(Sources())
+        for pairs, number in seen.items():
+            if number < 1 or prod(pairs.shape) < _LEAST_ELEMENTS:
+                continue
+            found = list(_found(evidence, drafts, pairs))
+            shares = passes_over(evidence, pairs) if found else {}
             if not shares:
                 continue
             rows = [row for row in evidence.operators if row.name in shares]
@@ -85,7 +90,7 @@ class PairwiseBroadcast(Rule):
                 gain = _on_cpu(evidence, shares, share, number * _seconds(pairs, found[0][0], evidence.trains))
             if not gain.worth_it:
                 continue
-            places = tuple(site for _, site in found)
+            places = tuple({at(site): site for _, site in found}.values())
             shape = "x".join(map(str, pairs.shape))
             yield Finding(
                 rule=self.id,
@@ -95,7 +100,14 @@ class PairwiseBroadcast(Rule):
                 gain=gain,
                 evidence={"pairs_share": share, "pairs_shape": shape, "step_s": evidence.step_s},
                 site=places[0],
-                parameters={"pairs": places, "first": len(pairs.left), "second": len(pairs.right)},
+                parameters={
+                    "pairs": places,
+                    "first": len(pairs.left),
+                    "second": len(pairs.right),
+                    "operator": pairs.operator,
+                    "others": len(found) > 1 and _other_shapes(seen, pairs),
+                    "rounds": _rounds(evidence, pairs),
+                },
             )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
@@ -103,14 +115,24 @@ class PairwiseBroadcast(Rule):
         dimensions = [finding.parameters.get(name) for name in ("first", "second")]
         text = f"Compute what is summed at {', '.join(map(at, places)) or 'that line'} without writing out the pairs: "
         text += "as a matrix product, or with torch.cdist."
+        if finding.parameters.get("rounds"):
+            text += " Outside of autocast, which rounds what a matrix product is given to 16 bits."
+            return Advice(text, "the script computes them in float32, and how exact they have to be it does not say")
+        if finding.parameters.get("others"):
+            return Advice(text, "the function meets tensors of other shapes or types there, too")
+        first, second = (each if isinstance(each, int) else 3 for each in dimensions)
+        operator = finding.parameters.get("operator")
         for site in places:
             draft = drafts[site.file]
-            found = next((each for each in pairings(draft) if draft.line(each.whole) == site.line), None)
-            first, second = (each if isinstance(each, int) else 3 for each in dimensions)
-            code = without_pairs(draft, found, first, second) if found is not None else None
-            if found is None or code is None:
-                return Advice(text, "how the two give each other dimensions cannot be told from the source")
-            replace(draft, found, code)
+            there = [each for each in pairings(draft) if draft.line(each.whole) == site.line]
+            there = [each for each in there if operator in (None, OPERATORS[each.kind])]
+            for found in there:
+                code = without_pairs(draft, found, first, second)
+                if code is None:
+                    return Advice(text, "how the two give each other dimensions cannot be told from the source")
+                replace(draft, found, code)
+            if not there:
+                return Advice(text, "what sums them was not found in the source")
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
     EXAMPLES = (
@@ -125,7 +147,7 @@ def scores(queries, catalogue):
 import torch
 
 def scores(queries, catalogue):
-    return (queries @ catalogue.T) / 0.1
+    return (queries @ catalogue.mT) / 0.1
 """,
         ),
         Example(
@@ -178,8 +200,8 @@ class Contrast(nn.Module):
         self.alike = nn.CosineSimilarity(dim=2)
 
     def forward(self, z, other):
-        one = F.normalize(z, dim=-1) @ F.normalize(z, dim=-1).T
-        return one, F.normalize(other, dim=-1) @ F.normalize(z, dim=-1).T
+        one = F.normalize(z, dim=-1) @ F.normalize(z, dim=-1).mT
+        return one, F.normalize(other, dim=-1) @ F.normalize(z, dim=-1).mT
 """,
         ),
         Example(
@@ -201,30 +223,54 @@ crossed = b @ a.mT
     LEAVES_ALONE = (
         Example("y = (x[:, None] * w).sum(-1, keepdim=True)  # <- pairs\n", ""),
         Example("y = (x * w).sum(-1)  # <- pairs\n", ""),
+        Example("y = (x[:, None] * w[None]).sum(-1)  # <- pairs\n", "", {"others": True}),
+        Example("y = (x[:, None] * w[None]).sum(-1)  # <- pairs\n", "", {"operator": "aten::sub"}),
+        Example(
+            "import torch.nn.functional as F\n"
+            "def f(x, y):\n    N, F = x.shape\n    return cosine_similarity(x[:, None], y[None], dim=-1)  # <- pairs\n"
+            "from torch.nn.functional import cosine_similarity\n",
+            "",
+        ),
+        Example("import torch\ny = (x[:, None] * w[None].expand(n, m, k, d)).sum(-1)  # <- pairs\n", ""),
+        Example("y = (x[:, None] * w[None]).sum(-1)  # <- pairs\n", "", {"rounds": True}),
         Example("y = (x[:, None] * rows).sum(n)  # <- pairs\n", ""),
         Example("d = x[:, None] - y\ne = (d ** 2).sum(-1)  # <- pairs\nf = d / e\n", ""),
         Example("y = (x[:, :, None] * w).sum(1)  # <- pairs\n", "", {"first": 3, "second": 3}),
     )
 
 
-def _found(evidence: Evidence, pairs: Pairwise) -> Iterator[tuple[Pairing, Site]]:
+def _found(evidence: Evidence, drafts: Drafts, pairs: Pairwise) -> Iterator[tuple[Pairing, Site]]:
     """The lines in the function of `pairs` that sum them, and can do without."""
     if len(set(pairs.dtypes)) > 1 or pairs.dtypes[0] not in _FLOATS:
         return
     try:
-        draft = Draft(Sources().source(pairs.file))
+        draft = drafts[pairs.file]
     except AdvisorError:
         return
+    sizes = (pairs.left, pairs.right)
     for each in pairings(draft):
         if OPERATORS[each.kind] != pairs.operator or not _within(draft, each, pairs.line):
-            continue
-        if each.kind not in (PRODUCT, COSINE) and not _distances(evidence, pairs, each):
             continue
         places = given_places(each, len(pairs.left), len(pairs.right))
         if places is None or without_pairs(draft, each, len(pairs.left), len(pairs.right)) is None:
             continue
-        if all(shape[at] == 1 for shape, given in zip((pairs.left, pairs.right), places, strict=True) for at in given):
+        from_behind = each.dim % len(pairs.shape) - len(pairs.shape)
+        if pairs.left[from_behind] != pairs.right[from_behind]:
+            continue  # one number for all that is summed
+        if each.kind not in (PRODUCT, COSINE) and not _distances(evidence, pairs, each):
+            continue
+        if all(shape[at] == 1 for shape, given in zip(sizes, places, strict=True) for at in given):
             yield each, Site(pairs.file, draft.line(each.whole))
+
+
+def _other_shapes(seen: Iterable[Pairwise], pairs: Pairwise) -> bool:
+    """Whether the same function lets two tensors meet in pairs that are not those: which of its lines, nobody knows."""
+    return any(
+        (each.operator, each.file, each.line) == (pairs.operator, pairs.file, pairs.line)
+        and each.shape not in (each.left, each.right)
+        and (each.left, each.right, each.dtypes) != (pairs.left, pairs.right, pairs.dtypes)
+        for each in seen
+    )
 
 
 def _distances(evidence: Evidence, pairs: Pairwise, found: Pairing) -> bool:
@@ -232,6 +278,12 @@ def _distances(evidence: Evidence, pairs: Pairwise, found: Pairing) -> bool:
     if evidence.device_is_gpu or pairs.dtypes[0] not in _SINGLES or pairs.shape[found.dim] < _LEAST_SUMMED:
         return False
     return not any(differentiates_twice(text_of(path)) for path in {*model_files(evidence), pairs.file})
+
+
+def _rounds(evidence: Evidence, pairs: Pairwise) -> bool:
+    """Whether a matrix product would be of 16 bits where the sums are of float32: under autocast."""
+    models = evidence.record.models if evidence.record is not None else []
+    return pairs.operator != "aten::sub" and pairs.dtypes[0] in _SINGLES and any(model.autocast for model in models)
 
 
 def _within(draft: Draft, found: Pairing, line: int) -> bool:

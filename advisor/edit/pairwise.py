@@ -16,8 +16,9 @@ from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.calls import argument, has_starred
 from advisor.edit.draft import Draft, Statement
-from advisor.edit.names import ensure_name, full_name, name_for
-from advisor.edit.origin import assignments, scope_of
+from advisor.edit.names import ensure_name, full_name
+from advisor.edit.origin import assignments, is_parameter, scope_of
+from advisor.edit.sums import elements
 
 PRODUCT, SQUARES, DISTANCE, MANHATTAN, COSINE = "product", "squares", "distance", "manhattan", "cosine"
 # The operator that writes the pairs out.
@@ -271,6 +272,10 @@ def _value(draft: Draft, node: cst.BaseExpression, names: list[Statement]) -> cs
     if not isinstance(node, cst.Name):
         return node
     scope, statement = scope_of(draft, node), draft.statement(names[-1] if names else node)
+    if isinstance(scope, cst.ClassDef) or not isinstance(statement, cst.SimpleStatementLine):
+        return node  # others may ask for it, or it is asked for again and again
+    if not names and any(isinstance(each, cst.BaseComp) for each in _up_to(draft, node, statement)):
+        return node
     bound = list(assignments(draft, node.value, scope))
     uses = [each for each in draft.nodes(cst.Name, scope) if each.value == node.value]
     if len(bound) != 1 or bound[0] is None or len(uses) != 2 or statement is None:
@@ -281,6 +286,14 @@ def _value(draft: Draft, node: cst.BaseExpression, names: list[Statement]) -> cs
         return node
     names.append(before)
     return bound[0]
+
+
+def _up_to(draft: Draft, node: cst.CSTNode, last: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """The nodes around `node` below `last`."""
+    for above in draft.ancestors(node):
+        if above is last:
+            return
+        yield above
 
 
 def _dimension(node: cst.BaseExpression | None) -> int | None:
@@ -305,6 +318,8 @@ def _gives(node: cst.BaseExpression) -> bool:
 def _side(node: cst.BaseExpression, dimensions: int) -> Side | None:
     """`node`, of so many dimensions, taken apart; None where that is not certain."""
     inner = _expanded(node)
+    if inner is not node and len(cst.ensure_type(node, cst.Call).args) != dimensions:
+        return None  # it may get further dimensions there
     unsqueezed, elements = _unsqueezed(inner), _elements(inner)
     if unsqueezed is not None:
         value, place = unsqueezed
@@ -372,8 +387,8 @@ def _product(
     result: str,
 ) -> str | None:
     if found.kind == COSINE:
-        normalize = name_for(draft, f"{_FUNCTIONAL}.normalize") or ensure_name(draft, f"{_FUNCTIONAL}.normalize")
-        if any(each[-1] != summed for each in sides):
+        normalize = _name_there(draft, found.whole, f"{_FUNCTIONAL}.normalize")
+        if normalize is None or any(each[-1] != summed for each in sides):
             return None
         values = f"{normalize}({values[0]}, dim=-1)", f"{normalize}({values[1]}, dim=-1)"
         tight = values
@@ -382,13 +397,12 @@ def _product(
     ordered = _rows(sides, summed, result)
     if ordered is not None:
         first, second = ordered
-        turned = "T" if len(sides[second]) == 2 else "mT"
-        return f"{tight[first]} @ {tight[second]}.{turned}"
+        return f"{tight[first]} @ {tight[second]}.mT"  # a function may be called with batches of them elsewhere
     for first, second in ((0, 1), (1, 0)):
         if sides[first] == result[:-1] + summed and sides[second] == result[:-2] + summed + result[-1]:
             return f"{tight[first]} @ {tight[second]}"
-    einsum = name_for(draft, "torch.einsum") or ensure_name(draft, "torch.einsum")
-    return f'{einsum}("{sides[0]},{sides[1]}->{result}", {values[0]}, {values[1]})'
+    einsum = _name_there(draft, found.whole, "torch.einsum")
+    return f'{einsum}("{sides[0]},{sides[1]}->{result}", {values[0]}, {values[1]})' if einsum else None
 
 
 def _distance(
@@ -397,9 +411,23 @@ def _distance(
     ordered = _rows(sides, summed, result)
     if ordered is None:
         return None
-    cdist = name_for(draft, "torch.cdist") or ensure_name(draft, "torch.cdist")
+    cdist = _name_there(draft, found.whole, "torch.cdist")
+    if cdist is None:
+        return None
     given = ", ".join((values[ordered[0]], values[ordered[1]], "p=1" if found.kind == MANHATTAN else _EXACT))
     return f"{cdist}({given})" + (".square()" if found.kind == SQUARES else "")
+
+
+def _name_there(draft: Draft, node: cst.CSTNode, dotted: str) -> str | None:
+    """How to write `dotted` at `node`; None where the name means something else there: ``N, F = x.shape``."""
+    written = ensure_name(draft, dotted)
+    first, scope = written.partition(".")[0], scope_of(draft, node)
+    while scope is not draft.module:
+        if is_parameter(scope, first) or any(True for _ in assignments(draft, first, scope)):
+            return None
+        scope = scope_of(draft, scope)
+    targets = (each for target in draft.nodes(cst.AssignTarget) for each in elements(target.target))
+    return None if any(m.matches(each, m.Name(first)) for each in targets) else written
 
 
 def _rows(sides: tuple[str, str], summed: str, result: str) -> tuple[int, int] | None:

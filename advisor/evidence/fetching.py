@@ -7,7 +7,7 @@ import glob
 import linecache
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from advisor.evidence.bindings import bound, made_of, names_in
@@ -35,6 +35,8 @@ _DECODES = re.compile(
     r"^(np|numpy|torch|nib|nibabel|torchaudio|librosa|sf|soundfile|wavfile)\.(load|read)$"
     r"|^(PIL\.)?Image\.open$|^(\w+\.)*(imread|imdecode|read_image|decode_image|decode_jpeg|decode_png|pil_loader)$"
 )
+_AS_IT_IS = frozenset(("convert", "astype", "copy", "float", "numpy", "permute", "transpose", "contiguous", "resize"))
+_CASTS = re.compile(r"^(np|numpy|torch)\.(as)?(array|tensor|from_numpy|ascontiguousarray)$")
 _MOST_FILES = 100  # are read to find where a transform is made
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 # CPU seconds per second of a fetch: below it mostly waits, and computing less would not help. Low, because a worker
@@ -195,9 +197,10 @@ def read_again(line: FetchPart) -> tuple[str, bool]:
 
 
 def reads_a_file(line: FetchPart) -> str:
-    """What a line of a dataset reads and decodes a file with, itself or by a name that it opened: ``Image.open``.
+    """What a line of a dataset reads and decodes a file with, and does nothing else with it: ``Image.open``.
 
-    "" where nothing of that kind is seen.
+    Itself, a member of the archive that it opened, or the picture, which PIL decodes when it is asked for the pixels.
+    "" where nothing of that kind is seen, or what is done besides may be different each time (an augmentation).
     """
     tree = _tree(line.site.file)
     around = [
@@ -208,17 +211,40 @@ def reads_a_file(line: FetchPart) -> str:
     function = max(around, key=lambda node: node.lineno, default=None)
     if function is None:
         return ""
-    opened = {ast.unparse(target): value for target, value in bound(ast.walk(function)) if _decoder(value)}
-    for node in ast.walk(function):
-        if isinstance(node, ast.expr) and node.lineno <= line.site.line <= (node.end_lineno or node.lineno):
-            found = _decoder(node) or _decoder(opened.get(ast.unparse(node)))
-            if found:
-                return found
-    return ""
+    pairs = list(bound(ast.walk(function)))
+    opened = {ast.unparse(target): name for target, value in pairs if (name := _decoder(value))}
+    values = [value for _, value in pairs]
+    values += [node.value for node in ast.walk(function) if isinstance(node, ast.Return) and node.value is not None]
+    there = (each for each in values if each.lineno <= line.site.line <= (each.end_lineno or each.lineno))
+    return next((found for each in there if (found := _decoded(each, opened))), "")
+
+
+def _decoded(value: ast.expr, opened: Mapping[str, str]) -> str:
+    """The decoder of a value that is what was decoded, at most cut, cast or laid out otherwise."""
+    while True:
+        found = _decoder(value)
+        if found:
+            return found
+        if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Constant):
+            member = opened.get(ast.unparse(value.value))
+            if member is not None and isinstance(value.slice.value, str):
+                return member
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _AS_IT_IS:
+            if value.func.attr == "convert" and ast.unparse(value.func.value) in opened:
+                return opened[ast.unparse(value.func.value)]
+            value = value.func.value
+        elif isinstance(value, ast.Call) and _CASTS.search(ast.unparse(value.func)) and value.args:
+            value = value.args[0]
+        elif isinstance(value, ast.Subscript):
+            value = value.value
+        else:
+            return ""
 
 
 def _decoder(node: ast.expr | None) -> str:
-    name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+    if not isinstance(node, ast.Call) or any("BytesIO" in ast.unparse(each) for each in node.args):
+        return ""
+    name = ast.unparse(node.func)
     return name if _DECODES.search(name) else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ _MOST_COLLECTING = 0.1  # of a step, in collections of Python's own
 _MOST_LOOPING = 0.3  # of a step, in a loop with as many rounds as the batch has samples
 _MOST_REPEATS = 0.1  # of a model's calls get the tensor of the call before
 _LEAST_ROUNDS = 2
+# A loss that is divided by the number of batches whose gradients are added up, by the names that this is given.
+_DIVIDES = re.compile(r"/=?\s*\(?[\w.\[\]\"']*(accum|acc_steps|micro|virtual|chunks)", re.I)
 _TAKEN = "Tensor.index"
 _MOST_CALLS = 1.5  # a step: of several calls others can go together than those of one sample after another
 
@@ -59,11 +62,16 @@ def by_hand(evidence: Evidence, record: RunRecord) -> int | None:
     return found[0] if found is not None else None
 
 
-def accumulated(evidence: Evidence, record: RunRecord, backwards: Sequence[CallSite]) -> tuple[int, int] | None:
+def accumulated(
+    evidence: Evidence, record: RunRecord, backwards: Sequence[CallSite], text_of: Callable[[str], str]
+) -> tuple[int, int] | None:
     """Samples that the one model is given at a time, and how often in a step, each time with a backward of its own.
 
-    Gradients are accumulated over batches that no loader makes. None where that is not so, as for :func:`by_hand`.
+    Gradients are accumulated over batches that no loader makes. None where that is not so, as for :func:`by_hand`, and
+    where no loss is divided by their number: an attack's rounds, or a sequence's parts, need one another.
     """
+    if not any(_DIVIDES.search(text_of(path)) for path in {each.site.file for each in backwards}):
+        return None
     found = _rows(evidence, record)
     if found is None or found[1] < _LEAST_ROUNDS:
         return None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from advisor.evidence.coded import for_names, names_like
+from advisor.evidence.coded import Mask, for_names, names_like
+from advisor.evidence.host import Host
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.outside import users_file
 from advisor.evidence.stacks import Function, Stacks
@@ -25,7 +25,13 @@ Shape = tuple[int, ...]
 
 MEETINGS = ("aten::mul", "aten::sub", "aten::cosine_similarity")
 _LEAST_DIMENSIONS = 3  # of what is written out: rows, rows, and what is summed
-_LEAST_ELEMENTS = 1 << 16  # fewer stay in a core's own cache, and are not what a step is slow for
+# What goes over them in the forward, until they are summed.
+_SUMS = {f"aten::{name}" for name in ("sum", "pow", "square", "abs", "sqrt", "linalg_vector_norm", "norm")}
+_PASSES = {
+    "aten::mul": {"aten::mul", "aten::sum"},
+    "aten::sub": {"aten::sub", *_SUMS},
+    "aten::cosine_similarity": {f"aten::{name}" for name in ("cosine_similarity", "mul", "div", "clamp_min")} | _SUMS,
+}
 # Their work is no pass over the pairs, whatever the shapes of their inputs.
 _OTHERS = ("mm", "bmm", "baddbmm", "addmm", "matmul", "convolution", "as_strided", "expand", "view", "unsqueeze")
 
@@ -75,31 +81,48 @@ def pairwise(evidence: Evidence) -> Counter[Pairwise]:
     return found
 
 
-def passes_over(evidence: Evidence, shape: Shape) -> dict[str, float]:
-    """Operator → share of its own time that goes over all pairs, in the window with shapes.
+def passes_over(evidence: Evidence, pairs: Pairwise) -> dict[str, float]:
+    """Operator → share of its own time that goes over all pairs that the function makes, in the window with shapes.
 
-    Nodes of the backward are counted with the operators that they call: to free what was written takes its time, too.
+    In the forward what the function itself calls; of the backward, whose operators nobody knows the caller of, those of
+    the same shape, as large a part as the function has of the forward's. Nodes of the backward are counted with the
+    operators that they call: to free what was written takes its time, too.
     """
-    trace = evidence.detail
-    if trace is None or not len(trace.operators):
+    trace, record = evidence.detail, evidence.record
+    if trace is None or record is None or not len(trace.operators):
         return {}
-    operators, nesting = trace.operators, Nesting(trace)
-    inside = assign(step_windows(trace), operators.start) >= 0
-    over = for_names(trace, operators.shapes, lambda written: _whole(written) == shape, np.bool_)
+    operators, nesting, steps = trace.operators, Nesting(trace), step_windows(trace)
+    inside = assign(steps, operators.start) >= 0
+    over = for_names(trace, operators.shapes, lambda written: _whole(written) == pairs.shape, np.bool_)
     over &= inside & ~names_like(trace, operators.name, lambda name: name.removeprefix("aten::") in _OTHERS)
-    inner = np.flatnonzero(over)
-    while len(inner):
-        around = np.unique(nesting.parent[inner])
-        around = around[around >= 0]
-        over[around] |= ~for_names(trace, operators.shapes[around], lambda written: bool(_whole(written)), np.bool_)
-        inner = around[over[around]]
-    on = np.bincount(operators.name[over], weights=nesting.self_ns[over], minlength=len(trace.names))
+    back = Host(trace, steps).backward.contains(operators.start)
+    forward = np.flatnonzero(over & ~back)
+    places = _places(trace, forward, record)
+    own = np.array([places.get(row) == (pairs.file, pairs.line) for row in forward.tolist()], np.bool_)
+    own &= names_like(trace, operators.name[forward], _PASSES[pairs.operator].__contains__)
+    taken = nesting.self_ns[forward]
+    if not taken[own].sum():
+        return {}
+    _add_nodes(trace, nesting, over, np.flatnonzero(over & back))
+    part = np.where(over & back, float(taken[own].sum() / taken.sum()), 0.0)
+    part[forward[own]] = 1.0
+    on = np.bincount(operators.name, weights=nesting.self_ns * part, minlength=len(trace.names))
     everything = np.bincount(operators.name[inside], weights=nesting.self_ns[inside], minlength=len(trace.names))
     return {trace.name(int(code)): float(on[code] / everything[code]) for code in np.flatnonzero(on)}
 
 
+def _add_nodes(trace: Trace, nesting: Nesting, over: Mask, inner: Ints) -> None:
+    """Have the rows around `inner` counted as `over` the pairs, as far as they have no other shape."""
+    shapes = trace.operators.shapes
+    while len(inner):
+        around = np.unique(nesting.parent[inner])
+        around = around[around >= 0]
+        over[around] |= ~for_names(trace, shapes[around], lambda written: bool(_whole(written)), np.bool_)
+        inner = around[over[around]]
+
+
 def _two(trace: Trace, row: int) -> tuple[Shape, Shape, tuple[str, str]] | None:
-    """Shapes and types of two tensors that meet, where what comes of it is large."""
+    """Shapes and types of two tensors that meet."""
     shapes, dtypes = _shapes(trace.name(int(trace.operators.shapes[row]))), trace.name(int(trace.operators.dtypes[row]))
     if len(shapes) < 2 or not shapes[0] or not shapes[1]:
         return None
@@ -108,7 +131,7 @@ def _two(trace: Trace, row: int) -> tuple[Shape, Shape, tuple[str, str]] | None:
         types = json.loads(dtypes)
     except ValueError:
         return None
-    if len(whole) < _LEAST_DIMENSIONS or prod(whole) < _LEAST_ELEMENTS or not isinstance(types, list):
+    if len(whole) < _LEAST_DIMENSIONS or not isinstance(types, list) or len(types) < 2:
         return None
     return shapes[0], shapes[1], (str(types[0]), str(types[1]))
 
@@ -127,7 +150,8 @@ def _shapes(written: str) -> list[Shape]:
         given = json.loads(written) if written else []
     except ValueError:
         return []
-    return [tuple(each) if all(isinstance(size, int) for size in each) else () for each in given]
+    lists = [each if isinstance(each, list) else [] for each in given] if isinstance(given, list) else []
+    return [tuple(each) if all(type(size) is int and size >= 0 for size in each) else () for each in lists]
 
 
 def _places(trace: Trace, rows: Ints, record: RunRecord) -> dict[int, tuple[str, int]]:

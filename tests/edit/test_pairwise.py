@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 
 from advisor.edit.draft import Draft
 from advisor.edit.pairwise import PRODUCT, SQUARES, Pairing, pairings, replace, without_pairs
@@ -88,6 +88,7 @@ def rewritten(text: str, first: int, second: int) -> str | None:
     return None
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(sums())
 def test_the_same_is_computed(made: tuple[str, str, str, int, int]) -> None:
     text, first, second, dimensions, others = made

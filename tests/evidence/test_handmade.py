@@ -132,4 +132,6 @@ def test_gradients_that_are_accumulated_over_small_batches(
     model = Model("Net", calls=10 * calls, repeats=10 * repeats, inputs=[TensorInfo([4, 24])])
     record = RunRecord(models=[model], timing=Timing(step_s=0.03, samples_per_step=4.0 * calls))
     places = [CallSite("backward", Site("train.py", 9), calls_per_step=backwards)]
-    assert accumulated(Evidence(empty_trace(), record), record, places) == found
+    evidence = Evidence(empty_trace(), record)
+    assert accumulated(evidence, record, places, lambda path: "(loss / args.accumulate).backward()") == found
+    assert accumulated(evidence, record, places, lambda path: "loss.backward()  # of the attack") is None

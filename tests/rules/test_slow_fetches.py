@@ -339,6 +339,11 @@ def test_a_file_of_text_that_is_read_for_each_sample(
         (["", "x = Image.open(self.paths[i])"], {"dataset_length": 10_000_000}, ""),
         (["", "x = Image.open(self.paths[i])"], {"dataset_length": None}, ""),
         (["", "x = np.fft.rfft(self.rows[i])"], {}, ""),
+        (["image = Image.open(self.paths[i])", "x = np.asarray(image.convert('L'))"], {}, "Image.open"),
+        (["", "x = torch.from_numpy(np.load(self.paths[i])['x'][2:]).float()"], {}, "np.load"),
+        (["image = cv2.imread(self.paths[i])", "x = self.augment(image=image)['image']"], {}, ""),
+        (["wave = np.load(self.paths[i])", "x = wave + np.random.normal(0, 1, wave.shape)"], {}, ""),
+        (["", "x = torch.load(io.BytesIO(self.memory[i]))"], {}, ""),
         (["", "x = self.transform(Image.open(self.paths[i]))"], {"transform": 0.07}, ""),
     ],
 )
