@@ -74,19 +74,20 @@ class PairwiseBroadcast(Rule):
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         if evidence.compiled or not evidence.step_s:
             return
-        seen, drafts = pairwise(evidence), Drafts(Sources())
+        seen, sums = pairwise(evidence), _Sums()
         for pairs, number in seen.items():
             if number < 1 or prod(pairs.shape) < _LEAST_ELEMENTS:
                 continue
-            found = list(_found(evidence, drafts, pairs))
+            found = list(_found(evidence, sums, pairs))
             shares = passes_over(evidence, pairs) if found else {}
             if not shares:
                 continue
             rows = [row for row in evidence.operators if row.name in shares]
             spent = sum((row.device_s if evidence.device_is_gpu else row.self_s) * shares[row.name] for row in rows)
             share = spent / (evidence.trace_step_s or 1.0)
-            gain = _on_gpu(evidence, shares)
-            if not evidence.device_is_gpu:
+            if evidence.device_is_gpu:
+                gain = _on_gpu(evidence, shares)
+            else:
                 gain = _on_cpu(evidence, shares, share, number * _seconds(pairs, found[0][0], evidence.trains))
             if not gain.worth_it:
                 continue
@@ -239,16 +240,29 @@ crossed = b @ a.mT
     )
 
 
-def _found(evidence: Evidence, drafts: Drafts, pairs: Pairwise) -> Iterator[tuple[Pairing, Site]]:
+class _Sums(dict[str, tuple[Draft, list[Pairing]] | None]):
+    """The files of the user's with what they sum over pairs, looked through once; None for one that cannot be read."""
+
+    def __missing__(self, path: str) -> tuple[Draft, list[Pairing]] | None:
+        try:
+            draft = Draft(Sources().source(path))
+        except AdvisorError:
+            self[path] = None
+        else:
+            self[path] = draft, list(pairings(draft))
+        return self[path]
+
+
+def _found(evidence: Evidence, sums: _Sums, pairs: Pairwise) -> Iterator[tuple[Pairing, Site]]:
     """The lines in the function of `pairs` that sum them, and can do without."""
     if len(set(pairs.dtypes)) > 1 or pairs.dtypes[0] not in _FLOATS:
         return
-    try:
-        draft = drafts[pairs.file]
-    except AdvisorError:
+    file = sums[pairs.file]
+    if file is None:
         return
+    draft, there = file
     sizes = (pairs.left, pairs.right)
-    for each in pairings(draft):
+    for each in there:
         if OPERATORS[each.kind] != pairs.operator or not _within(draft, each, pairs.line):
             continue
         places = given_places(each, len(pairs.left), len(pairs.right))

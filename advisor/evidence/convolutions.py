@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
 
 from advisor.evidence.coded import names_like
+from advisor.evidence.shapes import input_shapes
 from advisor.evidence.steps import assign, step_windows
 from advisor.trace.tables import Trace
 
@@ -51,10 +51,10 @@ def convolution_kinds(detail: Trace | None) -> dict[str, Kinds]:
 
 
 def _kind(shapes: str, first: int) -> str:
-    try:
-        given, weight = ast.literal_eval(shapes)[first : first + 2]
-        if len(given) > 2 and given[1] > 1 and weight[1] == 1:
-            return "depthwise"
-        return "1x1" if len(given) == 4 and {*weight[2:]} == {1} else ""
-    except (ValueError, SyntaxError, TypeError, IndexError):
+    found = input_shapes(shapes)[first : first + 2]
+    if len(found) < 2 or len(found[0]) < 3 or len(found[1]) != len(found[0]):
         return ""
+    given, weight = found
+    if given[1] > 1 and weight[1] == 1:
+        return "depthwise"
+    return "1x1" if len(given) == 4 and {*weight[2:]} == {1} else ""

@@ -19,10 +19,9 @@ import numpy as np
 from advisor.evidence.coded import names_like
 from advisor.evidence.devices import Peak
 from advisor.evidence.facts import Flops, MatrixWork, Steps
+from advisor.evidence.shapes import Shape, input_shapes
 from advisor.evidence.steps import assign
 from advisor.trace.tables import Trace
-
-Shape = Sequence[int]
 
 # With more than this share of the matrix operators uncounted (no shapes, no strides) a rate would mislead.
 MISSING_SHARE = 0.02
@@ -187,21 +186,13 @@ def flops_facts(
 
 
 def _evaluate(count: Count, shapes: str, values: str) -> float | None:
-    parsed, given = _parse(shapes), _parse(values)
-    if not isinstance(parsed, list):
-        return None
+    given = _parse(values)
     arguments = [str(value) for value in given] if isinstance(given, list) else []
     try:
-        work = count([_shape(each) for each in parsed], arguments)
+        work = count(input_shapes(shapes), arguments)
     except (ValueError, IndexError, KeyError, TypeError, ZeroDivisionError, OverflowError):
         return None  # shapes of another overload, or without the strides: counted as missing
     return work if 0 < work < inf else None
-
-
-def _shape(written: Any) -> Shape:
-    """Sizes of a tensor; nothing for what is none (a scalar, a list of tensors, damage)."""
-    sizes = written if isinstance(written, list) else []
-    return sizes if all(type(size) is int for size in sizes) else []
 
 
 def _parse(text: str) -> Any:

@@ -13,6 +13,7 @@ from advisor.evidence.coded import Mask, for_names, names_like
 from advisor.evidence.host import Host
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.outside import users_file
+from advisor.evidence.shapes import Shape, input_shapes
 from advisor.evidence.stacks import Function, Stacks
 from advisor.evidence.steps import assign, step_windows
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.harness.layout import RunRecord
     from advisor.trace.tables import Ints, Trace
-
-Shape = tuple[int, ...]
 
 MEETINGS = ("aten::mul", "aten::sub", "aten::cosine_similarity")
 _LEAST_DIMENSIONS = 3  # of what is written out: rows, rows, and what is summed
@@ -123,7 +122,10 @@ def _add_nodes(trace: Trace, nesting: Nesting, over: Mask, inner: Ints) -> None:
 
 def _two(trace: Trace, row: int) -> tuple[Shape, Shape, tuple[str, str]] | None:
     """Shapes and types of two tensors that meet."""
-    shapes, dtypes = _shapes(trace.name(int(trace.operators.shapes[row]))), trace.name(int(trace.operators.dtypes[row]))
+    shapes, dtypes = (
+        input_shapes(trace.name(int(trace.operators.shapes[row]))),
+        trace.name(int(trace.operators.dtypes[row])),
+    )
     if len(shapes) < 2 or not shapes[0] or not shapes[1]:
         return None
     try:
@@ -139,19 +141,9 @@ def _two(trace: Trace, row: int) -> tuple[Shape, Shape, tuple[str, str]] | None:
 def _whole(written: str) -> Shape:
     """The shape that an operator's inputs have together; () where they do not fit."""
     try:
-        return np.broadcast_shapes(*filter(None, _shapes(written)))
+        return np.broadcast_shapes(*filter(None, input_shapes(written)))
     except ValueError:
         return ()
-
-
-def _shapes(written: str) -> list[Shape]:
-    """Shapes of the inputs, as the trace has them: ``[[2, 1, 8], [4, 8], []]``; a list of tensors is left out."""
-    try:
-        given = json.loads(written) if written else []
-    except ValueError:
-        return []
-    lists = [each if isinstance(each, list) else [] for each in given] if isinstance(given, list) else []
-    return [tuple(each) if all(type(size) is int and size >= 0 for size in each) else () for each in lists]
 
 
 def _places(trace: Trace, rows: Ints, record: RunRecord) -> dict[int, tuple[str, int]]:

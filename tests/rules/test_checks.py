@@ -236,6 +236,21 @@ def test_autocast_leaves_an_encoder_on_its_fast_path(scene: Any, tmp_path: Path)
     assert found(made, tmp_path, "amp-autocast") is None
 
 
+def test_attention_and_norms_in_nhwc_gain_nothing_from_16_bits_on_a_cpu(scene: Any, tmp_path: Path) -> None:
+    def likely(name: str, nhwc: bool = False) -> float:
+        made = busy_cpu(scene, addmm=0.4)
+        made.record.environment.cpu_flags = ["avx512_bf16"]
+        made.record.models[0].channels_last = nhwc
+        made.operator(name, 25.0, 45.0)
+        amp = found(made, tmp_path, "amp-autocast")
+        return amp.gain.likely if amp is not None else 1.0
+
+    attention = "aten::_scaled_dot_product_flash_attention_for_cpu"
+    assert likely("aten::bmm") > likely(attention) >= likely(f"{attention}_backward")
+    norm = "aten::native_batch_norm_backward"
+    assert likely(norm) > likely(norm, nhwc=True)
+
+
 @pytest.mark.parametrize("name", ["aten::_sparse_mm", "aten::_sparse_coo_tensor_with_dims_and_tensors"])
 def test_products_of_sparse_matrices_are_no_faster_in_16_bits(name: str, scene: Any, tmp_path: Path) -> None:
     made = busy_cpu(scene, addmm=0.8)
