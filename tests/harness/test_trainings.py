@@ -70,7 +70,8 @@ def test_last_training_that_is_short_is_not_the_one_to_measure(tmp_path: Path) -
 def test_other_runs_measure_the_training_that_they_are_asked_for(tmp_path: Path) -> None:
     # A window that a training fills is complete; one that its training is too short for is as long as that.
     first = run(tmp_path / "first", 60, 3000, training=0, windows="timing")
-    assert first.training == 0 and first.steps == 60 and 0 < first.timing.steps <= 60
+    # Where the machine was busy, few of the 60 steps were undisturbed: a run cut to that many follows.
+    assert first.training == 0 and (first.total_steps or first.steps) == 60 and 0 < first.timing.steps <= 60
     assert min(first.losses) > 1000
     second = run(tmp_path / "second", 60, 80, training=1, windows="timing")
     assert second.training == 1 and 0 < second.timing.steps < 80 and max(second.losses) < 50
