@@ -21,6 +21,7 @@ from advisor.errors import AdvisorError
 from advisor.evidence import CAPTURES, COLD, Change
 from advisor.evidence.from_lists import reading_s
 from advisor.evidence.handmade import accumulated, by_hand, loops_over, one_by_one
+from advisor.evidence.outside import source_of
 from advisor.frameworks import configured, construction, told
 from advisor.harness.layout import Site
 from advisor.rule import (
@@ -81,6 +82,7 @@ _RATE = (
 # Share of the step in which lists become tensors, number by number. It grows with the batch, and so does what Python
 # does to make them; the model takes both for what does not: it said 3.8 times where such a mask took 220 of 340 ms.
 _MOST_LISTS = 0.1
+_MOST_OUTSIDE = 0.3  # of the step, in a function beside forward, backward and optimizer
 
 
 class BatchSize(Rule):
@@ -129,6 +131,9 @@ class BatchSize(Rule):
             yield from self._of_one_by_one(evidence, record, alone)
             return
         if not trains and not any(model.calls for model in record.models):  # the batches are looked at, not computed on
+            return
+        found = evidence.outside  # a metric, say, of each sample: only an update of the weights does not grow
+        if found is not None and found.share > _MOST_OUTSIDE and ".grad" not in source_of(found, text_of(found.file)):
             return
         backwards = call_sites(evidence, "backward") if trains and loader is None else ()
         rounds = accumulated(evidence, record, backwards, text_of)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
@@ -19,10 +18,12 @@ from advisor.evidence import Change
 from advisor.evidence.asleep import ASLEEP_AFTER_S, asleep_s
 from advisor.evidence.blocked import beside_the_waits_s
 from advisor.evidence.facts import OTHER
+from advisor.evidence.outside import source_of, users_files
+from advisor.evidence.reports import computed_for_reports, keeps_nothing
 from advisor.evidence.steps import step_windows
 from advisor.frameworks import configured, construction, told
 from advisor.harness.layout import Site
-from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites
+from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list
 
 if TYPE_CHECKING:
     from advisor.edit import Edit
@@ -155,11 +156,12 @@ class BlockingWorkBetweenSteps(Rule):
         yield from self._in_a_hook(evidence)
 
     def _in_a_hook(self, evidence: Evidence) -> Iterator[Finding]:
-        """What a callback works in every step, without waiting for anything."""
+        """What a callback, or a function that the loop calls, works in every step for the log, without any wait."""
         found = evidence.outside
-        if found is None or found.name not in _HOOKS or evidence.device_is_gpu or not evidence.step_s:
+        if found is None or evidence.device_is_gpu or not evidence.step_s:
             return
-        if _UPDATES.search(_text(found)):
+        reported = _reported(evidence, found)
+        if reported is None and (found.name not in _HOOKS or _UPDATES.search(source_of(found, text_of(found.file)))):
             return
         # Stacks make what is mostly Python look longer beside the rest, whose share they do not change.
         works = min(found.share, evidence.breakdown.share(OTHER)) * evidence.step_s
@@ -169,13 +171,21 @@ class BlockingWorkBetweenSteps(Rule):
         yield Finding(
             rule=self.id,
             title="Do not work for the log in every step",
-            summary=f"{found} works {works * 1e3:.1f} ms in every step, beside forward, backward and optimizer.",
+            summary=f"{found} works {works * 1e3:.1f} ms in every step, beside forward, backward and optimizer"
+            + (f"; what comes of it is read at {at(reported[1])} only, every so many steps." if reported else "."),
             gain=gain,
             evidence={"works_s": works, "step_s": evidence.step_s},
-            site=Site(found.file, found.line),
+            site=reported[0] if reported else Site(found.file, found.line),
+            parameters={"reported": (reported[1],)} if reported else {},
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        for reported in site_list(finding, "reported"):
+            text = f"Move the call at {at(finding.site)} to where its results are read: below the if at {at(reported)}."
+            drafts = Drafts(sources)
+            if finding.site is None or not _moved(drafts[reported.file], finding.site, reported):
+                return Advice(text, "what lies between may change what it is given")
+            return drafts.edit(text) or Advice(text, "the file is not the script's own")
         waits = finding.parameters.get("waits", "")
         text = (
             f"Do what {at(finding.site)} does every {_EVERY} steps only, or hand it to a thread through a queue (for "
@@ -237,6 +247,25 @@ print(loss)
             parameters={"sleeps": True},
         ),
         Example(
+            before="""
+for step, (x, y) in enumerate(loader):
+    train(x, y)
+    # how well it ranks
+    auc, ks = quality(recent)  # <-
+    seen += len(x)
+    if step % 50 == 0:  # <- reported
+        print(auc, ks)
+""",
+            after="""
+for step, (x, y) in enumerate(loader):
+    train(x, y)
+    seen += len(x)
+    if step % 50 == 0:
+        auc, ks = quality(recent)
+        print(auc, ks)
+""",
+        ),
+        Example(
             before="while step < 100:\n    if gpu:\n        sleep(1)  # <-\n    step = train(step)\n",
             after="while step < 100:\n    if gpu:\n        pass\n    step = train(step)\n",
             parameters={"sleeps": True},
@@ -272,6 +301,11 @@ Trainer(model, args).train()
     LEAVES_ALONE = (
         Example("for x in xs:\n    log.record(step(x))  # <-\n", ""),
         Example("for x in xs:\n    step(x)\n    time.sleep(period - elapsed)  # <-\n", "", {"sleeps": True}),
+        Example(
+            "for x in xs:\n    auc = quality(recent)  # <-\n    recent.clear()\n    if step % 9 == 0:  # <- reported\n"
+            "        print(auc)\n",
+            "",
+        ),
         Example("def wait():\n    time.sleep(1)  # <-\n", "", {"sleeps": True}),
         *(Example(text, "", {"sleeps": True}) for text in _POLLING),
     )
@@ -325,10 +359,34 @@ def _steps_in(draft: Draft, node: cst.CSTNode, own: Collection[str] = ()) -> boo
     return bool(names & set(own)) or any(_TAKES_STEP.search(each) for each in names)
 
 
-def _text(found: Outside) -> str:
-    """The source of a function; "" where it cannot be read."""
-    lines = text_of(found.file).splitlines()[max(0, found.line - 1) :]
-    return "\n".join(inspect.getblock([f"{line}\n" for line in lines])) if lines else ""
+def _moved(draft: Draft, site: Site, reported: Site) -> bool:
+    """Put the statement at `site` below the ``if`` at `reported`; not where what lies between names the same."""
+    lines = [each for each in draft.nodes(cst.SimpleStatementLine) if draft.line(each) == site.line]
+    statement = lines[0] if len(lines) == 1 and len(lines[0].body) == 1 else None
+    block = draft.siblings(statement) if statement is not None else []
+    branches = [each for each in block if isinstance(each, cst.If) and draft.line(each) == reported.line]
+    if statement is None or not branches or not isinstance(branches[0].body, cst.IndentedBlock):
+        return False
+    first = draft.siblings(branches[0].body.body[0])[0]
+    between = block[block.index(statement) + 1 : block.index(branches[0])]
+    names = {each.value for each in draft.nodes(cst.Name, statement)}
+    if any(each.value in names for other in (*between, branches[0].test) for each in draft.nodes(cst.Name, other)):
+        return False
+    draft.insert_before(first, draft.code(statement.body[0]))
+    draft.remove(statement)
+    return True
+
+
+def _reported(evidence: Evidence, found: Outside) -> tuple[Site, Site] | None:
+    """Where the loop over steps calls a function, and the line, not of every step, that alone reads its results."""
+    if found.called or not keeps_nothing(source_of(found, text_of(found.file))):
+        return None
+    files = {found.file, *(users_files(evidence.record) if evidence.record is not None else ())}
+    for file in sorted(files):
+        lines = computed_for_reports(text_of(file), found.name)
+        if lines is not None:
+            return Site(file, lines[0]), Site(file, lines[1])
+    return None
 
 
 def _gain(evidence: Evidence, waits_s: float, saved: float) -> Gain:

@@ -16,12 +16,16 @@ from advisor.edit.calls import argument
 from advisor.edit.locate import call_at
 from advisor.edit.names import framework_used, full_name, last_part
 from advisor.edit.origin import string_value
+from advisor.edit.sources import text_of
 from advisor.edit.values import bound_to, give
 from advisor.evidence import Change
 from advisor.evidence.coded import names_like
 from advisor.evidence.coverage import Coverage
+from advisor.evidence.facts import OTHER
+from advisor.evidence.outside import source_of
 from advisor.evidence.steps import assign
 from advisor.frameworks import configured, construction, told
+from advisor.harness.layout import Site
 from advisor.rule import (
     WIDEST,
     Advice,
@@ -43,7 +47,7 @@ from advisor.rule import (
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
-    from advisor.harness.layout import OptimizerInfo, RunRecord
+    from advisor.harness.layout import OptimizerInfo
 
 # What is left of a step on a CPU: best, likely, worst. Measured with torch 2.15, one thread of an AVX-512 processor,
 # tensors of 64 to 10 million elements, fused over for-loop: Adam and AdamW 0.10 to 0.39, Adagrad 0.14 to 0.39. SGD with
@@ -70,6 +74,9 @@ _WRITTEN_OUT = (0.1, 0.2, 0.45)
 _WRITTEN_BASIS = "prior: a fused step takes a tenth to half of one written out"
 _CALLS_PER_PARAMETER, _LEAST_WRITTEN_OUT = 4, 1.2
 _CALLED = re.compile(r"^aten::(?!view|detach|to$|as_strided|empty|result_type|can_cast)")
+# What an update is made of, where no optimizer of torch's tells of itself.
+_UPDATES = re.compile(r"\.grad\b[\s\S]*(\b(add|sub|mul|copy|addcdiv|addcmul|lerp)_\(|[-+*]=)|\bgrads?\b[\s\S]*_\(")
+_ACCUMULATES = "torch::autograd::AccumulateGrad"
 _INTERRUPTED = 3.0  # times what the optimizer usually takes: what is above was not the optimizer
 # Of the host's time: a dozen calls for each list of tensors become one; grouping the tensors stays.
 _HOST_ON_GPU = 0.5
@@ -112,8 +119,10 @@ class FusedOptimizer(Rule):
         record = evidence.record
         if record is None or not evidence.step_s:
             return
-        if any(each.written is not None and each.steps for each in record.optimizers):
-            yield from _written_out(evidence, record)
+        updating = [each for each in record.optimizers if each.steps]
+        if any(each.written is not None for each in updating) or not updating:
+            if not evidence.device_is_gpu and len(updating) <= 1:
+                yield from _written_out(evidence, updating[0]) if updating else _plain_class(evidence)
             return
         chosen = [each for each in record.optimizers if each.steps and each.cls in _ON_CPU and not each.fused]
         if not chosen or len(chosen) != sum(bool(each.steps) for each in record.optimizers):
@@ -366,19 +375,35 @@ def _loads_state(draft: Draft, names: Collection[str]) -> bool:
     return False
 
 
-def _written_out(evidence: Evidence, record: RunRecord) -> Iterator[Finding]:
-    """An optimizer that the script's author wrote, by what it calls for each parameter."""
-    updating = [each for each in record.optimizers if each.steps]
-    if evidence.device_is_gpu or len(updating) != 1:
-        return
-    (own,) = updating
+def _written_out(evidence: Evidence, own: OptimizerInfo) -> Iterator[Finding]:
+    """A torch.optim.Optimizer that the script's author wrote, by what it calls for each parameter."""
     stepping = _stepping(evidence, [own])
-    seconds = _undisturbed_s(evidence, stepping)
-    operators = evidence.trace.operators
-    inside = stepping.contains(operators.start) & (assign(evidence.steps, operators.start) >= 0)
-    inside &= names_like(evidence.trace, operators.name, _CALLED.match)
-    calls = float(inside.sum()) / max(1, len(evidence.steps))
-    if own.written is None or calls < _CALLS_PER_PARAMETER * max(1, own.parameters) or not evidence.step_s:
+    if own.written is not None:
+        calls = _called_in(evidence, stepping)
+        yield from _one_by_one(
+            evidence, own.cls, own.written, own.parameters, calls, _undisturbed_s(evidence, stepping)
+        )
+
+
+def _plain_class(evidence: Evidence) -> Iterator[Finding]:
+    """The same of a class, or function, of the author's that is no torch.optim.Optimizer: what is most of the rest."""
+    found, host, steps = evidence.outside, evidence.host, evidence.steps
+    if found is None or not len(host.backward) or not _UPDATES.search(source_of(found, text_of(found.file))):
+        return
+    own_work = host.forward.union(host.backward, host.differentiated, host.loader)
+    calls = _called_in(evidence, Coverage.of(steps.start, steps.end).minus(own_work))
+    tensors = evidence.operators.row(_ACCUMULATES)
+    seconds = min(found.share, evidence.breakdown.share(OTHER)) * (evidence.step_s or 0.0)
+    if tensors is not None:
+        site = Site(found.file, found.line)
+        yield from _one_by_one(evidence, found.name, site, round(tensors.count), calls, seconds)
+
+
+def _one_by_one(
+    evidence: Evidence, name: str, site: Site, tensors: int, calls: float, seconds: float
+) -> Iterator[Finding]:
+    """What updates `tensors` with `calls` operators in each step, `seconds` of it, where a fused step is quicker."""
+    if calls < _CALLS_PER_PARAMETER * max(1, tensors) or not evidence.step_s:
         return
     low, likely, high = (evidence.what_if(Change(remove_host_s=seconds * (1.0 - each))) for each in _WRITTEN_OUT[::-1])
     gain = Gain(max(low.speedup[1], high.speedup[1] / WIDEST), likely.speedup[1], high.speedup[1], _WRITTEN_BASIS)
@@ -387,19 +412,27 @@ def _written_out(evidence: Evidence, record: RunRecord) -> Iterator[Finding]:
     yield Finding(
         rule=FusedOptimizer.id,
         title="Update all parameters at once",
-        summary=f"{own.cls}, written at {at(own.written)}, takes {seconds / evidence.step_s:.0%} of the step: it calls "
-        f"{calls:,.0f} operators for {own.parameters} parameters, one after the other.",
+        summary=f"{name}, written at {at(site)}, takes {seconds / evidence.step_s:.0%} of the step: it calls "
+        f"{calls:,.0f} operators for {tensors} parameters, one after the other.",
         gain=gain,
         evidence={
             "optimizer_step_share": seconds / evidence.step_s,
             "optimizer_step_s": seconds,
             "operator_calls": calls,
-            "parameters": own.parameters,
+            "parameters": tensors,
             "step_s": evidence.step_s,
         },
-        site=own.written,
+        site=site,
         parameters={"written": True},
     )
+
+
+def _called_in(evidence: Evidence, coverage: Coverage) -> float:
+    """How many operators that compute a step calls in there."""
+    operators = evidence.trace.operators
+    inside = coverage.contains(operators.start) & (assign(evidence.steps, operators.start) >= 0)
+    inside &= names_like(evidence.trace, operators.name, _CALLED.match)
+    return float(inside.sum()) / max(1, len(evidence.steps))
 
 
 # The numbers ------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -59,6 +59,10 @@ _BYTE_S = ((512 << 10, 0.10e-9), (2 << 20, 0.02e-9))
 # the fused kernel without (a mask that is a parameter itself rules that out in any mode). What is left of it, six
 # shapes from 12x4x384x16 to 1x16x1024x64, one thread: 0.28, 0.37, 0.39, 0.48, 0.61, 0.68.
 _STEPWISE, _STEPWISE_LEFT = "aten::_scaled_dot_product_attention_math", 0.44
+# Eigenvalues and singular values come with their vectors while gradients are recorded, which only a backward needs.
+# What is left without, batches of matrices from 32x16x16 to 1x256x256, torch 2.15, two cores: 0.32 to 0.69 of eigvalsh
+# (0.49 in the middle), 0.26 to 0.55 of svdvals (0.39).
+_VALUES, _VALUES_LEFT = ("aten::linalg_eigvalsh", "aten::linalg_svdvals"), 0.45
 _MASKED = re.compile(r"\[(\[\d+(, ?\d+){3}\], ?){3}\[\d")  # the fused kernel takes four dimensions only
 _BASIS = "prior: 1.2 us per node of the graph, 0.1 ns per byte that it keeps in small tensors (six models on a CPU)"
 _CPU = 0  # c10::DeviceType
@@ -96,7 +100,8 @@ class MissingInferenceMode(Rule):
             return
         nodes, kept, moving_s = _nodes(evidence), *_kept(evidence)
         stepwise_s = 0.0 if evidence.device_is_gpu else _stepwise_s(evidence) / evidence.inflation
-        saved = nodes * _NODE_S + moving_s + stepwise_s * (1.0 - _STEPWISE_LEFT)
+        vectors_s = 0.0 if evidence.device_is_gpu else _spent_s(evidence, _VALUES.__contains__) / evidence.inflation
+        saved = nodes * _NODE_S + moving_s + stepwise_s * (1.0 - _STEPWISE_LEFT) + vectors_s * (1.0 - _VALUES_LEFT)
         gain = Gain.prior(evidence.what_if(Change(remove_host_s=saved)), _BASIS)
         if not gain.worth_it:
             return
@@ -106,12 +111,14 @@ class MissingInferenceMode(Rule):
             summary=f"Autograd makes {nodes:.0f} nodes a step"
             + (f", and keeps {kept / 1e6:.1f} MB for them" if kept else "")
             + "; no backward ever uses them."
-            + (f" {stepwise_s * 1e3:.1f} ms go over attention that is not fused for their sake." if stepwise_s else ""),
+            + (f" {stepwise_s * 1e3:.1f} ms go over attention that is not fused for their sake." if stepwise_s else "")
+            + (f" {vectors_s * 1e3:.1f} ms find eigenvalues with their vectors for it." if vectors_s else ""),
             gain=gain,
             evidence={
                 "graph_nodes": nodes,
                 "kept_bytes": kept,
                 "stepwise_attention_s": stepwise_s,
+                "eigenvectors_s": vectors_s,
                 "step_s": evidence.step_s,
             },
             site=found[0].site,
@@ -372,8 +379,13 @@ def _stepwise_s(evidence: Evidence) -> float:
     masked = [_MASKED.match(detail.name(int(code))) for code in detail.operators.shapes[shaped]]
     if not masked or not all(masked):
         return 0.0
+    return _spent_s(evidence, _STEPWISE.__eq__)
+
+
+def _spent_s(evidence: Evidence, named: Callable[[str], bool]) -> float:
+    """Seconds per traced step in operators of these names, which do not call one another."""
     operators, steps = evidence.trace.operators, evidence.steps
-    rows = names_like(evidence.trace, operators.name, _STEPWISE.__eq__) & (assign(steps, operators.start) >= 0)
+    rows = names_like(evidence.trace, operators.name, named) & (assign(steps, operators.start) >= 0)
     return float((operators.end - operators.start)[rows].sum()) / 1e9 / max(1, len(steps))
 
 

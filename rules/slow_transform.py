@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from advisor.evidence.deterministic import computes_the_same
 from advisor.evidence.fetching import (
     beside,
     computes,
@@ -56,6 +57,9 @@ _PARSED_BASIS = "text of 5,000 rows against the same numbers in a binary file: 1
 # A row of a member of an .npz, 1,500 pictures of 48 x 48, compressed: 12 ms of CPU; of the array in memory 0.3 us.
 _READ = 1000.0
 _READ_BASIS = "a row of an .npz's member against one of the array in memory: 12 ms and 0.3 us (measured)"
+# Of what is looked up instead, a few microseconds a sample stay, from _LEAST_KEPT_S of CPU a sample on.
+_KEPT, _LEAST_KEPT_S = 50.0, 100e-6
+_KEPT_BASIS = "what is computed once is looked up in later epochs"
 # Samples that are decoded again and again were seen in so many epochs, and fit into most machines' memory.
 _EPOCHS, _FITS = 2, 2 << 30
 _LOOP_BASIS = "features of signals in one operator instead of a loop: 25 times less CPU (measured)"
@@ -93,7 +97,8 @@ class SlowTransform(Rule):
                 continue
             found = _too_early(evidence, loader) or _lines_too_early(loader) or _reads_again(loader) or _parses(loader)
             found = found or _loop(facts, loader) or _tokenizes(evidence, facts, loader)
-            found = found or _decodes(evidence, facts, loader) or _heavy(evidence, facts, loader)
+            found = found or _decodes(evidence, facts, loader) or _computes_again(evidence, facts, loader)
+            found = found or _heavy(evidence, facts, loader)
             if found is None:
                 continue
             estimate = evidence.what_if(without(facts, found.saved))
@@ -182,6 +187,7 @@ _TITLES = {
     "again": "Read once what is the same for every sample",
     "parse": "Read the files of text once",
     "decode": "Decode each sample's file once, not in every epoch",
+    "compute": "Compute once what is the same in every epoch",
 }
 _ADVICE = {
     "tokenize": (
@@ -208,6 +214,12 @@ _ADVICE = {
         "as long as persistent_workers=True keeps it). Or write them once without compression (np.save), of which "
         "np.load(..., mmap_mode='r') reads only what is asked for.",
         "whether they are the same in every epoch, and fit into memory, only their author can tell",
+    ),
+    "compute": (
+        "Compute what {what} returns at {at} once for each sample, not in every epoch anew: all samples as they are "
+        "handed out fit into memory, in a list that __init__ fills, or a dictionary that __getitem__ fills as it goes "
+        "(each worker then has its own, as long as persistent_workers=True keeps it).",
+        "whether it is the same in every epoch, and fits into memory, only its author can tell",
     ),
     "early": (
         "Move {what}, at {at}: on the smaller picture it does the same to a part of the pixels.",
@@ -380,8 +392,7 @@ def _decodes(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> _Found |
         return None
     # What transforms take may be on the same line, and be different each time.
     others = sum(share(loader, part) for part in loader.parts if part.kind == "transform")
-    part = min(share(loader, line), 1.0 - others)
-    size = sum(each.bytes for each in loader.tensors) / (loader.batch_size or 1) * (loader.dataset_length or 0)
+    part, size = min(share(loader, line), 1.0 - others), _all_samples(loader)
     if part < _MOST or loader.epochs < _EPOCHS or not 0 < size <= _FITS:
         return None
     return _Found(
@@ -394,6 +405,35 @@ def _decodes(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> _Found |
         what,
         _READ_BASIS,
     )
+
+
+def _computes_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> _Found | None:
+    """The same for what the dataset's own functions compute of a sample, always the same by all that they call."""
+    lines = [part for part in loader.parts if part.kind == "line"]
+    line, size = max(lines, key=lambda part: part.seconds, default=None), _all_samples(loader)
+    if line is None or not computes(facts) or (not facts.workers and _workers_do(evidence, facts)):
+        return None
+    part = share(loader, line)
+    if part < _MOST or loader.epochs < _EPOCHS or not 0 < size <= _FITS:
+        return None
+    what = computes_the_same("".join(linecache.getlines(line.site.file)), line.site.line)
+    if not what or part * (facts.fetch_cpu_s or 0.0) < _LEAST_KEPT_S * (loader.batch_size or 1):
+        return None
+    return _Found(
+        "compute",
+        f"{at(line.site)} takes {part:.0%} of making a batch, and {_of_workers(facts.workers or 0)}: {what} computes "
+        f"the same of a sample in every epoch anew; all {loader.dataset_length:,} together are {size / 1e6:,.0f} MB.",
+        line.site,
+        part,
+        part * (1.0 - 1.0 / _KEPT),
+        what,
+        _KEPT_BASIS,
+    )
+
+
+def _all_samples(loader: Loader) -> float:
+    """Bytes of all samples as they are handed out, by those of a batch; 0 where their number is unknown."""
+    return sum(each.bytes for each in loader.tensors) / (loader.batch_size or 1) * (loader.dataset_length or 0)
 
 
 def _workers_do(evidence: Evidence, facts: LoaderFacts) -> bool:

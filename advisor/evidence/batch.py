@@ -22,6 +22,11 @@ OPERATOR_FIXED_S = 2e-6
 # The same where the batch grows, of which the multiplying operators' setting up is a part, too: with it seven tiny nets
 # are predicted to gain 3.1 to 7.0 times from eight times the batch, and gained 3.5 to 7.3.
 BATCH_FIXED_S = 3.5e-6
+# What oneDNN's convolutions take besides, to find their primitive and to reorder weights and inputs. Fitted to times of
+# 2, 4, 8, 16 and 32 samples, torch 2.15, two quiet cores: of thirteen kinds (one and two dimensions, depthwise, 1x1,
+# transposed, NHWC) eleven came to 38 to 73 us forward and 115 to 154 backward, the one with most weights to more.
+CONVOLUTION_FIXED_S = {"aten::mkldnn_convolution": 45e-6, "aten::convolution_backward": 100e-6}
+MOST_CONVOLUTION_FIXED = 0.9  # of its time: a faster processor's is less
 # Seconds per weight and step on a CPU, whatever the batch: reading it twice, writing its gradient into fresh memory.
 # Fitted to steps of two batch sizes each, torch 2.15, two quiet cores: MLPs of 2 and 8 million weights 1.0 to 1.9 ns, a
 # transformer encoder 1.8 to 2.3, ResNet-18 1.9 to 3.8, ResNet-50 2.6 to 2.8.

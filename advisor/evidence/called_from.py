@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from advisor.evidence.reports import without_reports
 from advisor.evidence.rounds import around, loop_of_calls
 from advisor.harness.layout import Site
 
@@ -29,7 +30,7 @@ def loop_around(frames: Sequence[Site], text_of: Callable[[str], str]) -> Site |
     for frame in frames:
         text = text_of(frame.file)
         inside = around(text, frame.line)
-        if inside is None or _keeps_state(inside) or any(_is_a_request(node) for node in ast.walk(inside)):
+        if inside is None or _keeps_state(inside) or any(map(_is_a_request, _in_each_round(inside))):
             return None
         if isinstance(inside, ast.FunctionDef):
             continue
@@ -38,6 +39,15 @@ def loop_around(frames: Sequence[Site], text_of: Callable[[str], str]) -> Site |
             return None
         return replace(frame, line=line, column=None, end_line=None, end_column=None)
     return None
+
+
+def _in_each_round(inside: ast.AST) -> Iterator[ast.AST]:
+    """What a loop or function does, but for a report every so many rounds, which may well tell the time so far."""
+    if not isinstance(inside, (ast.For, ast.While)):
+        yield from ast.walk(inside)
+        return
+    for statement in without_reports(inside.body):
+        yield from ast.walk(statement)
 
 
 def _sources(loop: ast.AST) -> list[ast.expr]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from advisor.evidence.added_gradients import adds_up_gradients
 from advisor.evidence.called_from import keeps_state, loop_around
 from advisor.evidence.rounds import busiest_loop, called_loop
 
@@ -21,8 +21,6 @@ _MOST_COLLECTING = 0.1  # of a step, in collections of Python's own
 _MOST_LOOPING = 0.3  # of a step, in a loop with as many rounds as the batch has samples
 _MOST_REPEATS = 0.1  # of a model's calls get the tensor of the call before
 _LEAST_ROUNDS = 2
-# A loss that is divided by the number of batches whose gradients are added up, by the names that this is given.
-_DIVIDES = re.compile(r"/=?\s*\(?[\w.\[\]\"']*(accum|acc_steps|micro|virtual|chunks)", re.I)
 _TAKEN = "Tensor.index"
 _MOST_CALLS = 1.5  # a step: of several calls others can go together than those of one sample after another
 
@@ -68,15 +66,17 @@ def accumulated(
     """Samples that the one model is given at a time, and how often in a step, each time with a backward of its own.
 
     Gradients are accumulated over batches that no loader makes. None where that is not so, as for :func:`by_hand`, and
-    where no loss is divided by their number: an attack's rounds, or a sequence's parts, need one another.
+    where no loss is divided by their number, or one needs another: an attack's rounds, or a sequence's parts.
     """
-    if not any(_DIVIDES.search(text_of(path)) for path in {each.site.file for each in backwards}):
-        return None
     found = _rows(evidence, record)
     if found is None or found[1] < _LEAST_ROUNDS:
         return None
-    each_time = abs(sum(site.calls_per_step for site in backwards) - found[1]) <= 0.02 * found[1]
-    return found if each_time else None
+    if abs(sum(each.calls_per_step for each in backwards) - found[1]) > 0.02 * found[1]:
+        return None
+    if not all(adds_up_gradients(text_of(each.site.file), each.site.line) for each in backwards):
+        return None
+    stateful = any(keeps_state(text_of(path), cls) for model in record.models for cls, path in model.own.items())
+    return None if stateful else found
 
 
 def _rows(evidence: Evidence, record: RunRecord) -> tuple[int, int] | None:

@@ -260,9 +260,11 @@ class StepModel:
             return 0.0
         computing = max(0.0, self.step_s - self.wait_s)
         threads = self._wanted_threads
-        return computing - pipeline.undisturbed_s(
+        slowed = computing - pipeline.undisturbed_s(
             computing, workers=loader.workers, worker_cpu_s=fetch_cpu_s, threads=threads, cores=self.cores
         )
+        # Between that and what a scheduler that spreads the loss evenly would take from each core.
+        return (slowed + min(slowed, fetch_cpu_s / max(1.0, self.cores))) / 2
 
     @cached_property
     def _wanted_threads(self) -> float:
@@ -451,18 +453,25 @@ class StepModel:
     @cached_property
     def _calling_s(self) -> float:
         """Of these, what no call of an operator is without: of a short one all that it takes."""
-        short = np.minimum(self._self_ns, batch.BATCH_FIXED_S * 1e9)
-        return float(short.sum()) / 1e9 / max(1, len(self.evidence.steps))
+        trace, own = self.evidence.trace, self._self_ns
+        names = trace.operators.name[self._computing]
+        fixed = for_names(trace, names, lambda name: batch.CONVOLUTION_FIXED_S.get(name, 0.0) * 1e9, np.float64)
+        constant = np.minimum(own, batch.BATCH_FIXED_S * 1e9)
+        constant = np.maximum(constant, np.minimum(fixed, batch.MOST_CONVOLUTION_FIXED * own))
+        return float(constant.sum()) / 1e9 / max(1, len(self.evidence.steps))
 
     @cached_property
     def _self_ns(self) -> NDArray[np.int64]:
         """Nanoseconds that each operator of forward and backward takes itself, of all traced steps."""
-        evidence, steps, host = self.evidence, self.evidence.steps, self.evidence.host
-        start = evidence.trace.operators.start
+        return self.evidence.nesting.self_ns[self._computing]
+
+    @cached_property
+    def _computing(self) -> NDArray[np.bool_]:
+        """Which of the trace's operators are of the forward and backward of steps."""
+        host, start = self.evidence.host, self.evidence.trace.operators.start
         # Of a model whose own forward is not called (Lightning's training_step) only the operators tell.
         computing = host.forward.union(host.differentiated).union(host.backward)
-        inside = (assign(steps, start) >= 0) & computing.contains(start)
-        return evidence.nesting.self_ns[inside]
+        return (assign(self.evidence.steps, start) >= 0) & computing.contains(start)
 
     @property
     def _multiplying_s(self) -> float:

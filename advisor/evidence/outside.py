@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -49,6 +50,12 @@ def spent_in(found: Outside | None, shares: Mapping[str, float]) -> str:
     if found is None or shares[OTHER] < max(shares.values()):
         return ""
     return str(found) if found.share >= _WORTH_NAMING * shares[OTHER] else ""
+
+
+def source_of(found: Outside, text: str) -> str:
+    """The lines of a function, of its file's `text`; "" where it has not as many."""
+    lines = text.splitlines()[max(0, found.line - 1) :]
+    return "".join(inspect.getblock([f"{line}\n" for line in lines])) if lines else ""
 
 
 def users_files(record: RunRecord) -> set[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from advisor.evidence.bindings import bound, made_of, names_in
+from advisor.evidence.reports import without_reports
 from advisor.harness.layout import CallSite, Site
 
 Loop = ast.For | ast.ListComp | ast.GeneratorExp
@@ -168,7 +169,7 @@ def independent(text: str, loop: Loop) -> bool:
             return False
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, (ast.Store, ast.Del)):
             return False
-    return not _carried(loop)
+    return not carried(loop)
 
 
 def _over(loop: Loop) -> tuple[ast.expr, ast.expr]:
@@ -215,27 +216,45 @@ def _changes_its_object(call: ast.Call, text: str) -> bool:
     return False
 
 
-def _carried(loop: ast.For) -> bool:
-    """Whether a name that the body assigns is read in it before, or what collects results is read at all."""
+def carried(loop: ast.For) -> set[str]:
+    """The names that the body assigns and reads before, and those that it collects results in and reads at all.
+
+    Reports every so many rounds aside, which no other statement sees anything of.
+    """
     own = names_in(loop.target)
-    events = [event for statement in loop.body for event in _events(statement)]
+    events = [event for statement in without_reports(loop.body) for event in _events(statement)]
     assigned = {name for kind, name in events if kind == "store"} - own
     collecting = {name for kind, name in events if kind == "collect"}
     done: set[str] = set()
+    found: set[str] = set()
     for kind, name in events:
-        if kind == "count":  # how many results there are by now, for a progress bar, is no result itself
-            if name in collecting:
-                continue
-            kind = "load"
-        if kind == "load" and name in collecting:
-            return True
-        if kind == "load" and name in assigned and name not in done:
-            return True
-        if kind == "collect" and name in assigned and name not in done:
-            return True
         if kind == "store":
             done.add(name)
-    return False
+        elif kind == "load" and name in collecting:
+            found.add(name)
+        elif kind == "count" and name in collecting:
+            pass  # how many results there are by now, for a progress bar, is no result itself
+        elif name in assigned - done:
+            found.add(name)
+    return found - _made_anew(loop)
+
+
+def _made_anew(loop: ast.For) -> set[str]:
+    """The names that each round, whatever its branches do, gives a value before it mentions them otherwise."""
+    mentioned: set[str] = set()
+    found: set[str] = set()
+    for statement in loop.body:
+        if isinstance(statement, ast.Assign):
+            plain = {each.id for one in statement.targets for each in _stored(one)}
+            found |= plain - mentioned - names_in(statement.value)
+        mentioned |= names_in(statement)
+    return found
+
+
+def _stored(target: ast.expr) -> list[ast.Name]:
+    """The names that an assignment's target binds: not that of ``rows[i]``, which changes what is there."""
+    parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+    return [each for each in parts if isinstance(each, ast.Name)]
 
 
 def _events(node: ast.AST) -> Iterator[tuple[str, str]]:

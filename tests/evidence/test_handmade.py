@@ -6,6 +6,7 @@ import pytest
 
 from advisor.evidence import Evidence
 from advisor.evidence.absent import empty_trace
+from advisor.evidence.added_gradients import adds_up_gradients
 from advisor.evidence.called_from import loop_around
 from advisor.evidence.handmade import accumulated, one_by_one
 from advisor.harness.layout import CallSite, Model, RunRecord, Site, TensorInfo, Timing
@@ -131,7 +132,42 @@ def test_gradients_that_are_accumulated_over_small_batches(
 ) -> None:
     model = Model("Net", calls=10 * calls, repeats=10 * repeats, inputs=[TensorInfo([4, 24])])
     record = RunRecord(models=[model], timing=Timing(step_s=0.03, samples_per_step=4.0 * calls))
-    places = [CallSite("backward", Site("train.py", 9), calls_per_step=backwards)]
+    places = [CallSite("backward", Site("train.py", 2), calls_per_step=backwards)]
     evidence = Evidence(empty_trace(), record)
-    assert accumulated(evidence, record, places, lambda path: "(loss / args.accumulate).backward()") == found
-    assert accumulated(evidence, record, places, lambda path: "loss.backward()  # of the attack") is None
+    text = "for x, y in parts:\n    (lossof(net(x), y) / args.accumulate).backward()\n"
+    assert accumulated(evidence, record, places, lambda path: text) == found
+    attack = "for _ in range(8):\n    lossof(net(x), y).backward()  # of the attack\n"
+    assert accumulated(evidence, record, places, lambda path: attack) is None
+    model.own = {"Net": "b.py"}
+    assert accumulated(evidence, record, places, lambda path: TEXTS.get(path, text)) is None, "it remembers"
+
+
+ADDS_UP = (
+    "for x, y in parts:\n    loss = lossof(net(x), y)\n    (loss / k).backward()  # <-\n    total += loss.item()\n",
+    "for i in range(k):\n    loss = lossof(net(xs[i]), ys[i])\n    loss = loss + 0.1 * aux(net)\n    loss /= k\n"
+    "    scaler.scale(loss).backward()  # <-\n",
+    "for i, rows in enumerate(order.split(4)):\n    loss = lossof(net(x[rows]), y[rows]) / every\n"
+    "    accelerator.backward(loss)  # <-\n    running += loss.item()\n    if (i + 1) % every == 0:\n"
+    "        opt.step()\n        opt.zero_grad()\n        print(running)\n        running = 0.0\n",
+    "def grow(net, x, y, n):\n    loss = lossof(net(x), y) / n\n    loss.backward()  # <-\n    return loss.item()\n\n\n"
+    "for x, y in parts:\n    total += grow(net, x, y, len(parts))\nopt.step()\n",
+    "for chunk in parts:\n    self.manual_backward(self.loss(chunk) / len(parts))  # <-\n    self.seen += 1\n",
+)
+DOES_NOT = (
+    "for x, y in parts:\n    lossof(net(x), y).backward()  # <-\n",
+    "for x, y in parts:\n    (err(net(x), y).sum() / len(x)).backward()  # <-\n",
+    "for x, y in parts:\n    loss = err(net(x), y).sum() / x.shape[0]\n    loss.backward()  # <-\n",
+    "for x in parts:\n    out, h = net(x, h)\n    h = h.detach()\n    (lossof(out) / n).backward()  # <-\n",
+    "for _ in range(n):\n    (lossof(net(x + delta), y) / n).backward()  # <-\n    delta.data.add_(delta.grad)\n",
+    "for _ in range(n):\n    (lossof(net(x + delta), y) / n).backward()  # <-\n    delta = delta + delta.grad.sign()\n",
+    "for _ in range(n):\n    (lossof(net(x + delta), y) / n).backward()  # <-\n    inner.step()\n",
+    "for x in parts:\n    self.h = self.cell(x, self.h)\n    loss = lossof(self.h) / n\n    loss.backward()  # <-\n",
+    "def one(net, x, y):\n    (lossof(net(x), y) / 4).backward()  # <-\n",
+    "while more():\n    (lossof(net(x), y) / 4).backward()  # <-\n",
+)
+
+
+@pytest.mark.parametrize(("text", "adds_up"), [*((t, True) for t in ADDS_UP), *((t, False) for t in DOES_NOT)])
+def test_which_gradients_are_added_up(text: str, adds_up: bool) -> None:
+    line = next(number for number, each in enumerate(text.splitlines(), 1) if "# <-" in each)
+    assert adds_up_gradients(text, line) is adds_up
