@@ -442,7 +442,7 @@ class StepModel:
         least = (1.0 - _MOST_CONSTANT) * per_sample
         if self._multiplying_s < per_sample:  # else the processor is a faster one than its instructions say
             least = max(least, self._multiplying_s)
-        constant = min(max(0.0, per_sample - least), self._calling_s + weights * each)
+        constant = min(max(0.0, per_sample - least), self.calling_s + weights * each)
         return min(_MOST_FIXED, 1.0 - (per_sample - constant) / (computing * evidence.trace_step_s))
 
     @cached_property
@@ -451,7 +451,7 @@ class StepModel:
         return float(self._self_ns.sum()) / 1e9 / max(1, len(self.evidence.steps))
 
     @cached_property
-    def _calling_s(self) -> float:
+    def calling_s(self) -> float:
         """Of these, what no call of an operator is without: of a short one all that it takes."""
         trace, own = self.evidence.trace, self._self_ns
         names = trace.operators.name[self._computing]

@@ -17,8 +17,20 @@ _TRAINS = frozenset(("backward", "step", "zero_grad", "train", "eval"))
 
 
 def is_periodic(statement: ast.stmt) -> bool:
-    """Whether it is done every so many rounds: ``if step % 50 == 0:``."""
-    return isinstance(statement, ast.If) and any(isinstance(each, ast.Mod) for each in ast.walk(statement.test))
+    """Whether it is done every so many rounds: ``if step % 50 == 0:``, ``if not step % 50:``."""
+    return isinstance(statement, ast.If) and any(map(_is_multiple, ast.walk(statement.test)))
+
+
+def _is_multiple(test: ast.AST) -> bool:
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _is_remainder(test.operand)
+    if not isinstance(test, ast.Compare) or not all(isinstance(each, ast.Eq) for each in test.ops):
+        return False
+    return any(map(_is_remainder, (test.left, *test.comparators)))
+
+
+def _is_remainder(node: ast.expr) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)
 
 
 def without_reports(body: Sequence[ast.stmt]) -> list[ast.stmt]:

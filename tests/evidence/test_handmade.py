@@ -37,6 +37,10 @@ TOGETHER = {
         "for text in texts:\n    rows.append(encoder.encode([text]))  # loop\n"
         "    if len(rows) % 100 == 0:\n        print(len(rows))\n"
     ),
+    "told of now and then": (
+        "for n, text in enumerate(texts):\n    rows.append(encoder.encode([text]))  # loop\n"
+        "    if (n + 1) % 100 == 0:\n        so_far = torch.cat(rows)\n        print(so_far.mean(), time() - t)\n"
+    ),
     "what one request asks for": "rows = [encoder.encode(each) for each in request.candidates]  # loop\n",
     "a comprehension": "rows = torch.cat([encoder.encode(t) for t in texts])  # loop\n",
     "written to a file": "for n, text in enumerate(texts):\n    f.write(f'{n} {encoder.encode(text)}')  # loop\n",
@@ -54,6 +58,10 @@ APART = {
     "requests whose latency is taken": (
         "for r in trace:\n    t = time.perf_counter()\n    y = encoder.encode(r)  # loop\n"
         "    took.append(time.perf_counter() - t)\n"
+    ),
+    "what has been found so far": (
+        "for n, text in enumerate(texts):\n    rows.append(encoder.encode([text, *known]))  # loop\n"
+        "    if n % 100 == 0:\n        known = select(rows)\n"
     ),
     "requests that come in": "for line in sys.stdin:\n    print(encoder.encode(line))  # loop\n",
     "requests, by their name": "total = sum(encoder.encode(r) for r in requests(99))  # loop\n",

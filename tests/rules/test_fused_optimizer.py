@@ -159,15 +159,40 @@ for step in range(2000):
 """
 
 
+PLAIN = """
+import torch
+
+torch.set_num_threads(1)
+moments = {}
+
+
+def update(parameters, lr):
+    with torch.no_grad():
+        for p in parameters:
+            m, v = moments.get(p, (torch.zeros_like(p), torch.zeros_like(p)))
+            moments[p] = m, v = 0.9 * m + 0.1 * p.grad, 0.99 * v + 0.01 * p.grad**2
+            p -= lr * (m / (v.sqrt() + 1e-8) + 0.01 * p)
+            p.grad = None
+
+
+model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(24)))
+x = torch.randn(16, 32)
+for step in range(2000):
+    model(x).square().mean().backward()
+    update(model.parameters(), 1e-4)
+"""
+
+
 @pytest.mark.sessions
 @pytest.mark.slow
-def test_an_optimizer_of_the_script_s_own_is_told_of(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "line"), [(OWN, 11), (PLAIN, 8)], ids=["a torch.optim.Optimizer", "a function"])
+def test_an_optimizer_of_the_script_s_own_is_told_of(text: str, line: int, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
-    path.write_text(OWN)
+    path.write_text(text)
     command = Command(script=str(path), python=PYTHON, environment={"OMP_NUM_THREADS": "1"}, cwd=str(tmp_path))
     evidence = Evidence.from_run(measure(command, tmp_path / "run", QUICK, timeout=240))
     (finding,) = RULE.check(evidence)
-    assert finding.site is not None and finding.site.line == 11
+    assert finding.site is not None and finding.site.line == line
     assert finding.gain.likely > 1.2 and finding.evidence["parameters"] == 48
     fix = RULE.fix(finding, Sources())
     assert isinstance(fix, Advice) and "fused=True" in fix.text

@@ -83,6 +83,18 @@ def test_attention_that_a_learned_mask_keeps_from_being_fused_counts(masked: boo
         assert findings[0].gain.likely > 1.3
 
 
+@pytest.mark.parametrize(("name", "told"), [("aten::linalg_eigvalsh", True), ("aten::linalg_eigh", False)])
+def test_eigenvalues_whose_vectors_only_a_backward_needs(name: str, told: bool, scene: Any, tmp_path: Path) -> None:
+    made = inferring(scene, step_ms=10.0, nodes=20)
+    made.operator(name, 2.0, 8.0)
+    finding = found(made, tmp_path, "missing-inference-mode")
+    assert (finding is not None) == told
+    if finding is not None:
+        assert finding.evidence["eigenvectors_s"] == pytest.approx(6e-3)
+        # Of 6 ms 0.45 are left: 10 ms become 6.7.
+        assert finding.gain.low < 10 / 6.7 < finding.gain.high and "eigenvalues" in finding.summary
+
+
 # no-grad-to-inference-mode
 
 

@@ -1,0 +1,54 @@
+"""Which lines of a dataset compute the same of a sample each time."""
+
+from __future__ import annotations
+
+import pytest
+
+from advisor.evidence.deterministic import computes_the_same
+
+DATASET = """
+import numpy as np
+import torch
+from scipy import signal as sig
+
+class Wings(Dataset):
+    def power(self, x):
+        return np.abs(np.fft.rfft(sig.detrend(x) * window(len(x)))) ** 2
+
+    def rolled(self, x):
+        return np.roll(x, np.random.randint(9))
+
+    def __getitem__(self, i):
+        HERE
+        return x, self.y[i]
+
+def window(n):
+    return np.hanning(n)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("x = torch.from_numpy(self.power(self.light[i]))", "power, window"),
+        ("x = self.power(self.light[i]).astype('float32').clip(0, 1)", "power, window"),
+        ("x: torch.Tensor = self.power(self.light[i])", "power, window"),
+        ("x = self.rolled(self.light[i])", ""),
+        ("x = self.power(self.light[i] + torch.randn(9))", ""),
+        ("x = self.transform(self.power(self.light[i]))", ""),  # whatever that is
+        ("x = self.pipe.run(self.power(self.light[i]))", ""),
+        ("x = self.power(np.load(self.paths[i]))", ""),
+        ("x = given(self.power(self.light[i]))", ""),
+        ("x = np.abs(self.light[i])", ""),  # nothing of its own
+        ("x += self.power(self.light[i])", ""),
+    ],
+)
+def test_what_computes_the_same_each_time(line: str, found: str) -> None:
+    text = DATASET.replace("HERE", line)
+    at = next(number for number, each in enumerate(text.splitlines(), 1) if line in each)
+    assert computes_the_same(text, at) == found
+
+
+def test_text_that_is_no_python() -> None:
+    assert computes_the_same("def f(:\n", 1) == ""
+    assert computes_the_same("x = 3\n", 1) == ""

@@ -1,0 +1,88 @@
+"""What a loop does for its reports only, and what it computes for them in every round."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from advisor.evidence.reports import computed_for_reports, keeps_nothing, without_reports
+
+LOOP = """
+def main():
+    for step, x in enumerate(xs):
+        train(x)
+        auc, ks = quality(recent)
+        seen += 1
+        if step % 50 == 0:
+            print(auc, ks)
+"""
+QUALITY = """
+def quality(window):
+    auc, rows = 0.5, []
+    for scores, labels in window:
+        rows.extend(scores.tolist())
+        auc = max(auc, score(rows))
+    return auc, len(rows)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (LOOP, (5, 7)),
+        (QUALITY + LOOP, (12, 14)),  # names of the function's own are others
+        (LOOP.replace("print", "self.print"), (5, 7)),
+        (LOOP.replace("seen += 1", "stop.step(auc)"), None),
+        (LOOP + "    return auc\n", None),
+        (LOOP + "        history.append(ks)\n", None),
+        (LOOP + "    def last():\n        return auc\n", None),
+        (LOOP.replace("step % 50 == 0", "not (step + 1) % 50 and verbose"), (5, 7)),
+        (LOOP.replace("step % 50 == 0", "step > 50"), None),  # in every step from then on
+        (LOOP.replace("step % 50 == 0", "step % 50"), None),  # in 49 of 50
+        (LOOP.replace("auc, ks =", "self.auc, ks ="), None),  # anybody may read it
+        (LOOP + "quality(recent)\n", None),
+        (LOOP.replace("    for step, x in enumerate(xs):", "    if True:"), None),
+        ("def f(:\n", None),
+    ],
+)
+def test_what_is_computed_in_every_round_for_a_report(text: str, found: tuple[int, int] | None) -> None:
+    assert computed_for_reports(text, "quality") == found
+
+
+@pytest.mark.parametrize(
+    ("source", "nothing"),
+    [
+        (QUALITY, True),
+        ("    def quality(self, window):\n        return self.score(window)\n", True),
+        ("def quality(window):\n    window.clear()\n", False),
+        ("def quality(window):\n    out = []\n    out.append(window)\n    return out\n", True),
+        ("def quality(self):\n    self.calls += 1\n", False),
+        ("def quality(x):\n    x.mul_(2)\n    return x\n", False),
+        ("def quality(x):\n    global last\n    last = x\n", False),
+        ("def quality(net, x):\n    loss = net(x)\n    loss.backward()\n", False),
+        ("", True),
+        ("def f(:\n", False),
+    ],
+)
+def test_function_that_leaves_nothing_behind(source: str, nothing: bool) -> None:
+    assert keeps_nothing(source) is nothing
+
+
+REPORT = "if i % 100 == 0:\n    so_far = torch.cat(scores)\n    print(so_far.mean(), time.time() - began)\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "left"),
+    [
+        (f"scores.append(net(x))\n{REPORT}", 1),
+        (f"scores.append(net(x))\n{REPORT}y = so_far\n", 3),  # it is read in every round
+        (f"scores.append(net(x))\n{REPORT}else:\n    wait()\n", 2),
+        ("scores.append(net(x))\nif i % 9 == 0:\n    scores.clear()\n", 2),
+        ("scores.append(net(x))\nif i % 9 == 0:\n    break\n", 2),
+        ("scores.append(net(x))\nif i % 9 == 0:\n    self.x = 3\n", 2),
+        ("scores.append(net(x))\nif i > 9:\n    print(i)\n", 2),
+    ],
+)
+def test_reports_are_no_part_of_what_a_round_does(body: str, left: int) -> None:
+    assert len(without_reports(ast.parse(body).body)) == left
