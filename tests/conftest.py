@@ -20,6 +20,7 @@ from filelock import FileLock
 from advisor.errors import AdvisorError
 from advisor.harness.layout import Options
 from advisor.run import Run
+from fixtures.expectations import TRACES
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -186,10 +187,9 @@ def repo() -> Path:
 @pytest.fixture(scope="session")
 def shared_traces() -> Path:
     """The folder of the reference traces; the test is skipped where it is absent (they are not part of the project)."""
-    folder = REPO.parent / "shared" / "traces"
-    if not folder.is_dir():
+    if not TRACES.is_dir():
         pytest.skip("the reference traces are not here")
-    return folder
+    return TRACES
 
 
 @pytest.fixture

@@ -44,7 +44,9 @@ class Wanted:
     def case(self, case: Case) -> CaseResult:
         """Everything that is wanted of one case."""
         answer = self.runner.findings(case)
-        heard = {peer.name: self._heard(case, peer.name, answer) for peer in PEERS if self.versions.get(peer.name)}
+        # Of a trace only those tools know something that read one.
+        asked = [peer for peer in PEERS if self.versions.get(peer.name) and (peer.reads_trace or not case.trace)]
+        heard = {peer.name: self._heard(case, peer.name, answer) for peer in asked}
         return CaseResult(case, answer, heard, self._measured(case, answer) if self.gains else ())
 
     def _heard(self, case: Case, name: str, answer: Answer) -> Heard:
@@ -111,7 +113,7 @@ def main(
     folder: Path,
     results: Path | None,
 ) -> None:
-    """Profile the labelled scripts (or those of these NAMES), judge what is said of them, and write the table.
+    """Profile the labelled scripts (or those of these NAMES), diagnose the traces, judge what is said, write the table.
 
     The table of a part is printed only, unless --results says where it goes: of NAMES or --quick, and of what was
     through when it was interrupted. The same command then goes on from there.

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import msgspec
 
+from advisor.analyze import analyze
 from advisor.compare import LEAST_PAIRS, compare_pairs, costs
 from advisor.errors import AdvisorError
-from advisor.findings import FindingDocument, FixDocument
+from advisor.findings import FindingDocument, Findings, FixDocument
 from advisor.harness.layout import Options, RunRecord
 from advisor.improve.bench import SEED
 from advisor.improve.state import with_options
@@ -46,6 +47,8 @@ class Request(msgspec.Struct, frozen=True):
     times the script beside what ``fix`` makes of it, or beside ``twin`` when that is None; with ``whole`` by all that
     the timing window held, evaluations for one, not by its steps alone.
 
+    ``trace`` is diagnosed in place of a script, where there is none.
+
     ``key`` stands for all that a measurement depends on. What ``folder`` holds of an earlier request with the same one
     is not measured again, only diagnosed.
     """
@@ -60,6 +63,7 @@ class Request(msgspec.Struct, frozen=True):
     fix: FixDocument | None = None
     whole: bool = False
     twin: str = ""
+    trace: str = ""
     key: str = ""
 
 
@@ -121,8 +125,11 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def findings(request: Request) -> Answer:
-    """Profile the script; apply each diff to a copy of it and run that."""
+    """Profile the script; apply each diff to a copy of it and run that. Of a trace, what is said of it."""
     began = time.monotonic()
+    if request.trace:
+        document, _ = analyze([request.trace])
+        return _answer(request, began, document, Path(request.trace))
     sessions, note = Path(request.folder) / "sessions", Path(request.folder) / "measured.json"
     earlier = _measured(note, request.key)
     if earlier is not None:
@@ -133,13 +140,17 @@ def findings(request: Request) -> Answer:
         done = profile(_settings(request), sessions, options=_options(request))
         note.write_bytes(msgspec.json.encode({"key": request.key, "session": done.session.folder.name}))
     traces = sorted(done.session.baseline_dir.glob("*.pt.trace.json*"))
+    return _answer(request, began, done.document, traces[0] if traces else None)
+
+
+def _answer(request: Request, began: float, document: Findings, trace: Path | None) -> Answer:
     return Answer(
         seconds=time.monotonic() - began,
-        verdict=done.document.verdict,
-        step_ms=done.document.step_ms,
-        proposals=[_proposal(request, each) for each in done.document.findings],
-        notes=done.document.notes,
-        trace=os.path.relpath(traces[0], request.folder) if traces else "",
+        verdict=document.verdict,
+        step_ms=document.step_ms,
+        proposals=[_proposal(request, each) for each in document.findings],
+        notes=document.notes,
+        trace=os.path.relpath(trace, request.folder) if trace is not None else "",
     )
 
 

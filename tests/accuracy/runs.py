@@ -135,6 +135,7 @@ class Runner:
             fix=fix,
             whole=whole,
             twin=str(twin),
+            trace=str(case.recorded or ""),
             key=_digest([self._measuring, str(self.short), *_texts(case)]),
         )
         asked, answered = folder / "request.json", folder / "answer.json"
@@ -219,9 +220,12 @@ def versions() -> dict[str, str]:
 
 
 def _texts(case: Case) -> list[str]:
-    """Everything in the case's folder but what it expects: judging anew needs no new run."""
+    """Everything in the case's folder but what it expects, and its trace: judging anew needs no new run."""
     files = sorted(path for path in case.folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     parts = [" ".join(case.args)]
+    if case.recorded is not None:
+        within = sorted(case.recorded.rglob("*")) if case.recorded.is_dir() else [case.recorded]
+        parts += [case.trace, *(hashlib.sha256(path.read_bytes()).hexdigest() for path in within)]
     for path in files:
         if path.name != "expect.toml":
             parts += [str(path.relative_to(case.folder)), hashlib.sha256(path.read_bytes()).hexdigest()]

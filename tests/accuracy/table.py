@@ -41,8 +41,8 @@ class Page:
 
     @property
     def disturbed(self) -> list[CaseResult]:
-        """Cases that were profiled beside other work."""
-        return [result for result in self.results if result.answer.busy > BUSY]
+        """Scripts that were profiled beside other work."""
+        return [result for result in self.results if result.answer.busy > BUSY and not result.case.trace]
 
     @property
     def waiting(self) -> list[CaseResult]:
@@ -59,10 +59,13 @@ def _lines(page: Page) -> Iterator[str]:
     yield "# How right the advice is"
     yield ""
     kinds = [result.case.kind for result in page.results]
+    traces = sum(bool(result.case.trace) for result in page.results)
     versions = ", ".join(f"{name} {version}" for name, version in page.versions.items())
     windows = ", windows as short as the tests'" if page.short else ""
     yield (
-        f"{page.date}; {versions}{windows}. Cases: {len(kinds)}, of these {kinds.count('planted')} with something "
+        f"{page.date}; {versions}{windows}. Cases: {len(kinds) - traces} scripts"
+        + (f" and {traces} traces that others recorded on GPUs" if traces else "")
+        + f", of these {kinds.count('planted')} with something "
         f"planted, {kinds.count('near-miss')} near-misses, {kinds.count('clean')} clean."
         + (f" A part of all: {page.part}." if page.part else "")
     )
@@ -222,12 +225,10 @@ def _peer(page: Page, peer: Peer) -> Iterator[str]:
             yield _row([duel.rule, *_two(duel.theirs), *_two(duel.ours)])
     else:
         yield "Nothing of what it said is about speed, and nothing of what is expected is in its vocabulary."
-    silent = sum(
-        peer.name in result.heard and not result.heard[peer.name].error and not peer.said(result.heard[peer.name])
-        for result in page.results
-    )
+    heard = [result.heard[peer.name] for result in page.results if peer.name in result.heard]
+    silent = sum(not each.error and not peer.said(each) for each in heard)
     yield ""
-    yield f"It had nothing to say, in these terms, of {silent} of {len(page.results)} cases."
+    yield f"It had nothing to say, in these terms, of {silent} of {len(heard)} cases."
     failed = unheard(page.results, peer)
     if failed:
         reasons: dict[str, list[str]] = {}

@@ -131,6 +131,14 @@ def test_case_is_profiled_and_its_diff_tried(tmp_path: Path) -> None:
     assert (tmp_path / case.name / "findings" / answer.trace).is_file()
 
 
+def test_recorded_trace_is_diagnosed(shared_traces: Path, tmp_path: Path) -> None:
+    case = next(case for case in everything() if case.name == "h100_vit_inference")
+    answer = Runner(tmp_path).findings(case)
+    assert answer.error == ""
+    assert "launch-bound" in {each.rule for each in answer.proposals}
+    assert (tmp_path / case.name / "findings" / answer.trace).samefile(shared_traces / case.trace)
+
+
 @pytest.mark.sessions
 def test_what_was_measured_is_diagnosed_again_without_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = next(case for case in everything() if case.name == "loop_over_samples")

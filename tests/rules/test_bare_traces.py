@@ -23,10 +23,7 @@ ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4>"
 
 # What is found in each reference trace, in order, and how its verdict begins.
 FOUND = {
-    "v100-resnet50-workers0.pt.trace.json.gz": (
-        ["loader-workers", "amp-autocast", "compile", "cudnn-benchmark"],
-        "input-bound",
-    ),
+    "v100-resnet50-workers0.pt.trace.json.gz": (["loader-workers", "amp-autocast", "compile"], "input-bound"),
     "v100-resnet50-workers4.pt.trace.json.gz": (["amp-autocast", "compile", "copy-pinned-async"], "GPU-bound"),
     "a100-ddp-training.json.gz": (["batch-size", "compile"], "host-bound"),
     "h100-vit-inference.json.gz": (["launch-bound", "batch-size", "compile"], "host-bound"),
@@ -125,6 +122,33 @@ def test_what_autocast_leaves_in_float32_is_left_alone(scene: Any, tmp_path: Pat
 def test_layout_conversions_want_channels_last(scene: Any, tmp_path: Path) -> None:
     assert "channels-last" in rules(busy(scene, (CONVERSION, 0.2), (CONVOLUTION, 0.8)), tmp_path)
     assert "channels-last" not in rules(busy(scene, (CONVOLUTION, 1.0)), tmp_path)
+
+
+def with_values(*settings: str) -> list[str]:
+    """Of ``aten::_convolution``: what is no tensor among its arguments, as a trace has it."""
+    return ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1", *settings]
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        (with_values("False", "False", "True", "True"), True),
+        (with_values("True", "False", "True", "True"), False),  # measured already
+        (with_values("False", "True", "True", "True"), False),  # runs are to be repeatable
+        (None, False),  # a trace without values does not say
+        ([], False),
+    ],
+)
+def test_heuristics_of_cudnn_are_told_by_what_convolutions_were_called_with(
+    values: list[str] | None, found: bool, scene: Any, tmp_path: Path
+) -> None:
+    made = busy(scene, (CONVOLUTION, 0.9), (ELEMENTWISE, 0.1))
+    inputs: dict[str, Any] = {"Input Dims": [[8, 3, 32, 32], [16, 3, 3, 3], [16]]}
+    made.operator("aten::convolution", 0.1, 0.2, **inputs)
+    if values is not None:
+        inputs["Concrete Inputs"] = values
+    made.operator("aten::_convolution", 0.12, 0.18, **inputs)
+    assert ("cudnn-benchmark" in rules(made, tmp_path)) == found
 
 
 def test_hidden_pageable_copies_are_not_reported(scene: Any, tmp_path: Path) -> None:
