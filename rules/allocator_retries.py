@@ -54,9 +54,10 @@ class AllocatorRetries(Rule):
         if call_sites(evidence, "empty_cache", every_step=False) or _empties(evidence.source):
             return
         found = allocations(evidence.trace, evidence.steps)
+        if not found.given or not found.taken:
+            return
         # Of a bare trace only what comes with every step: blocks that are taken are what the first steps are made of.
-        least = 0.0 if record is not None else 1.0
-        if not found.given or not found.taken or min(found.given, found.taken) < least:
+        if record is None and (found.steps < max(2, len(evidence.steps)) or min(found.given, found.taken) < 1.0):
             return
         estimate, said = once_fed(evidence, Change(remove_allocations=True))
         gain = Gain.prior(estimate, _BASIS)

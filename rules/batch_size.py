@@ -22,6 +22,7 @@ from advisor.evidence import CAPTURES, COLD, Change
 from advisor.evidence.from_lists import reading_s
 from advisor.evidence.handmade import accumulated, by_hand, loops_over, one_by_one
 from advisor.evidence.outside import source_of
+from advisor.evidence.steps import assign
 from advisor.frameworks import configured, construction, told
 from advisor.harness.layout import Site
 from advisor.rule import (
@@ -237,6 +238,8 @@ class BatchSize(Rule):
             return
         if evidence.capture_share >= CAPTURES or evidence.setup_share >= COLD:
             return
+        if _launched_for_batch(evidence) < _LEAST_LAUNCHES:
+            return  # an optimizer's step is the same for any batch
         if shares["kernel"] > 0.5 or idle < 0.5 * evidence.breakdown.idle_share or (memory or 0.0) > 0.5:
             return
         gain = Gain.of(evidence.what_if(Change(batch_scale=2.0)))
@@ -576,6 +579,15 @@ loader = DataLoader(dataset, batch_size=args.batch_size)  # <-
             {"batch": 64, "recorded": 32},
         ),
     )
+
+
+def _launched_for_batch(evidence: Evidence) -> float:
+    """Kernels per step of a bare trace that are not the optimizer's."""
+    launch = evidence.device.items_launch[: len(evidence.trace.kernels)]
+    launch = launch[launch >= 0]
+    start = evidence.trace.runtime.start[launch]
+    beside = (assign(evidence.steps, start) >= 0) & ~evidence.host.optimizer.contains(start)
+    return float(beside.sum()) / max(1, len(evidence.steps)) if len(launch) else float("inf")
 
 
 def _feeding(evidence: Evidence) -> Loader | None:

@@ -14,8 +14,7 @@ from advisor.edit.derivatives import differentiates_twice
 from advisor.edit.models import binding
 from advisor.edit.names import ensure_name, framework_used
 from advisor.edit.sources import text_of
-from advisor.evidence import CAPTURES, Change
-from advisor.evidence.facts import IDLE_CLASSES, IDLE_LAUNCH, IDLE_PYTHON
+from advisor.evidence import CAPTURES, COLD, Change
 from advisor.evidence.fusion import (
     KEPT_ON_GPU,
     basis,
@@ -28,7 +27,6 @@ from advisor.evidence.fusion import (
     too_old_for_triton,
 )
 from advisor.evidence.matrix import is_optimizer
-from advisor.evidence.replay import PREPARING_NS
 from advisor.frameworks import configured, construction
 from advisor.harness.layout import Site
 from advisor.rule import (
@@ -128,6 +126,8 @@ class Compile(Rule):
             return
         if call_sites(evidence, "torch.compile", "Module.compile", every_step=False):
             return
+        if record is None and evidence.setup_share >= COLD:
+            return  # what its operators take is what they take when they are called for the first time
         if not evidence.device_is_gpu and record is not None and record.shapes_vary:
             return  # each size is compiled anew, or for all sizes at once and to less use
         if not evidence.device_is_gpu and sized_by_data(evidence) > _MOST_SIZED_BY_DATA:
@@ -342,18 +342,10 @@ def _on_gpu(evidence: Evidence) -> tuple[Change, float]:
     busy = evidence.breakdown.share("kernel") + evidence.breakdown.share("exposed_communication")
     optimizing = evidence.host.optimizer.within(evidence.steps.start, evidence.steps.end).sum()
     model = 1.0 - float(optimizing) / max(1, evidence.steps.total_ns)  # the optimizer is not compiled
-    launches = _idle_between_launches(evidence) * model
+    launches = evidence.idle_between_launches * model
     share = busy * sum(row.share for row in rows) + launches
     scale = 1.0 - (1.0 - _LAUNCH_SCALE) * model
     return Change(kernel_scale={row.name: _FUSED_SCALE for row in rows}, launch_scale=scale), share
-
-
-def _idle_between_launches(evidence: Evidence) -> float:
-    """Share of the step in which the device waits for launches, longer pauses of the host left out."""
-    gaps = evidence.idle_gaps
-    short = gaps.end - gaps.start <= PREPARING_NS
-    columns = [IDLE_CLASSES.index(IDLE_LAUNCH), IDLE_CLASSES.index(IDLE_PYTHON)]
-    return float(gaps.parts[short][:, columns].sum()) / max(1, evidence.steps.total_ns)
 
 
 def _on_cpu(evidence: Evidence) -> tuple[Change, float]:

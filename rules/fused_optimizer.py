@@ -18,7 +18,7 @@ from advisor.edit.names import framework_used, full_name, last_part
 from advisor.edit.origin import string_value
 from advisor.edit.sources import text_of
 from advisor.edit.values import bound_to, give
-from advisor.evidence import Change
+from advisor.evidence import COLD, Change
 from advisor.evidence.coded import names_like
 from advisor.evidence.coverage import Coverage
 from advisor.evidence.facts import OTHER
@@ -77,6 +77,8 @@ _CALLED = re.compile(r"^aten::(?!view|detach|to$|as_strided|empty|result_type|ca
 # What an update is made of, where no optimizer of torch's tells of itself.
 _UPDATES = re.compile(r"\.grad\b[\s\S]*(\b(add|sub|mul|copy|addcdiv|addcmul|lerp)_\(|[-+*]=)|\bgrads?\b[\s\S]*_\(")
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
+_STEP, _IN_LISTS = re.compile(r"^Optimizer\.step#(\w+)\.step$"), re.compile(r"^aten::_(foreach|fused)_")
+_LEAST_CALLS = 40  # per step of a bare trace: ten parameters, each with what makes up one update
 _INTERRUPTED = 3.0  # times what the optimizer usually takes: what is above was not the optimizer
 # Of the host's time: a dozen calls for each list of tensors become one; grouping the tensors stays.
 _HOST_ON_GPU = 0.5
@@ -117,12 +119,17 @@ class FusedOptimizer(Rule):
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         record = evidence.record
-        if record is None or not evidence.step_s:
+        if not evidence.step_s:
+            return
+        if record is None:
+            yield from _of_bare_trace(evidence)
             return
         updating = [each for each in record.optimizers if each.steps]
         if any(each.written is not None for each in updating) or not updating:
-            if not evidence.device_is_gpu and len(updating) <= 1:
-                yield from _written_out(evidence, updating[0]) if updating else _plain_class(evidence)
+            if len(updating) == 1:
+                yield from _written_out(evidence, updating[0])
+            elif not updating and not evidence.device_is_gpu:
+                yield from _plain_class(evidence)
             return
         chosen = [each for each in record.optimizers if each.steps and each.cls in _ON_CPU and not each.fused]
         if not chosen or len(chosen) != sum(bool(each.steps) for each in record.optimizers):
@@ -173,6 +180,9 @@ class FusedOptimizer(Rule):
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        if torchs := finding.parameters.get("torchs"):
+            text = f"Pass fused=True to {torchs}; before PyTorch 2.4 foreach=True is nearly as fast."
+            return Advice(text, "the place of the optimizer is unknown")
         if finding.parameters.get("written"):
             text = (
                 f"Take an optimizer of torch.optim with fused=True instead of the one {where(finding.site)}, where it "
@@ -385,6 +395,25 @@ def _written_out(evidence: Evidence, own: OptimizerInfo) -> Iterator[Finding]:
         )
 
 
+def _of_bare_trace(evidence: Evidence) -> Iterator[Finding]:
+    """The optimizers of a trace recorded elsewhere, by the operators that they launch kernels with."""
+    if not evidence.device_is_gpu or evidence.setup_share >= COLD:
+        return
+    annotations, operators = evidence.trace.annotations, evidence.trace.operators
+    rows = names_like(evidence.trace, annotations.name, _STEP.match)
+    stepping = evidence.host.stepping(rows).minus(evidence.host.backward.union(evidence.host.forward))
+    inside = stepping.contains(operators.start) & (assign(evidence.steps, operators.start) >= 0)
+    if names_like(evidence.trace, operators.name[inside], _IN_LISTS.match).any():
+        return  # lists of tensors, or one kernel: what is left of that the trace alone does not tell
+    calls = _called_in(evidence, stepping)
+    tensors = evidence.operators.row(_ACCUMULATES)
+    names = sorted({str(evidence.trace.name(code)) for code in annotations.name[rows].tolist()})
+    name = " and ".join(match[1] for each in names if (match := _STEP.match(each)))
+    if calls >= _LEAST_CALLS:
+        count = round(tensors.count) if tensors is not None else 0
+        yield from _one_by_one(evidence, name, None, count, calls, _undisturbed_s(evidence, stepping))
+
+
 def _plain_class(evidence: Evidence) -> Iterator[Finding]:
     """The same of a class, or function, of the author's that is no torch.optim.Optimizer: what is most of the rest."""
     found, host, steps = evidence.outside, evidence.host, evidence.steps
@@ -400,9 +429,12 @@ def _plain_class(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _one_by_one(
-    evidence: Evidence, name: str, site: Site, tensors: int, calls: float, seconds: float
+    evidence: Evidence, name: str, site: Site | None, tensors: int, calls: float, seconds: float
 ) -> Iterator[Finding]:
-    """What updates `tensors` with `calls` operators in each step, `seconds` of it, where a fused step is quicker."""
+    """What updates `tensors` with `calls` operators in each step, `seconds` of it, where a fused step is quicker.
+
+    Of a bare trace `site` is None, and `tensors` may be 0: unknown.
+    """
     if calls < _CALLS_PER_PARAMETER * max(1, tensors) or not evidence.step_s:
         return
     low, likely, high = (evidence.what_if(Change(remove_host_s=seconds * (1.0 - each))) for each in _WRITTEN_OUT[::-1])
@@ -412,8 +444,11 @@ def _one_by_one(
     yield Finding(
         rule=FusedOptimizer.id,
         title="Update all parameters at once",
-        summary=f"{name}, written at {at(site)}, takes {seconds / evidence.step_s:.0%} of the step: it calls "
-        f"{calls:,.0f} operators for {tensors} parameters, one after the other.",
+        summary=name
+        + (f", written at {at(site)}," if site is not None else "")
+        + f" takes {seconds / evidence.step_s:.0%} of the step: it calls {calls:,.0f} operators"
+        + (f" for {tensors} parameters" if tensors else "")
+        + ", one after the other.",
         gain=gain,
         evidence={
             "optimizer_step_share": seconds / evidence.step_s,
@@ -423,7 +458,7 @@ def _one_by_one(
             "step_s": evidence.step_s,
         },
         site=site,
-        parameters={"written": True},
+        parameters={"written": True, "torchs": name if site is None and name in _ON_CPU else ""},
     )
 
 

@@ -32,6 +32,7 @@ _OWN = {
     "transformers.trainer": "pass TrainingArguments(logging_nan_inf_filter=False)",
 }
 
+_LEAST_WAIT = 0.02  # of the step: a step that waits less gains nothing that could be measured
 _KINDS = ("Tensor.item", "Tensor.cpu", "Tensor.numpy", "Tensor.tolist", "Tensor.print", "synchronize")
 
 
@@ -71,6 +72,9 @@ class HostSync(Rule):
         scaled = _scaler_reads_on(evidence, places)
         places = tuple(each for each in places if each not in scaled)
         if not rows or (evidence.record is not None and not places):
+            return
+        # No more can go than the host was seen to wait.
+        if sum(row.total_s for row in rows) < _LEAST_WAIT * (evidence.trace_step_s or 0.0):
             return
         estimate = evidence.what_if(Change(remove_syncs=[row.index for row in rows]))
         gain = Gain.prior(estimate, _BESIDE_SCALER) if scaled else Gain.of(estimate)

@@ -17,9 +17,8 @@ from advisor.edit.names import framework_used, full_name
 from advisor.edit.values import give
 from advisor.evidence import CAPTURES, COLD, Change
 from advisor.evidence.coded import names_like
-from advisor.evidence.facts import IDLE_CLASSES, IDLE_LAUNCH, IDLE_PYTHON
 from advisor.evidence.fusion import too_old_for_triton
-from advisor.evidence.replay import PREPARING_NS
+from advisor.evidence.host import LAUNCH_PERIOD_NS
 from advisor.evidence.varying import sizes_vary
 from advisor.rule import (
     WIDEST,
@@ -43,9 +42,11 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
 
 _GRAPH_LAUNCH = re.compile(r"(cuda|hip|cu)GraphLaunch")
-_LEAST_LAUNCHES = 50  # per step: with fewer, other things are the host's time
+_LEAST_LAUNCHES = 10  # per step: with fewer it is no model's step
 _LEAST_IDLE = 0.3  # of the step that the GPU waits between launches
 _SHORT_S = 50e-6  # eager PyTorch spends 5 to 50 µs of the host's time on an operator: shorter kernels wait for it
+# A host that takes longer from one launch to the next does more than launching (Host.launching draws the same line).
+_LONGEST_S = LAUNCH_PERIOD_NS / 1e9
 # What is left of launches and of the host's time between them, once a graph holds them: best, likely, worst. One call
 # launches all of a graph; what stays is what is not captured (NVIDIA, "Getting Started with CUDA Graphs": 20 kernels of
 # 2.9 µs, 9.6 µs each when launched one by one, 3.4 µs as a graph).
@@ -86,9 +87,11 @@ class LaunchBound(Rule):
         if any(row.kind == "communication" for row in evidence.kernels):
             return  # collectives in a graph ask for more than a setting
         count = sum(row.count for row in evidence.kernels)
-        launches, idle = count / max(1, len(evidence.steps)), _idle_between_launches(evidence)
+        launches, idle = count / max(1, len(evidence.steps)), evidence.idle_between_launches
         mean_s = sum(row.total_s for row in evidence.kernels) / max(1, count)
         if launches < _LEAST_LAUNCHES or idle < _LEAST_IDLE or mean_s > _SHORT_S:
+            return
+        if idle * (evidence.trace_step_s or 0.0) > launches * _LONGEST_S:
             return
         gain = _gain(evidence)
         if gain.likely < _LEAST_GAIN:
@@ -202,21 +205,13 @@ def _calls_of_compiled(draft: Draft, call: cst.Call) -> list[cst.Call]:
     return [each for each in draft.nodes(cst.Call) if draft.code(each.func) in names]
 
 
-def _idle_between_launches(evidence: Evidence) -> float:
-    """Share of the step in which the device waits for launches, longer pauses of the host left out."""
-    gaps = evidence.idle_gaps
-    short = gaps.end - gaps.start <= PREPARING_NS
-    columns = [IDLE_CLASSES.index(IDLE_LAUNCH), IDLE_CLASSES.index(IDLE_PYTHON)]
-    return float(gaps.parts[short][:, columns].sum()) / max(1, evidence.steps.total_ns)
-
-
 def _gain(evidence: Evidence) -> Gain:
     """The steps with the least, the likely and the most left of the launches; the optimizer's own stay."""
     optimizing = evidence.host.optimizer.within(evidence.steps.start, evidence.steps.end).sum()
     inside = 1.0 - float(optimizing) / max(1, evidence.steps.total_ns)
     changes = (Change(launch_scale=1.0 - (1.0 - left) * inside) for left in _LEFT)
-    high, likely, low = (evidence.what_if(change).speedup[1] for change in changes)
-    likely = max(likely, low)
+    best, usual, worst = (evidence.what_if(change).speedup for change in changes)
+    low, likely, high = worst[0], max(usual[1], worst[1]), best[2]
     around = WIDEST**0.5  # the range is at most so wide
     return Gain(max(low, likely / around), likely, min(max(high, likely), likely * around), _BASIS)
 

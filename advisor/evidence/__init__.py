@@ -39,7 +39,7 @@ from advisor.evidence.facts import (
 from advisor.evidence.figures import mean_figures, trace_figures
 from advisor.evidence.flops import count_flops, flops_facts
 from advisor.evidence.host import Host
-from advisor.evidence.idle import idle_gaps, setting_up, stalled_in
+from advisor.evidence.idle import idle_between_launches, idle_gaps, setting_up, stalled_in
 from advisor.evidence.kernels import is_compiled, kernel_rows, launching_operators, matrix_work
 from advisor.evidence.loaders import loader_facts
 from advisor.evidence.loops import SampleLoop, sample_loop
@@ -218,6 +218,11 @@ class Evidence:
         return float(captured) / self.steps.total_ns if len(self.steps) else 0.0
 
     @cached_property
+    def idle_between_launches(self) -> float:
+        """Share of the steps in which the device waits for launches, longer pauses of the host left out."""
+        return idle_between_launches(self.idle_gaps, self.steps)
+
+    @cached_property
     def setup_share(self) -> float:
         """Share of the steps in which the device idles because the driver sets itself up: a cold start."""
         taken = setting_up(self.host, self.device).within(self.steps.start, self.steps.end).sum()
@@ -390,6 +395,8 @@ class Evidence:
         notes.extend(self.trace.warnings)
         if self.steps.pseudo and len(self.steps):
             notes.append("The trace has no step annotations: the whole trace is taken as one step.")
+        if self.steps.boundary:
+            notes.append(f"The trace has no step annotations: a step is taken to end with {self.steps.boundary}.")
         if self.capture_share >= CAPTURES:
             notes.append(
                 f"Graphs are captured for {self.capture_share:.0%} of the trace: what is captured does not run, and "

@@ -21,11 +21,15 @@ _GIVES = re.compile(r"^(cuda|hip)Free$|^cuMemFree(?!Host)")
 
 @dataclass(frozen=True)
 class Allocations:
-    """Per step: calls that take device memory from the driver and that give it back, and the host seconds in both."""
+    """Per step: calls that take device memory from the driver and that give it back, and the host seconds in both.
+
+    ``steps`` is how many of the steps took some.
+    """
 
     taken: float = 0.0
     given: float = 0.0
     seconds: float = 0.0
+    steps: int = 0
 
 
 def device_allocations(trace: Trace) -> Mask:
@@ -36,10 +40,12 @@ def device_allocations(trace: Trace) -> Mask:
 def allocations(trace: Trace, steps: Steps) -> Allocations:
     """What the steps take and give back."""
     runtime = trace.runtime
-    rows = np.flatnonzero(device_allocations(trace) & (assign(steps, runtime.start) >= 0))
+    step = assign(steps, runtime.start)
+    rows = np.flatnonzero(device_allocations(trace) & (step >= 0))
     if not len(rows):
         return Allocations()
     given = names_like(trace, runtime.name, _GIVES.match)[rows]
     seconds = float((runtime.end[rows] - runtime.start[rows]).sum(dtype=np.float64)) / 1e9
     count = len(steps)
-    return Allocations(float((~given).sum()) / count, float(given.sum()) / count, seconds / count)
+    taking = len(np.unique(step[rows][~given]))
+    return Allocations(float((~given).sum()) / count, float(given.sum()) / count, seconds / count, taking)

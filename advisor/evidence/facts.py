@@ -70,15 +70,17 @@ LABELS: Mapping[str, str] = {
 class Steps:
     """Step windows [start, end) in ns, in order of time, clipped so that they do not overlap.
 
-    ``pseudo`` is True where the trace has no step annotations and one window over all events stands in.
+    Where the trace has no step annotations, ``boundary`` says what else their ends are taken from, or one window over
+    all events stands in: then ``pseudo`` is True.
     ``lane`` is the thread that ran them (a code into ``Trace.lanes``; -1).
     """
 
     start: Ints
     end: Ints
-    number: Ints  # N of ProfilerStep#N; 0 for the pseudo-step
+    number: Ints  # N of ProfilerStep#N; counted from 0 where there is none
     lane: int = -1
     pseudo: bool = False
+    boundary: str = ""
 
     def __len__(self) -> int:
         return len(self.start)

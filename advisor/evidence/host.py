@@ -18,7 +18,7 @@ from advisor.evidence.facts import Steps
 from advisor.harness import layout
 from advisor.trace.tables import Ints, Spans, Trace
 
-_LOADER = re.compile(r"^enumerate\(DataLoader\)#|^enumerate\(DataPipe\)#|DataLoader.*__next__$")
+LOADER = re.compile(r"^enumerate\(DataLoader\)#|^enumerate\(DataPipe\)#|DataLoader.*__next__$")
 _OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#|^## optimizer ##$")
 _MANY_CLOSURES = re.compile(r"^Optimizer\.step#LBFGS\.")
 _BACKWARD = re.compile(r"^## backward ##$")
@@ -123,7 +123,7 @@ class Host:
     @cached_property
     def loader_rows(self) -> Mask:
         """Rows of ``Trace.annotations`` in which a loader makes or awaits a batch."""
-        return names_like(self.trace, self.trace.annotations.name, lambda n: bool(_LOADER.search(n)))
+        return names_like(self.trace, self.trace.annotations.name, lambda n: bool(LOADER.search(n)))
 
     @cached_property
     def loader(self) -> Coverage:

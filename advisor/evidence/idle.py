@@ -24,6 +24,10 @@ LAUNCH_LATENCY_NS = 20_000
 # rest waits for something that the trace does not show (a dependency elsewhere, or events left out of the file).
 QUEUED_NS = 100_000
 
+# A host that launches nothing for so long is at something else: a preprocessor, a tokenizer, a log. (Eager PyTorch
+# takes 5-50 us an operator, a few times that under a profiler that collects stacks.)
+PREPARING_NS = 5_000_000
+
 # A call that takes longer, on an idle device, sets something up: a context, a library, the kernel's own code, which
 # CUDA loads at its first launch (CUDA C++ programming guide, "Lazy Loading"). Launches take 2-100 us under a profiler.
 SETUP_NS = 1_000_000
@@ -64,6 +68,12 @@ def idle_gaps(steps: Steps, host: Host, device: DeviceWork) -> IdleGaps:
 
     _charge_synchronizations(parts, start, end, host, device)
     return IdleGaps(start, end, step, parts, parts.argmax(axis=1).astype(np.int64))
+
+
+def idle_between_launches(gaps: IdleGaps, steps: Steps) -> float:
+    """Share of the steps in which the device waits for launches, longer pauses of the host left out."""
+    short = gaps.end - gaps.start <= PREPARING_NS
+    return float(gaps.parts[short][:, [_LAUNCH, _PYTHON]].sum()) / max(1, steps.total_ns)
 
 
 def setting_up(host: Host, device: DeviceWork) -> Coverage:

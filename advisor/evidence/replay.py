@@ -20,6 +20,7 @@ from advisor.evidence.coded import Mask, names_like
 from advisor.evidence.copies import following_sync, waiting_uploads
 from advisor.evidence.device import DeviceWork
 from advisor.evidence.facts import Steps
+from advisor.evidence.idle import PREPARING_NS, setting_up
 from advisor.trace.tables import Ints
 
 # Launches that may be under way before the host has to wait (CUDA's queue holds 1024).
@@ -27,12 +28,9 @@ QUEUE_DEPTH = 1000
 PASSES = 3
 # Work that starts within this time of the end of work on another stream has waited for it (event latency: 1-10 µs).
 DEPENDS_NS = 10_000
-# A launch call that takes much longer than usual was waiting for room in the queue: the replay models that itself.
+# A launch call that takes much longer than usual while the device works was waiting for room in the queue: the replay
+# models that itself.
 LAUNCH_CAP = 5
-
-# A host that launches nothing for so long is at something else: a preprocessor, a tokenizer, a log. (Eager PyTorch
-# takes 5-50 us an operator, a few times that under a profiler that collects stacks.)
-PREPARING_NS = 5_000_000
 
 LAUNCH, SYNC, LOAD = 0, 1, 2
 
@@ -165,17 +163,24 @@ def script_of(steps: Steps, device: DeviceWork) -> Script | None:
 
     # Calls on several threads, or inside a load, may overlap: the host's time counts once.
     reached = np.maximum.accumulate(np.concatenate(([begin], stop[:-1])))
-    gap = np.maximum(0, start - reached)
+    # The driver sets itself up once, in a step of a cold trace: the steps to come are without.
+    once = setting_up(host, device)
+    gap = np.maximum(0, start - reached) - once.within(reached, start)
     length = np.maximum(0, stop - np.maximum(start, reached))
-    capped = (kind == LAUNCH) & ~_blocking(device, row)
-    usual = int(np.median((stop - start)[capped])) if capped.any() else 0
+    launching = (kind == LAUNCH) & ~_blocking(device, row)
+    usual = int(np.median((stop - start)[launching])) if launching.any() else 0
+    capped = launching & (device.busy.within(start, stop) > (stop - start) // 2)
     length = np.where(capped, np.minimum(length, min(LAUNCH_CAP * max(usual, 1), 1 << 62)), length)
+    set_up = np.where(launching, once.within(start, stop), 0)
+    length = np.maximum(0, length - set_up)
 
     event_of_row = np.full(len(runtime), -1, np.int64)
     known = row >= 0
     event_of_row[row[known]] = np.flatnonzero(known)
     first, items = _items_by_event(device, event_of_row, start, begin, close)
     stream, delay, after = _dependencies(device, items)
+    shorter = np.repeat(set_up, np.diff(first))
+    delay = np.maximum(0, np.array(delay, np.int64) - shorter).tolist()
     waits_for, tail = _waits(device, kind, start, stop, first, items, uploads)
     drained = int(host.drained.within(np.array([begin]), np.array([close]))[0])
     end_gap = max(0, close - int(max(reached[-1], stop[-1])) - drained)

@@ -6,16 +6,23 @@ import re
 
 import numpy as np
 
+from advisor.evidence.coded import names_like
 from advisor.evidence.facts import Steps
+from advisor.evidence.host import LOADER
 from advisor.trace.tables import Ints, Spans, Trace
 
+# What a loop does once in each of its rounds, and which end of that is where a round ends: the optimizer's step (as for
+# the harness), else the next batch. torch.optim and torch.utils.data annotate these themselves.
+_ROUNDS = ((re.compile(r"^Optimizer\.step#"), "end", "Optimizer.step"), (LOADER, "start", "a loader's next batch"))
+_LEAST_ROUNDS = 3
 _NUMBER = re.compile(r"#(\d{1,19})")
 _LARGEST = 2**63 - 1
 
 
 def step_windows(trace: Trace) -> Steps:
-    """Windows of the ``ProfilerStep#N`` annotations; without any, one pseudo-step over the device's events (the
-    host's, where there are none): what the host did before the first and after the last of them is no part of the work.
+    """Windows of the ``ProfilerStep#N`` annotations; without any, from one optimizer's step to the next, else from one
+    batch to the next; else one pseudo-step over the device's events (the host's, where there are none): what the host
+    did before the first and after the last of them is no part of the work.
 
     A step ends where the next one begins, should they overlap. An empty trace has no steps.
     """
@@ -28,11 +35,33 @@ def step_windows(trace: Trace) -> Steps:
         numbers = [_number(trace.name(int(code))) for code in spans.name[keep][order]]
         lanes, counts = np.unique(spans.lane[keep], return_counts=True)
         return Steps(start, end, np.array(numbers, np.int64), int(lanes[np.argmax(counts)]))
+    for pattern, side, boundary in _ROUNDS:
+        found = _rounds(trace, pattern, side, boundary)
+        if found is not None:
+            return found
     lo, hi = whole_window(trace)
     if hi <= lo:
         empty = np.empty(0, np.int64)
         return Steps(empty, empty, empty, pseudo=True)
     return Steps(np.array([lo]), np.array([hi]), np.zeros(1, np.int64), busiest_lane(trace), pseudo=True)
+
+
+def _rounds(trace: Trace, pattern: re.Pattern[str], side: str, boundary: str) -> Steps | None:
+    """Windows from one annotation like `pattern` to the next; of several optimizers, of the one that steps least often.
+
+    None for fewer than three of them: what lies before the first and after the last is no whole step.
+    """
+    spans = trace.annotations
+    rows = np.flatnonzero(names_like(trace, spans.name, pattern.search))
+    names, counts = np.unique(spans.name[rows], return_counts=True)
+    often = counts >= _LEAST_ROUNDS
+    if not often.any():
+        return None
+    chosen = rows[spans.name[rows] == names[often][np.argmin(counts[often])]]
+    moments = np.unique(spans.end[chosen] if side == "end" else spans.start[chosen])
+    lanes, times = np.unique(spans.lane[chosen], return_counts=True)
+    numbers = np.arange(len(moments) - 1, dtype=np.int64)
+    return Steps(moments[:-1], moments[1:], numbers, int(lanes[np.argmax(times)]), boundary=boundary)
 
 
 def whole_window(trace: Trace) -> tuple[int, int]:
