@@ -29,7 +29,7 @@ from advisor.edit.workers import may_be_imported_again, only_with_workers, unpic
 from advisor.evidence import Change
 from advisor.evidence.prefetch import DEFAULT, SHM_SHARE, made_ahead_bytes
 from advisor.frameworks import configured, construction, takes
-from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, framework_of
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, framework_of, where
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from advisor.evidence.facts import LoaderFacts
     from advisor.harness.layout import Loader, RunRecord
 
+_TWICE = 2  # workers for the model, to which those of unknown number are one
 _MOST = 16  # more workers than this have not helped one process in practice, and each holds a copy of the dataset
 _LEAST_WAIT = 0.02  # a step that waits less than 2 % of its time for data gains nothing measurable
 # Workers that make a batch in less than this share of the step's own time would keep up, if all batches took as long:
@@ -46,6 +47,9 @@ _KEEPS_UP = 0.9
 # workers instead of two brought 1.08 there where 2.08 was predicted, with a mean of 1.13 times the step's own time.
 _BURSTY, _KEEPS_UP_BURSTY = 1.5, 1.5
 _IMPORTING = ("spawn", "forkserver")  # start methods whose workers import the script again
+_KEEP, _MORE = "Keep the workers from one epoch to the next", "Prepare batches in more worker processes"
+# More workers help while cores are free, which a bare trace does not say.
+_TWICE_BASIS = "prior: twice the workers make twice the batches, where cores are free"
 _ON_CPU = "Have the samples made on the CPU, and move each batch in the loop."
 _RANDOM = ("random", "jitter", "augment", "mix", "erasing", "crop")  # transforms that draw random numbers, by name
 
@@ -89,7 +93,7 @@ class LoaderWorkers(Rule):
             enough = facts.workers is not None and workers == facts.workers
             yield Finding(
                 rule=self.id,
-                title="Keep the workers from one epoch to the next" if enough else self.title,
+                title=_KEEP if enough else _MORE if _of_unknown_number(facts) else self.title,
                 summary=_started(facts) if enough else _waited(evidence, facts),
                 gain=gain,
                 evidence={
@@ -117,6 +121,9 @@ class LoaderWorkers(Rule):
         text = f"Give the loader at {at(site)} {number}persistent_workers=True."
         if framework:
             return self._told(finding, sources, framework, str(workers))
+        if finding.parameters.get("more"):
+            text = f"Give the DataLoader {where(site)} twice as many workers (num_workers), while cores are free."
+            return Advice(text, "the trace does not say how many it has, nor how many cores there are")
         if site is None:
             return Advice(
                 f"Give the DataLoader num_workers={workers}, persistent_workers=True.", "its place is unknown"
@@ -672,6 +679,9 @@ def _made_anew(record: Loader) -> bool:
 def _choose(evidence: Evidence, facts: LoaderFacts) -> tuple[int, Gain] | None:
     """The smallest number of workers within 2 % of the best, and its gain; None when none is worth it."""
     now = facts.workers or 0
+    if _of_unknown_number(facts):
+        gain = Gain.prior(evidence.what_if(Change(workers=_TWICE)), _TWICE_BASIS)
+        return (_TWICE, gain) if gain.worth_it else None
     candidates: dict[int, Gain] = {}
     index = facts.index if facts.index >= 0 else None
     made_anew = facts.record is not None and _made_anew(facts.record)
@@ -685,6 +695,11 @@ def _choose(evidence: Evidence, facts: LoaderFacts) -> tuple[int, Gain] | None:
         if gain.worth_it and gain.likely >= 0.98 * best:
             return workers, gain
     return None
+
+
+def _of_unknown_number(facts: LoaderFacts) -> bool:
+    """Whether a bare trace says that there are workers, and not how many."""
+    return facts.record is None and facts.workers is None
 
 
 def _candidates(evidence: Evidence, facts: LoaderFacts, now: int) -> list[int]:
@@ -705,6 +720,8 @@ def _candidates(evidence: Evidence, facts: LoaderFacts, now: int) -> list[int]:
 def _parameters(evidence: Evidence, facts: LoaderFacts, workers: int) -> dict[str, object]:
     record, loader = evidence.record, facts.record
     parameters: dict[str, object] = {"workers": workers, "recorded": facts.workers or 0}
+    if _of_unknown_number(facts):
+        parameters["more"] = True
     if record is None or loader is None:
         return parameters
     owner = framework_of(loader.owner)

@@ -102,6 +102,43 @@ def test_a_cold_start_is_said_and_no_reason_for_a_larger_batch(builder: Any, tmp
     assert not diagnose(evidence).document.findings
 
 
+def test_what_the_driver_takes_once_is_no_part_of_the_steps_to_come(builder: Any, tmp_path: Path) -> None:
+    """A value read behind a kernel that is loaded: without it the host would not be earlier."""
+
+    def gain(first_us: float) -> float:
+        build = builder()
+        build.operator("aten::linear", 0, first_us + 40)
+        build.runtime("cudaLaunchKernel", 10, 10 + first_us, correlation=1)
+        build.kernel(15 + first_us, 25 + first_us)
+        build.events[-1]["args"]["correlation"] = 1
+        build.operator("aten::item", first_us + 50, first_us + 80)
+        build.runtime("cudaStreamSynchronize", first_us + 55, first_us + 75)
+        for i in range(9):
+            at = first_us + 100 + 50 * i
+            build.operator("aten::linear", at, at + 40)
+            build.kernel(at + 30, at + 40, launched=at + 20)
+        evidence = Evidence.from_trace(build.read(tmp_path))
+        return evidence.what_if(Change(remove_syncs=True)).speedup[1]
+
+    warm = gain(5)
+    assert warm < 1.1
+    assert gain(700_000) == pytest.approx(warm, abs=0.02)
+
+
+def test_a_long_launch_of_an_idle_device_is_the_host_s_time(builder: Any, tmp_path: Path) -> None:
+    build = builder()
+    for i in range(20):
+        at = 500.0 * i
+        call = 300.0 if i % 2 else 5.0
+        build.operator("aten::linear", at, at + call + 20)
+        build.runtime("cudaGraphLaunch", at + 10, at + 10 + call, correlation=1000 + i)
+        build.kernel(at + 5 + call, at + 15 + call)
+        build.events[-1]["args"]["correlation"] = 1000 + i
+    evidence = Evidence.from_trace(build.read(tmp_path))
+    script = evidence.step_model.script
+    assert script is not None and int(script.length.max()) == 300_000
+
+
 def test_a_warm_run_of_the_same_is_no_cold_start(builder: Any, tmp_path: Path) -> None:
     evidence = Evidence.from_trace(_cold(builder(), 5).read(tmp_path))
     assert evidence.setup_share == 0.0

@@ -12,6 +12,7 @@ from advisor.diagnose import Diagnosis, diagnose
 from advisor.edit import Sources
 from advisor.evidence import Evidence
 from advisor.findings import Findings
+from tests.evidence.conftest import TraceBuilder
 
 A100 = "NVIDIA A100-SXM4-40GB"
 SGEMM = "ampere_sgemm_128x64_tn"
@@ -238,3 +239,85 @@ def test_the_source_turns_advice_into_diffs(shared_traces: Path, tmp_path: Path)
         if not workers:
             assert "num_workers=" in diffs["loader-workers"]
     assert Sources().text(str(script)).count("\n") == 13  # diagnosing changes nothing
+
+
+def test_no_more_is_promised_than_the_host_was_seen_to_wait(scene: Any, tmp_path: Path) -> None:
+    """A value that is there already, in front of steps whose kernels go on for longer than the host."""
+    made = scene(20.0, A100)
+    made.operator("aten::item", 0.1, 0.2)
+    made.each("cuda_runtime", "cudaStreamSynchronize", 0.15, 0.16)
+    for index in range(40):
+        made.kernel(ELEMENTWISE, 0.5 + 0.5 * index, 0.6 + 0.5 * index, launched=0.3 + 0.45 * index)
+    made.kernel(TENSOR_CORE, 20.5, 23.0, launched=19.0)
+    assert "host-sync" not in rules(made, tmp_path)
+
+
+def retrying(scene: Any, *steps: int) -> Any:
+    """Steps of 20 ms, in some of which the allocator gives blocks back and takes others."""
+    made = scene(20.0, A100)
+    made.kernel(TENSOR_CORE, 0.5, 8.0, launched=0.1)
+    made.kernel(TENSOR_CORE, 14.0, 18.0, launched=13.9)
+    for number in steps:
+        for call, start in (("cudaFree", 8.1), ("cudaFree", 9.1), ("cudaMalloc", 10.1), ("cudaMalloc", 12.0)):
+            made._add("cuda_runtime", call, number, start, start + 0.9)
+    return made
+
+
+@pytest.mark.parametrize(("steps", "told"), [((0, 1, 2), True), ((0,), False), ((0, 1), False)])
+def test_memory_that_comes_and_goes_in_every_step_is_told(
+    steps: tuple[int, ...], told: bool, scene: Any, tmp_path: Path
+) -> None:
+    assert ("allocator-retries" in rules(retrying(scene, *steps), tmp_path)) == told
+
+
+def test_a_trace_of_one_step_does_not_say_that_memory_comes_and_goes(tmp_path: Path) -> None:
+    build = TraceBuilder()
+    build.kernel(500, 8000, launched=100)
+    for call, start in (("cudaFree", 8100), ("cudaMalloc", 9100), ("cudaMalloc", 11000)):
+        build.runtime(call, start, start + 900)
+    build.kernel(14000, 18000, launched=13900)
+    found = diagnose(Evidence.from_trace(build.read(tmp_path))).document.findings
+    assert "allocator-retries" not in {each.rule for each in found}
+
+
+def updating(scene: Any, name: str, operators: list[str], forward: int = 0) -> Any:
+    """Steps of 8 ms: an optimizer with as many operators as there are, behind so many of a forward."""
+    made, every = scene(8.0, A100), 8.0 / (len(operators) + forward)
+    made.each("user_annotation", f"Optimizer.step#{name}.step", forward * every, 8.0)
+    for index, operator in enumerate(["aten::linear"] * forward + operators):
+        start = index * every
+        made.operator(operator, start, start + 0.9 * every)
+        made.kernel(ELEMENTWISE, start + 0.9 * every, start + 0.95 * every, launched=start + 0.8 * every)
+    return made
+
+
+UPDATE = ["aten::mul_", "aten::add_", "aten::addcmul_", "aten::sqrt", "aten::add_", "aten::addcdiv_"]
+
+
+@pytest.mark.parametrize(("name", "said"), [("Lookahead", "torch._foreach_add_"), ("AdamW", "fused=True to AdamW")])
+def test_an_optimizer_of_many_small_operators_is_told(name: str, said: str, scene: Any, tmp_path: Path) -> None:
+    made = diagnosis(updating(scene, name, UPDATE * 12), tmp_path).document
+    (finding,) = [each for each in made.findings if each.rule == "fused-optimizer"]
+    assert finding.summary.startswith(f"{name} takes 100% of the step: it calls 72 operators")
+    assert finding.predicted.speedup.likely > 2 and said in finding.fix.text
+    # What is left of the step has nothing to do with a batch.
+    assert "batch-size" not in {each.rule for each in made.findings}
+
+
+def test_an_optimizer_over_lists_of_tensors_is_left_alone(scene: Any, tmp_path: Path) -> None:
+    made = updating(scene, "AdamW", ["aten::_foreach_mul_", "aten::_foreach_add_"] * 30)
+    assert "fused-optimizer" not in rules(made, tmp_path)
+    assert "fused-optimizer" not in rules(updating(scene, "SGD", ["aten::add_"] * 10, 50), tmp_path)
+
+
+def test_workers_of_unknown_number_are_doubled_where_cores_are_free(tmp_path: Path) -> None:
+    build = TraceBuilder()
+    for number in range(3):
+        at = 50_000.0 * number
+        build.step(number, at, at + 50_000)
+        build.load(at, at + 40_000, workers=True)
+        build.kernel(at + 40_300, at + 49_000, launched=at + 40_100)
+    (finding,) = diagnose(Evidence.from_trace(build.read(tmp_path))).document.findings
+    assert finding.rule == "loader-workers" and "twice as many workers" in finding.fix.text
+    gain = finding.predicted.speedup
+    assert gain.low == pytest.approx(1.0, abs=0.01) and 1.6 < gain.likely <= gain.high < 2.01

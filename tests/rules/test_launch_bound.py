@@ -47,6 +47,20 @@ def test_short_kernels_far_apart_are_found(scene: Any, tmp_path: Path) -> None:
     assert isinstance(fix, Advice) and "reduce-overhead" in fix.text
 
 
+@pytest.mark.parametrize(
+    ("calls", "found_here"), [pytest.param(62, True, id="97-us-a-launch"), pytest.param(40, False, id="150-us")]
+)
+def test_a_host_that_does_more_than_launch_is_not_what_a_graph_replaces(
+    calls: int, found_here: bool, scene: Any, tmp_path: Path
+) -> None:
+    assert (found(launching(scene, 0.002, calls), tmp_path) is not None) == found_here
+
+
+def test_the_model_s_own_doubt_is_in_the_range(scene: Any, tmp_path: Path) -> None:
+    finding = found(launching(scene, 0.04), tmp_path)  # what is left is the device's time, whatever a graph leaves
+    assert finding is not None and finding.gain.low < finding.gain.likely
+
+
 def test_a_gpu_older_than_triton_gets_no_mode(scene: Any, tmp_path: Path) -> None:
     made = launching(scene, 0.005)
     made.record.device.capability = [6, 1]
