@@ -125,6 +125,11 @@ class AccidentalFloat64(Rule):
             call = call_at(drafts[site.file], site, names)
             if call is not None and site not in default and _may_be_times(drafts[site.file], call):
                 return Advice(text, f"the values at {at(site)} may be times, which float32 keeps to minutes at best")
+            if call is not None and site in default and _TIMES.search(drafts[site.file].source.text):
+                return Advice(
+                    f"{text} Give times dtype=torch.float64 where they are made.",
+                    f"what {at(site)} is for may be times, which float32 keeps to minutes at best",
+                )
             if call is not None and site in made and argument(call, "dtype") is None:
                 if site in site_list(finding, "mixed"):
                     return Advice(text, f"the call at {at(site)} makes tensors of other types, too, labels perhaps")
@@ -249,6 +254,11 @@ x = torch.as_tensor(array, dtype=torch.get_default_dtype())  # <- made=torch.as_
         Example("x = torch.from_numpy(a)  # <- made\nmodel.to(self.args.dtype)  # <- casts\n", ""),
         Example("model.to(x.dtype)  # <- casts\n", ""),
         Example("for x, y in loader:  # <- made\n    model(x)\n", ""),
+        Example(
+            "# Unix time stamps\ntorch.set_default_dtype(torch.float64)  # <- default\n\n"
+            "def stamps(start, n):\n    return start + torch.arange(n) * 3600.0\n",
+            "",
+        ),
         Example("torch.set_default_dtype(getattr(torch, args.dtype))  # <- default\n", ""),
         Example("net = Net().double()  # <- casts\n", "", {"unseen": "workers"}),
         Example("model = Net().double()  # <- casts\nt = torch.tensor(unix_seconds)  # <- made\n", ""),

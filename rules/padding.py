@@ -12,6 +12,7 @@ from libcst.helpers import get_full_name_for_node
 from advisor.command_line import by_option
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.calls import argument, has_starred
+from advisor.edit.names import full_name
 from advisor.edit.origin import is_literal, string_value
 from advisor.edit.values import EDITED, give
 from advisor.errors import AdvisorError
@@ -52,6 +53,10 @@ _WITH_ATTENTION = 1.5
 # 65 ms had 3 ms of it, and 1 when a thirteenth of the columns was left.
 _MOST_MAKING = 0.1
 _FULL = "max_length"
+# What lengths are rounded up to: Tensor Cores want multiples of 8 in 16 bits (NVIDIA, "Matrix Multiplication
+# Background"), and no more.
+_MULTIPLE, _ALIGNED, _COLLATOR = "pad_to_multiple_of", 8, "DataCollator"
+_ROUNDED = "Round the length of a batch up to a multiple of 8, not of so many: pad_to_multiple_of=8."
 _TOKENIZER = "tok"
 _COLLATES = ("collate_fn", "data_collator")
 _JOINS = ("cat", "concat", "concatenate", "stack", "vstack", "hstack")
@@ -116,7 +121,13 @@ class Padding(Rule):
                     "step_s": evidence.step_s,
                 },
                 site=next(_places(files), calls[0] if calls else None),
-                parameters={"files": files, "library": not model.own, "model": model.cls, "calls": calls},
+                parameters={
+                    "files": files,
+                    "library": not model.own,
+                    "model": model.cls,
+                    "calls": calls,
+                    "width": model.width,
+                },
             )
             return
 
@@ -133,13 +144,19 @@ class Padding(Rule):
             if sources.has(path)
             for call in _padded_calls(drafts[path])
         ]
+        parameter, code = "padding", '"longest"'
+        seen: Sequence[object] = [_FULL]
+        width = finding.parameters.get("width")
+        if len(calls) == 1 and argument(calls[0][1], _MULTIPLE) is not None and isinstance(width, int):
+            parameter, code, text = _MULTIPLE, str(_ALIGNED), _ROUNDED
+            seen = [each for each in range(2 * _ALIGNED, width + 1) if width % each == 0]
         if len(calls) != 1:
             places = ", ".join(at(_site(draft, call)) for draft, call in calls)
             return Advice(
                 text if calls else _BY_HAND, f"it is done at {places}" if calls else "what pads was not found"
             )
         ((draft, call),) = calls
-        if not _gets_batch(drafts, draft, call, finding):
+        if not _collates(draft, call) and not _gets_batch(drafts, draft, call, finding):
             return Advice(text, f"{where(_site(draft, call))} one text is padded at a time, or may be")
         if finding.parameters.get("library") is False:
             return Advice(text, "whether the model counts on that many columns only its author can tell")
@@ -149,11 +166,12 @@ class Padding(Rule):
             return Advice(
                 text, "what the model says of several batches is put together, and may have to be of one width"
             )
-        answer = give(drafts, draft, call, "padding", '"longest"', recorded=_FULL)
+        answers = (give(drafts, draft, call, parameter, code, recorded=each) for each in seen)
+        answer = next((each for each in answers if each is not None), None)
         if answer is None:
             return Advice(text, "where the value comes from cannot be told from the source")
         if answer != EDITED:
-            return by_option(drafts, draft, answer, '"longest"', text, text)
+            return by_option(drafts, draft, answer, code, text, text)
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
     EXAMPLES = (
@@ -208,6 +226,23 @@ def collate(rows):
 
 loader = DataLoader(rows, batch_size=8, collate_fn=collate)
 """,
+        ),
+        Example(  # rounded up to more than any of them has
+            before="""
+from transformers import DataCollatorForTokenClassification
+
+MULTIPLE = 256
+collator = DataCollatorForTokenClassification(tokenizer, pad_to_multiple_of=MULTIPLE)  # <-
+trainer = Trainer(model=model, data_collator=collator)
+""",
+            after="""
+from transformers import DataCollatorForTokenClassification
+
+MULTIPLE = 8
+collator = DataCollatorForTokenClassification(tokenizer, pad_to_multiple_of=MULTIPLE)
+trainer = Trainer(model=model, data_collator=collator)
+""",
+            parameters={"library": True, "width": 256},
         ),
         Example(  # rows of one length are what the loader stacks
             before="""
@@ -266,6 +301,11 @@ loader = DataLoader(rows, collate_fn=collate)
 """,
             "",
         ),
+        Example(  # lengths that are no multiple of that
+            "collator = DataCollatorWithPadding(tok, pad_to_multiple_of=64)  # <-\n",
+            "",
+            {"library": True, "width": 100},
+        ),
         Example("enc = tok(texts, padding=how, max_length=128, return_tensors='pt')  # <-\n", ""),
         Example("enc = tok(texts, padding=True, max_length=128, return_tensors='pt')  # <-\n", ""),
     )
@@ -318,13 +358,20 @@ def _places(files: Sequence[str]) -> Iterator[Site]:
 
 
 def _padded_calls(draft: Draft) -> Iterator[cst.Call]:
-    """The calls that are told ``padding="max_length"``, or may be: a value from elsewhere."""
+    """The calls that are told ``padding="max_length"``, or may be: a value from elsewhere; or how to round up."""
     for call in draft.nodes(cst.Call):
-        given = argument(call, "padding")
-        if given is None or has_starred(call) or argument(call, _FULL) is None:
+        given, multiple = argument(call, "padding"), argument(call, _MULTIPLE)
+        if has_starred(call):
             continue
-        if not is_literal(given.value) or string_value(given.value) == _FULL:
+        rounds = multiple is not None and not m.matches(multiple.value, m.Name("None"))
+        fixed = given is not None and (not is_literal(given.value) or string_value(given.value) == _FULL)
+        if rounds or (fixed and argument(call, _FULL) is not None):
             yield call
+
+
+def _collates(draft: Draft, call: cst.Call) -> bool:
+    """Whether the call makes one of transformers' collate functions, which get a batch each."""
+    return full_name(draft, call.func).rpartition(".")[2].startswith(_COLLATOR)
 
 
 def _gets_batch(drafts: Drafts, draft: Draft, call: cst.Call, finding: Finding) -> bool:
