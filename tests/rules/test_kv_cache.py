@@ -106,7 +106,8 @@ def test_generate_is_told_to_cache_in_the_file_that_says_otherwise(tmp_path: Pat
     site = Site(str(script), 1)
     finding = Finding("kv-cache", "", "", Gain(1.2, 1.5, 2.0), {}, site, {"library": True, "generate": (site,)})
     fix = KVCache().fix(finding, Sources().with_settings([str(settings)]))
-    assert isinstance(fix, Edit) and '-  "use_cache": false' in fix.diff() and '+  "use_cache": true' in fix.diff()
+    assert isinstance(fix, Edit)
+    assert '-  "use_cache": false' in fix.diff(str(tmp_path)) and '+  "use_cache": true' in fix.diff(str(tmp_path))
     settings.write_text('{"draft": {"use_cache": false}, "use_cache": false}')
     fix = KVCache().fix(finding, Sources().with_settings([str(settings)]))
     assert isinstance(fix, Advice) and "told otherwise" in fix.why
