@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from advisor.evidence.facts import LoaderFacts
     from advisor.harness.layout import Loader, RunRecord
 
+_LEAST_STEPS = 2  # of a bare trace: a single one may be an epoch's first, which waits for workers to start
 _TWICE = 2  # workers for the model, to which those of unknown number are one
 _MOST = 16  # more workers than this have not helped one process in practice, and each holds a copy of the dataset
 _LEAST_WAIT = 0.02  # a step that waits less than 2 % of its time for data gains nothing measurable
@@ -82,6 +83,8 @@ class LoaderWorkers(Rule):
     after = ("batched-indexing",)
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
+        if evidence.record is None and len(evidence.steps) < _LEAST_STEPS:
+            return
         for facts in evidence.loaders:
             if facts.wait_share < _LEAST_WAIT and not _starts_again(facts):
                 continue

@@ -50,7 +50,7 @@ from advisor.evidence.operators import operator_rows
 from advisor.evidence.outside import Outside, longest_outside, spent_in, users_files
 from advisor.evidence.overhead import profiler_overhead
 from advisor.evidence.repeated import Repeated, repeated_function
-from advisor.evidence.steps import step_windows
+from advisor.evidence.steps import device_windows, step_windows
 from advisor.evidence.syncs import sync_rows
 from advisor.evidence.verdict import bound_of, verdict_of
 from advisor.evidence.whatif import Change, Estimate
@@ -100,9 +100,14 @@ class Evidence:
     # --- the step
 
     @cached_property
-    def steps(self) -> Steps:
-        """The step windows of the trace; ``pseudo`` where it has no step annotations."""
+    def host_steps(self) -> Steps:
+        """The step windows of the trace, as the host went through them; ``pseudo`` where it has no step annotations."""
         return step_windows(self.trace)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The same; of a bare trace whose device is far behind the host, the device's windows."""
+        return self.host_steps if self.record is not None else device_windows(self.trace, self.host_steps)
 
     @cached_property
     def step_s(self) -> float | None:
@@ -397,6 +402,8 @@ class Evidence:
             notes.append("The trace has no step annotations: the whole trace is taken as one step.")
         if self.steps.boundary:
             notes.append(f"The trace has no step annotations: a step is taken to end with {self.steps.boundary}.")
+        if self.steps.behind:
+            notes.append("The host is far ahead of the device: steps are taken to end when the device is through.")
         if self.capture_share >= CAPTURES:
             notes.append(
                 f"Graphs are captured for {self.capture_share:.0%} of the trace: what is captured does not run, and "

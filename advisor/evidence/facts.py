@@ -71,7 +71,7 @@ class Steps:
     """Step windows [start, end) in ns, in order of time, clipped so that they do not overlap.
 
     Where the trace has no step annotations, ``boundary`` says what else their ends are taken from, or one window over
-    all events stands in: then ``pseudo`` is True.
+    all events stands in: then ``pseudo`` is True. ``behind``: these are the windows of a device far behind the host.
     ``lane`` is the thread that ran them (a code into ``Trace.lanes``; -1).
     """
 
@@ -81,6 +81,7 @@ class Steps:
     lane: int = -1
     pseudo: bool = False
     boundary: str = ""
+    behind: bool = False
 
     def __len__(self) -> int:
         return len(self.start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from advisor.trace.tables import Ints, Spans, Trace
 # the harness), else the next batch. torch.optim and torch.utils.data annotate these themselves.
 _ROUNDS = ((re.compile(r"^Optimizer\.step#"), "end", "Optimizer.step"), (LOADER, "start", "a loader's next batch"))
 _LEAST_ROUNDS = 3
+_BEHIND = 0.25  # of the steps' time: a device that goes on for longer after them is what they wait for in the end
 _NUMBER = re.compile(r"#(\d{1,19})")
 _LARGEST = 2**63 - 1
 
@@ -46,10 +48,48 @@ def step_windows(trace: Trace) -> Steps:
     return Steps(np.array([lo]), np.array([hi]), np.zeros(1, np.int64), busiest_lane(trace), pseudo=True)
 
 
+def device_windows(trace: Trace, steps: Steps) -> Steps:
+    """The same steps by the device, where it is far behind a host that waits for nothing: their host was done with them
+    long before. Each ends when the work is done that was launched until the host's end of it.
+
+    A host may be a thousand launches ahead: five steps of a compiled model took it 12 ms, and the device 850.
+    """
+    if steps.pseudo or not len(steps):
+        return steps
+    launched, done = _done_by_launch(trace)
+    if not len(launched):
+        return steps
+    bounds = np.append(steps.start, steps.end[-1])
+    before = np.searchsorted(launched, bounds)
+    at_device = np.where(before > 0, done[np.maximum(before - 1, 0)], bounds)
+    if at_device[-1] - bounds[-1] < _BEHIND * (bounds[-1] - bounds[0]):
+        return steps
+    bounds = np.maximum.accumulate(np.maximum(bounds, at_device))
+    whole = bounds[1:] > bounds[:-1]
+    return replace(steps, start=bounds[:-1][whole], end=bounds[1:][whole], number=steps.number[whole], behind=True)
+
+
+def _done_by_launch(trace: Trace) -> tuple[Ints, Ints]:
+    """(when work was launched, in order; when all that was launched until then is done), of what has a launch."""
+    runtime = trace.runtime
+    correlation = np.concatenate((trace.kernels.correlation, trace.copies.correlation))
+    end = np.concatenate((trace.kernels.end, trace.copies.end))
+    rows = np.flatnonzero(runtime.correlation > 0)
+    rows = rows[np.argsort(runtime.correlation[rows], kind="stable")]
+    if not len(rows) or not len(correlation):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    found = np.minimum(np.searchsorted(runtime.correlation[rows], correlation), len(rows) - 1)
+    known = (runtime.correlation[rows[found]] == correlation) & (correlation > 0)
+    start = runtime.start[rows[found[known]]]
+    order = np.argsort(start, kind="stable")
+    return start[order], np.maximum.accumulate(end[known][order])
+
+
 def _rounds(trace: Trace, pattern: re.Pattern[str], side: str, boundary: str) -> Steps | None:
     """Windows from one annotation like `pattern` to the next; of several optimizers, of the one that steps least often.
 
-    None for fewer than three of them: what lies before the first and after the last is no whole step.
+    None for fewer than three of them: what lies before the first and after the last is no whole step, and the first
+    batch takes as long as an epoch takes to start.
     """
     spans = trace.annotations
     rows = np.flatnonzero(names_like(trace, spans.name, pattern.search))
@@ -59,6 +99,10 @@ def _rounds(trace: Trace, pattern: re.Pattern[str], side: str, boundary: str) ->
         return None
     chosen = rows[spans.name[rows] == names[often][np.argmin(counts[often])]]
     moments = np.unique(spans.end[chosen] if side == "end" else spans.start[chosen])
+    if side == "start" and len(moments) > 1:
+        moments = moments[1:]  # the first batch of an epoch is as late as its workers start
+    if len(moments) < 2:
+        return None
     lanes, times = np.unique(spans.lane[chosen], return_counts=True)
     numbers = np.arange(len(moments) - 1, dtype=np.int64)
     return Steps(moments[:-1], moments[1:], numbers, int(lanes[np.argmax(times)]), boundary=boundary)

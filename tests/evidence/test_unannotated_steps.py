@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from advisor.evidence import Evidence
+from advisor.evidence import Change, Evidence
 
 
 def steps_of(build: Any, folder: Path) -> tuple[list[float], Any, Evidence]:
@@ -44,7 +44,7 @@ def test_of_several_optimizers_the_one_counts_that_steps_least_often(builder: An
 
 def test_without_an_optimizer_a_step_ends_with_the_next_batch(builder: Any, tmp_path: Path) -> None:
     moments, _, evidence = steps_of(training(builder(), 4, ()), tmp_path)
-    assert moments == [0, 1000, 2000, 3000]
+    assert moments == [1000, 2000, 3000]  # the first one waits for workers to start
     assert any("a loader's next batch" in note for note in evidence.notes)
 
 
@@ -58,3 +58,40 @@ def test_annotated_steps_come_first(builder: Any, tmp_path: Path) -> None:
     build.step(7, 0, 2000)
     moments, steps, evidence = steps_of(build, tmp_path)
     assert moments == [0, 2000] and steps.number.tolist() == [7] and not evidence.steps.boundary
+
+
+def running_ahead(build: Any, device_us: float) -> Any:
+    """Five steps of 100 us for a host that launches and never waits; each is so long for the device."""
+    at = 0.0
+    for number in range(5):
+        build.step(number, 100.0 * number, 100.0 * number + 100)
+        build.operator("aten::mm", 100.0 * number + 5, 100.0 * number + 30)
+        launched = 100.0 * number + 10
+        at = max(at, launched + 10)
+        build.kernel(at, at + device_us, "ampere_sgemm_128x64_tn", launched=launched)
+        at += device_us
+    return build
+
+
+def test_a_device_far_behind_the_host_has_windows_of_its_own(builder: Any, tmp_path: Path) -> None:
+    evidence = Evidence.from_trace(running_ahead(builder(), 3000).read(tmp_path))
+    assert evidence.steps.behind and evidence.trace_step_s == pytest.approx(3e-3, rel=0.01)
+    assert evidence.breakdown.shares["kernel"] > 0.99
+    assert any("far ahead" in note for note in evidence.notes)
+    # Half as long kernels are half as long steps; a host without synchronizations has nothing to gain.
+    faster = evidence.what_if(Change(kernel_scale={"ampere_sgemm_128x64_tn": 0.5}))
+    assert faster.speedup[1] == pytest.approx(2.0, rel=0.05)
+    assert evidence.what_if(Change(launch_scale=0.1)).speedup[1] == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_device_that_keeps_up_has_the_host_s_windows(builder: Any, tmp_path: Path) -> None:
+    evidence = Evidence.from_trace(running_ahead(builder(), 60).read(tmp_path))
+    assert not evidence.steps.behind and evidence.trace_step_s == pytest.approx(1e-4)
+
+
+def test_a_device_without_launches_in_the_file_is_taken_as_it_is(builder: Any, tmp_path: Path) -> None:
+    build = builder()
+    build.step(0, 0, 100)
+    build.step(1, 100, 200)
+    build.kernel(10, 5000)
+    assert not Evidence.from_trace(build.read(tmp_path)).steps.behind
