@@ -321,3 +321,14 @@ def test_workers_of_unknown_number_are_doubled_where_cores_are_free(tmp_path: Pa
     assert finding.rule == "loader-workers" and "twice as many workers" in finding.fix.text
     gain = finding.predicted.speedup
     assert gain.low == pytest.approx(1.0, abs=0.01) and 1.6 < gain.likely <= gain.high < 2.01
+
+
+def test_a_tensor_that_the_gpu_makes_itself_takes_time_there(scene: Any, tmp_path: Path) -> None:
+    made = scene(100.0, A100)
+    made.operator("aten::randn", 0.1, 30.0)
+    made.operator("aten::to", 30.1, 95.1)
+    made.copy("Memcpy HtoD (Pageable -> Device)", 32.0, 95.0, 1 << 29, launched=30.5, returned=95.0)
+    made.kernel(ELEMENTWISE, 95.3, 95.6, launched=95.2)
+    (finding,) = [each for each in diagnosis(made, tmp_path).document.findings if each.rule == "tensor-born-on-cpu"]
+    # Of 63 ms of copying six stay, and of the other 37 the 7 that neither make nor copy.
+    assert 5 < finding.predicted.speedup.likely < 100 / 6
