@@ -100,14 +100,14 @@ class Evidence:
     # --- the step
 
     @cached_property
-    def host_steps(self) -> Steps:
+    def steps(self) -> Steps:
         """The step windows of the trace, as the host went through them; ``pseudo`` where it has no step annotations."""
         return step_windows(self.trace)
 
     @cached_property
-    def steps(self) -> Steps:
-        """The same; of a bare trace whose device is far behind the host, the device's windows."""
-        return self.host_steps if self.record is not None else device_windows(self.trace, self.host_steps)
+    def device_steps(self) -> Steps:
+        """The windows in which the device does the steps' work: others in a bare trace whose device is far behind."""
+        return self.steps if self.record is not None else device_windows(self.trace, self.steps)
 
     @cached_property
     def step_s(self) -> float | None:
@@ -118,7 +118,7 @@ class Evidence:
     @cached_property
     def trace_step_s(self) -> float | None:
         """Mean seconds per step as traced, profiler included."""
-        return self.steps.total_ns / 1e9 / len(self.steps) if len(self.steps) else None
+        return self.device_steps.total_ns / 1e9 / len(self.device_steps) if len(self.device_steps) else None
 
     @cached_property
     def inflation(self) -> float:
@@ -139,7 +139,7 @@ class Evidence:
     def breakdown(self) -> Breakdown:
         """Where the steps' time goes: device classes where there is device work, CPU classes otherwise."""
         if len(self.trace.kernels) or len(self.trace.copies):
-            return device_breakdown(self.steps, self.device, self.idle_gaps)
+            return device_breakdown(self.device_steps, self.device, self.idle_gaps)
         return cpu_breakdown(self.steps, self.host)
 
     @cached_property
@@ -159,7 +159,7 @@ class Evidence:
     @cached_property
     def idle_gaps(self) -> IdleGaps:
         """Every gap of the device inside the steps, with what the host did meanwhile."""
-        return idle_gaps(self.steps, self.host, self.device)
+        return idle_gaps(self.device_steps, self.host, self.device)
 
     # --- the device
 
@@ -225,7 +225,7 @@ class Evidence:
     @cached_property
     def idle_between_launches(self) -> float:
         """Share of the steps in which the device waits for launches, longer pauses of the host left out."""
-        return idle_between_launches(self.idle_gaps, self.steps)
+        return idle_between_launches(self.idle_gaps, self.device_steps)
 
     @cached_property
     def setup_share(self) -> float:
@@ -260,7 +260,7 @@ class Evidence:
     @cached_property
     def kernels(self) -> tuple[KernelRow, ...]:
         """Kernels in the steps by name, the most expensive first."""
-        return kernel_rows(self.trace, self.steps, self._launchers)
+        return kernel_rows(self.trace, self.device_steps, self._launchers)
 
     @cached_property
     def matrix(self) -> MatrixWork:
@@ -270,7 +270,7 @@ class Evidence:
     @cached_property
     def copies(self) -> Copies:
         """Copies in the steps, by kind and memory."""
-        return copy_facts(self.steps, self.device, self.record)
+        return copy_facts(self.device_steps, self.device, self.record)
 
     @cached_property
     def syncs(self) -> tuple[SyncRow, ...]:
@@ -402,7 +402,7 @@ class Evidence:
             notes.append("The trace has no step annotations: the whole trace is taken as one step.")
         if self.steps.boundary:
             notes.append(f"The trace has no step annotations: a step is taken to end with {self.steps.boundary}.")
-        if self.steps.behind:
+        if self.device_steps.behind:
             notes.append("The host is far ahead of the device: steps are taken to end when the device is through.")
         if self.capture_share >= CAPTURES:
             notes.append(

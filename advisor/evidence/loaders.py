@@ -15,7 +15,7 @@ def loader_facts(
     """From the record where there is one, else from the trace. `exposed`: share of the step in which all waits."""
     if record is not None and record.loaders:
         return _recorded(record, step_s, exposed)
-    return _traced(steps, host, exposed)
+    return _traced(steps, host, step_s, exposed)
 
 
 def _recorded(record: RunRecord, step_s: float | None, exposed: float) -> tuple[LoaderFacts, ...]:
@@ -46,13 +46,13 @@ def _feeds(loader: Loader) -> bool:
     return loader.trains or loader.wait_s is not None
 
 
-def _traced(steps: Steps, host: Host, exposed: float) -> tuple[LoaderFacts, ...]:
+def _traced(steps: Steps, host: Host, step_s: float | None, exposed: float) -> tuple[LoaderFacts, ...]:
     if not len(steps) or not len(host.loader):
         return ()
     annotations = host.trace.annotations
     names = {host.trace.name(int(code)) for code in np.unique(annotations.name[host.loader_rows])}
     waited = float(host.loader.within(steps.start, steps.end).sum()) / 1e9 / len(steps)
-    share = waited / (steps.total_ns / 1e9 / len(steps))
+    share = waited / step_s if step_s else 0.0
     single = any("_SingleProcess" in name for name in names) and not any("_MultiProcess" in name for name in names)
     fact = LoaderFacts(
         record=None,

@@ -131,7 +131,7 @@ class StepModel:
     @cached_property
     def script(self) -> Script | None:
         """The traced course, for a step with device work."""
-        return script_of(self.evidence.host_steps, self.evidence.device) if self.evidence.breakdown.on_device else None
+        return script_of(self.evidence.steps, self.evidence.device) if self.evidence.breakdown.on_device else None
 
     @cached_property
     def _as_traced(self) -> Variation:

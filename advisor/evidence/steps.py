@@ -16,6 +16,7 @@ from advisor.trace.tables import Ints, Spans, Trace
 # the harness), else the next batch. torch.optim and torch.utils.data annotate these themselves.
 _ROUNDS = ((re.compile(r"^Optimizer\.step#"), "end", "Optimizer.step"), (LOADER, "start", "a loader's next batch"))
 _LEAST_ROUNDS = 3
+_MOST_IN_TURN, _ALIKE = 4, 0.02
 _BEHIND = 0.25  # of the steps' time: a device that goes on for longer after them is what they wait for in the end
 _NUMBER = re.compile(r"#(\d{1,19})")
 _LARGEST = 2**63 - 1
@@ -56,33 +57,44 @@ def device_windows(trace: Trace, steps: Steps) -> Steps:
     """
     if steps.pseudo or not len(steps):
         return steps
-    launched, done = _done_by_launch(trace)
-    if not len(launched):
-        return steps
+    launched, done, begun = _done_by_launch(trace)
     bounds = np.append(steps.start, steps.end[-1])
     before = np.searchsorted(launched, bounds)
-    at_device = np.where(before > 0, done[np.maximum(before - 1, 0)], bounds)
-    if at_device[-1] - bounds[-1] < _BEHIND * (bounds[-1] - bounds[0]):
+    if not len(launched) or before[0] == len(launched):
         return steps
+    at_device = np.where(before > 0, done[np.maximum(before - 1, 0)], bounds)
+    late = at_device[1:] - bounds[1:]
+    # One late step at the end is one that waited for something; the host is ahead of all of them.
+    if late[-1] < _BEHIND * (bounds[-1] - bounds[0]) or (len(late) > 1 and 4 * np.median(late[:-1]) < late[-1]):
+        return steps
+    if not before[0]:
+        at_device[0] = begun  # what was under way before was launched before the trace begins
     bounds = np.maximum.accumulate(np.maximum(bounds, at_device))
-    whole = bounds[1:] > bounds[:-1]
-    return replace(steps, start=bounds[:-1][whole], end=bounds[1:][whole], number=steps.number[whole], behind=True)
+    if (bounds[1:] <= bounds[:-1]).any():
+        return steps  # a step without work
+    return replace(steps, start=bounds[:-1], end=bounds[1:], behind=True)
 
 
-def _done_by_launch(trace: Trace) -> tuple[Ints, Ints]:
-    """(when work was launched, in order; when all that was launched until then is done), of what has a launch."""
+def _done_by_launch(trace: Trace) -> tuple[Ints, Ints, int]:
+    """(when work was launched, in order; when all that was launched until then is done; when the first of it begins).
+
+    Of the device's work that has a launch in the file.
+    """
     runtime = trace.runtime
     correlation = np.concatenate((trace.kernels.correlation, trace.copies.correlation))
     end = np.concatenate((trace.kernels.end, trace.copies.end))
     rows = np.flatnonzero(runtime.correlation > 0)
     rows = rows[np.argsort(runtime.correlation[rows], kind="stable")]
     if not len(rows) or not len(correlation):
-        return np.empty(0, np.int64), np.empty(0, np.int64)
+        return np.empty(0, np.int64), np.empty(0, np.int64), 0
     found = np.minimum(np.searchsorted(runtime.correlation[rows], correlation), len(rows) - 1)
     known = (runtime.correlation[rows[found]] == correlation) & (correlation > 0)
-    start = runtime.start[rows[found[known]]]
-    order = np.argsort(start, kind="stable")
-    return start[order], np.maximum.accumulate(end[known][order])
+    if not known.any():
+        return np.empty(0, np.int64), np.empty(0, np.int64), 0
+    launched = runtime.start[rows[found[known]]]
+    order = np.argsort(launched, kind="stable")
+    begun = int(np.concatenate((trace.kernels.start, trace.copies.start))[known].min())
+    return launched[order], np.maximum.accumulate(end[known][order]), begun
 
 
 def _rounds(trace: Trace, pattern: re.Pattern[str], side: str, boundary: str) -> Steps | None:
@@ -104,8 +116,23 @@ def _rounds(trace: Trace, pattern: re.Pattern[str], side: str, boundary: str) ->
     if len(moments) < 2:
         return None
     lanes, times = np.unique(spans.lane[chosen], return_counts=True)
+    moments = moments[:: _period(np.diff(np.searchsorted(np.sort(trace.operators.start), moments)))]
     numbers = np.arange(len(moments) - 1, dtype=np.int64)
     return Steps(moments[:-1], moments[1:], numbers, int(lanes[np.argmax(times)]), boundary=boundary)
+
+
+def _period(operators: Ints) -> int:
+    """After how many of the windows, with so many operators each, the same ones come again: 1 where they are all alike.
+
+    Two optimizers of one class, or two loaders, are annotated by one name: a GAN's windows are its two halves in turn.
+    """
+    for period in range(1, _MOST_IN_TURN + 1):
+        if len(operators) < 2 * period:
+            break
+        before, after = operators[:-period], operators[period:]
+        if (np.abs(after - before) <= _ALIKE * np.maximum(after, before)).all():
+            return period
+    return 1
 
 
 def whole_window(trace: Trace) -> tuple[int, int]:

@@ -205,7 +205,7 @@ def test_any_trace_adds_up(
         for start, length in [(k[0], k[1]) for k in kernels] + copies:
             busy[start : start + length] = True
         inside = np.zeros(3000, bool)
-        for start, end in zip(evidence.steps.start, evidence.steps.end, strict=True):
+        for start, end in zip(evidence.device_steps.start, evidence.device_steps.end, strict=True):
             inside[start // 1000 : end // 1000] = True
         assert breakdown.ns[:, DEVICE_CLASSES.index("idle_loader") :].sum() // 1000 == int((inside & ~busy).sum())
     assert evidence.verdict

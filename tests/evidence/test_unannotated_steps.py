@@ -75,7 +75,7 @@ def running_ahead(build: Any, device_us: float) -> Any:
 
 def test_a_device_far_behind_the_host_has_windows_of_its_own(builder: Any, tmp_path: Path) -> None:
     evidence = Evidence.from_trace(running_ahead(builder(), 3000).read(tmp_path))
-    assert evidence.steps.behind and evidence.trace_step_s == pytest.approx(3e-3, rel=0.01)
+    assert evidence.device_steps.behind and evidence.trace_step_s == pytest.approx(3e-3, rel=0.01)
     assert evidence.breakdown.shares["kernel"] > 0.99
     assert any("far ahead" in note for note in evidence.notes)
     # Half as long kernels are half as long steps; a host without synchronizations has nothing to gain.
@@ -86,7 +86,7 @@ def test_a_device_far_behind_the_host_has_windows_of_its_own(builder: Any, tmp_p
 
 def test_a_device_that_keeps_up_has_the_host_s_windows(builder: Any, tmp_path: Path) -> None:
     evidence = Evidence.from_trace(running_ahead(builder(), 60).read(tmp_path))
-    assert not evidence.steps.behind and evidence.trace_step_s == pytest.approx(1e-4)
+    assert not evidence.device_steps.behind and evidence.trace_step_s == pytest.approx(1e-4)
 
 
 def test_a_device_without_launches_in_the_file_is_taken_as_it_is(builder: Any, tmp_path: Path) -> None:
@@ -94,4 +94,38 @@ def test_a_device_without_launches_in_the_file_is_taken_as_it_is(builder: Any, t
     build.step(0, 0, 100)
     build.step(1, 100, 200)
     build.kernel(10, 5000)
-    assert not Evidence.from_trace(build.read(tmp_path)).steps.behind
+    assert not Evidence.from_trace(build.read(tmp_path)).device_steps.behind
+
+
+@pytest.mark.parametrize("late", [[3000.0] * 5, [0.0] * 4 + [3000.0]])
+def test_a_device_that_stays_as_far_behind_takes_as_long_as_its_host(
+    late: list[float], builder: Any, tmp_path: Path
+) -> None:
+    """A queue that was full when the trace began; and one step at the end that waited for another rank."""
+    build = builder()
+    for number, behind in enumerate(late):
+        at = 1000.0 * number
+        build.step(number, at, at + 1000)
+        build.kernel(at + behind + 20, at + behind + 1000, launched=at + 10)
+    evidence = Evidence.from_trace(build.read(tmp_path))
+    assert evidence.trace_step_s == pytest.approx(1e-3, rel=0.02)
+    assert evidence.device_steps.behind == (late[0] > 0)
+
+
+def test_what_the_host_does_is_found_in_its_own_windows(builder: Any, tmp_path: Path) -> None:
+    evidence = Evidence.from_trace(running_ahead(builder(), 3000).read(tmp_path))
+    (row,) = [each for each in evidence.operators if each.name == "aten::mm"]
+    assert row.count == 1.0 and len(evidence.device_steps) == len(evidence.steps) == 5
+
+
+def test_halves_of_a_step_that_bear_one_name_are_one(builder: Any, tmp_path: Path) -> None:
+    """A GAN whose two optimizers are of one class."""
+    build = builder()
+    for number in range(12):
+        at = 1000.0 * number
+        for place in range(30 if number % 2 else 8):
+            build.operator("aten::mm", at + 10 * place, at + 10 * place + 5)
+        build.kernel(at + 50, at + 500, launched=at + 20)
+        build.annotation("Optimizer.step#Adam.step", at + 600, at + 700)
+    moments, steps, _ = steps_of(build, tmp_path)
+    assert len(steps) == 5 and moments[1] - moments[0] == 2000
