@@ -52,6 +52,7 @@ _FOLLOWS = m.Attribute(value=m.Name() | m.Attribute() | m.Subscript(), attr=m.Na
 # ``args.dtype`` is a setting, and no tensor's.
 _SETTING = re.compile(r"(arg|cfg|conf|opt|param|hp|flag|setting|self)\w*\.dtype$", re.IGNORECASE)
 # Float32 keeps seconds since 1970 to 128 seconds, and Julian days to a quarter of one.
+_TIME = re.compile(r"unix|time_?stamp|(^|_)(stamps?|julian|mjd|epoch_s)($|_)|start_epoch", re.IGNORECASE)
 _TIMES = re.compile(r"unix|posix|timestamp|julian|mjd", re.IGNORECASE)
 _WIDE = m.Attribute(attr=m.Name("float64") | m.Name("double"))
 
@@ -125,7 +126,7 @@ class AccidentalFloat64(Rule):
             call = call_at(drafts[site.file], site, names)
             if call is not None and site not in default and _may_be_times(drafts[site.file], call):
                 return Advice(text, f"the values at {at(site)} may be times, which float32 keeps to minutes at best")
-            if call is not None and site in default and _TIMES.search(drafts[site.file].source.text):
+            if call is not None and site in default and _deals_with_times(drafts[site.file]):
                 return Advice(
                     f"{text} Give times dtype=torch.float64 where they are made.",
                     f"what {at(site)} is for may be times, which float32 keeps to minutes at best",
@@ -312,6 +313,15 @@ def _may_be_times(draft: Draft, call: cst.Call) -> bool:
     names = {name.value for name in draft.nodes(cst.Name, call)}
     made_of = [value for name in names for value in assignments(draft, name, scope) if value is not None]
     return any(_TIMES.search(draft.code(each)) for each in (call, *made_of))
+
+
+def _deals_with_times(draft: Draft) -> bool:
+    """Whether a function, a parameter or a variable of the file has the name of a time."""
+    named = [each.name.value for each in draft.nodes(cst.FunctionDef)]
+    named += [each.name.value for each in draft.nodes(cst.Param)]
+    targets = (each.target for each in draft.nodes(cst.AssignTarget))
+    named += [each.value for each in targets if isinstance(each, cst.Name)]
+    return any(_TIME.search(each) for each in named)
 
 
 def _casts(evidence: Evidence) -> tuple[CallSite, ...]:

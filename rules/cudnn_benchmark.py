@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
+import numpy as np
 
 from advisor.edit import Drafts
 from advisor.edit.guard import conditional
@@ -154,7 +155,9 @@ def _same(evidence: Evidence) -> bool:
     operators = evidence.trace.operators
     rows = names_like(evidence.trace, operators.name, re.compile(r"aten::(cudnn_)?convolution$").match)
     step, shapes = assign(evidence.steps, operators.start)[rows], operators.shapes[rows]
-    seen = {tuple(shapes[step == number].tolist()) for number in range(len(evidence.steps))}
+    order = np.argsort(step, kind="stable")
+    bounds = np.searchsorted(step[order], np.arange(len(evidence.steps) + 1))
+    seen = {tuple(each.tolist()) for each in np.split(shapes[order], bounds)[1:-1]}
     same = len(evidence.steps) > 1 and len(seen) == 1 and all(code >= 0 for code in next(iter(seen)))
     if not same or operators.values is None:
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -78,6 +79,9 @@ _CALLED = re.compile(r"^aten::(?!view|detach|to$|as_strided|empty|result_type|ca
 _UPDATES = re.compile(r"\.grad\b[\s\S]*(\b(add|sub|mul|copy|addcdiv|addcmul|lerp)_\(|[-+*]=)|\bgrads?\b[\s\S]*_\(")
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
 _STEP, _IN_LISTS = re.compile(r"^Optimizer\.step#(\w+)\.step$"), re.compile(r"^aten::_(foreach|fused)_")
+# torch.optim's own, as of 2.14: those that fused does not know go over lists of tensors, by default on a GPU.
+_OF_TORCH = {"ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"}
+_MANY_CLOSURES = "LBFGS"  # its step calls the model many times
 _LEAST_CALLS = 40  # per step of a bare trace: ten parameters, each with what makes up one update
 _INTERRUPTED = 3.0  # times what the optimizer usually takes: what is above was not the optimizer
 # Of the host's time: a dozen calls for each list of tensors become one; grouping the tensors stays.
@@ -180,9 +184,14 @@ class FusedOptimizer(Rule):
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
-        if torchs := finding.parameters.get("torchs"):
-            text = f"Pass fused=True to {torchs}; before PyTorch 2.4 foreach=True is nearly as fast."
-            return Advice(text, "the place of the optimizer is unknown")
+        classes = finding.parameters.get("classes")
+        known = [str(each) for each in classes] if isinstance(classes, tuple) else []
+        if finding.parameters.get("written") and known and {*known} <= _OF_TORCH:
+            fused = [each for each in known if each in _KERNELS_ON_GPU]
+            said = [f"fused=True to {' and '.join(fused)}"] if fused else []
+            rest = [each for each in known if each not in fused]
+            said += [f"foreach=True to {' and '.join(rest)}"] if rest else []
+            return Advice(f"Pass {' and '.join(said)}.", "the place of the optimizer is unknown")
         if finding.parameters.get("written"):
             text = (
                 f"Take an optimizer of torch.optim with fused=True instead of the one {where(finding.site)}, where it "
@@ -401,17 +410,20 @@ def _of_bare_trace(evidence: Evidence) -> Iterator[Finding]:
         return
     annotations, operators = evidence.trace.annotations, evidence.trace.operators
     rows = names_like(evidence.trace, annotations.name, _STEP.match)
-    stepping = evidence.host.stepping(rows).minus(evidence.host.backward.union(evidence.host.forward))
+    host = evidence.host
+    stepping = host.stepping(rows).minus(host.backward.union(host.forward, host.differentiated))
     inside = stepping.contains(operators.start) & (assign(evidence.steps, operators.start) >= 0)
     if names_like(evidence.trace, operators.name[inside], _IN_LISTS.match).any():
         return  # lists of tensors, or one kernel: what is left of that the trace alone does not tell
     calls = _called_in(evidence, stepping)
     tensors = evidence.operators.row(_ACCUMULATES)
     names = sorted({str(evidence.trace.name(code)) for code in annotations.name[rows].tolist()})
-    name = " and ".join(match[1] for each in names if (match := _STEP.match(each)))
-    if calls >= _LEAST_CALLS:
+    classes = [match[1] for each in names if (match := _STEP.match(each))]
+    if calls >= _LEAST_CALLS and not any(each.startswith(_MANY_CLOSURES) for each in classes):
         count = round(tensors.count) if tensors is not None else 0
-        yield from _one_by_one(evidence, name, None, count, calls, _undisturbed_s(evidence, stepping))
+        seconds = _undisturbed_s(evidence, stepping)
+        for finding in _one_by_one(evidence, " and ".join(classes), None, count, calls, seconds):
+            yield replace(finding, parameters={**finding.parameters, "classes": tuple(classes)})
 
 
 def _plain_class(evidence: Evidence) -> Iterator[Finding]:
@@ -458,7 +470,7 @@ def _one_by_one(
             "step_s": evidence.step_s,
         },
         site=site,
-        parameters={"written": True, "torchs": name if site is None and name in _ON_CPU else ""},
+        parameters={"written": True},
     )
 
 

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 import libcst as cst
 import libcst.matchers as m
 
-from advisor.edit import Drafts
-from advisor.edit.calls import argument
+from advisor.command_line import by_option
+from advisor.edit import Draft, Drafts
+from advisor.edit.calls import argument, unpacked
 from advisor.edit.names import last_part
+from advisor.edit.origin import assignments, scope_of
+from advisor.edit.settings import Entry, SettingsDraft
 from advisor.edit.values import EDITED, give
 from advisor.evidence import Change
 from advisor.evidence.facts import FORWARD
@@ -47,7 +50,9 @@ _ATTENTION, _SOFTMAX = "scaled_dot_product", "aten::_softmax"
 # 4 of 48 after 16 0.25; 4 of 256, 8 of 64 after 32 0.13.
 _LEFT = (0.63, 0.3, 0.13)
 _BESIDE_BASIS = "prior: an eighth to six tenths of the time of generating is left"
-_CONFIGS = ("GenerationConfig",)
+_CONFIG = "GenerationConfig"
+# What stands beside it in a file that says how to generate.
+_GENERATES = {"max_new_tokens", "min_new_tokens", "do_sample", "temperature", "top_k", "top_p", "num_beams"}
 _BASIS = "prior: of all columns only the newest is computed"
 _LIBRARY = (
     "Give the model its cache back, and after the first call the newest token only: "
@@ -180,6 +185,12 @@ class Writer:
         ),
     )
     LEAVES_ALONE = (
+        Example(  # another one's
+            "check = GenerationConfig(use_cache=False)\ncfg = make()\n"
+            "ids = model.generate(prompt, generation_config=cfg)  # <- generate\n",
+            "",
+            {"library": True},
+        ),
         Example(  # somewhere it is told not to
             "ids = model.generate(prompt, generation_config=config)  # <- generate\n", "", {"library": True}
         ),
@@ -207,8 +218,11 @@ def _beside_training(evidence: Evidence, share: float) -> Gain:
     return Gain(max(low, high / WIDEST), max(likely, high / WIDEST), high, _BESIDE_BASIS)
 
 
-def _told_to_cache(sources: Sources, site: Site) -> Edit | Advice | None:
-    """The fix where ``generate()`` is called there, which keeps keys and values unless it is told not to."""
+def _told_to_cache(sources: Sources, site: Site) -> Edit | Argument | Advice | None:
+    """The fix where ``generate()`` is called there, which keeps keys and values unless it is told not to.
+
+    By the call itself, by the ``GenerationConfig`` that it is given, or by the file that either of these is made of.
+    """
     drafts = Drafts(sources)
     draft = drafts[site.file]
     calls = [each for each in draft.nodes(cst.Call) if draft.line(each) == site.line]
@@ -216,16 +230,42 @@ def _told_to_cache(sources: Sources, site: Site) -> Edit | Advice | None:
     if len(generating) != 1:
         return None
     text = f"Have generate() at {at(site)} keep keys and values, as it does by itself: use_cache=True."
-    makers = [each for each in draft.nodes(cst.Call) if last_part(each.func) in _CONFIGS]
-    for call in [*generating, *makers]:
+    config = _config(draft, generating[0])
+    for call in (generating[0], *((config,) if config is not None else ())):
         if argument(call, "use_cache") is not None:
-            if give(drafts, draft, call, "use_cache", "True", recorded=False) == EDITED:
-                return drafts.edit(text) or Advice(text, "the file is not the script's own")
-            return Advice(text, "where the value comes from cannot be told from the source")
-    said = [(each, entry) for each in drafts.settings() for entry in each.entries if entry.keys[-1] == "use_cache"]
-    if len(said) == 1 and said[0][1].value is False and said[0][0].give(said[0][1], "True"):
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+            answer = give(drafts, draft, call, "use_cache", "True", recorded=False, flags=True, alone=True)
+            if answer is None:
+                return Advice(text, "where the value comes from cannot be told from the source")
+            if answer != EDITED:
+                return by_option(drafts, draft, answer, "True", text)
+            return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        said = _in_settings(drafts) if unpacked(call) else None
+        if said is not None and said[0].give(said[1], "True"):
+            return drafts.edit(text) or Advice(text, "the file is not the script's own")
     return Advice(text, "where it is told otherwise was not found: its arguments, or a configuration's")
+
+
+def _config(draft: Draft, generating: cst.Call) -> cst.Call | None:
+    """The call that makes the ``GenerationConfig`` which ``generate()`` is given, where that can be told."""
+    given = argument(generating, "generation_config")
+    value: cst.BaseExpression | None = given.value if given is not None else None
+    if isinstance(value, cst.Name):
+        scopes = dict.fromkeys((scope_of(draft, generating), draft.module))
+        found = [each for scope in scopes for each in assignments(draft, cst.ensure_type(value, cst.Name).value, scope)]
+        value = found[0] if len(found) == 1 else None
+    return value if isinstance(value, cst.Call) and last_part(value.func) == _CONFIG else None
+
+
+def _in_settings(drafts: Drafts) -> tuple[SettingsDraft, Entry] | None:
+    """The one place in the files that the script read which says how texts are generated, and that without a cache."""
+    said = [
+        (each, entry)
+        for each in drafts.settings()
+        for entry in each.entries
+        if entry.keys[-1] == "use_cache" and entry.value is False
+        if {other.keys[-1] for other in each.entries if other.keys[:-1] == entry.keys[:-1]} & _GENERATES
+    ]
+    return said[0] if len(said) == 1 else None
 
 
 def _attends(evidence: Evidence) -> bool:

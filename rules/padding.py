@@ -13,7 +13,7 @@ from advisor.command_line import by_option
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.calls import argument, has_starred
 from advisor.edit.names import full_name
-from advisor.edit.origin import is_literal, string_value
+from advisor.edit.origin import is_literal, literal_equals, string_value
 from advisor.edit.values import EDITED, give
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
@@ -123,7 +123,7 @@ class Padding(Rule):
                     "padded_share": model.padded,
                     "step_s": evidence.step_s,
                 },
-                site=next(_places(files), calls[0] if calls else None),
+                site=next(_places(files, model.width), calls[0] if calls else None),
                 parameters={
                     "files": files,
                     "library": not model.own,
@@ -140,19 +140,19 @@ class Padding(Rule):
             "DataCollatorWithPadding where it gets one text."
         )
         drafts = Drafts(sources)
-        site = finding.site
+        site, columns = finding.site, finding.parameters.get("width")
+        width = columns if isinstance(columns, int) else 0
         calls = [
             (drafts[path], call)
             for path in dict.fromkeys((*file_list(finding, "files"), *((site.file,) if site is not None else ())))
             if sources.has(path)
-            for call in _padded_calls(drafts[path])
+            for call in _padded_calls(drafts[path], width)
         ]
         parameter, code = "padding", '"longest"'
         seen: Sequence[object] = [_FULL]
-        width = finding.parameters.get("width")
-        if len(calls) == 1 and argument(calls[0][1], _MULTIPLE) is not None and isinstance(width, int):
-            parameter, code, text = _MULTIPLE, str(_ALIGNED), _ROUNDED
-            seen = [each for each in range(2 * _ALIGNED, width + 1) if width % each == 0]
+        rounds = len(calls) == 1 and not _fixes(calls[0][1])
+        if rounds:
+            parameter, code, text, seen = _MULTIPLE, str(_ALIGNED), _ROUNDED, _multiples(width)
         if len(calls) != 1:
             places = ", ".join(at(_site(draft, call)) for draft, call in calls)
             return Advice(
@@ -169,7 +169,8 @@ class Padding(Rule):
             return Advice(
                 text, "what the model says of several batches is put together, and may have to be of one width"
             )
-        answers = (give(drafts, draft, call, parameter, code, recorded=each) for each in seen)
+        # What lengths are rounded up to is often what they are cut to, too: that stays.
+        answers = (give(drafts, draft, call, parameter, code, recorded=each, alone=rounds) for each in seen)
         answer = next((each for each in answers if each is not None), None)
         if answer is None:
             return Advice(text, "where the value comes from cannot be told from the source")
@@ -247,6 +248,23 @@ trainer = Trainer(model=model, data_collator=collator)
 """,
             parameters={"library": True, "width": 256},
         ),
+        Example(  # the length that texts are cut to stays
+            before="""
+from transformers import DataCollatorWithPadding
+
+LONGEST = 256
+rows = [tok(text, truncation=True, max_length=LONGEST) for text in texts]
+collator = DataCollatorWithPadding(tok, pad_to_multiple_of=LONGEST)  # <-
+""",
+            after="""
+from transformers import DataCollatorWithPadding
+
+LONGEST = 256
+rows = [tok(text, truncation=True, max_length=LONGEST) for text in texts]
+collator = DataCollatorWithPadding(tok, pad_to_multiple_of=8)
+""",
+            parameters={"library": True, "width": 256},
+        ),
         Example(  # rows of one length are what the loader stacks
             before="""
 class Reviews(Dataset):
@@ -309,6 +327,17 @@ loader = DataLoader(rows, collate_fn=collate)
             "",
             {"library": True, "width": 100},
         ),
+        Example(
+            "collator = DataCollatorWithPadding(tok, pad_to_multiple_of=8)  # <-\n",
+            "",
+            {"library": True, "width": 256},
+        ),
+        Example(  # what cuts, too
+            "enc = tok(texts, truncation=True, max_length=args.longest)\n"
+            "collator = DataCollatorWithPadding(tok, pad_to_multiple_of=args.longest)  # <-\n",
+            "",
+            {"library": True, "width": 256},
+        ),
         Example("enc = tok(texts, padding=how, max_length=128, return_tensors='pt')  # <-\n", ""),
         Example("enc = tok(texts, padding=True, max_length=128, return_tensors='pt')  # <-\n", ""),
     )
@@ -349,27 +378,42 @@ def _files(evidence: Evidence) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*model_files(evidence), *datasets)))
 
 
-def _places(files: Sequence[str]) -> Iterator[Site]:
-    """Where those files pad to a fixed length."""
+def _places(files: Sequence[str], width: int) -> Iterator[Site]:
+    """Where those files pad to a fixed length, or so far that it comes to `width`."""
     sources = Sources()
     for path in files:
         try:
             draft = Draft(sources.source(path))
         except AdvisorError:
             continue
-        yield from (_site(draft, call) for call in _padded_calls(draft))
+        yield from (_site(draft, call) for call in _padded_calls(draft, width))
 
 
-def _padded_calls(draft: Draft) -> Iterator[cst.Call]:
-    """The calls that are told ``padding="max_length"``, or may be: a value from elsewhere; or how to round up."""
+def _padded_calls(draft: Draft, width: int) -> Iterator[cst.Call]:
+    """The calls that are told ``padding="max_length"``, or may be (a value from elsewhere), or to round up so far."""
     for call in draft.nodes(cst.Call):
-        given, multiple = argument(call, "padding"), argument(call, _MULTIPLE)
+        multiple = argument(call, _MULTIPLE)
         if has_starred(call):
             continue
-        rounds = multiple is not None and not m.matches(multiple.value, m.Name("None"))
-        fixed = given is not None and (not is_literal(given.value) or string_value(given.value) == _FULL)
-        if rounds or (fixed and argument(call, _FULL) is not None):
+        if _fixes(call) or (multiple is not None and _may_be(multiple.value, _multiples(width))):
             yield call
+
+
+def _fixes(call: cst.Call) -> bool:
+    """Whether a call pads to a fixed length, or may."""
+    given = argument(call, "padding")
+    fixed = given is not None and (not is_literal(given.value) or string_value(given.value) == _FULL)
+    return fixed and argument(call, _FULL) is not None
+
+
+def _multiples(width: int) -> list[int]:
+    """What rounding up to may have given so many columns."""
+    return [each for each in range(2 * _ALIGNED, width + 1) if width % each == 0]
+
+
+def _may_be(value: cst.BaseExpression, numbers: Sequence[int]) -> bool:
+    """Whether the value is one of those numbers, or comes from elsewhere."""
+    return not is_literal(value) or any(literal_equals(value, each) for each in numbers)
 
 
 def _collates(draft: Draft, call: cst.Call) -> bool:

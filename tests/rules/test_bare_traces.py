@@ -294,7 +294,10 @@ def updating(scene: Any, name: str, operators: list[str], forward: int = 0) -> A
 UPDATE = ["aten::mul_", "aten::add_", "aten::addcmul_", "aten::sqrt", "aten::add_", "aten::addcdiv_"]
 
 
-@pytest.mark.parametrize(("name", "said"), [("Lookahead", "torch._foreach_add_"), ("AdamW", "fused=True to AdamW")])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("Lookahead", "torch._foreach_add_"), ("AdamW", "fused=True to AdamW"), ("RMSprop", "foreach=True to RMSprop")],
+)
 def test_an_optimizer_of_many_small_operators_is_told(name: str, said: str, scene: Any, tmp_path: Path) -> None:
     made = diagnosis(updating(scene, name, UPDATE * 12), tmp_path).document
     (finding,) = [each for each in made.findings if each.rule == "fused-optimizer"]
@@ -308,6 +311,7 @@ def test_an_optimizer_over_lists_of_tensors_is_left_alone(scene: Any, tmp_path: 
     made = updating(scene, "AdamW", ["aten::_foreach_mul_", "aten::_foreach_add_"] * 30)
     assert "fused-optimizer" not in rules(made, tmp_path)
     assert "fused-optimizer" not in rules(updating(scene, "SGD", ["aten::add_"] * 10, 50), tmp_path)
+    assert "fused-optimizer" not in rules(updating(scene, "LBFGS", UPDATE * 12), tmp_path)  # the model, many times
 
 
 def test_workers_of_unknown_number_are_doubled_where_cores_are_free(tmp_path: Path) -> None:

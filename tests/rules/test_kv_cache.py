@@ -101,13 +101,13 @@ def test_a_training_that_generates_is_told_by_its_forwards(scene: Any, tmp_path:
 
 def test_generate_is_told_to_cache_in_the_file_that_says_otherwise(tmp_path: Path) -> None:
     script, settings = tmp_path / "rl.py", tmp_path / "generation.json"
-    script.write_text("ids = policy.generate(prompt, generation_config=sampling)\n")
+    script.write_text("how = GenerationConfig(**load())\nids = policy.generate(prompt, generation_config=how)\n")
     settings.write_text('{\n  "max_new_tokens": 40,\n  "use_cache": false\n}\n')
-    site = Site(str(script), 1)
+    site = Site(str(script), 2)
     finding = Finding("kv-cache", "", "", Gain(1.2, 1.5, 2.0), {}, site, {"library": True, "generate": (site,)})
     fix = KVCache().fix(finding, Sources().with_settings([str(settings)]))
     assert isinstance(fix, Edit)
     assert '-  "use_cache": false' in fix.diff(str(tmp_path)) and '+  "use_cache": true' in fix.diff(str(tmp_path))
-    settings.write_text('{"draft": {"use_cache": false}, "use_cache": false}')
+    settings.write_text('{"dataset": {"use_cache": false, "path": "x"}, "max_new_tokens": 40}')
     fix = KVCache().fix(finding, Sources().with_settings([str(settings)]))
     assert isinstance(fix, Advice) and "told otherwise" in fix.why
