@@ -15,7 +15,7 @@ from advisor.edit.names import after_imports, ensure_name, full_name
 from advisor.evidence import Change
 from advisor.evidence.coded import names_like
 from advisor.evidence.matrix import kind_of
-from advisor.evidence.steps import assign
+from advisor.evidence.steps import assign, by_step
 from advisor.evidence.varying import sizes_vary
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, once_fed, unless_source
 
@@ -155,9 +155,7 @@ def _same(evidence: Evidence) -> bool:
     operators = evidence.trace.operators
     rows = names_like(evidence.trace, operators.name, re.compile(r"aten::(cudnn_)?convolution$").match)
     step, shapes = assign(evidence.steps, operators.start)[rows], operators.shapes[rows]
-    order = np.argsort(step, kind="stable")
-    bounds = np.searchsorted(step[order], np.arange(len(evidence.steps) + 1))
-    seen = {tuple(each.tolist()) for each in np.split(shapes[order], bounds)[1:-1]}
+    seen = {tuple(each.tolist()) for each in by_step(shapes.astype(np.int64), step, len(evidence.steps))}
     same = len(evidence.steps) > 1 and len(seen) == 1 and all(code >= 0 for code in next(iter(seen)))
     if not same or operators.values is None:
         return False

@@ -107,7 +107,7 @@ class Evidence:
     @cached_property
     def device_steps(self) -> Steps:
         """The windows in which the device does the steps' work: others in a bare trace whose device is far behind."""
-        return self.steps if self.record is not None else device_windows(self.trace, self.steps)
+        return self.steps if self.record is not None else device_windows(self.steps, self.device)
 
     @cached_property
     def step_s(self) -> float | None:

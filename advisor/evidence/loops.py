@@ -13,7 +13,7 @@ from advisor.evidence.coded import Mask, names_like
 from advisor.evidence.facts import Steps
 from advisor.evidence.host import Host
 from advisor.evidence.nesting import Nesting
-from advisor.evidence.steps import assign, step_windows
+from advisor.evidence.steps import assign, by_step, step_windows
 from advisor.trace.tables import Ints, Trace
 
 LONGEST_BODY = 100  # operators: a longer body is no loop over samples, but the layers of a model
@@ -157,8 +157,7 @@ def _stretches(trace: Trace, steps: Steps, host: Host, nesting: Nesting) -> list
     takes = names_like(trace, operators.name, _TAKES.__contains__)
     iterates = names_like(trace, operators.name, _ITERATES.__eq__)
     found: list[_Stretch] = []
-    for number in range(len(steps)):
-        rows = outer[step == number]
+    for rows in by_step(outer, step, len(steps)):
         codes = operators.name[rows].astype(np.int64)
         first = longest_period(codes, LONGEST_BODY)
         before = len(found)

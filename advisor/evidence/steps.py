@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from advisor.evidence.coded import names_like
 from advisor.evidence.facts import Steps
 from advisor.evidence.host import LOADER
 from advisor.trace.tables import Ints, Spans, Trace
+
+if TYPE_CHECKING:
+    from advisor.evidence.device import DeviceWork
 
 # What a loop does once in each of its rounds, and which end of that is where a round ends: the optimizer's step (as for
 # the harness), else the next batch. torch.optim and torch.utils.data annotate these themselves.
@@ -49,7 +53,7 @@ def step_windows(trace: Trace) -> Steps:
     return Steps(np.array([lo]), np.array([hi]), np.zeros(1, np.int64), busiest_lane(trace), pseudo=True)
 
 
-def device_windows(trace: Trace, steps: Steps) -> Steps:
+def device_windows(steps: Steps, device: DeviceWork) -> Steps:
     """The same steps by the device, where it is far behind a host that waits for nothing: their host was done with them
     long before. Each ends when the work is done that was launched until the host's end of it.
 
@@ -57,44 +61,25 @@ def device_windows(trace: Trace, steps: Steps) -> Steps:
     """
     if steps.pseudo or not len(steps):
         return steps
-    launched, done, begun = _done_by_launch(trace)
+    known = np.flatnonzero(device.items_launch >= 0)
+    launched = device.trace.runtime.start[device.items_launch[known]]
+    order = np.argsort(launched, kind="stable")
     bounds = np.append(steps.start, steps.end[-1])
-    before = np.searchsorted(launched, bounds)
-    if not len(launched) or before[0] == len(launched):
+    before = np.searchsorted(launched[order], bounds)
+    if not len(known) or before[0] == len(known):
         return steps
+    done = np.maximum.accumulate(device.items_end[known[order]])
     at_device = np.where(before > 0, done[np.maximum(before - 1, 0)], bounds)
     late = at_device[1:] - bounds[1:]
     # One late step at the end is one that waited for something; the host is ahead of all of them.
     if late[-1] < _BEHIND * (bounds[-1] - bounds[0]) or (len(late) > 1 and 4 * np.median(late[:-1]) < late[-1]):
         return steps
     if not before[0]:
-        at_device[0] = begun  # what was under way before was launched before the trace begins
+        at_device[0] = device.items_start[known].min()  # what was under way before was launched before the trace begins
     bounds = np.maximum.accumulate(np.maximum(bounds, at_device))
     if (bounds[1:] <= bounds[:-1]).any():
         return steps  # a step without work
     return replace(steps, start=bounds[:-1], end=bounds[1:], behind=True)
-
-
-def _done_by_launch(trace: Trace) -> tuple[Ints, Ints, int]:
-    """(when work was launched, in order; when all that was launched until then is done; when the first of it begins).
-
-    Of the device's work that has a launch in the file.
-    """
-    runtime = trace.runtime
-    correlation = np.concatenate((trace.kernels.correlation, trace.copies.correlation))
-    end = np.concatenate((trace.kernels.end, trace.copies.end))
-    rows = np.flatnonzero(runtime.correlation > 0)
-    rows = rows[np.argsort(runtime.correlation[rows], kind="stable")]
-    if not len(rows) or not len(correlation):
-        return np.empty(0, np.int64), np.empty(0, np.int64), 0
-    found = np.minimum(np.searchsorted(runtime.correlation[rows], correlation), len(rows) - 1)
-    known = (runtime.correlation[rows[found]] == correlation) & (correlation > 0)
-    if not known.any():
-        return np.empty(0, np.int64), np.empty(0, np.int64), 0
-    launched = runtime.start[rows[found[known]]]
-    order = np.argsort(launched, kind="stable")
-    begun = int(np.concatenate((trace.kernels.start, trace.copies.start))[known].min())
-    return launched[order], np.maximum.accumulate(end[known][order]), begun
 
 
 def _rounds(trace: Trace, pattern: re.Pattern[str], side: str, boundary: str) -> Steps | None:
@@ -160,6 +145,12 @@ def assign(steps: Steps, moments: Ints) -> Ints:
     index = np.searchsorted(steps.start, moments, side="right") - 1
     inside = (index >= 0) & (moments < steps.end[np.maximum(index, 0)])
     return np.where(inside, index, -1)
+
+
+def by_step(rows: Ints, step: Ints, steps: int) -> list[Ints]:
+    """Of `rows`, each in the step that `step` says (-1: in none), those of each of so many steps, in their order."""
+    order = np.argsort(step, kind="stable")
+    return np.split(rows[order], np.searchsorted(step[order], np.arange(steps + 1)))[1:-1]
 
 
 def _number(name: str) -> int:

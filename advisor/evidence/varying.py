@@ -8,6 +8,7 @@ dimension follows the data (the regions that a detector finds). A kernel's grid 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,8 +43,9 @@ def _grids(trace: Trace, counts: Callable[[str], bool], forward: bool) -> Iterat
     # A kernel is of the step that launches it: the device may be a step behind.
     moment = trace.runtime.start[launch[rows]]
     step = np.where(host.forward.contains(moment), assign(steps, moment), -1) if forward else assign(steps, moment)
-    seen = np.unique(np.stack((step, kernels.name[rows], kernels.grid[rows])), axis=1)
-    for number in range(len(steps)):
-        names, grids = seen[1:, seen[0] == number]
+    seen = np.unique(np.stack((step, kernels.name[rows], kernels.grid[rows])), axis=1)  # in order of the steps
+    bounds = np.searchsorted(seen[0], np.arange(len(steps) + 1))
+    for begin, end in pairwise(bounds.tolist()):
+        names, grids = seen[1:, begin:end]
         if len(names):
             yield frozenset(zip(map(trace.name, names.tolist()), grids.tolist(), strict=True))

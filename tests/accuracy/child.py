@@ -128,8 +128,8 @@ def findings(request: Request) -> Answer:
     """Profile the script; apply each diff to a copy of it and run that. Of a trace, what is said of it."""
     began = time.monotonic()
     if request.trace:
-        document, _ = analyze([request.trace])
-        return _answer(request, began, document, Path(request.trace))
+        document, evidence = analyze([request.trace])
+        return _answer(request, began, document, Path(evidence.trace.path))  # of several ranks the first
     sessions, note = Path(request.folder) / "sessions", Path(request.folder) / "measured.json"
     earlier = _measured(note, request.key)
     if earlier is not None:
