@@ -52,6 +52,7 @@ _FOLLOWS = m.Attribute(value=m.Name() | m.Attribute() | m.Subscript(), attr=m.Na
 # ``args.dtype`` is a setting, and no tensor's.
 _SETTING = re.compile(r"(arg|cfg|conf|opt|param|hp|flag|setting|self)\w*\.dtype$", re.IGNORECASE)
 # Float32 keeps seconds since 1970 to 128 seconds, and Julian days to a quarter of one.
+# The first is asked of single names in a file, the other of a call's code.
 _TIME = re.compile(r"unix|time_?stamp|(^|_)(stamps?|julian|mjd|epoch_s)($|_)|start_epoch", re.IGNORECASE)
 _TIMES = re.compile(r"unix|posix|timestamp|julian|mjd", re.IGNORECASE)
 _WIDE = m.Attribute(attr=m.Name("float64") | m.Name("double"))
