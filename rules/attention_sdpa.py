@@ -400,6 +400,29 @@ class Block(nn.Module):
 """,
             "",
         ),
+        *(
+            Example(  # what makes the mask, or scales, goes with the scores; learned queries lack a dimension
+                f"""
+import torch
+
+class Dot(torch.nn.Module):
+    def forward(self, q, k, v):
+        scores = {scores}
+        {then}
+        return scores.softmax(dim=-1) @ v  # <- attention=scores.softmax(dim=-1) @ v
+""",
+                "",
+            )
+            for scores, then in (
+                (
+                    "q @ k.transpose(-2, -1)",
+                    "scores = scores.masked_fill(self.mask[:, :, : scores.size(-2)] == 0, float('-inf'))",
+                ),
+                ("q @ k.transpose(-2, -1)", "scores = scores.masked_fill(scores == 0, -1e9)"),
+                ("q @ k.transpose(-2, -1)", "scores = scores + self.bias[:, : scores.size(-1)]"),
+                ("self.queries @ k.transpose(1, 2)", "pass"),
+            )
+        ),
         Example(  # the weights are looked at
             """
 from torch import nn

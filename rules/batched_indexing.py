@@ -220,6 +220,17 @@ l = DataLoader(rows, 64, sampler=mixed)  # <-
             "",
         ),
         Example("ls = [DataLoader(TensorDataset(x), 64) for x in xs]  # <- DataLoader\n", ""),
+        *(
+            Example(f"{made}\nl = DataLoader(rows, 64, {given})  # <-\n", "")
+            for made, given in (
+                ("mine = DistributedSampler(rows) if several else None", "sampler=mine"),
+                ("mine = several and DistributedSampler(rows)", "sampler=mine"),
+                ("mine = None\nif several:\n    mine = DistributedSampler(rows)", "sampler=mine"),
+                ("mine = DistributedSampler(rows)", "shuffle=mine is None, sampler=mine"),
+                ("", "shuffle=True, generator=torch.Generator().manual_seed(0)"),
+            )
+        ),
+        Example("def make(rows, sampler=None):\n    return DataLoader(rows, 64, sampler=sampler)  # <-\n", ""),
     )
 
 
@@ -243,6 +254,8 @@ def _ask_for_batches(draft: Draft, call: cst.Call) -> str:
         return from_module(draft, _MODULE, kind)
 
     generator = given["generator"]
+    if generator is not None and not isinstance(generator.value, (cst.Name, cst.Attribute)):
+        return "its generator has no name that the sampler could be given, too"
     seeded = f", generator={draft.code(generator.value)}" if generator is not None else ""
     shuffle, sampler = given["shuffle"], given["sampler"]
     mixed = draft.code(shuffle.value) if shuffle is not None else "False"
@@ -250,6 +263,8 @@ def _ask_for_batches(draft: Draft, call: cst.Call) -> str:
     if sampler is not None and draft.code(sampler.value) != "None":
         if _goes_through_a_tensor(draft, sampler.value):
             return "the sampler gives elements of a tensor, of which torch takes several for several dimensions"
+        if shuffle is not None or _may_be_none(draft, sampler.value):
+            return "whether there is a sampler is known when the script runs"
         rows = draft.code(sampler.value)
     elif mixed == "True":
         rows = f"{written('RandomSampler')}({name}{seeded})"
@@ -267,12 +282,31 @@ def _ask_for_batches(draft: Draft, call: cst.Call) -> str:
     return ""
 
 
+def _may_be_none(draft: Draft, sampler: cst.BaseExpression) -> bool:
+    """Whether a sampler is there under a condition only, or is a parameter whose default is None."""
+    if isinstance(sampler, cst.Name):
+        function = draft.function(sampler)
+        parameters = [*function.params.params, *function.params.kwonly_params] if function is not None else []
+        if any(each.name.value == sampler.value and each.default is not None for each in parameters):
+            return True
+    made = _made(draft, sampler)
+    if made is None:  # assigned in several places: None may be one of them
+        assigned = (each for each in draft.nodes(cst.Assign) if draft.code(each.value) == "None")
+        return any(draft.code(target.target) == draft.code(sampler) for each in assigned for target in each.targets)
+    return isinstance(made, (cst.IfExp, cst.BooleanOperation))
+
+
+def _made(draft: Draft, sampler: cst.BaseExpression) -> cst.BaseExpression | None:
+    """What a name stands for, where it is assigned once; any other expression is itself."""
+    if not isinstance(sampler, cst.Name):
+        return sampler
+    scopes = (scope_of(draft, sampler), draft.module)
+    return next(filter(None, (assigned_once(draft, sampler.value, each) for each in scopes)), None)
+
+
 def _goes_through_a_tensor(draft: Draft, sampler: cst.BaseExpression) -> bool:
     """Whether a sampler of the file's own goes through what torch computes, and makes no numbers of its elements."""
-    made: cst.BaseExpression | None = sampler
-    if isinstance(sampler, cst.Name):
-        scopes = (scope_of(draft, sampler), draft.module)
-        made = next(filter(None, (assigned_once(draft, sampler.value, each) for each in scopes)), None)
+    made = _made(draft, sampler)
     name = last_part(made.func) if isinstance(made, cst.Call) else ""
     for method in draft.nodes(cst.FunctionDef):
         holder = draft.enclosing_class(method)

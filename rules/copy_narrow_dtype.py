@@ -342,6 +342,23 @@ for epoch in range(9):
     )
     LEAVES_ALONE = (
         *(Example(_copied(copy), "") for copy in CASTS),
+        Example(  # what it is given is local to another function
+            """
+import torch
+from torchvision import transforms as T, datasets
+
+def loader_of(root):
+    mean, std = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
+    t = T.Compose([T.ToTensor(), T.Normalize(mean, std)])
+    return DataLoader(datasets.MNIST(root, transform=t))  # <- loaders
+
+def train(root):
+    loader = loader_of(root)
+    for x, y in loader:
+        x = x.to(device)  # <- copies
+""",
+            "",
+        ),
         Example(  # the transform also feeds another loader
             """
 import torch
@@ -650,13 +667,25 @@ def _normalize_after(draft: Draft, copy: cst.Call, normalize: cst.Call, way: tup
         return False
     if _bound_in(draft, loop) & {each.value for arg in copy.args for each in draft.nodes(cst.Name, arg.value)}:
         return False
+    given = [argument(normalize, each, ("mean", "std")) for each in ("mean", "std")]
+    values = [draft.code(each.value) for each in given if each is not None]
+    if len(values) != 2 or _local_to_another(draft, normalize, loop):
+        return False
     tensor = ensure_name(draft, "torch.tensor")
     mean, std = (fresh_name(draft, each) for each in ("mean", "std"))
-    for constant, arg in zip((mean, std), normalize.args, strict=True):
-        values = draft.code(arg.value)
-        draft.insert_before(loop, f"{constant} = {tensor}({values}{way[0]}).view(1, -1, 1, 1){way[1]}")
+    for constant, code in zip((mean, std), values, strict=True):
+        draft.insert_before(loop, f"{constant} = {tensor}({code}{way[0]}).view(1, -1, 1, 1){way[1]}")
     draft.insert_after(statement, f"{name} = {name}.float().div_(255).sub_({mean}).div_({std})")
     return True
+
+
+def _local_to_another(draft: Draft, normalize: cst.Call, loop: Statement) -> bool:
+    """Whether a transform is given what only the function around it knows, and the loop is in another one."""
+    function = draft.function(normalize)
+    if function is None or function is draft.function(loop):
+        return False
+    local = bound_names(draft, function) | {each.name.value for each in draft.nodes(cst.Param, function.params)}
+    return bool(local & {each.value for arg in normalize.args for each in draft.nodes(cst.Name, arg.value)})
 
 
 def _bound_in(draft: Draft, loop: Statement) -> set[str]:

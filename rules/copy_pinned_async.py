@@ -174,6 +174,7 @@ class CopyPinnedAsync(Rule):
             site=copies[0].site if copies else None,
             parameters={
                 "copies": sites(copies),
+                "of_libraries": sites(tuple(each for each in copies if _in_a_library(each))),
                 "loaders": tuple(made),
                 "by_hand": bool(pageable) and record is not None and not record.loaders,
                 "framework": owners[0] if owners else "",
@@ -203,7 +204,8 @@ class CopyPinnedAsync(Rule):
         if not copies and not loaders:
             return Advice(text, "the places are unknown")
         drafts = Drafts(sources)
-        tensors = tuple(site for site in copies if not _is_of_others(drafts, site))
+        others = site_list(finding, "of_libraries")
+        tensors = tuple(site for site in copies if site not in others and not _is_of_others(drafts, site))
         if copies and not tensors:
             return Advice(text, "what is copied is what other code returns, whose `to` may not take non_blocking")
         copies, text = tensors, _in_words(*loaders, *tensors)
@@ -344,6 +346,10 @@ loader = accelerator.prepare(DataLoader(dataset, batch_size=64, pin_memory=True)
         ),
     )
     LEAVES_ALONE = (
+        Example(  # an object of a library's, which moves its tensors itself
+            "for batch in loader:\n    batch = batch.to(device)  # <- copies, of_libraries\n",
+            "",
+        ),
         Example(
             "Accelerator(dataloader_config=config)  # <- config\n",
             "",
@@ -457,6 +463,11 @@ def _factors(evidence: Evidence, changed: Ints) -> NDArray[np.float64]:
         size = float(copies.bytes[slow].sum(dtype=np.float64))
         factors[slow] = min(1.0, max(_LEAST_FACTOR, size / _PINNED_RATE / taken))
     return factors
+
+
+def _in_a_library(copy: CallSite) -> bool:
+    """Whether what the script moves is an object of a library's, whose ``to`` moves the tensors: it may take less."""
+    return str(copy.details.get("inside", "torch.")).partition(".")[0] != "torch"
 
 
 def _is_of_others(drafts: Drafts, site: Site) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -214,6 +215,10 @@ print("loss %.4f" % (total / len(dataset)))
         ),
         Example("t = 0\nfor x in xs:\n    t += y.item()  # <- syncs\n    if t > 3:\n        break\n", ""),
         Example("for x in xs:\n    if loss.item() > 3:  # <- syncs\n        break\n", ""),
+        *(
+            Example(f"t = 0.0\nfor x in xs:\n    t += y.item()  # <- syncs\nprint({shown})\n", "")
+            for shown in ("'epoch %d loss %s' % (e, t / n)", "'loss %r' % t", "f'{t / n!r:>9}'", "'%*.3f' % (9, t)")
+        ),
     )
 
 
@@ -232,8 +237,10 @@ def _scaler_reads_on(evidence: Evidence, places: tuple[CallSite, ...]) -> tuple[
 
 
 _NUMBER = m.Integer() | m.Float()
-_FORMATTED = m.FormattedStringExpression(format_spec=m.MatchIfTrue(bool))
+_FORMATTED = m.FormattedStringExpression(format_spec=m.MatchIfTrue(bool), conversion=None)
 _TEXT = m.SimpleString() | m.ConcatenatedString() | m.FormattedString()
+_CONVERSION = re.compile(r"%[-#0 +]*[\d*]*(?:\.[\d*]+)?[hlL]?[a-zA-Z]")  # of the % operator, without a mapping's key
+_AS_NUMBERS = "dieEfFgG"
 _READ = m.Call(func=m.Name("float")) | m.Call(func=m.Attribute(attr=m.Name("item")))
 
 
@@ -283,6 +290,14 @@ def _linear(draft: Draft, call: cst.Call, update: cst.AugAssign) -> bool:
     return True
 
 
+def _shown_as_number(draft: Draft, formatting: cst.BinaryOperation, use: cst.Name) -> bool:
+    """Whether ``text % values`` shows `use` as it does a number: by ``%s`` and ``%r`` it would be a tensor."""
+    values = formatting.right.elements if isinstance(formatting.right, cst.Tuple) else ()
+    place = next((i for i, each in enumerate(values) if use in draft.nodes(cst.Name, each)), 0)
+    told = _CONVERSION.findall(draft.code(formatting.left).replace("%%", ""))
+    return place < len(told) and "*" not in "".join(told) and told[place][-1] in _AS_NUMBERS
+
+
 def _harmless(draft: Draft, use: cst.Name) -> bool:
     above = draft.parent(use)
     if isinstance(above, cst.AssignTarget):
@@ -294,7 +309,7 @@ def _harmless(draft: Draft, use: cst.Name) -> bool:
             return True
         if isinstance(node, cst.BinaryOperation):
             if m.matches(node, m.BinaryOperation(left=_TEXT, operator=m.Modulo())):
-                return True
+                return _shown_as_number(draft, node, use)
         elif not isinstance(node, (cst.Tuple, cst.Element)):
             return False
     return False

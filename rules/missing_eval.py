@@ -162,6 +162,7 @@ def main():
     LEAVES_ALONE = (
         Example("for net in [Net() for _ in range(3)]:  # <- made=Net()\n    y = net(x)  # <- forward\n", ""),
         Example("y = self.models[0](x)  # <- forward=self.models[0](x)\n", ""),
+        Example('nets = {}\nnets["a"] = Net()  # <- made=Net()\ny = nets["a"](x)  # <- forward=nets["a"](x)\n', ""),
     )
 
 

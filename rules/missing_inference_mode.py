@@ -268,6 +268,8 @@ for x in xs:
             )
             for code in (
                 "out = predict(x)\nF.relu(out, inplace=True)",
+                "head = nn.Linear(8, 2)\nprint(head(predict(x)).argmax(1))",
+                "z = predict(x)\nprint((z @ head.weight.T).argmax(1))",
                 "torch.clamp_(predict(x), min=0)",
                 "with torch.enable_grad():\n    (g,) = torch.autograd.grad(energy(predict(x), z), z)",
             )
@@ -326,6 +328,17 @@ def finish_episode():
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
+""",
+            "",
+        ),
+        Example(
+            """
+import torch
+
+for step in range(9):
+    action = net(obs).argmax(1)  # <- forward=net(obs)
+    if step > 5:
+        loss(net(batch)).backward()
 """,
             "",
         ),
@@ -412,6 +425,8 @@ def _infer(draft: Draft, call: cst.Call, done: set[cst.CSTNode]) -> str:
     if region is None or draft.block(region) is None or suspends(region):
         region = draft.statement(call)
     loop = isinstance(region, (cst.For, cst.While))
+    if loop and trains(draft, region):
+        return "the loop trains, too"
     if region is None or suspends(region) or (isinstance(region, cst.BaseCompoundStatement) and not loop):
         return "the call is no statement of its own"
     if region not in done:

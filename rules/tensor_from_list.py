@@ -11,7 +11,7 @@ import libcst as cst
 from advisor.edit import Drafts
 from advisor.edit.calls import argument, has_starred, wrap_call
 from advisor.edit.locate import call_at
-from advisor.edit.names import ensure_name
+from advisor.edit.names import ensure_name, full_name
 from advisor.evidence import Change
 from advisor.evidence.fetching import without
 from advisor.evidence.from_lists import numbers_in, reading_s
@@ -141,6 +141,7 @@ scaled = torch.tensor(data=numpy.array(scales), dtype=torch.float32)
         Example("x = torch.tensor(*batch)  # <- as_they_are\n", ""),
         Example("x = torch.tensor(rows)  # <- as_they_are\n", "", {"others": True}),
         Example("def tensor_of(rows, dtype=None):\n    return torch.tensor(rows, dtype=dtype)  # <- singles\n", ""),
+        Example("import torch\nx = torch.tensor(rows, dtype=self.dtype)  # <- singles\n", ""),
         Example("torch.set_default_dtype(torch.bfloat16)\nx = torch.tensor(rows)  # <- said\n", ""),
     )
 
@@ -175,8 +176,8 @@ def _join(draft: Draft, call: cst.Call, needs: str) -> bool:
     said = dtype is not None
     if data is None or has_starred(call) or (needs == "said" and not said):
         return False
-    if dtype is not None and needs == "singles" and not isinstance(dtype.value, cst.Attribute):
-        return False  # a name may be None
+    if dtype is not None and needs == "singles" and not full_name(draft, dtype.value).startswith("torch."):
+        return False  # a name may be None, and so may an attribute
     join = ensure_name(draft, "numpy.array")
     if needs == "singles" and not said:
         draft.replace(data.value, f"{join}({draft.code(data.value)}, dtype={ensure_name(draft, 'numpy.float32')})")

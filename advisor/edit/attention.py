@@ -18,7 +18,8 @@ from advisor.edit.attention_parts import SOFTMAX, SOFTMAXES, Parts, operand, pri
 from advisor.edit.calls import argument
 from advisor.edit.draft import Draft, Statement
 from advisor.edit.einsum import equation
-from advisor.edit.names import ensure_name, full_name
+from advisor.edit.names import ensure_name, full_name, plain_name
+from advisor.edit.origin import assignments
 from advisor.edit.results import unread_results
 
 _NEGATIVE = re.compile(r"inf\b|finfo\(|-\s*1e[4-9]\d*|-\s*1e\d\d|-\s*\d{5,}")
@@ -155,6 +156,12 @@ class _Reader:
         parts = (scores.q, scores.k, factors[1])
         if any(n.value in names for part in parts for n in self.draft.nodes(cst.Name, part)):
             return None
+        if any(map(self._held, parts)):
+            return None
+        # `scores.size(-1)` in a mask, say: what gives it to the scores is not there any more.
+        kept = " ".join((scores.mask, scores.scale, scores.dropout, *scores.dropping))
+        if any(re.search(rf"\b{re.escape(name)}\b", kept) for name in names):
+            return None
         key = self.parts.transposed(scores.k, scores.batched)
         return Attention(
             product,
@@ -171,6 +178,11 @@ class _Reader:
             returned,
             stored,
         )
+
+    def _held(self, node: cst.BaseExpression) -> bool:
+        """Whether it is a tensor that the module holds: learned queries have no dimension for the batch."""
+        values = list(assignments(self.draft, node.value, self.function)) if isinstance(node, cst.Name) else [node]
+        return any(isinstance(each, cst.Attribute) and plain_name(each).startswith("self.") for each in values)
 
     def _only_rebound(self, last: Statement, names: set[str], inside: set[int]) -> bool:
         """Whether the other uses of the names are only of what the last statement binds them to."""

@@ -7,6 +7,7 @@ import contextlib
 import glob
 import os
 import re
+from collections.abc import Iterator
 
 import libcst as cst
 import libcst.matchers as m
@@ -17,13 +18,14 @@ from advisor.edit.dataflow import Dataflow
 from advisor.edit.draft import Draft
 from advisor.edit.locate import last_name
 from advisor.edit.models import model_name
-from advisor.edit.names import full_name
+from advisor.edit.names import full_name, last_part
 from advisor.edit.sources import text_of
 from advisor.edit.sums import TAKES_IN, elements
 
 _DIFFERENTIATES = ("backward", "grad", "requires_grad", "requires_grad_", "step", "zero_grad", "train")
 _TRANSFORMS = ("jacrev", "jacfwd", "vjp", "jvp", "hessian", "jacobian", "grad_and_value")  # torch.func
 _TRAINS = ("backward", "zero_grad")
+_WEIGHTS = frozenset(("weight", "bias", "logit_scale", "parameters"))
 # What records a graph inside a region without gradients: of tensors made in inference mode there is none.
 _RECORDS = ("torch.enable_grad", "torch.set_grad_enabled", "torch.autograd.grad")
 _TRAINERS = re.compile(r"(Trainer|Learner)$")
@@ -98,6 +100,8 @@ def refuses_inference_mode(draft: Draft, region: cst.CSTNode) -> bool:
         in_place |= asked is not None and m.matches(asked.value, m.Name("True"))
         if in_place and call.args and call.args[0].keyword is None:  # F.relu(out, inplace=True), torch.relu_(out)
             changed.append(call.args[0].value)
+    if any(views.carries(each) and not views.inside(each) for each in _meets_weights(draft)):
+        return True
     for node in changed:
         if views.inside(node):
             continue
@@ -107,15 +111,36 @@ def refuses_inference_mode(draft: Draft, region: cst.CSTNode) -> bool:
     return False
 
 
+def _meets_weights(draft: Draft) -> Iterator[cst.BaseExpression]:
+    """What modules that the file makes are given, and what is multiplied with weights: with gradients on autograd
+    would have to keep it, which it refuses to for tensors of inference mode.
+    """
+    made = {
+        last_part(each)
+        for assign in draft.nodes(cst.Assign)
+        if isinstance(assign.value, cst.Call) and last_name(draft, assign.value)[:1].isupper()
+        for target in assign.targets
+        for each in elements(target.target)
+    } - {""}
+    for call in draft.nodes(cst.Call):
+        if last_part(call.func) in made:
+            yield from (arg.value for arg in call.args)
+    for product in draft.nodes(cst.BinaryOperation):
+        for one, other in ((product.left, product.right), (product.right, product.left)):
+            names = {each.attr.value for each in draft.nodes(cst.Attribute, other)}
+            if names & _WEIGHTS:
+                yield one
+
+
 def _off(call: cst.Call) -> bool:
     """``set_grad_enabled(False)``"""
     return len(call.args) == 1 and m.matches(call.args[0].value, m.Name("False"))
 
 
-def trains(draft: Draft) -> bool:
-    """Whether the file trains something: what was made in inference mode cannot be an input of that."""
-    names = {each.attr.value for each in draft.nodes(cst.Attribute)}
-    trainer = any(_TRAINERS.search(last_name(draft, call)) for call in draft.nodes(cst.Call))
+def trains(draft: Draft, within: cst.CSTNode | None = None) -> bool:
+    """Whether the file, or a part of it, trains: what was made in inference mode cannot be an input of that."""
+    names = {each.attr.value for each in draft.nodes(cst.Attribute, within)}
+    trainer = any(_TRAINERS.search(last_name(draft, call)) for call in draft.nodes(cst.Call, within))
     return bool(names & {*_TRAINS}) or (trainer and bool(names & {"fit", "train"}))
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import libcst as cst
 import libcst.matchers as m
-from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.draft import Draft, Drafts, Statement
 from advisor.edit.locate import call_at, outermost_at
+from advisor.edit.names import plain_name
 from advisor.edit.origin import assignments, scope_of
 from advisor.harness.layout import Site
 
@@ -34,7 +34,7 @@ class Binding:
 
 def model_name(draft: Draft, forward: cst.Call) -> str:
     """What the script calls the model where it is called: ``model(x)`` → ``model``; empty for other expressions."""
-    return get_full_name_for_node(forward.func) or "" if isinstance(forward.func, (cst.Name, cst.Attribute)) else ""
+    return plain_name(forward.func)
 
 
 def binding(
@@ -117,12 +117,12 @@ def _bound_to(draft: Draft, statement: Statement, call: cst.Call) -> str:
         return ""
     small = statement.body[0]
     if isinstance(small, cst.Assign) and len(small.targets) == 1 and _through(small.value, call):
-        return get_full_name_for_node(small.targets[0].target) or ""
+        return plain_name(small.targets[0].target)
     if isinstance(small, cst.Expr) and _through(small.value, call) and isinstance(call.func, cst.Attribute):
         value: cst.BaseExpression = call.func.value
         while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in _CHAIN:
             value = value.func.value
-        return (get_full_name_for_node(value) or "") if isinstance(value, (cst.Name, cst.Attribute)) else ""
+        return plain_name(value)
     return ""
 
 
@@ -153,8 +153,8 @@ def _optimized(drafts: Drafts, optimizers: Sequence[Site]) -> Iterator[Binding]:
             and isinstance(first.func, cst.Attribute)
             and first.func.attr.value == "parameters"
         ):
-            name = get_full_name_for_node(first.func.value)
-            if name and isinstance(first.func.value, (cst.Name, cst.Attribute)):
+            name = plain_name(first.func.value)
+            if name:
                 yield Binding(draft, name, statement)
 
 

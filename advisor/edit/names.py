@@ -62,6 +62,14 @@ def full_name(draft: Draft, node: cst.CSTNode) -> str:
     return (imported_as(draft, first) or first) + dot + rest
 
 
+def plain_name(node: cst.CSTNode) -> str:
+    """``self.net`` as it is written; "" for what is no name alone: an item, ``nets[0].head``, or what a call gives."""
+    inner = node
+    while isinstance(inner, cst.Attribute):
+        inner = inner.value
+    return _dotted(node) if isinstance(inner, cst.Name) else ""
+
+
 def last_part(node: cst.CSTNode) -> str:
     """``h`` of ``h`` and of ``self.h``; "" for what is no name."""
     if isinstance(node, cst.Attribute):

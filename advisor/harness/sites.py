@@ -343,6 +343,7 @@ def _copied(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[
         "to_dtype": str(result.dtype).removeprefix("torch."),
         "bytes": int(source.numel() * source.element_size()),
         "non_blocking": bool(kwargs.get("non_blocking", by_position)),
+        **_caller(sys._getframe(2)),
     }
     if source.device.type == "cpu" and result.device.type == "cuda":
         details["pinned"] = bool(source.is_pinned())
@@ -350,14 +351,14 @@ def _copied(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[
 
 
 def _source(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Any]:
-    details = {"device": args[0].device.type}
-    # Who reads the value, where that is a library which the script called.
-    caller: FrameType | None = sys._getframe(2)
-    while caller is not None and (caller.f_globals.get("__name__") in _TENSORS_OWN or is_ours(caller)):
-        caller = caller.f_back
-    if caller is not None and not is_users(caller):
-        details["inside"] = str(caller.f_globals.get("__name__"))
-    return details
+    return {"device": args[0].device.type, **_caller(sys._getframe(2))}
+
+
+def _caller(frame: FrameType | None) -> dict[str, str]:
+    """The module that reads or moves a tensor, where that is a library which the script called; else nothing."""
+    while frame is not None and (frame.f_globals.get("__name__") in _TENSORS_OWN or is_ours(frame)):
+        frame = frame.f_back
+    return {"inside": str(frame.f_globals.get("__name__"))} if frame is not None and not is_users(frame) else {}
 
 
 def _moved(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Any]:
