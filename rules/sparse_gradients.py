@@ -1,0 +1,270 @@
+"""Large embedding tables get gradients as large as they are, for the few rows that a step looks up."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from advisor.edit import Drafts, Sources
+from advisor.edit.calls import argument, has_starred, unpacked
+from advisor.edit.locate import call_at
+from advisor.edit.names import framework_used, full_name
+from advisor.edit.sources import text_of
+from advisor.edit.values import EDITED, give
+from advisor.evidence import Change
+from advisor.evidence.embeddings import Tables, dense_tables, dense_work, other_lookups
+from advisor.harness.layout import Site
+from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, model_files, optimizer_sites, site_list
+
+if TYPE_CHECKING:
+    import libcst as cst
+
+    from advisor.edit import Edit
+    from advisor.evidence import Evidence
+
+_LEAST_ROWS_PER_LOOKUP = 4.0  # with fewer the sparse gradient is not much smaller, and its indices cost more
+_LEAST_NUMBERS = 1 << 20  # in a table: of 4 MB and less a core's own cache holds much
+_LEAST_GAIN = 1.15  # a prior asks for more than what could just be measured
+# What is left, with sparse gradients: nanoseconds for each row that is looked up and for each number in it, and seconds
+# for each table: sorting and adding up the gradient's rows, reading the parameters' rows, writing them back. Fitted to
+# seven tables of 3 to 16 million numbers, 256 to 20,000 rows looked up, with torch 2.14 on two cores; all but those
+# with 256 rows are within a factor of 1.3.
+_COST_NS = {"SGD": (110.0, 1.4), "Adagrad": (260.0, 3.6), "Adam": (370.0, 5.6), "AdamW": (370.0, 5.6)}
+_COST_S = 0.3e-3
+_DENSE = ("weight_decay", "momentum")  # what such an optimizer is given, if anything
+# What is freed goes back to the system, page by page, above the allocator's threshold (glibc, M_MMAP_THRESHOLD: 32 MiB
+# at most; an assumed default elsewhere): 0.27 us a page. Besides gradients what the optimizer computes on its way.
+_FREED_FROM, _FREED_BYTE_S = 32 << 20, 67e-12
+_ON_ITS_WAY = {"SGD": 0, "Adagrad": 1, "Adam": 2, "AdamW": 2}
+_FLOAT = 4  # bytes
+# What else the step does is quicker where whole tables no longer displace what it works on from the caches (fitted to
+# three scripts, whose steps became 3.5, 4.2 and 11 times as fast).
+_RELIEF = 0.3
+_EXACT = ("SGD", "Adagrad")  # they leave alone what has no gradient, and take sparse ones themselves
+_MADE = ("torch.nn.Embedding", "torch.nn.EmbeddingBag", "torch.nn.modules.sparse.Embedding")
+_NAMES = tuple(name.rpartition(".")[2] for name in _MADE[:2])
+_BASIS = "prior: what goes over whole tables goes over the rows that are looked up"
+_SPARSE_ADAM = (
+    "Make {tables} with sparse=True, and give them an optimizer of their own, torch.optim.SparseAdam, which updates "
+    "the rows that a step looked up; {optimizer} keeps all other parameters."
+)
+
+
+class SparseGradients(Rule):
+    """A step looks up a few rows of a large embedding table, and computes on all of it.
+
+    The gradient of ``nn.Embedding`` is a tensor of the table's shape, zeros but for the rows that were looked up: it is
+    filled, and the optimizer goes over it, over the table and over what it keeps of it, row by row. With
+    ``sparse=True`` the gradient holds the rows that were looked up, and the optimizer touches those alone. SGD without
+    momentum and Adagrad then compute what they did; for Adam there is ``torch.optim.SparseAdam``, which leaves rows
+    that were not looked up alone, where Adam goes on moving them by what it remembers, and decays no weights. Reported
+    on a CPU, where what goes over whole tables was seen in the run.
+
+    When not: the table is used for something else, too (as the weights of the last layer); momentum or weight decay
+    are needed for it; gradients are clipped by their norm, which sparse ones have not.
+
+    Source: PyTorch docs, ``torch.nn.Embedding``, `sparse`: "only a limited number of optimizers support sparse
+    gradients"; ``torch.optim.SparseAdam``. What is left is a prior, from a CPU.
+    """
+
+    id = "sparse-gradients"
+    title = "Give large embedding tables sparse gradients"
+    safety = Safety.BEHAVIOUR
+    conflicts = ("fused-optimizer",)
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record = evidence.record
+        if record is None or evidence.device_is_gpu or evidence.compiled or not evidence.step_s:
+            return
+        updating = [each for each in record.optimizers if each.steps]
+        if len(updating) != 1 or updating[0].cls not in _COST_NS or updating[0].written is not None:
+            return
+        (optimizer,) = updating
+        tables = [each for each in dense_tables(evidence) if _large(each)]
+        shares = dense_work(evidence, tables) if tables else {}
+        if not shares:
+            return
+        spent = sum(row.self_s * shares.get(row.name, 0.0) for row in evidence.operators)
+        freed = sum(_freed_s(each, optimizer.cls) for each in tables)
+        left = sum(_sparse_s(each, optimizer.cls) for each in tables)
+        share = min(1.0, (spent + freed) / (evidence.trace_step_s or 1.0))
+        scale = {name: 1.0 - each for name, each in shares.items()}
+        change = Change(operator_scale=scale, cpu_scale=1.0 - _RELIEF * share, remove_host_s=freed - left)
+        gain = Gain.prior(evidence.what_if(change), _BASIS)
+        if gain.likely < _LEAST_GAIN:
+            return
+        exact = optimizer.cls in _EXACT and not optimizer.momentum
+        places = _places(evidence)
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"{share:.0%} of the step goes over whole embedding tables ({_described(tables)}), of which it "
+            f"looks up {sum(each.lookups for each in tables):,.0f} rows: their gradients are dense.",
+            gain=gain,
+            evidence={
+                "dense_share": share,
+                "table_rows": max(each.rows for each in tables),
+                "rows_looked_up": sum(each.lookups for each in tables),
+                "step_s": evidence.step_s,
+            },
+            site=places[0] if len(places) == 1 else optimizer.site,
+            parameters={
+                "tables": places,
+                "optimizers": optimizer_sites(evidence),
+                "optimizer": optimizer.cls,
+                "exact": exact,
+                "others": other_lookups(evidence, tables),
+                "files": model_files(evidence),
+            },
+            safety=Safety.NUMERIC if exact else None,
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Advice:
+        places, name = site_list(finding, "tables"), str(finding.parameters.get("optimizer") or "the optimizer")
+        tables = f"the embedding made at {at(places[0])}" if len(places) == 1 else "the large embedding tables"
+        if not finding.parameters.get("exact"):
+            text = _SPARSE_ADAM.format(tables=tables, optimizer=name)
+            return Advice(text, "rows that are not looked up then stay as they are: another training, if a similar one")
+        text = f"Make {tables} with sparse=True: {name} then updates the rows that were looked up, and no others."
+        if finding.parameters.get("others") or not places:
+            return Advice(text, "which calls make the large tables cannot be told from the source")
+        drafts = Drafts(sources)
+        for path in {site.file for site in (*places, *site_list(finding, "optimizers"))} | _paths(finding):
+            if sources.has(path) and (why := _needs_dense(drafts, path)):
+                return Advice(text, why)
+        for site in site_list(finding, "optimizers"):
+            draft = drafts[site.file]
+            call = call_at(draft, site, _EXACT)
+            if call is None or has_starred(call) or unpacked(call) or any(map(partial(argument, call), _DENSE)):
+                return Advice(text, f"the optimizer's settings at {at(site)} cannot be told from the source")
+        for site in places:
+            draft = drafts[site.file]
+            call = call_at(draft, site, _NAMES)
+            if call is None or full_name(draft, call.func) not in _MADE:
+                return Advice(text, f"the call at {at(site)} does not name an embedding of torch.nn")
+            if _given(call) or give(drafts, draft, call, "sparse", "True") != EDITED:
+                return Advice(text, f"what the call at {at(site)} is given excludes sparse gradients")
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+from torch import nn, optim
+
+class SkipGram(nn.Module):
+    def __init__(self, vocabulary, width):
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, width)  # <- tables
+        self.contexts = nn.Embedding(vocabulary, width, padding_idx=0)  # <- tables
+
+optimizer = optim.SGD(model.parameters(), lr=0.025)  # <- optimizers
+""",
+            after="""
+from torch import nn, optim
+
+class SkipGram(nn.Module):
+    def __init__(self, vocabulary, width):
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, width, sparse=True)
+        self.contexts = nn.Embedding(vocabulary, width, padding_idx=0, sparse=True)
+
+optimizer = optim.SGD(model.parameters(), lr=0.025)
+""",
+            parameters={"exact": True, "optimizer": "SGD"},
+        ),
+        Example(
+            before="import torch\nitems = torch.nn.EmbeddingBag(n, 32, mode='sum')  # <- tables\n"
+            "opt = torch.optim.Adagrad(ps, lr=0.1)  # <- optimizers\n",
+            after="import torch\nitems = torch.nn.EmbeddingBag(n, 32, mode='sum', sparse=True)\n"
+            "opt = torch.optim.Adagrad(ps, lr=0.1)\n",
+            parameters={"exact": True, "optimizer": "Adagrad"},
+        ),
+        Example(
+            before="import torch\nitems = torch.nn.Embedding(n, 32)  # <- tables\n"
+            "opt = torch.optim.Adam(ps)  # <- optimizers\n",
+            after="",
+            parameters={"optimizer": "Adam"},
+            advice="torch.optim.SparseAdam",
+        ),
+    )
+    LEAVES_ALONE = tuple(
+        Example(
+            f"import torch\nitems = torch.nn.Embedding({given})  # <- tables\n"
+            f"opt = torch.optim.SGD({settings})  # <- optimizers\n{more}",
+            "",
+            {"exact": True, "optimizer": "SGD", **parameters},
+        )
+        for given, settings, more, parameters in (
+            ("n, 32", "ps, lr=0.1, weight_decay=1e-4", "", {}),
+            ("n, 32", "ps, **settings", "", {}),
+            ("n, 32, max_norm=1.0", "ps, lr=0.1", "", {}),
+            ("n, 32, scale_grad_by_freq=True", "ps, lr=0.1", "", {}),
+            ("n, 32", "ps, lr=0.1", "torch.nn.utils.clip_grad_norm_(ps, 1.0)\n", {}),
+            ("n, 32", "ps, lr=0.1", "import lightning as L\n", {}),
+            ("n, 32", "ps, lr=0.1", "", {"others": True}),
+            ("n, 32", "ps, lr=0.1", "", {"exact": False, "optimizer": "Adam"}),
+        )
+    )
+
+
+def _large(tables: Tables) -> bool:
+    numbers = tables.rows * tables.width
+    return numbers >= _LEAST_NUMBERS and tables.number * tables.rows >= _LEAST_ROWS_PER_LOOKUP * tables.lookups
+
+
+def _sparse_s(tables: Tables, optimizer: str) -> float:
+    """Seconds per step that these tables take with sparse gradients."""
+    per_row, per_number = _COST_NS[optimizer]
+    return tables.number * _COST_S + tables.lookups * (per_row + per_number * tables.width) / 1e9
+
+
+def _freed_s(tables: Tables, optimizer: str) -> float:
+    """Seconds per step that it takes to give back the memory of gradients as large as the tables, and the like."""
+    size = tables.rows * tables.width * _FLOAT
+    times = tables.gradients + _ON_ITS_WAY[optimizer] * tables.number
+    return times * size * _FREED_BYTE_S if size > _FREED_FROM else 0.0
+
+
+def _described(tables: list[Tables]) -> str:
+    return ", ".join(
+        f"{each.rows:,} x {each.width}" + (f", {each.number} of them" if each.number > 1 else "") for each in tables
+    )
+
+
+def _places(evidence: Evidence) -> tuple[Site, ...]:
+    """Where the files of the models make embeddings."""
+    found = []
+    for path in model_files(evidence):
+        try:
+            tree = ast.parse(text_of(path))
+        except (SyntaxError, ValueError):
+            continue
+        calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call)]
+        found += [
+            Site(path, each.lineno, each.col_offset, each.end_lineno, each.end_col_offset)
+            for each in calls
+            if ast.unparse(each.func).rpartition(".")[2] in _NAMES
+        ]
+    return tuple(sorted(found, key=lambda site: (site.file, site.line)))
+
+
+def _paths(finding: Finding) -> set[str]:
+    files = finding.parameters.get("files", ())
+    return {str(path) for path in files} if isinstance(files, tuple) else set()
+
+
+def _needs_dense(drafts: Drafts, path: str) -> str:
+    """What in the file does not go with sparse gradients, as a clause; else empty."""
+    draft = drafts[path]
+    if "clip_grad" in draft.module.code or ".grad" in draft.module.code:
+        return f"{path.rpartition('/')[2]} looks at gradients, which would be sparse"
+    if framework := framework_used(draft):
+        return f"{framework} may clip the gradients, or look at them, which would be sparse"
+    return ""
+
+
+def _given(call: cst.Call) -> bool:
+    """Whether the embedding is made with what excludes sparse gradients: rows that it scales, or renormalizes."""
+    return any(argument(call, name) is not None for name in ("max_norm", "scale_grad_by_freq", "sparse"))

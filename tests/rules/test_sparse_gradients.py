@@ -1,0 +1,109 @@
+"""Large embedding tables with dense gradients are found in real runs, and only where sparse ones would do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from advisor.edit import Edit, Sources
+from advisor.evidence import Evidence
+from advisor.evidence.embeddings import dense_tables, dense_work, other_lookups
+from advisor.launch import Command, measure
+from advisor.rule import Advice, Finding, Safety
+from rules.sparse_gradients import SparseGradients
+from tests.conftest import PYTHON, QUICK
+
+SCRIPT = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+
+
+class Ratings(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.items = nn.Embedding(60_000, 32)
+        {made}
+        self.out = nn.Linear(64, 1)
+
+    def forward(self, user, item):
+        {forward}
+
+
+model = Ratings()
+{before}
+optimizer = torch.optim.{optimizer}
+for step in range(400):
+    loss = model(torch.randint(0, 60_000, (64,)), torch.randint(0, 60_000, (64,))).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+PARTS = {
+    "made": "self.users = nn.Embedding(60_000, 32)",
+    "forward": "return self.out(torch.cat([self.users(user), self.items(item)], 1))",
+    "before": "",
+    "optimizer": "SGD(model.parameters(), lr=0.1)",
+}
+
+
+def evidence_of(folder: Path, **parts: str) -> Evidence:
+    (folder / "train.py").write_text(dedent(SCRIPT).format(**{**PARTS, **parts}))
+    return Evidence.from_run(
+        measure(Command(str(folder / "train.py"), python=PYTHON, cwd=str(folder)), folder / "run", QUICK)
+    )
+
+
+def findings(evidence: Evidence) -> list[Finding]:
+    return list(SparseGradients().check(evidence))
+
+
+@pytest.mark.slow
+def test_dense_tables_are_found_and_made_sparse(tmp_path: Path) -> None:
+    evidence = evidence_of(tmp_path)
+    (tables,) = dense_tables(evidence)
+    assert (tables.rows, tables.width, tables.number) == (60_000, 32, 2)
+    assert tables.lookups == pytest.approx(128)
+    assert not other_lookups(evidence, [tables])
+    shares = dense_work(evidence, [tables])
+    assert shares["aten::embedding_dense_backward"] == pytest.approx(1.0) and shares["aten::add_"] > 0.5
+    assert shares.get("aten::addmm", 0.0) == 0.0 and "aten::index_select" not in shares
+    (finding,) = findings(evidence)
+    assert finding.gain.likely > 1.5 and finding.safety is Safety.NUMERIC
+    edit = SparseGradients().fix(finding, Sources())
+    assert isinstance(edit, Edit)
+    added = [line for line in edit.diff(tmp_path).splitlines() if line.startswith("+ ")]
+    assert len(added) == 2 and all(line.endswith("sparse=True)") for line in added)
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_adam_is_told_of_its_sparse_kind(tmp_path: Path) -> None:
+    (finding,) = findings(evidence_of(tmp_path, optimizer="Adam(model.parameters())"))
+    assert finding.safety is None and finding.gain.likely > 2
+    advice = SparseGradients().fix(finding, Sources())
+    assert isinstance(advice, Advice) and "SparseAdam" in advice.text
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(
+    "parts",
+    [
+        # The weights of the last layer, too.
+        {"made": "self.users = self.items", "forward": "return self.users(user) @ self.items.weight.t()[:, :500]"},
+        {"before": "model.items.requires_grad_(False)\nmodel.users.requires_grad_(False)"},
+        {
+            "made": "self.items = self.users = nn.Embedding(500, 32)",
+            "forward": PARTS["forward"].replace("r)", "r % 500)").replace("m)", "m % 500)"),
+        },
+        {"made": "self.items = self.users = nn.Embedding(60_000, 32, sparse=True)"},
+        {"optimizer": "RMSprop(model.parameters())"},
+    ],
+    ids=["tied", "frozen", "small", "sparse", "rmsprop"],
+)
+def test_silent_where_they_would_gain_nothing(tmp_path: Path, parts: dict[str, str]) -> None:
+    assert not findings(evidence_of(tmp_path, **parts))
