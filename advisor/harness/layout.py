@@ -92,9 +92,10 @@ class CallSite:
 
     ``kind`` is one of: ``DataLoader``, ``Optimizer``, ``Optimizer.step``, ``zero_grad``, ``backward``,
     ``Module.to``, ``Module.cuda``, ``Module.half``, ``Module.eval``, ``Module.train``, ``Module.compile``,
-    ``Module.call`` (a root module's forward), ``Tensor.to``, ``Tensor.cuda``, ``Tensor.cpu``, ``Tensor.item``,
-    ``Tensor.numpy``, ``Tensor.tolist``, ``Tensor.print``, ``autocast``, ``GradScaler``, ``GradScaler.scale``,
-    ``torch.compile``, ``DataParallel``, ``DistributedDataParallel``, ``debug_mode``,
+    ``Module.call`` (a root module's forward; ``details``: "module", its class, "grad", whether gradients are on,
+    "shape" of the first tensor that its last call was given), ``Tensor.to``, ``Tensor.cuda``, ``Tensor.cpu``,
+    ``Tensor.item``, ``Tensor.numpy``, ``Tensor.tolist``, ``Tensor.print``, ``autocast``, ``GradScaler``,
+    ``GradScaler.scale``, ``torch.compile``, ``DataParallel``, ``DistributedDataParallel``, ``debug_mode``,
     ``synchronize``, ``empty_cache``, ``gc.collect``, ``Module.double``, ``Tensor.double``, ``float64`` (a tensor of
     several float64 values made by ``torch.from_numpy``, ``tensor``, ``as_tensor``; ``details``: "others", the same call
     makes tensors of other types, too), ``default_dtype``, ``set_num_threads`` (``details``: "threads"),
@@ -113,7 +114,8 @@ class CallSite:
     size that depends on values (``details``: "operator": ``mask`` for ``x[mask]``, ``nonzero``, ``unique`` …;
     "device"), seen in the detail window only.
 
-    ``details["inside"]`` of what reads a tensor's value: the module that does, where it is none of the script's.
+    ``details["inside"]`` of what reads a tensor's value, or moves it: the module that does, where it is none of the
+    script's.
 
     And where a framework is told its settings (:mod:`.frameworks`): ``TrainingArguments``, ``Trainer``,
     ``Trainer.fit``, ``Fabric``, ``Accelerator``.
@@ -125,6 +127,7 @@ class CallSite:
     calls_per_step: float = 0.0  # in the profile and detail windows
     seconds_per_step: float = 0.0  # host time inside the call, in the profile window
     details: dict[str, Any] = field(default_factory=dict)
+    called_from: list[Site] = field(default_factory=list)  # of Module.call: as of a Model, around its first call here
 
 
 @dataclass
@@ -392,6 +395,16 @@ class UnusedGradients:
 
 
 @dataclass
+class Recomputed:
+    """A line in a model's forward whose longer calls of torch were given the same and gave the same in three steps."""
+
+    site: Site = field(default_factory=Site)
+    called_from: list[Site] = field(default_factory=list)  # the user's frames in which it runs, from the inside out
+    calls: int = 0  # in a step, and …
+    seconds: float = 0.0  # … what they take, on the host
+
+
+@dataclass
 class Encoder:
     """One ``nn.TransformerEncoder`` that was called in the profiled windows."""
 
@@ -482,6 +495,7 @@ class RunRecord:
     rank: int | None = None
     world_size: int | None = None
     unused_gradients: list[UnusedGradients] = field(default_factory=list)
+    recomputed: list[Recomputed] = field(default_factory=list)  # the longest first
     gradients: int = 0  # of parameters that a backward pass computes, where some are unused, and …
     gradients_needed: int = 0  # … how many of them are done when the last of those is that an optimizer takes
     kept_graphs: list[KeptGraphs] = field(default_factory=list)

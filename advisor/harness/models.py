@@ -26,7 +26,7 @@ from .layout import FORWARD_RANGE, Model, Site, TensorInfo
 from .loaders import tensor_info, tensors_in
 from .looking import is_taken_down, is_transformed, may_compute
 from .patches import Patch
-from .places import maker_site, site_of, source_of, user_frames, user_site
+from .places import FRAMES, maker_site, site_of, source_of, user_frames, user_site
 from .sites import read_scalars
 from .tokens import grown, padding
 
@@ -38,7 +38,6 @@ _MARKED = 4  # outputs of a call whose graphs are watched
 _PADDED_CALLS = 16  # how many of a model's first calls are asked for their padding
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")  # attributes of a module
 _GROWN = 10  # looks for new models, a tenth of a second each
-_FRAMES = 8  # of the user's around a call: a loop that is farther out is not looked for
 _UNCALLED = 3.0  # seconds for which no root was called: then the script may call parts of one
 _PARTS_DEPTH = 3  # how far below a root these are looked for: model.base_model.encoder.layer
 
@@ -483,12 +482,14 @@ class Models:
             self._contiguous = False  # hooked by the clock: who knows how many went by before
         self._range_owner = module
         site = user_site(3)
-        taken_down = is_taken_down(self._torch)
+        taken_down, shape = is_taken_down(self._torch), None
+        tensors: list[Any] = []
         if not taken_down:
             with self._looking("given"):
-                self._look_at_inputs(module, arguments, kwargs)
+                tensors, shape = self._look_at_inputs(module, arguments, kwargs)
         record = self._records.get(id(module))
-        self._listener.before_forward(module, site, id(module) if record is None else id(record))
+        self._listener.before_forward(module, site, id(module) if record is None else id(record), shape)
+        self._listener.forward_begins(tensors)
         # A step that it has ended forgot that this forward has begun; where its hooks went off, nothing will end it.
         self._depth = int(id(module) in self._hooks)
         if self.annotate and not taken_down:
@@ -502,6 +503,7 @@ class Models:
         if self._depth or module is not self._range_owner:
             return
         self._range_owner = None
+        self._listener.forward_ends()
         self._close()
         if output is not None and not is_taken_down(self._torch):
             with self._looking("gives"):
@@ -516,7 +518,8 @@ class Models:
         except Exception as error:
             self._listener.note(f"what a model is {what} could not be looked at: {type(error).__name__}")
 
-    def _look_at_inputs(self, module: Any, arguments: Any, kwargs: Any) -> None:
+    def _look_at_inputs(self, module: Any, arguments: Any, kwargs: Any) -> tuple[list[Any], list[int] | None]:
+        """The tensors among them, and the shape of the first that has dimensions."""
         given = () if is_transformed(self._torch) else (arguments, kwargs)
         tensors = list(tensors_in(given, self._torch, limit=8))
         inputs = [tensor_info(tensor) for tensor in tensors]
@@ -526,11 +529,12 @@ class Models:
             if not self.annotate:  # what it computes is none of the profiled windows' business
                 self._ask_padding(module, tensors)
             elif not self._records[id(module)].called_from:
-                self._records[id(module)].called_from = [site_of(each) for each in islice(user_frames(4), _FRAMES)]
+                self._records[id(module)].called_from = [site_of(each) for each in islice(user_frames(4), FRAMES)]
             self._compare_input(module, tensors)
         shape = next((info.shape for info in inputs if info.shape), None)
         if self._parts is None or not self.samples:  # parts are given one batch after the other
             self.samples += shape[0] if shape else 0
+        return tensors, shape
 
     def _look_at_output(self, module: Any, output: Any) -> None:
         outputs = list(tensors_in(output, self._torch, limit=_MARKED))

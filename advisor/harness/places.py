@@ -19,6 +19,7 @@ _STDLIB = tuple(
 )
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
+FRAMES = 8  # of the user's around a call: a loop that is farther out is not looked for
 _MAKING = ("__init__", "__new__", "__post_init__", "__setstate__", "__deepcopy__", "__copy__")
 
 _is_user_code: dict[CodeType, bool] = {}

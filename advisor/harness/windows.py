@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from itertools import islice
 from types import ModuleType
 from typing import Any
 
 from .blocking import Blocking
+from .constants import Constants
 from .encoders import Encoders
 from .garbage import Garbage
 from .gauges import DeviceClock, children_cpu, nonfinite, peak_resident
@@ -19,7 +21,7 @@ from .loaders import Loaders
 from .looking import is_capturing
 from .models import Models
 from .optimizers import Optimizers
-from .places import user_site
+from .places import FRAMES, site_of, user_frames, user_site
 from .plan import Plan
 from .profiling import Inert, OurProfiler
 from .sites import CallSites
@@ -88,6 +90,7 @@ class Windows:
         self._backwards = 0
         self._zero_checked = False
         self.optimizers = Optimizers()
+        self.constants = Constants(torch)
         self.unused = Unused(self.models.roots, self.optimizers.parameters, self.models.made)
         self.finished = False
         self._again = False  # measure anew from the next boundary on
@@ -101,6 +104,7 @@ class Windows:
         self._zero_checked = True
         self.sites.count = False
         self.unused.stop()
+        self.constants.stop()
         self._probes(False)
         self.models.forget()
 
@@ -152,15 +156,24 @@ class Windows:
         if self.phase not in ("waiting", "settle") and self.loaders.records[index].trains:
             self._causes.add("epoch start")
 
-    def before_forward(self, module: Any, site: Any, key: int) -> None:
-        """`key` tells models apart, of which one made anew is the one that it was."""
+    def before_forward(self, module: Any, site: Any, key: int, shape: list[int] | None) -> None:
+        """`key` tells models apart, of which one made anew is the one that it was; `shape` is its first tensor's."""
         if is_capturing(self._torch):
             return
         grad = self._torch.is_grad_enabled()
         if site is not None and self.phase != "timing":
-            self.sites.add("Module.call", site, {"module": type(module).__name__, "grad": grad})
+            entry = self.sites.add("Module.call", site, {"module": type(module).__name__, "grad": grad, "shape": shape})
+            if entry is not None and not entry.called_from:
+                entry.called_from = [site_of(each) for each in islice(user_frames(), FRAMES)]
         if self.finder.before_forward(key, grad):
             self._boundary()
+
+    def forward_begins(self, given: list[Any]) -> None:
+        """A model is called with these tensors, and whatever else."""
+        self.constants.forward_begins(given)
+
+    def forward_ends(self) -> None:
+        self.constants.forward_ends()
 
     def mode_changed(self, training: bool) -> None:
         if self.phase == "waiting":
@@ -228,6 +241,7 @@ class Windows:
         """The script is about to have something compiled or traced."""
         self.sites.leave_makers()
         self.unused.give_up()
+        self.constants.give_up()
 
     def shapes_vary(self) -> None:
         self.record.shapes_vary = True
@@ -307,8 +321,10 @@ class Windows:
                 self.models.hooks_on()
             if self.finder.kind == "optimizer":
                 self.unused.step_ended()
+            self.constants.step_ended()
             if self._settled(now):
                 self.unused.stop()
+                self.constants.stop()
                 self._begin_timing()
         elif self.phase in ("profile", "detail"):
             self._interval(now)
@@ -360,6 +376,7 @@ class Windows:
         self.loaders.timing, self.loaders.observe = False, True
         self.sites.from_lists.forget()
         self.unused.start()
+        self.constants.start()
         self._intervals.clear()
         self._intervals_with_loader.clear()
         self.boundaries = 0
@@ -496,6 +513,7 @@ class Windows:
         timing.cpu_s, timing.children_cpu_s = cpu[0] / steps, max(cpu[1], 0.0) / steps
         record = self.record
         record.unused_gradients = self.unused.found
+        record.recomputed = self.constants.found
         record.gradients, record.gradients_needed = self.unused.gradients, self.unused.needed
         record.kept_graphs, record.growth_bytes, record.growth_steps = self.graphs.end(len(self._intervals))
         self._read_memory()

@@ -1,0 +1,182 @@
+"""What a forward computes anew in each step although it never changes: a graph's Laplacian, a filter bank, a basis.
+
+In three steps, while their time settles, each longer call of torch's functions in a forward is asked what it was given
+and what it gives, by a few numbers of each tensor: a line whose calls were given the same and gave the same in all
+three computes a constant, if what the models were given differed. Only on the CPU, where a call's time is its work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+from types import ModuleType
+from typing import Any
+
+from .layout import Recomputed, Site
+from .loaders import tensors_in
+from .looking import is_taken_down, is_transformed, may_compute
+from .places import FRAMES, site_of, user_frames
+from .timing import compiled_frames
+
+_FIRST, _WATCHED = 3, 3  # steps that pass before, and that are watched
+_LEAST_S = 0.2e-3  # of a call: shorter ones are not worth a word
+_SAMPLED = 64  # numbers of each tensor, spread over it by
+_STRIDES = (7919, 104729, 1299709, 15485863)  # primes, one for each dimension in turn
+_MOST_TENSORS = 8  # of a call's
+# They make room, which the script may write to afterwards.
+_ROOM = frozenset(
+    f"{new}{name}" for name in ("empty", "zeros", "ones", "full", "empty_like", "zeros_like", "ones_like", "full_like")
+    for new in ("", "new_")
+)  # fmt: skip
+
+Key = tuple[int, str, int]
+"""Identity of a site, name of the function, and which of the calls of a step it is."""
+
+
+@dataclass
+class _Step:
+    given: list[list[Any]] = field(default_factory=list)  # numbers of what models were given, call by call
+    calls: dict[Key, tuple[float, list[Any]]] = field(default_factory=dict)  # seconds, numbers of what went in and out
+    count: dict[tuple[int, str], int] = field(default_factory=dict)
+
+
+class Constants:
+    """Told where forwards begin and end, and steps end; what fails here does not fail in the script."""
+
+    def __init__(self, torch: ModuleType) -> None:
+        self._torch: Any = torch
+        self._mode: Any = None  # on, while a watched forward runs
+        self._given_up = False
+        self._sites: dict[int, tuple[Site, list[Site]]] = {}
+        self.start()
+
+    def start(self) -> None:
+        """Nothing is known yet, or not any more: another training begins."""
+        self._ended = 0
+        self._steps: list[_Step] = []
+        self.found: list[Recomputed] = []
+
+    def give_up(self) -> None:
+        """Never watch again: a mode is one of the things that what is compiled is compiled anew for."""
+        self._given_up = True
+        self.forward_ends()
+
+    def stop(self) -> None:
+        """Watch no more; what is known stays."""
+        self.forward_ends()
+        self._steps.clear()
+        self._ended = _FIRST + _WATCHED
+
+    def step_ended(self) -> None:
+        """One of the steps that the timing window waits for is over."""
+        self.forward_ends()
+        self._ended += 1
+        if self._ended == _FIRST + _WATCHED:
+            with contextlib.suppress(Exception):
+                self.found = self._constants()
+            self._steps.clear()
+        elif _FIRST <= self._ended < _FIRST + _WATCHED:
+            self._steps.append(_Step())
+
+    def forward_begins(self, given: Iterable[Any]) -> None:
+        """A model is called with the tensors `given`."""
+        if not self._steps or self._given_up or self._mode is not None or not _in_main_thread():
+            return
+        if is_taken_down(self._torch) or is_transformed(self._torch) or compiled_frames():
+            return
+        with contextlib.suppress(Exception):
+            self._steps[-1].given.append([self._numbers(each) for each in given])
+            mode = _watching(self)
+            mode.__enter__()
+            self._mode = mode
+
+    def forward_ends(self) -> None:
+        """The model's call is over, if one was watched."""
+        if self._mode is None or not _in_main_thread():
+            return
+        mode, self._mode = self._mode, None
+        with contextlib.suppress(Exception):
+            # What is ended is the last mode that was begun, whosever that is.
+            if self._torch.overrides._get_current_function_mode_stack()[-1] is mode:
+                mode.__exit__(None, None, None)
+            else:
+                self._given_up = True
+                self._steps.clear()
+
+    def called(self, name: str, given: tuple[Any, Any], result: Any, seconds: float) -> None:
+        """One of torch's functions has run in a watched forward."""
+        if seconds < _LEAST_S or not self._steps or name in _ROOM or (name.endswith("_") and not name.endswith("__")):
+            return
+        made = list(tensors_in(result, self._torch, limit=_MOST_TENSORS))
+        if not made or any(each.requires_grad or each.device.type != "cpu" for each in made):
+            return
+        frames = [site_of(each) for each in islice(user_frames(), FRAMES)]
+        if not frames:
+            return
+        tensors = [*tensors_in(given, self._torch, limit=_MOST_TENSORS), *made]
+        numbers = [self._numbers(each) for each in tensors]
+        step, site = self._steps[-1], id(frames[0])
+        self._sites[site] = frames[0], frames
+        number = step.count[site, name] = step.count.get((site, name), 0) + 1
+        step.calls[site, name, number] = seconds, numbers
+
+    def _numbers(self, tensor: Any) -> Any:
+        """A few of its numbers, with its shape; None for what cannot be looked at."""
+        if not may_compute(self._torch, tensor) or tensor.device.type != "cpu":
+            return None
+        if not tensor.numel():
+            return tuple(tensor.shape), None
+        number = self._torch.arange(_SAMPLED)
+        places = tuple(
+            (number * _STRIDES[i % len(_STRIDES)] + number * number) % size for i, size in enumerate(tensor.shape)
+        )
+        return tuple(tensor.shape), tensor.detach()[places].clone()
+
+    def _constants(self) -> list[Recomputed]:
+        first, *others = self._steps
+        if len(others) != _WATCHED - 1 or all(self._same(first.given, each.given, True) for each in others):
+            return []  # all that the models are given is constant, or cannot be looked at
+        found: dict[int, Recomputed] = {}
+        for key, (_, numbers) in first.calls.items():
+            again = [each.calls.get(key) for each in others]
+            if not all(each is not None and self._same([numbers], [each[1]]) for each in again):
+                continue
+            site, frames = self._sites[key[0]]
+            line = found.setdefault(key[0], Recomputed(site=site, called_from=frames))
+            line.calls += 1
+            line.seconds += sum(step.calls[key][0] for step in self._steps) / _WATCHED
+        return sorted(found.values(), key=lambda each: -each.seconds)
+
+    def _same(self, one: list[list[Any]], other: list[list[Any]], unknown: bool = False) -> bool:
+        """Whether the numbers are the same; `unknown` for what could not be looked at."""
+        if [len(each) for each in one] != [len(each) for each in other]:
+            return False
+        pairs = [pair for a, b in zip(one, other, strict=True) for pair in zip(a, b, strict=True)]
+        return all(self._alike(a, b) if a is not None and b is not None else unknown for a, b in pairs)
+
+    def _alike(self, one: Any, other: Any) -> bool:
+        return one[0] == other[0] and (one[1] is other[1] or bool(self._torch.equal(one[1], other[1])))
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _watching(constants: Constants) -> Any:
+    """A mode that times torch's functions, and changes none of them."""
+    from torch.overrides import TorchFunctionMode
+
+    class Watching(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            began = time.perf_counter()
+            result = func(*args, **(kwargs or {}))
+            seconds = time.perf_counter() - began
+            with contextlib.suppress(Exception):
+                constants.called(getattr(func, "__name__", ""), (args, kwargs), result, seconds)
+            return result
+
+    return Watching()

@@ -1,0 +1,95 @@
+"""A forward computes in each step what never changes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from advisor.evidence import Change
+from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, where
+
+if TYPE_CHECKING:
+    from advisor.edit import Sources
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import Recomputed, Site
+
+_LEAST_GAIN = 1.10
+
+
+class RecomputedConstants(Rule):
+    """The model's forward computes the same tensor from the same tensors in every step.
+
+    A graph's Laplacian and its eigenvalues, a bank of filters, a table of distances, features of a fixed prompt: what
+    depends on nothing that a batch brings, and on no weight that is trained, can be computed once, where the module is
+    made, and kept as a buffer, which moves to a device with the module. Reported where a run has seen it: the longer
+    calls of torch on these lines were given the same numbers, and gave the same, in three steps whose batches differed.
+
+    When not: it changes later (with the epoch, with a shape that here was always the same), then it can be kept until
+    it does; it takes more memory than there is. On a GPU it is not reported: there calls take no time of their own.
+
+    Source: PyTorch docs, ``torch.nn.Module.register_buffer``. The gain is the time that these calls took, undisturbed.
+    """
+
+    id = "recomputed-constants"
+    title = "Compute once what never changes"
+    safety = Safety.EXACT
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record = evidence.record
+        if record is None or not record.recomputed or evidence.device_is_gpu or not evidence.step_s:
+            return
+        seconds = sum(each.seconds for each in record.recomputed)
+        gain = Gain.of(evidence.what_if(Change(remove_host_s=seconds)))
+        if gain.likely < _LEAST_GAIN:
+            return
+        longest = _longest(record.recomputed)
+        function = f" in {longest.site.function}()" if longest.site.function not in ("", "<module>") else ""
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"{seconds / evidence.step_s:.0%} of the step computes the same from the same in every step, most "
+            f"of it{function} at {at(longest.site)}{_by_way_of(longest)}.",
+            gain=gain,
+            evidence={
+                "recomputing_s": seconds,
+                "calls_per_step": sum(each.calls for each in record.recomputed),
+                "step_s": evidence.step_s,
+            },
+            site=longest.site,
+            parameters={"lines": tuple(each.site for each in record.recomputed)},
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Advice:
+        lines = finding.parameters.get("lines")
+        others = {at(each) for each in lines} - {at(finding.site)} if isinstance(lines, tuple) else set()
+        also = f" (and at {', '.join(sorted(others))})" if others else ""
+        return Advice(
+            f"Compute what is computed {where(finding.site)}{also} once, where the module is made, keep it with "
+            "self.register_buffer(name, tensor, persistent=False), and use it in forward.",
+            "that it stays the same for all of the training only its author can tell",
+        )
+
+    EXAMPLES = (
+        Example(
+            before="def forward(self, x):\n    modes = torch.linalg.eigh(self.graph)[1]  # <-\n    return modes @ x\n",
+            after="",
+            advice="register_buffer",
+        ),
+    )
+    LEAVES_ALONE = (Example("modes = torch.linalg.eigh(laplacian)[1]  # <-\n", ""),)
+
+
+def _longest(found: list[Recomputed]) -> Recomputed:
+    """The longest line of the function that takes longest."""
+    taken: dict[tuple[str, str], float] = {}
+    for each in found:
+        key = each.site.file, each.site.function
+        taken[key] = taken.get(key, 0.0) + each.seconds
+    return max(found, key=lambda each: (taken[each.site.file, each.site.function], each.seconds))
+
+
+def _by_way_of(line: Recomputed) -> str:
+    """Who calls the function that the line is in, as far as it was seen."""
+    callers: list[Site] = [each for each in line.called_from[1:] if each.function != line.site.function]
+    return f", called at {os.path.basename(callers[0].file)}:{callers[0].line}" if callers else ""

@@ -1,0 +1,117 @@
+"""What a forward computes from constants in each step is found by running scripts that do, and only there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from advisor.edit import Sources
+from advisor.evidence import Evidence
+from advisor.launch import Command, measure
+from advisor.rule import Advice
+from advisor.run import Run
+from rules.recomputed_constants import RecomputedConstants
+from tests.conftest import PYTHON, QUICK
+
+SCRIPT = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+
+
+def modes(adjacency):
+    laplacian = torch.diag(adjacency.sum(1)) - adjacency
+    return torch.linalg.eigh(laplacian)[1]
+
+
+class Graph(nn.Module):
+    def __init__(self, nodes=200):
+        super().__init__()
+        weights = torch.rand(nodes, nodes)
+        self.register_buffer("adjacency", weights + weights.T)
+        self.out = nn.Linear(nodes, nodes)
+
+    def forward(self, x):
+        {forward}
+
+
+model = Graph()
+{before}
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+batch = torch.randn(32, 200)
+for step in range(300):
+    {drawn}
+    loss = model(batch).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+PARTS = {
+    "forward": "return self.out(x @ modes(self.adjacency))",
+    "before": "",
+    "drawn": "batch = torch.randn(32, 200)",
+}
+
+
+def run_of(folder: Path, **parts: str) -> Run:
+    (folder / "train.py").write_text(SCRIPT.format(**{**PARTS, **parts}))
+    return measure(Command(str(folder / "train.py"), python=PYTHON, cwd=str(folder)), folder / "run", QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_a_constant_of_each_forward_is_found(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    (line,) = [each for each in run.record.recomputed if each.site.line == 9]
+    assert line.calls == 1 and line.site.function == "modes"
+    assert [each.line for each in line.called_from][:2] == [9, 20]
+    (finding,) = RecomputedConstants().check(Evidence.from_run(run))
+    assert finding.site is not None and finding.site.line == 9
+    assert "called at train.py:20" in finding.summary and finding.gain.likely > 1.1
+    advice = RecomputedConstants().fix(finding, Sources())
+    assert isinstance(advice, Advice) and "register_buffer" in advice.text
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"drawn": "pass"},  # one batch for ever: nothing tells what depends on it
+        {"forward": "return self.out(x @ modes(self.adjacency + x.mean()))"},
+        {"forward": "return self.out(x @ modes(torch.rand(200, 200)))"},
+        {"forward": "return self.out(x @ modes(self.out.weight.detach()))"},
+        {"forward": "return torch.compile(self.out, backend='eager')(x @ modes(self.adjacency))"},
+        {
+            "forward": "return self.out(x)",
+            "before": "for _ in range(3):\n    modes(model.adjacency)",
+        },
+    ],
+    ids=["one-batch", "batch", "random", "weights", "compiled", "before"],
+)
+def test_silent_where_nothing_is_constant(tmp_path: Path, parts: dict[str, str]) -> None:
+    run = run_of(tmp_path, **parts)
+    assert run.record.ended in ("stopped", "finished")
+    assert not list(RecomputedConstants().check(Evidence.from_run(run)))
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_modes_of_the_script_stay_what_they_are(tmp_path: Path) -> None:
+    """A default device is such a mode; the forward here sets another one, and ends it."""
+    (tmp_path / "train.py").write_text(
+        SCRIPT.format(
+            **{
+                **PARTS,
+                "forward": "with torch.device('meta'):\n            made = torch.ones(3)\n"
+                "        assert made.device.type == 'meta' and torch.ones(3).device.type == 'cpu'\n"
+                "        return self.out(x @ modes(self.adjacency))",
+                "before": "torch.set_default_device('cpu')",
+            }
+        )
+    )
+    run = measure(Command(str(tmp_path / "train.py"), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
+    assert run.record.ended in ("stopped", "finished") and run.record.failure is None
+    assert run.record.recomputed
