@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -12,16 +13,21 @@ from advisor.edit import Draft, Drafts
 from advisor.edit.names import ensure_name, full_name
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
+from advisor.evidence.asked import asked_one_by_one
 from advisor.evidence.facts import BACKWARD, FORWARD, LOADER
 from advisor.evidence.handmade import loop_place
 from advisor.evidence.rounds import called_loop
-from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, forward_sites
+from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at, forward_sites
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
 
 _LEAST_OF_CALLS = 1.2  # what is put together costs something, too
+# What is left of calls for one sample each when one call answers for all of them, best, likely, worst: one round of as
+# many as there are samples, 8 to 64, say, and what its larger tensors take.
+_ONE_QUESTION = (0.03, 0.08, 0.25)
+_ASKED_BASIS = "prior: one call for all samples takes a 30th to a quarter of one for each"
 
 
 class PythonLoopOverSamples(Rule):
@@ -47,7 +53,7 @@ class PythonLoopOverSamples(Rule):
     safety = Safety.NUMERIC
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
-        finding = _of_parts(evidence) or _of_calls(evidence)
+        finding = _of_parts(evidence) or _of_calls(evidence) or _of_questions(evidence)
         if finding is not None:
             yield finding
 
@@ -170,6 +176,31 @@ def _of_calls(evidence: Evidence) -> Finding | None:
         "a part of the batch; most of what that takes is calling operators, not computing.",
         gain=gain,
         evidence={"calls_per_step": found.calls, "calling_s": saved, "step_s": evidence.step_s},
+        site=found.site,
+        parameters={"calls": True},
+    )
+
+
+def _of_questions(evidence: Evidence) -> Finding | None:
+    """A loop that asks the model for one sample after another, beside what it learns."""
+    if evidence.device_is_gpu or evidence.compiled or not evidence.step_s:
+        return None
+    found = asked_one_by_one(evidence, text_of)
+    if found is None:
+        return None
+    spent = min(found.seconds / evidence.inflation, evidence.step_s)
+    best, likely, worst = (evidence.what_if(Change(remove_host_s=spent * (1.0 - left))) for left in _ONE_QUESTION)
+    gain = Gain.prior(likely, _ASKED_BASIS)
+    gain = replace(gain, low=max(worst.speedup[1], best.speedup[1] / WIDEST), high=best.speedup[1])
+    if gain.likely < _LEAST_OF_CALLS:
+        return None
+    return Finding(
+        rule=PythonLoopOverSamples.id,
+        title="Call the model once for all samples, not in a Python loop",
+        summary=f"The loop at {at(found.site)} asks the model for one sample after another, {found.calls:.0f} times in "
+        f"every step: {spent / evidence.step_s:.0%} of it, most of which is calling operators, not computing.",
+        gain=gain,
+        evidence={"calls_per_step": found.calls, "asking_s": spent, "step_s": evidence.step_s},
         site=found.site,
         parameters={"calls": True},
     )

@@ -19,8 +19,8 @@ _BODIES = (
 _TRAINS = frozenset(("backward", "step", "zero_grad"))
 _ADDS_UP = (ast.Add, ast.Sub, ast.Mult)
 _ADAPTS = ("autograd.grad", "functional_call")  # each round may have weights of its own
-_MOSTLY = 0.8  # of a step's calls of models: beside many others the time of these is not known
-_LEAST_CALLS = 8  # a step: a few views of one sample, or heads of one net, are no loop over samples
+MOSTLY = 0.8  # of a step's calls of models: beside many others the time of these is not known
+LEAST_CALLS = 8  # a step: a few views of one sample, or heads of one net, are no loop over samples
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def called_loop(forwards: Sequence[CallSite], text_of: Callable[[str], str]) -> 
     `text_of` gives a file's text, "" where there is none.
     """
     most = max(forwards, key=lambda each: each.calls_per_step, default=None)
-    if most is None or most.calls_per_step < max(_LEAST_CALLS, _MOSTLY * sum(each.calls_per_step for each in forwards)):
+    if most is None or most.calls_per_step < max(LEAST_CALLS, MOSTLY * sum(each.calls_per_step for each in forwards)):
         return None
     line = loop_of_calls(text_of(most.site.file), most.site.line)
     if line is None:

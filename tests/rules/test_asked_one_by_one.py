@@ -1,0 +1,91 @@
+"""A rollout that asks the model for one sample after another is found in a real run, at its loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from advisor.edit import Sources
+from advisor.evidence import Evidence
+from advisor.launch import Command, measure
+from advisor.rule import Advice, Finding
+from rules.python_loop_over_samples import PythonLoopOverSamples
+from tests.conftest import PYTHON, QUICK
+
+SCRIPT = """\
+import torch
+from torch import nn
+from torch.distributions import Normal
+
+torch.manual_seed(0)
+
+
+class Policy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(10, 64), nn.Tanh(), nn.Linear(64, 2))
+
+    def forward(self, state):
+        return Normal(self.body(state), 1.0)
+
+    @torch.no_grad()
+    def act(self, state):
+        {act}
+
+
+def decide(policy, states):
+    {decide}
+
+
+policy = Policy()
+optimizer = torch.optim.Adam(policy.parameters())
+for update in range(200):
+    states, seen, taken = torch.randn(48, 10), [], []
+    for tick in range(4):
+        actions = torch.stack(decide(policy, states))
+        seen.append(states)
+        taken.append(actions)
+        states = states + 0.1 * actions.sum(1, keepdim=True)
+    for epoch in range(3):
+        loss = -policy(torch.cat(seen)).log_prob(torch.cat(taken)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+PARTS = {"act": "return self(state).sample()", "decide": "return [policy.act(each) for each in states]"}
+
+
+def findings(folder: Path, **parts: str) -> list[Finding]:
+    (folder / "train.py").write_text(SCRIPT.format(**{**PARTS, **parts}))
+    run = measure(Command(str(folder / "train.py"), python=PYTHON, cwd=str(folder)), folder / "run", QUICK)
+    return list(PythonLoopOverSamples().check(Evidence.from_run(run)))
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_a_rollout_sample_by_sample_is_found(tmp_path: Path) -> None:
+    (finding,) = findings(tmp_path)
+    assert finding.site is not None and finding.site.line == 22
+    assert finding.evidence["calls_per_step"] == pytest.approx(64, rel=0.2)  # 48 robots, 4 ticks, 3 steps
+    assert finding.gain.likely > 3
+    advice = PythonLoopOverSamples().fix(finding, Sources())
+    assert isinstance(advice, Advice) and "torch.stack()" in advice.text
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"decide": "return list(policy.act(states))"},  # all at once
+        {  # each needs what the one before has done
+            "decide": "done, last = [], states[0]\n    for each in states:\n"
+            "        last = policy.act(each + last.mean())\n        done.append(last)\n    return done"
+        },
+        {"act": "self.last = self(state).sample()\n        return self.last"},  # it keeps a state
+    ],
+    ids=["batched", "carried", "state"],
+)
+def test_silent_where_one_call_could_not_answer_for_all(tmp_path: Path, parts: dict[str, str]) -> None:
+    assert not findings(tmp_path, **parts)
