@@ -37,6 +37,10 @@ class CompileConflicts(Rule):
     place, whoever makes it and under whatever name; the class and the names in the ``state_dict`` stay what they are.
     Reported only where Dynamo has compiled no frame in the whole run, and the steps do call the model.
 
+    Two more orders that are warned of elsewhere are not reported, because they were measured to cost nothing
+    (tests/benchmarks/results/compile_and_ddp.md): ``DistributedDataParallel`` around a compiled model or a compiled
+    ``DistributedDataParallel``, and averages (EMA) made of the compiled model. ``SyncBatchNorm`` could not be measured.
+
     When not: the compiled model is for later, and the training was meant to run without it (not reported where the
     script calls the wrapper by another name than the model's, or hands it on); checkpoints that were written from the
     wrapper are to be read, whose names begin with ``_orig_mod.``.

@@ -83,6 +83,7 @@ class Wanted:
 @click.option("--quick", is_flag=True, help="Only the cases that are marked as quick.")
 @click.option("--short", is_flag=True, help="Windows as short as the tests': minutes less, figures less certain.")
 @click.option("--gains", is_flag=True, help="Measure what the fixes bring, too: minutes a case, on a quiet machine.")
+@click.option("--stored", is_flag=True, help="Of gains only those that were measured before.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Cases at once; they take each other's cores.")
 @click.option("--json", "as_data", is_flag=True, help="Print the figures as JSON instead of the table.")
 @click.option("--timeout", type=Duration(), default="10m", help="Time for one run of a script.")
@@ -105,6 +106,7 @@ def main(
     quick: bool,
     short: bool,
     gains: bool,
+    stored: bool,
     jobs: int,
     as_data: bool,
     timeout: float,
@@ -121,10 +123,10 @@ def main(
     chosen = _chosen(names, quick)
     flags = cpu_flags()
     out = {case.name: why for case in chosen if (why := case.cannot_run(flags))}
-    runner = Runner(folder.resolve(), short, timeout)
+    runner = Runner(folder.resolve(), short, timeout, stored)
     pythons = {peer.name: sys.executable if peer.name == "torch-tb-profiler" else str(peers_python) for peer in PEERS}
     known = {peer.name: version_of(pythons[peer.name], peer.package) for peer in PEERS} if peers else {}
-    wanted = Wanted(runner, gains, known, pythons)
+    wanted = Wanted(runner, gains or stored, known, pythons)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, which a shell's background has not
     can = [case for case in chosen if case.name not in out]
     found = _all(can, wanted, jobs)
@@ -136,7 +138,7 @@ def main(
         versions=versions(),
         peers=known,
         short=short,
-        gains=gains,
+        gains=gains or stored,
         known=frozenset(rule.id for rule in load_rules()),
         part=", ".join(
             [*names, *(["quick ones"] if quick else []), *([f"interrupted after {len(found)}"] if interrupted else [])]

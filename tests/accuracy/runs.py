@@ -45,11 +45,15 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True)
 class Runner:
-    """``folder`` holds a folder per case. ``short`` are windows as short as the tests'; limits are seconds."""
+    """``folder`` holds a folder per case. ``short`` are windows as short as the tests'; limits are seconds.
+
+    With ``stored`` gains are those that were measured before, and none besides.
+    """
 
     folder: Path
     short: bool = False
     timeout: float = 600.0
+    stored: bool = False
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -69,6 +73,8 @@ class Runner:
         """
         name = f"gain-{digest(fix) if fix is not None else 'twin'}"
         name += "-whole" if whole else ""
+        if self.stored:
+            return self._found(case, name, Answer, _digest([str(versions()), *_texts(case)])) or Answer(0.0)
         return self.kept(case, name, Answer, lambda: self._child(case, "gain", fix, whole), str(versions()))
 
     def kept(self, case: Case, what: str, kind: type[T], make: Callable[[], T], *key: str) -> T:
@@ -80,12 +86,9 @@ class Runner:
         """
         stored = self.place(case) / f"{what}.json"
         digest = _digest([*key, *_texts(case)])
-        try:
-            entry = msgspec.json.decode(stored.read_bytes(), type=dict[str, msgspec.Raw])
-            if msgspec.json.decode(entry["key"]) == digest:
-                return msgspec.json.decode(entry["result"], type=kind)
-        except (OSError, KeyError, msgspec.DecodeError):
-            pass
+        found = self._found(case, what, kind, digest)
+        if found is not None:
+            return found
         result = make()
         if self.stopped.is_set():
             raise StoppedError
@@ -96,6 +99,16 @@ class Runner:
         partial.write_bytes(msgspec.json.encode({"key": digest, "result": result}))
         partial.replace(stored)
         return result
+
+    def _found(self, case: Case, what: str, kind: type[T], digest: str) -> T | None:
+        """What is stored under this digest of its key; None where nothing is, or another one's."""
+        try:
+            entry = msgspec.json.decode((self.place(case) / f"{what}.json").read_bytes(), type=dict[str, msgspec.Raw])
+            if msgspec.json.decode(entry["key"]) == digest:
+                return msgspec.json.decode(entry["result"], type=kind)
+        except (OSError, KeyError, msgspec.DecodeError):
+            pass
+        return None
 
     def place(self, case: Case) -> Path:
         return self.folder / case.name

@@ -177,6 +177,8 @@ def test_gain_of_a_fix_is_measured_once_whatever_the_rules_say(tmp_path: Path, m
     monkeypatch.setattr(runs, "source_digest", lambda: "another rule")
     monkeypatch.setattr(Runner, "_child", lambda *args: pytest.fail("it is measured already"))
     assert Runner(tmp_path).gain(case, FixDocument("edit", "In other words.", diff)).timed == timed
+    assert Runner(tmp_path, stored=True).gain(case, FixDocument("edit", "In other words.", diff)).timed == timed
+    assert Runner(tmp_path, stored=True).gain(case, None).timed is None
 
 
 @pytest.mark.sessions
