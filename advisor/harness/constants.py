@@ -99,9 +99,10 @@ class Constants:
         if self._mode is None or not _in_main_thread():
             return
         mode, self._mode = self._mode, None
+        # What is ended is the last mode that was begun, whosever that is.
+        begun = getattr(self._torch.overrides, "_get_current_function_mode_stack", None)
         with contextlib.suppress(Exception):
-            # What is ended is the last mode that was begun, whosever that is.
-            if self._torch.overrides._get_current_function_mode_stack()[-1] is mode:
+            if begun is None or begun()[-1] is mode:
                 mode.__exit__(None, None, None)
             else:
                 self._given_up = True

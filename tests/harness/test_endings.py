@@ -103,7 +103,7 @@ class User:
             text=True,
             start_new_session=True,
             # As at a terminal: what a shell runs in the background is deaf to Ctrl-C and Ctrl-\.
-            preexec_fn=lambda: [signal.signal(each, signal.SIG_DFL) for each in (signal.SIGINT, signal.SIGQUIT)],
+            preexec_fn=lambda: [signal.signal(each, signal.SIG_DFL) for each in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)],
         )
         self.started.append(process)
         return process
