@@ -54,6 +54,7 @@ open("ready", "w")
 while True:
     time.sleep(1)
 """
+_HEARD = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 
 
 class User:
@@ -102,8 +103,8 @@ class User:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            # As at a terminal: what a shell runs in the background is deaf to Ctrl-C and Ctrl-\.
-            preexec_fn=lambda: [signal.signal(each, signal.SIG_DFL) for each in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)],
+            # As at a terminal: what a shell runs in the background is deaf to Ctrl-C and Ctrl-\, and to a hangup.
+            preexec_fn=lambda: [signal.signal(each, signal.SIG_DFL) for each in _HEARD],
         )
         self.started.append(process)
         return process
