@@ -170,8 +170,9 @@ def make(self, x, y, g):
             "torch.utils.data.SequentialSampler(rows), args.bs, drop_last=False))\n",
         ),
         Example(
-            before="from torch.utils.data import DataLoader\nl = DataLoader(rows, sampler=mine, batch_size=64)  # <-\n",
-            after="from torch.utils.data import DataLoader, BatchSampler\n"
+            before="from torch.utils.data import DataLoader\nmine = Mine(rows)\n"
+            "l = DataLoader(rows, sampler=mine, batch_size=64)  # <-\n",
+            after="from torch.utils.data import DataLoader, BatchSampler\nmine = Mine(rows)\n"
             "l = DataLoader(rows, sampler=BatchSampler(mine, 64, drop_last=False), batch_size=None)\n",
         ),
         Example(
@@ -231,6 +232,7 @@ l = DataLoader(rows, 64, sampler=mixed)  # <-
             )
         ),
         Example("def make(rows, sampler=None):\n    return DataLoader(rows, 64, sampler=sampler)  # <-\n", ""),
+        Example("l = DataLoader(rows, 64, sampler=self.sampler)  # <-\n", ""),
     )
 
 
@@ -263,7 +265,7 @@ def _ask_for_batches(draft: Draft, call: cst.Call) -> str:
     if sampler is not None and draft.code(sampler.value) != "None":
         if _goes_through_a_tensor(draft, sampler.value):
             return "the sampler gives elements of a tensor, of which torch takes several for several dimensions"
-        if shuffle is not None or _may_be_none(draft, sampler.value):
+        if shuffle is not None or not isinstance(_made(draft, sampler.value), cst.Call):
             return "whether there is a sampler is known when the script runs"
         rows = draft.code(sampler.value)
     elif mixed == "True":
@@ -280,20 +282,6 @@ def _ask_for_batches(draft: Draft, call: cst.Call) -> str:
         return "what the loader is given goes over several lines"
     _give(draft, call, given, name, code)
     return ""
-
-
-def _may_be_none(draft: Draft, sampler: cst.BaseExpression) -> bool:
-    """Whether a sampler is there under a condition only, or is a parameter whose default is None."""
-    if isinstance(sampler, cst.Name):
-        function = draft.function(sampler)
-        parameters = [*function.params.params, *function.params.kwonly_params] if function is not None else []
-        if any(each.name.value == sampler.value and each.default is not None for each in parameters):
-            return True
-    made = _made(draft, sampler)
-    if made is None:  # assigned in several places: None may be one of them
-        assigned = (each for each in draft.nodes(cst.Assign) if draft.code(each.value) == "None")
-        return any(draft.code(target.target) == draft.code(sampler) for each in assigned for target in each.targets)
-    return isinstance(made, (cst.IfExp, cst.BooleanOperation))
 
 
 def _made(draft: Draft, sampler: cst.BaseExpression) -> cst.BaseExpression | None:

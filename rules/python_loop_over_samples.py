@@ -189,7 +189,8 @@ def _of_questions(evidence: Evidence) -> Finding | None:
     if found is None:
         return None
     spent = min(found.seconds / evidence.inflation, evidence.step_s)
-    best, likely, worst = (evidence.what_if(Change(remove_host_s=spent * (1.0 - left))) for left in _ONE_QUESTION)
+    goes = spent * found.calling  # what is computed stays, in larger pieces
+    best, likely, worst = (evidence.what_if(Change(remove_host_s=goes * (1.0 - left))) for left in _ONE_QUESTION)
     gain = Gain.prior(likely, _ASKED_BASIS)
     gain = replace(gain, low=max(worst.speedup[1], best.speedup[1] / WIDEST), high=best.speedup[1])
     if gain.likely < _LEAST_OF_CALLS:
@@ -198,9 +199,14 @@ def _of_questions(evidence: Evidence) -> Finding | None:
         rule=PythonLoopOverSamples.id,
         title="Call the model once for all samples, not in a Python loop",
         summary=f"The loop at {at(found.site)} asks the model for one sample after another, {found.calls:.0f} times in "
-        f"every step: {spent / evidence.step_s:.0%} of it, most of which is calling operators, not computing.",
+        f"every step: {spent / evidence.step_s:.0%} of it, and {found.calling:.0%} of that is calling operators.",
         gain=gain,
-        evidence={"calls_per_step": found.calls, "asking_s": spent, "step_s": evidence.step_s},
+        evidence={
+            "calls_per_step": found.calls,
+            "asking_s": spent,
+            "calling_share": found.calling,
+            "step_s": evidence.step_s,
+        },
         site=found.site,
         parameters={"calls": True},
     )

@@ -65,8 +65,9 @@ class RecomputedConstants(Rule):
         others = {at(each) for each in lines} - {at(finding.site)} if isinstance(lines, tuple) else set()
         also = f" (and at {', '.join(sorted(others))})" if others else ""
         return Advice(
-            f"Compute what is computed {where(finding.site)}{also} once, where the module is made, keep it with "
-            "self.register_buffer(name, tensor, persistent=False), and use it in forward.",
+            f"Compute what is computed {where(finding.site)}{also} once, where the module is made (or, "
+            "where weights are part of it, when they are loaded), keep it with self.register_buffer(name, tensor, "
+            "persistent=False), and use it in forward.",
             "that it stays the same for all of the training only its author can tell",
         )
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING
+
+import libcst as cst
+import libcst.matchers as m
 
 from advisor.edit import Drafts, Sources
 from advisor.edit.calls import argument, has_starred, unpacked
@@ -19,8 +21,6 @@ from advisor.harness.layout import Site
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, model_files, optimizer_sites, site_list
 
 if TYPE_CHECKING:
-    import libcst as cst
-
     from advisor.edit import Edit
     from advisor.evidence import Evidence
 
@@ -33,7 +33,8 @@ _LEAST_GAIN = 1.15  # a prior asks for more than what could just be measured
 # with 256 rows are within a factor of 1.3.
 _COST_NS = {"SGD": (110.0, 1.4), "Adagrad": (260.0, 3.6), "Adam": (370.0, 5.6), "AdamW": (370.0, 5.6)}
 _COST_S = 0.3e-3
-_DENSE = ("weight_decay", "momentum")  # what such an optimizer is given, if anything
+# What an exact optimizer may be given besides `model.parameters()`: no weight decay, no momentum, not fused.
+_MAY_HAVE = frozenset(("lr", "lr_decay", "eps", "initial_accumulator_value"))
 # What is freed goes back to the system, page by page, above the allocator's threshold (glibc, M_MMAP_THRESHOLD: 32 MiB
 # at most; an assumed default elsewhere): 0.27 us a page. Besides gradients what the optimizer computes on its way.
 _FREED_FROM, _FREED_BYTE_S = 32 << 20, 67e-12
@@ -44,6 +45,7 @@ _FLOAT = 4  # bytes
 _RELIEF = 0.3
 _EXACT = ("SGD", "Adagrad")  # they leave alone what has no gradient, and take sparse ones themselves
 _MADE = ("torch.nn.Embedding", "torch.nn.EmbeddingBag", "torch.nn.modules.sparse.Embedding")
+_BY_POSITION = 2  # arguments: an optimizer's parameters and rate, a table's two sizes
 _NAMES = tuple(name.rpartition(".")[2] for name in _MADE[:2])
 _BASIS = "prior: what goes over whole tables goes over the rows that are looked up"
 _SPARSE_ADAM = (
@@ -82,6 +84,8 @@ class SparseGradients(Rule):
         if len(updating) != 1 or updating[0].cls not in _COST_NS or updating[0].written is not None:
             return
         (optimizer,) = updating
+        if optimizer.momentum:
+            return  # what is remembered of a row would go on, or stop, without its gradient
         tables = [each for each in dense_tables(evidence) if _large(each)]
         shares = dense_work(evidence, tables) if tables else {}
         if not shares:
@@ -95,8 +99,11 @@ class SparseGradients(Rule):
         gain = Gain.prior(evidence.what_if(change), _BASIS)
         if gain.likely < _LEAST_GAIN:
             return
-        exact = optimizer.cls in _EXACT and not optimizer.momentum
-        places = _places(evidence)
+        exact = optimizer.cls in _EXACT and not optimizer.fused
+        others = other_lookups(evidence, tables)
+        places, alike = _places(evidence)
+        if others and not (len(places) == 1 and alike):
+            places = ()  # which of them makes the large ones is not known
         yield Finding(
             rule=self.id,
             title=self.title,
@@ -115,7 +122,7 @@ class SparseGradients(Rule):
                 "optimizers": optimizer_sites(evidence),
                 "optimizer": optimizer.cls,
                 "exact": exact,
-                "others": other_lookups(evidence, tables),
+                "others": others,
                 "files": model_files(evidence),
             },
             safety=Safety.NUMERIC if exact else None,
@@ -124,20 +131,23 @@ class SparseGradients(Rule):
     def fix(self, finding: Finding, sources: Sources) -> Edit | Advice:
         places, name = site_list(finding, "tables"), str(finding.parameters.get("optimizer") or "the optimizer")
         tables = f"the embedding made at {at(places[0])}" if len(places) == 1 else "the large embedding tables"
+        drafts = Drafts(sources)
+        files = {site.file for site in (*places, *site_list(finding, "optimizers"))} | _paths(finding)
+        reasons = (_needs_dense(drafts, path) for path in sorted(files) if sources.has(path))
+        obstacle = next(filter(None, reasons), "")
         if not finding.parameters.get("exact"):
             text = _SPARSE_ADAM.format(tables=tables, optimizer=name)
-            return Advice(text, "rows that are not looked up then stay as they are: another training, if a similar one")
+            why = "rows that are not looked up then stay as they are: another training, if a similar one"
+            return Advice(text, f"{why}; and {obstacle}" if obstacle else why)
         text = f"Make {tables} with sparse=True: {name} then updates the rows that were looked up, and no others."
         if finding.parameters.get("others") or not places:
             return Advice(text, "which calls make the large tables cannot be told from the source")
-        drafts = Drafts(sources)
-        for path in {site.file for site in (*places, *site_list(finding, "optimizers"))} | _paths(finding):
-            if sources.has(path) and (why := _needs_dense(drafts, path)):
-                return Advice(text, why)
+        if obstacle:
+            return Advice(text, obstacle)
         for site in site_list(finding, "optimizers"):
             draft = drafts[site.file]
             call = call_at(draft, site, _EXACT)
-            if call is None or has_starred(call) or unpacked(call) or any(map(partial(argument, call), _DENSE)):
+            if call is None or not _plainly_made(call):
                 return Advice(text, f"the optimizer's settings at {at(site)} cannot be told from the source")
         for site in places:
             draft = drafts[site.file]
@@ -176,9 +186,9 @@ optimizer = optim.SGD(model.parameters(), lr=0.025)
         ),
         Example(
             before="import torch\nitems = torch.nn.EmbeddingBag(n, 32, mode='sum')  # <- tables\n"
-            "opt = torch.optim.Adagrad(ps, lr=0.1)  # <- optimizers\n",
+            "opt = torch.optim.Adagrad(net.parameters(), lr=0.1)  # <- optimizers\n",
             after="import torch\nitems = torch.nn.EmbeddingBag(n, 32, mode='sum', sparse=True)\n"
-            "opt = torch.optim.Adagrad(ps, lr=0.1)\n",
+            "opt = torch.optim.Adagrad(net.parameters(), lr=0.1)\n",
             parameters={"exact": True, "optimizer": "Adagrad"},
         ),
         Example(
@@ -197,14 +207,19 @@ optimizer = optim.SGD(model.parameters(), lr=0.025)
             {"exact": True, "optimizer": "SGD", **parameters},
         )
         for given, settings, more, parameters in (
-            ("n, 32", "ps, lr=0.1, weight_decay=1e-4", "", {}),
-            ("n, 32", "ps, **settings", "", {}),
-            ("n, 32, max_norm=1.0", "ps, lr=0.1", "", {}),
-            ("n, 32, scale_grad_by_freq=True", "ps, lr=0.1", "", {}),
-            ("n, 32", "ps, lr=0.1", "torch.nn.utils.clip_grad_norm_(ps, 1.0)\n", {}),
-            ("n, 32", "ps, lr=0.1", "import lightning as L\n", {}),
-            ("n, 32", "ps, lr=0.1", "", {"others": True}),
-            ("n, 32", "ps, lr=0.1", "", {"exact": False, "optimizer": "Adam"}),
+            ("n, 32", "net.parameters(), lr=0.1, weight_decay=1e-4", "", {}),
+            ("n, 32", "net.parameters(), lr=0.1, fused=True", "", {}),
+            ("n, 32", "net.parameters(), 0.1, 0.9", "", {}),
+            ("n, 32", "net.parameters(), **settings", "", {}),
+            ("n, 32", "groups, lr=0.1", "", {}),
+            ("n, 32, max_norm=1.0", "net.parameters(), lr=0.1", "", {}),
+            ("n, 32, None, 1.0", "net.parameters(), lr=0.1", "", {}),
+            ("n, 32, mode='max'", "net.parameters(), lr=0.1", "", {}),
+            ("n, 32, scale_grad_by_freq=True", "net.parameters(), lr=0.1", "", {}),
+            ("n, 32", "net.parameters(), lr=0.1", "torch.nn.utils.clip_grad_norm_(ps, 1.0)\n", {}),
+            ("n, 32", "net.parameters(), lr=0.1", "import lightning as L\n", {}),
+            ("n, 32", "net.parameters(), lr=0.1", "", {"others": True}),
+            ("n, 32", "net.parameters(), lr=0.1", "", {"exact": False, "optimizer": "Adam"}),
         )
     )
 
@@ -233,21 +248,30 @@ def _described(tables: list[Tables]) -> str:
     )
 
 
-def _places(evidence: Evidence) -> tuple[Site, ...]:
-    """Where the files of the models make embeddings."""
-    found = []
+def _places(evidence: Evidence) -> tuple[tuple[Site, ...], bool]:
+    """Where the classes of this run's models, and the script itself, make embeddings; whether each makes several."""
+    record, found, several = evidence.record, list[Site](), True
+    own = {cls for model in record.models for cls in model.own} if record is not None else set()
     for path in model_files(evidence):
         try:
             tree = ast.parse(text_of(path))
         except (SyntaxError, ValueError):
             continue
-        calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call)]
-        found += [
-            Site(path, each.lineno, each.col_offset, each.end_lineno, each.end_col_offset)
-            for each in calls
-            if ast.unparse(each.func).rpartition(".")[2] in _NAMES
-        ]
-    return tuple(sorted(found, key=lambda site: (site.file, site.line)))
+        classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        holders: list[ast.AST] = [node for node in classes if node.name in own]
+        holders += [node for node in tree.body if not isinstance(node, ast.ClassDef)]
+        looping = {
+            each
+            for node in ast.walk(tree)
+            if isinstance(node, (ast.For, ast.ListComp, ast.GeneratorExp, ast.DictComp))
+            for each in ast.walk(node)
+        }
+        for each in dict.fromkeys(each for holder in holders for each in ast.walk(holder)):
+            if not isinstance(each, ast.Call) or ast.unparse(each.func).rpartition(".")[2] not in _NAMES:
+                continue
+            found.append(Site(path, each.lineno, each.col_offset, each.end_lineno, each.end_col_offset))
+            several = several and each in looping
+    return tuple(sorted(found, key=lambda site: (site.file, site.line))), several
 
 
 def _paths(finding: Finding) -> set[str]:
@@ -265,6 +289,22 @@ def _needs_dense(drafts: Drafts, path: str) -> str:
     return ""
 
 
+def _plainly_made(call: cst.Call) -> bool:
+    """``SGD(model.parameters(), lr=0.1)``: one group, and none of the settings that need dense gradients."""
+    first = call.args[0].value if call.args else None
+    named = {each.keyword.value for each in call.args if each.keyword is not None}
+    plain = not has_starred(call) and not unpacked(call)
+    plain = plain and m.matches(first or call, m.Call(func=m.Attribute(attr=m.Name("parameters")), args=[]))
+    return plain and sum(each.keyword is None for each in call.args) <= _BY_POSITION and named <= _MAY_HAVE
+
+
 def _given(call: cst.Call) -> bool:
-    """Whether the embedding is made with what excludes sparse gradients: rows that it scales, or renormalizes."""
+    """Whether the embedding is made with what excludes sparse gradients, or may be: more than two sizes by position."""
+    mode = argument(call, "mode")
+    if mode is not None and not m.matches(mode.value, m.SimpleString()):
+        return True
+    if mode is not None and cst.ensure_type(mode.value, cst.SimpleString).evaluated_value not in ("sum", "mean"):
+        return True
+    if has_starred(call) or unpacked(call) or sum(each.keyword is None for each in call.args) > _BY_POSITION:
+        return True
     return any(argument(call, name) is not None for name in ("max_norm", "scale_grad_by_freq", "sparse"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,16 +19,25 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.harness.layout import CallSite, Site
 
-_NEXT = 4.0  # times what lies between two calls as a rule: beyond it something else went on
+# Between two calls that belong together Python works on what they gave: of the time there the operators take a third or
+# more. What is longer is something else: a simulator, say.
+_BESIDE_OPERATORS = 3.0
+_CALLING_NS = 50_000  # an operator that takes less of its own, under the profiler, was called for little more than that
+# Methods of an object that a round may call without changing what the next one reads.
+_COLLECTS = frozenset(("append", "extend", "add", "insert"))
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The loop, its calls of the model in a step, and their seconds: as traced, from one call's begin to the next's."""
+    """The loop, its calls of the model in a step, and their seconds as traced, with what is computed between them.
+
+    `calling`: the share of their operators' own time in those that are so short that to call them is what they take.
+    """
 
     site: Site
     calls: float
     seconds: float
+    calling: float
 
 
 def asked_one_by_one(evidence: Evidence, text_of: Callable[[str], str]) -> Asked | None:
@@ -47,15 +57,48 @@ def asked_one_by_one(evidence: Evidence, text_of: Callable[[str], str]) -> Asked
         return None
     loop = loop_around(most.called_from, text_of)
     own = (pair for model in record.models for pair in model.own.items())
-    if loop is None or any(keeps_state(text_of(path), cls) for cls, path in own):
+    if loop is None or _plays(text_of(loop.file), loop.line):
         return None
-    forwards = names_like(trace, trace.annotations.name, layout.FORWARD_RANGE.__eq__)
-    forwards &= assign(steps, trace.annotations.start) >= 0
-    apart = np.diff(np.sort(trace.annotations.start[forwards]))
-    if not len(apart):
+    if any(keeps_state(text_of(path), cls) for cls, path in own):
         return None
-    seconds = float(np.minimum(apart, _NEXT * np.median(apart)).sum()) / 1e9 / len(steps)
-    return Asked(loop, most.calls_per_step, seconds)
+    rows = names_like(trace, trace.annotations.name, layout.FORWARD_RANGE.__eq__)
+    rows &= assign(steps, trace.annotations.start) >= 0
+    order = np.argsort(trace.annotations.start[rows])
+    start, end = trace.annotations.start[rows][order], trace.annotations.end[rows][order]
+    if len(start) < LEAST_CALLS:
+        return None
+    busy = evidence.host.operators.within(end[:-1], start[1:])
+    between = np.minimum(np.maximum(start[1:] - end[:-1], 0), _BESIDE_OPERATORS * busy)
+    seconds = float((end - start).sum() + between.sum()) / 1e9 / len(steps)
+    return Asked(loop, most.calls_per_step, seconds, _calling(evidence))
+
+
+def _calling(evidence: Evidence) -> float:
+    """The share of the forwards' operators' own time in those that mostly take less than _CALLING_NS."""
+    operators, own_ns = evidence.trace.operators, evidence.nesting.self_ns
+    inside = evidence.host.forward.contains(operators.start) & (assign(evidence.steps, operators.start) >= 0)
+    names, taken = operators.name[inside], own_ns[inside]
+    short = sum(
+        float(taken[names == name].sum()) for name in np.unique(names) if np.median(taken[names == name]) < _CALLING_NS
+    )
+    return short / max(1.0, float(taken.sum()))
+
+
+def _plays(text: str, line: int) -> bool:
+    """Whether a round of the loop at `line` tells an object what the next one may read: ``table.play()``."""
+    loop = next(
+        (
+            node
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.For) and line in (node.lineno, node.iter.lineno)
+        ),
+        None,
+    )
+    told = [each.value for each in ast.walk(loop) if isinstance(each, ast.Expr)] if loop is not None else []
+    return any(
+        isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr not in _COLLECTS
+        for each in told
+    )
 
 
 def _single(asked: CallSite, sites: list[CallSite]) -> bool:

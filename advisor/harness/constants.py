@@ -19,7 +19,7 @@ from typing import Any
 from .layout import Recomputed, Site
 from .loaders import tensors_in
 from .looking import is_taken_down, is_transformed, may_compute
-from .places import FRAMES, site_of, user_frames
+from .places import FRAMES, site_of, user_frame, user_frames
 from .timing import compiled_frames
 
 _FIRST, _WATCHED = 3, 3  # steps that pass before, and that are watched
@@ -27,6 +27,7 @@ _LEAST_S = 0.2e-3  # of a call: shorter ones are not worth a word
 _SAMPLED = 64  # numbers of each tensor, spread over it by
 _STRIDES = (7919, 104729, 1299709, 15485863)  # primes, one for each dimension in turn
 _MOST_TENSORS = 8  # of a call's
+_MOST_FORWARDS, _MOST_CALLS = 200, 1000  # of a step: in a rollout of many the three would take long, and much memory
 # They make room, which the script may write to afterwards.
 _ROOM = frozenset(
     f"{new}{name}" for name in ("empty", "zeros", "ones", "full", "empty_like", "zeros_like", "ones_like", "full_like")
@@ -39,8 +40,9 @@ Key = tuple[int, str, int]
 
 @dataclass
 class _Step:
-    given: list[list[Any]] = field(default_factory=list)  # numbers of what models were given, call by call
-    calls: dict[Key, tuple[float, list[Any]]] = field(default_factory=dict)  # seconds, numbers of what went in and out
+    given: list[list[Any]] = field(default_factory=list)  # numbers of what models were given, forward by forward
+    # Seconds, the forward, and numbers of what went in and out.
+    calls: dict[Key, tuple[float, int, list[Any]]] = field(default_factory=dict)
     count: dict[tuple[int, str], int] = field(default_factory=dict)
 
 
@@ -50,7 +52,10 @@ class Constants:
     def __init__(self, torch: ModuleType) -> None:
         self._torch: Any = torch
         self._mode: Any = None  # on, while a watched forward runs
+        self._caller: Any = None  # the user's frame that calls it
         self._given_up = False
+        # Without what a script has put around torch's functions: it would count ours.
+        self._unseen = getattr(self._torch._C, "DisableTorchFunction", contextlib.nullcontext)
         self._sites: dict[int, tuple[Site, list[Site]]] = {}
         self.start()
 
@@ -82,31 +87,38 @@ class Constants:
         elif _FIRST <= self._ended < _FIRST + _WATCHED:
             self._steps.append(_Step())
 
-    def forward_begins(self, given: Iterable[Any]) -> None:
+    def forward_begins(self, module: Any, given: Iterable[Any]) -> None:
         """A model is called with the tensors `given`."""
         if not self._steps or self._given_up or self._mode is not None or not _in_main_thread():
             return
         if is_taken_down(self._torch) or is_transformed(self._torch) or compiled_frames():
             return
         with contextlib.suppress(Exception):
-            self._steps[-1].given.append([self._numbers(each) for each in given])
-            mode = _watching(self)
-            mode.__enter__()
-            self._mode = mode
+            if self._has_a_fast_path(module):
+                return
+            numbers = [self._numbers(each) for each in given]
+            self._steps[-1].given.append(numbers)
+            if len(self._steps[-1].given) > _MOST_FORWARDS:
+                self.stop()
+            elif any(each is not None for each in numbers):
+                mode, self._caller = _watching(self), user_frame()
+                mode.__enter__()
+                self._mode = mode
 
     def forward_ends(self) -> None:
         """The model's call is over, if one was watched."""
         if self._mode is None or not _in_main_thread():
             return
-        mode, self._mode = self._mode, None
-        # What is ended is the last mode that was begun, whosever that is.
+        # What is ended is the last mode that was begun, whosever that is: while it is another one, ours goes on, and
+        # sees nothing more.
         begun = getattr(self._torch.overrides, "_get_current_function_mode_stack", None)
-        with contextlib.suppress(Exception):
-            if begun is None or begun()[-1] is mode:
-                mode.__exit__(None, None, None)
-            else:
-                self._given_up = True
-                self._steps.clear()
+        stack = begun() if begun is not None else [self._mode]
+        if stack and stack[-1] is self._mode:
+            self._mode.__exit__(None, None, None)
+            self._mode = self._caller = None
+        else:
+            self._given_up = True
+            self._steps.clear()
 
     def called(self, name: str, given: tuple[Any, Any], result: Any, seconds: float) -> None:
         """One of torch's functions has run in a watched forward."""
@@ -115,36 +127,51 @@ class Constants:
         made = list(tensors_in(result, self._torch, limit=_MOST_TENSORS))
         if not made or any(each.requires_grad or each.device.type != "cpu" for each in made):
             return
+        inside = user_frame()
+        if inside is None or inside is self._caller:
+            return  # a library's own: the script has nothing to compute once
         frames = [site_of(each) for each in islice(user_frames(), FRAMES)]
-        if not frames:
-            return
         tensors = [*tensors_in(given, self._torch, limit=_MOST_TENSORS), *made]
         numbers = [self._numbers(each) for each in tensors]
         step, site = self._steps[-1], id(frames[0])
         self._sites[site] = frames[0], frames
         number = step.count[site, name] = step.count.get((site, name), 0) + 1
-        step.calls[site, name, number] = seconds, numbers
+        step.calls[site, name, number] = seconds, len(step.given) - 1, numbers
+        if len(step.calls) > _MOST_CALLS:
+            self.stop()
+
+    def _has_a_fast_path(self, module: Any) -> bool:
+        """Whether a part of it computes in another way while a mode is on: torch's encoders, in evaluation."""
+        nn = self._torch.nn
+        kinds = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
+        parts = module.modules() if isinstance(module, nn.Module) else ()
+        return any(isinstance(each, kinds) and not each.training for each in parts)
 
     def _numbers(self, tensor: Any) -> Any:
-        """A few of its numbers, with its shape; None for what cannot be looked at."""
+        """A few of its numbers and their sum, with its shape; None for what cannot be looked at."""
         if not may_compute(self._torch, tensor) or tensor.device.type != "cpu":
             return None
-        if not tensor.numel():
-            return tuple(tensor.shape), None
-        number = self._torch.arange(_SAMPLED)
-        places = tuple(
-            (number * _STRIDES[i % len(_STRIDES)] + number * number) % size for i, size in enumerate(tensor.shape)
-        )
-        return tuple(tensor.shape), tensor.detach()[places].clone()
+        with self._unseen(), self._torch.no_grad():
+            if not tensor.numel():
+                return tuple(tensor.shape), None, None
+            number = self._torch.arange(_SAMPLED, device="cpu")
+            places = tuple(
+                (number * _STRIDES[i % len(_STRIDES)] + number * number) % size for i, size in enumerate(tensor.shape)
+            )
+            return tuple(tensor.shape), tensor[places].clone(), tensor.sum()
 
     def _constants(self) -> list[Recomputed]:
         first, *others = self._steps
-        if len(others) != _WATCHED - 1 or all(self._same(first.given, each.given, True) for each in others):
-            return []  # all that the models are given is constant, or cannot be looked at
+        if len(others) != _WATCHED - 1:
+            return []
         found: dict[int, Recomputed] = {}
-        for key, (_, numbers) in first.calls.items():
+        for key, (_, forward, numbers) in first.calls.items():
             again = [each.calls.get(key) for each in others]
-            if not all(each is not None and self._same([numbers], [each[1]]) for each in again):
+            if not all(each is not None and self._same(numbers, each[2]) for each in again):
+                continue
+            # Of a forward that was given the same in all steps, or what cannot be looked at, all may be the same.
+            given = [each.given[call[1]] for each, call in zip(others, again, strict=True) if call is not None]
+            if all(self._same(first.given[forward], each, True) for each in given):
                 continue
             site, frames = self._sites[key[0]]
             line = found.setdefault(key[0], Recomputed(site=site, called_from=frames))
@@ -152,15 +179,17 @@ class Constants:
             line.seconds += sum(step.calls[key][0] for step in self._steps) / _WATCHED
         return sorted(found.values(), key=lambda each: -each.seconds)
 
-    def _same(self, one: list[list[Any]], other: list[list[Any]], unknown: bool = False) -> bool:
+    def _same(self, one: list[Any], other: list[Any], unknown: bool = False) -> bool:
         """Whether the numbers are the same; `unknown` for what could not be looked at."""
-        if [len(each) for each in one] != [len(each) for each in other]:
+        if len(one) != len(other):
             return False
-        pairs = [pair for a, b in zip(one, other, strict=True) for pair in zip(a, b, strict=True)]
+        pairs = zip(one, other, strict=True)
         return all(self._alike(a, b) if a is not None and b is not None else unknown for a, b in pairs)
 
     def _alike(self, one: Any, other: Any) -> bool:
-        return one[0] == other[0] and (one[1] is other[1] or bool(self._torch.equal(one[1], other[1])))
+        (shape, *numbers), (another, *others) = one, other
+        pairs = zip(numbers, others, strict=True)
+        return shape == another and all(a is b or bool(self._torch.equal(a, b)) for a, b in pairs)
 
 
 def _in_main_thread() -> bool:

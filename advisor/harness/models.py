@@ -489,7 +489,7 @@ class Models:
                 tensors, shape = self._look_at_inputs(module, arguments, kwargs)
         record = self._records.get(id(module))
         self._listener.before_forward(module, site, id(module) if record is None else id(record), shape)
-        self._listener.forward_begins(tensors)
+        self._listener.forward_begins(module, tensors)
         # A step that it has ended forgot that this forward has begun; where its hooks went off, nothing will end it.
         self._depth = int(id(module) in self._hooks)
         if self.annotate and not taken_down:

@@ -168,9 +168,10 @@ class Windows:
         if self.finder.before_forward(key, grad):
             self._boundary()
 
-    def forward_begins(self, given: list[Any]) -> None:
+    def forward_begins(self, module: Any, given: list[Any]) -> None:
         """A model is called with these tensors, and whatever else."""
-        self.constants.forward_begins(given)
+        if self.in_step():
+            self.constants.forward_begins(module, given)
 
     def forward_ends(self) -> None:
         self.constants.forward_ends()
