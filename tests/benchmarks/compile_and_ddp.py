@@ -113,19 +113,19 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--network", default="the loopback interface")
-    parser.add_argument("--run", nargs=2)
+    parser.add_argument("one", nargs="*", help="kind and name of a single run, for the processes that this starts")
     options = parser.parse_args()
-    if options.run:
-        {"exchanging": exchanging, "averaging": averaging}[options.run[0]](options.run[1])
+    if options.one:
+        {"exchanging": exchanging, "averaging": averaging}[options.one[0]](options.one[1])
         return
     launch = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone")
     exchanged: dict[str, list[list[float]]] = {each: [] for each in ORDERS}
     averaged: dict[str, list[list[float]]] = {each: [] for each in COPIES}
     for _ in range(ROUNDS):
         for order in ORDERS:
-            exchanged[order].append(measured(*launch, __file__, "--run", "exchanging", order))
+            exchanged[order].append(measured(*launch, __file__, "exchanging", order))
         for kind in COPIES:
-            averaged[kind].append(measured(__file__, "--run", "averaging", kind))
+            averaged[kind].append(measured(__file__, "averaging", kind))
     lines = [
         "# A compiled model, DDP and averages of its weights",
         "",
