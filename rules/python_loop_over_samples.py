@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -191,8 +190,8 @@ def _of_questions(evidence: Evidence) -> Finding | None:
     spent = min(found.seconds / evidence.inflation, evidence.step_s)
     goes = spent * found.calling  # what is computed stays, in larger pieces
     best, likely, worst = (evidence.what_if(Change(remove_host_s=goes * (1.0 - left))) for left in _ONE_QUESTION)
-    gain = Gain.prior(likely, _ASKED_BASIS)
-    gain = replace(gain, low=max(worst.speedup[1], best.speedup[1] / WIDEST), high=best.speedup[1])
+    high = best.speedup[1]
+    gain = Gain(max(worst.speedup[1], high / WIDEST), likely.speedup[1], high, _ASKED_BASIS)
     if gain.likely < _LEAST_OF_CALLS:
         return None
     return Finding(

@@ -18,7 +18,19 @@ from advisor.edit.values import EDITED, give
 from advisor.evidence import Change
 from advisor.evidence.embeddings import Tables, dense_tables, dense_work, other_lookups
 from advisor.harness.layout import Site
-from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, model_files, optimizer_sites, site_list
+from advisor.rule import (
+    Advice,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    at,
+    file_list,
+    model_files,
+    optimizer_sites,
+    site_list,
+)
 
 if TYPE_CHECKING:
     from advisor.edit import Edit
@@ -132,7 +144,7 @@ class SparseGradients(Rule):
         places, name = site_list(finding, "tables"), str(finding.parameters.get("optimizer") or "the optimizer")
         tables = f"the embedding made at {at(places[0])}" if len(places) == 1 else "the large embedding tables"
         drafts = Drafts(sources)
-        files = {site.file for site in (*places, *site_list(finding, "optimizers"))} | _paths(finding)
+        files = {site.file for site in (*places, *site_list(finding, "optimizers"))} | {*file_list(finding, "files")}
         reasons = (_needs_dense(drafts, path) for path in sorted(files) if sources.has(path))
         obstacle = next(filter(None, reasons), "")
         if not finding.parameters.get("exact"):
@@ -272,11 +284,6 @@ def _places(evidence: Evidence) -> tuple[tuple[Site, ...], bool]:
             found.append(Site(path, each.lineno, each.col_offset, each.end_lineno, each.end_col_offset))
             several = several and each in looping
     return tuple(sorted(found, key=lambda site: (site.file, site.line))), several
-
-
-def _paths(finding: Finding) -> set[str]:
-    files = finding.parameters.get("files", ())
-    return {str(path) for path in files} if isinstance(files, tuple) else set()
 
 
 def _needs_dense(drafts: Drafts, path: str) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _LOOKUPS = ("aten::embedding", "aten::_embedding_bag")
 _GRADIENTS = ("aten::embedding_dense_backward", "aten::_embedding_bag_dense_backward")
 _OF_LISTS = ("aten::_fused_", "aten::_foreach_")
-_LOOKUP = ("aten::embedding", "aten::embedding_bag", "aten::_embedding_bag")  # with all that they call
+_LOOKING_UP = ("aten::embedding", "aten::embedding_bag", "aten::_embedding_bag")  # with all that they call
 _NO_USE = ("aten::detach", "detach")
 
 
@@ -121,7 +121,7 @@ def dense_work(evidence: Evidence, tables: list[Tables]) -> dict[str, float]:
 
 
 def _looking_up(trace: Trace, nesting: Nesting) -> Mask:
-    return _within(nesting, names_like(trace, trace.operators.name, _LOOKUP.__contains__))
+    return _within(nesting, names_like(trace, trace.operators.name, _LOOKING_UP.__contains__))
 
 
 def _within(nesting: Nesting, rows: Mask) -> Mask:

@@ -108,4 +108,5 @@ def one_by_one(record: RunRecord, forwards: Sequence[CallSite], text_of: Callabl
         return None
     if any(keeps_state(text_of(path), cls) for cls, path in called[0].own.items()):
         return None
-    return loop_around(called[0].called_from, text_of)
+    busiest = max(forwards, key=lambda each: each.calls_per_step, default=None)
+    return loop_around(busiest.called_from, text_of) if busiest is not None else None

@@ -127,7 +127,9 @@ class CallSite:
     calls_per_step: float = 0.0  # in the profile and detail windows
     seconds_per_step: float = 0.0  # host time inside the call, in the profile window
     details: dict[str, Any] = field(default_factory=dict)
-    called_from: list[Site] = field(default_factory=list)  # of Module.call: as of a Model, around its first call here
+    # Of Module.call: the user's frames around its first call in the profiled windows, from the inside out, as far as
+    # they were kept.
+    called_from: list[Site] = field(default_factory=list)
 
 
 @dataclass
@@ -346,8 +348,6 @@ class Model:
     # Calls with token ids that are one column longer than those of the call before; the columns of the last of them.
     grown: int = 0
     grown_to: int = 0
-    # The user's frames around its first call in the profiled windows, from the inside out, as far as they were kept.
-    called_from: list[Site] = field(default_factory=list)
 
 
 @dataclass

@@ -17,7 +17,6 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from itertools import islice
 from types import ModuleType
 from typing import Any
 
@@ -26,7 +25,7 @@ from .layout import FORWARD_RANGE, Model, Site, TensorInfo
 from .loaders import tensor_info, tensors_in
 from .looking import is_taken_down, is_transformed, may_compute
 from .patches import Patch
-from .places import FRAMES, maker_site, site_of, source_of, user_frames, user_site
+from .places import maker_site, source_of, user_site
 from .sites import read_scalars
 from .tokens import grown, padding
 
@@ -528,8 +527,6 @@ class Models:
             self._observe(module, inputs, first)
             if not self.annotate:  # what it computes is none of the profiled windows' business
                 self._ask_padding(module, tensors)
-            elif not self._records[id(module)].called_from:
-                self._records[id(module)].called_from = [site_of(each) for each in islice(user_frames(4), FRAMES)]
             self._compare_input(module, tensors)
         shape = next((info.shape for info in inputs if info.shape), None)
         if self._parts is None or not self.samples:  # parts are given one batch after the other

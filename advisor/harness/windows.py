@@ -163,7 +163,7 @@ class Windows:
         grad = self._torch.is_grad_enabled()
         if site is not None and self.phase != "timing":
             entry = self.sites.add("Module.call", site, {"module": type(module).__name__, "grad": grad, "shape": shape})
-            if entry is not None and not entry.called_from:
+            if entry is not None and self.sites.count and not entry.called_from:
                 entry.called_from = [site_of(each) for each in islice(user_frames(), FRAMES)]
         if self.finder.before_forward(key, grad):
             self._boundary()

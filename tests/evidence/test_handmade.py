@@ -107,9 +107,9 @@ def test_a_model_that_gets_one_sample_at_a_time() -> None:
 
     def loop(*shape: int, repeats: int = 0, calls: float = 1.0, models: int = 1, own: str = "a.py") -> Site | None:
         model = Model("Net", calls=100, repeats=repeats, inputs=[TensorInfo(list(shape)), *more], own={"Net": own})
-        model.called_from = [Site("a.py", 2)]
         record = RunRecord(models=[model] * models)
-        forwards = [CallSite("Module.call", Site("a.py", 2), calls_per_step=calls)]
+        site = Site("a.py", 2)
+        forwards = [CallSite("Module.call", site, calls_per_step=calls, called_from=[site])]
         return one_by_one(record, forwards, TEXTS.__getitem__)
 
     assert loop(1, 3, 32, 32) == Site("a.py", 1)

@@ -61,7 +61,7 @@ def test_each_call_from_outside_is_a_step(tmp_path: Path) -> None:
     (called,) = [each for each in record.call_sites if each.kind == "Module.call"]
     assert called.calls_per_step == 1, "what greedy calls of its own is a part of it"
     assert "model.greedy" in SCRIPT.splitlines()[called.site.line - 1]
-    assert model.called_from == [called.site], "the script's one frame around it, in the profiled windows"
+    assert called.called_from == [called.site], "the script's one frame around it, in the profiled windows"
 
 
 PARTS = """

@@ -357,7 +357,8 @@ def test_inference_is_known_by_its_model(profiled: Profile, case: Case) -> None:
     record = record_of(profiled, case)
     (model,) = record.models
     assert model.training is False and model.grad_enabled is False
-    assert model.called_from and {each.file for each in model.called_from} == {record.script}
+    (called,) = [each for each in record.call_sites if each.kind == "Module.call"]
+    assert called.called_from and {each.file for each in called.called_from} == {record.script}
     assert record.optimizers == []
     assert record.outputs
 

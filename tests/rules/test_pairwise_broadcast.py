@@ -72,7 +72,7 @@ def test_lines_that_sum_over_pairs_are_found_and_rewritten(run: Run, tmp_path: P
     findings = list(PairwiseBroadcast().check(Evidence.from_run(run)))
     assert places(findings) == {("parts.py", 7), ("parts.py", 12)}
     for each in findings:
-        assert each.evidence["pairs_shape"] == "300x400x32" and each.gain.likely > 1.03
+        assert each.evidence["pairs_shape"] == "300x400x32"
     diffs = []
     for each in findings:
         edit = PairwiseBroadcast().fix(each, Sources())
@@ -83,6 +83,14 @@ def test_lines_that_sum_over_pairs_are_found_and_rewritten(run: Run, tmp_path: P
         "return z @ bank.mT",
         'return torch.cdist(z, bank, compute_mode="donot_use_mm_for_euclid_dist")',
     }
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_what_they_cost_is_worth_a_finding(run: Run) -> None:
+    """Alone: beside other tests a step's times are none."""
+    findings = list(PairwiseBroadcast().check(Evidence.from_run(run)))
+    assert len(findings) == 2 and all(each.gain.likely > 1.05 for each in findings)
 
 
 @pytest.mark.slow
