@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import libcst as cst
-import libcst.matchers as m
 
 from advisor.edit import Draft, Drafts
-from advisor.edit.calls import argument, unpacked
-from advisor.edit.draft import Statement
-from advisor.edit.locate import call_at, last_name
-from advisor.edit.names import ensure_name, full_name
-from advisor.edit.origin import is_literal
-from advisor.edit.values import EDITED, give
+from advisor.edit.debugging import (
+    edit_each,
+    skips_what_fails,
+    without_anomaly_detection,
+    without_filling,
+    without_profiler,
+    without_statement,
+)
 from advisor.evidence import Change
 from advisor.evidence.debugging import blocked_launches_s, filled_memory_s, nan_checks_s
 from advisor.rule import (
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.harness.layout import CallSite, Site
 
-_Edit = Callable[[Drafts, Draft, cst.Call | None], str]
 # Of a step: with anomaly detection it took 2.5, 3.5 and 3.9 times as long in the three scripts measured.
 _MOST_OF_STEP = 0.75
 # Where the tracebacks alone are more than that, up to here: 0.92 of a step were, which took 12 times as long. Of still
@@ -56,12 +56,6 @@ _BLOCKING = "CUDA_LAUNCH_BLOCKING"
 _EVENT_S = 1.0e-6
 _PROFILING = "prior: 1 us for each operator that a profiler writes down (three models on a CPU)"
 _PROFILERS = ("profile", "emit_nvtx")
-# What a script asks its profiler, to print or to see it: without a profiler it goes. What is written to a file may be
-# read later.
-_OF_PROFILERS = ("step", "key_averages", "table", "total_average", "events")
-_WRITES = ("on_trace_ready", "execution_trace_observer")
-_LOGGERS = ("log", "logger", "logging", "_log", "_logger", "LOG", "LOGGER")
-_LEVELS = ("debug", "info", "warning")
 
 
 class DebugModesLeftOn(Rule):
@@ -99,19 +93,22 @@ class DebugModesLeftOn(Rule):
             return _unblock(drafts, str(finding.parameters.get("script") or ""))
         if site_list(finding, "gradcheck"):
             text = f"Take the call of gradcheck at {place} out of the loop: it belongs in a test."
-            why = _each(drafts, site_list(finding, "gradcheck"), ("gradcheck",), _remove)
+            why = edit_each(drafts, site_list(finding, "gradcheck"), ("gradcheck",), without_statement)
         elif site_list(finding, "profiler"):
             text = f"Take the profiler at {place} out, or give torch.profiler.profile a schedule of a few steps."
-            why = _each(drafts, site_list(finding, "profiler"), _PROFILERS, _no_profiler)
+            why = edit_each(drafts, site_list(finding, "profiler"), _PROFILERS, without_profiler)
         elif site_list(finding, "deterministic"):
             text = f"Keep deterministic algorithms ({place}) but do not fill fresh memory with NaN."
-            why = _each(drafts, site_list(finding, "deterministic"), ("use_deterministic_algorithms",), _no_filling)
+            sites_of_fills = site_list(finding, "deterministic")
+            why = edit_each(drafts, sites_of_fills, ("use_deterministic_algorithms",), without_filling)
         else:
             text = f"Switch anomaly detection off at {place}." if finding.site else "Switch anomaly detection off."
             found = site_list(finding, "anomaly")
             names = ("detect_anomaly", "set_detect_anomaly")
-            why = _each(drafts, found, names, _no_anomalies) if found else "the place that switches it on is unknown"
-            if any(_skips_what_fails(drafts[site.file]) for site in found):
+            why = edit_each(drafts, found, names, without_anomaly_detection)
+            if not found:
+                why = "the place that switches it on is unknown"
+            if any(skips_what_fails(drafts[site.file]) for site in found):
                 why = "the script catches the error that it raises at a NaN: test for one there yourself (isfinite)"
         if why:
             return Advice(text, why)
@@ -444,144 +441,6 @@ def _modes(evidence: Evidence, mode: str) -> tuple[CallSite, ...]:
     """Where this mode was switched on."""
     found = call_sites(evidence, "debug_mode", every_step=False)
     return tuple(each for each in found if each.details.get("mode") == mode and each.details.get("on"))
-
-
-# The edits: each says why it was not made, or "" --------------------------------------------------------------------
-
-
-def _each(drafts: Drafts, found: tuple[Site, ...], names: tuple[str, ...], edit: _Edit) -> str:
-    for site in found:
-        why = edit(drafts, drafts[site.file], call_at(drafts[site.file], site, names))
-        if why:
-            return why
-    return ""
-
-
-def _no_anomalies(drafts: Drafts, draft: Draft, call: cst.Call | None) -> str:
-    if call is None:
-        calls = draft.nodes(cst.Call)
-        trainers = [each for each in calls if argument(each, "detect_anomaly") is not None]
-        trainers = trainers or [each for each in calls if last_name(draft, each) == "Trainer" and unpacked(each)]
-        if (
-            len(trainers) == 1
-            and give(drafts, draft, trainers[0], "detect_anomaly", "False", (), True, alone=True) == EDITED
-        ):
-            return ""
-        return "the call that switches it on was not found"
-    if last_name(draft, call) == "set_detect_anomaly":
-        if give(drafts, draft, call, "mode", "False", ("mode", "check_nan"), True, alone=True) == EDITED:
-            return ""
-        return "where its argument comes from cannot be told from the source"
-    if isinstance(call.func, cst.Attribute):
-        draft.change(call.func.attr, lambda _: cst.Name("set_detect_anomaly"))
-    else:
-        draft.replace(call.func, ensure_name(draft, "torch.autograd.set_detect_anomaly"))
-    draft.change(call, lambda updated: updated.with_changes(args=[cst.Arg(cst.Name("False"))]))
-    return ""
-
-
-def _skips_what_fails(draft: Draft) -> bool:
-    """Whether the file goes on where a backward raises, as anomaly detection has it do at a NaN (RuntimeError)."""
-    functions = {each.name.value for each in draft.nodes(cst.FunctionDef) if _goes_back(draft, each)}
-    repeated = {last_name(draft, each) for each in draft.nodes(cst.Call) if draft.loop(each) is not None}
-    for block in draft.nodes(cst.Try):
-        function = draft.function(block)
-        if draft.loop(block) is None and (function is None or function.name.value not in repeated):
-            continue  # around all the steps: the first that fails ends them
-        called = {last_name(draft, each) for each in draft.nodes(cst.Call, block.body)}
-        if not (_goes_back(draft, block.body) or called & functions):
-            continue
-        for handler in block.handlers:
-            kinds = draft.code(handler.type) if handler.type is not None else "Exception"
-            goes_on = not draft.nodes(cst.Raise, handler)
-            if goes_on and any(kind in kinds for kind in ("RuntimeError", "Exception")):
-                return True
-    return False
-
-
-def _goes_back(draft: Draft, node: cst.CSTNode) -> bool:
-    return any(each.attr.value == "backward" for each in draft.nodes(cst.Attribute, node))
-
-
-def _remove(drafts: Drafts, draft: Draft, call: cst.Call | None) -> str:
-    statement = draft.statement(call) if call is not None else None
-    if isinstance(statement, cst.SimpleStatementLine):
-        (small,) = statement.body
-        plain = isinstance(small, cst.Expr) and small.value is call
-        if plain or (isinstance(small, cst.Assert) and small.test is call):
-            draft.remove(statement)
-            return ""
-    return "the script uses what it returns"
-
-
-def _no_profiler(drafts: Drafts, draft: Draft, call: cst.Call | None) -> str:
-    item = draft.parent(call) if call is not None else None
-    block = draft.parent(item) if item is not None else None
-    if call is None or not isinstance(item, cst.WithItem) or not isinstance(block, cst.With):
-        return "the profiler is not what a with statement enters"
-    handlers = [arg for name in _WRITES if (arg := argument(call, name)) and not m.matches(arg.value, m.Name("None"))]
-    if handlers or unpacked(call):
-        return "the profiler may write a trace that somebody reads"
-    uses: list[Statement] = []
-    if item.asname is not None:
-        if not isinstance(item.asname.name, cst.Name):
-            return "the script keeps the profiler"
-        name, scope = item.asname.name, draft.function(call) or draft.module
-        for each in draft.nodes(cst.Name, scope):
-            if each.value != name.value or each is name:
-                continue
-            statement = draft.statement(each)
-            if not isinstance(statement, cst.SimpleStatementLine) or not _only_shows(statement, each):
-                return "the script uses what the profiler has seen"
-            uses.append(statement)
-    if "enabled" in _parameters_of(draft, call):
-        if give(drafts, draft, call, "enabled", "False", ("enabled",), alone=True) != EDITED:
-            return "whether it is enabled comes from somewhere else"
-    else:
-        draft.replace(call, f"{ensure_name(draft, 'contextlib.nullcontext')}()")
-    for statement in dict.fromkeys(uses):
-        draft.remove(statement)
-    draft.change(item, lambda updated: updated.with_changes(asname=None))
-    return ""
-
-
-def _only_shows(statement: cst.SimpleStatementLine, profiler: cst.Name) -> bool:
-    """``prof.key_averages().table(…)`` as the statement, or all that it prints or logs."""
-    small = statement.body[0]
-    call = small.value if isinstance(small, cst.Expr) else None
-    if not isinstance(call, cst.Call):
-        return False
-    if _asked(call) is profiler:
-        return True
-    logs = m.Attribute(value=m.OneOf(*map(m.Name, _LOGGERS)), attr=m.OneOf(*map(m.Name, _LEVELS)))
-    if not m.matches(call.func, m.OneOf(m.Name("print"), logs)) or any(arg.keyword or arg.star for arg in call.args):
-        return False
-    shown = [arg.value for arg in call.args if not isinstance(arg.value, cst.SimpleString)]
-    return len(shown) == 1 and _asked(shown[0]) is profiler
-
-
-def _asked(node: cst.BaseExpression) -> cst.Name | None:
-    """The profiler that a chain of calls asks, with nothing but plain values for arguments; None for other code."""
-    chain = 0
-    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _OF_PROFILERS:
-        if not all(is_literal(arg.value) and not arg.star for arg in node.args):
-            return None
-        node, chain = node.func.value, chain + 1
-    return node if isinstance(node, cst.Name) and chain else None
-
-
-def _parameters_of(draft: Draft, call: cst.Call) -> tuple[str, ...]:
-    """What a profiler that can be told not to run takes: those of torch.autograd, not torch.profiler's."""
-    return ("enabled",) if "autograd" in full_name(draft, call.func) else ()
-
-
-def _no_filling(drafts: Drafts, draft: Draft, call: cst.Call | None) -> str:
-    statement = draft.statement(call) if call is not None else None
-    if not isinstance(statement, cst.SimpleStatementLine) or not m.matches(statement.body[0], m.Expr()):
-        return "the call is no statement of its own"
-    module = ensure_name(draft, "torch.utils.deterministic")
-    draft.insert_after(statement, f"{module}.fill_uninitialized_memory = False")
-    return ""
 
 
 def _unblock(drafts: Drafts, script: str) -> Edit | Variable | Advice:

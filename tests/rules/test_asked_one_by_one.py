@@ -84,8 +84,12 @@ def test_a_rollout_sample_by_sample_is_found(tmp_path: Path) -> None:
             "        last = policy.act(each + last.mean())\n        done.append(last)\n    return done"
         },
         {"act": "self.last = self(state).sample()\n        return self.last"},  # it keeps a state
+        {  # each round tells an object what the next one reads
+            "decide": "done = []\n    for each in states:\n        done.append(policy.act(each))\n"
+            "        torch.default_generator.manual_seed(len(done))\n    return done"
+        },
     ],
-    ids=["batched", "carried", "state"],
+    ids=["batched", "carried", "state", "told"],
 )
 def test_silent_where_one_call_could_not_answer_for_all(tmp_path: Path, parts: dict[str, str]) -> None:
     assert not findings(tmp_path, **parts)

@@ -88,8 +88,17 @@ def test_a_constant_of_each_forward_is_found(tmp_path: Path) -> None:
             "forward": "return self.out(x)",
             "before": "for _ in range(3):\n    modes(model.adjacency)",
         },
+        {  # a mode would switch the encoder's fast path off, so nothing is watched
+            "before": "layer = nn.TransformerEncoderLayer(200, 4, 64, batch_first=True)\n"
+            "model = nn.Sequential(model, nn.TransformerEncoder(layer, 1).eval())",
+        },
+        {  # three steps of as many forwards would take long
+            "forward": "return self.out(x @ modes(self.adjacency) if torch.is_grad_enabled() else x)",
+            "drawn": "batch = torch.randn(32, 200)\n    with torch.no_grad():\n"
+            "        for _ in range(201):\n            model(batch)",
+        },
     ],
-    ids=["one-batch", "batch", "random", "weights", "compiled", "before"],
+    ids=["one-batch", "batch", "random", "weights", "compiled", "before", "fast-path", "many-forwards"],
 )
 def test_silent_where_nothing_is_constant(tmp_path: Path, parts: dict[str, str]) -> None:
     run = run_of(tmp_path, **parts)
