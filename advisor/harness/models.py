@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import os
 import threading
 import time
 import weakref
@@ -20,21 +19,19 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from .classes import own_classes
-from .layout import FORWARD_RANGE, Model, Site, TensorInfo
+from .layout import FORWARD_RANGE, Model, Site
 from .loaders import tensor_info, tensors_in
 from .looking import is_taken_down, is_transformed, may_compute
+from .model_records import ModelRecords
 from .patches import Patch
-from .places import maker_site, source_of, user_site
+from .places import maker_site, user_site
 from .sites import read_scalars
-from .tokens import grown, padding
 
 _active: Models | None = None
 
 
 _FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers")
 _MARKED = 4  # outputs of a call whose graphs are watched
-_PADDED_CALLS = 16  # how many of a model's first calls are asked for their padding
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")  # attributes of a module
 _GROWN = 10  # looks for new models, a tenth of a second each
 _UNCALLED = 3.0  # seconds for which no root was called: then the script may call parts of one
@@ -80,19 +77,6 @@ def _of_a_framework(cls: type) -> bool:
     return any(base.__module__.partition(".")[0] in _FRAMEWORKS for base in cls.__mro__)
 
 
-def _wraps_library_calls(torch: Any) -> bool:
-    """Whether ``compile()`` reaches a forward of ``torch.nn``'s own: 2.6 compiles nothing then, 2.15 does.
-
-    By the text of what wraps modules: importing it takes a second.
-    """
-    path = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "eval_frame.py")
-    try:
-        with open(path, "rb") as file:
-            return b"_should_wrap_module_call_impl" in file.read()
-    except OSError:
-        return True
-
-
 class Models:
     """All modules made since torch was loaded; hooks on the roots among them."""
 
@@ -108,13 +92,7 @@ class Models:
         self._roots: list[weakref.ref[Any]] = []
         self._parts: set[int] | None = None  # by identity: modules below the roots, hooked because no root is called
         self._methods: dict[type, list[Patch]] = {}  # of classes without a forward: those that stand for it
-        self._records: dict[int, Model] = {}
-        self._gone: list[Model] = []  # records of modules that are no more
-        self._made: dict[int, Site] = {}  # by identity: where the user's code makes a module
-        self._lazy: set[int] = set()  # by identity: records of modules whose layers have not seen their first input
-        # By identity of a record: the record, and shares of padding in its first calls, on their device.
-        self._padding: dict[int, tuple[Model, list[Any]]] = {}
-        self._last_input: dict[int, Any] = {}  # by identity of the module: a weak reference to its latest input
+        self._records = ModelRecords(torch)
         self._depth = 0
         self._range: Any = None
         self._range_owner: Any = None
@@ -221,23 +199,19 @@ class Models:
         self._modules[key] = weakref.ref(module, lambda _: self._forget(key))
         self._count += 1
         if made is not None:
-            self._made[key] = made
+            self._records.made_at(module, made)
 
     def made(self, module: Any) -> Site | None:
         """Where the user's code makes it; None inside a library."""
-        return self._made.get(id(module))
+        return self._records.made(module)
 
     def _forget(self, key: int) -> None:
         """A module is gone, and another one may get its number."""
-        kept: tuple[dict[int, Any], ...] = (self._modules, self._hooks, self._made, self._last_input)
-        for each in kept:
-            each.pop(key, None)
-        self._lazy.discard(key)
+        self._modules.pop(key, None)
+        self._hooks.pop(key, None)
         if self._parts is not None:
             self._parts.discard(key)
-        record = self._records.pop(key, None)
-        if record is not None:
-            self._gone.append(record)
+        self._records.forget(key)
 
     @contextlib.contextmanager
     def _unhooked(self) -> Iterator[None]:
@@ -486,7 +460,7 @@ class Models:
         if not taken_down:
             with self._looking("given"):
                 tensors, shape = self._look_at_inputs(module, arguments, kwargs)
-        record = self._records.get(id(module))
+        record = self._records.of(module)
         self._listener.before_forward(module, site, id(module) if record is None else id(record), shape)
         self._listener.forward_begins(module, tensors)
         # A step that it has ended forgot that this forward has begun; where its hooks went off, nothing will end it.
@@ -524,10 +498,11 @@ class Models:
         inputs = [tensor_info(tensor) for tensor in tensors]
         if isinstance(module, self._torch.nn.Module):
             first = bool(arguments) and isinstance(arguments[0], self._torch.Tensor)
-            self._observe(module, inputs, first)
+            if self._records.observe(module, inputs, first):
+                self._listener.shapes_vary()
             if not self.annotate:  # what it computes is none of the profiled windows' business
-                self._ask_padding(module, tensors)
-            self._compare_input(module, tensors)
+                self._records.ask_padding(module, tensors)
+            self._records.compare_input(module, tensors)
         shape = next((info.shape for info in inputs if info.shape), None)
         if self._parts is None or not self.samples:  # parts are given one batch after the other
             self.samples += shape[0] if shape else 0
@@ -536,7 +511,7 @@ class Models:
     def _look_at_output(self, module: Any, output: Any) -> None:
         outputs = list(tensors_in(output, self._torch, limit=_MARKED))
         tensor = outputs[0] if outputs else None
-        record = self._records.get(id(module))
+        record = self._records.of(module)
         if record is not None:
             record.output = "tensor" if tensor is output else type(output).__name__
             record.output_dtype = "" if tensor is None else str(tensor.dtype).removeprefix("torch.")
@@ -552,93 +527,13 @@ class Models:
             size = self._torch.linalg.vector_norm(tensor.detach(), 1, dtype=wide)
             self._pending.append(size / tensor.numel())
 
-    def _observe(self, module: Any, inputs: list[TensorInfo], tensor_first: bool) -> None:
-        torch, key = self._torch, id(module)
-        record = self._records.get(key)
-        if record is None or key in self._lazy:
-            described = self._describe(module)
-            if record is None:
-                record = self._made_before(described) or described
-            else:
-                described.calls = record.calls
-                record = described
-            self._records[key] = record
-            (self._lazy.add if _has_lazy(torch, module) else self._lazy.discard)(key)
-        elif record.inputs and inputs and [i.shape[1:] for i in inputs] != [i.shape[1:] for i in record.inputs]:
-            self._listener.shapes_vary()
-        record.calls += 1
-        wider = grown(record.inputs, inputs)
-        if wider:
-            record.grown, record.grown_to = record.grown + 1, wider
-        record.inputs = inputs or record.inputs
-        record.tensor_first = tensor_first and record.tensor_first is not False
-        record.training = bool(module.training)
-        record.grad_enabled = torch.is_grad_enabled()
-        record.inference_mode = torch.is_inference_mode_enabled()
-        record.autocast = autocast_dtype(torch)
-
-    def _made_before(self, record: Model) -> Model | None:
-        """The record of a module like it that was made at its place, and is no more: of the task or fold before."""
-        same = ("cls", "parameters", "dtypes", "devices", "layers", "compiled", "channels_last", "checkpointing")
-        for index, each in enumerate(self._gone):
-            there = each.made is not None and each.made is record.made
-            if there and all(getattr(each, name) == getattr(record, name) for name in same):
-                return self._gone.pop(index)
-        return None
-
-    def _ask_padding(self, module: Any, tensors: list[Any]) -> None:
-        record = self._records[id(module)]
-        _, shares = self._padding.setdefault(id(record), (record, []))
-        if len(shares) < _PADDED_CALLS:
-            share, width = padding(self._torch, tensors)
-            if share is not None:
-                shares.append(share)
-                record.width = width
-
-    def _compare_input(self, module: Any, tensors: list[Any]) -> None:
-        """Is it called with the tensor of the call before, as Monte Carlo dropout does, and a benchmark?"""
-        before = self._last_input.get(id(module))
-        if tensors and before is not None and before() is tensors[0]:
-            self._records[id(module)].repeats += 1
-        self._last_input[id(module)] = weakref.ref(tensors[0]) if tensors else None
-
-    def _describe(self, module: Any) -> Model:
-        torch = self._torch
-        inner = getattr(module, "_orig_mod", module)
-        record = Model(cls=type(inner).__name__)
-        record.file, record.line = source_of(type(inner))
-        record.made = self.made(inner)
-        record.compiled = inner is not module or getattr(module, "_compiled_call_impl", None) is not None
-        parameters = [each for each in torch.nn.Module.parameters(module) if not torch.nn.parameter.is_lazy(each)]
-        record.parameters = sum(parameter.numel() for parameter in parameters)
-        record.parameter_bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
-        record.dtypes = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters})
-        record.devices = sorted({str(parameter.device) for parameter in parameters})
-        containers = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
-        for child in inner.modules():
-            name = type(child).__name__
-            flags = (vars(child).get(flag) is True for flag in ("gradient_checkpointing", "grad_checkpointing"))
-            record.checkpointing |= name == "CheckpointWrapper" or any(flags)
-            if next(child.children(), None) is None:
-                record.layers[name] = record.layers.get(name, 0) + 1
-            elif child is not inner and not isinstance(child, containers):
-                record.blocks[name] = record.blocks.get(name, 0) + 1
-        record.own = own_classes(inner.modules())
-        forward = getattr(type(inner).forward, "__module__", "") or ""
-        record.compiles_in_place = not forward.startswith("torch.nn.") or _wraps_library_calls(torch)
-        # A number per channel has no order.
-        weights = [each for each in parameters if each.dim() == 4 and each.numel() > each.shape[0]]
-        if weights:
-            record.channels_last = all(channels_innermost(weight) for weight in weights)
-        return record
-
     def records(self) -> list[Model]:
         """The roots that were called, most parameters first; where no call could be seen, all there are."""
-        called = [*self._records.values(), *self._gone]
+        called = self._records.called()
         if self._parts is not None and any(record.calls > 1 for record in called):
             # Hooked in the midst of a forward, what is called within it looks as if the script called it.
             called = [record for record in called if record.calls > 1]
-        called = called or [self._describe(root) for root in self.roots()]
+        called = called or [self._records.describe(root) for root in self.roots()]
         return sorted(called, key=lambda record: -record.parameters)
 
     def devices(self) -> list[str]:
@@ -646,10 +541,7 @@ class Models:
 
     def read_padding(self) -> None:
         """Have the records say how much padding their models were given; late, because reading waits for the device."""
-        for record, shares in self._padding.values():
-            values = read_scalars(shares)
-            if values:
-                record.padded = sum(values) / len(values)
+        self._records.read_padding()
 
     def forget_outputs(self) -> None:
         """Those from here on are of another training."""
@@ -658,33 +550,3 @@ class Models:
     def read_outputs(self) -> list[float]:
         """Mean absolute outputs of the first forwards; read late, because reading waits for the device."""
         return read_scalars(self._pending)
-
-
-def _has_lazy(torch: Any, module: Any) -> bool:
-    return any(map(torch.nn.parameter.is_lazy, torch.nn.Module.parameters(module)))
-
-
-def autocast_dtype(torch: Any) -> str:
-    """The autocast type in force on the accelerator or, failing that, on the CPU; "" when off."""
-    for kind in ("cuda", "cpu"):
-        try:
-            if torch.is_autocast_enabled(kind):
-                return str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
-        except (RuntimeError, TypeError):
-            continue
-    return ""
-
-
-def channels_innermost(weight: Any) -> bool:
-    """Whether a convolution takes this weight for channels-last.
-
-    Kernels of one pixel, or of one channel, are contiguous in either order: their strides tell, as they do torch
-    (``is_channels_last_strides_2d`` in c10/core/MemoryFormat.h).
-    """
-    least = 0
-    for dimension in (1, 3, 2, 0):
-        size, stride = weight.shape[dimension], weight.stride(dimension)
-        if size == 0 or stride < least or (dimension == 0 and least == weight.stride(1)):
-            return False
-        least = stride * max(1, size)
-    return True

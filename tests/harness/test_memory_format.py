@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from advisor.harness import models
-from advisor.harness.models import Models, channels_innermost
+from advisor.harness.model_records import channels_innermost
+from advisor.harness.models import Models
 
 CONVOLUTIONS = {
     "dense": (3, 8, 3, 1),

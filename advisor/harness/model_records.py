@@ -1,0 +1,189 @@
+"""What is remembered of the models that a script calls: what they are made of, and what they are called with."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from types import ModuleType
+from typing import Any
+
+from .classes import own_classes
+from .layout import Model, Site, TensorInfo
+from .places import source_of
+from .sites import read_scalars
+from .tokens import grown, padding
+
+_PADDED_CALLS = 16  # how many of a model's first calls are asked for their padding
+
+
+class ModelRecords:
+    """A record of each module that was called, kept when the module is no more."""
+
+    def __init__(self, torch: ModuleType) -> None:
+        self._torch: Any = torch
+        self._records: dict[int, Model] = {}  # by identity of the module
+        self._gone: list[Model] = []  # records of modules that are no more
+        self._made: dict[int, Site] = {}  # by identity: where the user's code makes a module
+        self._lazy: set[int] = set()  # by identity: records of modules whose layers have not seen their first input
+        # By identity of a record: the record, and shares of padding in its first calls, on their device.
+        self._padding: dict[int, tuple[Model, list[Any]]] = {}
+        self._last_input: dict[int, Any] = {}  # by identity of the module: a weak reference to its latest input
+
+    def of(self, module: Any) -> Model | None:
+        """The record of a module; None for one that was not called."""
+        return self._records.get(id(module))
+
+    def called(self) -> list[Model]:
+        """The records of all that was called."""
+        return [*self._records.values(), *self._gone]
+
+    def made_at(self, module: Any, site: Site) -> None:
+        """The user's code makes it at `site`."""
+        self._made[id(module)] = site
+
+    def made(self, module: Any) -> Site | None:
+        """Where the user's code makes it; None inside a library."""
+        return self._made.get(id(module))
+
+    def forget(self, key: int) -> None:
+        """A module is gone, and another one may get its number."""
+        self._made.pop(key, None)
+        self._last_input.pop(key, None)
+        self._lazy.discard(key)
+        record = self._records.pop(key, None)
+        if record is not None:
+            self._gone.append(record)
+
+    def observe(self, module: Any, inputs: list[TensorInfo], tensor_first: bool) -> bool:
+        """It is called with `inputs`, `tensor_first`: in the first place. Whether their shapes vary, batches aside."""
+        torch, key, vary = self._torch, id(module), False
+        record = self._records.get(key)
+        if record is None or key in self._lazy:
+            described = self.describe(module)
+            if record is None:
+                record = self._made_before(described) or described
+            else:
+                described.calls = record.calls
+                record = described
+            self._records[key] = record
+            (self._lazy.add if _has_lazy(torch, module) else self._lazy.discard)(key)
+        elif record.inputs and inputs and [i.shape[1:] for i in inputs] != [i.shape[1:] for i in record.inputs]:
+            vary = True
+        record.calls += 1
+        wider = grown(record.inputs, inputs)
+        if wider:
+            record.grown, record.grown_to = record.grown + 1, wider
+        record.inputs = inputs or record.inputs
+        record.tensor_first = tensor_first and record.tensor_first is not False
+        record.training = bool(module.training)
+        record.grad_enabled = torch.is_grad_enabled()
+        record.inference_mode = torch.is_inference_mode_enabled()
+        record.autocast = autocast_dtype(torch)
+        return vary
+
+    def _made_before(self, record: Model) -> Model | None:
+        """The record of a module like it that was made at its place, and is no more: of the task or fold before."""
+        same = ("cls", "parameters", "dtypes", "devices", "layers", "compiled", "channels_last", "checkpointing")
+        for index, each in enumerate(self._gone):
+            there = each.made is not None and each.made is record.made
+            if there and all(getattr(each, name) == getattr(record, name) for name in same):
+                return self._gone.pop(index)
+        return None
+
+    def ask_padding(self, module: Any, tensors: list[Any]) -> None:
+        """How much of what it is given is padding, in its first calls."""
+        record = self._records[id(module)]
+        _, shares = self._padding.setdefault(id(record), (record, []))
+        if len(shares) < _PADDED_CALLS:
+            share, width = padding(self._torch, tensors)
+            if share is not None:
+                shares.append(share)
+                record.width = width
+
+    def compare_input(self, module: Any, tensors: list[Any]) -> None:
+        """Is it called with the tensor of the call before, as Monte Carlo dropout does, and a benchmark?"""
+        before = self._last_input.get(id(module))
+        if tensors and before is not None and before() is tensors[0]:
+            self._records[id(module)].repeats += 1
+        self._last_input[id(module)] = weakref.ref(tensors[0]) if tensors else None
+
+    def describe(self, module: Any) -> Model:
+        """A record of what a module is made of."""
+        torch = self._torch
+        inner = getattr(module, "_orig_mod", module)
+        record = Model(cls=type(inner).__name__)
+        record.file, record.line = source_of(type(inner))
+        record.made = self.made(inner)
+        record.compiled = inner is not module or getattr(module, "_compiled_call_impl", None) is not None
+        parameters = [each for each in torch.nn.Module.parameters(module) if not torch.nn.parameter.is_lazy(each)]
+        record.parameters = sum(parameter.numel() for parameter in parameters)
+        record.parameter_bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+        record.dtypes = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters})
+        record.devices = sorted({str(parameter.device) for parameter in parameters})
+        containers = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
+        for child in inner.modules():
+            name = type(child).__name__
+            flags = (vars(child).get(flag) is True for flag in ("gradient_checkpointing", "grad_checkpointing"))
+            record.checkpointing |= name == "CheckpointWrapper" or any(flags)
+            if next(child.children(), None) is None:
+                record.layers[name] = record.layers.get(name, 0) + 1
+            elif child is not inner and not isinstance(child, containers):
+                record.blocks[name] = record.blocks.get(name, 0) + 1
+        record.own = own_classes(inner.modules())
+        forward = getattr(type(inner).forward, "__module__", "") or ""
+        record.compiles_in_place = not forward.startswith("torch.nn.") or _wraps_library_calls(torch)
+        # A number per channel has no order.
+        weights = [each for each in parameters if each.dim() == 4 and each.numel() > each.shape[0]]
+        if weights:
+            record.channels_last = all(channels_innermost(weight) for weight in weights)
+        return record
+
+    def read_padding(self) -> None:
+        """Have the records say how much padding their models were given; late, because reading waits for the device."""
+        for record, shares in self._padding.values():
+            values = read_scalars(shares)
+            if values:
+                record.padded = sum(values) / len(values)
+
+
+def _wraps_library_calls(torch: Any) -> bool:
+    """Whether ``compile()`` reaches a forward of ``torch.nn``'s own: 2.6 compiles nothing then, 2.15 does.
+
+    By the text of what wraps modules: importing it takes a second.
+    """
+    path = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "eval_frame.py")
+    try:
+        with open(path, "rb") as file:
+            return b"_should_wrap_module_call_impl" in file.read()
+    except OSError:
+        return True
+
+
+def _has_lazy(torch: Any, module: Any) -> bool:
+    return any(map(torch.nn.parameter.is_lazy, torch.nn.Module.parameters(module)))
+
+
+def autocast_dtype(torch: Any) -> str:
+    """The autocast type in force on the accelerator or, failing that, on the CPU; "" when off."""
+    for kind in ("cuda", "cpu"):
+        try:
+            if torch.is_autocast_enabled(kind):
+                return str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
+        except (RuntimeError, TypeError):
+            continue
+    return ""
+
+
+def channels_innermost(weight: Any) -> bool:
+    """Whether a convolution takes this weight for channels-last.
+
+    Kernels of one pixel, or of one channel, are contiguous in either order: their strides tell, as they do torch
+    (``is_channels_last_strides_2d`` in c10/core/MemoryFormat.h).
+    """
+    least = 0
+    for dimension in (1, 3, 2, 0):
+        size, stride = weight.shape[dimension], weight.stride(dimension)
+        if size == 0 or stride < least or (dimension == 0 and least == weight.stride(1)):
+            return False
+        least = stride * max(1, size)
+    return True
