@@ -73,6 +73,8 @@ _CAST_WEIGHT_S, _CAST_S = 1.2e-9, 10e-6
 # Float32 over autocast, by the mean size of the matrix operators: 8 MFLOP (64x256x256) 0.89, 10 MFLOP (a contrastive
 # encoder) 1.00, 17 MFLOP (32x512x512) 1.05, 24 MFLOP (a vision transformer of width 64) 0.50; gains from 180 MFLOP on.
 _LEAST_FLOP = 4e7
+# Seconds of one whose size was not seen, because the run ended before: that many FLOP take two cores half a millisecond.
+_LEAST_S = 2e-3
 # nn.TransformerEncoder in inference: with autocast it leaves this path, or fails in it where a padding mask is given.
 # Solvers whose step follows the error: with eight bits it never gets as small as they are asked for.
 _ADAPTS = re.compile(r"\b(odeint|odeint_adjoint|odeint_event|solve_ivp|sdeint|cdeint)\(")
@@ -605,6 +607,8 @@ def _on_cpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
     if multiplies_sparse(names, texts) or _sensitive(evidence):
         return None
     calls = sum(row.count for row in rows)
+    if not any(row.shapes for row in rows) and sum(row.self_s for row in rows) < _LEAST_S * calls:
+        return None
     flops = evidence.flops
     if flops.per_step and flops.uncounted < 0.25 * calls and flops.per_step < _LEAST_FLOP * calls:
         return None

@@ -18,7 +18,7 @@ from typing import Any
 
 from .layout import Recomputed, Site
 from .loaders import tensors_in
-from .looking import is_taken_down, is_transformed, may_compute
+from .looking import function_modes, has_fast_path, is_taken_down, is_transformed, may_compute
 from .places import FRAMES, site_of, user_frame, user_frames
 from .timing import compiled_frames
 
@@ -94,7 +94,7 @@ class Constants:
         if is_taken_down(self._torch) or is_transformed(self._torch) or compiled_frames():
             return
         with contextlib.suppress(Exception):
-            if self._has_a_fast_path(module):
+            if has_fast_path(self._torch, module):
                 return
             numbers = [self._numbers(each) for each in given]
             self._steps[-1].given.append(numbers)
@@ -111,9 +111,8 @@ class Constants:
             return
         # What is ended is the last mode that was begun, whosever that is: while it is another one, ours goes on, and
         # sees nothing more.
-        begun = getattr(self._torch.overrides, "_get_current_function_mode_stack", None)
-        stack = begun() if begun is not None else [self._mode]
-        if stack and stack[-1] is self._mode:
+        modes = function_modes(self._torch)
+        if modes and modes[-1] is self._mode:
             self._mode.__exit__(None, None, None)
             self._mode = self._caller = None
         else:
@@ -139,13 +138,6 @@ class Constants:
         step.calls[site, name, number] = seconds, len(step.given) - 1, numbers
         if len(step.calls) > _MOST_CALLS:
             self.stop()
-
-    def _has_a_fast_path(self, module: Any) -> bool:
-        """Whether a part of it computes in another way while a mode is on: torch's encoders, in evaluation."""
-        nn = self._torch.nn
-        kinds = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
-        parts = module.modules() if isinstance(module, nn.Module) else ()
-        return any(isinstance(each, kinds) and not each.training for each in parts)
 
     def _numbers(self, tensor: Any) -> Any:
         """A few of its numbers and their sum, with its shape; None for what cannot be looked at."""

@@ -1,21 +1,28 @@
 """Where the script takes a tensor apart in Python: ``x[i]`` with a number, a mask or some rows, and ``for row in x``.
 
 Of note are loops that do so for each sample of a batch, and masks, whose result has a size that only the values tell.
-The wrappers are in place in the detail window only: they tell the place; how long the loop takes, the profile window
-says, in which they are not.
+It is watched in the detail window only: that tells the place; how long the loop takes, the profile window says.
+
+``x[i]`` is seen by a mode, for a class with a ``__getitem__`` of Python's is a sequence to whoever asks for one, and
+stays one when it is taken away again: ``torch.tensor([loss])`` then asks a tensor without dimensions for its length.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from types import ModuleType
 from typing import Any
 
+from .looking import function_modes, has_fast_path
 from .patches import Patch
 from .places import user_site
 from .sites import CallSites
 from .sizes import KIND as SIZED
+from .timing import compiled_frames
 
 KIND = "Tensor.index"
+_TAKES = ("__getitem__", "__setitem__")
 
 
 def _is_number(value: Any) -> bool:
@@ -23,42 +30,75 @@ def _is_number(value: Any) -> bool:
 
 
 class Indexing:
-    """The wrappers; what they see goes to the call sites, under the kind ``Tensor.index``."""
+    """What it sees goes to the call sites, under the kind ``Tensor.index``."""
 
     def __init__(self, torch: ModuleType, sites: CallSites) -> None:
         self._torch: Any = torch
         self._sites = sites
-        self._patches = [
-            Patch(self._torch.Tensor, "__getitem__", self._taken),
-            Patch(self._torch.Tensor, "__setitem__", self._taken),
-            Patch(self._torch.Tensor, "__iter__", self._iterated),
-        ]
+        self._iterates = Patch(self._torch.Tensor, "__iter__", self._iterated)
+        self._mode: Any = None
+        self._on = self._given_up = False
+        self._thread = 0  # whose steps these are, and the mode
 
     def on(self) -> None:
-        for patch in self._patches:
-            patch.on()
+        """Watch from here on: a boundary between two steps."""
+        self._iterates.on()
+        self._on = True
+        self._thread = threading.get_ident()
+        self._begin()
 
     def off(self) -> None:
-        for patch in self._patches:
-            patch.off()
+        self._iterates.off()
+        self._on = False
+        self._end()
 
-    def _taken(self, original: Any) -> Any:
-        compiling, tensors, mask = self._torch.compiler.is_compiling, self._torch.Tensor, self._torch.bool
+    def give_up(self) -> None:
+        """Never again: a mode is one of the things that what is compiled is compiled anew for."""
+        self._given_up = True
+        self._end()
 
-        def take(tensor: Any, key: Any, *value: Any) -> Any:
-            if not compiling():
-                first = key[0] if type(key) is tuple and key else key
-                tensor_of_rows = isinstance(first, tensors) and (first.dim() < 2 or first.dtype == mask)
-                if type(first) in (int, list) or tensor_of_rows:
-                    self._sites.add(KIND, user_site(), {"iterates": False})
-                keys = key if type(key) is tuple else (key,)
-                masked = any(isinstance(each, tensors) and each.dtype == mask and each.dim() for each in keys)
-                # A number, on the CPU, is filled in where the mask is set, without counting how often.
-                if masked and (not value or (isinstance(value[0], tensors) and not _is_number(value[0]))):
-                    self._sites.add(SIZED, user_site(), {"operator": "mask", "device": tensor.device.type})
-            return original(tensor, key, *value)
+    def forward_begins(self, module: Any) -> None:
+        """A model is called; one that would compute in another way while it is watched is not."""
+        if self._mode is not None and has_fast_path(self._torch, module):
+            self._end()
 
-        return take
+    def forward_ends(self) -> None:
+        if self._on:
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._mode is not None or self._given_up or compiled_frames() or not self._in_its_thread():
+            return
+        # A mode of the script's own may be left before ours is, and what is left then is the last that was entered;
+        # but for a device, which knows its place.
+        if all(type(each).__name__ == "DeviceContext" for each in function_modes(self._torch)):
+            mode = _taking(self)
+            mode.__enter__()
+            self._mode = mode
+
+    def _end(self) -> None:
+        modes = function_modes(self._torch) if self._mode is not None and self._in_its_thread() else ()
+        if modes and modes[-1] is self._mode:
+            self._mode.__exit__(None, None, None)
+            self._mode = None
+
+    def _in_its_thread(self) -> bool:
+        return threading.get_ident() == self._thread
+
+    def taken(self, tensor: Any, key: Any, *value: Any) -> None:
+        """``tensor[key]``, or ``tensor[key] = value``."""
+        if not self._on:
+            return
+        tensors, mask = self._torch.Tensor, self._torch.bool
+        first = key[0] if type(key) is tuple and key else key
+        tensor_of_rows = isinstance(first, tensors) and (first.dim() < 2 or first.dtype == mask)
+        if type(first) in (int, list) or tensor_of_rows:
+            self._sites.add(KIND, user_site(), {"iterates": False})
+        keys = key if type(key) is tuple else (key,)
+        masked = any(isinstance(each, tensors) and each.dtype == mask and each.dim() for each in keys)
+        # A number, on the CPU, is filled in where the mask is set, without counting how often.
+        if masked and (not value or (isinstance(value[0], tensors) and not _is_number(value[0]))):
+            self._sites.add(SIZED, user_site(), {"operator": "mask", "device": tensor.device.type})
 
     def _iterated(self, original: Any) -> Any:
         compiling = self._torch.compiler.is_compiling
@@ -72,3 +112,17 @@ class Indexing:
             return original(tensor)
 
         return iterate
+
+
+def _taking(indexing: Indexing) -> Any:
+    """A mode that sees where tensors are indexed, and changes nothing."""
+    from torch.overrides import TorchFunctionMode
+
+    class Taking(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if getattr(func, "__name__", "") in _TAKES:
+                with contextlib.suppress(Exception):  # what cannot be looked at must not cost the script its run
+                    indexing.taken(*args)
+            return func(*args, **(kwargs or {}))
+
+    return Taking()

@@ -37,6 +37,19 @@ def may_compute(torch: Any, tensor: Any) -> bool:
     return not (tensor.is_meta or is_taken_down(torch) or is_transformed(torch))
 
 
+def has_fast_path(torch: Any, module: Any) -> bool:
+    """Whether a part of `module` computes in another way while a mode is on: torch's encoders, in evaluation."""
+    nn = torch.nn
+    kinds = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
+    parts = module.modules() if isinstance(module, nn.Module) else ()
+    return any(isinstance(each, kinds) and not each.training for each in parts)
+
+
+def function_modes(torch: Any) -> list[Any]:
+    """The modes that see torch's functions in this thread (``TorchFunctionMode``), the innermost last."""
+    return list(_asked(torch.overrides, "_get_current_function_mode_stack") or ())
+
+
 def _asked(module: Any, name: str) -> Any:
     """What a function of torch's without documentation says; None in a version that lacks it."""
     function = getattr(module, name, None)

@@ -172,9 +172,11 @@ class Windows:
         """A model is called with these tensors, and whatever else."""
         if self.in_step():
             self.constants.forward_begins(module, given)
+        self.indexing.forward_begins(module)
 
     def forward_ends(self) -> None:
         self.constants.forward_ends()
+        self.indexing.forward_ends()
 
     def mode_changed(self, training: bool) -> None:
         if self.phase == "waiting":
@@ -243,6 +245,7 @@ class Windows:
         self.sites.leave_makers()
         self.unused.give_up()
         self.constants.give_up()
+        self.indexing.give_up()
 
     def shapes_vary(self) -> None:
         self.record.shapes_vary = True
@@ -300,6 +303,7 @@ class Windows:
         self.record.complete = True
         self.finished = True
         self.sites.count = False
+        self.indexing.off()
         self._enter("done")
         self.on_finish(again=False)
 

@@ -72,6 +72,7 @@ CASES = (
     Case("compiled.py", ("--fullgraph", "--function"), variant=True),
     Case("scripted.py", variant=True),
     Case("amp_scaler.py"),
+    Case("scalars.py"),
     Case("swallows.py"),
     Case("five_steps.py", samples=16),
     Case("many_writes.py"),

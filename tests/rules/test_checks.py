@@ -228,6 +228,14 @@ def test_autocast_on_a_cpu_needs_its_instructions(flags: list[str], proposed: bo
     assert (found(made, tmp_path, "amp-autocast") is not None) is proposed
 
 
+def test_autocast_wants_long_products_where_their_size_was_not_seen(scene: Any, tmp_path: Path) -> None:
+    made = busy_cpu(scene, empty=0.0)
+    made.record.environment.cpu_flags = ["avx512_bf16"]
+    for number in range(30):
+        made.operator("aten::addmm", 1.0 + 1.5 * number, 2.5 + 1.5 * number)
+    assert found(made, tmp_path, "amp-autocast") is None
+
+
 def test_autocast_leaves_an_encoder_on_its_fast_path(scene: Any, tmp_path: Path) -> None:
     made = busy_cpu(scene, addmm=0.8)
     made.record.environment.cpu_flags = ["avx512_bf16"]

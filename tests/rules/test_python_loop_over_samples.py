@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.overrides import BaseTorchFunctionMode, _get_current_function_mode_stack
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
@@ -182,7 +184,8 @@ def test_rounds_that_search_all_rows_work_on_their_own_only(
 def test_watching_changes_nothing_and_leaves_nothing_behind() -> None:
     sites = CallSites(torch, 0, None)
     watch = Indexing(torch, sites)
-    before = {name: vars(torch.Tensor).get(name) for name in ("__getitem__", "__setitem__", "__iter__")}
+    names = ("__getitem__", "__setitem__", "__iter__", "__len__")
+    before = {name: vars(torch.Tensor).get(name) for name in names}
     x = torch.arange(6.0).reshape(3, 2)
     watch.on()
     try:
@@ -195,10 +198,64 @@ def test_watching_changes_nothing_and_leaves_nothing_behind() -> None:
         with pytest.raises(TypeError, match="0-d"):
             iter(torch.tensor(1.0))
         seen = {each.site.line for each in sites.records() if each.kind == "Tensor.index"}
+        assert torch.tensor([x[0, 0], x.sum()]).tolist() == [7.0, 28.0]  # of tensors that have no length
     finally:
         watch.off()
     assert len(seen) == 6  # a table is no part; x[:, 0] takes no row: it is on the line of one that does
     assert {name: vars(torch.Tensor).get(name) for name in before} == before
+    assert torch.tensor([x[0, 0]]).tolist() == [7.0] and not _get_current_function_mode_stack()
+    assert not seen_of(sites, lambda: x[0])
+
+
+def seen_of(sites: CallSites, do: Callable[[], object]) -> bool:
+    """Whether what `do` indexes is seen."""
+    before = sum(each.calls for each in sites.records() if each.kind == "Tensor.index")
+    do()
+    return sum(each.calls for each in sites.records() if each.kind == "Tensor.index") > before
+
+
+def test_modes_of_the_script_end_when_it_ends_them() -> None:
+    sites, x = CallSites(torch, 0, None), torch.zeros(3)
+    watch = Indexing(torch, sites)
+    own = BaseTorchFunctionMode()
+    with own:  # around the boundary at which watching would begin
+        watch.on()
+        assert _get_current_function_mode_stack() == [own]
+        assert not seen_of(sites, lambda: x[0])
+    watch.off()
+    watch.on()
+    try:
+        assert seen_of(sites, lambda: x[0])
+        with own:  # around the one at which it ends: it goes on, and sees nothing more
+            watch.off()
+            assert not seen_of(sites, lambda: x[0])
+            assert _get_current_function_mode_stack()[-1] is own
+        with torch.device("meta"):
+            watch.on()
+            assert torch.ones(2).is_meta and seen_of(sites, lambda: x[0])
+        assert not torch.ones(2).is_meta and seen_of(sites, lambda: x[0])
+    finally:
+        watch.off()
+    assert not _get_current_function_mode_stack()
+
+
+def test_encoders_keep_their_fast_path_while_they_are_watched() -> None:
+    sites, x = CallSites(torch, 0, None), torch.zeros(3)
+    watch = Indexing(torch, sites)
+    encoder = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 1)
+    watch.on()
+    try:
+        watch.forward_begins(encoder.eval())
+        assert not _get_current_function_mode_stack()
+        watch.forward_ends()
+        assert seen_of(sites, lambda: x[0])
+        watch.forward_begins(encoder.train())
+        assert seen_of(sites, lambda: x[0])
+        watch.give_up()  # something is compiled
+        watch.forward_ends()
+        assert not _get_current_function_mode_stack()
+    finally:
+        watch.off()
 
 
 SCRIPT = """
