@@ -80,7 +80,7 @@ def diagnose(
     found: list[Diagnosed] = []
     for rule in rules if rules is not None else load_rules():
         found.extend(_apply(rule, evidence, sources, notes))
-    ranked = rank(found)
+    ranked = rank(_explained(found))
     root = root if root is not None else _root(evidence, ranked)
     return Diagnosis(_document(evidence, ranked, root, notes), tuple(ranked), root)
 
@@ -109,6 +109,12 @@ def _apply(rule: Rule, evidence: Evidence, sources: Sources, notes: list[str]) -
             finding = dataclasses.replace(finding, gain=finding.gain.as_measured())
         found.append(Diagnosed(rule, finding, fix))
     return found
+
+
+def _explained(found: Sequence[Diagnosed]) -> list[Diagnosed]:
+    """Without the findings of fallback rules where another one promises half of their gain, or more."""
+    most = max((math.log(each.finding.gain.likely) for each in found if not each.rule.fallback), default=0.0)
+    return [each for each in found if not each.rule.fallback or most < math.log(each.finding.gain.likely) / 2]
 
 
 def _least_gain(evidence: Evidence) -> float:

@@ -174,6 +174,7 @@ class Rule(ABC):
     after: ClassVar[tuple[str, ...]] = ()  # rules whose fixes should come first
     conflicts: ClassVar[tuple[str, ...]] = ()  # rules whose fixes exclude this one
     takes_memory: ClassVar[bool] = False  # out of memory, its fix is tried once more with a smaller batch
+    fallback: ClassVar[bool] = False  # reported only where no other rule explains what it does
     EXAMPLES: ClassVar[tuple[Example, ...]] = ()
     LEAVES_ALONE: ClassVar[tuple[Example, ...]] = ()  # `after` unused: no edit must come out
 

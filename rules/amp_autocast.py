@@ -73,7 +73,7 @@ _CAST_WEIGHT_S, _CAST_S = 1.2e-9, 10e-6
 # Float32 over autocast, by the mean size of the matrix operators: 8 MFLOP (64x256x256) 0.89, 10 MFLOP (a contrastive
 # encoder) 1.00, 17 MFLOP (32x512x512) 1.05, 24 MFLOP (a vision transformer of width 64) 0.50; gains from 180 MFLOP on.
 _LEAST_FLOP = 4e7
-# Seconds of one whose size was not seen, because the run ended before: that many FLOP take two cores half a millisecond.
+# Seconds of one whose size was not seen, for the run ended before: so many FLOP take two cores half a millisecond.
 _LEAST_S = 2e-3
 # nn.TransformerEncoder in inference: with autocast it leaves this path, or fails in it where a padding mask is given.
 # Solvers whose step follows the error: with eight bits it never gets as small as they are asked for.

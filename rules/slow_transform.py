@@ -62,6 +62,8 @@ _KEPT, _LEAST_KEPT_S = 50.0, 100e-6
 _KEPT_BASIS = "what is computed once is looked up in later epochs"
 # Samples that are decoded again and again were seen in so many epochs, and fit into most machines' memory.
 _EPOCHS, _FITS = 2, 2 << 30
+# The run ends long before the first epoch does: ``for epoch in range(args.epochs):``, but for one that says 1.
+_OVER_EPOCHS = re.compile(r"^[ \t]*for \w*epoch\w* in (?!t?range\(1\))", re.MULTILINE | re.IGNORECASE)
 _LOOP_BASIS = "features of signals in one operator instead of a loop: 25 times less CPU (measured)"
 
 
@@ -393,7 +395,7 @@ def _decodes(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> _Found |
     # What transforms take may be on the same line, and be different each time.
     others = sum(share(loader, part) for part in loader.parts if part.kind == "transform")
     part, size = min(share(loader, line), 1.0 - others), _all_samples(loader)
-    if part < _MOST or loader.epochs < _EPOCHS or not 0 < size <= _FITS:
+    if part < _MOST or not _comes_round(evidence, loader) or not 0 < size <= _FITS:
         return None
     return _Found(
         "decode",
@@ -414,7 +416,7 @@ def _computes_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> _
     if line is None or not computes(facts) or (not facts.workers and _workers_do(evidence, facts)):
         return None
     part = share(loader, line)
-    if part < _MOST or loader.epochs < _EPOCHS or not 0 < size <= _FITS:
+    if part < _MOST or not _comes_round(evidence, loader) or not 0 < size <= _FITS:
         return None
     what = computes_the_same("".join(linecache.getlines(line.site.file)), line.site.line)
     if not what or part * (facts.fetch_cpu_s or 0.0) < _LEAST_KEPT_S * (loader.batch_size or 1):
@@ -429,6 +431,12 @@ def _computes_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> _
         what,
         _KEPT_BASIS,
     )
+
+
+def _comes_round(evidence: Evidence, loader: Loader) -> bool:
+    """Whether each sample is asked for in more than one epoch: seen, or by a loop over epochs in the source."""
+    paths = {loader.site.file if loader.site is not None else "", evidence.record.script if evidence.record else ""}
+    return loader.epochs >= _EPOCHS or any(_OVER_EPOCHS.search("".join(linecache.getlines(path))) for path in paths)
 
 
 def _all_samples(loader: Loader) -> float:

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from advisor.evidence.absent import empty_trace
+from advisor.evidence.beside import Beside, spent_beside
 from advisor.evidence.breakdown import cpu_breakdown, device_breakdown
 from advisor.evidence.copies import copy_facts
 from advisor.evidence.device import DeviceWork
@@ -338,6 +339,13 @@ class Evidence:
         if self.detail is None or self.record is None:
             return None
         return longest_outside(self.detail, step_windows(self.detail), users_files(self.record))
+
+    @cached_property
+    def beside(self) -> Beside | None:
+        """The user's function that most of what is beside the steps' own work is spent in; None where unknown."""
+        if self.detail is None or self.record is None:
+            return None
+        return spent_beside(self.detail, step_windows(self.detail), users_files(self.record))
 
     @cached_property
     def repeated_function(self) -> Repeated | None:

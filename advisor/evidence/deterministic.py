@@ -11,7 +11,7 @@ from itertools import chain
 # What may be another thing each time, or read from elsewhere, by its names.
 _CHANGES = re.compile(
     r"rand|shuffle|choice|uniform|gauss|normal\b|normal_|bernoulli|perm(utation)?\b|augment|jitter|noise|mixup|cutout|dropout"
-    r"|epoch|time|cache|open\b|read|load\b|next\b|drop\b|crop|flip|roll\b|shift|warp|training\b",
+    r"|epoch|^(perf_|process_)?time(_ns)?$|perf_counter|monotonic|\bnow$|today|cache|open\b|read|load\b|next\b|drop\b|crop|flip|roll\b|shift|warp|training\b",
     re.IGNORECASE,
 )
 

@@ -8,12 +8,18 @@ from advisor.evidence.deterministic import computes_the_same
 
 DATASET = """
 import numpy as np
+import time
 import torch
+from datetime import datetime
 from scipy import signal as sig
 
 class Wings(Dataset):
     def power(self, x):
         return np.abs(np.fft.rfft(sig.detrend(x) * window(len(x)))) ** 2
+
+    @staticmethod
+    def stamps(lines):
+        return [datetime.strptime(each, "%Y").timetuple().tm_yday for each in lines]
 
     def rolled(self, x):
         return np.roll(x, np.random.randint(9))
@@ -33,6 +39,8 @@ def window(n):
         ("x = torch.from_numpy(self.power(self.light[i]))", "power, window"),
         ("x = self.power(self.light[i]).astype('float32').clip(0, 1)", "power, window"),
         ("x: torch.Tensor = self.power(self.light[i])", "power, window"),
+        ("x = self.stamps(self.light[i])", "stamps"),
+        ("x = self.power(self.light[i] * time.time())", ""),
         ("x = self.rolled(self.light[i])", ""),
         ("x = self.power(self.light[i] + torch.randn(9))", ""),
         ("x = self.transform(self.power(self.light[i]))", ""),  # whatever that is

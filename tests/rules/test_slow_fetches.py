@@ -550,6 +550,9 @@ def test_archives_that_are_read_whole_for_one_row_are_told(
         ("x = self.bands(self.rows[i])", {}, True),
         ("x = self.bands(self.rows[i])", {"cpu_ms": 2.0}, False),  # 60 us a sample
         ("x = self.bands(self.rows[i])", {"epochs": 1}, False),
+        ("x = self.bands(self.rows[i])", {"epochs": 1, "loop": "for epoch in range(args.epochs):"}, True),
+        ("x = self.bands(self.rows[i])", {"epochs": 1, "loop": "for _epoch in tqdm(range(4)):"}, True),
+        ("x = self.bands(self.rows[i])", {"epochs": 1, "loop": "for epoch in range(1):"}, False),
         ("x = self.bands(self.rows[i])", {"dataset_length": 1_000_000}, False),
         ("x = self.bands(self.rows[i] * np.random.rand())", {}, False),
         ("x = np.log(self.rows[i])", {}, False),
@@ -561,13 +564,15 @@ def test_what_is_computed_in_every_epoch_anew(
     path = tmp_path / "rows.py"
     path.write_text(
         f"import numpy as np\n\nclass Rows:\n    def __getitem__(self, i):\n        {line}\n        return x\n\n"
-        "    def bands(self, row):\n        return np.abs(np.fft.rfft(row)).reshape(32, -1).mean(1)\n"
+        "    def bands(self, row):\n        return np.abs(np.fft.rfft(row)).reshape(32, -1).mean(1)\n\n"
+        f"def main(args):\n    {changed.get('loop', 'if args:')}\n        pass\n"
     )
     made = scene(100.0)
     parts = [FetchPart("line", "__getitem__", Site(str(path), 5), 0.1)]
     loader = fed(made, str(path), parts, cpu_ms=changed.get("cpu_ms", 95.0), fetch_ms=changed.get("cpu_ms", 100.0))
     loader.tensors = [TensorInfo([32, 3, 64, 64], "float32", "cpu", False, 32 * 3 * 64 * 64 * 4)]
     loader.dataset_length, loader.epochs = changed.get("dataset_length", 500), changed.get("epochs", 3)
+    loader.site = Site(str(path), 1)
     finding = found(TRANSFORM, made, tmp_path)
     assert (finding is not None and finding.parameters["kind"] == "compute") == expected
     if expected:

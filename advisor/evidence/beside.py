@@ -1,0 +1,136 @@
+"""The call that takes most of what a CPU step does beside loading, model and optimizer."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.evidence.coverage import Coverage
+from advisor.evidence.facts import Steps
+from advisor.evidence.host import Host
+from advisor.evidence.stacks import Function, Stacks
+from advisor.harness.layout import Site
+from advisor.trace.tables import Trace
+
+_OURS = "advisor/harness/"
+_MOST = 0.6  # of what a function takes: then what it calls is what it is about
+_LEAST = 0.1  # of its time: then it does part of the step's own work
+_UNNAMED = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<lambda>")
+_MODULE = "<module>"
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A function of the user's that takes ``part`` of what is beside the steps' own work.
+
+    ``line`` is the function's first; 0 for the script outside of all functions. ``calls`` names what it mostly calls
+    there, and takes that part; "" where it is the function's own lines that do.
+    """
+
+    file: str
+    line: int
+    name: str
+    calls: str
+    part: float
+
+
+def spent_beside(detail: Trace, steps: Steps, files: Collection[str]) -> Beside | None:
+    """The innermost function of the user's, in one of `files`, that holds most of what is beside the steps' own work.
+
+    By the stacks of `detail`, from the outermost call inwards for as long as one call takes most of what the one
+    around it does. None where there are no stacks, where the user's functions share it between them, and where what
+    was found does some of the steps' own work.
+    """
+    stacks, host = Stacks.of(detail, steps.lane), Host(detail, steps)
+    own = host.loader.union(host.backward).union(host.optimizer).union(host.forward).union(host.differentiated)
+    if not len(host.forward):  # as in the breakdown
+        own = own.union(host.operators)
+    free = Coverage.of(steps.start, steps.end).minus(own)
+    whole = int(free.within(steps.start, steps.end).sum())
+    if not len(stacks) or not whole:
+        return None
+    taken = free.within(stacks.start, stacks.end).tolist()
+    inside: dict[int, list[int]] = {}
+    for row, parent in enumerate(stacks.parent.tolist()):
+        if taken[row]:
+            inside.setdefault(parent, []).append(row)
+    users: Function | None = None
+    calls, held, holding = "", whole, np.array([], np.int64)
+    rows = [-1]
+    while True:
+        function, rows, took = _longest(stacks, taken, inside, rows)
+        if function is None or took < _MOST * held:
+            break
+        if users is not None and calls and not _is_users(function, files):
+            continue  # what a library does for the call
+        held, holding = took, np.array(rows)
+        if function.name not in _UNNAMED and _is_users(function, files):
+            users, calls = function, ""
+        elif users is not None and not function.is_of(users.path):
+            calls = function.name
+    if users is None:
+        return None
+    of_the_step = int(own.within(stacks.start[holding], stacks.end[holding]).sum())
+    if of_the_step > _LEAST * int((stacks.end[holding] - stacks.start[holding]).sum()):
+        return None  # the loop over the steps, or what runs it
+    file = next(each for each in sorted(files) if users.is_of(each))
+    return Beside(file, 0 if users.name == _MODULE else users.line, users.name, calls, held / whole)
+
+
+def _is_users(function: Function, files: Collection[str]) -> bool:
+    return any(function.is_of(file) for file in files)
+
+
+def _longest(
+    stacks: Stacks, taken: list[int], inside: dict[int, list[int]], rows: list[int]
+) -> tuple[Function | None, list[int], int]:
+    """Of what the calls `rows` call, the function that takes longest: its calls, and their time."""
+    found: dict[Function, list[int]] = {}
+    waiting = [inner for row in rows for inner in inside.get(row, ())]
+    while waiting:
+        row = waiting.pop()
+        if _OURS in stacks.functions[row].path:  # a wrapper of the harness's is no call of the user's
+            waiting += inside.get(row, ())
+        else:
+            found.setdefault(stacks.functions[row], []).append(row)
+    if not found:
+        return None, [], 0
+    function = max(found, key=lambda each: (sum(taken[row] for row in found[each]), each))
+    return function, found[function], sum(taken[row] for row in found[function])
+
+
+def line_of(found: Beside, text_of: Callable[[str], str]) -> Site:
+    """The line in the function that makes the call, where the source has one; else the function's own."""
+    scope = _scope(found, text_of(found.file))
+    lines = [
+        each.lineno
+        for each in (ast.walk(scope) if scope is not None else ())
+        if isinstance(each, ast.Call) and ast.unparse(each.func).rpartition(".")[2] == found.calls
+    ]
+    return Site(found.file, min(lines, default=found.line or 1))
+
+
+def source_of(found: Beside, text_of: Callable[[str], str]) -> str:
+    """The function, as the source has it; "" where it cannot be read."""
+    scope = _scope(found, text_of(found.file))
+    return ast.unparse(scope) if scope is not None else ""
+
+
+def _scope(found: Beside, text: str) -> ast.AST | None:
+    """The function's definition, or the whole file."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return None
+    return next(
+        (
+            each
+            for each in ast.walk(tree)
+            if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))
+            and found.line in (each.lineno, *(decorator.lineno for decorator in each.decorator_list))
+        ),
+        tree,
+    )

@@ -1,0 +1,129 @@
+"""Most of a step is spent in one call beside model, loss, optimizer and loader."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from advisor.edit.sources import text_of
+from advisor.evidence import Change
+from advisor.evidence.beside import line_of, source_of
+from advisor.evidence.facts import OTHER
+from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at
+
+if TYPE_CHECKING:
+    from advisor.edit import Sources
+    from advisor.evidence import Evidence
+
+_LEAST = 0.3  # of the step
+# What is left of it: where a cheaper way to the same is known, and where it has yet to be found.
+_LEFT_KNOWN, _LEFT = 0.05, 0.2
+_BASIS = "what it takes, undisturbed; prior: a twentieth of it is left where a cheaper way is known, else a fifth"
+
+# By the names of what is called: what does the same for less. Counts by NumPy's and PyTorch's documentation.
+_CHEAPER = (
+    (
+        r"randperm|permutation",
+        "Of a permutation of n numbers only those that the step uses are needed: make one for each pass over the data, "
+        "and take the next ones of it in each step, or draw k of n by torch.randint(n, (k,)), with repetitions.",
+    ),
+    (
+        r"choice|multinomial",
+        "Drawing with probabilities p adds all of them up in each call: keep cdf = numpy.cumsum(p) and look random "
+        "numbers up in it, cdf.searchsorted(rng.random(k)), for all samples of a batch in one call.",
+    ),
+    (
+        r"conv1d|conv2d|convolve|correlate",
+        "A convolution takes as many operations per value as its kernel is long: for hundreds of taps and more, "
+        "multiply the spectra instead (torch.fft.rfft of both, zero-padded; torchaudio.functional.fftconvolve).",
+    ),
+    (
+        r"roc_auc_score|average_precision_score|confusion_matrix|f1_score|argsort|sorted|sort",
+        "A metric over all that was seen so far takes longer with each step: keep sums or a histogram of scores and "
+        "add each batch to them, or compute it every so many steps.",
+    ),
+    (
+        r"deepcopy",
+        "copy.deepcopy copies all there is, object by object: keep the tensors that are needed, and copy_() into them.",
+    ),
+)
+
+
+class WorkBesideModel(Rule):
+    """One function of the script's own takes most of each step, in no model, loss, optimizer or loader.
+
+    A permutation of all samples for the few that a batch takes, random draws that add their probabilities up again, an
+    augmentation of whole batches on one way that costs too much, a metric over all history, a simulator: while it runs
+    the model waits. The stacks of a few steps are followed from the loop inwards, for as long as one call takes most of
+    what is beside the steps' own work, and the time is that share of the undisturbed step. Reported only where no other
+    rule explains it.
+
+    When not: it is what the step is for, and there is no cheaper way (a simulator that the policy needs an answer of);
+    even then it may run in other processes, or for many at once.
+
+    Source: PyTorch docs, ``torch.utils.data``, "Single- and Multi-process Data Loading"; NumPy docs,
+    ``random.Generator.choice``.
+    """
+
+    id = "work-beside-model"
+    title = "Take the work beside the model out of each step"
+    safety = Safety.BEHAVIOUR
+    fallback = True
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        found = evidence.beside
+        if found is None or evidence.device_is_gpu or not evidence.step_s:
+            return
+        share = evidence.breakdown.share(OTHER) * found.part
+        if share < _LEAST:
+            return
+        cheaper = _cheaper(found.calls, source_of(found, text_of))
+        saved = share * evidence.step_s * (1.0 - (_LEFT_KNOWN if cheaper else _LEFT))
+        site = line_of(found, text_of)
+        what = f"{found.calls}, called" if found.calls else f"{found.name}()"
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"{what} at {at(site)}, takes {share:.0%} of each step, while model and optimizer wait."
+            if found.calls
+            else f"{what} ({at(site)}) takes {share:.0%} of each step, while model and optimizer wait.",
+            gain=Gain.prior(evidence.what_if(Change(remove_host_s=saved)), _BASIS),
+            evidence={"share_of_step": share, "work_s": share * evidence.step_s, "step_s": evidence.step_s},
+            site=site,
+            parameters={"name": found.calls or f"{found.name}()", "cheaper": cheaper},
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Advice:
+        name, cheaper = (str(finding.parameters.get(key) or "") for key in ("name", "cheaper"))
+        return Advice(
+            f"Take {name or 'this call'} at {at(finding.site)} out of each step. {cheaper}".rstrip()
+            + " Compute once, before the loop, what no step changes; for all samples of a batch in one call what is "
+            "computed for each; and in a Dataset, so that DataLoader workers do it meanwhile, what does not depend on "
+            "the model. Simulators can run for several episodes at once, or in other processes.",
+            "which of these gives the same results only its author can tell",
+        )
+
+    EXAMPLES = (
+        Example(
+            before="import torch\n\nfor step in range(steps):\n    index = torch.randperm(len(data))[:64]  # <-\n",
+            after="",
+            parameters={"name": "randperm", "cheaper": _CHEAPER[0][1]},
+            advice="torch.randint",
+        ),
+        Example(
+            before="def sample(self):\n    return self.draw(64)  # <-\n",
+            after="",
+            parameters={"name": "draw()"},
+            advice="DataLoader workers",
+        ),
+    )
+    LEAVES_ALONE = (Example("index = torch.randperm(len(data))[:64]  # <-\n", ""),)
+
+
+def _cheaper(calls: str, source: str) -> str:
+    """What does the same for less, by what is called or, where that is unknown, by what the function calls."""
+    for names, text in _CHEAPER:
+        if re.fullmatch(names, calls) or (not calls and re.search(rf"\.({names})\(", source)):
+            return text
+    return ""

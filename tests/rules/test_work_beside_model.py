@@ -1,0 +1,93 @@
+"""What takes most of a step beside the model is told of where it is called, in real runs, and only there."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from advisor.diagnose import diagnose
+from advisor.evidence import Evidence
+from advisor.findings import FindingDocument
+from advisor.launch import Command, measure
+from tests.conftest import PYTHON, QUICK
+
+SCRIPT = """\
+import numpy as np
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+SAMPLES, BATCH = 400_000, 64
+data, labels = torch.randn(SAMPLES, 16), torch.randn(SAMPLES, 1)
+rng = np.random.default_rng(0)
+weights = np.full(SAMPLES, 1 / SAMPLES)
+
+
+class Sampler:
+    def __init__(self, size):
+        self.size = size
+
+    def pick(self):
+        return torch.as_tensor(rng.choice(SAMPLES, self.size, p=weights))
+
+    def __call__(self):
+        return self.pick()
+
+
+sampler = Sampler(BATCH)
+model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+history = []
+for step in range(1500):
+    {index}
+    loss = nn.functional.mse_loss(model(data[index]), labels[index])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    {after}
+"""
+
+
+def told(folder: Path, index: str, after: str = "pass") -> list[FindingDocument]:
+    script = folder / "train.py"
+    indented = textwrap.indent(after, "    ").strip()
+    script.write_text(SCRIPT.format(index=index, after=indented))
+    run = measure(Command(str(script), python=PYTHON, cwd=str(folder)), folder / "run", QUICK, timeout=120)
+    return diagnose(Evidence.from_run(run)).document.findings
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("index", "line", "name", "cheaper"),
+    [
+        pytest.param(
+            "index = torch.randperm(SAMPLES)[:BATCH]", 29, "randperm, called at", "torch.randint(n, (k,))", id="flat"
+        ),
+        pytest.param("index = sampler()", 17, "pick", "cumsum", id="function", marks=pytest.mark.sessions),
+    ],
+)
+def test_draws_that_take_most_of_a_step_are_found(
+    index: str, line: int, name: str, cheaper: str, tmp_path: Path
+) -> None:
+    (found,) = [each for each in told(tmp_path, index) if each.rule == "work-beside-model"]
+    assert found.file == "train.py" and found.line in (line, line - 1)  # the call, or its function
+    assert name in found.summary and cheaper in found.fix.text
+    assert found.evidence["share_of_step"] > 0.5 and found.predicted.speedup.likely > 1.5
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(
+    ("index", "after"),
+    [
+        ("index = torch.randint(SAMPLES, (BATCH,))", "pass"),
+        ("index = torch.randint(SAMPLES, (BATCH,))", "for _ in range(20000): history.append(step)\nhistory.clear()"),
+        ("index = torch.randint(SAMPLES, (BATCH,))", "import time; time.sleep(0.01)"),
+    ],
+    ids=["cheap", "lines-of-the-loop", "another-rule"],
+)
+def test_silent_where_nothing_takes_most_or_another_rule_tells_of_it(index: str, after: str, tmp_path: Path) -> None:
+    assert "work-beside-model" not in {each.rule for each in told(tmp_path, index, after)}
