@@ -11,11 +11,11 @@ import numpy as np
 from advisor.evidence.coverage import Coverage
 from advisor.evidence.facts import Steps
 from advisor.evidence.host import Host
+from advisor.evidence.outside import OURS
 from advisor.evidence.stacks import Function, Stacks
 from advisor.harness.layout import Site
 from advisor.trace.tables import Trace
 
-_OURS = "advisor/harness/"
 _MOST = 0.6  # of what a function takes: then what it calls is what it is about
 _LEAST = 0.1  # of its time: then it does part of the step's own work
 _UNNAMED = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<lambda>")
@@ -92,7 +92,7 @@ def _longest(
     waiting = [inner for row in rows for inner in inside.get(row, ())]
     while waiting:
         row = waiting.pop()
-        if _OURS in stacks.functions[row].path:  # a wrapper of the harness's is no call of the user's
+        if OURS in stacks.functions[row].path:  # a wrapper of the harness's is no call of the user's
             waiting += inside.get(row, ())
         else:
             found.setdefault(stacks.functions[row], []).append(row)

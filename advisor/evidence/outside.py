@@ -17,7 +17,7 @@ from advisor.evidence.steps import assign
 from advisor.harness.layout import RunRecord
 from advisor.trace.tables import Ints, Trace
 
-_OURS = "advisor/harness/"  # a wrapper of the harness's is no call of the user's
+OURS = "advisor/harness/"  # a wrapper of the harness's is no call of the user's
 _WORTH_NAMING = (
     0.25  # of what is outside of the step's own work: stacks make what is mostly Python look longer beside it
 )
@@ -67,8 +67,10 @@ def users_files(record: RunRecord) -> set[str]:
 def users_file(record: RunRecord, function: Function) -> str:
     """The file of the user's that a function is written in: one that the record knows of, or beside the script.
 
-    Empty for a library's.
+    Empty for a library's, and for what the harness wraps it in.
     """
+    if OURS in function.path:
+        return ""
     known = next((file for file in sorted(users_files(record)) if file and function.is_of(file)), "")
     beside = os.path.join(os.path.dirname(record.script), function.path)
     return known or (beside if function.path.endswith(".py") and os.path.isfile(beside) else "")
@@ -130,6 +132,6 @@ def _place(stacks: Stacks, users: list[bool], row: int) -> _Place | None:
 
 def _called(stacks: Stacks, row: int) -> str:
     """The name of a function; of a wrapper of the harness's that of what it wraps."""
-    while _OURS in stacks.functions[row].path and row + 1 < len(stacks) and stacks.parent[row + 1] == row:
+    while OURS in stacks.functions[row].path and row + 1 < len(stacks) and stacks.parent[row + 1] == row:
         row += 1
     return stacks.functions[row].name
