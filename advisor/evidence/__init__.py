@@ -361,7 +361,9 @@ class Evidence:
         waits_in = ""
         if cause and self.breakdown.on_device:
             waits_in = stalled_in(self.idle_gaps, self.host, self.device, cause)
-        spent = "" if self.breakdown.on_device else spent_in(self.outside, self.shares)
+        spent = ""
+        if not self.breakdown.on_device:
+            spent = str(self.beside) if self.beside is not None else spent_in(self.outside, self.shares)
         return verdict_of(
             self.bound,
             self.shares,

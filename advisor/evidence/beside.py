@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -35,6 +36,11 @@ class Beside:
     name: str
     calls: str
     part: float
+
+    def __str__(self) -> str:
+        place = os.path.basename(self.file) + (f":{self.line}" if self.line else "")
+        where = f"in {self.name} ({place})" if self.line else f"in {place}"
+        return f"{self.calls}, called {where}" if self.calls else f"{self.name} ({place})"
 
 
 def spent_beside(detail: Trace, steps: Steps, files: Collection[str]) -> Beside | None:

@@ -41,7 +41,7 @@ INLINE = "largest += torch.linalg.svdvals(model[0].weight.detach()).max() + torc
 @pytest.mark.parametrize(
     ("line", "named"),
     [
-        pytest.param("spectrum(model)", "spectrum (train.py:6)", marks=pytest.mark.sessions),
+        pytest.param("spectrum(model)", "linalg_svdvals, called in spectrum (train.py:6)", marks=pytest.mark.sessions),
         (f"largest = 0.0; {INLINE}", "linalg_svdvals, called in main (train.py:1"),
     ],
     ids=["function", "line"],
