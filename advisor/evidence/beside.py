@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,8 +27,8 @@ _MODULE = "<module>"
 class Beside:
     """A function of the user's that takes ``part`` of what is beside the steps' own work.
 
-    ``line`` is the function's first; 0 for the script outside of all functions. ``calls`` names what it mostly calls
-    there, and takes that part; "" where it is the function's own lines that do.
+    ``line`` is the function's first, or one in it; 0 for the script outside of all functions. ``calls`` names what it
+    mostly calls there, and takes that part; "" where it is the function's own lines that do.
     """
 
     file: str
@@ -113,7 +113,7 @@ def line_of(found: Beside, text_of: Callable[[str], str]) -> Site:
     scope = _scope(found, text_of(found.file))
     lines = [
         each.lineno
-        for each in (ast.walk(scope) if scope is not None else ())
+        for each in (_run_there(scope) if scope is not None else ())
         if isinstance(each, ast.Call) and ast.unparse(each.func).rpartition(".")[2] == found.calls
     ]
     return Site(found.file, min(lines, default=found.line or 1))
@@ -125,18 +125,27 @@ def source_of(found: Beside, text_of: Callable[[str], str]) -> str:
     return ast.unparse(scope) if scope is not None else ""
 
 
+def _run_there(scope: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function or, of a file, those outside of all functions."""
+    for child in ast.iter_child_nodes(scope):
+        yield child
+        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield from _run_there(child)
+
+
 def _scope(found: Beside, text: str) -> ast.AST | None:
     """The function's definition, or the whole file."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return None
-    return next(
-        (
-            each
-            for each in ast.walk(tree)
-            if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))
-            and found.line in (each.lineno, *(decorator.lineno for decorator in each.decorator_list))
-        ),
-        tree,
+    named = (
+        each
+        for each in ast.walk(tree)
+        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and each.name == found.name
     )
+    return next((each for each in named if _first(each) <= found.line <= (each.end_lineno or 0)), tree)
+
+
+def _first(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return min((function.lineno, *(each.lineno for each in function.decorator_list)))
