@@ -18,7 +18,7 @@ from typing import Any
 
 from .layout import Recomputed, Site
 from .loaders import tensors_in
-from .looking import function_modes, has_fast_path, is_taken_down, is_transformed, may_compute
+from .looking import function_modes, has_fast_path, is_replaced, is_taken_down, is_transformed, may_compute
 from .places import FRAMES, site_of, user_frame, user_frames
 from .timing import compiled_frames
 
@@ -91,7 +91,7 @@ class Constants:
         """A model is called with the tensors `given`."""
         if not self._steps or self._given_up or self._mode is not None or not _in_main_thread():
             return
-        if is_taken_down(self._torch) or is_transformed(self._torch) or compiled_frames():
+        if is_taken_down(self._torch) or is_transformed(self._torch) or compiled_frames() or is_replaced(self._torch):
             return
         with contextlib.suppress(Exception):
             if has_fast_path(self._torch, module):

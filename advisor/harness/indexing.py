@@ -14,7 +14,7 @@ import threading
 from types import ModuleType
 from typing import Any
 
-from .looking import function_modes, has_fast_path
+from .looking import function_modes, has_fast_path, is_replaced
 from .patches import Patch
 from .places import user_site
 from .sites import CallSites
@@ -68,6 +68,8 @@ class Indexing:
 
     def _begin(self) -> None:
         if self._mode is not None or self._given_up or compiled_frames() or not self._in_its_thread():
+            return
+        if is_replaced(self._torch):
             return
         # A mode of the script's own may be left before ours is, and what is left then is the last that was entered;
         # but for a device, which knows its place.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from types import FunctionType
 from typing import Any
 
 
@@ -43,6 +45,16 @@ def has_fast_path(torch: Any, module: Any) -> bool:
     kinds = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
     parts = module.modules() if isinstance(module, nn.Module) else ()
     return any(isinstance(each, kinds) and not each.training for each in parts)
+
+
+def is_replaced(torch: Any) -> bool:
+    """Whether functions of somebody else's stand for methods of tensors: while a mode is on, each is called twice.
+
+    For the method that it calls hands itself to the mode by its name, under which the mode finds that function again.
+    """
+    own = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
+    methods = (each for each in vars(torch.Tensor).values() if isinstance(each, FunctionType))
+    return not all(each.__code__.co_filename.startswith(own) for each in methods)
 
 
 def function_modes(torch: Any) -> list[Any]:
