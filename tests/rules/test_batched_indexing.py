@@ -160,6 +160,7 @@ for epoch in range(EPOCHS):
 """
 
 
+@pytest.mark.sessions  # what it gains is a matter of time: beside another test 1.13 was predicted once
 def test_a_part_of_a_tensor_dataset_trains_the_same_in_whole_batches(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.replace("EPOCHS", "1000"))
