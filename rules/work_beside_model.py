@@ -21,30 +21,30 @@ _LEAST = 0.3  # of the step
 _LEFT_KNOWN, _LEFT = 0.05, 0.2
 _BASIS = "what it takes, undisturbed; prior: a twentieth of it is left where a cheaper way is known, else a fifth"
 
-# By the names of what is called: what does the same for less. Counts by NumPy's and PyTorch's documentation.
+# By how the call reads in the source: what does the same for less, by NumPy's and PyTorch's documentation.
 _CHEAPER = (
     (
-        r"randperm|permutation",
+        r"\b(randperm|permutation)\(",
         "Of a permutation of n numbers only those that the step uses are needed: make one for each pass over the data, "
         "and take the next ones of it in each step, or draw k of n by torch.randint(n, (k,)), with repetitions.",
     ),
     (
-        r"choice|multinomial",
+        r"\b(choice)\(.*\bp=",
         "Drawing with probabilities p adds all of them up in each call: keep cdf = numpy.cumsum(p) and look random "
         "numbers up in it, cdf.searchsorted(rng.random(k)), for all samples of a batch in one call.",
     ),
     (
-        r"conv1d|conv2d|convolve|correlate",
+        r"\b(conv1d|conv2d|convolve|correlate)\(",
         "A convolution takes as many operations per value as its kernel is long: for hundreds of taps and more, "
         "multiply the spectra instead (torch.fft.rfft of both, zero-padded; torchaudio.functional.fftconvolve).",
     ),
     (
-        r"roc_auc_score|average_precision_score|confusion_matrix|f1_score|argsort|sorted|sort",
+        r"\b(roc_auc_score|average_precision_score|confusion_matrix|f1_score)\(",
         "A metric over all that was seen so far takes longer with each step: keep sums or a histogram of scores and "
         "add each batch to them, or compute it every so many steps.",
     ),
     (
-        r"deepcopy",
+        r"\b(deepcopy)\(",
         "copy.deepcopy copies all there is, object by object: keep the tensors that are needed, and copy_() into them.",
     ),
 )
@@ -81,13 +81,11 @@ class WorkBesideModel(Rule):
         cheaper = _cheaper(found.calls, source_of(found, text_of))
         saved = share * evidence.step_s * (1.0 - (_LEFT_KNOWN if cheaper else _LEFT))
         site = line_of(found, text_of)
-        what = f"{found.calls}, called" if found.calls else f"{found.name}()"
+        what = f"{found.calls}, called at {at(site)}," if found.calls else f"{found.name}() ({at(site)})"
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=f"{what} at {at(site)}, takes {share:.0%} of each step, while model and optimizer wait."
-            if found.calls
-            else f"{what} ({at(site)}) takes {share:.0%} of each step, while model and optimizer wait.",
+            summary=f"{what} takes {share:.0%} of each step, while model and optimizer wait.",
             gain=Gain.prior(evidence.what_if(Change(remove_host_s=saved)), _BASIS),
             evidence={"share_of_step": share, "work_s": share * evidence.step_s, "step_s": evidence.step_s},
             site=site,
@@ -122,8 +120,8 @@ class WorkBesideModel(Rule):
 
 
 def _cheaper(calls: str, source: str) -> str:
-    """What does the same for less, by what is called or, where that is unknown, by what the function calls."""
-    for names, text in _CHEAPER:
-        if re.fullmatch(names, calls) or (not calls and re.search(rf"\.({names})\(", source)):
+    """What does the same for less as a call in `source`: of `calls` or, where that is unknown, of any that it has."""
+    for written, text in _CHEAPER:
+        if any(calls in ("", name) for name in re.findall(written, source)):
             return text
     return ""

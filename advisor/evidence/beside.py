@@ -51,10 +51,7 @@ def spent_beside(detail: Trace, steps: Steps, files: Collection[str]) -> Beside 
     was found does some of the steps' own work.
     """
     stacks, host = Stacks.of(detail, steps.lane), Host(detail, steps)
-    own = host.loader.union(host.backward).union(host.optimizer).union(host.forward).union(host.differentiated)
-    if not len(host.forward):  # as in the breakdown
-        own = own.union(host.operators)
-    free = Coverage.of(steps.start, steps.end).minus(own)
+    free = Coverage.of(steps.start, steps.end).minus(host.own_work)
     whole = int(free.within(steps.start, steps.end).sum())
     if not len(stacks) or not whole:
         return None
@@ -79,7 +76,7 @@ def spent_beside(detail: Trace, steps: Steps, files: Collection[str]) -> Beside 
             calls = function.name
     if users is None:
         return None
-    of_the_step = int(own.within(stacks.start[holding], stacks.end[holding]).sum())
+    of_the_step = int(host.own_work.within(stacks.start[holding], stacks.end[holding]).sum())
     if of_the_step > _LEAST * int((stacks.end[holding] - stacks.start[holding]).sum()):
         return None  # the loop over the steps, or what runs it
     file = next(each for each in sorted(files) if users.is_of(each))

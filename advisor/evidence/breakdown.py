@@ -25,16 +25,11 @@ def cpu_breakdown(steps: Steps, host: Host) -> Breakdown:
     """What the host did in each step of a CPU run.
 
     Where ranges nest, the innermost of loader, backward, forward wins over the optimizer (a closure's forward and
-    backward run inside ``Optimizer.step``). Operators that the backward works on belong to the forward pass even
-    outside of the module's own range (the loss); without any forward range all remaining operators do.
+    backward run inside ``Optimizer.step``).
     """
-    named = host.loader.union(host.backward).union(host.optimizer)
-    forward = host.forward.union(host.differentiated)
-    if not len(host.forward):
-        forward = forward.union(host.operators.minus(named))
     taken = Coverage.empty()
     columns = []
-    for coverage in (host.loader, host.backward, forward, host.optimizer):
+    for coverage in (host.loader, host.backward, host.computing, host.optimizer):
         columns.append(coverage.minus(taken).within(steps.start, steps.end))
         taken = taken.union(coverage)
     loader, backward, forward_ns, optimizer = columns

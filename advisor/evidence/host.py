@@ -167,6 +167,21 @@ class Host:
         return select(self.trace.operators, np.isin(self.trace.operators.lane, self.lanes))
 
     @cached_property
+    def computing(self) -> Coverage:
+        """The forward pass in a CPU step, with the operators outside of the module's own range that the backward works
+        on (the loss); without any forward range all that are not loading, backward or optimizer.
+        """
+        forward = self.forward.union(self.differentiated)
+        if len(self.forward):
+            return forward
+        return forward.union(self.operators.minus(self.loader.union(self.backward).union(self.optimizer)))
+
+    @cached_property
+    def own_work(self) -> Coverage:
+        """Loading, forward, backward and optimizer: all of a CPU step but what the breakdown calls other."""
+        return self.loader.union(self.backward).union(self.optimizer).union(self.computing)
+
+    @cached_property
     def differentiated(self) -> Coverage:
         """Operators whose result the backward works on: the forward pass, and the loss.
 

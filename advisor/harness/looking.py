@@ -52,7 +52,7 @@ def is_replaced(torch: Any) -> bool:
 
     For the method that it calls hands itself to the mode by its name, under which the mode finds that function again.
     """
-    own = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
+    own = tuple(os.path.join(os.path.dirname(path), "") for path in (torch.__file__, __file__))  # not torchvision's
     methods = (each for each in vars(torch.Tensor).values() if isinstance(each, FunctionType))
     return not all(each.__code__.co_filename.startswith(own) for each in methods)
 

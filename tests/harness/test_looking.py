@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from advisor.harness.looking import is_replaced
 from advisor.launch import Command, measure
 from advisor.run import Run
 from tests.conftest import PYTHON, QUICK
@@ -326,3 +329,14 @@ with torch.inference_mode():
 """,
     ).record
     assert record.complete and record.step_kind == "forward" and record.timing.step_s
+
+
+@pytest.mark.parametrize(("package", "replaced"), [("torch", False), ("torchvision", True)])
+def test_methods_of_tensors_that_others_have_replaced(
+    package: str, replaced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: dict[str, Any] = {}
+    path = Path(torch.__file__).parents[1] / package / "part.py"
+    exec(compile("def relu(tensor): pass", str(path), "exec"), made)
+    monkeypatch.setattr(torch.Tensor, "relu", made["relu"])
+    assert is_replaced(torch) is replaced

@@ -11,6 +11,7 @@ from advisor.diagnose import diagnose
 from advisor.evidence import Evidence
 from advisor.findings import FindingDocument
 from advisor.launch import Command, measure
+from rules.work_beside_model import _cheaper
 from tests.conftest import PYTHON, QUICK
 
 SCRIPT = """\
@@ -91,3 +92,18 @@ def test_draws_that_take_most_of_a_step_are_found(
 )
 def test_silent_where_nothing_takes_most_or_another_rule_tells_of_it(index: str, after: str, tmp_path: Path) -> None:
     assert "work-beside-model" not in {each.rule for each in told(tmp_path, index, after)}
+
+
+@pytest.mark.parametrize(
+    ("calls", "source", "part"),
+    [
+        ("randperm", "index = torch.randperm(len(data))[:64]", "torch.randint"),
+        ("", "negatives = rng.choice(len(self.p), size=9, p=self.p)", "numpy.cumsum"),
+        ("", "word = random.choice(words)", ""),  # nothing is added up
+        ("stack", "negatives = torch.stack([rng.choice(9, p=p) for _ in rows])", ""),  # something else takes the time
+        ("sorted", "order = sorted(rows)", ""),
+    ],
+)
+def test_a_cheaper_way_is_told_of_what_is_called(calls: str, source: str, part: str) -> None:
+    cheaper = _cheaper(calls, source)
+    assert part in cheaper and bool(cheaper) == bool(part)
