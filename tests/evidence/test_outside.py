@@ -21,11 +21,11 @@ def spectrum(model):
 
 
 def main():
-    model = torch.nn.Sequential(torch.nn.Linear(96, 96), torch.nn.ReLU(), torch.nn.Linear(96, 96))
+    model = torch.nn.Sequential(torch.nn.Linear(192, 192), torch.nn.ReLU(), torch.nn.Linear(192, 192))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     largest = 0.0
     for _ in range(2000):
-        loss = (model(torch.ones(8, 96)) - 1).square().mean()
+        loss = (model(torch.ones(8, 192)) - 1).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
