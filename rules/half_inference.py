@@ -20,7 +20,7 @@ from advisor.edit.models import binding, made_at
 from advisor.edit.names import ensure_name, framework_used
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
-from advisor.evidence.halves import has_bf16, in_16_bits, linear_on_cpu, multiplies_sparse, single_precision
+from advisor.evidence.halves import has_bf16, in_16_bits, linear_on_cpu, multiplies_sparse, no_faster, single_precision
 from advisor.evidence.matrix import is_depthwise
 from advisor.rule import (
     Advice,
@@ -399,7 +399,7 @@ def _on_cpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
         "flops_per_step": flops.per_step,
     }
     summary = f"{share:.0%} of the step is matrix operators in float32 on a CPU with {unit}."
-    return Change(operator_scale=scale), figures, summary
+    return Change(operator_scale=no_faster(evidence, scale)), figures, summary
 
 
 def _on_gpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], str] | None:

@@ -48,6 +48,9 @@ _BANDWIDTH = 400e9
 # autocast: two MLPs of width 1024 were 2.2 and 2.3 times as fast, where 1.4 was predicted with 0.45, rows of a table
 # through 128 units 1.8 for 1.24; with weights in 16 bits a scoring that is nine tenths linear layers 4.2 (0.16).
 _AMD_LINEAR_SCALE, _LINEAR = 0.20, ("aten::addmm", "aten::mm")
+# Products whose time in 16 bits is measured to be at least this much of float32's get no faster: what is fitted to
+# processors on which they do does not hold, the measured ratio does.
+_NO_FASTER = 0.8
 
 
 @dataclass(frozen=True)
@@ -163,6 +166,22 @@ def in_16_bits(evidence: Evidence, single: Single, casting_s: float = 0.0) -> di
         return _SCALE.get(row.matrix, 1.0) if recorded or row.matrix != "unknown" else 1.0
 
     return {row.name: factor(row) for row in evidence.kernels}
+
+
+def rate_on_cpu(evidence: Evidence, operator: str, dtype: str = "bfloat16") -> float | None:
+    """Seconds of a matrix operator in 16 bits over its seconds in float32 as this run's processor was measured.
+
+    None where the run did not measure it: older ones, and those on a GPU.
+    """
+    rates = evidence.record.environment.rates.get(dtype, {}) if evidence.record is not None else {}
+    return rates.get("convolution" if "conv" in operator else "product")
+
+
+def no_faster(evidence: Evidence, scales: dict[str, float]) -> dict[str, float]:
+    """`scales`, what is left of each matrix operator's time in bfloat16, as was measured where that gains nothing."""
+    rates = {name: rate_on_cpu(evidence, name) or 0.0 for name in scales}
+    slow = {name for name, left in scales.items() if left < 1 and rates[name] >= _NO_FASTER}
+    return {name: max(left, rates[name]) if name in slow else left for name, left in scales.items()}
 
 
 def linear_on_cpu(evidence: Evidence, scale: float) -> dict[str, float]:

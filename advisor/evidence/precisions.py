@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from advisor.evidence.batch import OPERATOR_FIXED_S
-from advisor.evidence.coded import pairs
+from advisor.evidence.coded import names_like, pairs
 from advisor.evidence.steps import assign, step_windows
 
 if TYPE_CHECKING:
@@ -20,6 +20,10 @@ _OF_LISTS = re.compile(r"aten::_(foreach|fused)_")  # their types are recorded a
 # Measured on a CPU with fixtures/planted/double_features: 0.47 to 0.49 of the step's CPU time.
 # GPUs for data centres compute float64 at half of float32's rate (A100 data sheet: 9.7 and 19.5 TFLOP/s), others less.
 _NARROWER = 0.47
+_FLOATING = ("float", "double", "c10::Half", "c10::BFloat16")
+_COPY = "aten::copy_"
+_BACKWARD = "ToCopyBackward0"
+_AROUND_COPIES = ("aten::_to_copy", "aten::to", _BACKWARD, f"autograd::engine::evaluate_function: {_BACKWARD}")
 _KERNEL = re.compile(r"dgemm|double|f64|d884", re.IGNORECASE)
 
 
@@ -37,9 +41,31 @@ def typed_shares(evidence: Evidence, *types: str) -> Mapping[str, float]:
     columns = pairs(window.operators.name[inside], window.operators.dtypes[inside])
     for name, dtypes, count in zip(*(column.tolist() for column in columns), strict=True):
         calls[window.name(name)] = calls.get(window.name(name), 0) + count
-        if dtypes >= 0 and _first_floating(window.name(dtypes)) in types:
+        if dtypes >= 0 and next(iter(_floating(window.name(dtypes))), "") in types:
             typed[window.name(name)] = typed.get(window.name(name), 0) + count
     return {name: count / calls[name] for name, count in typed.items()}
+
+
+def casting_shares(evidence: Evidence, *types: str) -> Mapping[str, float]:
+    """Operator → share of its time that goes into converting between float32 and one of `types`, as autocast does.
+
+    Told by the copies, which alone show both types; of what leads to them there is one call for each.
+    """
+    window = evidence.detail
+    if window is None or not len(window.operators):
+        return {}
+    operators = window.operators
+    inside = assign(step_windows(window), operators.start) >= 0
+    both = [{"float", each} for each in types]
+    copies = inside & names_like(window, operators.name, _COPY.__eq__)
+    casts = copies & names_like(window, operators.dtypes, lambda dtypes: set(_floating(dtypes)[:2]) in both)
+    shares, spent = {}, operators.end - operators.start
+    if total := int(spent[copies].sum()):
+        shares[_COPY] = int(spent[casts].sum()) / total
+    for around in _AROUND_COPIES:
+        calls = int((inside & names_like(window, operators.name, around.__eq__)).sum())
+        shares[around] = min(1.0, int(casts.sum()) / max(calls, 1))
+    return shares
 
 
 def in_float32(
@@ -72,10 +98,9 @@ def _factor(row: OperatorRow, left: float) -> float:
     return (fixed + (each - fixed) * left) / each if each else 1.0
 
 
-def _first_floating(text: str) -> str:
+def _floating(text: str) -> list[str]:
     try:
         names = json.loads(text) if text else []
     except (ValueError, RecursionError):
-        return ""
-    floating = ("float", "double", "c10::Half", "c10::BFloat16")
-    return next((each for each in names if each in floating), "") if isinstance(names, list) else ""
+        return []
+    return [each for each in names if each in _FLOATING] if isinstance(names, list) else []

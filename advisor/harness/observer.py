@@ -12,7 +12,7 @@ import time
 import weakref
 from typing import Any
 
-from . import environment, graphs
+from . import environment, graphs, rates
 from .frameworks import watch_frameworks
 from .imports import PostImport
 from .journal import Journal
@@ -197,6 +197,8 @@ class Observer:
                 self.windows.conclude()
                 self._fill(self.windows, record)
                 record.nonfinite_parameters = self.windows.nonfinite_parameters()
+                if record.device.type == "cpu" and failure is None:
+                    record.environment.rates = rates.rates(self._torch)
             except Exception as error:  # a fact that cannot be had must not cost the run
                 self.note(f"the record is incomplete: {type(error).__name__}: {error}")
         self._store(record, RUN_JSON)

@@ -228,6 +228,18 @@ def test_autocast_on_a_cpu_needs_its_instructions(flags: list[str], proposed: bo
     assert (found(made, tmp_path, "amp-autocast") is not None) is proposed
 
 
+@pytest.mark.parametrize(
+    ("product", "convolution", "proposed"), [(0.5, 0.6, True), (1.9, 1.8, False), (0.5, 1.8, True)]
+)
+def test_autocast_on_a_cpu_is_for_those_that_were_measured_to_be_faster(
+    product: float, convolution: float, proposed: bool, scene: Any, tmp_path: Path
+) -> None:
+    made = busy_cpu(scene, addmm=0.9)
+    made.record.environment.cpu_flags = ["avx512_bf16"]
+    made.record.environment.rates = {"bfloat16": {"product": product, "convolution": convolution}}
+    assert (found(made, tmp_path, "amp-autocast") is not None) is proposed
+
+
 def test_autocast_wants_long_products_where_their_size_was_not_seen(scene: Any, tmp_path: Path) -> None:
     made = busy_cpu(scene, empty=0.0)
     made.record.environment.cpu_flags = ["avx512_bf16"]

@@ -205,6 +205,15 @@ def test_processor_without_bfloat16_is_left_alone(scene: Any, tmp_path: Path) ->
     assert found(multiplying(scene, flags=("avx512f",)), tmp_path, "half-inference") is None
 
 
+@pytest.mark.parametrize(("product", "proposed"), [(0.4, True), (1.9, False)])
+def test_processor_that_is_slower_in_bfloat16_is_left_alone(
+    product: float, proposed: bool, scene: Any, tmp_path: Path
+) -> None:
+    made = multiplying(scene)
+    made.record.environment.rates = {"bfloat16": {"product": product, "convolution": 1.0}}
+    assert (found(made, tmp_path, "half-inference") is not None) is proposed
+
+
 def test_a_gpus_weights_are_converted_once_and_not_cast_in_each_step(scene: Any, tmp_path: Path) -> None:
     made = busy_gpu(scene, ("ampere_sgemm_32x32_sliced1x4_tn", 1.0))
     made.record.call_sites = [each for each in made.record.call_sites if each.kind != "backward"]

@@ -1,0 +1,56 @@
+"""How fast a processor is in 16 bits is measured, and the script's own run is left as it was."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from advisor.launch import Command, measure
+from tests.conftest import PYTHON, QUICK
+
+# oneDNN computes as if the processor had nothing beyond it (oneDNN, "CPU Dispatcher Control").
+AVX2_ALONE = {"ONEDNN_MAX_CPU_ISA": "AVX2", "OMP_NUM_THREADS": "2"}
+x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="oneDNN's AVX2 is x86's")
+
+SCRIPT = """
+import torch
+
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for step in range(300):
+    optimizer.zero_grad()
+    model(torch.randn(32, 64)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+@x86
+def test_a_run_measures_that_bfloat16_is_emulated(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    command = Command(script=str(path), python=PYTHON, environment=AVX2_ALONE, cwd=str(tmp_path))
+    rates = measure(command, tmp_path / "run", QUICK, timeout=240).record.environment.rates
+    assert rates["bfloat16"]["product"] > 5 and rates["bfloat16"]["convolution"] > 5
+
+
+def test_nothing_of_the_script_changes(tmp_path: Path) -> None:
+    code = """
+import torch
+from advisor.harness.rates import rates
+
+torch.manual_seed(3)
+torch.set_default_dtype(torch.float64)
+expected = torch.get_rng_state()
+with torch.autocast("cpu", dtype=torch.bfloat16), torch.device("meta"):
+    found = rates(torch)
+    assert torch.is_autocast_enabled("cpu") and torch.is_grad_enabled()
+assert torch.equal(torch.get_rng_state(), expected)
+assert torch.get_default_dtype() == torch.float64
+assert all(ratio > 0 for each in found.values() for ratio in each.values()), found
+assert "bfloat16" in found
+"""
+    done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr
