@@ -253,14 +253,20 @@ def _saved_s(evidence: Evidence, forward: Coverage, backward_share: float) -> fl
 
 
 def _called_s(evidence: Evidence) -> float:
-    """Seconds per step that calling compiled models takes where none of their graphs runs yet."""
-    trace, steps = evidence.trace, evidence.steps
+    """Seconds per step that calling compiled models takes where none of their graphs runs yet.
+
+    Each call has a graph, and one more behind each recurrent layer; in training each has one for its backward, too.
+    """
+    trace, steps, operators = evidence.trace, evidence.steps, evidence.trace.operators
     if not len(steps) or bool(names_like(trace, trace.annotations.name, _GRAPH.match).any()):
         return 0.0
+    inside = assign(steps, operators.start) >= 0
     calls = float((assign(steps, evidence.host.forward.start) >= 0).sum()) / len(steps)
-    operators = float((assign(steps, trace.operators.start) >= 0).sum()) / len(steps)
-    each = min(_COMPILED_CALL_S, _COMPILED_CALL_OPERATORS * (evidence.step_s or 0.0) / max(1.0, operators))
-    return each * (max(1.0, calls) + (1.0 if evidence.trains else 0.0))
+    layers = inside & names_like(trace, operators.name, _RECURRENT.match)
+    graphs = max(1.0, calls) + float(layers.sum()) / len(steps)
+    count = float(inside.sum()) / len(steps)
+    each = min(_COMPILED_CALL_S, _COMPILED_CALL_OPERATORS * (evidence.step_s or 0.0) / max(1.0, count))
+    return each * graphs * (2.0 if evidence.trains else 1.0)
 
 
 def _left_alone(trace: Trace) -> Coverage:
