@@ -9,7 +9,7 @@ import enum
 import inspect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -306,3 +306,9 @@ def where(site: Site | None) -> str:
 def at(site: Site | None) -> str:
     """A place in words: "train.py:41"; "your script" where it is not known."""
     return f"{os.path.basename(site.file)}:{site.line}" if site is not None and site.file else "your script"
+
+
+def by_way_of(site: Site, frames: Sequence[Site]) -> str:
+    """Who calls the function that `site` is in, of the `frames` it was seen in, in words; "" where it is not known."""
+    callers = [each for each in frames[1:] if each.function != site.function]
+    return f", called at {at(callers[0])}" if callers else ""

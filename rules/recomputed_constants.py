@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.evidence import Change
-from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, where
+from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, by_way_of, where
 
 if TYPE_CHECKING:
     from advisor.edit import Sources
     from advisor.evidence import Evidence
-    from advisor.harness.layout import Recomputed, Site
+    from advisor.harness.layout import Recomputed
 
 _LEAST_GAIN = 1.10
 
@@ -49,7 +48,7 @@ class RecomputedConstants(Rule):
             rule=self.id,
             title=self.title,
             summary=f"{seconds / evidence.step_s:.0%} of the step computes the same from the same in every step, most "
-            f"of it{function} at {at(longest.site)}{_by_way_of(longest)}.",
+            f"of it{function} at {at(longest.site)}{by_way_of(longest.site, longest.called_from)}.",
             gain=gain,
             evidence={
                 "recomputing_s": seconds,
@@ -88,9 +87,3 @@ def _longest(found: list[Recomputed]) -> Recomputed:
         key = each.site.file, each.site.function
         taken[key] = taken.get(key, 0.0) + each.seconds
     return max(found, key=lambda each: (taken[each.site.file, each.site.function], each.seconds))
-
-
-def _by_way_of(line: Recomputed) -> str:
-    """Who calls the function that the line is in, as far as it was seen."""
-    callers: list[Site] = [each for each in line.called_from[1:] if each.function != line.site.function]
-    return f", called at {os.path.basename(callers[0].file)}:{callers[0].line}" if callers else ""

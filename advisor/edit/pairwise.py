@@ -207,7 +207,7 @@ def _cosine(draft: Draft, call: cst.Call) -> Pairing | None:
         if argument(call, "eps", parameters) is not None:
             return None
     else:
-        made = _made(draft, call.func)
+        made = made_once(draft, call.func)
         if made is None or full_name(draft, made.func) != "torch.nn.CosineSimilarity" or len(call.args) != 2:
             return None
         first, second = call.args
@@ -220,7 +220,7 @@ def _cosine(draft: Draft, call: cst.Call) -> Pairing | None:
     return Pairing(COSINE, call, first.value, second.value, dim)
 
 
-def _made(draft: Draft, func: cst.BaseExpression) -> cst.Call | None:
+def made_once(draft: Draft, func: cst.BaseExpression) -> cst.Call | None:
     """The call that makes what a name or ``self.name`` is, where the file assigns it once."""
     name = get_full_name_for_node(func) or ""
     if not isinstance(func, (cst.Name, cst.Attribute)) or (isinstance(func, cst.Attribute) and name[:5] != "self."):

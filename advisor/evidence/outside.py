@@ -76,6 +76,24 @@ def users_file(record: RunRecord, function: Function) -> str:
     return known or (beside if function.path.endswith(".py") and os.path.isfile(beside) else "")
 
 
+def users_functions(trace: Trace, rows: Ints, record: RunRecord) -> dict[int, tuple[str, int]]:
+    """The user's function that each operator is called in: its file and first line."""
+    found: dict[int, tuple[str, int]] = {}
+    files: dict[Function, str] = {}
+    start, lanes = trace.operators.start, trace.operators.lane
+    for lane in np.unique(lanes[rows]).tolist():
+        stacks = Stacks.of(trace, lane)
+        for row in rows[lanes[rows] == lane].tolist():
+            for each in stacks.up(int(np.searchsorted(stacks.start, start[row], side="right")) - 1):
+                function = stacks.functions[each]
+                if function not in files:
+                    files[function] = users_file(record, function)
+                if stacks.end[each] > start[row] and files[function]:
+                    found[row] = files[function], 0 if function.name == "<module>" else function.line
+                    break
+    return found
+
+
 def longest_outside(detail: Trace, steps: Steps, files: Collection[str]) -> Outside | None:
     """The user's function (in one of `files`) that takes most of the steps beside the step's own work.
 

@@ -12,14 +12,12 @@ import numpy as np
 from advisor.evidence.coded import Mask, for_names, names_like
 from advisor.evidence.host import Host
 from advisor.evidence.nesting import Nesting
-from advisor.evidence.outside import users_file
+from advisor.evidence.outside import users_functions
 from advisor.evidence.shapes import Shape, input_shapes
-from advisor.evidence.stacks import Function, Stacks
 from advisor.evidence.steps import assign, step_windows
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
-    from advisor.harness.layout import RunRecord
     from advisor.trace.tables import Ints, Trace
 
 MEETINGS = ("aten::mul", "aten::sub", "aten::cosine_similarity")
@@ -71,7 +69,7 @@ def pairwise(evidence: Evidence) -> Counter[Pairwise]:
     written = {int(row): two for row in rows if (two := _two(trace, int(row))) is not None}
     if not written:
         return found
-    places = _places(trace, np.array(list(written)), record)
+    places = users_functions(trace, np.array(list(written)), record)
     for row, (left, right, dtypes) in written.items():
         if row in places:
             file, line = places[row]
@@ -96,7 +94,7 @@ def passes_over(evidence: Evidence, pairs: Pairwise) -> dict[str, float]:
     over &= inside & ~names_like(trace, operators.name, lambda name: name.removeprefix("aten::") in _OTHERS)
     back = Host(trace, steps).backward.contains(operators.start)
     forward = np.flatnonzero(over & ~back)
-    places = _places(trace, forward, record)
+    places = users_functions(trace, forward, record)
     own = np.array([places.get(row) == (pairs.file, pairs.line) for row in forward.tolist()], np.bool_)
     own &= names_like(trace, operators.name[forward], _PASSES[pairs.operator].__contains__)
     taken = nesting.self_ns[forward]
@@ -144,21 +142,3 @@ def _whole(written: str) -> Shape:
         return np.broadcast_shapes(*filter(None, input_shapes(written)))
     except ValueError:
         return ()
-
-
-def _places(trace: Trace, rows: Ints, record: RunRecord) -> dict[int, tuple[str, int]]:
-    """The user's function that each operator is called in: its file and first line."""
-    found: dict[int, tuple[str, int]] = {}
-    files: dict[Function, str] = {}
-    start, lanes = trace.operators.start, trace.operators.lane
-    for lane in np.unique(lanes[rows]).tolist():
-        stacks = Stacks.of(trace, lane)
-        for row in rows[lanes[rows] == lane].tolist():
-            for each in stacks.up(int(np.searchsorted(stacks.start, start[row], side="right")) - 1):
-                function = stacks.functions[each]
-                if function not in files:
-                    files[function] = users_file(record, function)
-                if stacks.end[each] > start[row] and files[function]:
-                    found[row] = files[function], 0 if function.name == "<module>" else function.line
-                    break
-    return found

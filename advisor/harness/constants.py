@@ -16,10 +16,11 @@ from itertools import islice
 from types import ModuleType
 from typing import Any
 
-from .layout import Recomputed, Site
+from .layout import Recomputed, Repeated, Site
 from .loaders import tensors_in
 from .looking import function_modes, has_fast_path, is_replaced, is_taken_down, is_transformed, may_compute
 from .places import FRAMES, site_of, user_frame, user_frames
+from .repeats import Repeats
 from .timing import compiled_frames
 
 _FIRST, _WATCHED = 3, 3  # steps that pass before, and that are watched
@@ -64,6 +65,8 @@ class Constants:
         self._ended = 0
         self._steps: list[_Step] = []
         self.found: list[Recomputed] = []
+        self.repeated: list[Repeated] = []
+        self._repeats = Repeats(self._torch, self._numbers, self._alike)
 
     def give_up(self) -> None:
         """Never watch again: a mode is one of the things that what is compiled is compiled anew for."""
@@ -83,9 +86,11 @@ class Constants:
         if self._ended == _FIRST + _WATCHED:
             with contextlib.suppress(Exception):
                 self.found = self._constants()
+                self.repeated = self._computed_again()
             self._steps.clear()
         elif _FIRST <= self._ended < _FIRST + _WATCHED:
             self._steps.append(_Step())
+            self._repeats.step_begins()
 
     def forward_begins(self, module: Any, given: Iterable[Any]) -> None:
         """A model is called with the tensors `given`."""
@@ -139,6 +144,19 @@ class Constants:
         if len(step.calls) > _MOST_CALLS:
             self.stop()
 
+    def key(self, name: str, given: tuple[Any, Any]) -> Any:
+        """What a call is, by which :class:`Repeats` knows it again; None for one that does not matter."""
+        if not self._steps:
+            return None
+        with self._unseen():
+            return self._repeats.key(name, given)
+
+    def called_again(self, key: Any, result: Any, seconds: float) -> None:
+        """The call with this key has run, perhaps not for the first time in the step."""
+        if key is not None and self._steps:
+            with self._unseen():
+                self._repeats.called(key, result, seconds)
+
     def _numbers(self, tensor: Any) -> Any:
         """A few of its numbers and their sum, with its shape; None for what cannot be looked at."""
         if not may_compute(self._torch, tensor) or tensor.device.type != "cpu":
@@ -171,6 +189,16 @@ class Constants:
             line.seconds += sum(step.calls[key][0] for step in self._steps) / _WATCHED
         return sorted(found.values(), key=lambda each: -each.seconds)
 
+    def _computed_again(self) -> list[Repeated]:
+        if len(self._steps) != _WATCHED:
+            return []
+        lines = list(self._repeats.lines.values())
+        for line in lines:
+            line.calls /= _WATCHED
+            line.seconds /= _WATCHED
+            line.differentiated_s /= _WATCHED
+        return sorted((each for each in lines if each.seconds >= _LEAST_S), key=lambda each: -each.seconds)
+
     def _same(self, one: list[Any], other: list[Any], unknown: bool = False) -> bool:
         """Whether the numbers are the same; `unknown` for what could not be looked at."""
         if len(one) != len(other):
@@ -194,11 +222,16 @@ def _watching(constants: Constants) -> Any:
 
     class Watching(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name, key = getattr(func, "__name__", ""), None
+            with contextlib.suppress(Exception):
+                key = constants.key(name, (args, kwargs))
             began = time.perf_counter()
             result = func(*args, **(kwargs or {}))
             seconds = time.perf_counter() - began
             with contextlib.suppress(Exception):
-                constants.called(getattr(func, "__name__", ""), (args, kwargs), result, seconds)
+                constants.called_again(key, result, seconds)
+            with contextlib.suppress(Exception):
+                constants.called(name, (args, kwargs), result, seconds)
             return result
 
     return Watching()

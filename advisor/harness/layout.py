@@ -407,6 +407,17 @@ class Recomputed:
 
 
 @dataclass
+class Repeated:
+    """A line whose functions of torch were called once more in a step with the same tensors, and gave the same."""
+
+    site: Site = field(default_factory=Site)
+    called_from: list[Site] = field(default_factory=list)  # the user's frames in which it runs, from the inside out
+    calls: float = 0.0  # beyond the first, in a step, and …
+    seconds: float = 0.0  # … what they take, on the host; of that …
+    differentiated_s: float = 0.0  # … whose results a backward goes through
+
+
+@dataclass
 class Encoder:
     """One ``nn.TransformerEncoder`` that was called in the profiled windows."""
 
@@ -498,6 +509,7 @@ class RunRecord:
     world_size: int | None = None
     unused_gradients: list[UnusedGradients] = field(default_factory=list)
     recomputed: list[Recomputed] = field(default_factory=list)  # the longest first
+    repeated: list[Repeated] = field(default_factory=list)  # likewise
     gradients: int = 0  # of parameters that a backward pass computes, where some are unused, and …
     gradients_needed: int = 0  # … how many of them are done when the last of those is that an optimizer takes
     kept_graphs: list[KeptGraphs] = field(default_factory=list)

@@ -518,7 +518,7 @@ class Windows:
         timing.cpu_s, timing.children_cpu_s = cpu[0] / steps, max(cpu[1], 0.0) / steps
         record = self.record
         record.unused_gradients = self.unused.found
-        record.recomputed = self.constants.found
+        record.recomputed, record.repeated = self.constants.found, self.constants.repeated
         record.gradients, record.gradients_needed = self.unused.gradients, self.unused.needed
         record.kept_graphs, record.growth_bytes, record.growth_steps = self.graphs.end(len(self._intervals))
         self._read_memory()

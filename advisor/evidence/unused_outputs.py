@@ -1,0 +1,215 @@
+"""Linear layers that compute outputs for all positions of a sequence of which the script then takes a few.
+
+``self.head(states)[:, -1]``: the products, what follows them position by position, and the whole of their backward are
+done for each position, and all but one thrown away. Told by the shapes of the operators that follow each other, in the
+window that records them; the backward's by the numbers that autograd gives to what it records.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from advisor.evidence.coded import Mask, names_like
+from advisor.evidence.host import Host
+from advisor.evidence.nesting import Nesting
+from advisor.evidence.outside import users_functions
+from advisor.evidence.shapes import Shape, input_shapes
+from advisor.evidence.steps import assign, step_windows
+
+if TYPE_CHECKING:
+    from advisor.evidence import Evidence
+    from advisor.trace.tables import Ints, Trace
+
+_LINEAR = "aten::linear"
+# Each position by itself, its last dimension at most.
+_POSITIONWISE = {
+    f"aten::{name}"
+    for name in (
+        *("linear", "relu", "gelu", "silu", "tanh", "sigmoid", "elu", "leaky_relu", "softplus", "hardswish", "mish"),
+        *("dropout", "feature_dropout", "layer_norm", "rms_norm", "softmax", "log_softmax", "to", "contiguous"),
+    )
+}
+_SELECT, _SLICE = "aten::select", "aten::slice"
+_OTHERS = {"aten::detach", "aten::is_pinned"}  # that use no value
+_NODE = "autograd::engine::evaluate_function"
+_DIMENSIONS = 3  # sequences, positions, numbers
+
+
+@dataclass(frozen=True)
+class UnusedOutputs:
+    """Per step, ``used`` of the ``shape``'s positions are taken, in the function of the user's at ``taken_in``.
+
+    ``computed_in`` is the function that calls the last linear layer; both are (file, first line), 0 outside of all.
+    ``weights`` are the numbers in the weights of the ``layers`` linear layers. ``index`` is the position, where it is
+    one; ``dim`` the dimension that it is of. ``plain``: nothing comes between the one layer and what takes of it.
+    """
+
+    shape: Shape
+    used: float
+    dim: int
+    index: int | None
+    layers: int
+    weights: int
+    plain: bool
+    taken_in: tuple[str, int]
+    computed_in: tuple[str, int]
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """Operators position by position, and the one that takes ``used`` of what they give, at ``index`` of ``dim``."""
+
+    rows: list[int]
+    taking: int
+    used: float
+    dim: int
+    index: int | None
+
+
+def unused_outputs(evidence: Evidence) -> tuple[dict[UnusedOutputs, float], dict[str, float]]:
+    """What is computed for nothing: times per step; operator → share of its own time that goes into all of it."""
+    trace, record = evidence.detail, evidence.record
+    if trace is None or record is None or not len(trace.operators):
+        return {}, {}
+    operators, nesting, steps = trace.operators, Nesting(trace), step_windows(trace)
+    step = assign(steps, operators.start)
+    back = Host(trace, steps).backward.contains(operators.start)
+    outer = np.flatnonzero((step >= 0) & (nesting.parent < 0) & ~back)
+    found: list[_Chain] = []
+    for lane in np.unique(operators.lane[outer]).tolist():
+        rows = outer[operators.lane[outer] == lane].tolist()
+        for chain in _chains(trace, rows):
+            alone = replace(chain, rows=_alone(trace, rows, chain, step))
+            if _layers(trace, alone):
+                found.append(alone)
+    if not found:
+        return {}, {}
+    places = users_functions(trace, np.array([row for each in found for row in (each.rows[-1], each.taking)]), record)
+    counts: dict[UnusedOutputs, float] = {}
+    over = np.zeros(len(operators), np.bool_)
+    for chain in found:
+        if chain.taking not in places:
+            continue
+        layers = _layers(trace, chain)
+        each = UnusedOutputs(
+            shape=_first(trace, chain.taking),
+            used=chain.used,
+            dim=chain.dim,
+            index=chain.index,
+            layers=len(layers),
+            weights=sum(prod(input_shapes(trace.name(int(operators.shapes[row])))[1]) for row in layers),
+            plain=len(chain.rows) == 1,
+            taken_in=places[chain.taking],
+            computed_in=places.get(chain.rows[-1], ("", 0)),
+        )
+        counts[each] = counts.get(each, 0.0) + 1 / len(steps)
+        over |= _work_of(trace, chain)
+    inside = step >= 0
+    on = np.bincount(operators.name[over & inside], weights=nesting.self_ns[over & inside], minlength=len(trace.names))
+    everything = np.bincount(operators.name[inside], weights=nesting.self_ns[inside], minlength=len(trace.names))
+    return counts, {trace.name(int(code)): float(on[code] / everything[code]) for code in np.flatnonzero(on)}
+
+
+def _layers(trace: Trace, chain: _Chain) -> list[int]:
+    return [row for row in chain.rows if trace.name(int(trace.operators.name[row])) == _LINEAR]
+
+
+def _chains(trace: Trace, rows: list[int]) -> Iterator[_Chain]:
+    """Operators that follow each other position by position, up to one that takes of the positions."""
+    chain: list[int] = []
+    shape: Shape = ()
+    names = [trace.name(int(code)) for code in trace.operators.name[rows]]
+    for row, name in zip(rows, names, strict=True):
+        if name in _OTHERS:
+            continue
+        first = _first(trace, row)
+        taken = _taken(trace, row, name, first) if chain and first == shape else None
+        if taken is not None and taken[0] == 1.0:
+            continue  # x[:, -1] takes all of the first dimension before it takes of the second
+        if taken is not None:
+            yield _Chain(chain, row, *taken)
+        follows = name in _POSITIONWISE and (not chain or first == shape)
+        if not follows:
+            chain = []
+        if name in _POSITIONWISE and len(first) >= _DIMENSIONS:
+            chain = [*chain, row]
+            shape = _after(trace, row, name, first)
+        else:
+            chain = []
+
+
+def _after(trace: Trace, row: int, name: str, first: Shape) -> Shape:
+    if name != _LINEAR:
+        return first
+    shapes = input_shapes(trace.name(int(trace.operators.shapes[row])))
+    return (*first[:-1], shapes[1][0]) if len(shapes) > 1 and len(shapes[1]) == 2 else ()
+
+
+def _first(trace: Trace, row: int) -> Shape:
+    code = int(trace.operators.shapes[row])
+    shapes = input_shapes(trace.name(code)) if code >= 0 else []
+    return shapes[0] if shapes else ()
+
+
+def _taken(trace: Trace, row: int, name: str, shape: Shape) -> tuple[float, int, int | None] | None:
+    """(share, dimension, index) of the positions that an operator takes; None for one that takes none by place."""
+    values = trace.operators.values
+    if name not in (_SELECT, _SLICE) or values is None or values[row] < 0:
+        return None
+    try:
+        _, dim, *bounds = (int(each) if each else 0 for each in json.loads(trace.name(int(values[row]))))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    if not 0 <= dim % len(shape) < len(shape) - 1:
+        return None  # of the numbers of each position
+    size = shape[dim % len(shape)]
+    if name == _SELECT:
+        return 1 / size, dim % len(shape), bounds[0]
+    if len(bounds) < 3 or bounds[2] < 1:
+        return None
+    low, high = (min(max(each + size if each < 0 else each, 0), size) for each in bounds[:2])
+    return len(range(low, high, bounds[2])) / size, dim % len(shape), None
+
+
+def _alone(trace: Trace, rows: list[int], chain: _Chain, step: Ints) -> list[int]:
+    """The end of the chain whose tensors nothing else in the step's forward takes, as far as shapes tell."""
+    later: set[Shape] = set()
+    for row in rows:
+        if row <= chain.rows[-1] or row == chain.taking or step[row] != step[chain.taking]:
+            continue
+        if trace.operators.shapes[row] >= 0:
+            taken = _taken(trace, row, trace.name(int(trace.operators.name[row])), _first(trace, row))
+            if taken is None or taken[0] < 1.0:  # a slice of all of them is no use yet
+                later.update(input_shapes(trace.name(int(trace.operators.shapes[row]))))
+    alone: list[int] = []
+    for row in reversed(chain.rows):
+        if _after(trace, row, trace.name(int(trace.operators.name[row])), _first(trace, row)) in later:
+            break
+        alone.insert(0, row)
+    return alone
+
+
+def _work_of(trace: Trace, chain: _Chain) -> Mask:
+    """The operators that a chain calls, what takes of it, and what the backward does for both."""
+    operators = trace.operators
+    inside = np.zeros(len(operators), np.bool_)
+    for row in (*chain.rows, chain.taking):
+        inside |= (operators.start >= operators.start[row]) & (operators.end <= operators.end[row])
+    inside &= operators.lane == operators.lane[chain.taking]
+    numbers = operators.sequence[inside & (operators.sequence >= 0)]
+    if len(numbers):
+        nodes = names_like(trace, operators.name, lambda name: name.startswith(_NODE))
+        nodes &= np.isin(operators.sequence, numbers)
+        for row in np.flatnonzero(nodes).tolist():
+            inside |= (
+                (operators.start >= operators.start[row])
+                & (operators.end <= operators.end[row])
+                & (operators.lane == operators.lane[row])
+            )
+    return inside

@@ -1,0 +1,136 @@
+"""What a step's forwards compute a second time: the same function of the same tensors, with the same weights.
+
+An encoding that each step of a decoder projects again, a model that is called once for the loss and once for a metric.
+Tensors are told apart by what they are, not by what is in them: their memory and how often it was written to. What
+is computed again from the same counts as the same from there on, so that of a whole model that is called twice all of
+it is seen. Whatever draws random numbers makes something new.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+from types import ModuleType
+from typing import Any
+
+from .layout import Repeated, Site
+from .places import FRAMES, site_of, user_frames
+
+_MOST_CALLS = 20_000  # of a step: what comes after them is not looked at
+_DRAWING = (
+    *("dropout", "rand", "bernoulli", "multinomial", "normal", "poisson", "exponential", "uniform", "gumbel", "rrelu"),
+)
+# What a step makes anew to begin with, an initial state, is the same each time, and not worth a word.
+_CONSTANT = ("zeros", "ones", "full", "arange", "eye", "linspace", "zeros_like", "ones_like", "new_zeros", "new_ones")
+_ASKING = ("__get__", "size", "dim", "numel", "stride", "data_ptr")  # of no work of their own
+
+Identity = tuple[Any, ...]
+
+
+@dataclass
+class _Made:
+    """What a call gave the first time: what its tensors count as, and a few numbers of them."""
+
+    results: list[Identity]
+    numbers: list[Any]
+
+
+@dataclass
+class Repeats:
+    """Told of each function of torch's that a watched forward calls; one for each training."""
+
+    torch: ModuleType
+    numbers: Callable[[Any], Any]  # a few of a tensor's, to compare them by
+    alike: Callable[[Any, Any], bool]
+    lines: dict[int, Repeated] = field(default_factory=dict)
+    _sites: list[tuple[Site, ...]] = field(default_factory=list)  # kept, that their identities are theirs alone
+    _calls: dict[Any, _Made] = field(default_factory=dict)
+    # Identity of a tensor → what it counts as, and the tensor, whose memory goes to another once it is gone.
+    _known: dict[Identity, tuple[Identity, Any]] = field(default_factory=dict)
+    _fresh: int = 0
+
+    def step_begins(self) -> None:
+        """What was computed in another step was computed with other weights."""
+        self._calls.clear()
+        self._known.clear()
+
+    def key(self, name: str, given: Any) -> Any:
+        """What a call is that begins; None for one that is not looked at."""
+        if name in _ASKING or any(each in name for each in _DRAWING) or len(self._calls) > _MOST_CALLS:
+            return None
+        tensors: list[Identity] = []
+        key = name, self._key(given, tensors)
+        return key if tensors or name in _CONSTANT else None
+
+    def called(self, key: Any, result: Any, seconds: float) -> None:
+        """The call of that key took so long, and gave `result`."""
+        made = [each for each in _flat(result) if isinstance(each, self.torch.Tensor)]
+        if not made:
+            return
+        numbers, first = [self.numbers(each) for each in made], self._calls.get(key)
+        if first is None:
+            self._calls[key] = _Made([self._identity(each) for each in made], numbers)
+        elif len(first.results) == len(made) and all(map(self._same, first.numbers, numbers)):
+            for each, same in zip(made, first.results, strict=True):
+                self._known[_memory(each)] = same, _holder(each)
+            if key[0] not in _CONSTANT:
+                self._count(seconds, any(each.requires_grad for each in made))
+
+    def _count(self, seconds: float, differentiated: bool) -> None:
+        frames = tuple(site_of(each) for each in islice(user_frames(), FRAMES))
+        if not frames:
+            return
+        line = self.lines.get(id(frames[0]))
+        if line is None:
+            self._sites.append(frames)
+            line = self.lines[id(frames[0])] = Repeated(site=frames[0], called_from=list(frames))
+        line.calls += 1
+        line.seconds += seconds
+        line.differentiated_s += seconds if differentiated else 0.0
+
+    def _same(self, one: Any, other: Any) -> bool:
+        return one is not None and other is not None and self.alike(one, other)
+
+    def _key(self, value: Any, tensors: list[Identity]) -> Any:
+        """`value` by what it is; the tensors in it are put into `tensors`, too."""
+        if isinstance(value, self.torch.Tensor):
+            tensors.append(self._identity(value))
+            return tensors[-1]
+        if isinstance(value, (tuple, list)):
+            return tuple(self._key(each, tensors) for each in value)
+        if isinstance(value, dict):
+            return tuple((name, self._key(each, tensors)) for name, each in value.items())
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return type(value).__name__, value
+        if isinstance(value, slice):
+            return "slice", value.start, value.stop, value.step
+        return type(value).__name__, str(value)
+
+    def _identity(self, tensor: Any) -> Identity:
+        """What a tensor counts as: what it was computed as before, or itself."""
+        own = _memory(tensor)
+        known = self._known.get(own)
+        if known is not None and known[1]() is not None:
+            return known[0]
+        self._fresh += 1
+        self._known[own] = (*own, self._fresh), _holder(tensor)
+        return self._known[own][0]
+
+
+def _flat(result: Any) -> Any:
+    return result if isinstance(result, (tuple, list)) else (result,)
+
+
+def _memory(tensor: Any) -> Identity:
+    with contextlib.suppress(RuntimeError):  # of inference mode: nobody counts how often they are written to
+        return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor._version
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, -1
+
+
+def _holder(tensor: Any) -> Any:
+    """A weak reference to what holds the memory: while that lives, no other tensor gets it."""
+    base = tensor._base
+    return weakref.ref(tensor if base is None else base)

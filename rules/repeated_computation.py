@@ -1,0 +1,93 @@
+"""A step's forwards compute a second time what they have computed already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from advisor.evidence import Change
+from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, by_way_of, where
+
+if TYPE_CHECKING:
+    from advisor.edit import Sources
+    from advisor.evidence import Evidence
+
+_LEAST_GAIN = 1.10
+# Of a backward over its forward: a matrix product has two products there, what is elementwise one. Where the step's own
+# is longer, it is for other reasons (second derivatives, recomputed activations).
+_MOST_BACKWARD = 2.0
+
+
+class RepeatedComputation(Rule):
+    """Within one step the forward computes the same from the same tensors, with the same weights, more than once.
+
+    A decoder projects the encoded input to keys and values again in each of its steps; a context, a prompt or a
+    graph is encoded anew for each item that is compared with it; the model is called once for the loss, and once more
+    with the same batch for a metric. Computed once, before the loop or in the first call, the result can be used as
+    often as it is needed, and in training its backward runs once, too. Reported where a run has seen it: calls of
+    torch's functions that were given the same tensors, unchanged, and gave the same numbers, in steps of their own.
+
+    When not: what is kept has to stay in memory for as long as it is used. Batch norms that train count a batch twice
+    when the model is called twice, and then see it once. On a GPU it is not reported: there calls take no time of their
+    own.
+
+    Source: the time that these calls took, undisturbed; of their backward a prior, by the step's own.
+    """
+
+    id = "repeated-computation"
+    title = "Compute once what a step computes again"
+    safety = Safety.NUMERIC
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record = evidence.record
+        if record is None or not record.repeated or evidence.device_is_gpu or not evidence.step_s:
+            return
+        forward = sum(each.seconds for each in record.repeated)
+        backward = sum(each.differentiated_s for each in record.repeated) * _backward_over_forward(evidence)
+        gain = Gain.of(evidence.what_if(Change(remove_host_s=forward + backward)))
+        if gain.likely < _LEAST_GAIN:
+            return
+        longest = record.repeated[0]
+        way = by_way_of(longest.site, longest.called_from)
+        function = f" in {longest.site.function}()" if longest.site.function not in ("", "<module>") else ""
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"{(forward + backward) / evidence.step_s:.0%} of the step computes from the same tensors what it "
+            f"has computed before, most of it{function} at {at(longest.site)}{way}, "
+            f"{longest.calls:.3g} calls of torch more than once.",
+            gain=gain,
+            evidence={
+                "repeated_forward_s": forward,
+                "repeated_backward_s": backward,
+                "calls_per_step": sum(each.calls for each in record.repeated),
+                "step_s": evidence.step_s,
+            },
+            site=longest.site,
+            parameters={"lines": tuple(each.site for each in record.repeated if each.seconds >= 0.1 * forward)},
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Advice:
+        lines = finding.parameters.get("lines")
+        others = {at(each) for each in lines} - {at(finding.site)} if isinstance(lines, tuple) else set()
+        also = f" (and at {', '.join(sorted(others))})" if others else ""
+        return Advice(
+            f"Keep what is computed {where(finding.site)}{also} the first time in a step, and use it again: compute it "
+            "before the loop and pass it in, or take a metric from the outputs that the loss was computed from "
+            "(outputs.detach()).",
+            "how the result gets to where it is used again only its author can decide",
+        )
+
+    EXAMPLES = (
+        Example(
+            before="for t in range(steps):\n    k = self.k(memory)  # <-\n    h = self.step(h, k)\n",
+            after="",
+            advice="before the loop",
+        ),
+    )
+    LEAVES_ALONE = (Example("k = self.k(memory)  # <-\n", ""),)
+
+
+def _backward_over_forward(evidence: Evidence) -> float:
+    forward, backward = evidence.breakdown.share("forward"), evidence.breakdown.share("backward")
+    return min(_MOST_BACKWARD, backward / forward) if forward else 0.0

@@ -1,0 +1,200 @@
+"""A linear layer computes outputs for all positions of which a few are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from advisor.edit import Draft, Drafts, Sources
+from advisor.edit.positions import take_before, takings
+from advisor.errors import AdvisorError
+from advisor.evidence import Change
+from advisor.evidence.unused_outputs import UnusedOutputs, unused_outputs
+from advisor.harness.layout import Site
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list
+
+if TYPE_CHECKING:
+    import libcst as cst
+
+    from advisor.edit import Edit
+    from advisor.evidence import Evidence
+
+_MOST_USED = 0.5  # of the positions
+# Views, and what only calls others: as many of them as before.
+_NO_WORK = {
+    f"aten::{name}"
+    for name in (
+        *("view", "reshape", "t", "transpose", "expand", "as_strided", "linear", "to", "dropout", "layer_norm"),
+        *("resolve_conj", "empty", "empty_like", "empty_strided", "zeros", "contiguous", "select", "slice"),
+    )
+}
+# The weights are read for the outputs and for the inputs' gradients, and their own gradients written, whatever the
+# number of positions: at the 10 GB/s that a core gets from memory, as everywhere here.
+_BYTES, _BANDWIDTH = 4, 10e9
+
+
+class UnusedOutputsRule(Rule):
+    """A linear layer is applied to every position of a sequence, and only a few of its outputs are ever used.
+
+    ``self.head(states)[:, -1]`` computes scores for all positions, of a vocabulary say, and throws all but the last
+    away; in training their backward, which is nearly all zeros, is computed as well. Taken before the layer,
+    ``self.head(states[:, -1])``, there is one row per sequence to compute. The same holds for activations, norms
+    and dropouts around it, which treat each position by itself. Reported where the run's operators follow each other
+    like that, and nothing else takes an output of that shape.
+
+    When not: the other outputs are used in other steps, in an evaluation that the steps do not have.
+
+    Source: the shapes that the run recorded. The gain is what these operators took, by the share that is used, and a
+    prior for reading the weights.
+    """
+
+    id = "unused-outputs"
+    title = "Compute outputs only where they are used"
+    safety = Safety.NUMERIC
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        if evidence.compiled or not evidence.step_s:
+            return
+        counts, shares = unused_outputs(evidence)
+        wasteful = {each: times for each, times in counts.items() if each.used <= _MOST_USED and times >= 0.5}
+        if not wasteful or len(wasteful) < len(counts):
+            return
+        working = {name: share for name, share in shares.items() if name.startswith("aten::") and name not in _NO_WORK}
+        rows = [row for row in evidence.operators if row.name in working]
+        spent = sum((row.device_s if evidence.device_is_gpu else row.self_s) * working[row.name] for row in rows)
+        passes = 3 if evidence.trains else 1
+        weights = sum(each.weights * times for each, times in wasteful.items()) * _BYTES * passes / _BANDWIDTH
+        used = max(each.used for each in wasteful)
+        left = used + (1.0 - used) * (min(1.0, weights / spent) if spent and not evidence.device_is_gpu else 0.0)
+        scale = {name: 1.0 - share * (1.0 - left) for name, share in working.items()}
+        if evidence.device_is_gpu:
+            scale = {row.name: scale[row.operator] for row in evidence.kernels if row.operator in scale}
+        change = Change(kernel_scale=scale) if evidence.device_is_gpu else Change(operator_scale=scale)
+        gain, share = Gain.of(evidence.what_if(change)), spent / (evidence.trace_step_s or 1.0)
+        if not gain.worth_it:
+            return
+        most = max(wasteful, key=lambda each: each.weights * wasteful[each])
+        shape = "x".join(map(str, most.shape))
+        there = _taken_at(most)
+        site = Site(most.taken_in[0], there[0].line(there[1][0])) if there is not None and there[1] else _first(most)
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"{share:.0%} of the step computes {shape} outputs of linear layers, of which {at(site)} takes "
+            f"{most.used:.2g} and nothing the rest.",
+            gain=gain,
+            evidence={"outputs_share": share, "outputs_shape": shape, "used": most.used, "step_s": evidence.step_s},
+            site=site,
+            parameters={
+                "takes": (site,),
+                "dim": most.dim,
+                "index": most.index,
+                "function": most.taken_in[1],
+                "plain": most.plain and len(wasteful) == 1 and most.computed_in == most.taken_in,
+            },
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        (site,) = site_list(finding, "takes") or (None,)
+        text = (
+            f"Take the positions that are used {at(site)} before the linear layer, not after it: layer(x[:, -1]) for "
+        )
+        text += "layer(x)[:, -1]."
+        if site is None or not finding.parameters.get("plain", True):
+            return Advice(text, "the layer and what takes of its outputs are not in the same place")
+        drafts = Drafts(sources)
+        draft, dim, index = drafts[site.file], finding.parameters.get("dim"), finding.parameters.get("index")
+        function = finding.parameters.get("function")
+        there = [
+            node
+            for node in takings(
+                draft,
+                function if isinstance(function, int) else 0,
+                dim if isinstance(dim, int) else 1,
+                index if isinstance(index, int) else None,
+            )
+            if draft.line(node) == site.line
+        ]
+        if len(there) != 1 or not take_before(draft, there[0]):
+            return Advice(text, "which layer the outputs are of cannot be told from the source")
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+from torch import nn
+
+class Tagger(nn.Module):
+    def __init__(self):
+        self.head = nn.Linear(64, 5000)
+
+    def forward(self, x):
+        states, _ = self.rnn(x)
+        return self.head(states)[:, -1]  # <- takes
+""",
+            after="""
+from torch import nn
+
+class Tagger(nn.Module):
+    def __init__(self):
+        self.head = nn.Linear(64, 5000)
+
+    def forward(self, x):
+        states, _ = self.rnn(x)
+        return self.head(states[:, -1])
+""",
+            parameters={"function": 8, "index": -1},
+        ),
+        Example(
+            before="""
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self):
+        self.fc = nn.Linear(64, 10)
+
+    def forward(self, x, h):
+        out, h = self.lstm(x, h)
+        out = self.drop(out)
+        scores = self.fc(out)
+        return scores[:, -1, :], h  # <- takes
+""",
+            after="""
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self):
+        self.fc = nn.Linear(64, 10)
+
+    def forward(self, x, h):
+        out, h = self.lstm(x, h)
+        out = self.drop(out)
+        scores = self.fc(out[:, -1, :])
+        return scores, h
+""",
+            parameters={"function": 8, "index": -1},
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("y = model(x)[:, -1]  # <- takes\n", "", {"index": -1}),
+        Example("def f(out):\n    pred = out[:, -1]  # <- takes\n", "", {"function": 1, "index": -1}),
+        Example(
+            "import torch\nfc = torch.nn.Linear(3, 4)\nscores = fc(x)\nlast = scores[:, -1]  # <- takes\nlog(scores)\n",
+            "",
+            {"index": -1},
+        ),
+    )
+
+
+def _first(found: UnusedOutputs) -> Site:
+    """Where the function begins that takes of the outputs."""
+    return Site(found.taken_in[0], max(1, found.taken_in[1]))
+
+
+def _taken_at(found: UnusedOutputs) -> tuple[Draft, list[cst.Subscript]] | None:
+    """The indices that take of the outputs, as the source has them."""
+    try:
+        draft = Draft(Sources().source(found.taken_in[0]))
+    except AdvisorError:
+        return None
+    return draft, list(takings(draft, found.taken_in[1], found.dim, found.index))

@@ -1,0 +1,119 @@
+"""What a step computes a second time is found by running scripts that do, and only there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.edit import Sources
+from advisor.evidence import Evidence
+from advisor.harness.layout import Repeated, Site
+from advisor.launch import Command, measure
+from advisor.rule import Advice
+from advisor.run import Run
+from rules.repeated_computation import RepeatedComputation
+from tests.conftest import PYTHON, QUICK
+
+RULE = RepeatedComputation()
+
+SCRIPT = """\
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+
+class Decoder(nn.Module):
+    def __init__(self, width=192, steps=6):
+        super().__init__()
+        self.steps = steps
+        self.encode, self.keys = nn.GRU(16, width, batch_first=True), nn.Linear(width, width)
+        self.ask, self.out = nn.Linear(width, width), nn.Linear(width, 1)
+
+    def forward(self, x):
+        memory, _ = self.encode(x)
+        state, found = memory[:, -1], []
+        {once}
+        for _ in range(self.steps):
+            {each}
+            weights = (self.ask(state).unsqueeze(1) @ keys.mT).softmax(-1)
+            state = state + (weights @ memory).squeeze(1)
+            found.append(self.out(state))
+        return torch.cat(found, 1)
+
+
+model = Decoder()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for step in range(300):
+    x, y = torch.randn(16, 48, 16), torch.randn(16, 6)
+    out = model(x)
+    loss = F.mse_loss(out, y)
+    optimizer.zero_grad()
+    loss.backward()
+    {metric}
+    optimizer.step()
+"""
+FINE = {"once": "keys = self.keys(memory)", "each": "pass", "metric": "pass"}
+
+
+def run_of(folder: Path, **parts: str) -> Run:
+    (folder / "train.py").write_text(SCRIPT.format(**{**FINE, **parts}))
+    return measure(Command(str(folder / "train.py"), python=PYTHON, cwd=str(folder)), folder / "run", QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_a_projection_of_each_decoder_step_is_found(tmp_path: Path) -> None:
+    run = run_of(tmp_path, once="pass", each="keys = self.keys(memory)")
+    line = run.record.repeated[0]
+    assert line.site.line == 21 and line.calls == pytest.approx(5) and line.differentiated_s == line.seconds
+    (finding,) = RULE.check(Evidence.from_run(run))
+    assert finding.site is not None and finding.site.line == 21
+    fix = RULE.fix(finding, Sources())
+    assert isinstance(fix, Advice) and "before the loop" in fix.text
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_a_model_that_is_called_again_for_a_metric_is_found_as_a_whole(tmp_path: Path) -> None:
+    run = run_of(tmp_path, metric="with torch.no_grad(): mae = (model(x) - y).abs().mean()")
+    lines = {each.site.line for each in run.record.repeated}
+    assert 17 in lines  # the GRU, whose first state is made anew
+    assert not any(each.differentiated_s for each in run.record.repeated)
+    (finding,) = RULE.check(Evidence.from_run(run))
+    assert "called at train.py:36" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param({}, id="each once"),
+        pytest.param({"metric": "model(x + 0.1)"}, id="other numbers"),
+        pytest.param({"metric": "optimizer.step(); model(x)"}, id="other weights"),
+        pytest.param({"each": "keys = self.keys(F.dropout(memory))"}, id="drawn anew"),
+        pytest.param({"each": "memory = memory * 0.9; keys = self.keys(memory)"}, id="changed in between"),
+        pytest.param(
+            {"metric": "[p.data.mul_(1.001) for p in model.parameters()]; model(x)"}, id="weights changed unseen"
+        ),
+    ],
+)
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_what_differs_is_not_taken_for_the_same(parts: dict[str, str], tmp_path: Path) -> None:
+    run = run_of(tmp_path, **parts)
+    assert list(RULE.check(Evidence.from_run(run))) == []
+    assert sum(each.seconds for each in run.record.repeated) < 0.05 * (run.record.timing.step_s or 0.0)
+
+
+def test_little_is_not_worth_a_word(scene: Any, tmp_path: Path) -> None:
+    made = scene(50.0)
+    made.operator("aten::mm", 1.0, 49.0)
+    made.record.repeated = [Repeated(site=Site("/x/train.py", 3), calls=2.0, seconds=0.001)]
+    assert list(RULE.check(made.evidence(tmp_path))) == []
+    made.record.repeated[0].seconds = 0.02
+    (finding,) = RULE.check(made.evidence(tmp_path))
+    assert 1.3 < finding.gain.likely < 1.8

@@ -1,0 +1,105 @@
+"""Outputs that are computed for all positions and taken from one are found by running scripts, and only there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from advisor.edit import Edit, Sources
+from advisor.evidence import Evidence
+from advisor.launch import Command, measure
+from advisor.rule import Advice, Finding
+from rules.unused_outputs import UnusedOutputsRule
+from tests.conftest import PYTHON, QUICK
+
+RULE = UnusedOutputsRule()
+
+SCRIPT = """\
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+
+class Next(nn.Module):
+    def __init__(self, words=2500, width=48):
+        super().__init__()
+        self.embed = nn.Embedding(words, width)
+        self.mix = nn.GRU(width, width, batch_first=True)
+        self.head = nn.Linear(width, words)
+
+    def forward(self, ids):
+        states, _ = self.mix(self.embed(ids))
+        {head}
+
+
+model = Next()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(300):
+    ids, target = torch.randint(2500, (16, 24)), torch.randint(2500, (16,))
+    scores = model(ids)
+    {taken}
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+FINE = {"head": "return self.head(states)[:, -1]", "taken": "loss = F.cross_entropy(scores, target)"}
+LAST = "loss = F.cross_entropy(scores[:, -1], target)"
+
+
+def found(folder: Path, **parts: str) -> Finding | None:
+    (folder / "train.py").write_text(SCRIPT.format(**{**FINE, **parts}))
+    run = measure(Command(str(folder / "train.py"), python=PYTHON, cwd=str(folder)), folder / "run", QUICK)
+    findings = list(RULE.check(Evidence.from_run(run)))
+    assert len(findings) <= 1
+    return findings[0] if findings else None
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_scores_of_all_positions_are_found_and_taken_before(tmp_path: Path) -> None:
+    finding = found(tmp_path)
+    assert finding is not None and finding.site is not None and finding.site.line == 18
+    assert finding.evidence["outputs_shape"] == "16x24x2500" and finding.gain.likely > 1.5
+    fix = RULE.fix(finding, Sources())
+    assert isinstance(fix, Edit)
+    assert "return self.head(states[:, -1])" in next(iter(fix.texts.values()))
+    (tmp_path / "after").mkdir()
+    assert found(tmp_path / "after", head="return self.head(states[:, -1])") is None
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_what_another_function_takes_gets_advice(tmp_path: Path) -> None:
+    finding = found(tmp_path, head="return F.relu(self.head(states))", taken=LAST)
+    assert finding is not None and finding.site is not None and finding.site.line == 26
+    assert isinstance(RULE.fix(finding, Sources()), Advice)
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param({"head": "return self.head(states[:, -1])"}, id="one position"),
+        pytest.param(
+            {"head": "return self.head(states)", "taken": f"{LAST} + 1e-4 * scores.logsumexp(-1).mean()"},
+            id="all are used, too",
+        ),
+        pytest.param(
+            {"head": "return self.head(states).cumsum(1)", "taken": LAST}, id="positions that depend on each other"
+        ),
+        pytest.param(
+            {
+                "head": "return self.head(states)[:, 4:]",
+                "taken": "loss = F.cross_entropy(scores.mT, torch.randint(2500, (16, 20)))",
+            },
+            id="nearly all",
+        ),
+    ],
+)
+def test_what_is_used_is_left(parts: dict[str, str], tmp_path: Path) -> None:
+    assert found(tmp_path, **parts) is None
