@@ -42,12 +42,15 @@ class RepeatedComputation(Rule):
         record = evidence.record
         if record is None or not record.repeated or evidence.device_is_gpu or not evidence.step_s:
             return
-        forward = sum(each.seconds for each in record.repeated)
-        backward = sum(each.differentiated_s for each in record.repeated) * _backward_over_forward(evidence)
+        # What no step changes is to be computed once for all of them: recomputed-constants says so.
+        constant = {(each.site.file, each.site.line) for each in record.recomputed}
+        repeated = [each for each in record.repeated if (each.site.file, each.site.line) not in constant]
+        forward = sum(each.seconds for each in repeated)
+        backward = sum(each.differentiated_s for each in repeated) * _backward_over_forward(evidence)
         gain = Gain.of(evidence.what_if(Change(remove_host_s=forward + backward)))
         if gain.likely < _LEAST_GAIN:
             return
-        longest = record.repeated[0]
+        longest = repeated[0]
         way = by_way_of(longest.site, longest.called_from)
         function = f" in {longest.site.function}()" if longest.site.function not in ("", "<module>") else ""
         yield Finding(
@@ -60,11 +63,11 @@ class RepeatedComputation(Rule):
             evidence={
                 "repeated_forward_s": forward,
                 "repeated_backward_s": backward,
-                "calls_per_step": sum(each.calls for each in record.repeated),
+                "calls_per_step": sum(each.calls for each in repeated),
                 "step_s": evidence.step_s,
             },
             site=longest.site,
-            parameters={"lines": tuple(each.site for each in record.repeated if each.seconds >= 0.1 * forward)},
+            parameters={"lines": tuple(each.site for each in repeated if each.seconds >= 0.1 * forward)},
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Advice:

@@ -155,9 +155,8 @@ class Model(nn.Module):
 
     def forward(self, x, h):
         out, h = self.lstm(x, h)
-        out = self.drop(out)
-        scores = self.fc(out)
-        return scores[:, -1, :], h  # <- takes
+        out = self.fc(self.drop(out))
+        return out[:, -1, :], h  # <- takes
 """,
             after="""
 import torch.nn as nn
@@ -168,9 +167,8 @@ class Model(nn.Module):
 
     def forward(self, x, h):
         out, h = self.lstm(x, h)
-        out = self.drop(out)
-        scores = self.fc(out[:, -1, :])
-        return scores, h
+        out = self.fc(self.drop(out)[:, -1, :])
+        return out, h
 """,
             parameters={"function": 8, "index": -1},
         ),

@@ -9,7 +9,7 @@ import libcst.matchers as m
 
 from advisor.edit.draft import Draft
 from advisor.edit.names import full_name
-from advisor.edit.origin import assignments, scope_of
+from advisor.edit.origin import scope_of
 from advisor.edit.pairwise import made_once
 
 _PLAIN = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
@@ -32,12 +32,10 @@ def take_before(draft: Draft, node: cst.Subscript) -> bool:
     call = node.value
     named = isinstance(call, cst.Name)
     if isinstance(call, cst.Name):
-        scope = scope_of(draft, call)
-        bound = list(assignments(draft, call.value, scope))
-        uses = [each for each in draft.nodes(cst.Name, scope) if each.value == call.value]
-        if len(bound) != 1 or len(uses) != 2 or bound[0] is None or draft.loop(call) is not draft.loop(bound[0]):
+        bound = _given_before(draft, node, call)
+        if bound is None:
             return False
-        call = bound[0]
+        call = bound
     if not isinstance(call, cst.Call) or len(call.args) != 1 or call.args[0].star or call.args[0].keyword is not None:
         return False
     made = made_once(draft, call.func)
@@ -54,6 +52,21 @@ def take_before(draft: Draft, node: cst.Subscript) -> bool:
     else:
         draft.replace(node, f"{draft.code(call.func)}({code}{index})")
     return True
+
+
+def _given_before(draft: Draft, node: cst.Subscript, name: cst.Name) -> cst.BaseExpression | None:
+    """What the statement right before gives a name of which `node` is the last use; None where that is not certain."""
+    statement = draft.statement(node)
+    if statement is None or draft.loop(node) is not None or draft.function(node) is None:
+        return None
+    siblings = draft.siblings(statement)
+    before = siblings[siblings.index(statement) - 1] if siblings.index(statement) else None
+    wanted = m.SimpleStatementLine([m.Assign([m.AssignTarget(m.Name(name.value))])])
+    if not isinstance(before, cst.SimpleStatementLine) or not m.matches(before, wanted):
+        return None
+    uses = [each for each in draft.nodes(cst.Name, scope_of(draft, name)) if each.value == name.value]
+    later = [each for each in uses if draft.line(each) > draft.line(before.body[0])]
+    return cst.ensure_type(before.body[0], cst.Assign).value if later == [name] else None
 
 
 def _takes(draft: Draft, node: cst.Subscript, dim: int, index: int | None) -> bool:
