@@ -102,6 +102,7 @@ class Models:
         self.announced = False  # the script gave a sign of its model before it first called it
         self.annotate = False  # put a range around each outermost forward: in the profiled windows
         self.samples = 0
+        self._counted: list[weakref.ref[Any]] = []  # what they are rows of
         self.forwards = 0
         self.level = 0
         # Without what a script has put around torch's functions: it would count ours.
@@ -505,8 +506,16 @@ class Models:
             self._records.compare_input(module, tensors)
         shape = next((info.shape for info in inputs if info.shape), None)
         if self._parts is None or not self.samples:  # parts are given one batch after the other
-            self.samples += shape[0] if shape else 0
+            self._add_rows(next((each for each in tensors if each.dim()), None), shape)
         return tensors, shape
+
+    def _add_rows(self, first: Any, shape: list[int] | None) -> None:
+        """Add the rows of a model's first input to the step's samples, once: it may be called again with the same."""
+        if not self.samples:
+            self._counted.clear()
+        if first is not None and shape and not any(known() is first for known in self._counted):
+            self._counted.append(weakref.ref(first))
+            self.samples += shape[0]
 
     def _look_at_output(self, module: Any, output: Any) -> None:
         outputs = list(tensors_in(output, self._torch, limit=_MARKED))
