@@ -131,6 +131,7 @@ def measure(
         note, options = again
         notes.append(note)
         first = record
+        notes += _mostly_something_else(first)
         _clear(run_dir)
         record = _once(command, run_dir, options, deadline, timeout, progress)
         alike = options.total_steps and first.training == record.training
@@ -183,6 +184,19 @@ def next_try(record: RunRecord, options: Options) -> tuple[str, Options] | None:
     return None
 
 
+def _mostly_something_else(record: RunRecord) -> list[str]:
+    """A note on a script that came to its end, where its steps are a small part of what it did since the first one."""
+    steps_s = record.steps * (record.timing.step_s or 0.0)
+    rest_s = (record.steps_wall_s or 0.0) - steps_s
+    if record.ended != "finished" or not steps_s or rest_s < max(_LEAST_REST_S, _MOSTLY * steps_s):
+        return []
+    told = f"its {record.steps} steps take {steps_s:.2g} s, and the script goes on for {rest_s:.0f} s beside them, "
+    told += "which are not measured"
+    if record.step_kind == "optimizer":
+        told += f": if that is what matters, `--step forward --skip {record.steps}` measures what calls the model there"
+    return [told]
+
+
 def training_of(record: RunRecord) -> int | None:
     """The training that another run has to measure to be of the same steps; None where it has but one kind of them."""
     return record.training if record.step_kind == "optimizer" else None
@@ -191,6 +205,9 @@ def training_of(record: RunRecord) -> int | None:
 # Steps of a last training from which on it is the one to measure, though an earlier one may have more: the critic's
 # before a GAN's generator takes its first one, say.
 _FEW = 10
+
+# Seconds beside a script's steps, and how many times as long as they, that are worth a word.
+_LEAST_REST_S, _MOSTLY = 5.0, 3.0
 
 # How long steps may go on in child processes alone before the run is given up.
 _CHILDREN_SECONDS = 15.0

@@ -38,6 +38,7 @@ _POSITIONWISE = {
 _SELECT, _SLICE = "aten::select", "aten::slice"
 _OTHERS = {"aten::detach", "aten::is_pinned"}  # that use no value
 _NODE = "autograd::engine::evaluate_function"
+_MOST_CHAINS = 16  # of a step: a loop that asks for them one by one is another matter
 _DIMENSIONS = 3  # sequences, positions, numbers
 
 
@@ -84,10 +85,11 @@ def unused_outputs(evidence: Evidence) -> tuple[dict[UnusedOutputs, float], dict
     found: list[_Chain] = []
     for lane in np.unique(operators.lane[outer]).tolist():
         rows = outer[operators.lane[outer] == lane].tolist()
-        for chain in _chains(trace, rows):
-            alone = replace(chain, rows=_alone(trace, rows, chain, step))
-            if _layers(trace, alone):
-                found.append(alone)
+        chains = [chain for chain in _chains(trace, rows) if _layers(trace, chain)]
+        if len(chains) > _MOST_CHAINS * len(steps):
+            return {}, {}
+        alone = (replace(chain, rows=_alone(trace, rows, chain, step)) for chain in chains)
+        found += [chain for chain in alone if _layers(trace, chain)]
     if not found:
         return {}, {}
     places = users_functions(trace, np.array([row for each in found for row in (each.rows[-1], each.taking)]), record)
@@ -126,7 +128,7 @@ def _chains(trace: Trace, rows: list[int]) -> Iterator[_Chain]:
     shape: Shape = ()
     names = [trace.name(int(code)) for code in trace.operators.name[rows]]
     for row, name in zip(rows, names, strict=True):
-        if name in _OTHERS:
+        if name in _OTHERS or (name not in _POSITIONWISE and not chain):
             continue
         first = _first(trace, row)
         taken = _taken(trace, row, name, first) if chain and first == shape else None
@@ -134,11 +136,8 @@ def _chains(trace: Trace, rows: list[int]) -> Iterator[_Chain]:
             continue  # x[:, -1] takes all of the first dimension before it takes of the second
         if taken is not None:
             yield _Chain(chain, row, *taken)
-        follows = name in _POSITIONWISE and (not chain or first == shape)
-        if not follows:
-            chain = []
         if name in _POSITIONWISE and len(first) >= _DIMENSIONS:
-            chain = [*chain, row]
+            chain = [*chain, row] if first == shape else [row]
             shape = _after(trace, row, name, first)
         else:
             chain = []

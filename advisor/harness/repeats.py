@@ -20,6 +20,7 @@ from .layout import Repeated, Site
 from .places import FRAMES, site_of, user_frames
 
 _MOST_CALLS = 20_000  # of a step: what comes after them is not looked at
+_MOST_ITEMS = 256  # of a list that a function is given
 _DRAWING = (
     *("dropout", "rand", "bernoulli", "multinomial", "normal", "poisson", "exponential", "uniform", "gumbel", "rrelu"),
 )
@@ -99,6 +100,9 @@ class Repeats:
         if isinstance(value, self.torch.Tensor):
             tensors.append(self._identity(value))
             return tensors[-1]
+        if isinstance(value, (tuple, list, dict)) and len(value) > _MOST_ITEMS:
+            self._fresh += 1
+            return self._fresh  # it may be the same, but to tell takes too long
         if isinstance(value, (tuple, list)):
             return tuple(self._key(each, tensors) for each in value)
         if isinstance(value, dict):
@@ -107,7 +111,7 @@ class Repeats:
             return type(value).__name__, value
         if isinstance(value, slice):
             return "slice", value.start, value.stop, value.step
-        return type(value).__name__, str(value)
+        return str(value) if isinstance(value, self.torch.device) else (type(value).__name__, id(value))
 
     def _identity(self, tensor: Any) -> Identity:
         """What a tensor counts as: what it was computed as before, or itself."""

@@ -70,3 +70,29 @@ def test_script_that_is_over_early_in_its_timing_window_is_run_again_once(tmp_pa
     record = run(tmp_path / "run", "flat.py", replace(QUICK, windows="timing", min_seconds=60.0, max_seconds=60.0))
     plan = Plan(Options(total_steps=200, windows="timing"))
     assert record.timing.steps >= (plan.timing or 0)
+
+
+AFTERWARDS = """
+import time
+import torch
+
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(40):
+    optimizer.zero_grad()
+    model(torch.randn(8, 64)).sum().backward()
+    optimizer.step()
+end = time.monotonic() + {seconds}
+while time.monotonic() < end:
+    model(torch.randn(8, 64))
+"""
+
+
+@pytest.mark.sessions
+@pytest.mark.parametrize(("seconds", "told"), [(6, True), (0, False)])
+def test_what_a_script_does_beside_its_few_steps_is_told(seconds: int, told: bool, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(AFTERWARDS.format(seconds=seconds))
+    command = Command(script=str(path), python=PYTHON, cwd=str(tmp_path))
+    notes = measure(command, tmp_path / "run", QUICK, timeout=240).record.notes
+    assert any("--step forward --skip" in note for note in notes) is told
