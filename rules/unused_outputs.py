@@ -9,7 +9,7 @@ from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.positions import take_before, takings
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
-from advisor.evidence.unused_outputs import UnusedOutputs, unused_outputs
+from advisor.evidence.unused_outputs import PartlyUsed, unused_outputs
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list
 
@@ -33,7 +33,7 @@ _NO_WORK = {
 _BYTES, _BANDWIDTH = 4, 10e9
 
 
-class UnusedOutputsRule(Rule):
+class UnusedOutputs(Rule):
     """A linear layer is applied to every position of a sequence, and only a few of its outputs are ever used.
 
     ``self.head(states)[:, -1]`` computes scores for all positions, of a vocabulary say, and throws all but the last
@@ -184,12 +184,12 @@ class Model(nn.Module):
     )
 
 
-def _first(found: UnusedOutputs) -> Site:
+def _first(found: PartlyUsed) -> Site:
     """Where the function begins that takes of the outputs."""
     return Site(found.taken_in[0], max(1, found.taken_in[1]))
 
 
-def _taken_at(found: UnusedOutputs) -> tuple[Draft, list[cst.Subscript]] | None:
+def _taken_at(found: PartlyUsed) -> tuple[Draft, list[cst.Subscript]] | None:
     """The indices that take of the outputs, as the source has them."""
     try:
         draft = Draft(Sources().source(found.taken_in[0]))

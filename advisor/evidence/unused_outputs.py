@@ -43,7 +43,7 @@ _DIMENSIONS = 3  # sequences, positions, numbers
 
 
 @dataclass(frozen=True)
-class UnusedOutputs:
+class PartlyUsed:
     """Per step, ``used`` of the ``shape``'s positions are taken, in the function of the user's at ``taken_in``.
 
     ``computed_in`` is the function that calls the last linear layer; both are (file, first line), 0 outside of all.
@@ -73,7 +73,7 @@ class _Chain:
     index: int | None
 
 
-def unused_outputs(evidence: Evidence) -> tuple[dict[UnusedOutputs, float], dict[str, float]]:
+def unused_outputs(evidence: Evidence) -> tuple[dict[PartlyUsed, float], dict[str, float]]:
     """What is computed for nothing: times per step; operator → share of its own time that goes into all of it."""
     trace, record = evidence.detail, evidence.record
     if trace is None or record is None or not len(trace.operators):
@@ -93,13 +93,13 @@ def unused_outputs(evidence: Evidence) -> tuple[dict[UnusedOutputs, float], dict
     if not found:
         return {}, {}
     places = users_functions(trace, np.array([row for each in found for row in (each.rows[-1], each.taking)]), record)
-    counts: dict[UnusedOutputs, float] = {}
+    counts: dict[PartlyUsed, float] = {}
     over = np.zeros(len(operators), np.bool_)
     for chain in found:
         if chain.taking not in places:
             continue
         layers = _layers(trace, chain)
-        each = UnusedOutputs(
+        each = PartlyUsed(
             shape=_first(trace, chain.taking),
             used=chain.used,
             dim=chain.dim,

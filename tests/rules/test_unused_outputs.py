@@ -10,10 +10,10 @@ from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding
-from rules.unused_outputs import UnusedOutputsRule
+from rules.unused_outputs import UnusedOutputs
 from tests.conftest import PYTHON, QUICK
 
-RULE = UnusedOutputsRule()
+RULE = UnusedOutputs()
 
 SCRIPT = """\
 import torch
