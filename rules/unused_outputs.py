@@ -143,7 +143,7 @@ class Tagger(nn.Module):
         states, _ = self.rnn(x)
         return self.head(states[:, -1])
 """,
-            parameters={"function": 8, "index": -1},
+            parameters={"function": 7, "index": -1},
         ),
         Example(
             before="""
@@ -170,7 +170,7 @@ class Model(nn.Module):
         out = self.fc(self.drop(out)[:, -1, :])
         return out, h
 """,
-            parameters={"function": 8, "index": -1},
+            parameters={"function": 7, "index": -1},
         ),
     )
     LEAVES_ALONE = (
