@@ -185,13 +185,12 @@ def next_try(record: RunRecord, options: Options) -> tuple[str, Options] | None:
 
 
 def _mostly_something_else(record: RunRecord) -> list[str]:
-    """A note on a script that came to its end, where its steps are a small part of what it did since the first one."""
-    steps_s = record.steps * (record.timing.step_s or 0.0)
-    rest_s = (record.steps_wall_s or 0.0) - steps_s
-    if record.ended != "finished" or not steps_s or rest_s < max(_LEAST_REST_S, _MOSTLY * steps_s):
+    """A note on a script that goes on for much longer after its last step than its steps take."""
+    steps_s, rest_s = record.steps * (record.timing.step_s or 0.0), record.after_s or 0.0
+    if not steps_s or rest_s < max(_LEAST_REST_S, _MOSTLY * steps_s):
         return []
-    told = f"its {record.steps} steps take {steps_s:.2g} s, and the script goes on for {rest_s:.0f} s beside them, "
-    told += "which are not measured"
+    told = f"its {record.steps} steps take {steps_s:.2g} s, and the script goes on for {rest_s:.0f} s after them, "
+    told += "which is not measured"
     if record.step_kind == "optimizer":
         told += f": if that is what matters, `--step forward --skip {record.steps}` measures what calls the model there"
     return [told]
@@ -206,7 +205,7 @@ def training_of(record: RunRecord) -> int | None:
 # before a GAN's generator takes its first one, say.
 _FEW = 10
 
-# Seconds beside a script's steps, and how many times as long as they, that are worth a word.
+# Seconds after a script's last step, and how many times as long as its steps, that are worth a word.
 _LEAST_REST_S, _MOSTLY = 5.0, 3.0
 
 # How long steps may go on in child processes alone before the run is given up.

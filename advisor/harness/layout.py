@@ -520,6 +520,7 @@ class RunRecord:
     traces: list[str] = field(default_factory=list)  # relative to the run folder
     details: list[str] = field(default_factory=list)
     aside: dict[str, float] = field(default_factory=dict)  # cause → seconds over the whole run after the first step
+    after_s: float | None = None  # seconds from the last step to the end of a script that came to its end
     steps_wall_s: float | None = None  # seconds from the first step to the end of the run
     notes: list[str] = field(default_factory=list)  # what is less certain, what was not covered: sentences
     failure: Failure | None = None

@@ -196,6 +196,8 @@ class Observer:
             try:
                 self.windows.conclude()
                 self._fill(self.windows, record)
+                if record.ended == "finished" and record.steps:
+                    record.after_s = time.perf_counter() - self.windows.ended_at
                 record.nonfinite_parameters = self.windows.nonfinite_parameters()
                 if record.device.type == "cpu" and failure is None:
                     record.environment.rates = rates.rates(self._torch)

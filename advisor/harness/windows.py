@@ -74,6 +74,7 @@ class Windows:
         self._first_forwards = 0  # until the steps began: of modules that have found a parent since, maybe
         self._skip = options.skip
         self._last = 0.0
+        self.ended_at = 0.0  # when the last step did, whether it was measured or not
         self._causes: set[str] = set()
         self._intervals: list[Interval] = []
         self._clock = DeviceClock(torch)
@@ -253,7 +254,7 @@ class Windows:
     # The boundary.
 
     def _boundary(self) -> None:
-        now = time.perf_counter()
+        now = self.ended_at = time.perf_counter()
         if self.finder.restarted:
             self._training_begins()
         if self._again:
