@@ -11,7 +11,7 @@ from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.unused_outputs import PartlyUsed, unused_outputs
 from advisor.harness.layout import Site
-from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -96,10 +96,8 @@ class UnusedOutputs(Rule):
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         (site,) = site_list(finding, "takes") or (None,)
-        text = (
-            f"Take the positions that are used {at(site)} before the linear layer, not after it: layer(x[:, -1]) for "
-        )
-        text += "layer(x)[:, -1]."
+        text = f"Take the positions that are used {where(site)} before the linear layer, not after it: "
+        text += "layer(x[:, -1]) for layer(x)[:, -1]."
         if site is None or not finding.parameters.get("plain", True):
             return Advice(text, "the layer and what takes of its outputs are not in the same place")
         drafts = Drafts(sources)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 import libcst.matchers as m
+from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.draft import Draft, Drafts, Statement
 from advisor.edit.locate import call_at, outermost_at
@@ -65,6 +66,17 @@ def binding(
         return None
     moved = [each for each in candidates if each.moved is not None]
     return max(moved or candidates, key=lambda each: each.draft.line(each.statement))
+
+
+def made_once(draft: Draft, func: cst.BaseExpression) -> cst.Call | None:
+    """The call that makes what a name or ``self.name`` is, where the file assigns it once."""
+    name = get_full_name_for_node(func) or ""
+    if not isinstance(func, (cst.Name, cst.Attribute)) or (isinstance(func, cst.Attribute) and name[:5] != "self."):
+        return None
+    targets = [each for each in draft.nodes(cst.AssignTarget) if get_full_name_for_node(each.target) == name]
+    statement = draft.parent(targets[0]) if len(targets) == 1 else None
+    value = statement.value if isinstance(statement, cst.Assign) else None
+    return value if isinstance(value, cst.Call) else None
 
 
 def made_at(drafts: Drafts, site: Site) -> Binding | None:

@@ -16,6 +16,7 @@ from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.calls import argument, has_starred
 from advisor.edit.draft import Draft, Statement
+from advisor.edit.models import made_once
 from advisor.edit.names import ensure_name, full_name
 from advisor.edit.origin import assignments, is_parameter, scope_of
 from advisor.edit.sums import elements
@@ -218,17 +219,6 @@ def _cosine(draft: Draft, call: cst.Call) -> Pairing | None:
     if first is None or second is None or dim is None:
         return None
     return Pairing(COSINE, call, first.value, second.value, dim)
-
-
-def made_once(draft: Draft, func: cst.BaseExpression) -> cst.Call | None:
-    """The call that makes what a name or ``self.name`` is, where the file assigns it once."""
-    name = get_full_name_for_node(func) or ""
-    if not isinstance(func, (cst.Name, cst.Attribute)) or (isinstance(func, cst.Attribute) and name[:5] != "self."):
-        return None
-    targets = [each for each in draft.nodes(cst.AssignTarget) if get_full_name_for_node(each.target) == name]
-    statement = draft.parent(targets[0]) if len(targets) == 1 else None
-    value = statement.value if isinstance(statement, cst.Assign) else None
-    return value if isinstance(value, cst.Call) else None
 
 
 # Parts of expressions -------------------------------------------------------------------------------------------------

@@ -8,9 +8,9 @@ import libcst as cst
 import libcst.matchers as m
 
 from advisor.edit.draft import Draft
+from advisor.edit.models import made_once
 from advisor.edit.names import full_name
 from advisor.edit.origin import scope_of
-from advisor.edit.pairwise import made_once
 
 _PLAIN = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
 
@@ -73,9 +73,8 @@ def _takes(draft: Draft, node: cst.Subscript, dim: int, index: int | None) -> bo
     elements = [each.slice for each in node.slice]
     if len(elements) <= dim:
         return False
-    if not all(m.matches(each, m.Slice(lower=None, upper=None, step=None)) for each in elements[:dim]):
-        return False
-    if not all(m.matches(each, m.Slice(lower=None, upper=None, step=None)) for each in elements[dim + 1 :]):
+    whole = m.Slice(lower=None, upper=None, step=None)
+    if not all(m.matches(each, whole) for each in (*elements[:dim], *elements[dim + 1 :])):
         return False
     taken = elements[dim]
     if index is None:

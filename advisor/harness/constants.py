@@ -76,6 +76,7 @@ class Constants:
     def stop(self) -> None:
         """Watch no more; what is known stays."""
         self.forward_ends()
+        self._repeats.clear()
         self._steps.clear()
         self._ended = _FIRST + _WATCHED
 
@@ -87,10 +88,11 @@ class Constants:
             with contextlib.suppress(Exception):
                 self.found = self._constants()
                 self.repeated = self._computed_again()
+            self._repeats.clear()
             self._steps.clear()
         elif _FIRST <= self._ended < _FIRST + _WATCHED:
             self._steps.append(_Step())
-            self._repeats.step_begins()
+            self._repeats.clear()
 
     def forward_begins(self, module: Any, given: Iterable[Any]) -> None:
         """A model is called with the tensors `given`."""

@@ -53,8 +53,8 @@ class Repeats:
     _known: dict[Identity, tuple[Identity, Any]] = field(default_factory=dict)
     _fresh: int = 0
 
-    def step_begins(self) -> None:
-        """What was computed in another step was computed with other weights."""
+    def clear(self) -> None:
+        """Forget a step: in the next one other weights compute, and after the last one nothing is to lie about."""
         self._calls.clear()
         self._known.clear()
 

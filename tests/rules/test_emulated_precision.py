@@ -14,7 +14,7 @@ from advisor.evidence import Evidence
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding
 from advisor.trace import read_trace
-from fixtures.expectations import bfloat16_is
+from fixtures.expectations import bfloat16_is, cpu_flags
 from rules.emulated_precision import EmulatedPrecision
 from tests.conftest import PYTHON, QUICK
 
@@ -136,4 +136,6 @@ def test_patched_script_is_what_was_predicted(tmp_path: Path) -> None:
     path.write_text(text)
     after = Evidence.from_run(measure(command, tmp_path / "after", QUICK, timeout=240))
     assert list(RULE.check(after)) == []
-    assert before.step_s and after.step_s and before.step_s > 1.2 * after.step_s
+    flags = {*cpu_flags()}
+    emulates = "avx2" in flags and not {"avx512f", "avx_ne_convert"} & flags
+    assert before.step_s and after.step_s and before.step_s > (1.5 if emulates else 1.2) * after.step_s

@@ -95,6 +95,7 @@ def test_what_they_cost_is_worth_a_finding(run: Run) -> None:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("pairs")
+@pytest.mark.sessions  # its figures are shares of time: alone, as all such
 def test_pairs_are_seen_in_the_function_that_writes_them(run: Run) -> None:
     evidence = Evidence.from_run(run)
     seen = {(each.operator, Path(each.file).name, each.line): number for each, number in pairwise(evidence).items()}
@@ -109,6 +110,6 @@ def test_pairs_are_seen_in_the_function_that_writes_them(run: Run) -> None:
     shares, others = passes_over(evidence, product), passes_over(evidence, difference)
     assert 0.05 < shares["aten::sum"] <= 1.0 and 0 < shares["aten::mul"] <= 1.0
     # Of one shape, in different functions: each has its own operators, and its part of the backward's.
-    assert "aten::sub" not in shares and others["aten::sub"] > 0.05
+    assert "aten::sub" not in shares and others["aten::sub"] > 0.2
     assert shares["aten::mul"] + others.get("aten::mul", 0.0) <= 1.01
     assert not passes_over(evidence, replace(product, line=1))
