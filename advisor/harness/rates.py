@@ -7,12 +7,13 @@ AMX from a Xeon that has it, products in bfloat16 take 1.9 times as long as in f
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 TYPES = ("bfloat16", "float16")
-# Work that takes float32 less long is doubled and measured anew: on many cores handing out the work takes longer.
+# Work that takes float32 less long is doubled and measured anew: a call has its own cost, whatever it computes.
 _LEAST_S = 0.4e-3
 _PAIRS = 12
 _PLAIN = 3.0  # where 16 bits take so many times as long, they do whatever the size
@@ -21,13 +22,15 @@ _BATCHES = (2, 8, 32, 128)  # of 64 channels of 28 by 28
 
 
 def rates(torch: Any) -> dict[str, dict[str, float]]:
-    """Type of 16 bits → "product" and "convolution" → its seconds over float32's, on the threads that torch has now.
+    """Type of 16 bits → "product" and "convolution" → its seconds over float32's, on one thread.
 
-    Takes about a tenth of a second, draws no random number and leaves torch's settings alone. Best of alternating
-    calls, so that what else the machine does hardly matters. A type that torch cannot multiply in is left out.
+    Takes about a fifth of a second, draws no random number and leaves torch's settings as it found them. Best of
+    alternating calls, so that what else the machine does hardly matters. One thread, because several wait for the
+    slowest of them: beside two busy programs two threads measured 0.6 to 1.6 for what is 1.9, and one 1.8 to 2.0;
+    alone both measure the same within a tenth. A type that torch cannot multiply in is left out.
     """
     found: dict[str, dict[str, float]] = {}
-    with torch.inference_mode(), torch.autocast("cpu", enabled=False):
+    with _one_thread(torch), torch.inference_mode(), torch.autocast("cpu", enabled=False):
         for name in TYPES:
             try:
                 narrow = getattr(torch, name)
@@ -35,6 +38,16 @@ def rates(torch: Any) -> dict[str, dict[str, float]]:
             except (RuntimeError, NotImplementedError, AttributeError):  # older versions lack operators in float16
                 continue
     return found
+
+
+@contextlib.contextmanager
+def _one_thread(torch: Any) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _product(torch: Any, narrow: Any) -> float:

@@ -43,12 +43,13 @@ from advisor.harness.rates import rates
 
 torch.manual_seed(3)
 torch.set_default_dtype(torch.float64)
+torch.set_num_threads(2)
 expected = torch.get_rng_state()
 with torch.autocast("cpu", dtype=torch.bfloat16), torch.device("meta"):
     found = rates(torch)
     assert torch.is_autocast_enabled("cpu") and torch.is_grad_enabled()
 assert torch.equal(torch.get_rng_state(), expected)
-assert torch.get_default_dtype() == torch.float64
+assert torch.get_default_dtype() == torch.float64 and torch.get_num_threads() == 2
 assert all(ratio > 0 for each in found.values() for ratio in each.values()), found
 assert "bfloat16" in found
 """
