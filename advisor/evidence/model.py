@@ -88,14 +88,19 @@ class StepModel:
         return loaders[0] if loaders else None
 
     def _fetch(self, loader: LoaderFacts) -> tuple[float, float]:
-        """(wall, CPU) seconds to make one batch as things are."""
-        wall = loader.fetch_s
-        if wall is None:
+        """(wall, CPU) seconds to make a step's batches as things are, in one process."""
+        batches = self.batches_per_step
+        measured = loader.fetch_s if loader.record is None else loader.record.fetch_s
+        if measured is not None:
+            wall = measured * batches
+        elif not loader.workers and loader.record is not None:
+            wall = loader.wait_s
+        else:
             # Workers keep up exactly when nothing waits: all that is known otherwise is their throughput.
             waiting = loader.wait_share > 0.05
             wall = (loader.workers or 1) * self.step_s if waiting else loader.wait_s
         cpu = loader.fetch_cpu_s
-        return wall, wall if cpu is None else cpu
+        return wall, wall if cpu is None else cpu * batches
 
     @cached_property
     def wait_s(self) -> float:
@@ -217,8 +222,9 @@ class StepModel:
         if loader is None or (not touches_loader and (loader.workers != 0 or unknown_workers)):
             return self._with_wait(change, self.wait_s)
         wall, cpu = self._fetch(loader)
-        new_wall = wall if change.fetch_s is None else change.fetch_s
-        new_cpu = cpu if change.fetch_cpu_s is None else change.fetch_cpu_s
+        batches = self.batches_per_step
+        new_wall = wall if change.fetch_s is None else change.fetch_s * batches
+        new_cpu = cpu if change.fetch_cpu_s is None else change.fetch_cpu_s * batches
         if change.fetch_s is not None and change.fetch_cpu_s is None:
             new_cpu = cpu * new_wall / wall if wall > 0 else new_wall
         new_wall, new_cpu = (batch.larger_fetch_s(each, change.batch_scale) for each in (new_wall, new_cpu))
@@ -241,6 +247,7 @@ class StepModel:
                 fetch_cpu_s=fetch_cpu_s,
                 main_threads=threads,
                 cores=self.cores,
+                batches=self.batches_per_step,
             )
 
         low, likely, high = (period(seconds, new_wall, new_cpu) for seconds in rest[:3])
@@ -293,7 +300,9 @@ class StepModel:
         if loader is None or not change.workers:
             return 0.0
         wall, _ = self._fetch(loader)
-        fetch_s = batch.larger_fetch_s(wall if change.fetch_s is None else change.fetch_s, change.batch_scale)
+        if change.fetch_s is not None:
+            wall = change.fetch_s * self.batches_per_step
+        fetch_s = batch.larger_fetch_s(wall, change.batch_scale)
         return fetch_s / change.workers * 0.97
 
     def _threads(self, change: Change) -> float:
@@ -315,8 +324,8 @@ class StepModel:
             per_epoch = loader.start_s * max(1.0, workers / loader.workers)
         else:
             context = record.context or (self.evidence.record.environment.start_method if self.evidence.record else "")
-            per_epoch = pipeline.start_s(workers, self._fetch(loader)[0], context)
-        return per_epoch / loader.batches
+            per_epoch = pipeline.start_s(workers, self._fetch(loader)[0] / self.batches_per_step, context)
+        return per_epoch / loader.batches * self.batches_per_step
 
     def _with_wait(self, change: Change, wait_s: float) -> tuple[float, float, float, str]:
         """The step when the host is blocked in loaders for `wait_s`."""

@@ -64,11 +64,12 @@ def period(
     fetch_cpu_s: float,
     main_threads: float,
     cores: float | None,
+    batches: float = 1.0,
 ) -> Period:
     """The step with `workers` processes making batches.
 
-    `rest_s`: the step when data is always there; `fetch_s`, `fetch_cpu_s`: wall and CPU seconds to make one batch;
-    `main_threads`: threads that the rest keeps busy on average; `cores`: usable ones, None where unknown.
+    `rest_s`: the step when data is always there; `fetch_s`, `fetch_cpu_s`: wall and CPU seconds to make the `batches`
+    of a step; `main_threads`: threads that the rest keeps busy on average; `cores`: usable ones, None where unknown.
     """
     if workers <= 0:
         return Period(rest_s + fetch_s, rest_s + fetch_s, rest_s + fetch_s, "step")
@@ -77,7 +78,7 @@ def period(
     wall = max(fetch_s, cpu)
     throughput = wall / workers
     computing = min(1.0, cpu / wall) if wall > 0 else 0.0
-    base = rest_s + RECEIVE_S
+    base = rest_s + RECEIVE_S * batches
     if cores is None:
         even = shared = 0.0
     else:
