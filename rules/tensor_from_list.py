@@ -59,7 +59,7 @@ class TensorFromList(Rule):
         gain = Gain.of(evidence.what_if(_without(evidence, calls)))
         if not gain.worth_it:
             return
-        most = max(map(numbers_in, calls))  # the first of those that read about as much, whichever took longer this time
+        most = max(map(numbers_in, calls))  # the first of those that read about as much, not what took longest
         calls.sort(key=lambda each: (numbers_in(each) < most / 2, each.site.file, each.site.line))
         taken = sum(map(reading_s, calls))
         numbers = sum(numbers_in(each) for each in calls)

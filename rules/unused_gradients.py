@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +10,7 @@ import numpy as np
 from libcst.helpers import get_full_name_for_node
 
 from advisor.edit import Drafts
+from advisor.edit.freezing import needed
 from advisor.edit.locate import outermost_at
 from advisor.edit.models import made_at
 from advisor.edit.names import full_name
@@ -36,16 +35,6 @@ if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
     from advisor.harness.layout import Site
-
-# What a script may do with such gradients, or what would go wrong with weights that need none; by its text.
-_NEEDS = (
-    (re.compile(r"\.grad\b"), "reads gradients"),
-    (re.compile(r"\bclip_grad_(norm|value)_\(|\bget_total_norm\("), "clips gradients, maybe by these too"),
-    (re.compile(r"\brequires_grad"), "says itself what needs gradients"),
-    (re.compile(r"\badd_param_group\("), "gives its optimizer more to train later"),
-    (re.compile(r"\bcheckpoint(_sequential)?\(|gradient_checkpointing"), "computes activations anew in the backward"),
-    (re.compile(r"DistributedDataParallel|FullyShardedDataParallel|\bfully_shard\("), "trains with several processes"),
-)
 
 
 class UnusedGradients(Rule):
@@ -240,10 +229,9 @@ def _needed(finding: Finding, drafts: Drafts) -> str:
     optimizers = site_list(finding, "optimizers")
     files = (*file_list(finding, "files"), *(site.file for site in (*optimizers, *site_list(finding, "made"))))
     several = len(optimizers) != 1
+    if why := needed(drafts, files):
+        return why
     for draft in (drafts[path] for path in dict.fromkeys(files)):
-        for pattern, what in _NEEDS:
-            if pattern.search(draft.source.text):
-                return f"the script {what}, in {os.path.basename(draft.source.path)}"
         for call in draft.nodes(cst.Call):
             name, place = full_name(draft, call.func), (draft.source.path, draft.line(call))
             makes = name.startswith("torch.optim.") and "lr_scheduler" not in name

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
 
 # How autograd's engine names a node that has come to a parameter.
-_GRADIENT = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+GRADIENT = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def unused_backward(evidence: Evidence) -> UnusedBackward | None:
     if record is None or not record.gradients or record.gradients_needed >= record.gradients or not len(steps):
         return None
     step_of = assign(steps, operators.start)
-    done = np.flatnonzero(names_like(evidence.trace, operators.name, _GRADIENT.__eq__) & (step_of >= 0))
+    done = np.flatnonzero(names_like(evidence.trace, operators.name, GRADIENT.__eq__) & (step_of >= 0))
     done = done[np.argsort(operators.start[done], kind="stable")]
     lanes, counts = np.unique(operators.lane[done]), np.bincount(step_of[done], minlength=len(steps))
     if len(lanes) != 1 or not counts.all() or (counts % record.gradients).any():

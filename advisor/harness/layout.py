@@ -397,6 +397,25 @@ class UnusedGradients:
 
 
 @dataclass
+class DiscardedGradients:
+    """Of a root module: the gradients that some backwards of each step compute of its weights and nobody uses.
+
+    They are dropped before an optimizer steps with them, or no optimizer holds these weights.
+    """
+
+    cls: str = ""
+    made: Site | None = None  # where the user's code makes it; None inside a library
+    tensors: int = 0
+    bytes: int = 0
+    held: bool = False  # by an optimizer, which uses the gradients of other backwards
+    # The outermost modules in it all of whose gradients are dropped, by their dotted names; "" among them where some of
+    # a module's own are and others are not. Empty: all of them.
+    parts: list[str] = field(default_factory=list)
+    backwards: int = 0  # of a step that compute them …
+    site: Site | None = None  # … all called there, which computes none of this model's that are used; else None
+
+
+@dataclass
 class Recomputed:
     """A line in a model's forward whose longer calls of torch were given the same and gave the same in three steps."""
 
@@ -508,6 +527,10 @@ class RunRecord:
     rank: int | None = None
     world_size: int | None = None
     unused_gradients: list[UnusedGradients] = field(default_factory=list)
+    discarded: list[DiscardedGradients] = field(default_factory=list)
+    # The gradients that each backward of a step computes, in order: how many used ones come first, how many for nothing
+    # then, and so on in turn. Empty where all are used.
+    accumulated: list[list[int]] = field(default_factory=list)
     recomputed: list[Recomputed] = field(default_factory=list)  # the longest first
     repeated: list[Repeated] = field(default_factory=list)  # likewise
     gradients: int = 0  # of parameters that a backward pass computes, where some are unused, and …

@@ -56,14 +56,18 @@ class Optimizers:
     def parameters(self) -> Iterator[Any]:
         """What they update, of those that are there."""
         for optimizer in self._there():
-            yield from _parameters(optimizer)
+            yield from parameters_of(optimizer)
+
+    def groups(self) -> Iterator[Iterator[Any]]:
+        """What each of them updates, of those that are there."""
+        return map(parameters_of, self._there())
 
     def look_for_zeros(self) -> None:
         """Count the gradients that are full of zeros; a kind of tensor that cannot be asked has none."""
         for key in list(self._objects):
             with contextlib.suppress(Exception):
                 if (optimizer := self.get(key)) is not None:
-                    self._infos[key].zero_filled = zero_filled(_parameters(optimizer))
+                    self._infos[key].zero_filled = zero_filled(parameters_of(optimizer))
 
     def records(self, boundary: Any) -> list[OptimizerInfo]:
         """All that stepped, in that order, and those that are there and did not; `boundary` is the key of one."""
@@ -106,7 +110,8 @@ class Optimizers:
         self._keys.pop(number, None)
 
 
-def _parameters(optimizer: Any) -> Iterator[Any]:
+def parameters_of(optimizer: Any) -> Iterator[Any]:
+    """What it updates."""
     for group in getattr(optimizer, "param_groups", ()):
         yield from group["params"]
 
@@ -119,4 +124,4 @@ def _describe(info: OptimizerInfo, optimizer: Any) -> None:
         info.fused, info.foreach = group.get("fused"), group.get("foreach")
         momentum = group.get("momentum")
         info.momentum = float(momentum) if isinstance(momentum, (int, float)) else None
-        info.parameters = sum(1 for _ in _parameters(optimizer))
+        info.parameters = sum(1 for _ in parameters_of(optimizer))

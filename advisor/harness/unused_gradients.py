@@ -123,7 +123,7 @@ class Unused:
                         made=self._made(inner),
                         tensors=len(tensors),
                         bytes=sum(each.numel() * each.element_size() for each in tensors),
-                        trained=list(islice(_trained(inner, set(map(id, self._held())), ""), _MOST_PARTS)),
+                        trained=list(islice(whole_parts(inner, set(map(id, self._held()))), _MOST_PARTS)),
                     )
                 )
 
@@ -170,16 +170,16 @@ def _last_of_others(one: list[int], idle: set[int]) -> int:
     return max((number for number, key in enumerate(one, 1) if key not in idle), default=0)
 
 
-def _trained(module: Any, held: set[int], name: str) -> Iterator[str]:
-    """The outermost modules below `module`, by their dotted names, all of whose parameters an optimizer holds.
+def whole_parts(module: Any, chosen: set[int], name: str = "") -> Iterator[str]:
+    """The outermost modules below `module`, by their dotted names, all of whose parameters are `chosen` (identities).
 
-    "" where some that it holds belong to a module beside others that it does not hold.
+    "" for the module itself, and where some that are chosen belong to a module beside others that are not.
     """
-    own = [id(each) in held for each in module.parameters()]
+    own = [id(each) in chosen for each in module.parameters()]
     if own and all(own):
         yield name
     elif any(own):
-        if any(id(each) in held for each in module.parameters(recurse=False)):
+        if any(id(each) in chosen for each in module.parameters(recurse=False)):
             yield ""
         for key, child in module.named_children():
-            yield from _trained(child, held, f"{name}.{key}" if name else key)
+            yield from whole_parts(child, chosen, f"{name}.{key}" if name else key)

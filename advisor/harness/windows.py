@@ -10,6 +10,7 @@ from typing import Any
 
 from .blocking import Blocking
 from .constants import Constants
+from .discarded_gradients import Discarded
 from .encoders import Encoders
 from .garbage import Garbage
 from .gauges import DeviceClock, children_cpu, nonfinite, peak_resident
@@ -20,7 +21,7 @@ from .layout import Options, RunRecord, Timing, Window
 from .loaders import Loaders
 from .looking import is_capturing
 from .models import Models
-from .optimizers import Optimizers
+from .optimizers import Optimizers, parameters_of
 from .places import FRAMES, site_of, user_frames, user_site
 from .plan import Plan
 from .profiling import Inert, OurProfiler
@@ -93,6 +94,7 @@ class Windows:
         self.optimizers = Optimizers()
         self.constants = Constants(torch)
         self.unused = Unused(self.models.roots, self.optimizers.parameters, self.models.made)
+        self.discarded = Discarded(self.models.roots, self.optimizers.groups, self.models.made)
         self.finished = False
         self._again = False  # measure anew from the next boundary on
         self.on_finish: Any = None
@@ -105,6 +107,7 @@ class Windows:
         self._zero_checked = True
         self.sites.count = False
         self.unused.stop()
+        self.discarded.stop()
         self.constants.stop()
         self._probes(False)
         self.models.forget()
@@ -128,6 +131,8 @@ class Windows:
             tell_child_trains(self._options.run_dir)
             return
         key = self.optimizers.stepped(optimizer)
+        if self.discarded.watching:
+            self.discarded.stepped(parameters_of(optimizer))
         if self.phase != "timing":
             self.sites.add("Optimizer.step", user_site())
             self.blocking.stepped()
@@ -216,6 +221,8 @@ class Windows:
 
     def backward(self) -> None:
         self._backwards += 1
+        if self.discarded.watching:
+            self.discarded.backward(user_site())
         if self.phase == "waiting":
             self.models.hooks_on()  # a loop without optimizer and loader gives no earlier sign of its model
         self._check_overdue()
@@ -245,6 +252,7 @@ class Windows:
         """The script is about to have something compiled or traced."""
         self.sites.leave_makers()
         self.unused.give_up()
+        self.discarded.give_up()
         self.constants.give_up()
         self.indexing.give_up()
 
@@ -327,9 +335,11 @@ class Windows:
                 self.models.hooks_on()
             if self.finder.kind == "optimizer":
                 self.unused.step_ended()
+                self.discarded.step_ended()
             self.constants.step_ended()
             if self._settled(now):
                 self.unused.stop()
+                self.discarded.stop()
                 self.constants.stop()
                 self._begin_timing()
         elif self.phase in ("profile", "detail"):
@@ -382,6 +392,7 @@ class Windows:
         self.loaders.timing, self.loaders.observe = False, True
         self.sites.from_lists.forget()
         self.unused.start()
+        self.discarded.start()
         self.constants.start()
         self._intervals.clear()
         self._intervals_with_loader.clear()
@@ -519,6 +530,7 @@ class Windows:
         timing.cpu_s, timing.children_cpu_s = cpu[0] / steps, max(cpu[1], 0.0) / steps
         record = self.record
         record.unused_gradients = self.unused.found
+        record.discarded, record.accumulated = self.discarded.found, self.discarded.accumulated
         record.recomputed, record.repeated = self.constants.found, self.constants.repeated
         record.gradients, record.gradients_needed = self.unused.gradients, self.unused.needed
         record.kept_graphs, record.growth_bytes, record.growth_steps = self.graphs.end(len(self._intervals))

@@ -1,0 +1,212 @@
+"""Gradients that a backward computes and the script drops unread: a critic's, in the step of what it judges.
+
+The generator's loss goes through the discriminator, whose weights get gradients on the way; the discriminator's own
+``zero_grad()`` drops them. So do an actor's loss and its critic, an image that is optimized and the network that
+describes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby, islice
+from typing import Any
+
+from .layout import DiscardedGradients, Site
+from .unused_gradients import whole_parts
+
+_STEPS = 3  # that are watched: what became of the gradients of the first two
+_MOST_PARTS = 20  # of a model are named
+
+
+@dataclass
+class _Done:
+    """A gradient that a backward has added to its parameter's."""
+
+    parameter: int  # by identity
+    gradient: weakref.ref[Any]
+    backward: int  # the how manieth backward it was
+    site: Site | None  # of that
+    used: bool = False
+
+
+class Discarded:
+    """Looks at a few steps of a script that may drop gradients, and tells for each of a step what became of it.
+
+    A gradient is used where an optimizer that holds the parameter steps while it is there: the tensor itself, not one
+    that came after it was set to None. What no optimizer holds at all nobody uses as long as it stays what it is. Two
+    steps have to agree: a GradScaler leaves one out now and then. Only scripts with several optimizers, or with one
+    that holds what is no model's, get hooks.
+    """
+
+    def __init__(
+        self,
+        roots: Callable[[], Iterable[Any]],
+        held: Callable[[], Iterable[Iterable[Any]]],
+        made: Callable[[Any], Site | None],
+    ) -> None:
+        """`roots` are the models, `held` each optimizer's parameters, `made` says where a module was made."""
+        self._roots, self._held, self._made = roots, held, made
+        self._handles: list[Any] = []
+        self._given_up = False
+        self.start()
+
+    def start(self) -> None:
+        """What there is to see is not known yet, or not any more: another training begins."""
+        self._hooks_off()
+        self._ask: Callable[[], None] = _nothing if self._given_up else self._first
+        self._done: list[_Done] = []
+        self._ends: list[int] = []  # of the steps, in `_done`
+        self._backwards = 0
+        self._site: Site | None = None
+        self._within_step = False
+        self._stepped: set[int] = set()  # the parameters of optimizers that stepped
+        self._sizes: dict[int, Any] = {}  # the 2-norms of parameters that no optimizer holds
+        self.found: list[DiscardedGradients] = []
+        self.accumulated: list[list[int]] = []
+
+    @property
+    def watching(self) -> bool:
+        return bool(self._handles)
+
+    def backward(self, site: Site | None) -> None:
+        """A backward begins, at `site`."""
+        self._backwards, self._site, self._within_step = self._backwards + 1, site, _within_step()
+
+    def stepped(self, parameters: Iterable[Any]) -> None:
+        """An optimizer has done a step with what gradients these had."""
+        now = {id(each): each.grad for each in parameters}
+        self._stepped |= now.keys()
+        for each in self._done:
+            gradient = each.gradient()
+            each.used |= gradient is not None and gradient is now.get(each.parameter)
+
+    def step_ended(self) -> None:
+        """What fails here does not fail in the script: then nothing is known."""
+        try:
+            self._ask()
+        except Exception:
+            self.stop()
+
+    def stop(self) -> None:
+        """Look no more; what is known stays."""
+        self._hooks_off()
+        self._ask, self._done, self._sizes = _nothing, [], {}
+
+    def give_up(self) -> None:
+        """Never look again: what is compiled would be compiled anew for parameters with hooks."""
+        self._given_up = True
+        self.stop()
+
+    def _first(self) -> None:
+        groups = [list(each) for each in self._held()]
+        held = {id(each): each for group in groups for each in group}
+        weights = {id(each): each for each in self._parameters()}
+        self._ask = _nothing
+        if not held or (len(groups) < 2 and held.keys() <= weights.keys()):
+            return  # each backward's gradients are that optimizer's
+        self._sizes = {key: _size(each) for key, each in weights.items() if key not in held}
+        for each in (held | weights).values():
+            if each.requires_grad and each.is_leaf:
+                self._handles.append(each.register_post_accumulate_grad_hook(self._accumulated))
+        self._ask = self._watched
+
+    def _watched(self) -> None:
+        self._ends.append(len(self._done))
+        if len(self._ends) < _STEPS:
+            return
+        steps = [self._done[begin:end] for begin, end in zip([0, *self._ends], self._ends, strict=False)]
+        alike = {tuple(each.parameter for each in step) for step in steps}
+        if len(alike) == 1:
+            self._judge(*steps[:2])
+        self.stop()
+
+    def _judge(self, step: list[_Done], next_step: list[_Done]) -> None:
+        weights = {id(each): each for each in self._parameters()}
+        dropped, again = (
+            [each.parameter in weights and self._dropped(weights[each.parameter], each) for each in one]
+            for one in (step, next_step)
+        )
+        if dropped != again or not any(dropped):
+            return
+        judged = list(zip(step, dropped, strict=True))
+        passes = [[drop for _, drop in one] for _, one in groupby(judged, lambda each: each[0].backward)]
+        self.accumulated = [_runs(each) for each in passes]
+        for root in self._roots():
+            own = {id(each): each for each in root.parameters()}
+            mine = [each for each, drop in judged if drop and each.parameter in own]
+            if mine:
+                self.found.append(self._record(root, own, mine, step))
+
+    def _dropped(self, parameter: Any, done: _Done) -> bool:
+        """Whether nobody has used that gradient of the parameter, and nobody will."""
+        if id(parameter) in self._sizes:
+            return bool(_size(parameter) == self._sizes[id(parameter)])  # else somebody trains it by hand
+        if done.used:
+            return False
+        gradient = done.gradient()
+        return id(parameter) in self._stepped and (gradient is None or gradient is not parameter.grad)
+
+    def _record(self, root: Any, own: dict[int, Any], mine: list[_Done], step: list[_Done]) -> DiscardedGradients:
+        inner = getattr(root, "_orig_mod", root)
+        tensors = {each.parameter: own[each.parameter] for each in mine}
+        sites = list({id(each.site): each.site for each in mine}.values())
+        (site,) = sites if len(sites) == 1 else (None,)
+        # Elsewhere the same call computes what is used of this model, too.
+        kept = {id(each) for each in mine}
+        both = any(each.site is site and each.parameter in own and id(each) not in kept for each in step)
+        return DiscardedGradients(
+            cls=type(inner).__name__,
+            made=self._made(inner),
+            tensors=len(tensors),
+            bytes=sum(each.numel() * each.element_size() for each in tensors.values()),
+            held=not tensors.keys() <= self._sizes.keys(),
+            parts=list(islice(whole_parts(inner, set(tensors)), _MOST_PARTS)) if tensors.keys() < own.keys() else [],
+            backwards=len({each.backward for each in mine}),
+            site=None if both else site,
+        )
+
+    def _parameters(self) -> Iterator[Any]:
+        seen = set[int]()
+        for root in self._roots():
+            for each in root.parameters():
+                if each.requires_grad and each.is_leaf and id(each) not in seen:
+                    seen.add(id(each))
+                    yield each
+
+    def _hooks_off(self) -> None:
+        for each in self._handles:
+            with contextlib.suppress(Exception):
+                each.remove()
+        self._handles = []
+
+    def _accumulated(self, parameter: Any) -> None:
+        gradient = parameter.grad
+        if gradient is not None:
+            done = _Done(id(parameter), weakref.ref(gradient), self._backwards, self._site, self._within_step)
+            self._done.append(done)
+
+
+def _runs(dropped: list[bool]) -> list[int]:
+    """How many are not, how many then are, and so on in turn."""
+    return ([0] if dropped[0] else []) + [len(list(run)) for _, run in groupby(dropped)]
+
+
+def _nothing() -> None:
+    pass
+
+
+def _within_step() -> bool:
+    """Whether an optimizer calls this backward, with a closure: it looks at the gradients itself."""
+    frame = sys._getframe(1)
+    while (frame := frame.f_back) is not None:  # type: ignore[assignment]
+        if frame.f_code.co_name == "step" and "closure" in frame.f_code.co_varnames:
+            return True
+    return False
+
+
+def _size(parameter: Any) -> Any:
+    return parameter.detach().norm()

@@ -1,0 +1,240 @@
+"""A backward computes gradients of weights, and they are dropped unused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from advisor.edit import Drafts
+from advisor.edit.freezing import READS_GRADIENTS, freeze_around, freeze_made, needed
+from advisor.edit.sources import text_of
+from advisor.evidence import Change
+from advisor.evidence.discarded import discarded_backward
+from advisor.rule import (
+    Advice,
+    Argument,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    at,
+    file_list,
+    model_files,
+    site_list,
+    where,
+)
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+    from advisor.harness import layout
+
+
+class DiscardedGradients(Rule):
+    """The loss of one model goes through another one, and the backward computes that one's gradients for nobody.
+
+    A generator learns through the discriminator, an actor through its critic, an image through the network that
+    describes it. The backward has to go through that network, to reach what is behind it; its weights' gradients, a
+    third of the work, it computes only because they require them. Then ``zero_grad()`` drops them, before the
+    network's own loss computes those that its optimizer uses. ``requires_grad_(False)`` around the one backward, or for
+    good where nobody trains the network, saves them. Where the backward goes through a network and nothing behind
+    it is used at all, ``detach()`` ends it in front of that. Reported where a run showed gradients that were dropped
+    before any optimizer stepped with them, in the same places in several steps.
+
+    When not: the script reads these gradients itself (then it is not reported), or clips all by one norm; the result of
+    the frozen pass is used for the network's own loss as well.
+
+    Source: OpenAI Spinning Up's DDPG and SAC, which freeze the Q-networks during the policy's step; the CycleGAN
+    authors' ``set_requires_grad``; PyTorch notes, "Autograd mechanics", "Setting requires_grad".
+    """
+
+    id = "discarded-gradients"
+    title = "Compute no gradients that are dropped unused"
+    safety = Safety.EXACT
+    conflicts = ("unused-gradients",)
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record = evidence.record
+        discarded = discarded_backward(evidence)
+        if record is None or discarded is None or not record.discarded or evidence.compiled:
+            return
+        files = model_files(evidence)
+        if any(READS_GRADIENTS.search(text_of(path)) for path in files):
+            return
+        kernels = discarded.kernel_scale if (discarded.kernel_scale < 1).any() else None
+        change = Change(remove_host_s=discarded.seconds / evidence.inflation, kernel_scale=kernels)
+        gain = Gain.of(evidence.what_if(change))
+        if not gain.worth_it:
+            return
+        models = record.discarded
+        ends = discarded.ends_s > discarded.seconds / 2
+        site = next((each.site for each in models if each.site is not None), None)
+        named = " and ".join(dict.fromkeys(map(_named, models)))
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"The backward {where(site)} computes the gradients of {sum(each.tensors for each in models)} "
+            f"tensors of {named}, which no optimizer uses before they are dropped: {discarded.seconds * 1e3:.1f} ms of "
+            "the traced step.",
+            gain=gain,
+            evidence={
+                "discarded_s": discarded.seconds,
+                "discarded_tensors": sum(each.tensors for each in models),
+                "discarded_bytes": sum(each.bytes for each in models),
+                "step_s": evidence.step_s,
+            },
+            site=site,
+            parameters={
+                "models": len(models),
+                "named": named,
+                "held": any(each.held for each in models),
+                "parts": tuple(models[0].parts),
+                "made": tuple(each.made for each in models if each.made is not None),
+                "behind": ends,
+                "files": files,
+            },
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        named, site = finding.parameters.get("named", "the model"), finding.site
+        if finding.parameters.get("behind"):
+            text = f"Detach what {named} hands to the loss {where(site)}."
+            return Advice(text, "which tensor that is cannot be told from the run")
+        held = bool(finding.parameters.get("held"))
+        text = f"Call requires_grad_(False) on {named} where it is made."
+        if held:
+            text = (
+                f"Call requires_grad_(False) on {named} before the loss of {at(site)}, and (True) after its backward."
+            )
+        drafts = Drafts(sources)
+        why = _frozen(finding, drafts, held)
+        return Advice(text, why) if why else drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+discriminator = Discriminator()  # <- made=Discriminator()
+for real in loader:
+    fake = generator(noise())
+    opt_d.zero_grad()
+    loss_d = bce(discriminator(real), ones) + bce(discriminator(fake.detach()), zeros)
+    loss_d.backward()
+    opt_d.step()
+    opt_g.zero_grad()
+    # the generator wants to be believed
+    verdict = discriminator(fake)
+    loss_g = bce(verdict, ones)
+    loss_g.backward()  # <-
+    opt_g.step()
+    print(f"{loss_d.item():.3f} {loss_g.item():.3f}")
+""",
+            after="""
+discriminator = Discriminator()
+for real in loader:
+    fake = generator(noise())
+    opt_d.zero_grad()
+    loss_d = bce(discriminator(real), ones) + bce(discriminator(fake.detach()), zeros)
+    loss_d.backward()
+    opt_d.step()
+    opt_g.zero_grad()
+    # the generator wants to be believed
+    discriminator.requires_grad_(False)
+    verdict = discriminator(fake)
+    loss_g = bce(verdict, ones)
+    loss_g.backward()
+    discriminator.requires_grad_(True)
+    opt_g.step()
+    print(f"{loss_d.item():.3f} {loss_g.item():.3f}")
+""",
+            parameters={"models": 1, "held": True},
+        ),
+        Example(  # a part of a model
+            before="""
+class Learner:
+    def update(self, batch):
+        loss = self.agent.critic_loss(batch)
+        loss.backward()
+        self.critic_optimizer.step()
+        actor_loss = -self.agent.critic(batch.states, self.agent.actor(batch.states)).mean()
+        self.actor_optimizer.zero_grad()
+        actor_loss.backward()  # <-
+        self.actor_optimizer.step()
+        return actor_loss.item()
+""",
+            after="""
+class Learner:
+    def update(self, batch):
+        loss = self.agent.critic_loss(batch)
+        loss.backward()
+        self.critic_optimizer.step()
+        self.agent.critic.requires_grad_(False)
+        actor_loss = -self.agent.critic(batch.states, self.agent.actor(batch.states)).mean()
+        self.actor_optimizer.zero_grad()
+        actor_loss.backward()
+        self.agent.critic.requires_grad_(True)
+        self.actor_optimizer.step()
+        return actor_loss.item()
+""",
+            parameters={"models": 1, "held": True, "parts": ("critic",)},
+        ),
+        Example(  # that nobody trains
+            before="""
+features = vgg().eval()  # <- made=vgg()
+image = content.clone().requires_grad_()
+""",
+            after="""
+features = vgg().eval()
+features.requires_grad_(False)
+image = content.clone().requires_grad_()
+""",
+            parameters={"models": 1, "held": False},
+        ),
+        Example(  # a loss that goes further back than its optimizer
+            before="loss_d = bce(netD(netG(noise)), zeros)\nloss_d.backward()  # <-\n",
+            after="",
+            parameters={"models": 1, "held": True, "behind": True, "named": "Generator"},
+            advice="Detach what Generator hands to the loss",
+        ),
+    )
+    LEAVES_ALONE = (
+        *(
+            Example(
+                "netD = D()  # <- made=D()\nfor x in loader:\n    score = netD(netG(x))\n    loss = bce(score, ones)\n"
+                "    loss.backward()  # <-\n" + line,
+                "",
+                {"models": 1, "held": True},
+            )
+            for line in (
+                "    (score.mean() + other).backward()\n",
+                "    clip_grad_norm_(parameters, 1.0)\n",
+                "    history.append(loss)\n",
+            )
+        ),
+        Example(
+            "netD = D()  # <- made=D()\nfor x in loader:\n    run(x).backward()  # <-\n",
+            "",
+            {"models": 1, "held": True},
+        ),
+        Example("run(x).backward()  # <-\n", "", {"models": 1, "held": True}),
+    )
+
+
+def _named(model: layout.DiscardedGradients) -> str:
+    return f"{model.cls}.{model.parts[0]}" if len(model.parts) == 1 and model.parts[0] else model.cls
+
+
+def _frozen(finding: Finding, drafts: Drafts, held: bool) -> str:
+    """Freeze what nobody's gradients are used of; why not, as a clause."""
+    made, site, parts = site_list(finding, "made"), finding.site, file_list(finding, "parts")
+    places = (*made, *((site,) if site is not None else ()))
+    files = (*file_list(finding, "files"), *(each.file for each in places))
+    if finding.parameters.get("models") != 1:
+        return "there are several such models"
+    if not held:
+        return freeze_made(drafts, made[0], files) if made and not parts else "where the script makes it is not known"
+    if why := needed(drafts, files):
+        return why
+    if site is None:
+        return "several backward calls compute them"
+    return freeze_around(drafts, site, next(iter(made), None), parts)

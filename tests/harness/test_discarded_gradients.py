@@ -1,0 +1,233 @@
+"""Gradients that are dropped before an optimizer uses them: seen in the steps of real optimizers, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from advisor.evidence import Evidence
+from advisor.evidence.discarded import discarded_backward
+from advisor.harness.discarded_gradients import Discarded
+from advisor.harness.optimizers import parameters_of
+from advisor.launch import Command, measure
+from fixtures.expectations import FIXTURES
+from tests.conftest import PYTHON, QUICK
+
+Step = Callable[[Discarded], None]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x).relu())  # type: ignore[no-any-return]
+
+
+def looked(models: list[nn.Module], optimizers: list[torch.optim.Optimizer], step: Step, steps: int = 6) -> Discarded:
+    """What is known after some steps of a script; no hook is left."""
+    found = Discarded(lambda: models, lambda: map(parameters_of, optimizers), lambda module: None)
+    for _ in range(steps):
+        step(found)
+        found.step_ended()
+    held = [each for optimizer in optimizers for each in parameters_of(optimizer)]
+    weights = [each for model in models for each in model.parameters()]
+    assert not any(each._post_accumulate_grad_hooks for each in (*held, *weights))
+    return found
+
+
+def backward(found: Discarded, loss: torch.Tensor) -> None:
+    found.backward(None)
+    loss.backward()  # type: ignore[no-untyped-call]
+
+
+def stepped(found: Discarded, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.step()
+    found.stepped(parameters_of(optimizer))
+
+
+def adversaries(
+    to_none: bool = True, detached: bool = True
+) -> tuple[list[nn.Module], list[torch.optim.Optimizer], Step]:
+    maker, judge = Net(), Net()
+    makes, judges = torch.optim.SGD(maker.parameters(), lr=0.1), torch.optim.SGD(judge.parameters(), lr=0.1)
+
+    def step(found: Discarded) -> None:
+        made = maker(torch.rand(3, 4))
+        judges.zero_grad(set_to_none=to_none)
+        backward(found, judge(made.detach() if detached else made).sum())
+        stepped(found, judges)
+        makes.zero_grad(set_to_none=to_none)
+        backward(found, judge(maker(torch.rand(3, 4))).sum())
+        stepped(found, makes)
+
+    return [maker, judge], [makes, judges], step
+
+
+def test_the_judges_gradients_of_the_makers_loss() -> None:
+    found = looked(*adversaries())
+    (record,) = found.found
+    assert (record.cls, record.tensors, record.bytes, record.parts) == ("Net", 4, 2 * 4 * (16 + 4), [])
+    assert record.held and record.backwards == 1
+    assert found.accumulated == [[4], [0, 4, 4]]
+
+
+def test_a_loss_that_goes_further_back_than_its_optimizer() -> None:
+    found = looked(*adversaries(detached=False))
+    assert found.accumulated == [[4, 4], [0, 4, 4]]
+    assert [each.backwards for each in found.found] == [1, 1]
+
+
+def test_gradients_that_are_filled_with_zeros_are_not_told_from_others() -> None:
+    assert not looked(*adversaries(to_none=False)).found
+
+
+def test_a_critic_that_is_a_part_of_the_agent() -> None:
+    agent = nn.ModuleDict({"actor": Net(), "critic": Net()})
+    actor, critic = agent["actor"], agent["critic"]
+    acts, judges = torch.optim.Adam(actor.parameters()), torch.optim.Adam(critic.parameters())
+
+    def step(found: Discarded) -> None:
+        backward(found, critic(torch.rand(3, 4)).square().mean())
+        stepped(found, judges)
+        judges.zero_grad()
+        backward(found, -critic(actor(torch.rand(3, 4))).mean())
+        stepped(found, acts)
+        acts.zero_grad()
+        judges.zero_grad()
+
+    found = looked([agent], [acts, judges], step)
+    assert [each.parts for each in found.found] == [["critic"]]
+
+
+def test_an_image_and_the_network_that_describes_it() -> None:
+    network, image = Net(), nn.Parameter(torch.rand(3, 4))
+    optimizer = torch.optim.Adam([image])
+
+    def step(found: Discarded) -> None:
+        optimizer.zero_grad()
+        backward(found, network(image).square().mean())
+        stepped(found, optimizer)
+
+    found = looked([network], [optimizer], step)
+    assert found.accumulated == [[0, 3, 1, 1]]  # the first layer hands its weight's on after the image's
+    assert [(each.cls, each.held) for each in found.found] == [("Net", False)]
+
+
+def test_weights_that_are_trained_by_hand_are_used() -> None:
+    network, image = Net(), nn.Parameter(torch.rand(3, 4))
+    optimizer = torch.optim.Adam([image])
+
+    def step(found: Discarded) -> None:
+        backward(found, network(image).square().mean())
+        stepped(found, optimizer)
+        with torch.no_grad():
+            for each in network.parameters():
+                each -= 0.1 * each.grad
+
+    assert not looked([network], [optimizer], step).found
+
+
+def test_a_closure_that_an_optimizer_calls_several_times() -> None:
+    net, other = Net(), Net()
+    first, second = torch.optim.LBFGS(net.parameters(), max_iter=3), torch.optim.SGD(other.parameters(), lr=0.1)
+
+    def step(found: Discarded) -> None:
+        x = torch.rand(3, 4)
+
+        def closure() -> torch.Tensor:
+            first.zero_grad()
+            loss = net(x).square().mean()
+            backward(found, loss)
+            return loss
+
+        first.step(closure)
+        found.stepped(parameters_of(first))
+        second.zero_grad()
+        backward(found, other(x).mean())
+        stepped(found, second)
+
+    assert not looked([net, other], [first, second], step).found
+
+
+def test_gradients_that_are_gathered_over_more_than_a_step_are_used() -> None:
+    maker, judge = Net(), Net()
+    makes, judges = torch.optim.SGD(maker.parameters(), lr=0.1), torch.optim.SGD(judge.parameters(), lr=0.1)
+    done = 0
+
+    def step(found: Discarded) -> None:
+        nonlocal done
+        done += 1
+        backward(found, judge(torch.rand(3, 4)).sum())
+        if done % 4 == 0:
+            stepped(found, judges)
+            judges.zero_grad()
+        makes.zero_grad()
+        backward(found, maker(torch.rand(3, 4)).sum())
+        stepped(found, makes)
+
+    assert not looked([maker, judge], [makes, judges], step).found
+
+
+def test_a_step_that_was_left_out_once_is_no_pattern() -> None:
+    models, optimizers, _ = adversaries()
+    net, (optimizer, other) = models[0], optimizers
+    done = 0
+
+    def step(found: Discarded) -> None:
+        nonlocal done
+        done += 1
+        optimizer.zero_grad()
+        backward(found, net(torch.rand(3, 4)).sum())
+        if done != 2:  # a GradScaler found an infinity
+            stepped(found, optimizer)
+        stepped(found, other)
+
+    assert not looked(models, optimizers, step).found
+
+
+def test_one_optimizer_of_one_model_gets_no_hooks() -> None:
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step(found: Discarded) -> None:
+        optimizer.zero_grad()
+        assert not found.watching
+        backward(found, net(torch.rand(3, 4)).sum())
+        stepped(found, optimizer)
+
+    assert not looked([net], [optimizer], step).found
+
+
+def test_once_given_up_nothing_is_looked_at_again() -> None:
+    models, optimizers, step = adversaries()
+    found = looked(models, optimizers, step)
+    assert found.found
+    found.give_up()
+    found.start()
+    for _ in range(5):
+        step(found)
+        found.step_ended()
+    assert not found.found and not found.watching
+
+
+def test_what_they_cost_is_read_from_the_trace(tmp_path: Path) -> None:
+    script = FIXTURES / "cases" / "shoe_sketches_critic" / "script.py"
+    command = Command(script=str(script), python=PYTHON, cwd=str(tmp_path))
+    result = measure(command, tmp_path / "run", QUICK, timeout=240)
+    (record,) = result.record.discarded
+    # Eight tensors of the critic; the painter has six.
+    assert result.record.accumulated == [[8], [0, 8, 6]]
+    assert (record.cls, record.tensors, record.held) == ("Critic", 8, True)
+    assert record.site is not None
+    assert script.read_text().splitlines()[record.site.line - 1].strip() == "painter_loss.backward()"
+    evidence = Evidence.from_run(result)
+    found = discarded_backward(evidence)
+    assert found is not None and found.ends_s == 0
+    # One of three passes through the critic, and of that half: a sixth of the backwards at most.
+    whole = evidence.breakdown.mean_s("backward")
+    assert whole / 20 < found.seconds < whole / 4

@@ -1,0 +1,130 @@
+"""What gradients cost that are dropped, by the nodes of the backward that make them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.edit import Edit, Sources
+from advisor.harness.layout import DiscardedGradients as Record
+from advisor.harness.layout import Site
+from advisor.rule import Advice, Finding
+from rules.discarded_gradients import DiscardedGradients
+
+NODE = "autograd::engine::evaluate_function: "
+SCRIPT = """
+import torch
+
+judge = Judge()
+for real in loader:
+    verdict = judge(maker(real))
+    loss = verdict.mean()
+    loss.backward()
+    step(loss.item())
+"""
+
+
+def node(made: Any, name: str, start: float, end: float) -> None:
+    made.operator(NODE + name, start, end)
+
+
+def done(made: Any, at: float) -> None:
+    node(made, "torch::autograd::AccumulateGrad", at, at + 0.1)
+
+
+def found(made: Any, folder: Path, passes: list[list[int]], text: str = SCRIPT, **record: Any) -> Finding | None:
+    script = folder / "train.py"
+    script.write_text(text)
+    made.record.script = str(script)
+    made.record.call_sites = []
+    made.record.accumulated = passes
+    lines = text.splitlines()
+    site = Site(str(script), lines.index("    loss.backward()") + 1)
+    model = Record("Judge", Site(str(script), lines.index("judge = Judge()") + 1), 2, 4000, held=True, site=site)
+    for name, value in record.items():
+        setattr(model, name, value)
+    made.record.discarded = [model]
+    return next(iter(DiscardedGradients().check(made.evidence(folder))), None)
+
+
+def convolutions(made: Any) -> None:
+    """Steps of 40 ms: the judge's two convolutions of 10 ms each, and then the maker's."""
+    for start in (8.0, 18.4, 28.8):
+        node(made, "ConvolutionBackward0", start, start + 10.0)
+        done(made, start + 10.0)
+
+
+def test_half_of_a_convolutions_node_is_its_weights(scene: Any, tmp_path: Path) -> None:
+    made = scene(40.0)
+    convolutions(made)
+    finding = found(made, tmp_path, [[0, 2, 1]])
+    assert finding is not None and finding.site is not None and finding.site.line == 8
+    assert finding.evidence["discarded_s"] == pytest.approx(2 * 0.0051)
+    fix = DiscardedGradients().fix(finding, Sources())
+    assert isinstance(fix, Edit)
+    (text,) = fix.texts.values()
+    before, after = text.index("judge.requires_grad_(False)"), text.index("judge.requires_grad_(True)")
+    assert before < text.index("verdict =") < text.index("loss.backward()") < after < text.index("step(")
+
+
+def test_of_a_products_node_the_later_product_is(scene: Any, tmp_path: Path) -> None:
+    made = scene(40.0)
+    node(made, "AddmmBackward0", 8.0, 20.0)
+    made.operator("aten::mm", 8.5, 12.0)
+    made.operator("aten::mm", 12.5, 19.0)
+    done(made, 20.0)  # the bias's
+    node(made, "TBackward0", 20.2, 20.4)
+    done(made, 20.5)
+    node(made, "AddmmBackward0", 21.0, 30.0)
+    made.operator("aten::mm", 21.0, 29.0)
+    done(made, 30.0)
+    finding = found(made, tmp_path, [[0, 2, 1]])
+    assert finding is not None
+    assert finding.evidence["discarded_s"] == pytest.approx(0.0075 + 0.0001 + 0.0002 + 0.0001)
+
+
+def test_behind_the_last_gradient_that_is_used_all_is_for_nothing(scene: Any, tmp_path: Path) -> None:
+    made = scene(40.0)
+    convolutions(made)
+    finding = found(made, tmp_path, [[1, 2]])
+    assert finding is not None and finding.evidence["discarded_s"] == pytest.approx(0.0208)
+    fix = DiscardedGradients().fix(finding, Sources())
+    assert isinstance(fix, Advice) and fix.text.startswith("Detach what Judge hands")
+
+
+def test_a_model_that_nobody_trains_is_frozen_for_good(scene: Any, tmp_path: Path) -> None:
+    made = scene(40.0)
+    convolutions(made)
+    text = SCRIPT + "image.requires_grad_()\n"
+    finding = found(made, tmp_path, [[0, 2, 1]], text, held=False)
+    assert finding is not None
+    fix = DiscardedGradients().fix(finding, Sources())
+    assert isinstance(fix, Edit)
+    assert "judge = Judge()\njudge.requires_grad_(False)\n" in next(iter(fix.texts.values()))
+    said = found(made, tmp_path, [[0, 2, 1]], SCRIPT + "judge.requires_grad_(True)\n", held=False)
+    assert said is not None and isinstance(DiscardedGradients().fix(said, Sources()), Advice)
+
+
+@pytest.mark.parametrize("line", ["norm = judge.weight.grad.norm()\n", "g = [p.grad for p in judge.parameters()]\n"])
+def test_a_script_that_reads_gradients_is_left_alone(line: str, scene: Any, tmp_path: Path) -> None:
+    made = scene(40.0)
+    convolutions(made)
+    assert found(made, tmp_path, [[0, 2, 1]], SCRIPT + line) is None
+
+
+@pytest.mark.parametrize("passes", [[[0, 1, 1]], [[4]], []])
+def test_what_cannot_be_told_is_not_reported(passes: list[list[int]], scene: Any, tmp_path: Path) -> None:
+    made = scene(40.0)
+    convolutions(made)
+    assert found(made, tmp_path, passes) is None
+
+
+def test_a_saving_that_is_small_is_not_reported(scene: Any, tmp_path: Path) -> None:
+    made = scene(40.0)
+    node(made, "NativeLayerNormBackward0", 8.0, 20.0)  # most of which is its input's
+    done(made, 20.0)
+    node(made, "ConvolutionBackward0", 21.0, 30.0)
+    done(made, 30.0)
+    assert found(made, tmp_path, [[0, 1, 1]]) is None
