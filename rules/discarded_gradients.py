@@ -10,6 +10,7 @@ from advisor.edit.freezing import READS_GRADIENTS, freeze_around, freeze_made, n
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.discarded import discarded_backward
+from advisor.evidence.unused_gradients import unused_backward
 from advisor.rule import (
     Advice,
     Argument,
@@ -38,9 +39,9 @@ class DiscardedGradients(Rule):
     describes it. The backward has to go through that network, to reach what is behind it; its weights' gradients, a
     third of the work, it computes only because they require them. Then ``zero_grad()`` drops them, before the
     network's own loss computes those that its optimizer uses. ``requires_grad_(False)`` around the one backward, or for
-    good where nobody trains the network, saves them. Where the backward goes through a network and nothing behind
-    it is used at all, ``detach()`` ends it in front of that. Reported where a run showed gradients that were dropped
-    before any optimizer stepped with them, in the same places in several steps.
+    good where nobody trains the network (a teacher's, too), saves them. Where a loss goes back through another network
+    for nothing at all, ``detach()`` ends the backward in front of that. Reported where a run showed gradients that were
+    dropped before any optimizer stepped with them, in the same places in several steps.
 
     When not: the script reads these gradients itself (then it is not reported), or clips all by one norm; the result of
     the frozen pass is used for the network's own loss as well.
@@ -52,13 +53,14 @@ class DiscardedGradients(Rule):
     id = "discarded-gradients"
     title = "Compute no gradients that are dropped unused"
     safety = Safety.EXACT
-    conflicts = ("unused-gradients",)
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         record = evidence.record
         discarded = discarded_backward(evidence)
         if record is None or discarded is None or not record.discarded or evidence.compiled:
             return
+        if unused_backward(evidence) is not None:
+            return  # the rule unused-gradients tells of it
         files = model_files(evidence)
         if any(READS_GRADIENTS.search(text_of(path)) for path in files):
             return
@@ -68,7 +70,7 @@ class DiscardedGradients(Rule):
         if not gain.worth_it:
             return
         models = record.discarded
-        ends = discarded.ends_s > discarded.seconds / 2
+        branch = all(each.branch and each.held for each in models)
         site = next((each.site for each in models if each.site is not None), None)
         named = " and ".join(dict.fromkeys(map(_named, models)))
         yield Finding(
@@ -91,14 +93,14 @@ class DiscardedGradients(Rule):
                 "held": any(each.held for each in models),
                 "parts": tuple(models[0].parts),
                 "made": tuple(each.made for each in models if each.made is not None),
-                "behind": ends,
+                "branch": branch,
                 "files": files,
             },
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         named, site = finding.parameters.get("named", "the model"), finding.site
-        if finding.parameters.get("behind"):
+        if finding.parameters.get("branch"):
             text = f"Detach what {named} hands to the loss {where(site)}."
             return Advice(text, "which tensor that is cannot be told from the run")
         held = bool(finding.parameters.get("held"))
@@ -193,7 +195,7 @@ image = content.clone().requires_grad_()
         Example(  # a loss that goes further back than its optimizer
             before="loss_d = bce(netD(netG(noise)), zeros)\nloss_d.backward()  # <-\n",
             after="",
-            parameters={"models": 1, "held": True, "behind": True, "named": "Generator"},
+            parameters={"models": 1, "held": True, "branch": True, "named": "Generator"},
             advice="Detach what Generator hands to the loss",
         ),
     )

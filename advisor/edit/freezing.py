@@ -36,15 +36,23 @@ _READS = ("item", "detach", "data", "shape", "size", "dtype")  # what may be ask
 def needed(drafts: Drafts, files: Sequence[str], name: str = "") -> str:
     """What the script does that needs gradients of all weights, as a clause; "" for nothing of the kind.
 
-    With the `name` of a model, what it says of other tensors' gradients is no matter: an image that is optimized.
+    With the `name` of a model, what it says of other tensors' gradients is no matter: an image that is optimized, a
+    student whose gradients are clipped.
     """
-    about = re.compile(rf"\b{re.escape(name)}\b|[Pp]aram") if name else re.compile("")
     for draft in (drafts[path] for path in dict.fromkeys(files)):
         for pattern, what in _NEEDS:
-            found = filter(pattern.search, draft.lines)
-            if any(pattern is not _SAYS or about.search(line) for line in found):
+            if any(_concerns(line, pattern, name) for line in filter(pattern.search, draft.lines)):
                 return f"the script {what}, in {os.path.basename(draft.source.path)}"
     return ""
+
+
+def _concerns(line: str, pattern: re.Pattern[str], name: str) -> bool:
+    """Whether what a line says may be about the model of that name; about any, where it has none."""
+    if not name or re.search(rf"\b{re.escape(name)}\b", line):
+        return True
+    if pattern is _SAYS:
+        return re.search("[Pp]aram", line) is not None
+    return pattern is not _CLIPS or re.search(r"\w\.parameters\(", line) is None  # those of another model
 
 
 def freeze_made(drafts: Drafts, site: Site, files: Sequence[str]) -> str:

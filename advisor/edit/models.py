@@ -123,13 +123,26 @@ def _moved(drafts: Drafts, moves: Sequence[Site]) -> Iterator[Binding]:
             yield Binding(draft, name, statement, call)
 
 
+def _pairs(
+    target: cst.BaseExpression, value: cst.BaseExpression
+) -> list[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """What an assignment gives to what: ``a, b = x, y`` gives x to a, and y to b."""
+    if isinstance(target, (cst.Tuple, cst.List)) and isinstance(value, (cst.Tuple, cst.List)):
+        starred = any(isinstance(each, cst.StarredElement) for each in (*target.elements, *value.elements))
+        if not starred and len(target.elements) == len(value.elements):
+            return [(each.value, given.value) for each, given in zip(target.elements, value.elements, strict=True)]
+    return [(target, value)]
+
+
 def _bound_to(draft: Draft, statement: Statement, call: cst.Call) -> str:
     """The name that holds the module: of the assignment, else of the object of a statement ``model.to(…)``."""
     if not isinstance(statement, cst.SimpleStatementLine):
         return ""
     small = statement.body[0]
-    if isinstance(small, cst.Assign) and len(small.targets) == 1 and _through(small.value, call):
-        return plain_name(small.targets[0].target)
+    if isinstance(small, cst.Assign) and len(small.targets) == 1:
+        for target, value in _pairs(small.targets[0].target, small.value):
+            if _through(value, call):
+                return plain_name(target)
     if isinstance(small, cst.Expr) and _through(small.value, call) and isinstance(call.func, cst.Attribute):
         value: cst.BaseExpression = call.func.value
         while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in _CHAIN:

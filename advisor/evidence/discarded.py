@@ -15,6 +15,7 @@ from advisor.evidence.unused_gradients import GRADIENT
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
+    from advisor.trace.intervals import Ints
 
 Part = tuple[int, int, float]  # from, to (ns), and which share of it is for nothing
 
@@ -31,18 +32,18 @@ _OF_A_CONVOLUTION = 0.5
 
 @dataclass(frozen=True)
 class DiscardedBackward:
-    """Per traced step: the host's seconds that gradients cost which nobody uses, and those of them that whole ends of
-    backward passes take (``ends_s``); ``kernel_scale`` is what is left of each row of ``Trace.kernels``."""
+    """Per traced step: the host's seconds that gradients cost which nobody uses, and those of them that whole branches
+    of backwards take (``branches_s``); ``kernel_scale`` is what is left of each row of ``Trace.kernels``."""
 
     seconds: float
-    ends_s: float
+    branches_s: float
     kernel_scale: NDArray[np.float64]
 
 
 def discarded_backward(evidence: Evidence) -> DiscardedBackward | None:
     """What the gradients cost that the record says nobody uses; None where it says nothing, or the trace is otherwise.
 
-    Two kinds: behind the last gradient of a pass that is used all that is done is for nothing; before that, only the
+    Two kinds (:class:`..harness.layout.GradientRun`): of a branch all that is done is for nothing; elsewhere only the
     products that make the weights' gradients are, and adding those up.
     """
     record, steps, operators = evidence.record, evidence.steps, evidence.trace.operators
@@ -51,57 +52,67 @@ def discarded_backward(evidence: Evidence) -> DiscardedBackward | None:
     step_of = assign(steps, operators.start)
     done = np.flatnonzero(names_like(evidence.trace, operators.name, GRADIENT.__eq__) & (step_of >= 0))
     done = done[np.argsort(operators.start[done], kind="stable")]
-    dropped, behind = (np.concatenate(each) for each in zip(*map(_flags, record.accumulated), strict=True))
+    passes = [[run.kind for run in runs for _ in range(run.count)] for runs in record.accumulated]
+    kinds = [kind for each in passes for kind in each]
     lanes, counts = np.unique(operators.lane[done]), np.bincount(step_of[done], minlength=len(steps))
-    if len(lanes) != 1 or (counts != len(dropped)).any():
+    if len(lanes) != 1 or (counts != len(kinds)).any():
         return None
-    dropped, behind = (np.tile(each, len(steps)) for each in (dropped, behind))
-    ends = [
-        (int(operators.end[done[first - 1]]), int(operators.end[done[last]]))
-        for first, last in _spans(behind, [sum(each) for each in record.accumulated])
-    ]
-    parts = _amid(evidence, int(lanes[0]), dict(zip(done.tolist(), dropped.tolist(), strict=True)))
-    amid = [each for each in parts if not any(start <= each[0] and each[1] <= end for start, end in ends)]
-    behind_ns = sum(end - start for start, end in ends)
-    amid_ns = sum((end - start) * share for start, end, share in amid)
+    nodes = _nodes(evidence, int(lanes[0]))
+    branches = list(_branches(evidence, done, nodes, passes))
+    kind_of = dict(zip(done.tolist(), kinds * len(steps), strict=True))
+    weights = list(_weights(evidence, nodes, kind_of))
+    branches_ns = sum(end - start for start, end, _ in branches)
+    weights_ns = sum((end - start) * share for start, end, share in weights)
     return DiscardedBackward(
-        seconds=(behind_ns + amid_ns) / 1e9 / len(steps),
-        ends_s=behind_ns / 1e9 / len(steps),
-        kernel_scale=_kernel_scale(evidence, [*((start, end, 1.0) for start, end in ends), *amid], int(lanes[0])),
+        seconds=(branches_ns + weights_ns) / 1e9 / len(steps),
+        branches_s=branches_ns / 1e9 / len(steps),
+        kernel_scale=_kernel_scale(evidence, [*branches, *weights], int(lanes[0])),
     )
 
 
-def _flags(runs: list[int]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Of each gradient of a pass: whether nobody uses it, and whether nobody uses any from it on.
-
-    A pass none of whose gradients is used is not for nothing: what it computes may be read by its inputs.
-    """
-    flags = np.repeat(np.arange(len(runs)) % 2 == 1, runs)
-    last = int(np.flatnonzero(~flags)[-1]) if not flags.all() else len(flags)
-    return flags, np.arange(len(flags)) > last
-
-
-def _spans(behind: NDArray[np.bool_], sizes: list[int]) -> Iterator[tuple[int, int]]:
-    """First and last of the ends of passes of such `sizes`, which repeat."""
-    begin = 0
-    while begin < len(behind):
-        for size in sizes:
-            of_pass = np.flatnonzero(behind[begin : begin + size])
-            if len(of_pass):
-                yield begin + int(of_pass[0]), begin + int(of_pass[-1])
-            begin += size
-
-
-def _amid(evidence: Evidence, lane: int, for_nothing: dict[int, bool]) -> Iterator[Part]:
-    """The work that makes the gradients `for_nothing` (rows of operators, whether it is that) and adds them up."""
+def _nodes(evidence: Evidence, lane: int) -> Ints:
+    """The rows of operators that are autograd's nodes, in the order of time."""
     trace, operators = evidence.trace, evidence.trace.operators
     rows = np.flatnonzero(names_like(trace, operators.name, lambda name: name.startswith(_NODE)))
     rows = rows[operators.lane[rows] == lane]
+    sorted_rows: Ints = rows[np.argsort(operators.start[rows], kind="stable")]
+    return sorted_rows
+
+
+def _branches(evidence: Evidence, done: Ints, nodes: Ints, passes: list[list[str]]) -> Iterator[Part]:
+    """From where a branch begins, to where the last of its gradients is done."""
+    operators = evidence.trace.operators
+    begin = 0
+    while begin < len(done):
+        for kinds in passes:
+            for first, kind in enumerate(kinds):
+                if kind != "branch" or (first and kinds[first - 1] == "branch"):
+                    continue
+                last = first
+                while last + 1 < len(kinds) and kinds[last + 1] == "branch":
+                    last += 1
+                start = operators.end[done[begin + first - 1]] if first else _made_by(evidence, nodes, done[begin])
+                yield int(start), int(operators.end[done[begin + last]]), 1.0
+            begin += len(kinds)
+
+
+def _made_by(evidence: Evidence, nodes: Ints, row: int) -> int:
+    """When the node begins that makes a gradient."""
+    trace, operators = evidence.trace, evidence.trace.operators
+    at = int(np.searchsorted(operators.start[nodes], operators.start[row], side="left")) - 1
+    while at > 0 and trace.name(int(operators.name[nodes[at]])).removeprefix(_NODE) in _PASSED_ON:
+        at -= 1
+    return int(operators.start[nodes[at]]) if at >= 0 else int(operators.start[row])
+
+
+def _weights(evidence: Evidence, nodes: Ints, kinds: dict[int, str]) -> Iterator[Part]:
+    """The work that makes the gradients of the kind "weights" and adds them up; `kinds` by their rows of operators."""
+    trace, operators = evidence.trace, evidence.trace.operators
     node, handed = -1, -1
-    for row in rows[np.argsort(operators.start[rows], kind="stable")].tolist():
+    for row in nodes.tolist():
         name = trace.name(int(operators.name[row])).removeprefix(_NODE)
-        if row in for_nothing:
-            if for_nothing[row]:
+        if row in kinds:
+            if kinds[row] == "weights":
                 yield int(operators.start[row]), int(operators.end[row]), 1.0
                 if node >= 0:
                     yield from _making(evidence, node)

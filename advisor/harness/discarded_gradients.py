@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
 
-from .layout import DiscardedGradients, Site
+from .autograd_graph import AutogradGraph
+from .layout import DiscardedGradients, GradientRun, Site
 from .unused_gradients import whole_parts
 
 _STEPS = 3  # that are watched: what became of the gradients of the first two
@@ -38,8 +39,8 @@ class Discarded:
 
     A gradient is used where an optimizer that holds the parameter steps while it is there: the tensor itself, not one
     that came after it was set to None. What no optimizer holds at all nobody uses as long as it stays what it is. Two
-    steps have to agree: a GradScaler leaves one out now and then. Only scripts with several optimizers, or with one
-    that holds what is no model's, get hooks.
+    steps have to agree: a GradScaler leaves one out now and then. Only scripts get hooks that have several optimizers,
+    or one that holds what is no model's, or gradients of weights that none holds.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Discarded:
         self._backwards = 0
         self._site: Site | None = None
         self._within_step = False
+        self._graphs: dict[int, AutogradGraph | None] = {}  # of each backward
         self._stepped: set[int] = set()  # the parameters of optimizers that stepped
         self._sizes: dict[int, Any] = {}  # the 2-norms of parameters that no optimizer holds
         self.found: list[DiscardedGradients] = []
@@ -72,9 +74,13 @@ class Discarded:
     def watching(self) -> bool:
         return bool(self._handles)
 
-    def backward(self, site: Site | None) -> None:
-        """A backward begins, at `site`."""
+    def backward(self, site: Site | None, loss: Any) -> None:
+        """A backward of `loss` begins, at `site`."""
         self._backwards, self._site, self._within_step = self._backwards + 1, site, _within_step()
+        graph = None
+        with contextlib.suppress(Exception):
+            graph = AutogradGraph.of(loss)
+        self._graphs[self._backwards] = graph
 
     def stepped(self, parameters: Iterable[Any]) -> None:
         """An optimizer has done a step with what gradients these had."""
@@ -94,7 +100,7 @@ class Discarded:
     def stop(self) -> None:
         """Look no more; what is known stays."""
         self._hooks_off()
-        self._ask, self._done, self._sizes = _nothing, [], {}
+        self._ask, self._done, self._sizes, self._graphs = _nothing, [], {}, {}
 
     def give_up(self) -> None:
         """Never look again: what is compiled would be compiled anew for parameters with hooks."""
@@ -106,7 +112,8 @@ class Discarded:
         held = {id(each): each for group in groups for each in group}
         weights = {id(each): each for each in self._parameters()}
         self._ask = _nothing
-        if not held or (len(groups) < 2 and held.keys() <= weights.keys()):
+        free = any(each.grad is not None for key, each in weights.items() if key not in held)
+        if not held or (len(groups) < 2 and held.keys() <= weights.keys() and not free):
             return  # each backward's gradients are that optimizer's
         self._sizes = {key: _size(each) for key, each in weights.items() if key not in held}
         for each in (held | weights).values():
@@ -133,13 +140,24 @@ class Discarded:
         if dropped != again or not any(dropped):
             return
         judged = list(zip(step, dropped, strict=True))
-        passes = [[drop for _, drop in one] for _, one in groupby(judged, lambda each: each[0].backward)]
-        self.accumulated = [_runs(each) for each in passes]
+        for number, one in groupby(judged, lambda each: each[0].backward):
+            kinds = self._kinds(self._graphs.get(number), list(one))
+            self.accumulated.append([GradientRun(len(list(run)), kind) for kind, run in groupby(kinds)])
+        kinds = [run.kind for runs in self.accumulated for run in runs for _ in range(run.count)]
+        branches = {each.parameter for each, kind in zip(step, kinds, strict=True) if kind == "branch"}
         for root in self._roots():
             own = {id(each): each for each in root.parameters()}
             mine = [each for each, drop in judged if drop and each.parameter in own]
             if mine:
-                self.found.append(self._record(root, own, mine, step))
+                record = self._record(root, own, mine, step)
+                record.branch = branches.issuperset(each.parameter for each in mine)
+                self.found.append(record)
+
+    def _kinds(self, graph: AutogradGraph | None, judged: list[tuple[_Done, bool]]) -> list[str]:
+        """What becomes of the gradients of one backward, by :class:`.layout.GradientRun`."""
+        dropped = {each.parameter for each, drop in judged if drop}
+        branches = graph.branches(dropped) if graph is not None else set[int]()
+        return ["used" if not drop else "branch" if each.parameter in branches else "weights" for each, drop in judged]
 
     def _dropped(self, parameter: Any, done: _Done) -> bool:
         """Whether nobody has used that gradient of the parameter, and nobody will."""
@@ -188,11 +206,6 @@ class Discarded:
         if gradient is not None:
             done = _Done(id(parameter), weakref.ref(gradient), self._backwards, self._site, self._within_step)
             self._done.append(done)
-
-
-def _runs(dropped: list[bool]) -> list[int]:
-    """How many are not, how many then are, and so on in turn."""
-    return ([0] if dropped[0] else []) + [len(list(run)) for _, run in groupby(dropped)]
 
 
 def _nothing() -> None:

@@ -397,6 +397,18 @@ class UnusedGradients:
 
 
 @dataclass
+class GradientRun:
+    """So many gradients one after the other, of which the same becomes.
+
+    ``kind``: "used"; "weights", dropped, while the backward goes on through the operator that they are weights of, to
+    what is used; "branch", dropped, and nothing is used that the backward comes to from there.
+    """
+
+    count: int = 0
+    kind: str = "used"
+
+
+@dataclass
 class DiscardedGradients:
     """Of a root module: the gradients that some backwards of each step compute of its weights and nobody uses.
 
@@ -411,6 +423,7 @@ class DiscardedGradients:
     # The outermost modules in it all of whose gradients are dropped, by their dotted names; "" among them where some of
     # a module's own are and others are not. Empty: all of them.
     parts: list[str] = field(default_factory=list)
+    branch: bool = False  # nothing else is used that the backward comes to through it
     backwards: int = 0  # of a step that compute them …
     site: Site | None = None  # … all called there, which computes none of this model's that are used; else None
 
@@ -528,9 +541,8 @@ class RunRecord:
     world_size: int | None = None
     unused_gradients: list[UnusedGradients] = field(default_factory=list)
     discarded: list[DiscardedGradients] = field(default_factory=list)
-    # The gradients that each backward of a step computes, in order: how many used ones come first, how many for nothing
-    # then, and so on in turn. Empty where all are used.
-    accumulated: list[list[int]] = field(default_factory=list)
+    # The gradients that each backward of a step computes, in order. Empty where all are used.
+    accumulated: list[list[GradientRun]] = field(default_factory=list)
     recomputed: list[Recomputed] = field(default_factory=list)  # the longest first
     repeated: list[Repeated] = field(default_factory=list)  # likewise
     gradients: int = 0  # of parameters that a backward pass computes, where some are unused, and …

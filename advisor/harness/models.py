@@ -285,11 +285,15 @@ class Models:
 
         return call
 
-    def roots(self) -> list[Any]:
-        """Modules with parameters that no other module holds; `level` steps lower when those are never called."""
+    def outermost(self) -> list[Any]:
+        """Modules that no other module holds."""
         modules = [module for reference in list(self._modules.values()) if (module := reference()) is not None]
         held = {id(child) for module in modules for child in vars(module).get("_modules", {}).values()}
-        roots = [module for module in modules if id(module) not in held]
+        return [module for module in modules if id(module) not in held]
+
+    def roots(self) -> list[Any]:
+        """The outermost modules with parameters; `level` steps lower when those are never called."""
+        roots = self.outermost()
         for _ in range(self.level):
             roots = [child for root in roots for child in vars(root).get("_modules", {}).values() if child is not None]
         return [root for root in roots if self._has_own_calls(root)]

@@ -178,6 +178,7 @@ class CallSites:
             Patch(tensor, "__repr__", self._wrap("Tensor.print", _source)),
             Patch(tensor, "backward", self._backward),
             Patch(torch.autograd, "backward", self._backward_of),
+            Patch(torch.autograd, "grad", self._gradients_of),
             Patch(module, "to", self._wrap("Module.to", _moved)),
             Patch(module, "cuda", self._wrap("Module.cuda", _moved)),
             Patch(module, "half", self._wrap("Module.half", _moved)),
@@ -288,9 +289,19 @@ class CallSites:
 
         return backward
 
+    def _gradients_of(self, original: Any) -> Any:
+        compiling = self._torch.compiler.is_compiling
+
+        def grad(*args: Any, **kwargs: Any) -> Any:
+            if not compiling() and not getattr(self._nested, "on", False):
+                self._listener.gradients_asked()
+            return original(*args, **kwargs)
+
+        return grad
+
     def _saw(self, loss: Any) -> None:
         """A backward begins: keep its loss. Nothing waits for the device here, and no kernel of ours is profiled."""
-        self._listener.backward()
+        self._listener.backward(loss)
         if isinstance(loss, (list, tuple)):
             loss = loss[0]
         self._listener.made_graph(loss, loss=True)

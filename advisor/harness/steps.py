@@ -16,6 +16,7 @@ _TRAINING = frozenset({"backward", "optim", "Optimizer", "Trainer", "Seq2SeqTrai
 _PATIENCE_EVENTS = 20
 _PATIENCE_SECONDS = 30.0
 _PATIENCE_WITH_OPTIMIZER = 180.0  # an agent may play that long before it first learns
+_LEAST_GRADIENTS = 3  # taken with no module called: by then the hooks of those that there are would have seen one
 _MOST_TURNS = 256  # of an inner loop for one of the outer: beyond that a first phase is over
 
 
@@ -109,6 +110,7 @@ class StepFinder:
         self._inference_since: float | None = None
         self._inference_events = 0
         self._learning_forwards = 0  # those with gradients
+        self._gradients = self._functional = 0  # asked for while no module was called; of them those that were forwards
         self._by_hand = False  # the script trains without an optimizer: `p.data.add_(p.grad, alpha=-lr)`
         self.restarted = False  # the last event changed what a step is: measure anew
         # How often another optimizer has come to end the steps. Unlike what batches and forwards are taken for, which
@@ -173,6 +175,16 @@ class StepFinder:
         boundary = self._forwards.event(key)
         self.restarted = self._forwards.switched
         return boundary
+
+    def before_gradients(self) -> bool:
+        """A backward begins, or ``torch.autograd.grad``: all that is seen of a model that is no module."""
+        if self.seen["forwards"] != self._functional:
+            return False
+        self._gradients += 1
+        if self._gradients < _LEAST_GRADIENTS:
+            return False
+        self._functional += 1
+        return self.before_forward("gradients", True)
 
     def _inference(self) -> bool:
         """Whether batches or forwards may count as steps now."""

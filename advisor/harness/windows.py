@@ -94,7 +94,7 @@ class Windows:
         self.optimizers = Optimizers()
         self.constants = Constants(torch)
         self.unused = Unused(self.models.roots, self.optimizers.parameters, self.models.made)
-        self.discarded = Discarded(self.models.roots, self.optimizers.groups, self.models.made)
+        self.discarded = Discarded(self.models.outermost, self.optimizers.groups, self.models.made)
         self.finished = False
         self._again = False  # measure anew from the next boundary on
         self.on_finish: Any = None
@@ -219,12 +219,18 @@ class Windows:
         """The script has ended its profiler while the steps were timed: they are others from here on."""
         self._again = self.phase == "timing"
 
-    def backward(self) -> None:
-        self._backwards += 1
-        if self.discarded.watching:
-            self.discarded.backward(user_site())
+    def gradients_asked(self) -> None:
+        """``torch.autograd.grad`` is called, or a backward begins."""
         if self.phase == "waiting":
             self.models.hooks_on()  # a loop without optimizer and loader gives no earlier sign of its model
+        if not is_capturing(self._torch) and self.finder.before_gradients():
+            self._boundary()
+
+    def backward(self, loss: Any) -> None:
+        self.gradients_asked()
+        self._backwards += 1
+        if self.discarded.watching:
+            self.discarded.backward(user_site(), loss)
         self._check_overdue()
         if not self._zero_checked and self._backwards == 1 and self.boundaries >= 3 and not is_capturing(self._torch):
             self._zero_checked = True

@@ -41,8 +41,12 @@ def looked(models: list[nn.Module], optimizers: list[torch.optim.Optimizer], ste
 
 
 def backward(found: Discarded, loss: torch.Tensor) -> None:
-    found.backward(None)
+    found.backward(None, loss)
     loss.backward()  # type: ignore[no-untyped-call]
+
+
+def runs(found: Discarded) -> list[list[tuple[int, str]]]:
+    return [[(run.count, run.kind) for run in each] for each in found.accumulated]
 
 
 def stepped(found: Discarded, optimizer: torch.optim.Optimizer) -> None:
@@ -73,13 +77,14 @@ def test_the_judges_gradients_of_the_makers_loss() -> None:
     (record,) = found.found
     assert (record.cls, record.tensors, record.bytes, record.parts) == ("Net", 4, 2 * 4 * (16 + 4), [])
     assert record.held and record.backwards == 1
-    assert found.accumulated == [[4], [0, 4, 4]]
+    assert not record.branch
+    assert runs(found) == [[(4, "used")], [(4, "weights"), (4, "used")]]
 
 
 def test_a_loss_that_goes_further_back_than_its_optimizer() -> None:
     found = looked(*adversaries(detached=False))
-    assert found.accumulated == [[4, 4], [0, 4, 4]]
-    assert [each.backwards for each in found.found] == [1, 1]
+    assert runs(found) == [[(4, "used"), (4, "branch")], [(4, "weights"), (4, "used")]]
+    assert [(each.backwards, each.branch) for each in found.found] == [(1, True), (1, False)]
 
 
 def test_gradients_that_are_filled_with_zeros_are_not_told_from_others() -> None:
@@ -114,8 +119,39 @@ def test_an_image_and_the_network_that_describes_it() -> None:
         stepped(found, optimizer)
 
     found = looked([network], [optimizer], step)
-    assert found.accumulated == [[0, 3, 1, 1]]  # the first layer hands its weight's on after the image's
+    # The first layer hands its weight's on after the image's.
+    assert runs(found) == [[(3, "weights"), (1, "used"), (1, "weights")]]
     assert [(each.cls, each.held) for each in found.found] == [("Net", False)]
+
+
+def test_a_teacher_that_records_a_graph() -> None:
+    teacher, student = Net(), Net()
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+
+    def step(found: Discarded) -> None:
+        x = torch.rand(3, 4)
+        answer = student(x)
+        optimizer.zero_grad()
+        backward(found, (answer - teacher(x)).square().mean())
+        stepped(found, optimizer)
+
+    found = looked([teacher, student], [optimizer], step)
+    assert runs(found) == [[(4, "branch"), (4, "used")]]
+    assert [(each.held, each.branch) for each in found.found] == [(False, True)]
+
+
+def test_what_lies_between_a_loss_and_an_input_that_somebody_else_needs() -> None:
+    network, image = Net(), nn.Parameter(torch.rand(3, 4))
+    optimizer = torch.optim.Adam([nn.Parameter(torch.rand(3)), image])
+    leaf = torch.rand(3, 4, requires_grad=True)  # no hook sees it
+
+    def step(found: Discarded) -> None:
+        optimizer.zero_grad()
+        backward(found, network(image.detach() + leaf).square().mean())
+        stepped(found, optimizer)
+
+    found = looked([network], [optimizer], step)
+    assert runs(found) == [[(4, "weights")]]
 
 
 def test_weights_that_are_trained_by_hand_are_used() -> None:
@@ -221,13 +257,14 @@ def test_what_they_cost_is_read_from_the_trace(tmp_path: Path) -> None:
     result = measure(command, tmp_path / "run", QUICK, timeout=240)
     (record,) = result.record.discarded
     # Eight tensors of the critic; the painter has six.
-    assert result.record.accumulated == [[8], [0, 8, 6]]
+    passes = [[(run.count, run.kind) for run in each] for each in result.record.accumulated]
+    assert passes == [[(8, "used")], [(8, "weights"), (6, "used")]]
     assert (record.cls, record.tensors, record.held) == ("Critic", 8, True)
     assert record.site is not None
     assert script.read_text().splitlines()[record.site.line - 1].strip() == "painter_loss.backward()"
     evidence = Evidence.from_run(result)
     found = discarded_backward(evidence)
-    assert found is not None and found.ends_s == 0
+    assert found is not None and found.branches_s == 0
     # One of three passes through the critic, and of that half: a sixth of the backwards at most.
     whole = evidence.breakdown.mean_s("backward")
     assert whole / 20 < found.seconds < whole / 4

@@ -51,6 +51,7 @@ CASES = (
     Case("lbfgs.py"),
     Case("rollout.py", variant=True),
     Case("by_hand.py", kind="forward", samples=16),
+    Case("functional.py", kind="forward"),
     Case("evaluate_checkpoint.py", samples=16),
     Case("sanity_validation.py", samples=32, variant=True),
     Case("hf_trainer.py", samples=8, packages=True),

@@ -144,3 +144,24 @@ def test_ratios_from_one_to_eight_find_the_outer_loop() -> None:
         events = list(itertools.chain.from_iterable(["I" * ratio + "O"] * 10))
         found = boundaries(StepFinder("auto"), list("".join(events)))
         assert len([position for position in found if position >= ratio]) == 10
+
+
+def test_of_a_model_that_is_no_module_each_backward_is_a_step() -> None:
+    finder = StepFinder("auto", trains=lambda: True)
+    found = [finder.before_gradients() for _ in range(60)]
+    assert finder.kind == "forward"
+    assert not any(found[:20]) and all(found[25:])
+
+
+def test_gradients_beside_forwards_are_no_steps() -> None:
+    finder = StepFinder("auto", trains=lambda: True)
+    assert not finder.before_gradients()  # before the hooks of the model are on
+    for _ in range(60):
+        finder.before_forward(1, True)
+        assert not finder.before_gradients()
+    assert finder.kind == "forward" and finder.seen["forwards"] == 60
+    trained = StepFinder("auto", trains=lambda: True)
+    for _ in range(60):
+        assert not trained.before_gradients()
+        assert trained.optimizer_step("SGD")
+    assert trained.kind == "optimizer"

@@ -9,11 +9,12 @@ import pytest
 
 from advisor.edit import Edit, Sources
 from advisor.harness.layout import DiscardedGradients as Record
-from advisor.harness.layout import Site
+from advisor.harness.layout import GradientRun, Site
 from advisor.rule import Advice, Finding
 from rules.discarded_gradients import DiscardedGradients
 
 NODE = "autograd::engine::evaluate_function: "
+AMID = [[(2, "weights"), (1, "used")]]
 SCRIPT = """
 import torch
 
@@ -34,12 +35,14 @@ def done(made: Any, at: float) -> None:
     node(made, "torch::autograd::AccumulateGrad", at, at + 0.1)
 
 
-def found(made: Any, folder: Path, passes: list[list[int]], text: str = SCRIPT, **record: Any) -> Finding | None:
+def found(
+    made: Any, folder: Path, passes: list[list[tuple[int, str]]], text: str = SCRIPT, **record: Any
+) -> Finding | None:
     script = folder / "train.py"
     script.write_text(text)
     made.record.script = str(script)
     made.record.call_sites = []
-    made.record.accumulated = passes
+    made.record.accumulated = [[GradientRun(*each) for each in one] for one in passes]
     lines = text.splitlines()
     site = Site(str(script), lines.index("    loss.backward()") + 1)
     model = Record("Judge", Site(str(script), lines.index("judge = Judge()") + 1), 2, 4000, held=True, site=site)
@@ -59,7 +62,7 @@ def convolutions(made: Any) -> None:
 def test_half_of_a_convolutions_node_is_its_weights(scene: Any, tmp_path: Path) -> None:
     made = scene(40.0)
     convolutions(made)
-    finding = found(made, tmp_path, [[0, 2, 1]])
+    finding = found(made, tmp_path, AMID)
     assert finding is not None and finding.site is not None and finding.site.line == 8
     assert finding.evidence["discarded_s"] == pytest.approx(2 * 0.0051)
     fix = DiscardedGradients().fix(finding, Sources())
@@ -80,16 +83,18 @@ def test_of_a_products_node_the_later_product_is(scene: Any, tmp_path: Path) -> 
     node(made, "AddmmBackward0", 21.0, 30.0)
     made.operator("aten::mm", 21.0, 29.0)
     done(made, 30.0)
-    finding = found(made, tmp_path, [[0, 2, 1]])
+    finding = found(made, tmp_path, AMID)
     assert finding is not None
     assert finding.evidence["discarded_s"] == pytest.approx(0.0075 + 0.0001 + 0.0002 + 0.0001)
 
 
-def test_behind_the_last_gradient_that_is_used_all_is_for_nothing(scene: Any, tmp_path: Path) -> None:
+def test_of_a_branch_all_is_for_nothing(scene: Any, tmp_path: Path) -> None:
     made = scene(40.0)
     convolutions(made)
-    finding = found(made, tmp_path, [[1, 2]])
+    finding = found(made, tmp_path, [[(1, "used"), (2, "branch")]], branch=True)
     assert finding is not None and finding.evidence["discarded_s"] == pytest.approx(0.0208)
+    first = found(made, tmp_path, [[(2, "branch"), (1, "used")]], branch=True)
+    assert first is not None and first.evidence["discarded_s"] == pytest.approx(0.0205)
     fix = DiscardedGradients().fix(finding, Sources())
     assert isinstance(fix, Advice) and fix.text.startswith("Detach what Judge hands")
 
@@ -98,12 +103,14 @@ def test_a_model_that_nobody_trains_is_frozen_for_good(scene: Any, tmp_path: Pat
     made = scene(40.0)
     convolutions(made)
     text = SCRIPT + "image.requires_grad_()\n"
-    finding = found(made, tmp_path, [[0, 2, 1]], text, held=False)
+    finding = found(made, tmp_path, AMID, text, held=False)
     assert finding is not None
     fix = DiscardedGradients().fix(finding, Sources())
     assert isinstance(fix, Edit)
     assert "judge = Judge()\njudge.requires_grad_(False)\n" in next(iter(fix.texts.values()))
-    said = found(made, tmp_path, [[0, 2, 1]], SCRIPT + "judge.requires_grad_(True)\n", held=False)
+    clipped = found(made, tmp_path, AMID, SCRIPT + "clip_grad_norm_(student.parameters(), 1)\n", held=False)
+    assert clipped is not None and isinstance(DiscardedGradients().fix(clipped, Sources()), Edit)
+    said = found(made, tmp_path, AMID, SCRIPT + "judge.requires_grad_(True)\n", held=False)
     assert said is not None and isinstance(DiscardedGradients().fix(said, Sources()), Advice)
 
 
@@ -111,11 +118,11 @@ def test_a_model_that_nobody_trains_is_frozen_for_good(scene: Any, tmp_path: Pat
 def test_a_script_that_reads_gradients_is_left_alone(line: str, scene: Any, tmp_path: Path) -> None:
     made = scene(40.0)
     convolutions(made)
-    assert found(made, tmp_path, [[0, 2, 1]], SCRIPT + line) is None
+    assert found(made, tmp_path, AMID, SCRIPT + line) is None
 
 
-@pytest.mark.parametrize("passes", [[[0, 1, 1]], [[4]], []])
-def test_what_cannot_be_told_is_not_reported(passes: list[list[int]], scene: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("passes", [[[(1, "weights"), (1, "used")]], [[(4, "used")]], []])
+def test_what_cannot_be_told_is_not_reported(passes: list[list[tuple[int, str]]], scene: Any, tmp_path: Path) -> None:
     made = scene(40.0)
     convolutions(made)
     assert found(made, tmp_path, passes) is None
@@ -127,4 +134,4 @@ def test_a_saving_that_is_small_is_not_reported(scene: Any, tmp_path: Path) -> N
     done(made, 20.0)
     node(made, "ConvolutionBackward0", 21.0, 30.0)
     done(made, 30.0)
-    assert found(made, tmp_path, [[0, 1, 1]]) is None
+    assert found(made, tmp_path, [[(1, "weights"), (1, "used")]]) is None

@@ -1,0 +1,89 @@
+"""Which leaves a backward comes to through which nodes: the graph as numbers, which keep nothing alive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+_MOST_NODES = 50_000
+_LEAF = "torch::autograd::AccumulateGrad"
+# They hand a gradient on to the parameter that they are a view of, or a copy.
+_PASSED_ON = frozenset(
+    f"{name}Backward0"
+    for name in ("T", "Transpose", "Permute", "View", "UnsafeView", "Expand", "Unsqueeze", "Squeeze", "ToCopy", "Alias")
+)
+
+
+@dataclass(frozen=True)
+class AutogradGraph:
+    """Nodes by number, each after all that lead to it: ``below`` are those that it hands gradients on to.
+
+    ``leaves``: node → identity of the leaf whose gradient it adds up; ``passes``: those that only hand on.
+    """
+
+    below: list[list[int]]
+    leaves: dict[int, int]
+    passes: set[int]
+
+    @classmethod
+    def of(cls, loss: Any) -> AutogradGraph | None:
+        """The graph behind `loss`; None where there is none, or too much of it."""
+        if isinstance(loss, (list, tuple)):
+            loss = loss[0] if len(loss) == 1 else None
+        root = getattr(loss, "grad_fn", None)
+        if root is None:
+            return None
+        found: dict[Any, list[Any]] = {}
+        todo = [root]
+        while todo:
+            node = todo.pop()
+            if node not in found:
+                found[node] = [each for each, _ in node.next_functions if each is not None]
+                todo += found[node]
+            if len(found) > _MOST_NODES:
+                return None
+        order = _from_the_top(root, found)
+        number = {node: index for index, node in enumerate(order)}
+        return cls(
+            below=[[number[each] for each in found[node]] for node in order],
+            leaves={number[node]: id(node.variable) for node in order if node.name() == _LEAF},
+            passes={number[node] for node in order if node.name() in _PASSED_ON},
+        )
+
+    def branches(self, dropped: Iterable[int]) -> set[int]:
+        """Those of the leaves `dropped` (identities) whose own operator leads to no other leaf than such."""
+        dropped = set(dropped)
+        leads = [False] * len(self.below)  # to a leaf that is used
+        for node in reversed(range(len(self.below))):
+            leaf = self.leaves.get(node)
+            leads[node] = leaf not in dropped if leaf is not None else any(leads[each] for each in self.below[node])
+        above: list[list[int]] = [[] for _ in self.below]
+        for node, below in enumerate(self.below):
+            for each in below:
+                above[each].append(node)
+        found = set[int]()
+        for node, leaf in self.leaves.items():
+            operators = above[node]
+            while any(each in self.passes for each in operators):
+                operators = [up for each in operators for up in (above[each] if each in self.passes else [each])]
+            if leaf in dropped and operators and not any(leads[each] for each in operators):
+                found.add(leaf)
+        return found
+
+
+def _from_the_top(root: Any, below: dict[Any, list[Any]]) -> list[Any]:
+    """All nodes, each after all that lead to it."""
+    leading = dict.fromkeys(below, 0)
+    for nodes in below.values():
+        for each in nodes:
+            leading[each] += 1
+    order, ready = [], [root]
+    while ready:
+        node = ready.pop()
+        order.append(node)
+        for each in below[node]:
+            leading[each] -= 1
+            if not leading[each]:
+                ready.append(each)
+    return order
