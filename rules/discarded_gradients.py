@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
-from advisor.edit.freezing import READS_GRADIENTS, freeze_around, freeze_made, needed
+from advisor.edit.freezing import READS_GRADIENTS, Named, freeze_around, freeze_made, needed
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.discarded import discarded_backward
@@ -93,6 +93,8 @@ class DiscardedGradients(Rule):
                 "held": any(each.held for each in models),
                 "parts": tuple(models[0].parts),
                 "made": tuple(each.made for each in models if each.made is not None),
+                "name": models[0].name,
+                "name_file": models[0].file,
                 "branch": branch,
                 "files": files,
             },
@@ -233,10 +235,12 @@ def _frozen(finding: Finding, drafts: Drafts, held: bool) -> str:
     files = (*file_list(finding, "files"), *(each.file for each in places))
     if finding.parameters.get("models") != 1:
         return "there are several such models"
+    name, file = (str(finding.parameters.get(key, "")) for key in ("name", "name_file"))
+    model = Named(next(iter(made), None), name, file)
     if not held:
-        return freeze_made(drafts, made[0], files) if made and not parts else "where the script makes it is not known"
+        return freeze_made(drafts, model, files) if not parts else "it is a part of a model that is trained"
     if why := needed(drafts, files):
         return why
     if site is None:
         return "several backward calls compute them"
-    return freeze_around(drafts, site, next(iter(made), None), parts)
+    return freeze_around(drafts, site, model, parts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import libcst as cst
 import libcst.matchers as m
@@ -12,7 +13,7 @@ from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.draft import Draft, Drafts, Statement
 from advisor.edit.locate import call_at, last_name
-from advisor.edit.models import made_at
+from advisor.edit.models import Binding, made_at
 from advisor.edit.names import plain_name
 from advisor.harness.layout import Site
 
@@ -31,6 +32,15 @@ _NEEDS = (
 )
 _TURNS = ("backward", "step")  # calls that end one pass and begin the next
 _READS = ("item", "detach", "data", "shape", "size", "dtype")  # what may be asked of a result that has no graph
+
+
+@dataclass(frozen=True)
+class Named:
+    """A model by where it is made, where that is known, and by what a function in `file` calls it ("" for nothing)."""
+
+    made: Site | None = None
+    name: str = ""
+    file: str = ""
 
 
 def needed(drafts: Drafts, files: Sequence[str], name: str = "") -> str:
@@ -55,32 +65,30 @@ def _concerns(line: str, pattern: re.Pattern[str], name: str) -> bool:
     return pattern is not _CLIPS or re.search(r"\w\.parameters\(", line) is None  # those of another model
 
 
-def freeze_made(drafts: Drafts, site: Site, files: Sequence[str]) -> str:
-    """Have the model that is made at `site` need no gradients from there on; why not, as a clause."""
-    bound = made_at(drafts, site)
+def freeze_made(drafts: Drafts, model: Named, files: Sequence[str]) -> str:
+    """Have a model need no gradients from where it is made on; why not, as a clause."""
+    bound = (made_at(drafts, model.made) if model.made is not None else None) or _assigned(drafts, model)
     if bound is None:
-        return "what the script calls that model cannot be told from the source"
+        return "where the script gives that model its name cannot be told from the source"
     if why := needed(drafts, files, bound.name.rpartition(".")[2]):
         return why
     bound.draft.insert_after(bound.statement, f"{bound.name}.requires_grad_(False)")
     return ""
 
 
-def freeze_around(drafts: Drafts, backward: Site, made: Site | None, parts: Sequence[str]) -> str:
-    """Have a model need no gradients where the loss of one `backward` is computed; why not, as a clause.
+def freeze_around(drafts: Drafts, backward: Site, model: Named, parts: Sequence[str]) -> str:
+    """Have a model, or one of its `parts`, need no gradients where the loss of `backward` is computed.
 
-    The model that is made at `made`, or the one of its `parts` that the loss goes through: from the first statement
-    that calls it for that loss, to the statement of the backward.
+    From the first statement that calls it for that loss, to the statement of the backward. Why not, as a clause.
     """
     draft = drafts[backward.file]
     call = call_at(draft, backward, ("backward",))
     last = draft.statement(call) if call is not None else None
     if call is None or last is None:
         return "the backward call cannot be told from others of its line"
-    bound = made_at(drafts, made) if made is not None else None
-    name = bound.name.rpartition(".")[2] if bound is not None and not parts else ""
-    if len(parts) == 1:
-        name = parts[0].rpartition(".")[2]
+    bound = made_at(drafts, model.made) if model.made is not None else None
+    name = parts[0] if len(parts) == 1 else "" if parts else model.name or (bound.name if bound is not None else "")
+    name = name.rpartition(".")[2]
     if not name or name.isdigit():
         return "what the script calls that model is not known"
     before = draft.siblings(last)
@@ -96,6 +104,18 @@ def freeze_around(drafts: Drafts, backward: Site, made: Site | None, parts: Sequ
     draft.insert_before(first, f"{full}.requires_grad_(False)")
     draft.insert_after(last, f"{full}.requires_grad_(True)")
     return ""
+
+
+def _assigned(drafts: Drafts, model: Named) -> Binding | None:
+    """The one statement of its file that gives the model its name."""
+    if not model.name or not drafts.sources.editable(model.file):
+        return None
+    draft = drafts[model.file]
+    targets = [each for each in draft.nodes(cst.AssignTarget) if get_full_name_for_node(each.target) == model.name]
+    statement = draft.statement(targets[0]) if len(targets) == 1 else None
+    if statement is None or not isinstance(statement, cst.SimpleStatementLine) or draft.loop(targets[0]) is not None:
+        return None
+    return Binding(draft, model.name, statement)
 
 
 def _calls(draft: Draft, within: cst.CSTNode, names: Sequence[str]) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 
 from .autograd_graph import AutogradGraph
 from .layout import DiscardedGradients, GradientRun, Site
+from .places import site_of, user_frames
 from .unused_gradients import whole_parts
 
 _STEPS = 3  # that are watched: what became of the gradients of the first two
@@ -176,9 +177,12 @@ class Discarded:
         # Elsewhere the same call computes what is used of this model, too.
         kept = {id(each) for each in mine}
         both = any(each.site is site and each.parameter in own and id(each) not in kept for each in step)
+        name, file = _name_of(root)
         return DiscardedGradients(
             cls=type(inner).__name__,
             made=self._made(inner),
+            name=name,
+            file=file,
             tensors=len(tensors),
             bytes=sum(each.numel() * each.element_size() for each in tensors.values()),
             held=not tensors.keys() <= self._sizes.keys(),
@@ -206,6 +210,18 @@ class Discarded:
         if gradient is not None:
             done = _Done(id(parameter), weakref.ref(gradient), self._backwards, self._site, self._within_step)
             self._done.append(done)
+
+
+def _name_of(module: Any) -> tuple[str, str]:
+    """What the user's functions call a module that are running now, and the file of that; two times "" for none."""
+    for frame in user_frames():
+        owner = frame.f_locals.get("self")
+        members = {**getattr(owner, "__dict__", {}), **(getattr(owner, "_modules", None) or {})}
+        for prefix, names in (("", frame.f_locals), ("self.", members), ("", frame.f_globals)):
+            for name, value in names.items():
+                if value is module:
+                    return prefix + name, site_of(frame).file
+    return "", ""
 
 
 def _nothing() -> None:

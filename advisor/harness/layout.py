@@ -417,6 +417,8 @@ class DiscardedGradients:
 
     cls: str = ""
     made: Site | None = None  # where the user's code makes it; None inside a library
+    name: str = ""  # what a function of the user's calls it in which steps end, or ``self.name``; "" for none, …
+    file: str = ""  # … and that function's file
     tensors: int = 0
     bytes: int = 0
     held: bool = False  # by an optimizer, which uses the gradients of other backwards

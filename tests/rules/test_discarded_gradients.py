@@ -45,7 +45,8 @@ def found(
     made.record.accumulated = [[GradientRun(*each) for each in one] for one in passes]
     lines = text.splitlines()
     site = Site(str(script), lines.index("    loss.backward()") + 1)
-    model = Record("Judge", Site(str(script), lines.index("judge = Judge()") + 1), 2, 4000, held=True, site=site)
+    made_at = Site(str(script), lines.index("judge = Judge()") + 1) if "judge = Judge()" in lines else None
+    model = Record("Judge", made_at, tensors=2, bytes=4000, held=True, site=site)
     for name, value in record.items():
         setattr(model, name, value)
     made.record.discarded = [model]
@@ -112,6 +113,19 @@ def test_a_model_that_nobody_trains_is_frozen_for_good(scene: Any, tmp_path: Pat
     assert clipped is not None and isinstance(DiscardedGradients().fix(clipped, Sources()), Edit)
     said = found(made, tmp_path, AMID, SCRIPT + "judge.requires_grad_(True)\n", held=False)
     assert said is not None and isinstance(DiscardedGradients().fix(said, Sources()), Advice)
+
+
+def test_a_model_is_known_by_its_name_where_its_making_says_none(scene: Any, tmp_path: Path) -> None:
+    made = scene(40.0)
+    convolutions(made)
+    text = SCRIPT.replace("judge = Judge()", "judge = load(*paths)")
+    finding = found(made, tmp_path, AMID, text, held=False, name="judge", file=str(tmp_path / "train.py"))
+    assert finding is not None
+    fix = DiscardedGradients().fix(finding, Sources())
+    assert isinstance(fix, Edit)
+    assert "judge = load(*paths)\njudge.requires_grad_(False)\n" in next(iter(fix.texts.values()))
+    twice = found(made, tmp_path, AMID, text + "judge = other\n", held=False, name="judge", file="")
+    assert twice is not None and isinstance(DiscardedGradients().fix(twice, Sources()), Advice)
 
 
 @pytest.mark.parametrize("line", ["norm = judge.weight.grad.norm()\n", "g = [p.grad for p in judge.parameters()]\n"])
