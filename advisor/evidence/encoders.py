@@ -4,42 +4,78 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from advisor.evidence.coded import names_like
 from advisor.evidence.coverage import Coverage
+from advisor.evidence.steps import assign
 from advisor.harness.layout import ENCODER_RANGE, Encoder
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
 
 # The fast path packs the tokens for its linear layers and unpacks them again for attention, which it computes over the
-# padded length, without the fused kernel that the other path has: so many times what its FLOPs say. Fitted to twelve
-# encoders, torch 2.15 on one core, widths 96 to 256, 2 to 8 heads, 64 and 128 tokens, 30 to 80 % of them padding. The
-# share of the time that was left was at most 0.11 more and 0.25 less than it says, against nested tensors switched off,
-# and at most 0.24 more and 0.36 less, against sequences first.
+# padded length, without the fused kernel that the other path may have: so many times what its FLOPs say. Fitted to
+# twelve encoders, torch 2.15 on one core, widths 96 to 256, 2 to 8 heads, 64 and 128 tokens, 30 to 80 % padding.
 _ATTENTION = 2.5
-# Packing and unpacking run on one thread, and take this share of what the encoder takes on one: with two threads
-# instead of one 0.14 to 0.33 more of the time was left than the FLOPs say, 0.22 on the mean of eight encoders.
+# Packing and unpacking run on one thread, so long for each number of each token and layer. Fitted to twelve encoders,
+# torch 2.14 on two cores with AVX-512, widths 64 to 512, 32 to 256 tokens, 8 to 64 sequences, 35 to 75 % padding: 5 to
+# 18 ns. On these two cores seven of the twelve took longer on the fast path than without it, by up to 2.1 times, and
+# the others 0.65 to 0.9 of the time; what this says of them was 0.78 to 1.38 times what was measured.
+_PACKING_S = 9e-9
+# Where the number of sequences is not known: a share of what the encoder takes, for each thread beyond the first. With
+# two threads instead of one 0.14 to 0.33 more of the time was left than FLOPs say, 0.22 on the mean of eight encoders.
 _PACKING = 0.22
+_PRODUCTS = frozenset(("aten::addmm", "aten::mm", "aten::_addmm_activation"))
 
 
 def encoder_share(evidence: Evidence) -> float:
     """Share of the traced steps in which encoders compute, on the host."""
-    steps, rows = evidence.steps, evidence.trace.annotations
-    if not len(steps) or not len(rows):
+    if not len(evidence.steps):
         return 0.0
-    chosen = names_like(evidence.trace, rows.name, lambda name: name == ENCODER_RANGE)
-    covered = Coverage.of(rows.start[chosen], rows.end[chosen])
-    return float(covered.within(steps.start, steps.end).sum()) / steps.total_ns
+    covered, _ = _ranges(evidence)
+    return float(covered.within(evidence.steps.start, evidence.steps.end).sum()) / evidence.steps.total_ns
 
 
-def left_without_padding(encoder: Encoder, threads: int) -> float:
-    """Share of an encoder's time that is left on the fast path, by its linear layers' and its attention's FLOPs.
+def left_without_padding(evidence: Evidence, encoder: Encoder, threads: int) -> float:
+    """Share of an encoder's time that is left on the fast path; more than 1 where that takes longer.
 
-    `threads` of the operators: what is packed and unpacked gains nothing from them.
+    Its linear layers compute only what is no padding; the rest stays, or is what attention takes there by its FLOPs;
+    packing and unpacking are added. `threads` of the operators: that gains nothing from them.
 
-    Per token: four products with the width squared, two with the width and the inner layer, and two over the sequence.
+    FLOPs per token: four products with the width squared, two with the width and the inner layer, and two over the
+    sequence.
     """
     linear = 8.0 * encoder.width**2 + 4.0 * encoder.width * encoder.feedforward
     attention = 4.0 * encoder.width * encoder.length
-    left = (linear * (1.0 - (encoder.padding or 0.0)) + _ATTENTION * attention) / max(linear + attention, 1.0)
-    return min(1.0, left + _PACKING * max(0, threads - 1))
+    share = _linear_share(evidence) or linear / max(linear + attention, 1.0)
+    rest = max(1.0 - share, _ATTENTION * share * attention / max(linear, 1.0))
+    packing = _PACKING * max(0, threads - 1)
+    seconds = encoder_share(evidence) * (evidence.step_s or 0.0)
+    if encoder.sequences and seconds:
+        _, calls = _ranges(evidence)
+        numbers = encoder.sequences * encoder.length * encoder.width * encoder.layers * calls
+        packing = _PACKING_S * numbers / seconds
+    return share * (1.0 - (encoder.padding or 0.0)) + rest + packing
+
+
+def _ranges(evidence: Evidence) -> tuple[Coverage, float]:
+    """When encoders compute, and how often in a step."""
+    rows, steps = evidence.trace.annotations, evidence.steps
+    chosen = np.zeros(0, np.int64)
+    if len(rows) and len(steps):
+        chosen = np.flatnonzero(names_like(evidence.trace, rows.name, ENCODER_RANGE.__eq__))
+        chosen = chosen[assign(steps, rows.start[chosen]) >= 0]
+    return Coverage.of(rows.start[chosen], rows.end[chosen]), len(chosen) / max(1, len(steps))
+
+
+def _linear_share(evidence: Evidence) -> float:
+    """Share of the encoders' time in the products of their linear layers; 0 where none are seen."""
+    operators = evidence.trace.operators
+    covered, _ = _ranges(evidence)
+    if not covered.total or not len(operators):
+        return 0.0
+    rows = np.flatnonzero(names_like(evidence.trace, operators.name, _PRODUCTS.__contains__))
+    rows = rows[covered.contains(operators.start[rows])]
+    spent = Coverage.of(operators.start[rows], operators.end[rows]).total  # one may hold another
+    return min(1.0, spent / covered.total)

@@ -20,6 +20,10 @@ _OF_LISTS = re.compile(r"aten::_(foreach|fused)_")  # their types are recorded a
 # Measured on a CPU with fixtures/planted/double_features: 0.47 to 0.49 of the step's CPU time.
 # GPUs for data centres compute float64 at half of float32's rate (A100 data sheet: 9.7 and 19.5 TFLOP/s), others less.
 _NARROWER = 0.47
+# oneDNN has no convolutions in float64, and PyTorch's own unfold the input: nine kinds of two cores with AVX-512, torch
+# 2.14, took 0.04 to 0.48 of that in float32 and their backward 0.09 to 0.41, in the middle 0.2 and 0.3; convolutions of
+# one by one, which need no unfolding, and of three channels 0.5 to 1.
+_OWN_CONVOLUTION = 0.3
 _FLOATING = ("float", "double", "c10::Half", "c10::BFloat16")
 _COPY = "aten::copy_"
 _BACKWARD = "ToCopyBackward0"
@@ -68,10 +72,14 @@ def casting_shares(evidence: Evidence, *types: str) -> Mapping[str, float]:
     return shares
 
 
+def _in_float32(name: str) -> float:
+    return _OWN_CONVOLUTION if "slow_conv" in name else _NARROWER
+
+
 def in_float32(
     evidence: Evidence,
     shares: Mapping[str, float],
-    left: Callable[[str], float] = lambda name: _NARROWER,
+    left: Callable[[str], float] = _in_float32,
     lists: bool = False,
 ) -> dict[str, float]:
     """Factor on the self time of each operator, were these shares of its calls to compute in float32.

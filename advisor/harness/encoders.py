@@ -101,7 +101,9 @@ class Encoders:
             record = self._seen[key] = Encoder(site=site, layer_site=layer_site, layers=len(encoder.layers))
         record.calls += 1
         record.width, record.feedforward = int(layer.self_attn.embed_dim), int(layer.linear1.out_features)
-        record.length = int(src.shape[1 if layer.self_attn.batch_first else 0])
+        first = bool(layer.self_attn.batch_first)
+        record.length = int(src.shape[1 if first else 0])
+        record.sequences = int(src.shape[0 if first else 1]) if src.dim() == 3 else 1
         record.obstacles = _obstacles(torch, encoder, layer)
         attributes = {
             "training mode": encoder.training,

@@ -460,7 +460,8 @@ class Encoder:
     layers: int = 0
     width: int = 0  # of a token
     feedforward: int = 0  # of a layer's inner layer
-    length: int = 0  # tokens of a sequence, padding counted, in its last call
+    length: int = 0  # tokens of a sequence, padding counted, in its last call, …
+    sequences: int = 0  # … and how many of these
     calls: int = 0
     obstacles: list[str] = field(default_factory=list)  # arguments that rule the fast path out; "class": of its own
     calls_with: list[str] = field(default_factory=list)  # what in its last call rules it out, in words

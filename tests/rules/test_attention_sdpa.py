@@ -67,16 +67,22 @@ BODIES = {
 
 
 def scene_of(
-    scene: Any, folder: Path, scores_ms: float, dropout: bool = False, body: str = BODIES["causal"], values: int = 16
+    scene: Any,
+    folder: Path,
+    scores_ms: float,
+    dropout: bool = False,
+    body: str = BODIES["causal"],
+    values: int = 16,
+    length: int = 64,
 ) -> Evidence:
-    """A CPU run whose steps spend so many of their 50 ms on scores of 2x4x64x64."""
+    """A CPU run whose steps spend so many of their 50 ms on scores of 2x4x64x64, or so many tokens."""
     made = scene(50.0)
     path = folder / "layer.py"
     path.write_text(LAYER.replace("BODY", body))
     made.record.models[0].own = {"Attention": str(path)}
-    dims = {"Input Dims": [[2, 4, 64, 64], [], []]}
-    made.each("cpu_op", "aten::bmm", 1.0, 2.0, **{"Input Dims": [[8, 64, 64], [8, 64, values]]})
-    made.each("cpu_op", "aten::bmm", 2.0, 3.0, **{"Input Dims": [[8, 64, 16], [8, 16, 64]]})
+    dims = {"Input Dims": [[2, 4, length, length], [], []]}
+    made.each("cpu_op", "aten::bmm", 1.0, 2.0, **{"Input Dims": [[8, length, length], [8, length, values]]})
+    made.each("cpu_op", "aten::bmm", 2.0, 3.0, **{"Input Dims": [[8, length, 16], [8, 16, length]]})
     made.each("cpu_op", "aten::_softmax", 3.0, 3.0 + scores_ms, **dims)
     if dropout:
         made.each("cpu_op", "aten::native_dropout", 3.0 + scores_ms, 3.5 + scores_ms, **dims)
@@ -100,6 +106,14 @@ def test_scores_that_cost_are_found_where_they_are_written(scene: Any, tmp_path:
     assert "att @ v" in text[finding.site.line - 1]
     assert finding.evidence["scores_shape"] == "2x4x64x64" and finding.gain.likely > 1.3
     assert isinstance(AttentionSdpa().fix(finding, Sources()), Edit)
+
+
+def test_of_scores_that_get_their_pages_anew_the_products_go_too(scene: Any, tmp_path: Path) -> None:
+    few, many = (found(scene_of(scene, tmp_path, 20.0, length=length)) for length in (960, 1024))  # 29 and 34 MB
+    assert few is not None and many is not None
+    # Of 22 ms on the scores, 2 in products, a fifth is left; with smaller ones a fifth of 20, and half of the products.
+    assert many.gain.likely == pytest.approx(50 / (50 - 0.8 * 22), rel=0.03)
+    assert few.gain.likely == pytest.approx(50 / (50 - 0.8 * 20 - 0.5 * 2), rel=0.03)
 
 
 def test_scores_that_cost_nothing_are_left_alone(scene: Any, tmp_path: Path) -> None:
