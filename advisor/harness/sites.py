@@ -40,6 +40,8 @@ class CallSites:
         self._keep_losses = losses
         self._losses: list[Any] = []  # detached, on their device
         self._later_losses: list[Any] = []  # the last of those that are not among the first
+        # ``Tensor.backward`` comes to the first of these.
+        self._asking = [Patch(torch.autograd, name, self._gradients_of) for name in ("backward", "grad")]
         self._gap = False  # a backward has gone by unseen
         self._scaled: dict[int, tuple[Any, Any]] = {}  # id of a scaled loss → a weak reference to it, the loss itself
         self.annotate = False
@@ -60,14 +62,22 @@ class CallSites:
 
     def on(self) -> None:
         """Put the wrappers in place; those of functions that make tensors once a training."""
+        for patch in self._asking:
+            patch.off()
         for patch in (*self._patches, *(self._makers if not self._been_off else ())):
             patch.on()
 
-    def off(self) -> None:
-        """Take the wrappers away; what they see when they are back is no longer among the first."""
+    def off(self, all_but_gradients: bool = False) -> None:
+        """Take the wrappers away; what they see when they are back is no longer among the first.
+
+        With `all_but_gradients` it is still told when gradients are asked for, and no more of that.
+        """
         self._been_off = self._gap = True
         for patch in (*self._patches, *self._makers):
             patch.off()
+        if all_but_gradients:
+            for patch in self._asking:
+                patch.on()
 
     def leave_makers(self) -> None:
         """Take the wrappers of what makes tensors away for good: Dynamo knows torch's functions by identity."""

@@ -176,6 +176,11 @@ class StepFinder:
         self.restarted = self._forwards.switched
         return boundary
 
+    @property
+    def functional(self) -> bool:
+        """Whether steps are known by the gradients that are asked for: no module is called."""
+        return self.kind == "forward" and self._functional > 0
+
     def before_gradients(self) -> bool:
         """A backward begins, or ``torch.autograd.grad``: all that is seen of a model that is no module."""
         if self.seen["forwards"] != self._functional:

@@ -464,7 +464,7 @@ class Windows:
             self.models.collect()
             self.models.hooks_on()
             return
-        self.sites.off()
+        self.sites.off(all_but_gradients=self.finder.functional)
         self.blocking.off()
         self.indexing.off()
         self.sizes.off()
