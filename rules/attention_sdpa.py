@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +17,14 @@ from advisor.edit.derivatives import differentiates_twice
 from advisor.edit.sources import text_of
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
-from advisor.evidence.scores import attention_scores, head_width, product_share, score_shares, widths_differ
+from advisor.evidence.scores import (
+    attention_scores,
+    get_pages_anew,
+    head_width,
+    product_share,
+    score_shares,
+    widths_differ,
+)
 from advisor.harness.layout import Site
 from advisor.rule import (
     WIDEST,
@@ -50,11 +56,9 @@ _LEAST_SHARE = 0.05  # of the step, in elementwise work on the scores: below it 
 # time in all, where this work was 0.34 of the step and the products 0.25; attention by itself with heads of 32 and 64
 # numbers 0.65 to 0.87 in training and 0.60 to 0.97 in inference; with heads of 64 the transformer 0.88.
 _LEFT_ON_GPU, _LEFT_ON_CPU = (0.02, 0.1, 0.3), (0.05, 0.2, 0.5)
-# Tensors of 30 MB and more are given back to the system when they are freed (glibc: mallopt(3), M_MMAP_THRESHOLD and
-# M_TRIM_THRESHOLD), and each operation on the scores, the products too, gets its pages anew. So much of all these is
-# left then: seven shapes of 30 to 256 MB, torch 2.14 on two cores, 0.19 to 0.35 in training and 0.16 to 0.52 in
-# inference, against 0.6 to 0.8 of five that are smaller; a whole transformer's step 0.15.
-_LARGE_BYTES = 30e6
+# So much of all operations on the scores, products too, is left where each of them gets its pages anew: seven shapes of
+# 30 to 256 MB, torch 2.14 on two cores, 0.19 to 0.35 in training and 0.16 to 0.52 in inference, against 0.6 to 0.8 of
+# five that are smaller; a whole transformer's step 0.15.
 _LEFT_OF_LARGE = (0.12, 0.2, 0.35)
 # A product with few numbers per head spends as long on writing the scores as a head of so many on computing them.
 _HEAD = 16
@@ -543,7 +547,7 @@ def f(q, k, v, mask):
 def _gain(evidence: Evidence, scores: Counter[tuple[int, ...]], shares: dict[str, float]) -> Gain:
     """The steps with the least, the likely and the most left of the work on the scores; a GPU's products stay."""
     on_gpu = evidence.device_is_gpu
-    large = _on_linux(evidence) and min(map(_bytes, scores)) >= _LARGE_BYTES
+    large = get_pages_anew(evidence, scores)
     speedups = []
     for number, left in enumerate(_LEFT_ON_GPU if on_gpu else _LEFT_ON_CPU):
         operators = {name: 1.0 - share * (1.0 - left) for name, share in shares.items()}
@@ -561,14 +565,6 @@ def _gain(evidence: Evidence, scores: Counter[tuple[int, ...]], shares: dict[str
         speedups.append(evidence.what_if(change).speedup[1])
     high, likely, low = speedups
     return Gain(max(low, high / WIDEST), max(likely, high / WIDEST), high, _BASIS)
-
-
-def _bytes(shape: tuple[int, ...]) -> float:
-    return 4.0 * math.prod(shape)  # 16 bits would be half of it: the threshold is crossed later then
-
-
-def _on_linux(evidence: Evidence) -> bool:
-    return evidence.record is not None and evidence.record.environment.platform.startswith("Linux")
 
 
 def _places(evidence: Evidence, find: Callable[[Draft], Iterable[cst.BaseExpression]]) -> Iterator[Site]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 _FUSED = "scaled_dot_product"
 _SOFTMAXES = ("aten::_softmax", "aten::exp")  # the latter where it is written out, too
 _PRODUCTS = ("aten::bmm", "aten::matmul", "aten::baddbmm", "aten::expand", "aten::view", "aten::transpose")
+# glibc gives blocks back that are freed and larger than M_MMAP_THRESHOLD, which grows to 32 MiB, and the heap's end where
+# it is larger than twice that: mallopt(3). The next tensor's pages are then made and cleared one by one.
+_GIVEN_BACK = 30e6
 _LEAST_LENGTH = 16  # keys: the softmax over a handful of classes is no attention
 
 
@@ -58,6 +61,17 @@ def attention_scores(evidence: Evidence) -> Counter[tuple[int, ...]]:
         if name in _SOFTMAXES and len(shape) in (3, 4) and shape[-1] >= _LEAST_LENGTH and _rows(shape) in products:
             found[shape] += number  # type: ignore[assignment]
     return found
+
+
+def get_pages_anew(evidence: Evidence, scores: Iterable[tuple[int, ...]]) -> bool:
+    """Whether the memory of all such scores is given back to the system when it is freed.
+
+    Of 16-bit scores the limit is crossed later than this says.
+    """
+    record = evidence.record
+    sizes = [4.0 * np.prod(shape) for shape in scores]
+    on_linux = record is not None and record.environment.platform.startswith("Linux")
+    return on_linux and bool(sizes) and min(sizes) >= _GIVEN_BACK
 
 
 def _rows(shape: tuple[int, ...]) -> tuple[int, int]:
