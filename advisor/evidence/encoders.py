@@ -20,9 +20,13 @@ if TYPE_CHECKING:
 _ATTENTION = 2.5
 # Packing and unpacking run on one thread, so long for each number of each token and layer. Fitted to twelve encoders,
 # torch 2.14 on two cores with AVX-512, widths 64 to 512, 32 to 256 tokens, 8 to 64 sequences, 35 to 75 % padding: 5 to
-# 18 ns. On these two cores seven of the twelve took longer on the fast path than without it, by up to 2.1 times, and
-# the others 0.65 to 0.9 of the time; what this says of them was 0.78 to 1.38 times what was measured.
-_PACKING_S = 9e-9
+# 18 ns, in the middle 12. On these two cores seven of the twelve took longer on the fast path than without it, by up to
+# 2.1 times, and the others 0.65 to 0.9 of the time.
+_PACKING_S = 12e-9
+# What is left of all but the products and attention where the fast path is not taken for other reasons than nested
+# tensors: layer by layer in Python, elementwise work over the padding too (accuracy's ticket_router_sequence_first).
+_REST_IN_PYTHON = 0.5
+_NATIVE = "aten::_transformer_encoder_layer_fwd"
 # Where the number of sequences is not known: a share of what the encoder takes, for each thread beyond the first. With
 # two threads instead of one 0.14 to 0.33 more of the time was left than FLOPs say, 0.22 on the mean of eight encoders.
 _PACKING = 0.22
@@ -49,7 +53,8 @@ def left_without_padding(evidence: Evidence, encoder: Encoder, threads: int) -> 
     linear = 8.0 * encoder.width**2 + 4.0 * encoder.width * encoder.feedforward
     attention = 4.0 * encoder.width * encoder.length
     share = _linear_share(evidence) or linear / max(linear + attention, 1.0)
-    rest = max(1.0 - share, _ATTENTION * share * attention / max(linear, 1.0))
+    rest = (1.0 - share) * (1.0 if _is_native(evidence) else _REST_IN_PYTHON)
+    rest = max(rest, _ATTENTION * share * attention / max(linear, 1.0))
     packing = _PACKING * max(0, threads - 1)
     seconds = encoder_share(evidence) * (evidence.step_s or 0.0)
     if encoder.sequences and seconds:
@@ -67,6 +72,12 @@ def _ranges(evidence: Evidence) -> tuple[Coverage, float]:
         chosen = np.flatnonzero(names_like(evidence.trace, rows.name, ENCODER_RANGE.__eq__))
         chosen = chosen[assign(steps, rows.start[chosen]) >= 0]
     return Coverage.of(rows.start[chosen], rows.end[chosen]), len(chosen) / max(1, len(steps))
+
+
+def _is_native(evidence: Evidence) -> bool:
+    """Whether each layer is one operator already, without packed tokens."""
+    operators = evidence.trace.operators
+    return bool(names_like(evidence.trace, operators.name, _NATIVE.__eq__).any()) if len(operators) else False
 
 
 def _linear_share(evidence: Evidence) -> float:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 _FUSED = "scaled_dot_product"
 _SOFTMAXES = ("aten::_softmax", "aten::exp")  # the latter where it is written out, too
 _PRODUCTS = ("aten::bmm", "aten::matmul", "aten::baddbmm", "aten::expand", "aten::view", "aten::transpose")
-# glibc gives blocks back that are freed and larger than M_MMAP_THRESHOLD, which grows to 32 MiB, and the heap's end where
-# it is larger than twice that: mallopt(3). The next tensor's pages are then made and cleared one by one.
-_GIVEN_BACK = 30e6
+# glibc gives blocks back that are freed and larger than M_MMAP_THRESHOLD, which grows to 32 MiB, and the end of the
+# heap where it is larger than twice that: mallopt(3). The next tensor's pages are then made and cleared one by one.
+GIVEN_BACK = 30e6
 _LEAST_LENGTH = 16  # keys: the softmax over a handful of classes is no attention
 
 
@@ -63,15 +63,15 @@ def attention_scores(evidence: Evidence) -> Counter[tuple[int, ...]]:
     return found
 
 
-def get_pages_anew(evidence: Evidence, scores: Iterable[tuple[int, ...]]) -> bool:
-    """Whether the memory of all such scores is given back to the system when it is freed.
+def get_pages_anew(evidence: Evidence, scores: Iterable[tuple[int, ...]], least: float = GIVEN_BACK) -> bool:
+    """Whether the memory of all such scores, of `least` bytes each, is given back to the system when it is freed.
 
     Of 16-bit scores the limit is crossed later than this says.
     """
     record = evidence.record
     sizes = [4.0 * np.prod(shape) for shape in scores]
     on_linux = record is not None and record.environment.platform.startswith("Linux")
-    return on_linux and bool(sizes) and min(sizes) >= _GIVEN_BACK
+    return on_linux and bool(sizes) and min(sizes) >= least
 
 
 def _rows(shape: tuple[int, ...]) -> tuple[int, int]:
