@@ -140,8 +140,8 @@ def _bound_to(draft: Draft, statement: Statement, call: cst.Call) -> str:
         return ""
     small = statement.body[0]
     if isinstance(small, cst.Assign) and len(small.targets) == 1:
-        for target, value in _pairs(small.targets[0].target, small.value):
-            if _through(value, call):
+        for target, given in _pairs(small.targets[0].target, small.value):
+            if _through(given, call):
                 return plain_name(target)
     if isinstance(small, cst.Expr) and _through(small.value, call) and isinstance(call.func, cst.Attribute):
         value: cst.BaseExpression = call.func.value

@@ -69,7 +69,7 @@ def get_pages_anew(evidence: Evidence, scores: Iterable[tuple[int, ...]], least:
     Of 16-bit scores the limit is crossed later than this says.
     """
     record = evidence.record
-    sizes = [4.0 * np.prod(shape) for shape in scores]
+    sizes = [4.0 * float(np.prod(shape)) for shape in scores]
     on_linux = record is not None and record.environment.platform.startswith("Linux")
     return on_linux and bool(sizes) and min(sizes) >= least
 

@@ -69,7 +69,7 @@ class Discarded:
         self._stepped: set[int] = set()  # the parameters of optimizers that stepped
         self._sizes: dict[int, Any] = {}  # the 2-norms of parameters that no optimizer holds
         self.found: list[DiscardedGradients] = []
-        self.accumulated: list[list[int]] = []
+        self.accumulated: list[list[GradientRun]] = []
 
     @property
     def watching(self) -> bool:
