@@ -87,9 +87,15 @@ class StepModel:
             return next((loader for loader in loaders if loader.index == index), None)
         return loaders[0] if loaders else None
 
+    def _batches(self, loader: LoaderFacts) -> float:
+        """How many of its batches a step takes: in line no more than what the step waits for them."""
+        if loader.workers == 0 and loader.fetch_s:
+            return max(1.0, min(self.batches_per_step, loader.wait_s / loader.fetch_s))
+        return self.batches_per_step
+
     def _fetch(self, loader: LoaderFacts) -> tuple[float, float]:
         """(wall, CPU) seconds to make a step's batches as things are, in one process."""
-        batches = self.batches_per_step
+        batches = self._batches(loader)
         measured = loader.fetch_s if loader.record is None else loader.record.fetch_s
         if measured is not None:
             wall = measured * batches
@@ -222,7 +228,7 @@ class StepModel:
         if loader is None or (not touches_loader and (loader.workers != 0 or unknown_workers)):
             return self._with_wait(change, self.wait_s)
         wall, cpu = self._fetch(loader)
-        batches = self.batches_per_step
+        batches = self._batches(loader)
         new_wall = wall if change.fetch_s is None else change.fetch_s * batches
         new_cpu = cpu if change.fetch_cpu_s is None else change.fetch_cpu_s * batches
         if change.fetch_s is not None and change.fetch_cpu_s is None:
@@ -247,7 +253,7 @@ class StepModel:
                 fetch_cpu_s=fetch_cpu_s,
                 main_threads=threads,
                 cores=self.cores,
-                batches=self.batches_per_step,
+                batches=batches,
             )
 
         low, likely, high = (period(seconds, new_wall, new_cpu) for seconds in rest[:3])
@@ -301,7 +307,7 @@ class StepModel:
             return 0.0
         wall, _ = self._fetch(loader)
         if change.fetch_s is not None:
-            wall = change.fetch_s * self.batches_per_step
+            wall = change.fetch_s * self._batches(loader)
         fetch_s = batch.larger_fetch_s(wall, change.batch_scale)
         return fetch_s / change.workers * 0.97
 
@@ -324,8 +330,8 @@ class StepModel:
             per_epoch = loader.start_s * max(1.0, workers / loader.workers)
         else:
             context = record.context or (self.evidence.record.environment.start_method if self.evidence.record else "")
-            per_epoch = pipeline.start_s(workers, self._fetch(loader)[0] / self.batches_per_step, context)
-        return per_epoch / loader.batches * self.batches_per_step
+            per_epoch = pipeline.start_s(workers, self._fetch(loader)[0] / self._batches(loader), context)
+        return per_epoch / loader.batches * self._batches(loader)
 
     def _with_wait(self, change: Change, wait_s: float) -> tuple[float, float, float, str]:
         """The step when the host is blocked in loaders for `wait_s`."""

@@ -226,7 +226,7 @@ class Windows:
         if not is_capturing(self._torch) and self.finder.before_gradients():
             self._boundary()
 
-    def backward(self, loss: Any) -> None:
+    def backward(self, loss: Any = None) -> None:
         self.gradients_asked()
         self._backwards += 1
         if self.discarded.watching:
