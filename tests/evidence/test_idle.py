@@ -201,10 +201,10 @@ def test_any_trace_adds_up(
     assert (gaps.parts.sum(axis=1) == gaps.end - gaps.start).all()
     if breakdown.on_device:
         # Brute force, microsecond by microsecond: the device is idle exactly where nothing runs inside a step.
-        busy = np.zeros(3000, bool)
+        busy = np.zeros(4000, bool)
         for start, length in [(k[0], k[1]) for k in kernels] + copies:
             busy[start : start + length] = True
-        inside = np.zeros(3000, bool)
+        inside = np.zeros(4000, bool)
         for start, end in zip(evidence.device_steps.start, evidence.device_steps.end, strict=True):
             inside[start // 1000 : end // 1000] = True
         assert breakdown.ns[:, DEVICE_CLASSES.index("idle_loader") :].sum() // 1000 == int((inside & ~busy).sum())
