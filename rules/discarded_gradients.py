@@ -70,7 +70,6 @@ class DiscardedGradients(Rule):
         if not gain.worth_it:
             return
         models = record.discarded
-        branch = all(each.branch and each.held for each in models)
         site = next((each.site for each in models if each.site is not None), None)
         named = " and ".join(dict.fromkeys(map(_named, models)))
         yield Finding(
@@ -89,28 +88,27 @@ class DiscardedGradients(Rule):
             site=site,
             parameters={
                 "models": len(models),
-                "named": named,
                 "held": any(each.held for each in models),
                 "parts": tuple(models[0].parts),
                 "made": tuple(each.made for each in models if each.made is not None),
                 "name": models[0].name,
                 "name_file": models[0].file,
-                "branch": branch,
+                "detached": tuple(_named(each) for each in models if each.branch and each.held),
+                "frozen": tuple(_named(each) for each in models if not (each.branch and each.held)),
                 "files": files,
             },
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
-        named, site = finding.parameters.get("named", "the model"), finding.site
-        if finding.parameters.get("branch"):
-            text = f"Detach what {named} hands to the loss {where(site)}."
+        site, held = finding.site, bool(finding.parameters.get("held"))
+        detached, frozen = (" and ".join(file_list(finding, name)) for name in ("detached", "frozen"))
+        parts = [f"Detach what {detached} hands to the loss {where(site)}."] if detached else []
+        if frozen or not detached:
+            when = f"before the loss of {at(site)}, and (True) after its backward" if held else "where it is made"
+            parts.append(f"Call requires_grad_(False) on {frozen or 'the model'} {when}.")
+        text = " ".join(parts)
+        if detached:
             return Advice(text, "which tensor that is cannot be told from the run")
-        held = bool(finding.parameters.get("held"))
-        text = f"Call requires_grad_(False) on {named} where it is made."
-        if held:
-            text = (
-                f"Call requires_grad_(False) on {named} before the loss of {at(site)}, and (True) after its backward."
-            )
         drafts = Drafts(sources)
         why = _frozen(finding, drafts, held)
         return Advice(text, why) if why else drafts.edit(text) or Advice(text, "the file is not the script's own")
@@ -197,7 +195,7 @@ image = content.clone().requires_grad_()
         Example(  # a loss that goes further back than its optimizer
             before="loss_d = bce(netD(netG(noise)), zeros)\nloss_d.backward()  # <-\n",
             after="",
-            parameters={"models": 1, "held": True, "branch": True, "named": "Generator"},
+            parameters={"models": 1, "held": True, "detached": ("Generator",)},
             advice="Detach what Generator hands to the loss",
         ),
     )
@@ -211,6 +209,7 @@ image = content.clone().requires_grad_()
             )
             for line in (
                 "    (score.mean() + other).backward()\n",
+                "    score = score.mean()\n    score.backward()\n",
                 "    clip_grad_norm_(parameters, 1.0)\n",
                 "    history.append(loss)\n",
             )
@@ -219,6 +218,14 @@ image = content.clone().requires_grad_()
             "netD = D()  # <- made=D()\nfor x in loader:\n    run(x).backward()  # <-\n",
             "",
             {"models": 1, "held": True},
+        ),
+        *(  # what it computes there is kept where others may read it
+            Example(
+                f"netD = D()  # <- made=D()\nfor x in loader:\n    {line}\n    netD(netG(x)).mean().backward()  # <-\n",
+                "",
+                {"models": 1, "held": True},
+            )
+            for line in ("self.real = netD(x)", "scores['real'] = netD(x)", "scores.append(netD(x))")
         ),
         Example("run(x).backward()  # <-\n", "", {"models": 1, "held": True}),
     )

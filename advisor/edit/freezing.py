@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import libcst as cst
-import libcst.matchers as m
-from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.draft import Draft, Drafts, Statement
 from advisor.edit.locate import call_at, last_name
-from advisor.edit.models import Binding, made_at
+from advisor.edit.models import Binding, assigned_once, made_at
 from advisor.edit.names import plain_name
 from advisor.harness.layout import Site
 
@@ -99,7 +97,10 @@ def freeze_around(drafts: Drafts, backward: Site, model: Named, parts: Sequence[
     if not calls or len({full for _, full in calls}) != 1:
         return "where the model is called for that loss cannot be told from the source"
     first, full = calls[0]
-    if used := _used_later(draft, stretch[stretch.index(first) :], last):
+    stretch = stretch[stretch.index(first) :]
+    if any(each is not last and not _gives_names(draft, each) for each, _ in calls):
+        return "what becomes of the model's outputs there cannot be told from the source"
+    if used := _used_later(draft, stretch, last):
         return f"`{used}`, which is computed there, is used again later"
     draft.insert_before(first, f"{full}.requires_grad_(False)")
     draft.insert_after(last, f"{full}.requires_grad_(True)")
@@ -111,10 +112,12 @@ def _assigned(drafts: Drafts, model: Named) -> Binding | None:
     if not model.name or not drafts.sources.editable(model.file):
         return None
     draft = drafts[model.file]
-    targets = [each for each in draft.nodes(cst.AssignTarget) if get_full_name_for_node(each.target) == model.name]
-    statement = draft.statement(targets[0]) if len(targets) == 1 else None
-    if statement is None or not isinstance(statement, cst.SimpleStatementLine) or draft.loop(targets[0]) is not None:
+    target = assigned_once(draft, model.name)
+    statement = draft.statement(target) if target is not None else None
+    if target is None or not isinstance(statement, cst.SimpleStatementLine) or draft.loop(target) is not None:
         return None
+    if any(each.name.value == model.name for each in draft.nodes(cst.Param)):
+        return None  # a function's own name for it, and another one's for something else
     return Binding(draft, model.name, statement)
 
 
@@ -126,6 +129,14 @@ def _called(draft: Draft, within: cst.CSTNode, name: str) -> list[str]:
     """What is called there whose name ends in `name`: ``critic``, ``self.critic``."""
     names = [plain_name(each.func) for each in draft.nodes(cst.Call, within)]
     return [each for each in names if each.rpartition(".")[2] == name]
+
+
+def _gives_names(draft: Draft, statement: Statement) -> bool:
+    """Whether what a statement computes is given to names of the function, and to nothing else."""
+    if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(statement.body[0], cst.Assign):
+        return False
+    targets = draft.nodes(cst.AssignTarget, statement)
+    return all(_names(each.target) for each in targets)
 
 
 def _used_later(draft: Draft, stretch: Sequence[Statement], last: Statement) -> str:
@@ -142,7 +153,12 @@ def _used_later(draft: Draft, stretch: Sequence[Statement], last: Statement) -> 
         if node.value not in given or draft.line(node) <= behind:
             continue
         above = draft.parent(node)
-        if isinstance(above, (cst.AssignTarget, cst.AnnAssign)):
+        if isinstance(above, cst.AssignTarget):
+            made = draft.parent(above)
+            if isinstance(made, cst.Assign) and node.value in {
+                each.value for each in draft.nodes(cst.Name, made.value)
+            }:
+                return node.value
             given.discard(node.value)  # another tensor from here on
         elif isinstance(above, cst.Attribute) and above.value is not node:
             continue  # an attribute of that name
@@ -154,7 +170,8 @@ def _used_later(draft: Draft, stretch: Sequence[Statement], last: Statement) -> 
 
 
 def _names(target: cst.CSTNode) -> list[str]:
+    """The names that a target is made of; none where part of it is an attribute or an item, which others may read."""
     if isinstance(target, (cst.Tuple, cst.List)):
-        return [name for each in target.elements for name in _names(each.value)]
-    full = get_full_name_for_node(target) if m.matches(target, m.Name() | m.Attribute()) else None
-    return [full.rpartition(".")[2]] if full else []
+        parts = [_names(each.value) for each in target.elements]
+        return [name for part in parts for name in part] if all(parts) else []
+    return [target.value] if isinstance(target, cst.Name) else []

@@ -73,10 +73,16 @@ def made_once(draft: Draft, func: cst.BaseExpression) -> cst.Call | None:
     name = get_full_name_for_node(func) or ""
     if not isinstance(func, (cst.Name, cst.Attribute)) or (isinstance(func, cst.Attribute) and name[:5] != "self."):
         return None
-    targets = [each for each in draft.nodes(cst.AssignTarget) if get_full_name_for_node(each.target) == name]
-    statement = draft.parent(targets[0]) if len(targets) == 1 else None
+    target = assigned_once(draft, name)
+    statement = draft.parent(target) if target is not None else None
     value = statement.value if isinstance(statement, cst.Assign) else None
     return value if isinstance(value, cst.Call) else None
+
+
+def assigned_once(draft: Draft, name: str) -> cst.AssignTarget | None:
+    """The one place where the file assigns to a name or ``self.name``."""
+    targets = [each for each in draft.nodes(cst.AssignTarget) if get_full_name_for_node(each.target) == name]
+    return targets[0] if len(targets) == 1 else None
 
 
 def made_at(drafts: Drafts, site: Site) -> Binding | None:

@@ -32,11 +32,10 @@ _OF_A_CONVOLUTION = 0.5
 
 @dataclass(frozen=True)
 class DiscardedBackward:
-    """Per traced step: the host's seconds that gradients cost which nobody uses, and those of them that whole branches
-    of backwards take (``branches_s``); ``kernel_scale`` is what is left of each row of ``Trace.kernels``."""
+    """What gradients cost that nobody uses: the host's seconds per traced step, and what is left of each row of
+    ``Trace.kernels``."""
 
     seconds: float
-    branches_s: float
     kernel_scale: NDArray[np.float64]
 
 
@@ -58,15 +57,11 @@ def discarded_backward(evidence: Evidence) -> DiscardedBackward | None:
     if len(lanes) != 1 or (counts != len(kinds)).any():
         return None
     nodes = _nodes(evidence, int(lanes[0]))
-    branches = list(_branches(evidence, done, nodes, passes))
     kind_of = dict(zip(done.tolist(), kinds * len(steps), strict=True))
-    weights = list(_weights(evidence, nodes, kind_of))
-    branches_ns = sum(end - start for start, end, _ in branches)
-    weights_ns = sum((end - start) * share for start, end, share in weights)
+    parts = [*_branches(evidence, done, nodes, passes), *_weights(evidence, nodes, kind_of)]
     return DiscardedBackward(
-        seconds=(branches_ns + weights_ns) / 1e9 / len(steps),
-        branches_s=branches_ns / 1e9 / len(steps),
-        kernel_scale=_kernel_scale(evidence, [*branches, *weights], int(lanes[0])),
+        seconds=sum((end - start) * share for start, end, share in parts) / 1e9 / len(steps),
+        kernel_scale=_kernel_scale(evidence, parts, int(lanes[0])),
     )
 
 

@@ -96,11 +96,8 @@ class StepModel:
     def _fetch(self, loader: LoaderFacts) -> tuple[float, float]:
         """(wall, CPU) seconds to make a step's batches as things are, in one process."""
         batches = self._batches(loader)
-        measured = loader.fetch_s if loader.record is None else loader.record.fetch_s
-        if measured is not None:
-            wall = measured * batches
-        elif not loader.workers and loader.record is not None:
-            wall = loader.wait_s
+        if loader.fetch_s is not None:
+            wall = loader.fetch_s * batches
         else:
             # Workers keep up exactly when nothing waits: all that is known otherwise is their throughput.
             waiting = loader.wait_share > 0.05

@@ -10,18 +10,17 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
 
 from .autograd_graph import AutogradGraph
+from .gradient_watch import MOST_PARTS, GradientWatch, size_of, whole_parts
 from .layout import DiscardedGradients, GradientRun, Site
 from .places import site_of, user_frames
-from .unused_gradients import whole_parts
 
 _STEPS = 3  # that are watched: what became of the gradients of the first two
-_MOST_PARTS = 20  # of a model are named
 
 
 @dataclass
@@ -35,7 +34,7 @@ class _Done:
     used: bool = False
 
 
-class Discarded:
+class Discarded(GradientWatch):
     """Looks at a few steps of a script that may drop gradients, and tells for each of a step what became of it.
 
     A gradient is used where an optimizer that holds the parameter steps while it is there: the tensor itself, not one
@@ -51,15 +50,10 @@ class Discarded:
         made: Callable[[Any], Site | None],
     ) -> None:
         """`roots` are the models, `held` each optimizer's parameters, `made` says where a module was made."""
-        self._roots, self._held, self._made = roots, held, made
-        self._handles: list[Any] = []
-        self._given_up = False
-        self.start()
+        self._held = held
+        super().__init__(roots, made)
 
-    def start(self) -> None:
-        """What there is to see is not known yet, or not any more: another training begins."""
-        self._hooks_off()
-        self._ask: Callable[[], None] = _nothing if self._given_up else self._first
+    def _clear(self) -> None:
         self._done: list[_Done] = []
         self._ends: list[int] = []  # of the steps, in `_done`
         self._backwards = 0
@@ -91,35 +85,22 @@ class Discarded:
             gradient = each.gradient()
             each.used |= gradient is not None and gradient is now.get(each.parameter)
 
-    def step_ended(self) -> None:
-        """What fails here does not fail in the script: then nothing is known."""
-        try:
-            self._ask()
-        except Exception:
-            self.stop()
-
     def stop(self) -> None:
-        """Look no more; what is known stays."""
-        self._hooks_off()
-        self._ask, self._done, self._sizes, self._graphs = _nothing, [], {}, {}
-
-    def give_up(self) -> None:
-        """Never look again: what is compiled would be compiled anew for parameters with hooks."""
-        self._given_up = True
-        self.stop()
+        super().stop()
+        self._done, self._sizes, self._graphs = [], {}, {}
 
     def _first(self) -> None:
         groups = [list(each) for each in self._held()]
         held = {id(each): each for group in groups for each in group}
         weights = {id(each): each for each in self._parameters()}
-        self._ask = _nothing
+        self._ask = self.stop
         free = any(each.grad is not None for key, each in weights.items() if key not in held)
         if not held or (len(groups) < 2 and held.keys() <= weights.keys() and not free):
             return  # each backward's gradients are that optimizer's
-        self._sizes = {key: _size(each) for key, each in weights.items() if key not in held}
+        self._sizes = {key: size_of(each) for key, each in weights.items() if key not in held}
         for each in (held | weights).values():
             if each.requires_grad and each.is_leaf:
-                self._handles.append(each.register_post_accumulate_grad_hook(self._accumulated))
+                self._hook(each, self._accumulated)
         self._ask = self._watched
 
     def _watched(self) -> None:
@@ -163,7 +144,7 @@ class Discarded:
     def _dropped(self, parameter: Any, done: _Done) -> bool:
         """Whether nobody has used that gradient of the parameter, and nobody will."""
         if id(parameter) in self._sizes:
-            return bool(_size(parameter) == self._sizes[id(parameter)])  # else somebody trains it by hand
+            return bool(size_of(parameter) == self._sizes[id(parameter)])  # else somebody trains it by hand
         if done.used:
             return False
         gradient = done.gradient()
@@ -186,24 +167,10 @@ class Discarded:
             tensors=len(tensors),
             bytes=sum(each.numel() * each.element_size() for each in tensors.values()),
             held=not tensors.keys() <= self._sizes.keys(),
-            parts=list(islice(whole_parts(inner, set(tensors)), _MOST_PARTS)) if tensors.keys() < own.keys() else [],
+            parts=list(islice(whole_parts(inner, set(tensors)), MOST_PARTS)) if tensors.keys() < own.keys() else [],
             backwards=len({each.backward for each in mine}),
             site=None if both else site,
         )
-
-    def _parameters(self) -> Iterator[Any]:
-        seen = set[int]()
-        for root in self._roots():
-            for each in root.parameters():
-                if each.requires_grad and each.is_leaf and id(each) not in seen:
-                    seen.add(id(each))
-                    yield each
-
-    def _hooks_off(self) -> None:
-        for each in self._handles:
-            with contextlib.suppress(Exception):
-                each.remove()
-        self._handles = []
 
     def _accumulated(self, parameter: Any) -> None:
         gradient = parameter.grad
@@ -224,10 +191,6 @@ def _name_of(module: Any) -> tuple[str, str]:
     return "", ""
 
 
-def _nothing() -> None:
-    pass
-
-
 def _within_step() -> bool:
     """Whether an optimizer calls this backward, with a closure: it looks at the gradients itself."""
     frame = sys._getframe(1)
@@ -235,7 +198,3 @@ def _within_step() -> bool:
         if frame.f_code.co_name == "step" and "closure" in frame.f_code.co_varnames:
             return True
     return False
-
-
-def _size(parameter: Any) -> Any:
-    return parameter.detach().norm()

@@ -300,12 +300,17 @@ class CallSites:
         return backward
 
     def _gradients_of(self, original: Any) -> Any:
-        compiling = self._torch.compiler.is_compiling
+        compiling, nested = self._torch.compiler.is_compiling, self._nested
 
         def grad(*args: Any, **kwargs: Any) -> Any:
-            if not compiling() and not getattr(self._nested, "on", False):
-                self._listener.gradients_asked()
-            return original(*args, **kwargs)
+            if compiling() or getattr(nested, "on", False):
+                return original(*args, **kwargs)
+            self._listener.gradients_asked()
+            nested.on = True  # a backward within it is a part of it (checkpointed layers)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                nested.on = False
 
         return grad
 

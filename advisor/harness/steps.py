@@ -181,15 +181,18 @@ class StepFinder:
         """Whether steps are known by the gradients that are asked for: no module is called."""
         return self.kind == "forward" and self._functional > 0
 
-    def before_gradients(self) -> bool:
-        """A backward begins, or ``torch.autograd.grad``: all that is seen of a model that is no module."""
+    def before_gradients(self, line: Callable[[], Hashable]) -> bool:
+        """A backward begins, or ``torch.autograd.grad``: all that is seen of a model that is no module.
+
+        Of several in a step, as `line` tells where they are called, the least frequent is the step's.
+        """
         if self.seen["forwards"] != self._functional:
             return False
         self._gradients += 1
         if self._gradients < _LEAST_GRADIENTS:
             return False
         self._functional += 1
-        return self.before_forward("gradients", True)
+        return self.before_forward(line(), True)
 
     def _inference(self) -> bool:
         """Whether batches or forwards may count as steps now."""

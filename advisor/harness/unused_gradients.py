@@ -6,16 +6,14 @@ same, unless its weights are told that they need no gradients.
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from .gradient_watch import MOST_PARTS, GradientWatch, size_of, whole_parts
 from .layout import Site, UnusedGradients
-
-_MOST_PARTS = 20  # of a model are named
 
 
 @dataclass
@@ -37,10 +35,10 @@ class _Seen:
     def unchanged(self) -> bool:
         """Whether nobody trains it, with an optimizer of their own, say."""
         parameter = self.parameter()
-        return parameter is not None and bool(_size(parameter) == self.size)
+        return parameter is not None and bool(size_of(parameter) == self.size)
 
 
-class Unused:
+class Unused(GradientWatch):
     """Looks at the models where steps end, until it knows.
 
     At the end of one step it is asked which parameters have a gradient and no optimizer; at the next, of which it was
@@ -55,54 +53,33 @@ class Unused:
         made: Callable[[Any], Site | None],
     ) -> None:
         """`roots` are the models, `held` the parameters that optimizers have, `made` says where a module was made."""
-        self._roots, self._held, self._made = roots, held, made
-        self._handles: list[Any] = []
-        self._given_up = False
-        self.start()
+        self._held = held
+        super().__init__(roots, made)
 
-    def start(self) -> None:
-        """What there is to see is not known yet, or not any more: another training begins."""
-        self._hooks_off()
-        self._ask: Callable[[], Any] = _nothing if self._given_up else self._first
+    def _clear(self) -> None:
         self._seen: dict[int, _Seen] = {}
         self._order: list[int] = []  # the parameters, by identity, as their gradients are done
         self.found: list[UnusedGradients] = []
         self.gradients = self.needed = 0
 
-    def step_ended(self) -> None:
-        """What fails here does not fail in the script: then nothing is known."""
-        try:
-            self._ask()
-        except Exception:
-            self.stop()
-
-    def stop(self) -> None:
-        """Look no more; what is known stays."""
-        self._hooks_off()
-        self._ask = _nothing
-
-    def give_up(self) -> None:
-        """Never look again: what is compiled would be compiled anew for parameters with hooks."""
-        self._given_up = True
-        self.stop()
-
     def _first(self) -> None:
         held = set(map(id, self._held()))
         idle = [each for each in self._parameters() if each.grad is not None and id(each) not in held]
         self._seen = {
-            id(each): _Seen(weakref.ref(each), weakref.ref(each.grad), each.grad._version, _size(each)) for each in idle
+            id(each): _Seen(weakref.ref(each), weakref.ref(each.grad), each.grad._version, size_of(each))
+            for each in idle
         }
-        self._ask = self._second if held and idle else _nothing
+        self._ask = self._second if held and idle else self.stop
 
     def _second(self) -> None:
         self._seen = {key: seen for key, seen in self._seen.items() if seen.computed_anew()}
-        self._ask = self._third if self._seen else _nothing
+        self._ask = self._third if self._seen else self.stop
         if not self._seen:
             return
         asked = {*self._seen, *map(id, self._held())}
         for each in self._parameters():
             if id(each) in asked:
-                self._handles.append(each.register_post_accumulate_grad_hook(self._done))
+                self._hook(each, self._done)
 
     def _third(self) -> None:
         self.stop()
@@ -123,34 +100,12 @@ class Unused:
                         made=self._made(inner),
                         tensors=len(tensors),
                         bytes=sum(each.numel() * each.element_size() for each in tensors),
-                        trained=list(islice(whole_parts(inner, set(map(id, self._held()))), _MOST_PARTS)),
+                        trained=list(islice(whole_parts(inner, set(map(id, self._held()))), MOST_PARTS)),
                     )
                 )
 
-    def _parameters(self) -> Iterator[Any]:
-        seen = set[int]()
-        for root in self._roots():
-            for each in root.parameters():
-                if each.requires_grad and each.is_leaf and id(each) not in seen:
-                    seen.add(id(each))
-                    yield each
-
-    def _hooks_off(self) -> None:
-        for each in self._handles:
-            with contextlib.suppress(Exception):
-                each.remove()
-        self._handles = []
-
     def _done(self, parameter: Any) -> None:
         self._order.append(id(parameter))
-
-
-def _nothing() -> None:
-    pass
-
-
-def _size(parameter: Any) -> Any:
-    return parameter.detach().norm()
 
 
 def _passes(order: list[int]) -> Iterator[list[int]]:
@@ -168,18 +123,3 @@ def _passes(order: list[int]) -> Iterator[list[int]]:
 def _last_of_others(one: list[int], idle: set[int]) -> int:
     """How many gradients of a pass are done when the last of those is that are not `idle`."""
     return max((number for number, key in enumerate(one, 1) if key not in idle), default=0)
-
-
-def whole_parts(module: Any, chosen: set[int], name: str = "") -> Iterator[str]:
-    """The outermost modules below `module`, by their dotted names, all of whose parameters are `chosen` (identities).
-
-    "" for the module itself, and where some that are chosen belong to a module beside others that are not.
-    """
-    own = [id(each) in chosen for each in module.parameters()]
-    if own and all(own):
-        yield name
-    elif any(own):
-        if any(id(each) in chosen for each in module.parameters(recurse=False)):
-            yield ""
-        for key, child in module.named_children():
-            yield from whole_parts(child, chosen, f"{name}.{key}" if name else key)

@@ -223,10 +223,10 @@ class Windows:
         """``torch.autograd.grad`` is called, or a backward begins."""
         if self.phase == "waiting":
             self.models.hooks_on()  # a loop without optimizer and loader gives no earlier sign of its model
-        if not is_capturing(self._torch) and self.finder.before_gradients():
+        if not is_capturing(self._torch) and self.finder.before_gradients(user_site):
             self._boundary()
 
-    def backward(self, loss: Any = None) -> None:
+    def backward(self, loss: Any) -> None:
         self.gradients_asked()
         self._backwards += 1
         if self.discarded.watching:

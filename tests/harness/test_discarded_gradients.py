@@ -264,7 +264,7 @@ def test_what_they_cost_is_read_from_the_trace(tmp_path: Path) -> None:
     assert script.read_text().splitlines()[record.site.line - 1].strip() == "painter_loss.backward()"
     evidence = Evidence.from_run(result)
     found = discarded_backward(evidence)
-    assert found is not None and found.branches_s == 0
+    assert found is not None
     # One of three passes through the critic, and of that half: a sixth of the backwards at most.
     whole = evidence.breakdown.mean_s("backward")
     assert whole / 20 < found.seconds < whole / 4

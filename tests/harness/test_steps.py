@@ -148,20 +148,27 @@ def test_ratios_from_one_to_eight_find_the_outer_loop() -> None:
 
 def test_of_a_model_that_is_no_module_each_backward_is_a_step() -> None:
     finder = StepFinder("auto", trains=lambda: True)
-    found = [finder.before_gradients() for _ in range(60)]
+    found = [finder.before_gradients(lambda: "line") for _ in range(60)]
     assert finder.kind == "forward"
     assert not any(found[:20]) and all(found[25:])
 
 
+def test_of_several_gradients_in_a_step_one_is_its_boundary() -> None:
+    finder = StepFinder("auto", trains=lambda: True)
+    lines = ["derivative", "derivative", "loss"] * 40
+    found = [finder.before_gradients(lambda line=line: line) for line in lines]  # type: ignore[misc]
+    assert [line for line, boundary in zip(lines[60:], found[60:], strict=True) if boundary] == ["loss"] * 20
+
+
 def test_gradients_beside_forwards_are_no_steps() -> None:
     finder = StepFinder("auto", trains=lambda: True)
-    assert not finder.before_gradients()  # before the hooks of the model are on
+    assert not finder.before_gradients(lambda: "line")  # before the hooks of the model are on
     for _ in range(60):
         finder.before_forward(1, True)
-        assert not finder.before_gradients()
+        assert not finder.before_gradients(lambda: "line")
     assert finder.kind == "forward" and finder.seen["forwards"] == 60
     trained = StepFinder("auto", trains=lambda: True)
     for _ in range(60):
-        assert not trained.before_gradients()
+        assert not trained.before_gradients(lambda: "line")
         assert trained.optimizer_step("SGD")
     assert trained.kind == "optimizer"
