@@ -223,7 +223,8 @@ class Windows:
         """``torch.autograd.grad`` is called, or a backward begins."""
         if self.phase == "waiting":
             self.models.hooks_on()  # a loop without optimizer and loader gives no earlier sign of its model
-        if not is_capturing(self._torch) and self.finder.before_gradients(user_site):
+        # A place has one site, which serves as its identity.
+        if not is_capturing(self._torch) and self.finder.before_gradients(lambda: id(user_site())):
             self._boundary()
 
     def backward(self, loss: Any) -> None:
