@@ -138,53 +138,38 @@ class LoaderWorkers(Rule):
         call = call_at(draft, site, ("DataLoader",))
         if call is None:
             return Advice(text, "the call cannot be told from others on its line")
-        none_yet = not recorded
-        if number and (written := _dataset_draft(finding, drafts, draft)):
-            name = str(finding.parameters["source"]).rpartition(".")[2]
-            opened = opened_when_made(written, name) or opened_outside(draft, name, call)
-            opened = opened or (opened_at_first(written, name) if is_asked(draft, call) else "")
-            if opened:
-                why = f"the dataset calls {opened} before there are workers, which would all read through that one file"
-                if opened_outside(draft, name, call) == opened:
-                    why = f"the dataset is given {opened}, and all workers would read through that one file"
-                return Advice(f"{text} Have each worker open the file anew, at its first sample.", why)
-            if none_yet and (counted := kept_for_script(written, name, draft, call)):
-                return Advice(text, f"the script reads {counted}, which would be changed in the workers only")
-            if none_yet and finding.parameters.get("gpu") and (used := uses_gpu(written, name)):
-                return Advice(f"{text} {_ON_CPU}", f"the dataset calls {used}, which forked workers cannot")
-        if none_yet and finding.parameters.get("gpu") and (used := collates_on_gpu(draft, call)):
-            return Advice(f"{text} {_ON_CPU}", f"the collate function calls {used}, which forked workers cannot")
+        if number and (shared := _what_workers_would_share(finding, drafts, draft, call)):
+            more, why = shared
+            return Advice(" ".join(filter(None, (text, more))), why)
         told = told_in_loop(draft, call)
-        anew = bool(finding.parameters.get("remade"))  # with workers that end as it does
         if told and finding.parameters.get("imports_again"):
             why = f"workers would not hear of `{told}`, or be started anew in each epoch, which takes seconds"
             return Advice(text, why)
         if told and not number:
             return Advice(text, f"workers that live on would not hear of `{told}`")
-        if told or anew:
+        live_on = not told and not finding.parameters.get("remade")  # else they end with the epoch, or with the loader
+        if not live_on:
             text = f"Give the loader at {at(site)} num_workers={workers}."
-        option: str | None = ""
         if number:
             option = give(drafts, draft, call, "num_workers", str(workers), DATALOADER_PARAMETERS, recorded)
-        if option is None:
-            return Advice(text, "where the number of workers comes from cannot be told from the source")
-        if option:
-            why = _not_started(finding, drafts, draft, call, "multiprocessing_context")
-            if why or drafts.edit(text) is not None:  # an option alone changes no source
-                return Advice(text, why or "the script has to be changed as well, for its workers to start")
-            return by_option(drafts, draft, option, str(workers), text)
-        if not number:
+            if option is None:
+                return Advice(text, "where the number of workers comes from cannot be told from the source")
+            if option:
+                why = _not_started(finding, drafts, draft, call, "multiprocessing_context")
+                if why or drafts.edit(text) is not None:  # an option alone changes no source
+                    return Advice(text, why or "the script has to be changed as well, for its workers to start")
+                return by_option(drafts, draft, option, str(workers), text)
+            kept = only_with_workers(draft, call, "True", "False", given=True) if live_on else None
+            if kept is not None:
+                # What else reads the value may have no workers.
+                own = argument(call, "persistent_workers") or in_mapping(draft, call, "persistent_workers")
+                give(drafts, draft, call, "persistent_workers", kept, alone=own is not None)
+            if why := _not_started(finding, drafts, draft, call, "multiprocessing_context"):
+                return Advice(text, why)
+        else:
             kept = only_with_workers(draft, call, "True", "False")
             if kept is None or give(drafts, draft, call, "persistent_workers", kept) != EDITED:
                 return Advice(text, "whether the loader always has workers cannot be told from the source")
-            return drafts.edit(text) or Advice(text, "the file is not the script's own")
-        kept = only_with_workers(draft, call, "True", "False", given=True) if not (told or anew) else None
-        if kept is not None:
-            # What else reads the value may have no workers.
-            own = argument(call, "persistent_workers") or in_mapping(draft, call, "persistent_workers")
-            give(drafts, draft, call, "persistent_workers", kept, alone=own is not None)
-        if why := _not_started(finding, drafts, draft, call, "multiprocessing_context"):
-            return Advice(text, why)
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
     def _told(self, finding: Finding, sources: Sources, framework: str, workers: str) -> Edit | Argument | Advice:
@@ -591,6 +576,34 @@ if __name__ == "__main__":
             {"workers": 2, "imports_again": True},
         ),
     )
+
+
+def _what_workers_would_share(finding: Finding, drafts: Drafts, draft: Draft, call: cst.Call) -> tuple[str, str] | None:
+    """What else has to be done before the loader may have more workers, in a sentence or "", and why.
+
+    None where nothing is seen of the dataset that they would share: an open file, what the script counts with it, the
+    GPU of the process that forked them.
+    """
+    none_yet = not finding.parameters.get("recorded", 0)
+    on_gpu = none_yet and finding.parameters.get("gpu")
+    if written := _dataset_draft(finding, drafts, draft):
+        name = str(finding.parameters["source"]).rpartition(".")[2]
+        anew = "Have each worker open the file anew, at its first sample."
+        given = opened_outside(draft, name, call)
+        opened = opened_when_made(written, name) or given
+        opened = opened or (opened_at_first(written, name) if is_asked(draft, call) else "")
+        if opened and opened == given:
+            return anew, f"the dataset is given {opened}, and all workers would read through that one file"
+        if opened:
+            why = f"the dataset calls {opened} before there are workers, which would all read through that one file"
+            return anew, why
+        if none_yet and (counted := kept_for_script(written, name, draft, call)):
+            return "", f"the script reads {counted}, which would be changed in the workers only"
+        if on_gpu and (used := uses_gpu(written, name)):
+            return _ON_CPU, f"the dataset calls {used}, which forked workers cannot"
+    if on_gpu and (used := collates_on_gpu(draft, call)):
+        return _ON_CPU, f"the collate function calls {used}, which forked workers cannot"
+    return None
 
 
 def _dataset_draft(finding: Finding, drafts: Drafts, draft: Draft) -> Draft | None:
