@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.harness.layout import Timing
 
-# Steps with a call of gc.collect() in the timing window: how often a rarer one comes, the window cannot say.
+# Steps with a call of gc.collect() in the timing window, and steps at all for Python's own collections: how often rarer
+# ones come, the window cannot say.
 _LEAST_STEPS = 3
 # What a step computes beside a collection of 42 and of 165 ms took 1.4 and 6.4 ms; without it 0.7 and 5.5.
 _COLD_FROM_S, _COLD_SHARE, _COLD_S = 4e-3, 0.35, 0.8e-3
@@ -81,6 +82,8 @@ class GcPauses(Rule):
                     site=places[0].site,
                     parameters={"collects": sites(places)},
                 )
+        if timing.from_profile or timing.steps < _LEAST_STEPS:
+            return  # the profiler makes objects of its own, and one full collection among few steps is chance
         own = max(0.0, timing.gc_s - asked - _longest_pause_s(timing))
         gain = Gain.of(evidence.what_if(Change(remove_host_s=own)))
         if gain.likely >= _LEAST_OWN:

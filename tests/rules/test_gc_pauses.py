@@ -48,6 +48,15 @@ def test_automatic_collections_are_advice(scene: Any, tmp_path: Path) -> None:
     assert isinstance(fix, Advice) and "gc.freeze" in fix.text
 
 
+def test_collections_of_a_single_step_or_of_profiled_ones_are_chance(scene: Any, tmp_path: Path) -> None:
+    made = collecting(scene, 25.0, 0.0)
+    made.record.timing.steps = 1  # as in a public script that has two steps in all
+    assert found(made, tmp_path) == []
+    made = collecting(scene, 25.0, 0.0)
+    made.record.timing.from_profile = True
+    assert found(made, tmp_path) == []
+
+
 def test_the_probe_tells_calls_from_automatic_collections() -> None:
     import gc
 
