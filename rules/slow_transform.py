@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from advisor.evidence.deterministic import computes_the_same
 from advisor.evidence.fetching import (
     beside,
+    by_index,
     computes,
     early,
     is_users,
@@ -36,12 +37,13 @@ _LEAST_WAIT = 0.02  # a step that waits less than 2 % of its time for data gains
 _MUCH = 0.1  # share of the fetch from which on a part is work of its own
 _MOST = 0.5  # share of the fetch from which on a part is what it is made of
 _WORTH_MOVING = 0.1  # share of the fetch that transforms on pixels thrown away later must take
-# Per sample: from so many calls of torch out of so many lines on, a loop in Python works on small pieces of a tensor.
+# Per sample: from so many calls of torch, or lines that pick pieces of an array, out of so many lines on, a loop in
+# Python works on small pieces.
 _CALLS, _LINES = 50, 100
 _TOKENIZER = re.compile("tokeniz", re.IGNORECASE)
 _FEW_WORKERS = 4  # where so many gain nothing, more will not
 _MANY_LINES = 500  # of the user's code for one sample: a loop in Python, whatever it works on
-_SMALL = 100e-6  # seconds per call of torch: above it the calls compute more than they cost to be called
+_SMALL = 100e-6  # seconds per call or line: above it they compute more than they cost to be called
 # Features of a signal, window by window and band by band, took 2.37 ms of CPU per sample, all windows at once 0.09 ms;
 # a batch of sequences filled in number by number 29 ms, from whole sequences 1.4 ms (one thread, 2 cores): 25 and 20
 # times less, of which this is the lesser.
@@ -346,19 +348,23 @@ def _other_work(loader: Loader, parse: FetchPart) -> float:
 
 
 def _loop(facts: LoaderFacts, loader: Loader) -> _Found | None:
-    """A loop in Python over small pieces of a tensor."""
+    """A loop in Python over small pieces of a tensor or an array."""
     line = longest_statement(loader)
     calls, lines = loader.item_calls or 0.0, loader.item_lines or 0.0
-    if line is None or calls < _CALLS or lines < _LINES or share(loader, line) < _MOST:
+    if line is None or lines < _LINES or share(loader, line) < _MOST:
+        return None
+    of_torch = calls >= _CALLS
+    if not of_torch and not by_index(line):
         return None
     part = share(loader, line)
-    if (facts.fetch_cpu_s or 0.0) * part / (calls * (loader.batch_size or 1)) > _SMALL:
+    if (facts.fetch_cpu_s or 0.0) * part / ((calls if of_torch else lines) * (loader.batch_size or 1)) > _SMALL:
         return None
     what = _named(loader, line)
+    often = f"{calls:.0f} calls of torch" if of_torch else f"{lines:.0f} lines of Python, one piece after another,"
+    often += f" for each sample ({what})." if what else " for each sample."
     return _Found(
         "loop",
-        f"{at(line.site)} takes {part:.0%} of making a batch: {calls:.0f} calls of torch for each sample"
-        + (f" ({what})." if what else "."),
+        f"{at(line.site)} takes {part:.0%} of making a batch: {often}",
         line.site,
         part,
         part * (1.0 - 1.0 / _LOOP),

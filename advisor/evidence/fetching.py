@@ -42,6 +42,11 @@ _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 # CPU seconds per second of a fetch: below it mostly waits, and computing less would not help. Low, because a worker
 # that shares its core with the step or with another worker waits for the core, too.
 _COMPUTES = 0.3
+_COUNTS = ("range", "trange", "arange", "ndindex")  # what loops over the indices of an array go through
+# What takes arrays: functions of a library of theirs, and methods that only arrays have.
+_ARRAYS = re.compile(
+    r"^(np|numpy|torch|F|nn|scipy|sp|cv2)\.|\.(mean|std|var|sum|max|min|ptp|dot|median|argmax|argmin|astype|float|clip|cumsum|norm)$"
+)
 _NEARLY_ALL = 0.8  # share of a statement's seconds that one in a function which it calls takes
 
 
@@ -164,6 +169,34 @@ def _statements(file: str) -> list[tuple[int, int]]:
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
         for statement in function.body
     ]
+
+
+def by_index(line: FetchPart) -> bool:
+    """Whether `line` computes with a piece of an array that loops over ``range()`` around it pick: ``x[i, j]``, or
+    ``np.mean(x[i : i + width])``. A slice that nothing is computed of may be one of a text.
+    """
+    tree = _tree(line.site.file)
+    around = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)] if tree is not None else []
+    around = [node for node in around if _holds(node, line.site.line)]
+    loops = [node for node in around if isinstance(node, ast.For) and _called_of(node.iter) in _COUNTS]
+    picked = {name for loop in loops for name in names_in(loop.target)}
+    if loops:
+        picked = made_of(picked, bound(ast.walk(loops[0])))
+    simple = [node for node in around if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr))]
+    nodes = [node for statement in simple for node in ast.walk(statement)]
+    computes = any(_ARRAYS.search(ast.unparse(node.func)) for node in nodes if isinstance(node, ast.Call))
+    kinds = (ast.Tuple, ast.Slice) if computes else (ast.Tuple,)
+    pieces = [node.slice for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.slice, kinds)]
+    return any(picked & names_in(piece) for piece in pieces)
+
+
+def _holds(statement: ast.stmt, line: int) -> bool:
+    return statement.lineno <= line <= (statement.end_lineno or 0)
+
+
+def _called_of(value: ast.expr) -> str:
+    """The last name of what `value` calls; "" where it is no call."""
+    return _called(value) if isinstance(value, ast.Call) else ""
 
 
 def read_again(line: FetchPart) -> tuple[str, bool]:

@@ -138,6 +138,33 @@ def test_a_loop_over_pieces_of_a_tensor_is_found(workers: int, scene: Any, scrip
     assert isinstance(fix, Advice) and "unfold()" in fix.text and "train.py:6" in fix.text
 
 
+_PIECES = {
+    "windows of a signal": ("for i in range(0, len(x), 8):\n    out.append(np.mean(x[i : i + 8]))", True),
+    "from a start": ("for i in range(9):\n    first = i * 8\n    out[i] = x[first : first + 8].std()", True),
+    "cells of a picture": ("for i in range(9):\n    for j in range(9):\n        out[i, j] = x[i, j] - 1", True),
+    "pieces of a text": ("for i in range(len(x)):\n    out.append(x[i : i + 3])", False),
+    "words": ("for i in range(len(x)):\n    out[i] = vocabulary[x[i]]", False),
+    "no index": ("for word in x:\n    out.append(np.mean(table[word][0:3]))", False),
+    "no loop": ("i = 3\nout[0, i] = np.mean(x[i : i + 8])\n\n\n\n", False),
+}
+
+
+@pytest.mark.parametrize("name", _PIECES)
+def test_a_loop_over_pieces_of_an_array_is_told_by_its_indices(name: str, scene: Any, tmp_path: Path) -> None:
+    body, expected = _PIECES[name]
+    script = tmp_path / "train.py"
+    lines = ["class Grid:", "    def __getitem__(self, i):", *(f"        {line}" for line in body.splitlines())]
+    script.write_text("\n".join(lines))
+    last = len(lines) if "no loop" not in name else 4
+    made = scene(100.0)
+    loader = fed(made, str(script), [FetchPart("line", "__getitem__", Site(str(script), last), 0.11)], num_workers=0)
+    loader.item_lines, loader.item_calls = 468.0, 1.0
+    finding = found(TRANSFORM, made, tmp_path)
+    assert (finding is not None) == expected
+    if finding is not None:
+        assert finding.parameters["kind"] == "loop" and "468 lines of Python" in finding.summary
+
+
 def test_few_large_operators_are_no_loop(scene: Any, script: str, tmp_path: Path) -> None:
     made = scene(100.0)
     loader = fed(made, script, looping(script), num_workers=0)
