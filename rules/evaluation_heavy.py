@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from advisor.edit.sources import text_of
 from advisor.evidence.coverage import Coverage
+from advisor.frameworks import construction
 from advisor.rule import (
     WIDEST,
     Advice,
@@ -26,7 +28,7 @@ from advisor.rule import (
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
-    from advisor.harness.layout import RunRecord
+    from advisor.harness.layout import RunRecord, Site
 
 _HEAVY = 0.25  # of the time: an evaluation of a tenth of the data after each epoch is a few hundredths
 _EACH = 0.9  # calls per step from which on each step makes one
@@ -36,6 +38,12 @@ _LEAST_SEEN = 3  # evaluations in the timing window: two do not say how regularl
 _SURE, _MORE = 0.9, 1.05
 _COLLECTS = re.compile(r"^\s*(import|from)\s+(gym|gymnasium|pettingzoo|procgen|dm_control|stable_baselines3)\b", re.M)
 _BASIS = "measured: the evaluations' share of the time"
+_RUNS = re.compile(r"\.(train|fit)\(")  # the call in which a framework evaluates by itself
+# What tells it how often, and on how much, by what constructs its settings.
+_TOLD = {
+    "TrainingArguments": 'eval_steps={every}, eval_strategy="steps"',
+    "Trainer": "val_check_interval={every}, check_val_every_n_epoch=None, limit_val_batches=…",
+}
 
 
 class EvaluationHeavy(Rule):
@@ -85,6 +93,7 @@ class EvaluationHeavy(Rule):
         saved = each * (1 - 1 / times)
         places = sorted(call_sites(evidence, "evaluation", every_step=False), key=lambda place: -place.calls)
         site = places[0].site if places else None
+        told = _told_how_often(evidence, site)
         yield Finding(
             rule=self.id,
             title=self.title,
@@ -98,15 +107,17 @@ class EvaluationHeavy(Rule):
                 "steps_between_evaluations": every,
                 "step_s": step_s,
             },
-            site=site,
-            parameters={"every": round(every * times)},
+            site=told["config"][0] if told else site,
+            parameters={"every": round(every * times), **told},
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
-        every = finding.parameters.get("every")
+        every, kind = finding.parameters.get("every"), str(finding.parameters.get("config_kind", ""))
+        by = f": {_TOLD[kind].format(every=every)} for the {kind} {where(finding.site)}" if kind else ""
+        by = by or f" {where(finding.site)}"
         return Advice(
-            f"Evaluate every {every} steps {where(finding.site)}, on a fixed part of the held-out samples, in larger "
-            "batches and in torch.inference_mode().",
+            f"Evaluate every {every} steps{by}, on a fixed part of the held-out samples, in larger batches and in "
+            "torch.inference_mode().",
             "how often the training has to be looked at, only its author knows",
         )
 
@@ -122,8 +133,23 @@ for step, (x, y) in enumerate(loader):
             parameters={"every": 200},
             advice="every 200 steps at train.py:4",
         ),
+        Example(
+            before='args = TrainingArguments("out", eval_strategy="steps", eval_steps=4)  # <- config\n'
+            "trainer = Trainer(model, args, train_dataset=train, eval_dataset=held_out)\ntrainer.train()\n",
+            after="",
+            parameters={"every": 120, "config_kind": "TrainingArguments"},
+            advice="eval_steps=120",
+        ),
     )
     LEAVES_ALONE = (Example("for x, y in loader:\n    train(x, y)\nvalidate(model)  # <-\n", "", {"every": 400}),)
+
+
+def _told_how_often(evidence: Evidence, site: Site | None) -> dict[str, Any]:
+    """Where the script has told the framework how often to evaluate, if that is what evaluates at `site`."""
+    if site is None or not _RUNS.search(linecache.getline(site.file, site.line)):
+        return {}
+    found = construction(evidence)
+    return found if found.get("config_kind") in _TOLD else {}
 
 
 def _in_each_step(evidence: Evidence, record: RunRecord) -> Finding | None:
