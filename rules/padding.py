@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.calls import argument, has_starred
 from advisor.edit.names import full_name
 from advisor.edit.origin import is_literal, literal_equals, string_value
+from advisor.edit.padded_by_hand import padded_by_hand
 from advisor.edit.values import EDITED, give
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
@@ -155,11 +157,11 @@ class Padding(Rule):
         rounds = len(calls) == 1 and not _fixes(calls[0][1])
         if rounds:
             parameter, code, text, seen = _MULTIPLE, str(_ALIGNED), _ROUNDED, _multiples(width)
+        if not calls:
+            return Advice(_BY_HAND, _padded_by_hand(finding, drafts) or "what pads was not found")
         if len(calls) != 1:
             places = ", ".join(at(_site(draft, call)) for draft, call in calls)
-            return Advice(
-                text if calls else _BY_HAND, f"it is done at {places}" if calls else "what pads was not found"
-            )
+            return Advice(text, f"it is done at {places}")
         ((draft, call),) = calls
         if not _collates(draft, call) and not _gets_batch(drafts, draft, call, finding):
             return Advice(text, f"{where(_site(draft, call))} one text is padded at a time, or may be")
@@ -381,14 +383,22 @@ def _files(evidence: Evidence) -> tuple[str, ...]:
 
 
 def _places(files: Sequence[str], width: int) -> Iterator[Site]:
-    """Where those files pad to a fixed length, or so far that it comes to `width`."""
-    sources = Sources()
+    """Where those files pad to a fixed length, or so far that it comes to `width`; then, where they do it by hand."""
+    sources, drafts = Sources(), []
     for path in files:
-        try:
-            draft = Draft(sources.source(path))
-        except AdvisorError:
-            continue
+        with contextlib.suppress(AdvisorError):
+            drafts.append(Draft(sources.source(path)))
+    for draft in drafts:
         yield from (_site(draft, call) for call in _padded_calls(draft, width))
+    for draft in drafts:
+        yield from (_site(draft, node) for node in padded_by_hand(draft))
+
+
+def _padded_by_hand(finding: Finding, drafts: Drafts) -> str:
+    """Where the script does it itself, in words; "" where nothing of that kind is seen."""
+    read = [drafts[path] for path in file_list(finding, "files") if drafts.sources.has(path)]
+    places = dict.fromkeys(at(_site(draft, node)) for draft in read for node in padded_by_hand(draft))
+    return f"it is done by hand, at {', '.join(places)}" if places else ""
 
 
 def _padded_calls(draft: Draft, width: int) -> Iterator[cst.Call]:
@@ -464,5 +474,5 @@ def _joins(draft: Draft) -> bool:
     return any((get_full_name_for_node(each.func) or "").rpartition(".")[2] in _JOINS for each in draft.nodes(cst.Call))
 
 
-def _site(draft: Draft, call: cst.Call) -> Site:
-    return Site(draft.source.path, draft.line(call))
+def _site(draft: Draft, node: cst.CSTNode) -> Site:
+    return Site(draft.source.path, draft.line(node))

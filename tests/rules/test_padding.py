@@ -145,6 +145,24 @@ def test_batches_that_are_as_long_as_their_longest_are_left_alone(tmp_path: Path
     assert not found(evidence)
 
 
+def test_what_pads_by_hand_is_the_place(scene: Any, tmp_path: Path) -> None:
+    script = tmp_path / "classify.py"
+    script.write_text(
+        "def collate(rows):\n    return torch.tensor([row + [0] * (64 - len(row)) for row in rows])\n"
+        "def train(loader):\n    for ids in loader:\n        model(ids).sum().backward()\n"
+    )
+    made = scene(50.0)
+    made.record.script = str(script)
+    made.record.models[0].layers = {"Embedding": 1}
+    made.record.models[0].width, made.record.models[0].padded = 64, 0.9
+    made.each("user_annotation", "advisor.forward", 0.0, 49.5)
+    made.each("cpu_op", "aten::bmm", 1.0, 49.0)
+    (finding,) = found(made.evidence(tmp_path))
+    assert finding.site == Site(str(script), 2)
+    fix = Padding().fix(finding, Sources())
+    assert isinstance(fix, Advice) and "classify.py:2" in fix.why
+
+
 def test_one_model_of_several_is_left_alone(scene: Any, tmp_path: Path) -> None:
     made = scene(50.0)
     made.record.models[0].layers = {"Embedding": 1}
