@@ -62,6 +62,8 @@ class Discarded(GradientWatch):
         self._graphs: dict[int, AutogradGraph | None] = {}  # of each backward
         self._stepped: set[int] = set()  # the parameters of optimizers that stepped
         self._sizes: dict[int, Any] = {}  # the 2-norms of parameters that no optimizer holds
+        self._by_hand: set[int] = set()  # of these, those that somebody trains all the same
+        self._frozen: list[Any] = []  # parameters without a hook as yet, which may get gradients in a part of a step
         self.found: list[DiscardedGradients] = []
         self.accumulated: list[list[GradientRun]] = []
 
@@ -72,6 +74,7 @@ class Discarded(GradientWatch):
     def backward(self, site: Site | None, loss: Any) -> None:
         """A backward of `loss` begins, at `site`."""
         self._backwards, self._site, self._within_step = self._backwards + 1, site, _within_step()
+        self._hook_all()
         graph = None
         with contextlib.suppress(Exception):
             graph = AutogradGraph.of(loss)
@@ -87,21 +90,27 @@ class Discarded(GradientWatch):
 
     def stop(self) -> None:
         super().stop()
-        self._done, self._sizes, self._graphs = [], {}, {}
+        self._done, self._sizes, self._graphs, self._frozen = [], {}, {}, []
 
     def _first(self) -> None:
         groups = [list(each) for each in self._held()]
         held = {id(each): each for group in groups for each in group}
-        weights = {id(each): each for each in self._parameters()}
+        weights = {id(each): each for each in self._parameters(frozen=True)}
         self._ask = self.stop
         free = any(each.grad is not None for key, each in weights.items() if key not in held)
         if not held or (len(groups) < 2 and held.keys() <= weights.keys() and not free):
             return  # each backward's gradients are that optimizer's
         self._sizes = {key: size_of(each) for key, each in weights.items() if key not in held}
-        for each in (held | weights).values():
-            if each.requires_grad and each.is_leaf:
-                self._hook(each, self._accumulated)
+        self._frozen = [each for each in (held | weights).values() if each.is_leaf]
+        self._hook_all()
         self._ask = self._watched
+
+    def _hook_all(self) -> None:
+        """Have each parameter a hook that gets gradients now; where steps end, a critic may be frozen."""
+        for each in self._frozen:
+            if each.requires_grad:
+                self._hook(each, self._accumulated)
+        self._frozen = [each for each in self._frozen if not each.requires_grad]
 
     def _watched(self) -> None:
         self._ends.append(len(self._done))
@@ -114,7 +123,9 @@ class Discarded(GradientWatch):
         self.stop()
 
     def _judge(self, step: list[_Done], next_step: list[_Done]) -> None:
-        weights = {id(each): each for each in self._parameters()}
+        weights = {id(each): each for each in self._parameters(frozen=True)}
+        for root in self._roots():
+            self._leave_out_trained_by_hand([each for each in root.parameters() if id(each) in self._sizes])
         dropped, again = (
             [each.parameter in weights and self._dropped(weights[each.parameter], each) for each in one]
             for one in (step, next_step)
@@ -135,6 +146,11 @@ class Discarded(GradientWatch):
                 record.branch = branches.issuperset(each.parameter for each in mine)
                 self.found.append(record)
 
+    def _leave_out_trained_by_hand(self, parameters: list[Any]) -> None:
+        """Remember a model's parameters that no optimizer holds, where somebody has changed one of them since."""
+        if any(bool(size_of(each) != self._sizes[id(each)]) for each in parameters):
+            self._by_hand.update(map(id, parameters))
+
     def _kinds(self, graph: AutogradGraph | None, judged: list[tuple[_Done, bool]]) -> list[str]:
         """What becomes of the gradients of one backward, by :class:`.layout.GradientRun`."""
         dropped = {each.parameter for each, drop in judged if drop}
@@ -144,7 +160,7 @@ class Discarded(GradientWatch):
     def _dropped(self, parameter: Any, done: _Done) -> bool:
         """Whether nobody has used that gradient of the parameter, and nobody will."""
         if id(parameter) in self._sizes:
-            return bool(size_of(parameter) == self._sizes[id(parameter)])  # else somebody trains it by hand
+            return id(parameter) not in self._by_hand
         if done.used:
             return False
         gradient = done.gradient()

@@ -51,12 +51,12 @@ class GradientWatch:
     def _first(self) -> None:
         raise NotImplementedError
 
-    def _parameters(self) -> Iterator[Any]:
-        """The models' parameters that get gradients, each once."""
+    def _parameters(self, frozen: bool = False) -> Iterator[Any]:
+        """The models' parameters that get gradients, each once; with `frozen` those that get none now as well."""
         seen = set[int]()
         for root in self._roots():
             for each in root.parameters():
-                if each.requires_grad and each.is_leaf and id(each) not in seen:
+                if (each.requires_grad or frozen) and each.is_leaf and id(each) not in seen:
                     seen.add(id(each))
                     yield each
 

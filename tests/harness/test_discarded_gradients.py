@@ -87,6 +87,27 @@ def test_a_loss_that_goes_further_back_than_its_optimizer() -> None:
     assert [(each.backwards, each.branch) for each in found.found] == [(1, True), (1, False)]
 
 
+def test_a_judge_that_is_frozen_where_steps_end_is_watched_where_it_is_not() -> None:
+    (maker, judge), optimizers, _ = adversaries()
+    makes, judges = optimizers
+
+    def step(found: Discarded) -> None:
+        judge.requires_grad_(True)
+        made = maker(torch.rand(3, 4))
+        judges.zero_grad()
+        found.backward(None, loss := judge(made).sum())
+        loss.backward(retain_graph=True)
+        stepped(found, judges)
+        judge.requires_grad_(False)
+        makes.zero_grad()
+        backward(found, judge(made).sum())
+        stepped(found, makes)
+
+    found = looked([maker, judge], optimizers, step)
+    assert runs(found) == [[(4, "used"), (4, "branch")], [(4, "used")]]
+    assert [(each.backwards, each.branch) for each in found.found] == [(1, True)]
+
+
 def test_gradients_that_are_filled_with_zeros_are_not_told_from_others() -> None:
     assert not looked(*adversaries(to_none=False)).found
 
