@@ -36,7 +36,7 @@ from advisor.rule import (
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
-    from advisor.harness.layout import CallSite, Site
+    from advisor.harness.layout import CallSite, Model, Site
 
 # Of a model's calls: the first of each text is longer or shorter than the one before, and after the timing window
 # nobody knows what came before.
@@ -58,7 +58,8 @@ _BASIS = "prior: of all columns only the newest is computed"
 _LIBRARY = (
     "Give the model its cache back, and after the first call the newest token only: "
     "out = model(ids if past is None else ids[:, -1:], past_key_values=past, use_cache=True); "
-    "past = out.past_key_values, with past = None before the loop. model.generate(...) does so by itself."
+    "past = out.past_key_values, with past = None before the loop (newer versions of transformers name both cache). "
+    "model.generate(...) does so by itself."
 )
 _OWN = (
     "Let each attention layer keep the keys and values of the tokens it has seen, and call the model with the newest "
@@ -102,7 +103,8 @@ class KVCache(Rule):
             if evidence.trains:
                 gain = _beside_training(evidence, model.grown / model.calls)
             else:
-                gain = Gain.of_less(evidence.what_if(Change(batch_scale=1.0 / width)), 1.0 / width, _BASIS)
+                kept = kept_columns(model)
+                gain = Gain.of_less(evidence.what_if(Change(batch_scale=kept)), kept, _BASIS)
             if gain.likely < _LEAST_GAIN:
                 continue
             calls = sites(_generating(evidence))
@@ -268,6 +270,17 @@ def _in_settings(drafts: Drafts) -> tuple[SettingsDraft, Entry] | None:
         if {other.keys[-1] for other in each.entries if other.keys[:-1] == entry.keys[:-1]} & _GENERATES
     ]
     return said[0] if len(said) == 1 else None
+
+
+def kept_columns(model: Model) -> float:
+    """Of the columns that the calls compute, the share that is left with a cache.
+
+    A text's first call computes what it begins with, each other one column; without the cache all that is there.
+    """
+    texts = model.calls - model.grown
+    calls = model.calls / texts if texts > 1 else model.grown_to - model.grown_from + 1.0  # of a text
+    begun = min(model.grown_from, model.grown_to) or max(1.0, model.grown_to - calls + 1)
+    return min(1.0, (begun + calls - 1) / (calls * (begun + model.grown_to) / 2))
 
 
 def _attends(evidence: Evidence) -> bool:

@@ -347,9 +347,11 @@ class Model:
     # its first calls; None where no input looks like padded ids.
     width: int = 0
     padded: float | None = None
-    # Calls with token ids that are one column longer than those of the call before; the columns of the last of them.
+    # Calls with token ids that are one column longer than those of the call before; the columns of the last of them,
+    # and the fewest of a call that was not, with which a text begins.
     grown: int = 0
     grown_to: int = 0
+    grown_from: int = 0
 
 
 @dataclass

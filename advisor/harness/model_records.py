@@ -11,7 +11,7 @@ from .classes import own_classes
 from .layout import Model, Site, TensorInfo
 from .places import source_of
 from .sites import read_scalars
-from .tokens import grown, padding
+from .tokens import columns, grown, padding
 
 _PADDED_CALLS = 16  # how many of a model's first calls are asked for their padding
 
@@ -73,6 +73,8 @@ class ModelRecords:
         wider = grown(record.inputs, inputs)
         if wider:
             record.grown, record.grown_to = record.grown + 1, wider
+        elif begun := columns(inputs):
+            record.grown_from = min(begun, record.grown_from or begun)
         record.inputs = inputs or record.inputs
         record.tensor_first = tensor_first and record.tensor_first is not False
         record.training = bool(module.training)

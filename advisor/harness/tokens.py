@@ -25,6 +25,11 @@ def grown(before: list[TensorInfo], now: list[TensorInfo]) -> int:
     return max(wider, default=0)
 
 
+def columns(given: list[TensorInfo]) -> int:
+    """The columns of the token ids among a call's inputs, the fewest of several (a translation's); 0 of none."""
+    return min((each.shape[1] for each in given if _may_be_ids(each)), default=0)
+
+
 def _newest_alone(info: TensorInfo) -> bool:
     """Whether it may be one token of each sequence: its id, a vector of ids, or its embedding."""
     shape = info.shape

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from advisor.rules.kv_cache import KVCache
+from advisor.rules.kv_cache import KVCache, kept_columns
 
 from advisor.edit import Edit, Sources
-from advisor.harness.layout import Site, TensorInfo
-from advisor.harness.tokens import grown
+from advisor.harness.layout import Model, Site, TensorInfo
+from advisor.harness.tokens import columns, grown
 from advisor.rule import Advice, Finding, Gain
 
 
@@ -40,6 +40,24 @@ def test_ids_that_grow_by_a_column(before: list[TensorInfo], now: list[TensorInf
     assert grown(before, now) == grew
 
 
+def test_the_columns_of_a_call_are_those_of_its_ids() -> None:
+    assert columns([info(4, 24), info(4, 300, dtype="float32"), info(7)]) == 24
+    assert columns([info(2, 30), info(2, 1)]) == 1
+    assert columns([info(4, 24, 8)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("facts", "left"),
+    [
+        ({"calls": 40, "grown": 36, "grown_from": 41, "grown_to": 50}, 50 / 455),  # ten tokens after 41
+        ({"calls": 64, "grown": 63, "grown_from": 1, "grown_to": 64}, 64 / (64 * 32.5)),  # one text
+        ({"calls": 30, "grown": 30, "grown_from": 0, "grown_to": 60}, 60 / (61 * 30)),  # nothing known of its beginning
+    ],
+)
+def test_a_text_begins_with_what_has_no_cache_yet(facts: dict[str, int], left: float) -> None:
+    assert kept_columns(Model("Net", **facts)) == pytest.approx(left, rel=0.02)
+
+
 def generating(scene: Any, work_ms: float = 40.0, attends: bool = True, **facts: Any) -> Any:
     """A CPU run that calls a model with four texts of 50 tokens, a token more each time."""
     made = scene(50.0)
@@ -47,7 +65,7 @@ def generating(scene: Any, work_ms: float = 40.0, attends: bool = True, **facts:
     made.call("Module.call", 11, module="Net", grad=False)
     (model,) = made.record.models
     model.training, model.layers, model.inputs = False, {"Embedding": 1, "Linear": 8}, [info(4, 50)]
-    model.calls, model.grown, model.grown_to = 40, 36, 50
+    model.calls, model.grown, model.grown_from, model.grown_to = 40, 36, 41, 50
     for name, value in facts.items():
         setattr(model, name, value)
     made.each("user_annotation", "advisor.forward", 0.0, 49.0)
@@ -62,7 +80,7 @@ def test_generation_without_a_cache_is_told(scene: Any, tmp_path: Path) -> None:
     (finding,) = KVCache().check(generating(scene).evidence(tmp_path))
     assert finding.site is not None and finding.site.line == 11
     assert finding.evidence["columns"] == 50
-    # 40 of 50 ms are products of which a 50th is left.
+    # 40 of 50 ms are products of which a ninth is left.
     assert 2.5 < finding.gain.likely < 5.5
     fix = KVCache().fix(finding, Sources())
     assert isinstance(fix, Advice) and "past_key_values" in fix.text
