@@ -150,8 +150,9 @@ def _stretches(trace: Trace, steps: Steps, host: Host, nesting: Nesting) -> list
     if not len(steps) or not len(operators):
         return []
     outer = np.flatnonzero((operators.lane == steps.lane) & (nesting.parent < 0))
-    # Loops over what makes a batch are the loader's matter.
-    outer = outer[~host.backward.union(host.loader).contains(operators.start[outer])]
+    # Loops over what makes a batch are the loader's matter, and those over parameters the optimizer's.
+    elsewhere = host.backward.union(host.loader).union(host.optimizer)
+    outer = outer[~elsewhere.contains(operators.start[outer])]
     outer = outer[np.argsort(operators.start[outer], kind="stable")]
     step = assign(steps, operators.start[outer])
     takes = names_like(trace, operators.name, _TAKES.__contains__)

@@ -181,6 +181,23 @@ def test_rounds_that_search_all_rows_work_on_their_own_only(
     assert found.work_share == pytest.approx(share, abs=0.15 * share)
 
 
+def test_an_optimizers_loop_over_parameters_is_none_over_samples(scene: Any, tmp_path: Path) -> None:
+    made = scene(30.0)
+    for number in range(10):
+        begin = 1.0 + 0.1 * number
+        made.operator("aten::select", begin, begin + 0.02, **{"Input Dims": [[10, 32]]})
+        made.operator("aten::sum", begin + 0.02, begin + 0.1, **{"Input Dims": [[32]]})
+    made.operator("aten::relu", 2.5, 2.6)
+    made.each("user_annotation", "Optimizer.step#Adam.step", 10.0, 20.0)
+    for number in range(50):  # a longer one
+        begin = 10.0 + 0.1 * number
+        for part, name in enumerate(("aten::mul_", "aten::add_", "aten::addcdiv_")):
+            made.operator(name, begin + 0.03 * part, begin + 0.03 * part + 0.02)
+    evidence = made.evidence(tmp_path)
+    found = sample_loop(evidence.trace, evidence.steps, evidence.host, evidence.nesting, evidence.trace)
+    assert found is not None and (found.rounds, found.operators) == (10, 2)
+
+
 def test_watching_changes_nothing_and_leaves_nothing_behind() -> None:
     sites = CallSites(torch, 0, None)
     watch = Indexing(torch, sites)
