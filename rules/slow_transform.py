@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from advisor.evidence.deterministic import computes_the_same
 from advisor.evidence.fetching import (
     beside,
-    by_index,
     computes,
     early,
     is_users,
     longest_statement,
+    looped,
     made_at,
     mentions,
     read_again,
@@ -231,7 +231,8 @@ _ADVICE = {
     ),
     "loop": (
         "Compute in {what} at {at} with whole tensors instead of a loop over their pieces: unfold() gives all windows "
-        "at once, reshape() and a sum over a dimension all bands, and one operator then takes the place of many.",
+        "at once, reshape() and a sum over a dimension all bands, and one operator then takes the place of many. Where "
+        "each piece needs the one before it, go through the pieces once for all samples of a batch, in collate_fn.",
         "what the loop computes only its author can say in other words",
     ),
     "heavy": (
@@ -349,18 +350,18 @@ def _other_work(loader: Loader, parse: FetchPart) -> float:
 
 def _loop(facts: LoaderFacts, loader: Loader) -> _Found | None:
     """A loop in Python over small pieces of a tensor or an array."""
-    line = longest_statement(loader)
-    calls, lines = loader.item_calls or 0.0, loader.item_lines or 0.0
-    if line is None or lines < _LINES or share(loader, line) < _MOST:
+    line, lines, calls = longest_statement(loader), loader.item_lines or 0.0, loader.item_calls or 0.0
+    if line is None or lines < _LINES:
         return None
-    of_torch = calls >= _CALLS
-    if not of_torch and not by_index(line):
-        return None
-    part = share(loader, line)
-    if (facts.fetch_cpu_s or 0.0) * part / ((calls if of_torch else lines) * (loader.batch_size or 1)) > _SMALL:
+    part, often, times = share(loader, line), f"{calls:.0f} calls of torch", calls
+    if calls < _CALLS:
+        if (loop := looped(loader)) is None:
+            return None
+        (line, part), times = loop, lines
+        often = f"{lines:.0f} lines of Python, one piece after another,"
+    if part < _MOST or (facts.fetch_cpu_s or 0.0) * part / (times * (loader.batch_size or 1)) > _SMALL:
         return None
     what = _named(loader, line)
-    often = f"{calls:.0f} calls of torch" if of_torch else f"{lines:.0f} lines of Python, one piece after another,"
     often += f" for each sample ({what})." if what else " for each sample."
     return _Found(
         "loop",

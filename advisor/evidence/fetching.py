@@ -43,6 +43,7 @@ _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 # that shares its core with the step or with another worker waits for the core, too.
 _COMPUTES = 0.3
 _COUNTS = ("range", "trange", "arange", "ndindex")  # what loops over the indices of an array go through
+_OF_NUMBERS = (ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.MatMult)
 # What takes arrays: functions of a library of theirs, and methods that only arrays have.
 _ARRAYS = re.compile(
     r"^(np|numpy|torch|F|nn|scipy|sp|cv2)\.|\.(mean|std|var|sum|max|min|ptp|dot|median|argmax|argmin|astype|float|clip|cumsum|norm)$"
@@ -146,17 +147,22 @@ def longest_statement(loader: Loader) -> FetchPart | None:
 
 
 def _longest(loader: Loader, kind: str) -> FetchPart | None:
+    return max(_by_statement(loader, kind), key=lambda part: part.seconds, default=None)
+
+
+def _by_statement(loader: Loader, kind: str) -> list[FetchPart]:
+    """The lines of a kind, with the seconds of the whole statement each, and of a statement's lines the longest."""
     lines = [part for part in loader.parts if part.kind == kind and part.site.line]
     by_statement: dict[tuple[str, int], list[FetchPart]] = {}
     statements = {file: _statements(file) for file in {part.site.file for part in lines}}
     for part in lines:
         around = [first for first, last in statements[part.site.file] if first <= part.site.line <= last]
         by_statement.setdefault((part.site.file, max(around, default=part.site.line)), []).append(part)
-    if not by_statement:
-        return None
-    longest = max(by_statement.values(), key=lambda parts: sum(part.seconds for part in parts))
-    first = max(longest, key=lambda part: part.seconds)
-    return FetchPart(kind, first.name, first.site, sum(part.seconds for part in longest))
+    found = []
+    for parts in by_statement.values():
+        longest = max(parts, key=lambda part: part.seconds)
+        found.append(FetchPart(kind, longest.name, longest.site, sum(part.seconds for part in parts)))
+    return found
 
 
 def _statements(file: str) -> list[tuple[int, int]]:
@@ -171,9 +177,26 @@ def _statements(file: str) -> list[tuple[int, int]]:
     ]
 
 
+def looped(loader: Loader) -> tuple[FetchPart, float] | None:
+    """The longest loop over pieces of an array in what makes a sample, and the share of the fetch that such loops take.
+
+    None where there is none. Where one function takes nearly all of the longest line, its own loops.
+    """
+    outer, inside = _longest(loader, "line"), _by_statement(loader, "inside")
+    if outer is None:
+        return None
+    # What the lines of that function take was timed in another fetch: of the longest line's time they have their share.
+    lines = inside or [outer]
+    loops = [part for part in lines if by_index(part)]
+    if not loops:
+        return None
+    within = sum(part.seconds for part in loops) / max(1e-9, sum(part.seconds for part in lines))
+    return max(loops, key=lambda part: part.seconds), share(loader, outer) * within
+
+
 def by_index(line: FetchPart) -> bool:
-    """Whether `line` computes with a piece of an array that loops over ``range()`` around it pick: ``x[i, j]``, or
-    ``np.mean(x[i : i + width])``. A slice that nothing is computed of may be one of a text.
+    """Whether `line` computes with a piece of an array that loops over ``range()`` around it pick: ``x[i, j]``,
+    ``np.mean(x[i : i + width])``, ``x[i] * weight``. A piece that nothing is computed of may be one of a text.
     """
     tree = _tree(line.site.file)
     around = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)] if tree is not None else []
@@ -184,10 +207,12 @@ def by_index(line: FetchPart) -> bool:
         picked = made_of(picked, bound(ast.walk(loops[0])))
     simple = [node for node in around if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr))]
     nodes = [node for statement in simple for node in ast.walk(statement)]
-    computes = any(_ARRAYS.search(ast.unparse(node.func)) for node in nodes if isinstance(node, ast.Call))
-    kinds = (ast.Tuple, ast.Slice) if computes else (ast.Tuple,)
-    pieces = [node.slice for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.slice, kinds)]
-    return any(picked & names_in(piece) for piece in pieces)
+    pieces = [node for node in nodes if isinstance(node, ast.Subscript) and picked & names_in(node.slice)]
+    calls = any(_ARRAYS.search(ast.unparse(node.func)) for node in nodes if isinstance(node, ast.Call))
+    # Texts are added up as well, and nothing else.
+    terms = [node for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, _OF_NUMBERS)]
+    computed = {id(inner) for term in terms for inner in ast.walk(term)}
+    return any(calls or id(piece) in computed or isinstance(piece.slice, ast.Tuple) for piece in pieces)
 
 
 def _holds(statement: ast.stmt, line: int) -> bool:

@@ -142,6 +142,8 @@ _PIECES = {
     "windows of a signal": ("for i in range(0, len(x), 8):\n    out.append(np.mean(x[i : i + 8]))", True),
     "from a start": ("for i in range(9):\n    first = i * 8\n    out[i] = x[first : first + 8].std()", True),
     "cells of a picture": ("for i in range(9):\n    for j in range(9):\n        out[i, j] = x[i, j] - 1", True),
+    "a smoother": ("for t in range(1, n):\n    m[t] = 0.9 * m[t - 1] + x[t]", True),
+    "pairs of words": ("for i in range(len(x)):\n    out.append(x[i] + x[i + 1])", False),
     "pieces of a text": ("for i in range(len(x)):\n    out.append(x[i : i + 3])", False),
     "words": ("for i in range(len(x)):\n    out[i] = vocabulary[x[i]]", False),
     "no index": ("for word in x:\n    out.append(np.mean(table[word][0:3]))", False),
@@ -163,6 +165,25 @@ def test_a_loop_over_pieces_of_an_array_is_told_by_its_indices(name: str, scene:
     assert (finding is not None) == expected
     if finding is not None:
         assert finding.parameters["kind"] == "loop" and "468 lines of Python" in finding.summary
+
+
+def test_loops_of_the_function_that_a_line_calls_have_their_share_of_the_line(scene: Any, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "def smooth(x):\n    y = x.copy()\n    for t in range(1, len(x)):\n        y[t] = y[t - 1] * 0.9 + x[t]\n"
+        "    y = numpy.log(y)\n    for t in range(len(x)):\n        y[t] = y[t] - numpy.median(x[t : t + 9])\n"
+        "    return y\nclass Sounds:\n    def __getitem__(self, i):\n        return smooth(self.x[i])\n"
+    )
+    inside = [FetchPart("inside", "smooth", Site(str(script), line), took) for line, took in ((4, 0.1), (7, 0.2))]
+    inside.append(FetchPart("inside", "smooth", Site(str(script), 5), 0.1))
+    made = scene(100.0)
+    line = FetchPart("line", "__getitem__", Site(str(script), 11), 0.11)
+    loader = fed(made, str(script), [line, *inside], num_workers=0)
+    loader.item_lines, loader.item_calls = 468.0, 1.0
+    finding = found(TRANSFORM, made, tmp_path)
+    assert finding is not None and finding.site == Site(str(script), 7)
+    # The line takes nearly all of the fetch, the two loops three quarters of the line.
+    assert finding.evidence["share_of_fetch"] == pytest.approx(0.75 * 0.11 / loader.look_s)
 
 
 def test_few_large_operators_are_no_loop(scene: Any, script: str, tmp_path: Path) -> None:
