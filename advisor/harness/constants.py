@@ -8,6 +8,7 @@ three computes a constant, if what the models were given differed. Only on the C
 from __future__ import annotations
 
 import contextlib
+import statistics
 import threading
 import time
 from collections.abc import Iterable
@@ -188,7 +189,8 @@ class Constants:
             site, frames = self._sites[key[0]]
             line = found.setdefault(key[0], Recomputed(site=site, called_from=frames))
             line.calls += 1
-            line.seconds += sum(step.calls[key][0] for step in self._steps) / _WATCHED
+            # One of the steps may have been disturbed by another program.
+            line.seconds += statistics.median(step.calls[key][0] for step in self._steps)
         return sorted(found.values(), key=lambda each: -each.seconds)
 
     def _computed_again(self) -> list[Repeated]:
