@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from advisor.harness.layout import FetchPart, Loader, Site
 
 _LEAST_WAIT = 0.02  # a step that waits less than 2 % of its time for data gains nothing measurable
+_LEAST_GAIN = 1.1  # where nobody knows how much cheaper it can be
 _MUCH = 0.1  # share of the fetch from which on a part is work of its own
 _MOST = 0.5  # share of the fetch from which on a part is what it is made of
 _WORTH_MOVING = 0.1  # share of the fetch that transforms on pixels thrown away later must take
@@ -107,7 +108,7 @@ class SlowTransform(Rule):
                 continue
             estimate = evidence.what_if(without(facts, found.saved))
             gain = Gain.prior(estimate, found.basis) if found.basis else Gain.of(estimate)
-            if not gain.worth_it:
+            if not gain.worth_it or (found.kind == "heavy" and gain.likely < _LEAST_GAIN):
                 continue
             yield Finding(
                 rule=self.id,

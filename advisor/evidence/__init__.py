@@ -56,7 +56,7 @@ from advisor.evidence.syncs import sync_rows
 from advisor.evidence.verdict import bound_of, verdict_of
 from advisor.evidence.whatif import Change, Estimate
 from advisor.findings import Scalar
-from advisor.harness.layout import CallSite, RunRecord
+from advisor.harness.layout import CallSite, RunRecord, Timing
 from advisor.run import Run
 from advisor.trace.tables import Ints, Trace
 
@@ -65,6 +65,9 @@ __all__ = ["CAPTURES", "COLD", "Change", "Estimate", "Evidence"]
 CAPTURES = 0.2  # share of the steps: from here on a trace is about capturing graphs, not about the steps
 COLD = 0.1  # likewise: from here on what is seen is a start, not the steps that come after it
 _INFLATED = 1.5  # times: from here on the breakdown is not what an undisturbed step looks like
+# Cores that others keep busy, where none is idle: a niced program on one of two cores, which gives way, but holds up
+# threads that wait for each other, made the steps of five scripts 1.5 to 8 times as long.
+_OTHERS, _IDLE = 0.2, 0.5
 _WORTH_A_NOTE = 0.85  # the profiler's part of the host's time is said from 15 % on
 
 
@@ -435,6 +438,11 @@ class Evidence:
                 f"A step took {self.inflation:.1f} times as long under the profiler: the shares of what makes many "
                 "small calls are overstated. Step times and predictions are from steps without it."
             )
+        if self.record is not None and (others := _crowded(self.record.timing)):
+            notes.append(
+                f"Other programs kept {others:.1f} cores busy while the steps were timed, and no core was free: the "
+                "steps took longer for it, and the predictions may be far off. Measure again on a quiet machine."
+            )
         if self.record is not None and self.record.timing.from_profile and not self.record.notes:
             notes.append("The script was over too soon: step times were taken before it had settled.")
         unsettled = self.record is not None and not self.record.timing.settled and self.record.timing.step_s
@@ -490,3 +498,9 @@ class Evidence:
 def _rank(trace: Trace, index: int) -> int:
     rank = trace.distributed.get("rank")
     return rank if isinstance(rank, int) else index
+
+
+def _crowded(timing: Timing) -> float:
+    """Cores that other programs kept busy where none was left; 0 where there was room, or nobody knows."""
+    others, idle = timing.others_cores or 0.0, timing.idle_cores
+    return others if others >= _OTHERS and idle is not None and idle < _IDLE else 0.0

@@ -242,6 +242,9 @@ class Timing:
     cpu_s: float | None = None  # CPU seconds per step, this process, all threads
     children_cpu_s: float | None = None  # CPU seconds per step of worker processes, where it can be read
     samples_per_step: float | None = None
+    # Cores that other programs kept busy, of those that this one may use, and that nobody used; None where unknown.
+    others_cores: float | None = None
+    idle_cores: float | None = None
     gc_s: float | None = None  # seconds per step in Python's garbage collector (gc.callbacks) …
     gc_asked_s: float | None = None  # … of them in calls of gc.collect(), which came …
     gc_asked_steps: int = 0  # … in so many of the steps
@@ -347,8 +350,8 @@ class Model:
     # its first calls; None where no input looks like padded ids.
     width: int = 0
     padded: float | None = None
-    # Calls with token ids that are one column longer than those of the call before; the columns of the last of them,
-    # and the fewest of a call that was not, with which a text begins.
+    # Calls with token ids that are one column longer than those of the call before; the columns of the longest, and the
+    # fewest of a call that was no such one, with which a text begins.
     grown: int = 0
     grown_to: int = 0
     grown_from: int = 0

@@ -72,7 +72,7 @@ class ModelRecords:
         record.calls += 1
         wider = grown(record.inputs, inputs)
         if wider:
-            record.grown, record.grown_to = record.grown + 1, wider
+            record.grown, record.grown_to = record.grown + 1, max(wider, record.grown_to)
         elif begun := columns(inputs):
             record.grown_from = min(begun, record.grown_from or begun)
         record.inputs = inputs or record.inputs

@@ -21,6 +21,7 @@ from .layout import Options, RunRecord, Timing, Window
 from .loaders import Loaders
 from .looking import is_capturing
 from .models import Models
+from .neighbours import Neighbours
 from .optimizers import Optimizers, parameters_of
 from .places import FRAMES, site_of, user_frames, user_site
 from .plan import Plan
@@ -80,6 +81,7 @@ class Windows:
         self._intervals: list[Interval] = []
         self._clock = DeviceClock(torch)
         self._gpu_memory = GpuMemory(torch)
+        self._neighbours = Neighbours()
         self._timing_began = 0.0
         self._profiler: OurProfiler | None = None
         self._overdue = 0
@@ -491,6 +493,7 @@ class Windows:
         self.sites.from_lists.steps = sum("evaluation" not in row.causes for row in self._intervals)
         self._intervals.clear()
         self._enter("timing")
+        self._neighbours.begin()
         self.loaders.start_timing()
         self._cpu = (time.process_time(), children_cpu(self.loaders.worker_pids()))
         self._clear_interval()
@@ -541,6 +544,8 @@ class Windows:
         record.recomputed, record.repeated = self.constants.found, self.constants.repeated
         record.gradients, record.gradients_needed = self.unused.gradients, self.unused.needed
         record.kept_graphs, record.growth_bytes, record.growth_steps = self.graphs.end(len(self._intervals))
+        if beside := self._neighbours.end():
+            timing.others_cores, timing.idle_cores = beside
         self._read_memory()
         self._window("timing", len(self._intervals), time.perf_counter() - self._timing_began)
         if self._options.windows == "timing":

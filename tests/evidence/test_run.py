@@ -61,6 +61,18 @@ def test_a_profiler_that_makes_steps_much_longer_is_said_to(profiled_s: float, s
     assert any("4.6 times as long under the profiler" in note for note in notes) == said
 
 
+@pytest.mark.parametrize(
+    ("others", "idle", "said"),
+    [(0.9, 0.0, True), (0.9, 14.0, False), (0.05, 0.0, False), (None, None, False), (0.3, 0.4, True)],
+)
+def test_other_programs_on_all_cores_are_said(
+    others: float | None, idle: float | None, said: bool, tmp_path: Path
+) -> None:
+    timing = layout.Timing(steps=20, step_s=0.01, settled=True, others_cores=others, idle_cores=idle)
+    notes = Evidence.from_run(Run.load(write(tmp_path, layout.RunRecord(timing=timing)))).notes
+    assert any("Other programs kept" in note for note in notes) == said
+
+
 def test_traces_are_read_from_the_folder(tmp_path: Path, shared_traces: Path) -> None:
     name = "v100-resnet50-workers0.pt.trace.json.gz"
     (tmp_path / name).write_bytes((shared_traces / name).read_bytes())
