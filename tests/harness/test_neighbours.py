@@ -49,7 +49,7 @@ def test_what_computes_keeps_the_usable_cores_busy() -> None:
 
 def test_a_program_that_nobody_here_started_is_a_neighbour() -> None:
     # Its parent ends at once, and init takes it over.
-    spinning = f"[sys.executable, '-c', {SPIN.format(60)!r}], stdout=subprocess.DEVNULL"
+    spinning = f"[sys.executable, '-c', {SPIN.format(60)!r}], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL"
     orphan = f"import subprocess, sys\nprint(subprocess.Popen({spinning}).pid)"
     pid = int(subprocess.run([sys.executable, "-c", orphan], capture_output=True, text=True, check=True).stdout)
     try:
