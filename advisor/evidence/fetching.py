@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from advisor.evidence.array_loops import computes_by_index
 from advisor.evidence.bindings import bound, made_of, names_in
 from advisor.evidence.facts import LoaderFacts
 from advisor.evidence.whatif import Change
@@ -42,12 +43,6 @@ _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 # CPU seconds per second of a fetch: below it mostly waits, and computing less would not help. Low, because a worker
 # that shares its core with the step or with another worker waits for the core, too.
 _COMPUTES = 0.3
-_COUNTS = ("range", "trange", "arange", "ndindex")  # what loops over the indices of an array go through
-_OF_NUMBERS = (ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.MatMult)
-# What takes arrays: functions of a library of theirs, and methods that only arrays have.
-_ARRAYS = re.compile(
-    r"^(np|numpy|torch|F|nn|scipy|sp|cv2)\.|\.(mean|std|var|sum|max|min|ptp|dot|median|argmax|argmin|astype|float|clip|cumsum|norm)$"
-)
 _NEARLY_ALL = 0.8  # share of a statement's seconds that one in a function which it calls takes
 
 
@@ -187,41 +182,11 @@ def looped(loader: Loader) -> tuple[FetchPart, float] | None:
         return None
     # What the lines of that function take was timed in another fetch: of the longest line's time they have their share.
     lines = inside or [outer]
-    loops = [part for part in lines if by_index(part)]
+    loops = [part for part in lines if computes_by_index(_text(part.site.file), part.site.line)]
     if not loops:
         return None
     within = sum(part.seconds for part in loops) / max(1e-9, sum(part.seconds for part in lines))
     return max(loops, key=lambda part: part.seconds), share(loader, outer) * within
-
-
-def by_index(line: FetchPart) -> bool:
-    """Whether `line` computes with a piece of an array that loops over ``range()`` around it pick: ``x[i, j]``,
-    ``np.mean(x[i : i + width])``, ``x[i] * weight``. A piece that nothing is computed of may be one of a text.
-    """
-    tree = _tree(line.site.file)
-    around = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)] if tree is not None else []
-    around = [node for node in around if _holds(node, line.site.line)]
-    loops = [node for node in around if isinstance(node, ast.For) and _called_of(node.iter) in _COUNTS]
-    picked = {name for loop in loops for name in names_in(loop.target)}
-    if loops:
-        picked = made_of(picked, bound(ast.walk(loops[0])))
-    simple = [node for node in around if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr))]
-    nodes = [node for statement in simple for node in ast.walk(statement)]
-    pieces = [node for node in nodes if isinstance(node, ast.Subscript) and picked & names_in(node.slice)]
-    calls = any(_ARRAYS.search(ast.unparse(node.func)) for node in nodes if isinstance(node, ast.Call))
-    # Texts are added up as well, and nothing else.
-    terms = [node for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, _OF_NUMBERS)]
-    computed = {id(inner) for term in terms for inner in ast.walk(term)}
-    return any(calls or id(piece) in computed or isinstance(piece.slice, ast.Tuple) for piece in pieces)
-
-
-def _holds(statement: ast.stmt, line: int) -> bool:
-    return statement.lineno <= line <= (statement.end_lineno or 0)
-
-
-def _called_of(value: ast.expr) -> str:
-    """The last name of what `value` calls; "" where it is no call."""
-    return _called(value) if isinstance(value, ast.Call) else ""
 
 
 def read_again(line: FetchPart) -> tuple[str, bool]:
@@ -470,7 +435,15 @@ def _called(call: ast.Call) -> str:
 
 def _tree(file: str) -> ast.Module | None:
     try:
-        with open(file, encoding="utf-8") as source:
-            return ast.parse(source.read())
-    except (OSError, SyntaxError, ValueError):
+        return ast.parse(_text(file))
+    except (SyntaxError, ValueError):
         return None
+
+
+def _text(file: str) -> str:
+    """What is written in a file; "" where it cannot be read."""
+    try:
+        with open(file, encoding="utf-8") as source:
+            return source.read()
+    except (OSError, ValueError):
+        return ""
