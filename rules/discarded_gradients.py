@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
-from advisor.edit.freezing import READS_GRADIENTS, Named, freeze_around, freeze_made, needed
+from advisor.edit.freezing import READS_GRADIENTS, Named, detach_handed, freeze_around, freeze_made, needed
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.discarded import discarded_backward
@@ -94,6 +94,7 @@ class DiscardedGradients(Rule):
                 "name": models[0].name,
                 "name_file": models[0].file,
                 "detached": tuple(_named(each) for each in models if each.branch and each.held),
+                "gives": next((each.output for each in record.models if each.cls == models[0].cls), ""),
                 "frozen": tuple(_named(each) for each in models if not (each.branch and each.held)),
                 "files": files,
             },
@@ -107,10 +108,8 @@ class DiscardedGradients(Rule):
             when = f"before the loss of {at(site)}, and (True) after its backward" if held else "where it is made"
             parts.append(f"Call requires_grad_(False) on {frozen or 'the model'} {when}.")
         text = " ".join(parts)
-        if detached:
-            return Advice(text, "which tensor that is cannot be told from the run")
         drafts = Drafts(sources)
-        why = _frozen(finding, drafts, held)
+        why = _detached(finding, drafts, bool(frozen)) if detached else _frozen(finding, drafts, held)
         return Advice(text, why) if why else drafts.edit(text) or Advice(text, "the file is not the script's own")
 
     EXAMPLES = (
@@ -193,9 +192,42 @@ image = content.clone().requires_grad_()
             parameters={"models": 1, "held": False},
         ),
         Example(  # a loss that goes further back than its optimizer
+            before="""
+class Trainer:
+    def update(self, low, high):
+        fake = self.gen(low)
+        score = self.critic(fake)
+        loss_d = relu(1 - self.critic(high)).mean() + relu(1 + score).mean()
+        self.opt_d.zero_grad()
+        loss_d.backward(retain_graph=True)  # <-
+        self.opt_d.step()
+        loss_g = l1_loss(fake, high) - self.critic(fake).mean()
+        self.opt_g.zero_grad()
+        loss_g.backward()
+        self.opt_g.step()
+        return loss_d.item()
+""",
+            after="""
+class Trainer:
+    def update(self, low, high):
+        fake = self.gen(low)
+        score = self.critic(fake.detach())
+        loss_d = relu(1 - self.critic(high)).mean() + relu(1 + score).mean()
+        self.opt_d.zero_grad()
+        loss_d.backward(retain_graph=True)
+        self.opt_d.step()
+        loss_g = l1_loss(fake, high) - self.critic(fake).mean()
+        self.opt_g.zero_grad()
+        loss_g.backward()
+        self.opt_g.step()
+        return loss_d.item()
+""",
+            parameters={"models": 1, "held": True, "detached": ("Generator",), "name": "self.gen"},
+        ),
+        Example(
             before="loss_d = bce(netD(netG(noise)), zeros)\nloss_d.backward()  # <-\n",
             after="",
-            parameters={"models": 1, "held": True, "detached": ("Generator",)},
+            parameters={"models": 1, "held": True, "detached": ("Generator",), "name": "netG"},
             advice="Detach what Generator hands to the loss",
         ),
     )
@@ -228,11 +260,38 @@ image = content.clone().requires_grad_()
             for line in ("self.real = netD(x)", "scores['real'] = netD(x)", "scores.append(netD(x))")
         ),
         Example("run(x).backward()  # <-\n", "", {"models": 1, "held": True}),
+        *(
+            Example(
+                f"for x in loader:\n    fake = netG(x)\n    {line}\n    loss_d.backward()  # <-\n    {later}\n",
+                "",
+                {"models": 1, "held": True, "detached": ("Generator",), "name": "netG"},
+            )
+            for line, later in (
+                ("loss_d = bce(netD(fake * 2), zeros)", "opt.step()"),
+                ("score = netD(fake); loss_d = bce(score, zeros)", "bce(score, ones).backward()"),
+                ("opt.step(); loss_d = bce(netD(fake), zeros)", "opt.step()"),
+                ("fake = netG(fake); loss_d = bce(netD(fake), zeros)", "opt.step()"),
+                ("loss_d = bce(netD(other), zeros)", "opt.step()"),
+            )
+        ),
     )
 
 
 def _named(model: layout.DiscardedGradients) -> str:
     return f"{model.cls}.{model.parts[0]}" if len(model.parts) == 1 and model.parts[0] else model.cls
+
+
+def _detached(finding: Finding, drafts: Drafts, others: bool) -> str:
+    """Detach what a model hands to a loss that is not its own; why not, as a clause."""
+    if others or finding.parameters.get("models") != 1:
+        return "there are several such models"
+    site = finding.site
+    if site is None:
+        return "several backward calls compute them"
+    if finding.parameters.get("gives", "tensor") != "tensor":
+        return "what it returns is no single tensor"
+    name, file = (str(finding.parameters.get(key, "")) for key in ("name", "name_file"))
+    return detach_handed(drafts, site, Named(None, name, file), (*file_list(finding, "files"), site.file))
 
 
 def _frozen(finding: Finding, drafts: Drafts, held: bool) -> str:

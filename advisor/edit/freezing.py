@@ -1,4 +1,4 @@
-"""Weights that need no gradients, and what a script does that speaks against telling them so."""
+"""Weights that need no gradients, for good or of one loss, and what a script does that speaks against telling so."""
 
 from __future__ import annotations
 
@@ -105,6 +105,50 @@ def freeze_around(drafts: Drafts, backward: Site, model: Named, parts: Sequence[
     draft.insert_before(first, f"{full}.requires_grad_(False)")
     draft.insert_after(last, f"{full}.requires_grad_(True)")
     return ""
+
+
+def detach_handed(drafts: Drafts, backward: Site, model: Named, files: Sequence[str]) -> str:
+    """Have the loss of `backward` get what a model made without the way back to it. Why not, as a clause.
+
+    Between the one statement ``made = model(...)`` and that of the backward, ``made`` is handed on as
+    ``made.detach()``; behind it, it is what it was.
+    """
+    draft = drafts[backward.file]
+    call = call_at(draft, backward, ("backward",))
+    last = draft.statement(call) if call is not None else None
+    name = model.name.rpartition(".")[2]
+    if last is None or not name:
+        return "what the script calls that model, and where it goes back, is not known"
+    if why := needed(drafts, files, name):
+        return why
+    before = draft.siblings(last)
+    before = before[: before.index(last) + 1]
+    makes = [index for index, each in enumerate(before) if _called(draft, each, name)]
+    made = _made(draft, before[makes[0]], name) if len(makes) == 1 else ""
+    if not made:
+        return "which tensor that is cannot be told from the source"
+    stretch = before[makes[0] + 1 :]
+    uses = [each for within in stretch for each in draft.nodes(cst.Name, within) if each.value == made]
+    uses = [each for each in uses if not isinstance(above := draft.parent(each), cst.Attribute) or above.value is each]
+    if not uses or any(_calls(draft, each, _TURNS) for each in stretch[:-1]):
+        return f"how `{made}` comes into that loss cannot be told from the source"
+    if not all(isinstance(draft.parent(each), cst.Arg) for each in uses):
+        return f"`{made}` is used there for more than to be handed on"
+    if used := _used_later(draft, stretch, last):
+        return f"`{used}`, which is computed of it, is used again later"
+    for each in uses:
+        draft.replace(each, f"{made}.detach()")
+    return ""
+
+
+def _made(draft: Draft, statement: Statement, name: str) -> str:
+    """The variable of ``made = model(...)``, where a statement is just that; "" otherwise."""
+    if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(given := statement.body[0], cst.Assign):
+        return ""
+    (target, *others), value = given.targets, given.value
+    if others or not isinstance(target.target, cst.Name) or not isinstance(value, cst.Call):
+        return ""
+    return target.target.value if plain_name(value.func).rpartition(".")[2] == name else ""
 
 
 def _assigned(drafts: Drafts, model: Named) -> Binding | None:
