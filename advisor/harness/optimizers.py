@@ -30,6 +30,10 @@ class Optimizers:
         self._last: Any = None
         self._lock = threading.RLock()
 
+    def forget(self) -> None:
+        """In a process that was forked off: a thread that is not here may have had the lock."""
+        self._lock = threading.RLock()
+
     def made(self, optimizer: Any, site: Site | None, owner: str) -> None:
         """The script has made it, at `site`, or `owner` has for it."""
         number = id(optimizer)

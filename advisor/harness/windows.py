@@ -104,6 +104,9 @@ class Windows:
 
     def forget(self) -> None:
         """Watch nothing any more: this is a copy of the script's process, made by fork, whose steps are none of its."""
+        # First of all: a thread that is not here may have had the locks that all the others would wait for, for ever.
+        self.models.forget()
+        self.optimizers.forget()
         self.finder = StepFinder("none")
         self.phase, self._profiler = "done", None
         self._zero_checked = True
@@ -112,7 +115,6 @@ class Windows:
         self.discarded.stop()
         self.constants.stop()
         self._probes(False)
-        self.models.forget()
 
     def note(self, text: str) -> None:
         if text not in self.record.notes:

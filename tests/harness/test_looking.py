@@ -178,6 +178,33 @@ for number in range(200_000):
     assert record.complete and record.step_kind == "forward"
 
 
+def test_a_fork_while_a_thread_watches_goes_on(tmp_path: Path) -> None:
+    # The thread that puts hooks on has its lock ten times a second; of the two the copy of the process has the lock.
+    run(
+        tmp_path,
+        START
+        + """
+import gc, threading
+
+watching = [each for each in gc.get_objects() if type(each).__name__ in ("Models", "Optimizers")]
+assert len(watching) == 2, watching
+held, forked = threading.Event(), threading.Event()
+
+def watch():
+    with watching[0]._lock, watching[1]._lock:
+        held.set()
+        forked.wait()
+
+threading.Thread(target=watch, daemon=True).start()
+held.wait()
+with multiprocessing.get_context("fork").Pool(1) as pool:
+    forked.set()
+    assert pool.apply_async(len, ("abc",)).get(timeout=60) == 3
+"""
+        + END,
+    )
+
+
 def test_models_from_files_and_copies_are_models(tmp_path: Path) -> None:
     record = run(
         tmp_path,
