@@ -103,11 +103,14 @@ class SparseGradients(Rule):
         if not shares:
             return
         spent = sum(row.self_s * shares.get(row.name, 0.0) for row in evidence.operators)
-        freed = sum(_freed_s(each, optimizer.cls) for each in tables)
+        # Giving memory back is no operator: it takes no more than what lies between them.
+        between = (evidence.trace_step_s or 0.0) - sum(row.self_s for row in evidence.operators)
+        freed = min(max(0.0, between), sum(_freed_s(each, optimizer.cls) for each in tables))
         left = sum(_sparse_s(each, optimizer.cls) for each in tables)
         share = min(1.0, (spent + freed) / (evidence.trace_step_s or 1.0))
         scale = {name: 1.0 - each for name, each in shares.items()}
-        change = Change(operator_scale=scale, cpu_scale=1.0 - _RELIEF * share, remove_host_s=freed - left)
+        relieved = 1.0 - _RELIEF * share  # of all that stays, without what is freed now
+        change = Change(operator_scale=scale, cpu_scale=relieved, remove_host_s=relieved * freed - left)
         gain = Gain.prior(evidence.what_if(change), _BASIS)
         if gain.likely < _LEAST_GAIN:
             return

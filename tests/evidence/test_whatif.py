@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.evidence import Change, Evidence
+from advisor.evidence import Change, Estimate, Evidence
 from advisor.evidence.absent import empty_trace
 from advisor.evidence.pipeline import period, undisturbed_s
 from advisor.evidence.replay import replay, script_of
@@ -404,3 +404,9 @@ def test_ranges_are_ordered_and_narrow(
     assert estimate.high / estimate.low <= 2.0 + 1e-9
     low, likely, high = estimate.speedup
     assert low <= likely <= high
+
+
+def test_no_change_makes_a_step_more_than_a_hundred_times_as_fast() -> None:
+    assert Estimate(0.1, 1e-9, 1e-9, 1e-9).speedup == (100.0, 100.0, 100.0)
+    assert Estimate(0.1, 0.0005, 0.001, 0.002).speedup == pytest.approx((50.0, 100.0, 100.0))
+    assert Estimate(0.1, 0.04, 0.05, 0.08).speedup == pytest.approx((1.25, 2.0, 2.5))

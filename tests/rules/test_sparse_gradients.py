@@ -83,7 +83,7 @@ def test_dense_tables_are_found_and_made_sparse(tmp_path: Path) -> None:
 @pytest.mark.sessions
 def test_adam_is_told_of_its_sparse_kind(tmp_path: Path) -> None:
     (finding,) = findings(evidence_of(tmp_path, optimizer="Adam(model.parameters())"))
-    assert finding.safety is None and finding.gain.likely > 2
+    assert finding.safety is None and 2 < finding.gain.likely < 60  # the embeddings are nearly all of the step
     advice = SparseGradients().fix(finding, Sources())
     assert isinstance(advice, Advice) and "SparseAdam" in advice.text
 
