@@ -292,14 +292,31 @@ def _without_method(node: cst.CSTNode) -> cst.CSTNode:
 
 
 def activation_said(draft: Draft, layer: cst.Call) -> str:
-    """The activation that a layer is given as ``lambda x: F.gelu(x)`` or ``partial(F.gelu)``; "" for all else."""
+    """The activation that a layer is given in other words; "" for all else.
+
+    ``lambda x: F.gelu(x)``, ``partial(F.gelu)``, or a function of the file that returns just that.
+    """
     given = argument(layer, "activation", LAYER)
     value = given.value if given is not None else None
-    if isinstance(value, cst.Lambda) and isinstance(value.body, cst.Call):
-        parameters, call = value.params.params, value.body
-        plain = len(parameters) == 1 and parameters[0].default is None and not value.params.kwonly_params
-        if plain and len(call.args) == 1 and draft.code(call.args[0].value) == parameters[0].name.value:
-            return _ACTIVATIONS.get(full_name(draft, call.func), "")
-    elif isinstance(value, cst.Call) and full_name(draft, value.func) == "functools.partial" and len(value.args) == 1:
+    if isinstance(value, cst.Lambda):
+        return _passed_on(draft, value.params, value.body)
+    if isinstance(value, cst.Call) and full_name(draft, value.func) == "functools.partial" and len(value.args) == 1:
         return _ACTIVATIONS.get(full_name(draft, value.args[0].value), "")
+    if isinstance(value, cst.Name):
+        named = [each for each in draft.nodes(cst.FunctionDef) if each.name.value == value.value]
+        if len(named) != 1 or named[0].decorators or draft.parent(named[0]) is not draft.module:
+            return ""
+        (function,) = named
+        returned = [each.value for each in draft.nodes(cst.Return, function)]
+        if len(function.body.body) == 1 + (function.get_docstring() is not None) and len(returned) == 1:
+            return _passed_on(draft, function.params, returned[0])
     return ""
+
+
+def _passed_on(draft: Draft, parameters: cst.Parameters, value: cst.BaseExpression | None) -> str:
+    """The activation that a function of one parameter gives it to; "" where it does anything else."""
+    plain = len(parameters.params) == 1 and parameters.params[0].default is None and not parameters.kwonly_params
+    if not plain or not isinstance(value, cst.Call) or len(value.args) != 1:
+        return ""
+    same = draft.code(value.args[0].value) == parameters.params[0].name.value
+    return _ACTIVATIONS.get(full_name(draft, value.func), "") if same else ""

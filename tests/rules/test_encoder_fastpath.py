@@ -69,6 +69,9 @@ def test_nested_tensors_are_switched_on_where_the_encoder_is_made(scene: Any, tm
         ("partial(torch.relu)", "relu"),
         ("lambda h: F.gelu(h, approximate='tanh')", ""),
         ("lambda h: F.relu6(h)", ""),
+        ("plain", "gelu"),
+        ("doubled", ""),
+        ("methods", ""),
         ("ACTIVATIONS[name]", ""),  # other layers may be made there, with others
     ],
 )
@@ -78,6 +81,9 @@ def test_an_activation_in_other_words_is_named(activation: str, named: str, scen
         "import torch\nfrom functools import partial\nfrom torch.nn import functional as F\n"
         f"layer = torch.nn.TransformerEncoderLayer(128, 4, activation={activation}, batch_first=True)\n"
         "encoder = torch.nn.TransformerEncoder(layer, 2)\n"
+        "def plain(h):\n    'As the paper has it.'\n    return F.gelu(h)\n"
+        "def doubled(h):\n    return F.gelu(h) * 2\n"
+        "class Net:\n    def methods(h):\n        return F.gelu(h)\n"
     )
     sites = {"site": Site(str(script), 5), "layer_site": Site(str(script), 4)}
     findings = found(padded(scene, obstacles=["activation"], **sites), tmp_path)
