@@ -272,6 +272,8 @@ class Trainer:
                 ("opt.step(); loss_d = bce(netD(fake), zeros)", "opt.step()"),
                 ("fake = netG(fake); loss_d = bce(netD(fake), zeros)", "opt.step()"),
                 ("loss_d = bce(netD(other), zeros)", "opt.step()"),
+                ("fakes.append(fake); loss_d = bce(netD(fake), zeros)", "bce(netD(fakes[-1]), ones).backward()"),
+                ("self.score = netD(fake)\n    loss_d = bce(self.score, zeros)", "opt.step()"),
             )
         ),
     )

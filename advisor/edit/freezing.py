@@ -134,6 +134,9 @@ def detach_handed(drafts: Drafts, backward: Site, model: Named, files: Sequence[
         return f"how `{made}` comes into that loss cannot be told from the source"
     if not all(isinstance(draft.parent(each), cst.Arg) for each in uses):
         return f"`{made}` is used there for more than to be handed on"
+    within = [draft.statement(each) for each in uses]
+    if not all(each is last or (each is not None and _gives_names(draft, each)) for each in within):
+        return f"what becomes of `{made}` there cannot be told from the source"
     if used := _used_later(draft, stretch, last):
         return f"`{used}`, which is computed of it, is used again later"
     for each in uses:
