@@ -8,7 +8,7 @@ from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.calls import argument
 from advisor.edit.draft import Draft
-from advisor.edit.names import full_name
+from advisor.edit.names import full_name, last_part
 from advisor.edit.origin import assignments, callers, scope_of
 
 # The parameters of nn.TransformerEncoderLayer, in order.
@@ -305,6 +305,10 @@ def activation_said(draft: Draft, layer: cst.Call) -> str:
     if isinstance(value, cst.Name):
         named = [each for each in draft.nodes(cst.FunctionDef) if each.name.value == value.value]
         if len(named) != 1 or named[0].decorators or draft.parent(named[0]) is not draft.module:
+            return ""
+        # A parameter of that name, or another value for it, is something else.
+        others = (*draft.nodes(cst.Param), *(each.target for each in draft.nodes(cst.AssignTarget)))
+        if any(last_part(each.name if isinstance(each, cst.Param) else each) == value.value for each in others):
             return ""
         (function,) = named
         returned = [each.value for each in draft.nodes(cst.Return, function)]

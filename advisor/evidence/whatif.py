@@ -83,7 +83,7 @@ class Estimate:
 
     @property
     def speedup(self) -> tuple[float, float, float]:
-        """(low, likely, high): old time over new, 1.0 = no change."""
+        """(low, likely, high): old time over new, 1.0 = no change, 100 at most."""
         if not self.before:
             return 1.0, 1.0, 1.0
         low, likely, high = (min(_MOST, self.before / each) for each in (self.high, self.likely, self.low))

@@ -74,7 +74,11 @@ class Discarded(GradientWatch):
     def backward(self, site: Site | None, loss: Any) -> None:
         """A backward of `loss` begins, at `site`."""
         self._backwards, self._site, self._within_step = self._backwards + 1, site, _within_step()
-        self._hook_all()
+        try:
+            self._hook_all()
+        except Exception:  # what fails here does not fail in the script
+            self.stop()
+            return
         graph = None
         with contextlib.suppress(Exception):
             graph = AutogradGraph.of(loss)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
 
 _BUSY = (0, 1, 2, 5, 6, 7)  # user, nice, system, irq, softirq, steal of /proc/stat (proc(5)); the others are idle
 _LEAST_S = 1.0  # of a window: its clock ticks in hundredths of a second
@@ -68,7 +67,7 @@ def own_seconds(pid: int) -> float:
     return total / os.sysconf("SC_CLK_TCK")
 
 
-def _fields(pid: str) -> list[Any]:
+def _fields(pid: str) -> list[str]:
     """What follows a process's name in /proc/PID/stat, its state first; nothing of one that has ended meanwhile."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:

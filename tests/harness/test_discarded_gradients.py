@@ -108,6 +108,27 @@ def test_a_judge_that_is_frozen_where_steps_end_is_watched_where_it_is_not() -> 
     assert [(each.backwards, each.branch) for each in found.found] == [(1, True)]
 
 
+class TakesNoHook(nn.Parameter):
+    """A tensor of another layout may not take one."""
+
+    def register_post_accumulate_grad_hook(self, hook: object) -> None:  # type: ignore[override]
+        raise RuntimeError("no hooks")
+
+
+def test_a_weight_that_takes_no_hook_does_not_end_the_script() -> None:
+    (maker, judge), optimizers, step = adversaries()
+    judge.register_parameter("scale", TakesNoHook(torch.ones(4)))
+    frozen = judge.get_parameter("scale").requires_grad_(False)
+
+    def thawed(found: Discarded) -> None:
+        frozen.requires_grad_(True)
+        step(found)
+        frozen.requires_grad_(False)
+
+    found = looked([maker, judge], optimizers, thawed)
+    assert not found.found and not found.watching
+
+
 def test_gradients_that_are_filled_with_zeros_are_not_told_from_others() -> None:
     assert not looked(*adversaries(to_none=False)).found
 

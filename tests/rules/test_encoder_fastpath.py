@@ -72,6 +72,7 @@ def test_nested_tensors_are_switched_on_where_the_encoder_is_made(scene: Any, tm
         ("plain", "gelu"),
         ("doubled", ""),
         ("methods", ""),
+        ("given", ""),  # what the constructor is given
         ("ACTIVATIONS[name]", ""),  # other layers may be made there, with others
     ],
 )
@@ -84,6 +85,8 @@ def test_an_activation_in_other_words_is_named(activation: str, named: str, scen
         "def plain(h):\n    'As the paper has it.'\n    return F.gelu(h)\n"
         "def doubled(h):\n    return F.gelu(h) * 2\n"
         "class Net:\n    def methods(h):\n        return F.gelu(h)\n"
+        "def given(h):\n    return F.gelu(h)\n"
+        "def build(given):\n    return Net(given)\n"
     )
     sites = {"site": Site(str(script), 5), "layer_site": Site(str(script), 4)}
     findings = found(padded(scene, obstacles=["activation"], **sites), tmp_path)
