@@ -182,7 +182,7 @@ def looped(loader: Loader) -> tuple[FetchPart, float] | None:
         return None
     # What the lines of that function take was timed in another fetch: of the longest line's time they have their share.
     lines = inside or [outer]
-    loops = [part for part in lines if computes_by_index(_text(part.site.file), part.site.line)]
+    loops = [part for part in lines if computes_by_index("".join(linecache.getlines(part.site.file)), part.site.line)]
     if not loops:
         return None
     within = sum(part.seconds for part in loops) / max(1e-9, sum(part.seconds for part in lines))
@@ -435,15 +435,7 @@ def _called(call: ast.Call) -> str:
 
 def _tree(file: str) -> ast.Module | None:
     try:
-        return ast.parse(_text(file))
-    except (SyntaxError, ValueError):
-        return None
-
-
-def _text(file: str) -> str:
-    """What is written in a file; "" where it cannot be read."""
-    try:
         with open(file, encoding="utf-8") as source:
-            return source.read()
-    except (OSError, ValueError):
-        return ""
+            return ast.parse(source.read())
+    except (OSError, SyntaxError, ValueError):
+        return None
