@@ -268,11 +268,12 @@ class Trainer:
             )
             for line, later in (
                 ("loss_d = bce(netD(fake * 2), zeros)", "opt.step()"),
-                ("score = netD(fake); loss_d = bce(score, zeros)", "bce(score, ones).backward()"),
-                ("opt.step(); loss_d = bce(netD(fake), zeros)", "opt.step()"),
-                ("fake = netG(fake); loss_d = bce(netD(fake), zeros)", "opt.step()"),
+                ("score = netD(fake)\n    loss_d = bce(score, zeros)", "bce(score, ones).backward()"),
+                ("opt.step()\n    loss_d = bce(netD(fake), zeros)", "opt.step()"),
+                ("fake = netG(fake)\n    loss_d = bce(netD(fake), zeros)", "opt.step()"),
                 ("loss_d = bce(netD(other), zeros)", "opt.step()"),
-                ("fakes.append(fake); loss_d = bce(netD(fake), zeros)", "bce(netD(fakes[-1]), ones).backward()"),
+                ("a = 1; loss_d = bce(netD(fake), zeros)", "opt.step()"),
+                ("fakes.append(fake)\n    loss_d = bce(netD(fake), zeros)", "bce(netD(fakes[-1]), ones).backward()"),
                 ("self.score = netD(fake)\n    loss_d = bce(self.score, zeros)", "opt.step()"),
             )
         ),
