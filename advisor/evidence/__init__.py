@@ -47,6 +47,7 @@ from advisor.evidence.loops import SampleLoop, sample_loop
 from advisor.evidence.memory import memory_facts
 from advisor.evidence.model import StepModel, estimate
 from advisor.evidence.nesting import Nesting
+from advisor.evidence.notes import CAPTURES, COLD, notes_of
 from advisor.evidence.operators import operator_rows
 from advisor.evidence.outside import Outside, longest_outside, spent_in, users_files
 from advisor.evidence.overhead import profiler_overhead
@@ -56,19 +57,11 @@ from advisor.evidence.syncs import sync_rows
 from advisor.evidence.verdict import bound_of, verdict_of
 from advisor.evidence.whatif import Change, Estimate
 from advisor.findings import Scalar
-from advisor.harness.layout import CallSite, RunRecord, Timing
+from advisor.harness.layout import CallSite, RunRecord
 from advisor.run import Run
 from advisor.trace.tables import Ints, Trace
 
 __all__ = ["CAPTURES", "COLD", "Change", "Estimate", "Evidence"]
-
-CAPTURES = 0.2  # share of the steps: from here on a trace is about capturing graphs, not about the steps
-COLD = 0.1  # likewise: from here on what is seen is a start, not the steps that come after it
-_INFLATED = 1.5  # times: from here on the breakdown is not what an undisturbed step looks like
-# Cores that others keep busy, where none is idle: a niced program on one of two cores, which gives way, but holds up
-# threads that wait for each other, made the steps of five scripts 1.5 to 8 times as long.
-_OTHERS, _IDLE = 0.2, 0.5
-_WORTH_A_NOTE = 0.85  # the profiler's part of the host's time is said from 15 % on
 
 
 @dataclass(frozen=True, eq=False)
@@ -409,46 +402,7 @@ class Evidence:
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """What is less certain, in sentences."""
-        notes = list(self.record.notes) if self.record is not None else []
-        notes.extend(self.trace.warnings)
-        if self.steps.pseudo and len(self.steps):
-            notes.append("The trace has no step annotations: the whole trace is taken as one step.")
-        if self.steps.boundary:
-            notes.append(f"The trace has no step annotations: a step is taken to end with {self.steps.boundary}.")
-        if self.device_steps.behind:
-            notes.append("The host is far ahead of the device: steps are taken to end when the device is through.")
-        if self.capture_share >= CAPTURES:
-            notes.append(
-                f"Graphs are captured for {self.capture_share:.0%} of the trace: what is captured does not run, and "
-                "the device looks idle. A trace of their replay says what the steps are made of."
-            )
-        if self.setup_share >= COLD:
-            notes.append(
-                f"For {self.setup_share:.0%} of the trace the device idles while the driver sets itself up, as it does "
-                "when kernels are launched for the first time. Record the trace after some steps of warm-up."
-            )
-        model = self.undisturbed_model if self.breakdown.on_device else None
-        if model is not None and model.host_scale is not None and model.host_scale < _WORTH_A_NOTE:
-            notes.append(
-                f"About {1 - model.host_scale:.0%} of the host's time in this trace is the profiler's own, judged by "
-                "operators that compute nothing; the predictions reach from the step as traced to one without it."
-            )
-        if self.record is not None and self.inflation >= _INFLATED:
-            notes.append(
-                f"A step took {self.inflation:.1f} times as long under the profiler: the shares of what makes many "
-                "small calls are overstated. Step times and predictions are from steps without it."
-            )
-        if self.record is not None and (others := _crowded(self.record.timing)):
-            notes.append(
-                f"Other programs kept {others:.1f} cores busy while the steps were timed, and no core was free: the "
-                "steps took longer for it, and the predictions may be far off. Measure again on a quiet machine."
-            )
-        if self.record is not None and self.record.timing.from_profile and not self.record.notes:
-            notes.append("The script was over too soon: step times were taken before it had settled.")
-        unsettled = self.record is not None and not self.record.timing.settled and self.record.timing.step_s
-        if unsettled and not any("settle" in note for note in notes):
-            notes.append("The step time had not settled when it was measured.")
-        return tuple(dict.fromkeys(notes))
+        return tuple(dict.fromkeys(notes_of(self)))
 
     def what_if(self, change: Change, *, data_ready: bool = False) -> Estimate:
         """The step after `change`: low, likely and high seconds. `data_ready`: of a step that waits for no data."""
@@ -498,9 +452,3 @@ class Evidence:
 def _rank(trace: Trace, index: int) -> int:
     rank = trace.distributed.get("rank")
     return rank if isinstance(rank, int) else index
-
-
-def _crowded(timing: Timing) -> float:
-    """Cores that other programs kept busy where none was left; 0 where there was room, or nobody knows."""
-    others, idle = timing.others_cores or 0.0, timing.idle_cores
-    return others if others >= _OTHERS and idle is not None and idle < _IDLE else 0.0
