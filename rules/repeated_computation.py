@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from advisor.edit.sources import text_of
 from advisor.evidence import Change
+from advisor.evidence.handmade import loop_place
+from advisor.evidence.rounds import around
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, by_way_of, where
 
 if TYPE_CHECKING:
     from advisor.edit import Sources
     from advisor.evidence import Evidence
+    from advisor.harness.layout import Repeated
 
 _LEAST_GAIN = 1.10
 # Of a backward over its forward: a matrix product has two products there, what is elementwise one. Where the step's own
@@ -45,6 +50,9 @@ class RepeatedComputation(Rule):
         # What no step changes is to be computed once for all of them: recomputed-constants says so.
         constant = {(each.site.file, each.site.line) for each in record.recomputed}
         repeated = [each for each in record.repeated if (each.site.file, each.site.line) not in constant]
+        repeated = [each for each in repeated if not _by_chance(evidence, each)]
+        if not repeated:
+            return
         forward = sum(each.seconds for each in repeated)
         backward = sum(each.differentiated_s for each in repeated) * _backward_over_forward(evidence)
         gain = Gain.of(evidence.what_if(Change(remove_host_s=forward + backward)))
@@ -89,6 +97,17 @@ class RepeatedComputation(Rule):
         ),
     )
     LEAVES_ALONE = (Example("k = self.k(memory)  # <-\n", ""),)
+
+
+def _by_chance(evidence: Evidence, repeated: Repeated) -> bool:
+    """Whether it is in a loop over samples, some of which happen to be alike: what helps is to take all at once."""
+    loop = evidence.sample_loop
+    place = loop_place(evidence, loop, text_of) if loop is not None else None
+    if place is None or place.file != repeated.site.file:
+        return False
+    inside = around(text_of(place.file), repeated.site.line)
+    line = inside.iter.lineno if isinstance(inside, ast.For) else getattr(inside, "lineno", 0)
+    return bool(line == place.line)
 
 
 def _backward_over_forward(evidence: Evidence) -> float:
