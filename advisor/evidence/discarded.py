@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.evidence.coded import names_like
+from advisor.evidence.coverage import Coverage
 from advisor.evidence.steps import assign
 from advisor.evidence.unused_gradients import GRADIENT
+from advisor.harness import layout
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
@@ -43,7 +45,9 @@ def discarded_backward(evidence: Evidence) -> DiscardedBackward | None:
     """What the gradients cost that the record says nobody uses; None where it says nothing, or the trace is otherwise.
 
     Two kinds (:class:`..harness.layout.GradientRun`): of a branch all that is done is for nothing; elsewhere only the
-    products that make the weights' gradients are, and adding those up.
+    products that make the weights' gradients are, and adding those up. Where one part of the graph leads to the same
+    weights as another one does, but to nothing else (a target that goes through a frozen network, too), its nodes are
+    for nothing as well.
     """
     record, steps, operators = evidence.record, evidence.steps, evidence.trace.operators
     if record is None or not record.accumulated or not len(steps):
@@ -58,7 +62,9 @@ def discarded_backward(evidence: Evidence) -> DiscardedBackward | None:
         return None
     nodes = _nodes(evidence, int(lanes[0]))
     kind_of = dict(zip(done.tolist(), kinds * len(steps), strict=True))
-    parts = [*_branches(evidence, done, nodes, passes), *_weights(evidence, nodes, kind_of)]
+    parts = _merged(
+        [*_branches(evidence, done, nodes, passes), *_lost(evidence, nodes), *_weights(evidence, nodes, kind_of)]
+    )
     return DiscardedBackward(
         seconds=sum((end - start) * share for start, end, share in parts) / 1e9 / len(steps),
         kernel_scale=_kernel_scale(evidence, parts, int(lanes[0])),
@@ -72,6 +78,35 @@ def _nodes(evidence: Evidence, lane: int) -> Ints:
     rows = rows[operators.lane[rows] == lane]
     sorted_rows: Ints = rows[np.argsort(operators.start[rows], kind="stable")]
     return sorted_rows
+
+
+def _merged(parts: list[Part]) -> list[Part]:
+    """The parts that are wholly for nothing as intervals that do not overlap, and of the others what lies outside."""
+    whole = Coverage.of(*(np.array([part[at] for part in parts if part[2] == 1.0], np.int64) for at in (0, 1)))
+    found = [(start, end, 1.0) for start, end in zip(whole.start.tolist(), whole.end.tolist(), strict=True)]
+    return found + [part for part in parts if part[2] < 1.0 and not whole.contains(np.array([part[0]]))[0]]
+
+
+def _lost(evidence: Evidence, nodes: Ints) -> Iterator[Part]:
+    """The nodes that the record says lead to nothing that is used, by the order in which the forward made them."""
+    record, trace, steps = evidence.record, evidence.trace, evidence.steps
+    told = record.backward_nodes if record is not None else []
+    annotations, operators = trace.annotations, trace.operators
+    calls = names_like(trace, annotations.name, layout.BACKWARD_RANGE.__eq__) & (assign(steps, annotations.start) >= 0)
+    begin, end = np.sort(annotations.start[calls]), np.sort(annotations.end[calls])
+    if not any(told) or len(begin) != len(told) * len(steps):
+        return
+    nodes = nodes[operators.sequence[nodes] >= 0]
+    nodes = nodes[~names_like(trace, operators.name[nodes], GRADIENT.__eq__)]
+    for number, (start, stop) in enumerate(zip(begin.tolist(), end.tolist(), strict=True)):
+        kinds = [run.kind for run in told[number % len(told)] for _ in range(run.count)]
+        inside = nodes[(operators.start[nodes] >= start) & (operators.start[nodes] < stop)]
+        if not kinds or len(inside) != len(kinds):
+            continue
+        inside = inside[np.argsort(operators.sequence[inside], kind="stable")]
+        for row, kind in zip(inside.tolist(), kinds, strict=True):
+            if kind == "branch":
+                yield int(operators.start[row]), int(operators.end[row]), 1.0
 
 
 def _branches(evidence: Evidence, done: Ints, nodes: Ints, passes: list[list[str]]) -> Iterator[Part]:

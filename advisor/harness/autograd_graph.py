@@ -19,12 +19,14 @@ _PASSED_ON = frozenset(
 class AutogradGraph:
     """Nodes by number, each after all that lead to it: ``below`` are those that it hands gradients on to.
 
-    ``leaves``: node → identity of the leaf whose gradient it adds up; ``passes``: those that only hand on.
+    ``leaves``: node → identity of the leaf whose gradient it adds up; ``passes``: those that only hand on;
+    ``made``: the numbers that autograd gave them when they were made, by which a trace has them.
     """
 
     below: list[list[int]]
     leaves: dict[int, int]
     passes: set[int]
+    made: list[int]
 
     @classmethod
     def of(cls, loss: Any) -> AutogradGraph | None:
@@ -49,15 +51,28 @@ class AutogradGraph:
             below=[[number[each] for each in found[node]] for node in order],
             leaves={number[node]: id(node.variable) for node in order if node.name() == _LEAF},
             passes={number[node] for node in order if node.name() in _PASSED_ON},
+            made=[node._sequence_nr() for node in order],
         )
+
+    def for_nothing(self, dropped: Iterable[int]) -> list[bool]:
+        """Of the nodes that are no leaves, in the order in which they were made: whether all that they lead to is
+        leaves `dropped` (identities)."""
+        leads = self._leads(set(dropped))
+        nodes = [node for node in range(len(self.below)) if node not in self.leaves]
+        return [not leads[node] for node in sorted(nodes, key=self.made.__getitem__)]
+
+    def _leads(self, dropped: set[int]) -> list[bool]:
+        """Whether each node leads to a leaf that is used."""
+        leads = [False] * len(self.below)
+        for node in reversed(range(len(self.below))):
+            leaf = self.leaves.get(node)
+            leads[node] = leaf not in dropped if leaf is not None else any(leads[each] for each in self.below[node])
+        return leads
 
     def branches(self, dropped: Iterable[int]) -> set[int]:
         """Those of the leaves `dropped` (identities) whose own operator leads to no other leaf than such."""
         dropped = set(dropped)
-        leads = [False] * len(self.below)  # to a leaf that is used
-        for node in reversed(range(len(self.below))):
-            leaf = self.leaves.get(node)
-            leads[node] = leaf not in dropped if leaf is not None else any(leads[each] for each in self.below[node])
+        leads = self._leads(dropped)
         above: list[list[int]] = [[] for _ in self.below]
         for node, below in enumerate(self.below):
             for each in below:

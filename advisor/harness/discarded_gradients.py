@@ -66,6 +66,7 @@ class Discarded(GradientWatch):
         self._frozen: list[Any] = []  # parameters without a hook as yet, which may get gradients in a part of a step
         self.found: list[DiscardedGradients] = []
         self.accumulated: list[list[GradientRun]] = []
+        self.nodes: list[list[GradientRun]] = []
 
     @property
     def watching(self) -> bool:
@@ -137,9 +138,11 @@ class Discarded(GradientWatch):
         if dropped != again or not any(dropped):
             return
         judged = list(zip(step, dropped, strict=True))
-        for number, one in groupby(judged, lambda each: each[0].backward):
-            kinds = self._kinds(self._graphs.get(number), list(one))
+        for number, of_one in groupby(judged, lambda each: each[0].backward):
+            one = list(of_one)
+            kinds = self._kinds(self._graphs.get(number), one)
             self.accumulated.append([GradientRun(len(list(run)), kind) for kind, run in groupby(kinds)])
+            self.nodes.append(self._nodes(self._graphs.get(number), {each.parameter for each, drop in one if drop}))
         kinds = [run.kind for runs in self.accumulated for run in runs for _ in range(run.count)]
         branches = {each.parameter for each, kind in zip(step, kinds, strict=True) if kind == "branch"}
         for root in self._roots():
@@ -160,6 +163,12 @@ class Discarded(GradientWatch):
         dropped = {each.parameter for each, drop in judged if drop}
         branches = graph.branches(dropped) if graph is not None else set[int]()
         return ["used" if not drop else "branch" if each.parameter in branches else "weights" for each, drop in judged]
+
+    def _nodes(self, graph: AutogradGraph | None, dropped: set[int]) -> list[GradientRun]:
+        """Which nodes of a backward's graph lead to gradients of no use only; nothing where none does."""
+        lost = graph.for_nothing(dropped) if graph is not None else []
+        runs = [GradientRun(len(list(run)), "branch" if kind else "used") for kind, run in groupby(lost)]
+        return runs if any(lost) else []
 
     def _dropped(self, parameter: Any, done: _Done) -> bool:
         """Whether nobody has used that gradient of the parameter, and nobody will."""

@@ -551,6 +551,9 @@ class RunRecord:
     discarded: list[DiscardedGradients] = field(default_factory=list)
     # The gradients that each backward of a step computes, in order. Empty where all are used.
     accumulated: list[list[GradientRun]] = field(default_factory=list)
+    # The nodes of each of these backwards' graphs, leaves aside, in the order in which the forward made them: "branch"
+    # for those that lead to gradients which nobody uses, and to no other. Empty where there are none.
+    backward_nodes: list[list[GradientRun]] = field(default_factory=list)
     recomputed: list[Recomputed] = field(default_factory=list)  # the longest first
     repeated: list[Repeated] = field(default_factory=list)  # likewise
     gradients: int = 0  # of parameters that a backward pass computes, where some are unused, and …

@@ -251,6 +251,10 @@ class Windows:
         """Whether what happens now is part of a step before the timing window, and of no evaluation beside it."""
         return self.phase == "settle" and "evaluation" not in self._causes
 
+    def fetching(self) -> bool:
+        """Whether a batch is being made at this moment."""
+        return self.loaders.fetching >= 0
+
     def recording(self) -> bool:
         """Whether a profiler takes down every operation at this moment, ours too."""
         return self._profiler is not None and self._profiler.taken >= self._profiler.lead
@@ -543,6 +547,7 @@ class Windows:
         record = self.record
         record.unused_gradients = self.unused.found
         record.discarded, record.accumulated = self.discarded.found, self.discarded.accumulated
+        record.backward_nodes = self.discarded.nodes
         record.recomputed, record.repeated = self.constants.found, self.constants.repeated
         record.gradients, record.gradients_needed = self.unused.gradients, self.unused.needed
         record.kept_graphs, record.growth_bytes, record.growth_steps = self.graphs.end(len(self._intervals))

@@ -182,6 +182,30 @@ def test_a_teacher_that_records_a_graph() -> None:
     assert [(each.held, each.branch) for each in found.found] == [(False, True)]
 
 
+def test_a_target_that_goes_through_the_network_as_well() -> None:
+    network, image = Net(), nn.Parameter(torch.rand(3, 4))
+    optimizer = torch.optim.Adam([image])
+
+    def step(found: Discarded) -> None:
+        optimizer.zero_grad()
+        target = torch.rand(3, 4)
+        backward(found, (network(image) - network(target)).square().mean())
+        stepped(found, optimizer)
+
+    found = looked([network], [optimizer], step)
+    (nodes,) = found.nodes
+    # Of the image's pass what hands on the weights' gradients (T, twice), of the target's, made later, all of it: a
+    # layer is T and Addmm. The loss is three nodes.
+    assert [(run.count, run.kind) for run in nodes] == [
+        (1, "branch"),
+        (2, "used"),
+        (1, "branch"),
+        (1, "used"),
+        (5, "branch"),
+        (3, "used"),
+    ]
+
+
 def test_what_lies_between_a_loss_and_an_input_that_somebody_else_needs() -> None:
     network, image = Net(), nn.Parameter(torch.rand(3, 4))
     optimizer = torch.optim.Adam([nn.Parameter(torch.rand(3)), image])
@@ -310,3 +334,34 @@ def test_what_they_cost_is_read_from_the_trace(tmp_path: Path) -> None:
     # One of three passes through the critic, and of that half: a sixth of the backwards at most.
     whole = evidence.breakdown.mean_s("backward")
     assert whole / 20 < found.seconds < whole / 4
+
+
+PERCEPTUAL = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+features = nn.Sequential(*[each for _ in range(3) for each in (nn.Conv2d(16, 16, 3, padding=1), nn.ReLU())])
+sharpen = nn.Conv2d(16, 16, 3, padding=1)
+optimizer = torch.optim.SGD(sharpen.parameters(), lr=1e-3)
+for step in range(300):
+    image = torch.randn(4, 16, 32, 32)
+    loss = F.l1_loss(features(sharpen(image)), features(image))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_what_a_target_costs_that_goes_through_a_frozen_network(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(PERCEPTUAL)
+    result = measure(Command(script=str(script), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
+    evidence = Evidence.from_run(result)
+    found = discarded_backward(evidence)
+    assert found is not None
+    # Of seven convolutions' backwards three are for nothing, and half of another three.
+    whole = evidence.breakdown.mean_s("backward")
+    assert 0.45 * whole < found.seconds < 0.8 * whole
