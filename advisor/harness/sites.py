@@ -24,6 +24,7 @@ from .places import is_ours, is_users, user_site
 
 # Where a tensor's own methods read its values for each other.
 _TENSORS_OWN = ("torch._tensor", "torch._tensor_str")
+_READS = frozenset(("Tensor.item", "Tensor.tolist", "Tensor.numpy"))  # a value: of a tensor on the CPU, without waiting
 _LATER_LOSSES = 5  # how many of the last losses are kept, to know whether they became NaN
 
 Details = Callable[[tuple[Any, ...], dict[str, Any], Any], dict[str, Any]]
@@ -144,11 +145,15 @@ class CallSites:
     def _wrap(self, kind: str, details: Details | None = None) -> Callable[[Any], Any]:
         nested, torch = self._nested, self._torch
         compiling = torch.compiler.is_compiling  # a constant to Dynamo, so asked first: nothing else is traced
+        listener = self._listener
+        reads = kind in _READS and listener is not None
 
         def make(original: Any) -> Any:
             def call(*args: Any, **kwargs: Any) -> Any:
                 if compiling() or getattr(nested, "on", False) or is_capturing(torch):
                     return original(*args, **kwargs)
+                if reads and args[0].is_cpu and listener.fetching():
+                    return original(*args, **kwargs)  # what makes batches may do so for every number
                 nested.on = True
                 try:
                     site = user_site(2)

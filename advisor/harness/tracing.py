@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from .places import is_users
-from .transforms import attribute, code_of, first_argument, images_in, pixels_of, transforms_of, written_at
+from .transforms import attribute, code_of, collate_of, first_argument, images_in, pixels_of, transforms_of, written_at
 
 # Seconds. Under a look Python takes many times as long (3 times timed, 37 times counted, in a loop of short lines): one
 # that takes longer ends.
@@ -117,7 +117,7 @@ class Timed(Traced):
     def collating(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def run(samples: Any) -> Any:
             sys.settrace(None)
-            self.collate = collate
+            self.collate = collate_of(collate)
             began = time.perf_counter()
             try:
                 return collate(samples)

@@ -68,6 +68,12 @@ def written_at(function: Any) -> tuple[str, str, int]:
     return name, *((code.co_filename, code.co_firstlineno) if code is not None else ("", 0))
 
 
+def collate_of(function: Any) -> Any:
+    """The collate function that another one calls: ``Trainer`` wraps the user's, to leave columns out first."""
+    inner = attribute(function, "data_collator")
+    return inner if type(function).__module__.partition(".")[0] == "transformers" and callable(inner) else function
+
+
 def first_argument(frame: FrameType) -> Any:
     """The first argument of a call that begins, its object aside; None where it has none."""
     code = frame.f_code

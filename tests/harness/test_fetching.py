@@ -116,6 +116,15 @@ def test_a_fetch_is_taken_apart_by_line_transform_and_collate(tmp_path: Path, wr
     assert record.collate_calls is not None and 8 <= record.collate_calls <= 20
 
 
+def test_what_trainer_wraps_a_collate_function_in_is_not_taken_for_it(tmp_path: Path) -> None:
+    from transformers.trainer_utils import RemoveColumnsCollator
+
+    loader = DataLoader(Rows(Twice()), batch_size=5, collate_fn=RemoveColumnsCollator(loop, ["x"]))
+    _, record = seen(tmp_path, loader)
+    (part,) = (each for each in record.parts if each.kind == "collate")
+    assert (part.name, part.site.file) == ("loop", __file__)
+
+
 def open_slowly(index: int) -> float:
     number = float(index)
     time.sleep(0.004)  # the file

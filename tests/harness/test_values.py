@@ -188,6 +188,30 @@ def test_a_value_that_a_library_reads_for_itself_is_told_from_one_that_the_scrip
     assert reads == {("Tensor.item", "torch.distributions"), ("Tensor.item", ""), ("Tensor.print", "")}
 
 
+def test_what_making_a_batch_reads_of_the_cpus_tensors_is_not_looked_at(tmp_path: Path) -> None:
+    source = """
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+    def collate(rows):
+        return torch.tensor([sum(number.item() for number in row) for row, in rows])[:, None]
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = DataLoader(TensorDataset(torch.rand(4000, 16)), batch_size=8, collate_fn=collate)
+    for x in loader:
+        loss = model(x).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total = loss.item()
+    """
+    record, _ = run(tmp_path, "run", source, CUT)
+    lines = dedent(source).splitlines()
+    reads = {lines[each.site.line - 1].strip() for each in record.call_sites if each.kind == "Tensor.item"}
+    assert "total = loss.item()" in reads and not any("number.item()" in line for line in reads)
+    (loader,) = record.loaders
+    assert loader.collate_calls is not None and loader.collate_calls >= 16
+
+
 def test_a_call_that_makes_tensors_of_several_types_is_known_for_it(tmp_path: Path) -> None:
     source = """
     import numpy, torch
