@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,6 +43,11 @@ LEAST_FLOP_PER_S = 30e9
 # Seconds of making a batch, whatever its size: rows of tensors took 32 to 54 us for batches of 2 to 8 beside training,
 # two cores (other work has taken the caches meanwhile), and 1.5 to 1.8 us a sample from one batch size to the next.
 FETCH_FIXED_S = 25e-6
+
+
+def flop_per_s(flags: Collection[str]) -> float:
+    """FLOP per second and thread of a processor with such instructions."""
+    return next((rate for flag, rate in FLOP_PER_S.items() if flag in flags), LEAST_FLOP_PER_S)
 
 
 def larger_fetch_s(seconds: float, factor: float) -> float:

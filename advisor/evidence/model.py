@@ -491,9 +491,9 @@ class StepModel:
         record = self.evidence.record
         if record is None:
             return 0.0
-        rate = next((rate for flag, rate in batch.FLOP_PER_S.items() if flag in record.environment.cpu_flags), None)
+        rate = batch.flop_per_s(record.environment.cpu_flags)
         flops = self.evidence.flops.by_dtype.get("float32", 0.0)
-        return flops / (rate or batch.LEAST_FLOP_PER_S) / max(1, record.environment.intraop_threads)
+        return flops / rate / max(1, record.environment.intraop_threads)
 
 
 def estimate(evidence: Evidence, change: Change, data_ready: bool = False) -> Estimate:

@@ -1,0 +1,121 @@
+"""Cells that are called for one known element after another are found; decoders, masks and resets are left alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from advisor.edit import Sources
+from advisor.evidence import Evidence
+from advisor.evidence.cell_loops import CellLoop, cell_loops
+from advisor.evidence.cells import lstm_cells
+from advisor.launch import Command, measure
+from advisor.rule import Advice
+from rules.lstm_cells import LstmCells
+from tests.conftest import PYTHON, QUICK
+
+RULE = LstmCells()
+MADE = "self.cell = nn.LSTMCell(8, 16)\nself.low = nn.LSTMCell(8, 16)\nself.upper = nn.LSTMCell(16, 16)\n"
+
+KNOWN = {
+    "a sequence": "for t in range(n):\n    h, c = self.cell(x[:, t], (h, c))\n    found.append(h)\n",
+    "elements themselves": "for x in xs:\n    h = self.low(x, h)\n",
+    "by name": "for x in xs:\n    h = self.low(x, hx=h)\n",
+    "features of each": "for t in range(n):\n    e = self.embed(ids[:, t])\n    h = self.low(e, h)\n    y[:, t] = h\n",
+    "a state as one": "for t in range(n):\n    state = self.cell(x[t], state)\n    found.append(state[0])\n",
+    "backwards": "for t in reversed(range(n)):\n    h = self.low(x[t], h)\n",
+    "a second layer": "for t in range(n):\n    h = self.low(x[t], h)\n    g = self.upper(h, g)\n    found.append(g)\n",
+}  # fmt: skip
+NEEDED = {
+    "a decoder": "for t in range(n):\n    h = self.low(y, h)\n    y = self.out(h)\n",
+    "a decoder that collects": "for t in range(n):\n    h = self.low(found[-1], h)\n    found.append(self.out(h))\n",
+    "attention": "for t in range(n):\n    a = self.attend(memory, h)\n    h = self.low(torch.cat([x[t], a]), h)\n",
+    "layers that look back": "for t in range(n):\n    h = self.low(x[t] + g, h)\n    g = self.upper(h, g)\n",
+    "a mask": "for t in range(n):\n    h = self.low(x[t], h)\n    h = h * mask[t]\n",
+    "a mask on the way in": "for t in range(n):\n    h = self.low(x[t], h * mask[t])\n",
+    "a reset": "for t in range(n):\n    if done[t]:\n        h = start\n    h = self.low(x[t], h)\n",
+    "norm": "for t in range(n):\n    h = self.norm(self.low(x[t], h))\n",
+    "an object's state": "for t in range(n):\n    self.h = self.low(x[t], self.h)\n",
+    "a way out": "for t in range(n):\n    h = self.low(x[t], h)\n    if h.sum() > 3:\n        break\n",
+    "a loop over steps": "for t in range(n):\n    h = self.low(x[t], h)\n    loss(h).backward()\n",
+    "one call, elsewhere": "h = self.low(x, h)\n",
+    "one of two": "for t in range(n):\n    h = self.low(x[t], h)\nfor t in range(n):\n    h = self.low(h, h)\n",
+    "of two, one is masked": "for t in range(n):\n    h = self.low(x[t], h)\n    g = self.upper(h, g * mask)\n",
+    "not Python": "for t in:\n",
+}
+
+
+@pytest.mark.parametrize("text", KNOWN.values(), ids=KNOWN.keys())
+def test_loops_over_what_is_known(text: str) -> None:
+    found = cell_loops(MADE + text)
+    assert found is not None and [loop.line for loop in found] == [4]
+
+
+@pytest.mark.parametrize("text", NEEDED.values(), ids=NEEDED.keys())
+def test_loops_that_need_what_they_computed(text: str) -> None:
+    assert cell_loops(MADE + text) is None
+
+
+def test_cells_by_the_names_of_the_source() -> None:
+    assert cell_loops(MADE + KNOWN["a second layer"]) == (CellLoop(4, ("self.low", "self.upper")),)
+    assert cell_loops("x = 1\n") == ()
+
+
+SCRIPT = """\
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+
+class Net(nn.Module):
+    def __init__(self, width=48):
+        super().__init__()
+        self.width, self.cell, self.out = width, nn.LSTMCell(12, width), nn.Linear(width, 1)
+
+    def forward(self, x):
+        h = c = x.new_zeros(len(x), self.width)
+        for t in range(x.size(1)):
+            {call}
+        return self.out(h)
+
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+for step in range(300):
+    x, y = torch.randn(16, 24, 12), torch.randn(16, 1)
+    loss = F.mse_loss(net(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def run_of(tmp_path: Path, **parts: str) -> Evidence:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(**parts))
+    return Evidence.from_run(measure(Command(str(script), python=PYTHON), tmp_path / "run", QUICK))
+
+
+def test_a_sequence_is_given_element_by_element(tmp_path: Path) -> None:
+    evidence = run_of(tmp_path, call="h, c = self.cell(x[:, t], (h, c))")
+    found = lstm_cells(evidence)
+    assert found is not None and found.calls == 24
+    assert found.sizes == ((24.0, 16, 12, 48),)
+    # Of the step as traced, the cells with their backward are most, and not more than all.
+    assert evidence.trace_step_s is not None
+    assert 0.3 < (found.forward_s + found.backward_s) / evidence.trace_step_s < 1.0
+    assert found.forward_s > 0 and found.backward_s > 0
+    (finding,) = RULE.check(evidence)
+    assert finding.site is not None and finding.site.line == SCRIPT[: SCRIPT.index("for t in")].count("\n") + 1
+    fix = RULE.fix(finding, Sources())
+    assert isinstance(fix, Advice) and "nn.LSTM" in fix.text
+
+
+def test_a_decoder_is_left_alone(tmp_path: Path) -> None:
+    evidence = run_of(tmp_path, call="h, c = self.cell(x[:, t] + self.out(h), (h, c))")
+    assert lstm_cells(evidence) is not None
+    assert not list(RULE.check(evidence))
