@@ -1,0 +1,78 @@
+"""Several ``backward()`` calls of one block made one, of the sum of what they were called on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import libcst as cst
+import libcst.matchers as m
+
+from advisor.edit.draft import Draft, Drafts, Statement
+from advisor.edit.locate import call_at
+from advisor.harness.layout import Site
+
+_SUMMED = m.Name() | m.Attribute() | m.BinaryOperation()
+
+
+def add_losses(drafts: Drafts, calls: Sequence[Site]) -> str:
+    """Have the last of the `calls` go back from the sum of all losses, and the others go. Why not, as a clause.
+
+    Only where they are statements of one block, on losses that have names, which mean the same at the last one.
+    """
+    found: list[tuple[cst.Call, cst.SimpleStatementLine]] = []
+    if len(calls) < 2 or len({site.file for site in calls}) != 1:
+        return "the losses come from one place, one after the other"
+    draft = drafts[calls[0].file]
+    for site in sorted(calls, key=lambda each: each.line):
+        call = call_at(draft, site, ("backward",))
+        statement = draft.statement(call) if call is not None else None
+        if call is None or not isinstance(statement, cst.SimpleStatementLine):
+            return "the calls cannot be told from others of their lines"
+        if len(statement.body) != 1 or not m.matches(statement.body[0], m.Expr(value=m.Call())):
+            return "the calls are no statements of their own"
+        if any(each.keyword is None or each.keyword.value != "retain_graph" for each in call.args):
+            return "a backward begins with a gradient of its own"
+        found.append((call, statement))
+    siblings = draft.siblings(found[0][1])
+    if any(statement not in siblings for _, statement in found):
+        return "the calls are in different blocks"
+    losses = [cst.ensure_type(call.func, cst.Attribute).value for call, _ in found]
+    if not all(m.matches(each, _SUMMED) for each in losses) or any(draft.nodes(cst.Call, each) for each in losses):
+        return "the losses are computed where they go back"
+    last_call, last = found[-1]
+    for loss, (_, statement) in zip(losses, found, strict=True):
+        between = siblings[siblings.index(statement) + 1 : siblings.index(last)]
+        if changed := _names(draft, [loss]) & _given(draft, between):
+            return f"`{min(changed)}` means something else by then"
+    if len({draft.code(_bare(each)) for each in losses}) != len(losses):
+        return "the losses have one name"
+    arguments = ", ".join(draft.code(each).rstrip(", ") for each in last_call.args)
+    draft.replace(last_call, f"({' + '.join(draft.code(_bare(each)) for each in losses)}).backward({arguments})")
+    for _, statement in found[:-1]:
+        draft.remove(statement)
+    return ""
+
+
+def _bare(loss: cst.BaseExpression) -> cst.BaseExpression:
+    """Without its parentheses, where a sum needs none."""
+    if isinstance(loss, cst.BinaryOperation) and not m.matches(
+        loss.operator, m.Add() | m.Multiply() | m.Divide() | m.Subtract()
+    ):
+        return loss
+    return loss.with_changes(lpar=[], rpar=[])
+
+
+def _names(draft: Draft, nodes: Sequence[cst.CSTNode]) -> set[str]:
+    return {each.value for node in nodes for each in draft.nodes(cst.Name, node)}
+
+
+def _given(draft: Draft, statements: Sequence[Statement]) -> set[str]:
+    """The names that the statements assign, loops and ``with`` included."""
+    targets: list[cst.CSTNode] = []
+    for statement in statements:
+        targets += [each.target for each in draft.nodes(cst.AssignTarget, statement)]
+        targets += [each.target for each in draft.nodes(cst.AugAssign, statement)]
+        targets += [each.target for each in draft.nodes(cst.AnnAssign, statement)]
+        targets += [each.target for each in draft.nodes(cst.For, statement)]
+        targets += [each.name for each in draft.nodes(cst.AsName, statement)]
+    return _names(draft, targets)
