@@ -139,5 +139,9 @@ class Trainer:
             "f(h).backward(retain_graph=True)  # <- calls\nh = g(h)\nb.backward()  # <- calls\n", ""
         ),
         Example("if first:\n    a.backward(retain_graph=True)  # <- calls\nb.backward()  # <- calls\n", ""),
+        Example(
+            "a.backward(retain_graph=True)  # <- calls\nclip_grad_norm_(weights, 1)\nb.backward()  # <- calls\n",
+            "",
+        ),
         Example("scaler.scale(a).backward(retain_graph=True)  # <- calls\nb.backward()  # <- calls\n", ""),
     )

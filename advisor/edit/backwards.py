@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import libcst as cst
 import libcst.matchers as m
 
 from advisor.edit.draft import Draft, Drafts, Statement
-from advisor.edit.locate import call_at
+from advisor.edit.locate import call_at, last_name
 from advisor.harness.layout import Site
 
+# What is called in between for the gradients of one loss alone.
+_FOR_GRADIENTS = re.compile(r"grad|clip|step|reduce|unscale")
 _SUMMED = m.Name() | m.Attribute() | m.BinaryOperation()
 
 
@@ -36,6 +39,10 @@ def add_losses(drafts: Drafts, calls: Sequence[Site]) -> str:
     siblings = draft.siblings(found[0][1])
     if any(statement not in siblings for _, statement in found):
         return "the calls are in different blocks"
+    stretch = siblings[siblings.index(found[0][1]) : siblings.index(found[-1][1])]
+    called = [last_name(draft, each) for statement in stretch for each in draft.nodes(cst.Call, statement)]
+    if other := next(filter(_FOR_GRADIENTS.search, called), ""):
+        return f"`{other}` is called in between, maybe for the gradients of one loss"
     losses = [cst.ensure_type(call.func, cst.Attribute).value for call, _ in found]
     if not all(m.matches(each, _SUMMED) for each in losses) or any(draft.nodes(cst.Call, each) for each in losses):
         return "the losses are computed where they go back"

@@ -35,8 +35,9 @@ class SharedBackward:
 def shared_backward(evidence: Evidence) -> SharedBackward | None:
     """What a step's backwards do again that one for the sum of their losses would do once.
 
-    A node of the graph has a number. None where no number comes twice in a step; and where anything happens to
-    gradients in between (an optimizer steps, or sets them to zero), for then they are no sum.
+    A node of the graph has a number. None where no number comes twice in a step; where a loss is gone through again as
+    a whole; and where anything happens to gradients in between (an optimizer steps, or sets them to zero), for then
+    they are no sum.
     """
     trace, steps = evidence.trace, evidence.steps
     operators, annotations = trace.operators, trace.annotations
@@ -53,6 +54,9 @@ def shared_backward(evidence: Evidence) -> SharedBackward | None:
     again, later = _again(operators.sequence[rows], call, assign(steps, begin)[call])
     if not len(again):
         return None
+    whole, twice = (np.bincount(each, minlength=len(begin)) for each in (call, call[again]))
+    if ((twice == whole) & (twice > 0)).any():
+        return None  # a later loss contains an earlier one, a running sum of them: what it computes is another gradient
     # Until a node is gone through again, gradients may only have added up.
     if evidence.host.optimizer.within(end[call[again]], begin[later]).any():
         return None

@@ -55,6 +55,12 @@ STEPS_BETWEEN = """\
     optimizer.zero_grad()
     loss_h.backward()
 """
+RUNNING = """\
+    running = 0.0
+    for part in x.chunk(2):
+        running = running + age(trunk(part)).square().mean()
+        running.backward(retain_graph=True)
+"""
 LOOKED_AT = SEPARATE.replace("    loss_h =", "    norm = trunk[0].weight.grad.norm()\n    loss_h =")
 
 
@@ -81,8 +87,8 @@ def test_two_losses_go_back_through_one_trunk(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [TOGETHER, GRAPHS_OF_THEIR_OWN, STEPS_BETWEEN],
-    ids=["one backward", "graphs of their own", "gradients are dropped between"],
+    [TOGETHER, GRAPHS_OF_THEIR_OWN, STEPS_BETWEEN, RUNNING],
+    ids=["one backward", "graphs of their own", "gradients are dropped between", "a running sum"],
 )
 def test_what_goes_back_once(tmp_path: Path, body: str) -> None:
     evidence = run_of(tmp_path, body)
