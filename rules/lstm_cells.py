@@ -17,12 +17,13 @@ from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, model
 if TYPE_CHECKING:
     from advisor.edit import Sources
     from advisor.evidence import Evidence
+    from advisor.harness.layout import Environment
 
 _LEAST_CALLS = 8  # a step: two or three elements are no sequence
 _LEAST_GAIN = 1.15
 # Seconds that nn.LSTM takes beside its products, for each number of a state and for each element of a sequence: with
-# the products at 100 GFLOP/s these give what seven sizes took (8 to 256 rows, states of 32 to 512, sequences of 32 to
-# 100) within a quarter, torch 2.14, two cores with AVX2: 1.1 to 245 ms in training, where cells took 9 to 537.
+# the products at batch.FLOP_PER_S these give what seven sizes took (8 to 256 rows, states of 32 to 512, sequences of 32
+# to 100) but for a factor of 1.4, torch 2.14, two cores with AVX2: 1.1 to 245 ms in training; cells took 9 to 537.
 _NUMBER_S = {True: 40e-9, False: 10e-9}  # by whether it is trained
 _ELEMENT_S = 20e-6
 
@@ -48,14 +49,15 @@ class LstmCells(Rule):
     safety = Safety.NUMERIC
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
-        if evidence.record is None or evidence.device_is_gpu or evidence.compiled:
+        record = evidence.record
+        if record is None or evidence.device_is_gpu or evidence.compiled:
             return
         found = lstm_cells(evidence)
         place = _place(evidence) if found is not None and found.calls >= _LEAST_CALLS else None
         if found is None or place is None:
             return
         spent = (found.forward_s + found.backward_s) / evidence.inflation
-        saved = spent - _whole_s(evidence, found)
+        saved = spent - _whole_s(record.environment, found)
         gain = Gain.of(evidence.what_if(Change(remove_host_s=saved))) if saved > 0 else None
         if gain is None or gain.likely < _LEAST_GAIN:
             return
@@ -93,12 +95,10 @@ class LstmCells(Rule):
     LEAVES_ALONE = (Example("for t in range(x.size(1)):  # <-\n    h, c = self.cell(x[:, t], (h, c))\n", ""),)
 
 
-def _whole_s(evidence: Evidence, found: Cells) -> float:
+def _whole_s(environment: Environment, found: Cells) -> float:
     """Seconds per step that nn.LSTM would take for the same."""
-    record, trained = evidence.record, found.backward_s > 0
-    environment = record.environment if record is not None else None
-    rate = flop_per_s(environment.cpu_flags) * environment.intraop_threads if environment is not None else 0.0
-    total = 0.0
+    trained, total = found.backward_s > 0, 0.0
+    rate = flop_per_s(environment.cpu_flags) * max(1, environment.intraop_threads)
     for calls, rows, inputs, width in found.sizes:
         flops = 2.0 * rows * 4 * width * (inputs + width) * (3 if trained else 1)
         total += calls * (flops / rate + rows * width * _NUMBER_S[trained] + _ELEMENT_S)

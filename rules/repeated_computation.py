@@ -15,7 +15,7 @@ from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, by_wa
 if TYPE_CHECKING:
     from advisor.edit import Sources
     from advisor.evidence import Evidence
-    from advisor.harness.layout import Repeated
+    from advisor.harness.layout import Site
 
 _LEAST_GAIN = 1.10
 # Of a backward over its forward: a matrix product has two products there, what is elementwise one. Where the step's own
@@ -50,7 +50,9 @@ class RepeatedComputation(Rule):
         # What no step changes is to be computed once for all of them: recomputed-constants says so.
         constant = {(each.site.file, each.site.line) for each in record.recomputed}
         repeated = [each for each in record.repeated if (each.site.file, each.site.line) not in constant]
-        repeated = [each for each in repeated if not _by_chance(evidence, each)]
+        loop = evidence.sample_loop
+        over_samples = loop_place(evidence, loop, text_of) if loop is not None else None
+        repeated = [each for each in repeated if not _by_chance(each.site, over_samples)]
         if not repeated:
             return
         forward = sum(each.seconds for each in repeated)
@@ -99,15 +101,13 @@ class RepeatedComputation(Rule):
     LEAVES_ALONE = (Example("k = self.k(memory)  # <-\n", ""),)
 
 
-def _by_chance(evidence: Evidence, repeated: Repeated) -> bool:
+def _by_chance(site: Site, over_samples: Site | None) -> bool:
     """Whether it is in a loop over samples, some of which happen to be alike: what helps is to take all at once."""
-    loop = evidence.sample_loop
-    place = loop_place(evidence, loop, text_of) if loop is not None else None
-    if place is None or place.file != repeated.site.file:
+    if over_samples is None or over_samples.file != site.file:
         return False
-    inside = around(text_of(place.file), repeated.site.line)
+    inside = around(text_of(site.file), site.line)
     line = inside.iter.lineno if isinstance(inside, ast.For) else getattr(inside, "lineno", 0)
-    return bool(line == place.line)
+    return bool(line == over_samples.line)
 
 
 def _backward_over_forward(evidence: Evidence) -> float:

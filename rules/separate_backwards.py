@@ -136,7 +136,10 @@ class Trainer:
             "a.backward(weight, retain_graph=True)  # <- calls\nb.backward()  # <- calls\n", ""
         ),
         Example(  # what is called for the sum changes between the two
-            "f(h).backward(retain_graph=True)  # <- calls\nh = g(h)\nb.backward()  # <- calls\n", ""
+            "(2 * h).backward(retain_graph=True)  # <- calls\nh = g(h)\nb.backward()  # <- calls\n", ""
+        ),
+        Example(  # nor is it the tensor that it was
+            "a.backward(retain_graph=True)  # <- calls\na.zero_()\nb.backward()  # <- calls\n", ""
         ),
         Example("if first:\n    a.backward(retain_graph=True)  # <- calls\nb.backward()  # <- calls\n", ""),
         Example(

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import libcst as cst
 import libcst.matchers as m
 
+from advisor.edit.dataflow import targets_of
 from advisor.edit.draft import Draft, Drafts, Statement
+from advisor.edit.in_place import written_in_place
 from advisor.edit.locate import call_at, last_name
 from advisor.harness.layout import Site
 
@@ -34,7 +36,7 @@ def add_losses(drafts: Drafts, calls: Sequence[Site]) -> str:
         if len(statement.body) != 1 or not m.matches(statement.body[0], m.Expr(value=m.Call())):
             return "the calls are no statements of their own"
         if any(each.keyword is None or each.keyword.value != "retain_graph" for each in call.args):
-            return "a backward begins with a gradient of its own"
+            return "a backward is told more than whether to keep the graph"
         found.append((call, statement))
     siblings = draft.siblings(found[0][1])
     if any(statement not in siblings for _, statement in found):
@@ -49,7 +51,7 @@ def add_losses(drafts: Drafts, calls: Sequence[Site]) -> str:
     last_call, last = found[-1]
     for loss, (_, statement) in zip(losses, found, strict=True):
         between = siblings[siblings.index(statement) + 1 : siblings.index(last)]
-        if changed := _names(draft, [loss]) & _given(draft, between):
+        if changed := _names(draft, [loss]) & _changed(draft, between):
             return f"`{min(changed)}` means something else by then"
     if len({draft.code(_bare(each)) for each in losses}) != len(losses):
         return "the losses have one name"
@@ -73,13 +75,8 @@ def _names(draft: Draft, nodes: Sequence[cst.CSTNode]) -> set[str]:
     return {each.value for node in nodes for each in draft.nodes(cst.Name, node)}
 
 
-def _given(draft: Draft, statements: Sequence[Statement]) -> set[str]:
-    """The names that the statements assign, loops and ``with`` included."""
-    targets: list[cst.CSTNode] = []
-    for statement in statements:
-        targets += [each.target for each in draft.nodes(cst.AssignTarget, statement)]
-        targets += [each.target for each in draft.nodes(cst.AugAssign, statement)]
-        targets += [each.target for each in draft.nodes(cst.AnnAssign, statement)]
-        targets += [each.target for each in draft.nodes(cst.For, statement)]
-        targets += [each.name for each in draft.nodes(cst.AsName, statement)]
-    return _names(draft, targets)
+def _changed(draft: Draft, statements: Sequence[Statement]) -> set[str]:
+    """The names that the statements give another value, or whose tensors they write to."""
+    return _names(
+        draft, [each for one in statements for each in (*targets_of(draft, one), *written_in_place(draft, one))]
+    )

@@ -192,13 +192,7 @@ class Dataflow:
         """The names that each function and comprehension binds."""
         found: dict[cst.CSTNode, set[str]] = {}
         draft = self.draft
-        targets: list[cst.BaseExpression] = [each.target for each in draft.nodes(cst.AssignTarget)]
-        targets += [each.target for each in draft.nodes(cst.AnnAssign)]
-        targets += [each.target for each in draft.nodes(cst.AugAssign)]
-        targets += [each.target for each in draft.nodes(cst.For)]
-        targets += [each.target for each in draft.nodes(cst.NamedExpr)]
-        targets += [each.name for each in draft.nodes(cst.AsName)]
-        for target in targets:
+        for target in targets_of(draft):
             for element in elements(target):
                 found.setdefault(scope_of(draft, target), set()).add(draft.code(element))
         for function in draft.nodes(cst.FunctionDef):
@@ -214,6 +208,17 @@ class Dataflow:
     def _own(self, call: cst.Call) -> list[cst.FunctionDef]:
         """The functions of this file that a call may be of, by their name."""
         return self._functions.get(_last_part(call.func), [])
+
+
+def targets_of(draft: Draft, within: cst.CSTNode | None = None) -> list[cst.BaseExpression]:
+    """What is given a value in the file, or below `within`: by assignments, ``for`` statements and ``as``."""
+    targets: list[cst.BaseExpression] = [each.target for each in draft.nodes(cst.AssignTarget, within)]
+    targets += [each.target for each in draft.nodes(cst.AnnAssign, within)]
+    targets += [each.target for each in draft.nodes(cst.AugAssign, within)]
+    targets += [each.target for each in draft.nodes(cst.For, within)]
+    targets += [each.target for each in draft.nodes(cst.NamedExpr, within)]
+    targets += [each.name for each in draft.nodes(cst.AsName, within)]
+    return targets
 
 
 def loops(draft: Draft, within: cst.CSTNode | None = None) -> list[cst.For | cst.CompFor]:

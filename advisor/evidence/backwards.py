@@ -1,7 +1,8 @@
-"""Backwards of one step that go through the same part of a graph, one after the other."""
+"""A step's calls of ``backward``, and what several of them go through one after the other."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,32 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.trace.intervals import Ints
 
-_NODE = "autograd::engine::evaluate_function: "
+NODE = "autograd::engine::evaluate_function: "  # how autograd's engine names what it computes, by the node's own name
+
+Part = tuple[int, int, float]
+"""From, to (ns), and which share of it is for nothing."""
+
+
+def backward_calls(evidence: Evidence) -> tuple[Ints, Ints]:
+    """Where the script's calls of ``backward`` in the steps begin and end, in ns, in their order."""
+    steps, annotations = evidence.steps, evidence.trace.annotations
+    calls = names_like(evidence.trace, annotations.name, layout.BACKWARD_RANGE.__eq__)
+    calls &= assign(steps, annotations.start) >= 0
+    order = np.argsort(annotations.start[calls])
+    return annotations.start[calls][order], annotations.end[calls][order]
+
+
+def kernels_left(evidence: Evidence, parts: Iterable[Part], lane: int) -> NDArray[np.float64]:
+    """What is left of each row of ``Trace.kernels`` without `parts` of a thread's time, by where it is launched."""
+    kernels, runtime = evidence.trace.kernels, evidence.trace.runtime
+    scale = np.ones(len(kernels))
+    launch = evidence.device.items_launch[: len(kernels)]
+    known = np.flatnonzero(launch >= 0)
+    known = known[runtime.lane[launch[known]] == lane]
+    moment = runtime.start[launch[known]]
+    for start, end, share in parts:
+        scale[known[(moment >= start) & (moment < end)]] = 1.0 - share
+    return scale
 
 
 @dataclass(frozen=True)
@@ -40,13 +66,11 @@ def shared_backward(evidence: Evidence) -> SharedBackward | None:
     they are no sum.
     """
     trace, steps = evidence.trace, evidence.steps
-    operators, annotations = trace.operators, trace.annotations
-    calls = names_like(trace, annotations.name, layout.BACKWARD_RANGE.__eq__) & (assign(steps, annotations.start) >= 0)
-    order = np.argsort(annotations.start[calls])
-    begin, end = annotations.start[calls][order], annotations.end[calls][order]
+    operators = trace.operators
+    begin, end = backward_calls(evidence)
     if len(begin) <= len(steps):
         return None
-    nodes = names_like(trace, operators.name, lambda name: name.startswith(_NODE)) & (operators.sequence >= 0)
+    nodes = names_like(trace, operators.name, lambda name: name.startswith(NODE)) & (operators.sequence >= 0)
     rows = np.flatnonzero(nodes & (evidence.nesting.parent < 0))
     call = np.searchsorted(begin, operators.start[rows], side="right") - 1
     inside = (call >= 0) & (operators.start[rows] < end[np.maximum(call, 0)])
@@ -60,14 +84,16 @@ def shared_backward(evidence: Evidence) -> SharedBackward | None:
     # Until a node is gone through again, gradients may only have added up.
     if evidence.host.optimizer.within(end[call[again]], begin[later]).any():
         return None
-    times = np.unique(
-        np.stack((operators.sequence[rows[again]], assign(steps, begin)[call[again]])), axis=1, return_counts=True
-    )[1]
-    parts = rows[again]
+    lost = rows[again]
+    numbers, step = operators.sequence[lost], assign(steps, begin)[call[again]]
+    times = np.unique(np.stack((numbers, step)), axis=1, return_counts=True)[1]
+    spans = operators.start[lost].tolist(), operators.end[lost].tolist()
+    parts = [(start, stop, 1.0) for start, stop in zip(*spans, strict=True)]
+    lanes = np.unique(operators.lane[lost]).tolist()
     return SharedBackward(
-        seconds=float((operators.end[parts] - operators.start[parts]).sum()) / 1e9 / len(steps),
+        seconds=sum(stop - start for start, stop, _ in parts) / 1e9 / len(steps),
         backwards=1 + int(times.max()),
-        kernel_scale=_kernel_scale(evidence, parts),
+        kernel_scale=np.minimum.reduce([kernels_left(evidence, parts, lane) for lane in lanes]),
     )
 
 
@@ -77,21 +103,3 @@ def _again(number: Ints, call: Ints, step: Ints) -> tuple[Ints, Ints]:
     same = (np.diff(number[order]) == 0) & (np.diff(step[order]) == 0) & (np.diff(call[order]) > 0)
     at = np.flatnonzero(same)
     return order[at], call[order[at + 1]]
-
-
-def _kernel_scale(evidence: Evidence, rows: Ints) -> NDArray[np.float64]:
-    """Nothing is left of the kernels that the nodes launch."""
-    operators, runtime = evidence.trace.operators, evidence.trace.runtime
-    kernels = len(evidence.trace.kernels)
-    scale = np.ones(kernels)
-    launch = evidence.device.items_launch[:kernels]
-    known = np.flatnonzero(launch >= 0)
-    if not len(known):
-        return scale
-    order = rows[np.argsort(operators.start[rows])]
-    moment = runtime.start[launch[known]]
-    at = np.searchsorted(operators.start[order], moment, side="right") - 1
-    within = (at >= 0) & (moment < operators.end[order[np.maximum(at, 0)]])
-    within &= runtime.lane[launch[known]] == operators.lane[order[np.maximum(at, 0)]]
-    scale[known[within]] = 0.0
-    return scale

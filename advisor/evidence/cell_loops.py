@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from advisor.evidence.bindings import made_of, names_in
+from advisor.evidence.bindings import bound, made_of, names_in
+from advisor.evidence.rounds import TRAINS
 
 _CELL = "LSTMCell"
-_TRAINS = frozenset(("backward", "step", "zero_grad"))  # a loop over steps, not over one step's sequence
 _COLLECTS = frozenset(("append", "appendleft", "extend", "insert", "add", "put"))
 _LEAVES = (ast.Break, ast.Return, ast.Yield, ast.YieldFrom, ast.Await)
 
@@ -71,7 +71,7 @@ def _known(loop: ast.For, cells: set[str]) -> list[tuple[str, ast.Call]]:
     inside = [node for statement in loop.body for node in ast.walk(statement)]
     called = [name for node in inside if (name := _cell_of(node, cells))]
     methods = {node.func.attr for node in inside if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
-    if not called or methods & _TRAINS or any(isinstance(node, _LEAVES) for node in inside):
+    if not called or methods & TRAINS or any(isinstance(node, _LEAVES) for node in inside):
         return []
     found = []
     for statement in loop.body:
@@ -109,17 +109,11 @@ def _only_here(loop: ast.For, statement: ast.Assign) -> bool:
 
 def _from_state(loop: ast.For, statement: ast.Assign, call: ast.Call) -> bool:
     """Whether what the cell is given as input has come from its own state, by whatever way."""
-    links: list[tuple[ast.expr, ast.expr]] = []
-    for node in (each for one in loop.body for each in ast.walk(one)):
-        if isinstance(node, ast.Assign):
-            links += [
-                (target.value if isinstance(target, ast.Subscript) else target, node.value) for target in node.targets
-            ]
-        elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
-            links.append((node.target, node.value))
-        elif isinstance(node, (ast.For, ast.comprehension)):
-            links.append((node.target, node.iter))
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+    inside = [node for each in loop.body for node in ast.walk(each)]
+    # x[i] = h gives no name but x a value.
+    links = [(target.value if isinstance(target, ast.Subscript) else target, value) for target, value in bound(inside)]
+    for node in inside:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             method = node.func.attr  # found.append(h), found.copy_(h)
             if method in _COLLECTS or (method.endswith("_") and not method.startswith("_")):
                 links += [(node.func.value, each) for each in node.args]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from advisor.evidence.backwards import NODE
 from advisor.evidence.coded import names_like
 from advisor.evidence.shapes import input_shapes
 from advisor.evidence.steps import assign, step_windows
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from advisor.trace.tables import Trace
 
 _CELL = "aten::lstm_cell"
-_NODE = "autograd::engine::evaluate_function: "
 # What takes an element out of the sequence, or puts the states together: gone, too, with the loop.
 _TAKES = ("SelectBackward", "UnbindBackward", "StackBackward")
 _TAKEN = frozenset(("aten::select", "aten::unbind", "aten::stack"))
@@ -47,7 +47,7 @@ def lstm_cells(evidence: Evidence) -> Cells | None:
     if not called.any() or not sizes:
         return None
     outer = evidence.nesting.parent < 0
-    nodes = names_like(trace, operators.name, lambda name: name.startswith(_NODE)) & outer
+    nodes = names_like(trace, operators.name, lambda name: name.startswith(NODE)) & outer
     taken = names_like(trace, operators.name, _TAKEN.__contains__) & outer
     return Cells(
         calls=float(called.sum()) / len(steps),
@@ -78,7 +78,7 @@ def _backward(evidence: Evidence, called: Mask, nodes: Mask) -> tuple[Mask, Mask
     trace, operators = evidence.trace, evidence.trace.operators
     of_cells = called[evidence.nesting.outermost] & (operators.sequence >= 0)
     numbers = np.unique(operators.sequence[of_cells])
-    taken = names_like(trace, operators.name, lambda name: name.removeprefix(_NODE).startswith(_TAKES))
+    taken = names_like(trace, operators.name, lambda name: name.removeprefix(NODE).startswith(_TAKES))
     return nodes & np.isin(operators.sequence, numbers), nodes & taken
 
 

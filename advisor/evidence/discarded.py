@@ -9,19 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.evidence.backwards import NODE, Part, backward_calls, kernels_left
 from advisor.evidence.coded import names_like
 from advisor.evidence.coverage import Coverage
 from advisor.evidence.steps import assign
 from advisor.evidence.unused_gradients import GRADIENT
-from advisor.harness import layout
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.trace.intervals import Ints
 
-Part = tuple[int, int, float]  # from, to (ns), and which share of it is for nothing
-
-_NODE = "autograd::engine::evaluate_function: "
 # Nodes that compute a weight's gradient beside their input's. A convolution's takes as long as its input's (as many
 # multiplications), and both are one operator; a product's is a product of its own, the later one.
 _CONVOLUTIONS = ("ConvolutionBackward0",)
@@ -67,14 +64,14 @@ def discarded_backward(evidence: Evidence) -> DiscardedBackward | None:
     )
     return DiscardedBackward(
         seconds=sum((end - start) * share for start, end, share in parts) / 1e9 / len(steps),
-        kernel_scale=_kernel_scale(evidence, parts, int(lanes[0])),
+        kernel_scale=kernels_left(evidence, parts, int(lanes[0])),
     )
 
 
 def _nodes(evidence: Evidence, lane: int) -> Ints:
     """The rows of operators that are autograd's nodes, in the order of time."""
     trace, operators = evidence.trace, evidence.trace.operators
-    rows = np.flatnonzero(names_like(trace, operators.name, lambda name: name.startswith(_NODE)))
+    rows = np.flatnonzero(names_like(trace, operators.name, lambda name: name.startswith(NODE)))
     rows = rows[operators.lane[rows] == lane]
     sorted_rows: Ints = rows[np.argsort(operators.start[rows], kind="stable")]
     return sorted_rows
@@ -91,9 +88,8 @@ def _lost(evidence: Evidence, nodes: Ints) -> Iterator[Part]:
     """The nodes that the record says lead to nothing that is used, by the order in which the forward made them."""
     record, trace, steps = evidence.record, evidence.trace, evidence.steps
     told = record.backward_nodes if record is not None else []
-    annotations, operators = trace.annotations, trace.operators
-    calls = names_like(trace, annotations.name, layout.BACKWARD_RANGE.__eq__) & (assign(steps, annotations.start) >= 0)
-    begin, end = np.sort(annotations.start[calls]), np.sort(annotations.end[calls])
+    operators = trace.operators
+    begin, end = backward_calls(evidence)
     if not any(told) or len(begin) != len(told) * len(steps):
         return
     nodes = nodes[operators.sequence[nodes] >= 0]
@@ -130,7 +126,7 @@ def _made_by(evidence: Evidence, nodes: Ints, row: int) -> int:
     """When the node begins that makes a gradient."""
     trace, operators = evidence.trace, evidence.trace.operators
     at = int(np.searchsorted(operators.start[nodes], operators.start[row], side="left")) - 1
-    while at > 0 and trace.name(int(operators.name[nodes[at]])).removeprefix(_NODE) in _PASSED_ON:
+    while at > 0 and trace.name(int(operators.name[nodes[at]])).removeprefix(NODE) in _PASSED_ON:
         at -= 1
     return int(operators.start[nodes[at]]) if at >= 0 else int(operators.start[row])
 
@@ -140,7 +136,7 @@ def _weights(evidence: Evidence, nodes: Ints, kinds: dict[int, str]) -> Iterator
     trace, operators = evidence.trace, evidence.trace.operators
     node, handed = -1, -1
     for row in nodes.tolist():
-        name = trace.name(int(operators.name[row])).removeprefix(_NODE)
+        name = trace.name(int(operators.name[row])).removeprefix(NODE)
         if row in kinds:
             if kinds[row] == "weights":
                 yield int(operators.start[row]), int(operators.end[row]), 1.0
@@ -159,7 +155,7 @@ def _weights(evidence: Evidence, nodes: Ints, kinds: dict[int, str]) -> Iterator
 def _making(evidence: Evidence, node: int) -> Iterator[Part]:
     """What of an autograd node makes the gradient of a weight."""
     trace, operators = evidence.trace, evidence.trace.operators
-    name = trace.name(int(operators.name[node])).removeprefix(_NODE)
+    name = trace.name(int(operators.name[node])).removeprefix(NODE)
     start, end = int(operators.start[node]), int(operators.end[node])
     if name in _WHOLE:
         yield start, end, 1.0
@@ -171,16 +167,3 @@ def _making(evidence: Evidence, node: int) -> Iterator[Part]:
         if found:
             last = max(found, key=lambda row: int(operators.start[row]))
             yield int(operators.start[last]), end, 1.0
-
-
-def _kernel_scale(evidence: Evidence, parts: list[Part], lane: int) -> NDArray[np.float64]:
-    """What is left of each kernel, by where it is launched."""
-    kernels, runtime = evidence.trace.kernels, evidence.trace.runtime
-    scale = np.ones(len(kernels))
-    launch = evidence.device.items_launch[: len(kernels)]
-    known = np.flatnonzero(launch >= 0)
-    known = known[runtime.lane[launch[known]] == lane]
-    moment = runtime.start[launch[known]]
-    for start, end, share in parts:
-        scale[known[(moment >= start) & (moment < end)]] = 1.0 - share
-    return scale

@@ -16,7 +16,7 @@ _BODIES = (
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda),
 )
 # Calls in a body that make it a loop over steps, not over the samples of one.
-_TRAINS = frozenset(("backward", "step", "zero_grad"))
+TRAINS = frozenset(("backward", "step", "zero_grad"))
 _ADDS_UP = (ast.Add, ast.Sub, ast.Mult)
 _ADAPTS = ("autograd.grad", "functional_call")  # each round may have weights of its own
 MOSTLY = 0.8  # of a step's calls of models: beside many others the time of these is not known
@@ -165,7 +165,7 @@ def independent(text: str, loop: Loop) -> bool:
     if any(isinstance(node, (ast.Break, ast.Return, ast.Yield, ast.YieldFrom, ast.Await)) for node in nodes):
         return False
     for node in nodes:
-        if isinstance(node, ast.Call) and (_method(node) in _TRAINS or _changes_its_object(node, text)):
+        if isinstance(node, ast.Call) and (_method(node) in TRAINS or _changes_its_object(node, text)):
             return False
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, (ast.Store, ast.Del)):
             return False
