@@ -117,3 +117,48 @@ def test_little_is_not_worth_a_word(scene: Any, tmp_path: Path) -> None:
     made.record.repeated[0].seconds = 0.02
     (finding,) = RULE.check(made.evidence(tmp_path))
     assert 1.3 < finding.gain.likely < 1.8
+
+
+ALIKE = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+
+class Means(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows, self.out = nn.Embedding(24, 200), nn.Linear(200, 1)
+
+    def forward(self, ids):
+        found = []
+        table = self.rows.weight
+        for i in ids:
+            found.append(torch.sigmoid(torch.exp(table[i])))
+        return self.out(torch.stack(found))
+
+
+model = Means()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for step in range(300):
+    loss = model(torch.randint(0, 24, (64,)).tolist()).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_samples_of_a_loop_that_are_alike_by_chance_are_no_repetition(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(ALIKE)
+    evidence = Evidence.from_run(
+        measure(Command(str(script), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
+    )
+    assert evidence.record is not None and evidence.step_s and evidence.sample_loop is not None
+    lines = ALIKE.splitlines()
+    for piece, told in (("found.append", 0), ("return self.out", 1)):
+        (line,) = (number for number, text in enumerate(lines, 1) if piece in text)
+        evidence.record.repeated = [Repeated(Site(str(script), line), calls=30.0, seconds=0.3 * evidence.step_s)]
+        assert len(list(RULE.check(evidence))) == told
