@@ -21,8 +21,8 @@ from torch import nn
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
-SAMPLES, BATCH = 400_000, 64
-data, labels = torch.randn(SAMPLES, 16), torch.randn(SAMPLES, 1)
+SAMPLES, BATCH = 1_600_000, 64
+data, labels = torch.randn(SAMPLES, 4), torch.randn(SAMPLES, 1)
 rng = np.random.default_rng(0)
 weights = np.full(SAMPLES, 1 / SAMPLES)
 
@@ -39,10 +39,10 @@ class Sampler:
 
 
 sampler = Sampler(BATCH)
-model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1))
+model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 history = []
-for step in range(1500):
+for step in range(600):
     {index}
     loss = nn.functional.mse_loss(model(data[index]), labels[index])
     optimizer.zero_grad()
