@@ -64,6 +64,8 @@ class SeparateBackwards(Rule):
         )
         if not gain.worth_it:
             return
+        if len(calls) > max(shared.calls) and all(round(each.calls_per_step) == 1 for each in calls):
+            calls = tuple(calls[each] for each in shared.calls)  # the others have graphs of their own
         yield Finding(
             rule=self.id,
             title=self.title,

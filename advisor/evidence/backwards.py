@@ -50,11 +50,12 @@ class SharedBackward:
     """``seconds`` of the host per traced step, in nodes that a later backward of the step goes through again.
 
     ``kernel_scale``: what is left of each row of ``Trace.kernels`` without them. ``backwards``: how many of a step go
-    through the same nodes.
+    through the same nodes. ``calls``: which of a step's calls of ``backward`` these are, counted from 0.
     """
 
     seconds: float
     backwards: int
+    calls: tuple[int, ...]
     kernel_scale: NDArray[np.float64]
 
 
@@ -86,6 +87,7 @@ def shared_backward(evidence: Evidence) -> SharedBackward | None:
         return None
     lost = rows[again]
     numbers, step = operators.sequence[lost], assign(steps, begin)[call[again]]
+    first = np.searchsorted(assign(steps, begin), step)
     times = np.unique(np.stack((numbers, step)), axis=1, return_counts=True)[1]
     spans = operators.start[lost].tolist(), operators.end[lost].tolist()
     parts = [(start, stop, 1.0) for start, stop in zip(*spans, strict=True)]
@@ -93,6 +95,7 @@ def shared_backward(evidence: Evidence) -> SharedBackward | None:
     return SharedBackward(
         seconds=sum(stop - start for start, stop, _ in parts) / 1e9 / len(steps),
         backwards=1 + int(times.max()),
+        calls=tuple(np.union1d(call[again] - first, later - first).tolist()),
         kernel_scale=np.minimum.reduce([kernels_left(evidence, parts, lane) for lane in lanes]),
     )
 

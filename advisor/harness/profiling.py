@@ -17,19 +17,33 @@ from typing import Any
 
 from .layout import DETAIL_DIR, DETAIL_SUFFIX, TRACE_SUFFIX
 from .patches import Patch
+from .python_calls import PythonCalls
 
 
 class OurProfiler:
-    """One profiled window over the step boundaries: ``start`` at one, ``step`` at each following one."""
+    """One profiled window over the step boundaries: ``start`` at one, ``step`` at each following one.
+
+    ``calls`` are counted in its first step, where that is not recorded.
+    """
 
     def __init__(
-        self, torch: ModuleType, run_dir: str, *, wait: int, warmup: int, active: int, detail: bool, stacks: bool
+        self,
+        torch: ModuleType,
+        run_dir: str,
+        *,
+        wait: int,
+        warmup: int,
+        active: int,
+        detail: bool,
+        stacks: bool,
+        calls: PythonCalls | None = None,
     ) -> None:
         self._torch: Any = torch
         self._run_dir = run_dir
         self._detail = detail
         self.length = wait + warmup + active
         self.lead = wait + warmup
+        self._calls = calls if self.lead else None
         self.taken = 0
         self.path: str | None = None
         self.started_at = 0.0  # perf_counter at the boundary where the active part began
@@ -50,11 +64,14 @@ class OurProfiler:
     def start(self) -> None:
         with Inert.ours():
             self._profile.start()
+        if self._calls is not None:
+            self._calls.begin()
         if self.lead == 0:
             self.started_at = time.perf_counter()
 
     def step(self) -> bool:
         """Tell of a step boundary; True when the window is full and its trace written."""
+        self._end_counting()
         self.taken += 1
         with Inert.ours():
             self._profile.step()
@@ -67,9 +84,15 @@ class OurProfiler:
 
     def abandon(self) -> None:
         """End the window early; a trace that was begun is written if it holds anything."""
+        self._end_counting()
         # Whatever state it was in: what could not be written is not there to be saved.
         with Inert.ours(), contextlib.suppress(Exception):
             self._profile.stop()
+
+    def _end_counting(self) -> None:
+        if self._calls is not None:
+            self._calls.end()
+            self._calls = None
 
     def _export(self, profile: Any) -> None:
         folder = os.path.join(self._run_dir, DETAIL_DIR) if self._detail else self._run_dir

@@ -26,6 +26,7 @@ from .optimizers import Optimizers, parameters_of
 from .places import FRAMES, site_of, user_frames, user_site
 from .plan import Plan
 from .profiling import Inert, OurProfiler
+from .python_calls import PythonCalls
 from .sites import CallSites
 from .sizes import Sizes
 from .status import StatusFile, tell_child_trains
@@ -43,9 +44,10 @@ LONGEST_PERIOD = 3.0
 # A profiled step is given up after so many seconds and so many times the step's own length: work of another kind
 # has begun (the next layer of a layer-wise training, say).
 OVERDUE_SECONDS, OVERDUE_STEPS = 15.0, 10
-# Seconds: a longer step is recorded without stacks. A step that is all Python makes about a million stack events a
-# second, and sorting them takes many times as long; the wrappers know the call sites without them.
-LONGEST_WITH_STACKS = 0.5
+# Seconds: a longer step is recorded with stacks only where it is known to make no more than so many calls. A step that
+# is all Python makes about a million a second, and sorting them takes many times as long; the wrappers know the call
+# sites without them.
+LONGEST_WITH_STACKS, MOST_WITH_STACKS = 0.5, 400_000
 MOST_REPEATS = 3  # how often a profile window is begun anew when an evaluation falls into it
 
 
@@ -71,6 +73,7 @@ class Windows:
         self.encoders = Encoders(torch)
         self.garbage = Garbage(self._collect_called)
         self._tracebacks = Tracebacks(torch)
+        self._python = PythonCalls(MOST_WITH_STACKS)
         self.phase = "waiting"
         self.boundaries = 0
         self._first_forwards = 0  # until the steps began: of modules that have found a parent since, maybe
@@ -603,9 +606,17 @@ class Windows:
         if detail:
             self.indexing.on()
             self.sizes.on()
-        stacks = detail and (self.record.timing.step_s or 0.0) <= LONGEST_WITH_STACKS
+        long = (self.record.timing.step_s or 0.0) > LONGEST_WITH_STACKS
+        stacks = detail and (not long or self._python.few)
         self._profiler = OurProfiler(
-            self._torch, self._options.run_dir, wait=wait, warmup=warmup, active=active, detail=detail, stacks=stacks
+            self._torch,
+            self._options.run_dir,
+            wait=wait,
+            warmup=warmup,
+            active=active,
+            detail=detail,
+            stacks=stacks,
+            calls=self._python if long and not detail else None,
         )
         if not detail:
             self._tracebacks.on()

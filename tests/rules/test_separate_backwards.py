@@ -96,6 +96,17 @@ def test_what_goes_back_once(tmp_path: Path, body: str) -> None:
     assert not list(RULE.check(evidence))
 
 
+def test_a_backward_through_a_graph_of_its_own_is_none_of_them(tmp_path: Path) -> None:
+    first = "    drift = F.mse_loss(height(trunk(x[:8])), h[:8])\n    drift.backward()\n"
+    evidence = run_of(tmp_path, first + SEPARATE)
+    (finding,) = RULE.check(evidence)
+    assert finding.site is not None and finding.site.line == 17  # loss_a's, below that of line 14
+    fix = RULE.fix(finding, Sources())
+    assert isinstance(fix, Edit)
+    (text,) = fix.texts.values()
+    assert "(loss_a + loss_h).backward()" in text and "drift.backward()" in text
+
+
 def test_gradients_that_are_looked_at(tmp_path: Path) -> None:
     evidence = run_of(tmp_path, LOOKED_AT)
     assert shared_backward(evidence) is not None
