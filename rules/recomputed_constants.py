@@ -43,12 +43,13 @@ class RecomputedConstants(Rule):
         if gain.likely < _LEAST_GAIN:
             return
         longest = _longest(record.recomputed)
+        whole = "by calling a whole model there, " if longest.whole else ""
         function = f" in {longest.site.function}()" if longest.site.function not in ("", "<module>") else ""
         yield Finding(
             rule=self.id,
             title=self.title,
             summary=f"{seconds / evidence.step_s:.0%} of the step computes the same from the same in every step, most "
-            f"of it{function} at {at(longest.site)}{by_way_of(longest.site, longest.called_from)}.",
+            f"of it{function} at {at(longest.site)}{by_way_of(longest.site, longest.called_from)}{whole}.",
             gain=gain,
             evidence={
                 "recomputing_s": seconds,

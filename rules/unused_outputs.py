@@ -9,7 +9,7 @@ from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.positions import take_before, takings
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
-from advisor.evidence.unused_outputs import PartlyUsed, unused_outputs
+from advisor.evidence.unused_outputs import BY_MASK, PartlyUsed, unused_outputs
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
 
@@ -38,7 +38,8 @@ class UnusedOutputs(Rule):
 
     ``self.head(states)[:, -1]`` computes scores for all positions, of a vocabulary say, and throws all but the last
     away; in training their backward, which is nearly all zeros, is computed as well. Taken before the layer,
-    ``self.head(states[:, -1])``, there is one row per sequence to compute. The same holds for activations, norms
+    ``self.head(states[:, -1])``, there is one row per sequence to compute. So it is with a mask, ``scores[is_answer]``,
+    of the positions that have a loss. The same holds for activations, norms
     and dropouts around it, which treat each position by itself. Reported where the run's operators follow each other
     like that, and nothing else takes an output of that shape.
 
@@ -96,8 +97,9 @@ class UnusedOutputs(Rule):
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         (site,) = site_list(finding, "takes") or (None,)
+        index = "mask" if finding.parameters.get("dim") == BY_MASK else ":, -1"
         text = f"Take the positions that are used {where(site)} before the linear layer, not after it: "
-        text += "layer(x[:, -1]) for layer(x)[:, -1]."
+        text += f"layer(x[{index}]) for layer(x)[{index}]."
         if site is None or not finding.parameters.get("plain", True):
             return Advice(text, "the layer and what takes of its outputs are not in the same place")
         drafts = Drafts(sources)
@@ -170,8 +172,34 @@ class Model(nn.Module):
 """,
             parameters={"function": 7, "index": -1},
         ),
+        Example(
+            before="""
+from torch import nn
+
+class Filler(nn.Module):
+    def __init__(self):
+        self.words = nn.Linear(64, 8000)
+
+    def loss(self, ids, targets):
+        keep = targets >= 0
+        return self.cost(self.words(self.encode(ids))[keep], targets[keep])  # <- takes
+""",
+            after="""
+from torch import nn
+
+class Filler(nn.Module):
+    def __init__(self):
+        self.words = nn.Linear(64, 8000)
+
+    def loss(self, ids, targets):
+        keep = targets >= 0
+        return self.cost(self.words(self.encode(ids)[keep]), targets[keep])
+""",
+            parameters={"function": 7, "dim": BY_MASK},
+        ),
     )
     LEAVES_ALONE = (
+        Example("y = model(x)[keep]  # <- takes\n", "", {"dim": BY_MASK}),
         Example("y = model(x)[:, -1]  # <- takes\n", "", {"index": -1}),
         Example("def f(out):\n    pred = out[:, -1]  # <- takes\n", "", {"function": 1, "index": -1}),
         Example(

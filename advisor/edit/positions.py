@@ -18,7 +18,8 @@ _PLAIN = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
 def takings(draft: Draft, line: int, dim: int, index: int | None) -> Iterator[cst.Subscript]:
     """Indices in the function that begins at `line` (0: outside of all) that take `index` of dimension `dim`.
 
-    Without `index` those that take a slice of it. All other dimensions are taken whole.
+    Without `index` those that take a slice of it. All other dimensions are taken whole. `dim` below 0: those that take
+    what may be a mask's.
     """
     for node in draft.nodes(cst.Subscript):
         function = draft.function(node)
@@ -71,6 +72,8 @@ def _given_before(draft: Draft, node: cst.Subscript, name: cst.Name) -> cst.Base
 
 def _takes(draft: Draft, node: cst.Subscript, dim: int, index: int | None) -> bool:
     elements = [each.slice for each in node.slice]
+    if dim < 0:  # by a mask
+        return len(elements) == 1 and m.matches(elements[0], m.Index(m.Name() | m.Attribute() | m.Comparison()))
     if len(elements) <= dim:
         return False
     whole = m.Slice(lower=None, upper=None, step=None)

@@ -61,7 +61,7 @@ def spent_beside(detail: Trace, steps: Steps, files: Collection[str]) -> Beside 
         if taken[row]:
             inside.setdefault(parent, []).append(row)
     users: Function | None = None
-    calls, held, holding = "", whole, np.array([], np.int64)
+    calls, held, told, holding = "", whole, 0, np.array([], np.int64)  # `told`: what that takes which has a name
     rows = [-1]
     while True:
         function, rows, took = _longest(stacks, taken, inside, rows)
@@ -71,16 +71,16 @@ def spent_beside(detail: Trace, steps: Steps, files: Collection[str]) -> Beside 
             continue  # what a library does for the call
         held, holding = took, np.array(rows)
         if function.name not in _UNNAMED and _is_users(function, files):
-            users, calls = function, ""
+            users, calls, told = function, "", took
         elif users is not None and not function.is_of(users.path):
-            calls = function.name
+            calls, told = function.name, took
     if users is None:
         return None
     of_the_step = int(host.own_work.within(stacks.start[holding], stacks.end[holding]).sum())
     if of_the_step > _LEAST * int((stacks.end[holding] - stacks.start[holding]).sum()):
         return None  # the loop over the steps, or what runs it
     file = next(each for each in sorted(files) if users.is_of(each))
-    return Beside(file, 0 if users.name == _MODULE else users.line, users.name, calls, held / whole)
+    return Beside(file, 0 if users.name == _MODULE else users.line, users.name, calls, told / whole)
 
 
 def _is_users(function: Function, files: Collection[str]) -> bool:

@@ -1,7 +1,7 @@
 """Linear layers that compute outputs for all positions of a sequence of which the script then takes a few.
 
-``self.head(states)[:, -1]``: the products, what follows them position by position, and the whole of their backward are
-done for each position, and all but one thrown away. Told by the shapes of the operators that follow each other, in the
+``self.head(states)[:, -1]``, or ``[mask]``: the products, what follows them position by position, and the whole of their
+backward are done for each position, and all but those thrown away. Told by the shapes of the operators that follow each other, in the
 window that records them; the backward's by the numbers that autograd gives to what it records.
 """
 
@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,8 +36,17 @@ _POSITIONWISE = {
         *("dropout", "feature_dropout", "layer_norm", "rms_norm", "softmax", "log_softmax", "to", "contiguous"),
     )
 }
-_SELECT, _SLICE = "aten::select", "aten::slice"
+_SELECT, _SLICE, _INDEX, _NONZERO = "aten::select", "aten::slice", "aten::index", "aten::nonzero"
+BY_MASK = -1  # in the place of the dimension: the positions of several, where a mask is True
 _OTHERS = {"aten::detach", "aten::is_pinned"}  # that use no value
+# What may come between, where it is given nothing of the same shape: how a mask is made, or what it takes of the labels.
+_BETWEEN = {
+    f"aten::{name}"
+    for name in (
+        *("slice", "select", "view", "reshape", "unsqueeze", "squeeze", "index", "arange", "sum", "cumsum", "clone"),
+        *("ne", "eq", "gt", "ge", "lt", "le", "logical_not", "logical_and", "bitwise_not", "bitwise_and"),
+    )
+}
 _NODE = "autograd::engine::evaluate_function"
 _MOST_CHAINS = 16  # of a step: a loop that asks for them one by one is another matter
 _DIMENSIONS = 3  # sequences, positions, numbers
@@ -48,7 +58,7 @@ class PartlyUsed:
 
     ``computed_in`` is the function that calls the last linear layer; both are (file, first line), 0 outside of all.
     ``weights`` are the numbers in the weights of the ``layers`` linear layers. ``index`` is the position, where it is
-    one; ``dim`` the dimension that it is of. ``plain``: nothing comes between the one layer and what takes of it.
+    one; ``dim`` the dimension that it is of, or :data:`BY_MASK`. ``plain``: nothing comes between the one layer and what takes of it.
     """
 
     shape: Shape
@@ -93,15 +103,19 @@ def unused_outputs(evidence: Evidence) -> tuple[dict[PartlyUsed, float], dict[st
     if not found:
         return {}, {}
     places = users_functions(trace, np.array([row for each in found for row in (each.rows[-1], each.taking)]), record)
+    masked: dict[Shape, list[float]] = {}
+    for chain in found:
+        if chain.dim == BY_MASK:
+            masked.setdefault(_first(trace, chain.taking), []).append(chain.used)
     counts: dict[PartlyUsed, float] = {}
     over = np.zeros(len(operators), np.bool_)
     for chain in found:
         if chain.taking not in places:
             continue
-        layers = _layers(trace, chain)
+        layers, shape = _layers(trace, chain), _first(trace, chain.taking)
         each = PartlyUsed(
-            shape=_first(trace, chain.taking),
-            used=chain.used,
+            shape=shape,
+            used=fmean(masked[shape]) if chain.dim == BY_MASK else chain.used,  # one mask takes more than another
             dim=chain.dim,
             index=chain.index,
             layers=len(layers),
@@ -139,25 +153,31 @@ def _chains(trace: Trace, rows: list[int]) -> Iterator[_Chain]:
         if name in _POSITIONWISE and len(first) >= _DIMENSIONS:
             chain = [*chain, row] if first == shape else [row]
             shape = _after(trace, row, name, first)
-        else:
+        elif name not in _BETWEEN or shape in _shapes(trace, row):
             chain = []
 
 
 def _after(trace: Trace, row: int, name: str, first: Shape) -> Shape:
     if name != _LINEAR:
         return first
-    shapes = input_shapes(trace.name(int(trace.operators.shapes[row])))
+    shapes = _shapes(trace, row)
     return (*first[:-1], shapes[1][0]) if len(shapes) > 1 and len(shapes[1]) == 2 else ()
 
 
-def _first(trace: Trace, row: int) -> Shape:
+def _shapes(trace: Trace, row: int) -> list[Shape]:
     code = int(trace.operators.shapes[row])
-    shapes = input_shapes(trace.name(code)) if code >= 0 else []
+    return input_shapes(trace.name(code)) if code >= 0 else []
+
+
+def _first(trace: Trace, row: int) -> Shape:
+    shapes = _shapes(trace, row)
     return shapes[0] if shapes else ()
 
 
 def _taken(trace: Trace, row: int, name: str, shape: Shape) -> tuple[float, int, int | None] | None:
     """(share, dimension, index) of the positions that an operator takes; None for one that takes none by place."""
+    if name == _INDEX:
+        return _masked(trace, row, shape)
     values = trace.operators.values
     if name not in (_SELECT, _SLICE) or values is None or values[row] < 0:
         return None
@@ -174,6 +194,23 @@ def _taken(trace: Trace, row: int, name: str, shape: Shape) -> tuple[float, int,
         return None
     low, high = (min(max(each + size if each < 0 else each, 0), size) for each in bounds[:2])
     return len(range(low, high, bounds[2])) / size, dim % len(shape), None
+
+
+def _masked(trace: Trace, row: int, shape: Shape) -> tuple[float, int, None] | None:
+    """What an index takes by a mask, which it first makes numbers of: (those of one position, as many as are True)."""
+    operators = trace.operators
+    mask: Shape = ()
+    for inner in range(row + 1, len(operators)):
+        if operators.start[inner] >= operators.end[row]:
+            break
+        if operators.lane[inner] != operators.lane[row]:
+            continue
+        name, first = trace.name(int(operators.name[inner])), _first(trace, inner)
+        if name == _NONZERO:
+            mask = first
+        elif name == _SELECT and mask and mask == shape[:-1] and len(first) == 2 and first[1] == len(mask):
+            return first[0] / prod(mask), BY_MASK, None
+    return None
 
 
 def _alone(trace: Trace, rows: list[int], chain: _Chain, step: Ints) -> list[int]:

@@ -41,8 +41,19 @@ Key = tuple[int, str, int]
 
 
 @dataclass
+class _Forward:
+    """A model's call: numbers of the tensors that it was given, and, of one that is watched, what it did."""
+
+    given: list[Any]
+    called_from: list[Site] = field(default_factory=list)  # the user's frames that call it; none of one not watched
+    seconds: float = 0.0  # in torch's functions
+    last: list[Any] = field(default_factory=list)  # what the last of these gave, and …
+    result: list[Any] = field(default_factory=list)  # … once the forward is over, numbers of that
+
+
+@dataclass
 class _Step:
-    given: list[list[Any]] = field(default_factory=list)  # numbers of what models were given, forward by forward
+    forwards: list[_Forward] = field(default_factory=list)
     # Seconds, the forward, and numbers of what went in and out.
     calls: dict[Key, tuple[float, int, list[Any]]] = field(default_factory=dict)
     count: dict[tuple[int, str], int] = field(default_factory=dict)
@@ -104,12 +115,13 @@ class Constants:
         with contextlib.suppress(Exception):
             if has_fast_path(self._torch, module):
                 return
-            numbers = [self._numbers(each) for each in given]
-            self._steps[-1].given.append(numbers)
-            if len(self._steps[-1].given) > _MOST_FORWARDS:
+            forward = _Forward([self._numbers(each) for each in given])
+            self._steps[-1].forwards.append(forward)
+            if len(self._steps[-1].forwards) > _MOST_FORWARDS:
                 self.stop()
-            elif any(each is not None for each in numbers):
+            elif any(each is not None for each in forward.given):
                 mode, self._caller = _watching(self), user_frame()
+                forward.called_from = [site_of(each) for each in islice(user_frames(), FRAMES)]
                 mode.__enter__()
                 self._mode = mode
 
@@ -123,15 +135,29 @@ class Constants:
         if modes and modes[-1] is self._mode:
             self._mode.__exit__(None, None, None)
             self._mode = self._caller = None
+            with contextlib.suppress(Exception):
+                self._forward_over()
         else:
             self._given_up = True
             self._steps.clear()
 
+    def _forward_over(self) -> None:
+        if self._steps and self._steps[-1].forwards:
+            forward = self._steps[-1].forwards[-1]
+            last, forward.last = forward.last, []
+            if not any(each.requires_grad for each in last):
+                forward.result = [self._numbers(each) for each in last]
+
     def called(self, name: str, given: tuple[Any, Any], result: Any, seconds: float) -> None:
         """One of torch's functions has run in a watched forward."""
-        if seconds < _LEAST_S or not self._steps or name in _ROOM or (name.endswith("_") and not name.endswith("__")):
+        if not self._steps:
             return
         made = list(tensors_in(result, self._torch, limit=_MOST_TENSORS))
+        forward = self._steps[-1].forwards[-1]
+        forward.seconds += seconds
+        forward.last = made or forward.last
+        if seconds < _LEAST_S or name in _ROOM or (name.endswith("_") and not name.endswith("__")):
+            return
         if not made or any(each.requires_grad or each.device.type != "cpu" for each in made):
             return
         inside = user_frame()
@@ -143,7 +169,7 @@ class Constants:
         step, site = self._steps[-1], id(frames[0])
         self._sites[site] = frames[0], frames
         number = step.count[site, name] = step.count.get((site, name), 0) + 1
-        step.calls[site, name, number] = seconds, len(step.given) - 1, numbers
+        step.calls[site, name, number] = seconds, len(step.forwards) - 1, numbers
         if len(step.calls) > _MOST_CALLS:
             self.stop()
 
@@ -177,21 +203,41 @@ class Constants:
         first, *others = self._steps
         if len(others) != _WATCHED - 1:
             return []
+        whole = self._whole_forwards()
         found: dict[int, Recomputed] = {}
         for key, (_, forward, numbers) in first.calls.items():
             again = [each.calls.get(key) for each in others]
             if not all(each is not None and self._same(numbers, each[2]) for each in again):
                 continue
             # Of a forward that was given the same in all steps, or what cannot be looked at, all may be the same.
-            given = [each.given[call[1]] for each, call in zip(others, again, strict=True) if call is not None]
-            if all(self._same(first.given[forward], each, True) for each in given):
+            given = [each.forwards[call[1]].given for each, call in zip(others, again, strict=True) if call is not None]
+            if all(self._same(first.forwards[forward].given, each, True) for each in given):
                 continue
             site, frames = self._sites[key[0]]
             line = found.setdefault(key[0], Recomputed(site=site, called_from=frames))
             line.calls += 1
             # One of the steps may have been disturbed by another program.
             line.seconds += statistics.median(step.calls[key][0] for step in self._steps)
-        return sorted(found.values(), key=lambda each: -each.seconds)
+        return sorted([*found.values(), *whole], key=lambda each: -each.seconds)
+
+    def _whole_forwards(self) -> list[Recomputed]:
+        """Calls of models that were given the same in all steps, and gave the same, beside some that were not."""
+        steps = list(zip(*(each.forwards for each in self._steps), strict=False))
+        if all(self._same(first.given, each.given, True) for first, *others in steps for each in others):
+            return []  # a script whose batches are all the same
+        found = []
+        for first, *others in steps:
+            places = [each.called_from[:1] for each in (first, *others)]
+            if (
+                not (first.called_from and first.result and places.count(places[0]) == len(places))
+                or not all(self._same(first.given, each.given) for each in others)
+                or not all(self._same(first.result, each.result) for each in others)
+            ):
+                continue
+            seconds = statistics.median(each.seconds for each in (first, *others))
+            called_from = first.called_from
+            found.append(Recomputed(called_from[0], called_from, calls=1, seconds=seconds, whole=True))
+        return found
 
     def _computed_again(self) -> list[Repeated]:
         if len(self._steps) != _WATCHED:

@@ -443,6 +443,7 @@ class Recomputed:
     called_from: list[Site] = field(default_factory=list)  # the user's frames in which it runs, from the inside out
     calls: int = 0  # in a step, and …
     seconds: float = 0.0  # … what they take, on the host
+    whole: bool = False  # a line that calls a model, all of which is the same
 
 
 @dataclass

@@ -119,9 +119,14 @@ class Repeats:
         known = self._known.get(own)
         if known is not None and known[1]() is not None:
             return known[0]
-        self._fresh += 1
-        self._known[own] = (*own, self._fresh), _holder(tensor)
-        return self._known[own][0]
+        base = tensor._base
+        if base is not None:  # a part, or a transposed one, of something that counts as something else, maybe
+            counts_as = (*self._identity(base), tensor.storage_offset(), *own[1:-1])
+        else:
+            self._fresh += 1
+            counts_as = (*own, self._fresh)
+        self._known[own] = counts_as, _holder(tensor)
+        return counts_as
 
 
 def _flat(result: Any) -> Any:
@@ -129,6 +134,8 @@ def _flat(result: Any) -> Any:
 
 
 def _memory(tensor: Any) -> Identity:
+    if str(tensor.layout) != "torch.strided":  # sparse: its parts each have memory of their own
+        return id(tensor), tuple(tensor.shape), tensor.layout, tensor.dtype, tensor._version
     with contextlib.suppress(RuntimeError):  # of inference mode: nobody counts how often they are written to
         return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor._version
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, -1
