@@ -21,7 +21,8 @@ class RecomputedConstants(Rule):
 
     A graph's Laplacian and its eigenvalues, a bank of filters, a table of distances, features of a fixed prompt: what
     depends on nothing that a batch brings, and on no weight that is trained, can be computed once, where the module is
-    made, and kept as a buffer, which moves to a device with the module. Reported where a run has seen it: the longer
+    made, and kept as a buffer, which moves to a device with the module. So can the outputs of a whole model: a
+    catalogue's vectors, with which each request is compared. Reported where a run has seen it: the longer
     calls of torch on these lines were given the same numbers, and gave the same, in three steps whose batches differed.
 
     When not: it changes later (with the epoch, with a shape that here was always the same), then it can be kept until
@@ -43,7 +44,7 @@ class RecomputedConstants(Rule):
         if gain.likely < _LEAST_GAIN:
             return
         longest = _longest(record.recomputed)
-        whole = "by calling a whole model there, " if longest.whole else ""
+        whole = ", where a model is called" if longest.whole else ""
         function = f" in {longest.site.function}()" if longest.site.function not in ("", "<module>") else ""
         yield Finding(
             rule=self.id,
@@ -57,13 +58,19 @@ class RecomputedConstants(Rule):
                 "step_s": evidence.step_s,
             },
             site=longest.site,
-            parameters={"lines": tuple(each.site for each in record.recomputed)},
+            parameters={"lines": tuple(each.site for each in record.recomputed), "whole": longest.whole},
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Advice:
         lines = finding.parameters.get("lines")
         others = {at(each) for each in lines} - {at(finding.site)} if isinstance(lines, tuple) else set()
         also = f" (and at {', '.join(sorted(others))})" if others else ""
+        if finding.parameters.get("whole"):
+            return Advice(
+                f"Call the model that is called {where(finding.site)}{also} once, before the steps, keep what it "
+                "gives, and use that until its weights or what it is given change.",
+                "when they change only its author can tell",
+            )
         return Advice(
             f"Compute what is computed {where(finding.site)}{also} once, where the module is made (or, "
             "where weights are part of it, when they are loaded), keep it with self.register_buffer(name, tensor, "
@@ -76,6 +83,12 @@ class RecomputedConstants(Rule):
             before="def forward(self, x):\n    modes = torch.linalg.eigh(self.graph)[1]  # <-\n    return modes @ x\n",
             after="",
             advice="register_buffer",
+        ),
+        Example(
+            before="def answer(self, x):\n    return self.tower(x) @ self.items(self.all).T  # <-\n",
+            after="",
+            parameters={"whole": True},
+            advice="before the steps",
         ),
     )
     LEAVES_ALONE = (Example("modes = torch.linalg.eigh(laplacian)[1]  # <-\n", ""),)

@@ -6,14 +6,29 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from advisor.edit import Drafts
+from advisor.edit.parametrized import cache_weights
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.handmade import loop_place
 from advisor.evidence.rounds import around
-from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, by_way_of, where
+from advisor.rule import (
+    Advice,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    at,
+    by_way_of,
+    forward_sites,
+    site_list,
+    sites,
+    where,
+)
 
 if TYPE_CHECKING:
-    from advisor.edit import Sources
+    from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
     from advisor.harness.layout import Site
 
@@ -21,6 +36,7 @@ _LEAST_GAIN = 1.10
 # Of a backward over its forward: a matrix product has two products there, what is elementwise one. Where the step's own
 # is longer, it is for other reasons (second derivatives, recomputed activations).
 _MOST_BACKWARD = 2.0
+_NEARLY_ALL = 0.9
 
 
 class RepeatedComputation(Rule):
@@ -28,7 +44,8 @@ class RepeatedComputation(Rule):
 
     A decoder projects the encoded input to keys and values again in each of its steps; a context, a prompt or a
     graph is encoded anew for each item that is compared with it; the model is called once for the loss, and once more
-    with the same batch for a metric. Computed once, before the loop or in the first call, the result can be used as
+    with the same batch for a metric; a parametrized weight (orthogonal, with a spectral norm) is made anew each time
+    that it is read. Computed once, before the loop or in the first call, the result can be used as
     often as it is needed, and in training its backward runs once, too. Reported where a run has seen it: calls of
     torch's functions that were given the same tensors, unchanged, and gave the same numbers, in steps of their own.
 
@@ -36,7 +53,8 @@ class RepeatedComputation(Rule):
     when the model is called twice, and then see it once. On a GPU it is not reported: there calls take no time of their
     own.
 
-    Source: the time that these calls took, undisturbed; of their backward a prior, by the step's own.
+    Source: the time that these calls took, undisturbed; of their backward a prior, by the step's own. PyTorch docs,
+    ``torch.nn.utils.parametrize.cached``.
     """
 
     id = "repeated-computation"
@@ -62,6 +80,7 @@ class RepeatedComputation(Rule):
             return
         longest = repeated[0]
         way = by_way_of(longest.site, longest.called_from)
+        weights = sum(each.parametrized_s for each in repeated) >= _NEARLY_ALL * forward
         function = f" in {longest.site.function}()" if longest.site.function not in ("", "<module>") else ""
         yield Finding(
             rule=self.id,
@@ -77,10 +96,19 @@ class RepeatedComputation(Rule):
                 "step_s": evidence.step_s,
             },
             site=longest.site,
-            parameters={"lines": tuple(each.site for each in repeated if each.seconds >= 0.1 * forward)},
+            parameters={
+                "lines": tuple(each.site for each in repeated if each.seconds >= 0.1 * forward),
+                "cached": sites(forward_sites(evidence)) if weights else (),
+            },
         )
 
-    def fix(self, finding: Finding, sources: Sources) -> Advice:
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Advice:
+        if forwards := site_list(finding, "cached"):
+            text = f"Call the model {where(forwards[0])} under torch.nn.utils.parametrize.cached(): within it each "
+            text += "parametrized weight is computed once."
+            drafts = Drafts(sources)
+            why = cache_weights(drafts, forwards)
+            return Advice(text, why) if why else drafts.edit(text) or Advice(text, "the file is not the script's own")
         lines = finding.parameters.get("lines")
         others = {at(each) for each in lines} - {at(finding.site)} if isinstance(lines, tuple) else set()
         also = f" (and at {', '.join(sorted(others))})" if others else ""
@@ -97,8 +125,30 @@ class RepeatedComputation(Rule):
             after="",
             advice="before the loop",
         ),
+        Example(
+            before="""
+import torch
+from torch import nn
+
+for x, y in loader:
+    loss = F.mse_loss(model(x), y)  # <- cached=model(x)
+    loss.backward()
+""",
+            after="""
+import torch
+from torch import nn
+
+for x, y in loader:
+    with nn.utils.parametrize.cached():
+        loss = F.mse_loss(model(x), y)
+    loss.backward()
+""",
+        ),
     )
-    LEAVES_ALONE = (Example("k = self.k(memory)  # <-\n", ""),)
+    LEAVES_ALONE = (
+        Example("for y in model(x):  # <- cached\n    use(y)\n", ""),
+        Example("k = self.k(memory)  # <-\n", ""),
+    )
 
 
 def _by_chance(site: Site, over_samples: Site | None) -> bool:

@@ -1,8 +1,9 @@
 """Linear layers that compute outputs for all positions of a sequence of which the script then takes a few.
 
-``self.head(states)[:, -1]``, or ``[mask]``: the products, what follows them position by position, and the whole of their
-backward are done for each position, and all but those thrown away. Told by the shapes of the operators that follow each other, in the
-window that records them; the backward's by the numbers that autograd gives to what it records.
+``self.head(states)[:, -1]``, or ``[mask]``: the products, what follows them position by position, and the whole of
+their backward are done for each position, and all but those thrown away. Told by the shapes of the operators that
+follow each other, in the window that records them; the backward's by the numbers that autograd gives to what it
+records.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _POSITIONWISE = {
 _SELECT, _SLICE, _INDEX, _NONZERO = "aten::select", "aten::slice", "aten::index", "aten::nonzero"
 BY_MASK = -1  # in the place of the dimension: the positions of several, where a mask is True
 _OTHERS = {"aten::detach", "aten::is_pinned"}  # that use no value
-# What may come between, where it is given nothing of the same shape: how a mask is made, or what it takes of the labels.
+# What may come between, where it is given nothing of the same shape: how a mask is made, and what it takes of labels.
 _BETWEEN = {
     f"aten::{name}"
     for name in (
@@ -58,7 +59,8 @@ class PartlyUsed:
 
     ``computed_in`` is the function that calls the last linear layer; both are (file, first line), 0 outside of all.
     ``weights`` are the numbers in the weights of the ``layers`` linear layers. ``index`` is the position, where it is
-    one; ``dim`` the dimension that it is of, or :data:`BY_MASK`. ``plain``: nothing comes between the one layer and what takes of it.
+    one; ``dim`` the dimension that it is of, or :data:`BY_MASK`. ``plain``: nothing comes between the one layer and
+    what takes of it.
     """
 
     shape: Shape

@@ -247,6 +247,7 @@ class Constants:
             line.calls /= _WATCHED
             line.seconds /= _WATCHED
             line.differentiated_s /= _WATCHED
+            line.parametrized_s /= _WATCHED
         return sorted((each for each in lines if each.seconds >= _LEAST_S), key=lambda each: -each.seconds)
 
     def _same(self, one: list[Any], other: list[Any], unknown: bool = False) -> bool:

@@ -454,7 +454,8 @@ class Repeated:
     called_from: list[Site] = field(default_factory=list)  # the user's frames in which it runs, from the inside out
     calls: float = 0.0  # beyond the first, in a step, and …
     seconds: float = 0.0  # … what they take, on the host; of that …
-    differentiated_s: float = 0.0  # … whose results a backward goes through
+    differentiated_s: float = 0.0  # … whose results a backward goes through, and …
+    parametrized_s: float = 0.0  # … by which torch.nn.utils.parametrize makes weights
 
 
 @dataclass

@@ -9,6 +9,8 @@ it is seen. Whatever draws random numbers makes something new.
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from .layout import Repeated, Site
-from .places import FRAMES, site_of, user_frames
+from .places import FRAMES, is_users, site_of, user_frames
 
 _MOST_CALLS = 20_000  # of a step: what comes after them is not looked at
 _MOST_ITEMS = 256  # of a list that a function is given
@@ -27,6 +29,8 @@ _DRAWING = (
 # What a step makes anew to begin with, an initial state, is the same each time, and not worth a word.
 _CONSTANT = ("zeros", "ones", "full", "arange", "eye", "linspace", "zeros_like", "ones_like", "new_zeros", "new_ones")
 _ASKING = ("__get__", "size", "dim", "numel", "stride", "data_ptr")  # of no work of their own
+
+_PARAMETRIZE = os.path.join("torch", "nn", "utils", "parametrize.py")
 
 Identity = tuple[Any, ...]
 
@@ -91,6 +95,7 @@ class Repeats:
         line.calls += 1
         line.seconds += seconds
         line.differentiated_s += seconds if differentiated else 0.0
+        line.parametrized_s += seconds if _makes_weights() else 0.0
 
     def _same(self, one: Any, other: Any) -> bool:
         return one is not None and other is not None and self.alike(one, other)
@@ -127,6 +132,16 @@ class Repeats:
             counts_as = (*own, self._fresh)
         self._known[own] = counts_as, _holder(tensor)
         return counts_as
+
+
+def _makes_weights() -> bool:
+    """Whether a parametrization is at work, between the user's code and this."""
+    frame = sys._getframe(1)
+    while frame is not None and not is_users(frame):
+        if frame.f_code.co_filename.endswith(_PARAMETRIZE):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 def _flat(result: Any) -> Any:

@@ -124,3 +124,49 @@ def test_modes_of_the_script_stay_what_they_are(tmp_path: Path) -> None:
     run = measure(Command(str(tmp_path / "train.py"), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
     assert run.record.ended in ("stopped", "finished") and run.record.failure is None
     assert run.record.recomputed
+
+
+CATALOGUE = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+items, shoppers = nn.GRU(16, 64, batch_first=True).eval(), nn.Linear(16, 64).eval()
+catalogue = torch.randn(200, 24, 16)
+
+
+@torch.inference_mode()
+def answer(request):
+    known = items({given})[1][-1]
+    return (shoppers(request) @ known.T).topk(5, 1).indices.tolist()
+
+
+for number in range(400):
+    answer(torch.randn(32, 16){scale})
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(
+    ("given", "scale", "whole"),
+    [
+        ("catalogue", "", True),
+        ("torch.randn(200, 24, 16)", "", False),
+        ("catalogue", " * 0", False),  # requests that are all the same: nothing tells what depends on them
+    ],
+    ids=["the same catalogue", "another one", "the same requests"],
+)
+def test_a_model_that_gives_the_same_each_time_is_found_as_a_whole(
+    given: str, scale: str, whole: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "serve.py").write_text(CATALOGUE.format(given=given, scale=scale))
+    run = measure(Command(str(tmp_path / "serve.py"), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
+    findings = list(RecomputedConstants().check(Evidence.from_run(run)))
+    assert len(findings) == whole
+    for finding in findings:
+        assert finding.site is not None and finding.site.line == 12 and finding.gain.likely > 1.5
+        assert "where a model is called" in finding.summary
+        advice = RecomputedConstants().fix(finding, Sources())
+        assert isinstance(advice, Advice) and "Call the model that is called at serve.py:12 once" in advice.text

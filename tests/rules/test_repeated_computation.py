@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from advisor.edit import Sources
+from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
 from advisor.harness.layout import Repeated, Site
 from advisor.launch import Command, measure
@@ -86,6 +86,94 @@ def test_a_model_that_is_called_again_for_a_metric_is_found_as_a_whole(tmp_path:
     assert not any(each.differentiated_s for each in run.record.repeated)
     (finding,) = RULE.check(Evidence.from_run(run))
     assert "called at train.py:36" in finding.summary
+
+
+PARAMETRIZED = """\
+import torch
+from torch import nn
+import torch.nn.functional as F
+from torch.nn.utils.parametrizations import orthogonal
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+
+class Unrolled(nn.Module):
+    def __init__(self, width=96):
+        super().__init__()
+        self.turn, self.out = orthogonal(nn.Linear(width, width, bias=False)), nn.Linear(width, 1)
+
+    def forward(self, x):
+        state = torch.zeros_like(x[:, 0])
+        for t in range(x.size(1)):
+            state = torch.relu(x[:, t] + self.turn(state))
+        return self.out(state)
+
+
+model = Unrolled()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for step in range(120):
+    x, y = torch.randn(16, 8, 96), torch.randn(16, 1)
+    loss = F.mse_loss(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_a_weight_that_is_made_anew_in_each_round_is_cached(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PARAMETRIZED)
+    command = Command(str(tmp_path / "train.py"), python=PYTHON, cwd=str(tmp_path))
+    run = measure(command, tmp_path / "run", QUICK)
+    (finding,) = RULE.check(Evidence.from_run(run))
+    fix = RULE.fix(finding, Sources())
+    assert isinstance(fix, Edit)
+    (text,) = fix.texts.values()
+    assert "    with nn.utils.parametrize.cached():\n        loss = F.mse_loss(model(x), y)\n" in text
+    (tmp_path / "train.py").write_text(text)
+    again = measure(command, tmp_path / "again", QUICK)
+    assert (again.record.timing.step_s or 0.0) * finding.gain.low < (run.record.timing.step_s or 0.0)
+    assert list(RULE.check(Evidence.from_run(again))) == []
+
+
+SHARED_GRAPH = """import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+graph = (torch.rand(1500, 1500) < 0.02).float().to_sparse()
+
+
+class Spread(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(1500, 32)
+
+    def forward(self, rows):
+        return torch.sparse.mm(graph, torch.sparse.mm(graph, self.embed.weight))[rows]
+
+
+model = Spread()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for step in range(200):
+    liked, other = torch.randint(1500, (64,)), torch.randint(1500, (64,))
+    loss = F.softplus(model(other).sum(1) - model(liked).sum(1)).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_a_sparse_graph_is_the_same_in_both_calls(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SHARED_GRAPH)
+    run = measure(Command(str(tmp_path / "train.py"), python=PYTHON), tmp_path / "run", QUICK)
+    (finding,) = RULE.check(Evidence.from_run(run))
+    assert finding.site is not None and finding.site.line == 16
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,21 @@ def test_scores_of_all_positions_are_found_and_taken_before(tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.sessions
+def test_scores_of_which_a_mask_takes_a_few_are_found(tmp_path: Path) -> None:
+    asked = "loss = F.cross_entropy(scores[known[:, 1:]], torch.randint(2500, (16, 24))[known[:, 1:]])"
+    whole = "return self.head(states)"
+    finding = found(tmp_path, head=whole, taken=f"known = torch.rand(16, 25) < 0.2; {asked}")
+    assert finding is not None and finding.site is not None and finding.site.line == 26
+    used = finding.evidence["used"]
+    assert isinstance(used, float) and 0.1 < used < 0.3 and finding.gain.likely > 1.25
+    fix = RULE.fix(finding, Sources())
+    assert isinstance(fix, Advice) and "layer(x[mask])" in fix.text
+    (tmp_path / "most").mkdir()
+    assert found(tmp_path / "most", head=whole, taken=f"known = torch.rand(16, 25) < 0.8; {asked}") is None
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
 def test_what_another_function_takes_gets_advice(tmp_path: Path) -> None:
     finding = found(tmp_path, head="return F.relu(self.head(states))", taken=LAST)
     assert finding is not None and finding.site is not None and finding.site.line == 26
