@@ -34,6 +34,12 @@ _CHEAPER = (
         "numbers up in it, cdf.searchsorted(rng.random(k)), for all samples of a batch in one call.",
     ),
     (
+        r"\b(?:np|numpy)\.random\.(choice)\(.*\breplace=False",
+        "numpy.random.choice without replacement permutes all n for the few that it gives: "
+        "rng = numpy.random.default_rng(seed) once, and rng.choice(n, k, replace=False), does not; "
+        "rng.integers(n, size=k) draws with repetitions.",
+    ),
+    (
         r"\b(conv1d|conv2d|convolve|correlate)\(",
         "A convolution takes as many operations per value as its kernel is long: for hundreds of taps and more, "
         "multiply the spectra instead (torch.fft.rfft of both, zero-padded; torchaudio.functional.fftconvolve).",

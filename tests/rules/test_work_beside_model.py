@@ -99,6 +99,8 @@ def test_silent_where_nothing_takes_most_or_another_rule_tells_of_it(index: str,
     [
         ("randperm", "index = torch.randperm(len(data))[:64]", "torch.randint"),
         ("", "negatives = rng.choice(len(self.p), size=9, p=self.p)", "numpy.cumsum"),
+        ("choice", "index = np.random.choice(len(self), size, replace=False)", "numpy.random.default_rng"),
+        ("choice", "index = rng.choice(len(self), size, replace=False)", ""),  # a Generator's does no such thing
         ("", "word = random.choice(words)", ""),  # nothing is added up
         ("stack", "negatives = torch.stack([rng.choice(9, p=p) for _ in rows])", ""),  # something else takes the time
         ("sorted", "order = sorted(rows)", ""),
