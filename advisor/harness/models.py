@@ -102,6 +102,7 @@ class Models:
         self.announced = False  # the script gave a sign of its model before it first called it
         self.annotate = False  # put a range around each outermost forward: in the profiled windows
         self.samples = 0
+        self.parts_differ = False  # parts of one model were given different numbers of rows
         self._counted: list[weakref.ref[Any]] = []  # what they are rows of
         self.forwards = 0
         self.level = 0
@@ -511,6 +512,8 @@ class Models:
         shape = next((info.shape for info in inputs if info.shape), None)
         if self._parts is None or not self.samples:  # parts are given one batch after the other
             self._add_rows(next((each for each in tensors if each.dim()), None), shape)
+        elif shape and shape[0] != self.samples:
+            self.parts_differ = True
         return tensors, shape
 
     def _add_rows(self, first: Any, shape: list[int] | None) -> None:

@@ -42,3 +42,35 @@ def test_rows_of_the_one_model_are_the_samples(steps: int, rows: int, samples: f
     command = Command(script=str(script), argv=(str(steps), str(rows)), python=PYTHON, cwd=str(tmp_path))
     run = measure(command, tmp_path / "run", QUICK, timeout=120)
     assert run.record.timing.samples_per_step == samples
+
+
+PARTS = """
+import torch
+from torch import nn
+
+torch.set_num_threads(1)
+
+
+class Towers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.items, self.shoppers = nn.Linear(8, 16), nn.Linear(8, 16)
+
+
+towers, catalogue = Towers().eval(), torch.randn({items}, 8)
+for number in range(3000):
+    with torch.inference_mode():
+        best = (towers.shoppers(torch.randn(32, 8)) @ towers.items(catalogue).T).argmax(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("items", "samples"), [pytest.param(900, None, id="two numbers of rows"), pytest.param(32, 32.0, id="as many")]
+)
+def test_parts_that_are_given_different_numbers_of_rows_have_no_samples(
+    items: int, samples: float | None, tmp_path: Path
+) -> None:
+    script = tmp_path / "serve.py"
+    script.write_text(PARTS.format(items=items).lstrip("\n"))
+    run = measure(Command(script=str(script), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK, timeout=120)
+    assert run.record.timing.samples_per_step == samples
