@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
 
 _LEAST = 0.3  # of the step
+_MOST = 0.95
 # What is left of it: where a cheaper way to the same is known, and where it has yet to be found.
 _LEFT_KNOWN, _LEFT = 0.05, 0.2
 _BASIS = "what it takes, undisturbed; prior: a twentieth of it is left where a cheaper way is known, else a fifth"
@@ -84,6 +86,9 @@ class WorkBesideModel(Rule):
         share = evidence.breakdown.share(OTHER) * found.part
         if share < _LEAST:
             return
+        # What makes the traced step longer, the writing down of operators, is hardly in Python's work and in NumPy's.
+        # By what four scripts gained it was 1.1 to 1.33 times its share of traced steps 1.11 to 1.64 times as long.
+        share = min(share * math.sqrt(evidence.inflation), max(share, _MOST))
         cheaper = _cheaper(found.calls, source_of(found, text_of))
         saved = share * evidence.step_s * (1.0 - (_LEFT_KNOWN if cheaper else _LEFT))
         site = line_of(found, text_of)
