@@ -75,6 +75,8 @@ class Constants:
     def start(self) -> None:
         """Nothing is known yet, or not any more: another training begins."""
         self._ended = 0
+        self._timed: list[list[float]] = []  # seconds of each forward, in the steps that pass before
+        self._began = 0.0
         self._steps: list[_Step] = []
         self.found: list[Recomputed] = []
         self.repeated: list[Repeated] = []
@@ -102,12 +104,16 @@ class Constants:
                 self.repeated = self._computed_again()
             self._repeats.clear()
             self._steps.clear()
-        elif _FIRST <= self._ended < _FIRST + _WATCHED:
+        elif self._ended < _FIRST:
+            self._timed.append([])
+        elif self._ended < _FIRST + _WATCHED:
             self._steps.append(_Step())
             self._repeats.clear()
 
     def forward_begins(self, module: Any, given: Iterable[Any]) -> None:
         """A model is called with the tensors `given`."""
+        if self._timed and self._ended < _FIRST and len(self._timed[-1]) <= _MOST_FORWARDS and _in_main_thread():
+            self._began = time.perf_counter()
         if not self._steps or self._given_up or self._mode is not None or not _in_main_thread():
             return
         if is_taken_down(self._torch) or is_transformed(self._torch) or compiled_frames() or is_replaced(self._torch):
@@ -126,7 +132,10 @@ class Constants:
                 self._mode = mode
 
     def forward_ends(self) -> None:
-        """The model's call is over, if one was watched."""
+        """The model's call is over, if one was timed or watched."""
+        if self._began and _in_main_thread():
+            self._timed[-1].append(time.perf_counter() - self._began)
+            self._began = 0.0
         if self._mode is None or not _in_main_thread():
             return
         # What is ended is the last mode that was begun, whosever that is: while it is another one, ours goes on, and
@@ -226,7 +235,7 @@ class Constants:
         if all(self._same(first.given, each.given, True) for first, *others in steps for each in others):
             return []  # a script whose batches are all the same
         found = []
-        for first, *others in steps:
+        for number, (first, *others) in enumerate(steps):
             places = [each.called_from[:1] for each in (first, *others)]
             if (
                 not (first.called_from and first.result and places.count(places[0]) == len(places))
@@ -234,7 +243,9 @@ class Constants:
                 or not all(self._same(first.result, each.result) for each in others)
             ):
                 continue
-            seconds = statistics.median(each.seconds for each in (first, *others))
+            # Most of what it takes is in torch's functions; not the giving back of large tensors' memory.
+            alone = [each[number] for each in self._timed if len(each) == len(steps)]
+            seconds = max(statistics.median(each.seconds for each in (first, *others)), min(alone, default=0.0))
             called_from = first.called_from
             found.append(Recomputed(called_from[0], called_from, calls=1, seconds=seconds, whole=True))
         return found
