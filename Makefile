@@ -12,6 +12,8 @@ OLDEST_NUMPY := 2.1.3
 OLDEST_PYTHON ?= $(PYTHON)
 # It has torch.profiler._pattern_matcher, which PyTorch 2.15 has removed.
 PEERS_TORCH := 2.13.0
+# Whose sessions may run two at a time: what their tests ask of a time holds beside another one, too.
+SIDE_BY_SIDE := tests/accuracy tests/edit tests/fixtures tests/harness tests/improve
 PIP := -m pip --disable-pip-version-check install --quiet
 PYTEST := $(VENV)/bin/python -m pytest
 
@@ -24,10 +26,12 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev lint
 	$(PYTEST) -n 2 --dist loadgroup --durations 15 -m "not sessions"
 
-# Whole sessions and all whose figures are times, each alone: minutes. CI runs them after `make test`. One that fails is run
-# once more, and the summary counts it as a rerun: a shared machine's pause is not a fault, what fails twice is.
+# Whole sessions, and all whose figures are times, those of the rules each alone: minutes. CI runs them after `make test`.
+# One that fails is run once more, and the summary counts it as a rerun: a shared machine's pause is not a fault, what
+# fails twice is.
 test-sessions: $(VENV)/.dev
-	$(PYTEST) --reruns 1 -m sessions
+	$(PYTEST) -n 2 --dist loadgroup --reruns 1 --durations 15 -m sessions $(SIDE_BY_SIDE)
+	$(PYTEST) --reruns 1 --durations 15 -m sessions tests $(addprefix --ignore=,$(SIDE_BY_SIDE))
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check

@@ -90,6 +90,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Profiled, list[str],
 
 @pytest.mark.slow
 @pytest.mark.sessions
+@pytest.mark.xdist_group("kept")  # one session, seen from all sides
 def test_a_fix_that_helps_is_kept_with_its_interval(kept: tuple[Profiled, list[str], Path]) -> None:
     done, said, _ = kept
     trial = only_trial(done)
@@ -108,6 +109,7 @@ def test_a_fix_that_helps_is_kept_with_its_interval(kept: tuple[Profiled, list[s
 
 @pytest.mark.slow
 @pytest.mark.sessions
+@pytest.mark.xdist_group("kept")  # one session, seen from all sides
 def test_every_number_is_that_of_a_run_folder(kept: tuple[Profiled, list[str], Path]) -> None:
     done, _, _ = kept
     trial = only_trial(done)
@@ -127,6 +129,7 @@ def _step_ms(folder: Path) -> float:
 
 @pytest.mark.slow
 @pytest.mark.sessions
+@pytest.mark.xdist_group("kept")  # one session, seen from all sides
 def test_the_computation_stays_the_same(kept: tuple[Profiled, list[str], Path]) -> None:
     numerics = only_trial(kept[0]).numerics
     assert numerics is not None
@@ -136,6 +139,7 @@ def test_the_computation_stays_the_same(kept: tuple[Profiled, list[str], Path]) 
 
 @pytest.mark.slow
 @pytest.mark.sessions
+@pytest.mark.xdist_group("kept")  # one session, seen from all sides
 def test_nothing_on_disk_changes_until_it_is_written(kept: tuple[Profiled, list[str], Path]) -> None:
     done, _, folder = kept
     path = folder / "train.py"
@@ -155,6 +159,7 @@ def test_nothing_on_disk_changes_until_it_is_written(kept: tuple[Profiled, list[
 
 @pytest.mark.slow
 @pytest.mark.sessions
+@pytest.mark.xdist_group("kept")  # one session, seen from all sides
 def test_a_finished_session_is_shown_again_without_running_anything(
     kept: tuple[Profiled, list[str], Path],
 ) -> None:
@@ -172,6 +177,7 @@ def test_a_finished_session_is_shown_again_without_running_anything(
 
 @pytest.mark.slow
 @pytest.mark.sessions
+@pytest.mark.xdist_group("kept")  # one session, seen from all sides
 def test_a_session_whose_script_was_changed_is_not_gone_on_with(kept: tuple[Profiled, list[str], Path]) -> None:
     done, _, folder = kept
     path = folder / "train.py"
