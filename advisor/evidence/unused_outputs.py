@@ -45,6 +45,7 @@ _BETWEEN = {
     f"aten::{name}"
     for name in (
         *("slice", "select", "view", "reshape", "unsqueeze", "squeeze", "index", "arange", "sum", "cumsum", "clone"),
+        *("rand", "rand_like", "randint", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like"),
         *("ne", "eq", "gt", "ge", "lt", "le", "logical_not", "logical_and", "bitwise_not", "bitwise_and"),
     )
 }
@@ -59,8 +60,8 @@ class PartlyUsed:
 
     ``computed_in`` is the function that calls the last linear layer; both are (file, first line), 0 outside of all.
     ``weights`` are the numbers in the weights of the ``layers`` linear layers. ``index`` is the position, where it is
-    one; ``dim`` the dimension that it is of, or :data:`BY_MASK`. ``plain``: nothing comes between the one layer and
-    what takes of it.
+    one; ``dim`` the dimension that it is of, or :data:`BY_MASK`. ``plain``: there is one layer, and nothing comes
+    between it and what takes of it.
     """
 
     shape: Shape
@@ -122,7 +123,7 @@ def unused_outputs(evidence: Evidence) -> tuple[dict[PartlyUsed, float], dict[st
             index=chain.index,
             layers=len(layers),
             weights=sum(prod(input_shapes(trace.name(int(operators.shapes[row])))[1]) for row in layers),
-            plain=len(chain.rows) == 1,
+            plain=layers == chain.rows[-1:],
             taken_in=places[chain.taking],
             computed_in=places.get(chain.rows[-1], ("", 0)),
         )

@@ -102,7 +102,8 @@ class Models:
         self.announced = False  # the script gave a sign of its model before it first called it
         self.annotate = False  # put a range around each outermost forward: in the profiled windows
         self.samples = 0
-        self.parts_differ = False  # parts of one model were given different numbers of rows
+        self._first = 0, 0  # identity of the first module of a step, and the rows that it was given
+        self.rows_differ = False  # another module of the same step was given another number of them
         self._counted: list[weakref.ref[Any]] = []  # what they are rows of
         self.forwards = 0
         self.level = 0
@@ -510,16 +511,18 @@ class Models:
                 self._records.ask_padding(module, tensors)
             self._records.compare_input(module, tensors)
         shape = next((info.shape for info in inputs if info.shape), None)
-        if self._parts is None or not self.samples:  # parts are given one batch after the other
-            self._add_rows(next((each for each in tensors if each.dim()), None), shape)
-        elif shape and shape[0] != self.samples:
-            self.parts_differ = True
+        self._add_rows(module, next((each for each in tensors if each.dim()), None), shape)
         return tensors, shape
 
-    def _add_rows(self, first: Any, shape: list[int] | None) -> None:
+    def _add_rows(self, module: Any, first: Any, shape: list[int] | None) -> None:
         """Add the rows of a model's first input to the step's samples, once: it may be called again with the same."""
         if not self.samples:
             self._counted.clear()
+            self._first = id(module), shape[0] if shape else 0
+        else:
+            self.rows_differ |= bool(shape) and id(module) != self._first[0] and shape[0] != self._first[1]
+            if self._parts is not None:
+                return  # parts are given one batch after the other
         if first is not None and shape and not any(known() is first for known in self._counted):
             self._counted.append(weakref.ref(first))
             self.samples += shape[0]

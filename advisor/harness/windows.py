@@ -436,8 +436,8 @@ class Windows:
             self._causes.add("compilation")
         for index in self.loaders.delivered:
             self._intervals_with_loader[index] = self._intervals_with_loader.get(index, 0) + 1
-        # Which part of a model is the first in a step is then chance, and so are the rows that it gets.
-        unknown = self.models.parts_differ and self.finder.kind == "forward"
+        # Which module is the first in a step is then chance, and so are the rows that it gets.
+        unknown = self.models.rows_differ and self.finder.kind == "forward"
         samples = self.loaders.samples or (0 if unknown else self.models.samples)
         waited, collected = self.loaders.wait, self.garbage.take()
         self._intervals.append(Interval(now - self._last, frozenset(self._causes), waited, samples, collected))
