@@ -73,7 +73,8 @@ def _given_before(draft: Draft, node: cst.Subscript, name: cst.Name) -> cst.Base
 def _takes(draft: Draft, node: cst.Subscript, dim: int, index: int | None) -> bool:
     elements = [each.slice for each in node.slice]
     if dim < 0:  # by a mask
-        return len(elements) == 1 and m.matches(elements[0], m.Index(m.Name() | m.Attribute() | m.Comparison()))
+        mask = m.Name() | m.Attribute() | m.Comparison() | m.UnaryOperation() | m.Subscript() | m.Call()
+        return len(elements) == 1 and m.matches(elements[0], m.Index(mask))
     if len(elements) <= dim:
         return False
     whole = m.Slice(lower=None, upper=None, step=None)
