@@ -97,9 +97,9 @@ class UnusedOutputs(Rule):
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         (site,) = site_list(finding, "takes") or (None,)
-        index = "mask" if finding.parameters.get("dim") == BY_MASK else ":, -1"
+        taken = "mask" if finding.parameters.get("dim") == BY_MASK else ":, -1"
         text = f"Take the positions that are used {where(site)} before the linear layer, not after it: "
-        text += f"layer(x[{index}]) for layer(x)[{index}]."
+        text += f"layer(x[{taken}]) for layer(x)[{taken}]."
         if site is None or not finding.parameters.get("plain", True):
             return Advice(text, "the layer and what takes of its outputs are not in the same place")
         drafts = Drafts(sources)

@@ -520,7 +520,8 @@ class Models:
             self._counted.clear()
             self._first = id(module), shape[0] if shape else 0
         else:
-            self.rows_differ |= bool(shape) and id(module) != self._first[0] and shape[0] != self._first[1]
+            if shape and id(module) != self._first[0] and shape[0] != self._first[1]:
+                self.rows_differ = True
             if self._parts is not None:
                 return  # parts are given one batch after the other
         if first is not None and shape and not any(known() is first for known in self._counted):
