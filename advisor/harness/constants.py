@@ -49,6 +49,7 @@ class _Forward:
     seconds: float = 0.0  # in torch's functions
     last: list[Any] = field(default_factory=list)  # what the last of these gave, and …
     result: list[Any] = field(default_factory=list)  # … once the forward is over, numbers of that
+    differentiable: bool = False  # some of what they gave is: its weights are about to change
 
 
 @dataclass
@@ -154,7 +155,7 @@ class Constants:
         if self._steps and self._steps[-1].forwards:
             forward = self._steps[-1].forwards[-1]
             last, forward.last = forward.last, []
-            if not any(each.requires_grad for each in last):
+            if not forward.differentiable:
                 forward.result = [self._numbers(each) for each in last]
 
     def called(self, name: str, given: tuple[Any, Any], result: Any, seconds: float) -> None:
@@ -165,6 +166,7 @@ class Constants:
         forward = self._steps[-1].forwards[-1]
         forward.seconds += seconds
         forward.last = made or forward.last
+        forward.differentiable |= any(each.requires_grad for each in made)
         if seconds < _LEAST_S or name in _ROOM or (name.endswith("_") and not name.endswith("__")):
             return
         if not made or any(each.requires_grad or each.device.type != "cpu" for each in made):
