@@ -115,7 +115,8 @@ class UnusedOutputs(Rule):
             )
             if draft.line(node) == site.line
         ]
-        if len(there) != 1 or not take_before(draft, there[0]):
+        # Of labels a mask takes on the same line, too: only what a layer gives can be taken before it.
+        if (len(there) != 1 and dim != BY_MASK) or not any(take_before(draft, node) for node in there):
             return Advice(text, "which layer the outputs are of cannot be told from the source")
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 

@@ -51,6 +51,7 @@ MANY = """\
 
 
 @pytest.mark.slow
+@pytest.mark.sessions
 @pytest.mark.parametrize(("body", "stacks"), [(FEW, True), (MANY, False)], ids=["few", "many"])
 def test_a_long_step_has_stacks_where_it_makes_few_calls(body: str, stacks: bool, tmp_path: Path) -> None:
     script = tmp_path / "script.py"

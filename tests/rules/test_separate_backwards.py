@@ -100,7 +100,7 @@ def test_a_backward_through_a_graph_of_its_own_is_none_of_them(tmp_path: Path) -
     first = "    drift = F.mse_loss(height(trunk(x[:8])), h[:8])\n    drift.backward()\n"
     evidence = run_of(tmp_path, first + SEPARATE)
     (finding,) = RULE.check(evidence)
-    assert finding.site is not None and finding.site.line == 17  # loss_a's, below that of line 14
+    assert finding.site is not None and finding.site.line == 18  # loss_a's, below that of line 15
     fix = RULE.fix(finding, Sources())
     assert isinstance(fix, Edit)
     (text,) = fix.texts.values()
