@@ -248,8 +248,7 @@ class Constants:
             # Most of what it takes is in torch's functions; not the giving back of large tensors' memory.
             alone = [each[number] for each in self._timed if len(each) == len(steps)]
             seconds = max(statistics.median(each.seconds for each in (first, *others)), min(alone, default=0.0))
-            called_from = first.called_from
-            found.append(Recomputed(called_from[0], called_from, calls=1, seconds=seconds, whole=True))
+            found.append(Recomputed(first.called_from[0], first.called_from, calls=1, seconds=seconds, whole=True))
         return found
 
     def _computed_again(self) -> list[Repeated]:

@@ -102,7 +102,7 @@ class Models:
         self.announced = False  # the script gave a sign of its model before it first called it
         self.annotate = False  # put a range around each outermost forward: in the profiled windows
         self.samples = 0
-        self._first = 0, 0  # identity of the first module of a step, and the rows that it was given
+        self._first: tuple[int, int] | None = None  # identity of a step's first module, and the rows that it was given
         self.rows_differ = False  # another module of the same step was given another number of them
         self._counted: list[weakref.ref[Any]] = []  # what they are rows of
         self.forwards = 0
@@ -469,6 +469,9 @@ class Models:
                 tensors, shape = self._look_at_inputs(module, arguments, kwargs)
         record = self._records.of(module)
         self._listener.before_forward(module, site, id(module) if record is None else id(record), shape)
+        if shape:  # the step that this forward ended is over: it belongs to the next one
+            key, rows = self._first = self._first or (id(module), shape[0])
+            self.rows_differ |= key != id(module) and rows != shape[0]
         self._listener.forward_begins(module, tensors)
         # A step that it has ended forgot that this forward has begun; where its hooks went off, nothing will end it.
         self._depth = int(id(module) in self._hooks)
@@ -511,19 +514,18 @@ class Models:
                 self._records.ask_padding(module, tensors)
             self._records.compare_input(module, tensors)
         shape = next((info.shape for info in inputs if info.shape), None)
-        self._add_rows(module, next((each for each in tensors if each.dim()), None), shape)
+        if self._parts is None or not self.samples:  # parts are given one batch after the other
+            self._add_rows(next((each for each in tensors if each.dim()), None), shape)
         return tensors, shape
 
-    def _add_rows(self, module: Any, first: Any, shape: list[int] | None) -> None:
+    def begin_interval(self) -> None:
+        """Count samples anew."""
+        self.samples, self._first, self.rows_differ = 0, None, False
+
+    def _add_rows(self, first: Any, shape: list[int] | None) -> None:
         """Add the rows of a model's first input to the step's samples, once: it may be called again with the same."""
         if not self.samples:
             self._counted.clear()
-            self._first = id(module), shape[0] if shape else 0
-        else:
-            if shape and id(module) != self._first[0] and shape[0] != self._first[1]:
-                self.rows_differ = True
-            if self._parts is not None:
-                return  # parts are given one batch after the other
         if first is not None and shape and not any(known() is first for known in self._counted):
             self._counted.append(weakref.ref(first))
             self.samples += shape[0]

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from .layout import Repeated, Site
@@ -136,11 +136,11 @@ class Repeats:
 
 def _makes_weights() -> bool:
     """Whether a parametrization is at work, between the user's code and this."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_users(frame):
         if frame.f_code.co_filename.endswith(_PARAMETRIZE):
             return True
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return False
 
 

@@ -426,7 +426,7 @@ class Windows:
         self._backwards = 0
         self.loaders.wait = 0.0
         self.loaders.samples = 0
-        self.models.samples = 0
+        self.models.begin_interval()
         self.loaders.delivered.clear()
         self.garbage.take()
         self._compiled = compiled_frames()

@@ -57,28 +57,32 @@ class Towers(nn.Module):
         self.items, self.shoppers = nn.Linear(8, 16), nn.Linear(8, 16)
 
 
-towers, catalogue = {towers}, torch.randn({items}, 8)
+towers = {towers}
 for number in range(100_000):
     with torch.inference_mode():
-        best = (towers.shoppers(torch.randn(32, 8)) @ towers.items(catalogue).T).argmax(1)
+        best = (towers.shoppers(torch.randn({asked}, 8)) @ towers.items(torch.randn({items}, 8)).T).argmax(1)
 """
 
 
 WHOLES = "type('Two', (), {'items': nn.Linear(8, 16).eval(), 'shoppers': nn.Linear(8, 16).eval()})"
 
 
+EVERY_FEW = "32 if number % 9 else 5"
+
+
 @pytest.mark.parametrize(
-    ("towers", "items", "samples"),
+    ("towers", "items", "asked", "samples"),
     [
-        pytest.param("Towers().eval()", 900, None, id="parts with two numbers of rows"),
-        pytest.param("Towers().eval()", 32, 32.0, id="parts with as many"),
-        pytest.param(WHOLES, 900, None, id="models with two numbers of rows"),
+        pytest.param("Towers().eval()", 900, "32", None, id="parts with two numbers of rows"),
+        pytest.param("Towers().eval()", 32, "32", 32.0, id="parts with as many"),
+        pytest.param("Towers().eval()", "rows", f"(rows := {EVERY_FEW})", 32.0, id="a last batch that is smaller"),
+        pytest.param(WHOLES, 900, "32", None, id="models with two numbers of rows"),
     ],
 )
 def test_modules_that_are_given_different_numbers_of_rows_have_no_samples(
-    towers: str, items: int, samples: float | None, tmp_path: Path
+    towers: str, items: int | str, asked: str, samples: float | None, tmp_path: Path
 ) -> None:
     script = tmp_path / "serve.py"
-    script.write_text(PARTS.format(towers=towers, items=items).lstrip("\n"))
+    script.write_text(PARTS.format(towers=towers, items=items, asked=asked).lstrip("\n"))
     run = measure(Command(script=str(script), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK, timeout=120)
     assert run.record.timing.samples_per_step == samples
