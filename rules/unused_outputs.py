@@ -9,7 +9,7 @@ from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.positions import take_before, takings
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
-from advisor.evidence.unused_outputs import BY_MASK, PartlyUsed, unused_outputs
+from advisor.evidence.unused_outputs import BY_LABEL, BY_MASK, PartlyUsed, loss_sites, unused_outputs
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
 
@@ -39,9 +39,10 @@ class UnusedOutputs(Rule):
     ``self.head(states)[:, -1]`` computes scores for all positions, of a vocabulary say, and throws all but the last
     away; in training their backward, which is nearly all zeros, is computed as well. Taken before the layer,
     ``self.head(states[:, -1])``, there is one row per sequence to compute. So it is with a mask, ``scores[is_answer]``,
-    of the positions that have a loss. The same holds for activations, norms
-    and dropouts around it, which treat each position by itself. Reported where the run's operators follow each other
-    like that, and nothing else takes an output of that shape.
+    of the positions that have a loss, and with
+    ``cross_entropy``, where it ignores most labels (-100, or what ``ignore_index`` says). The same holds for
+    activations, norms and dropouts around it, which treat each position by itself. Reported where the run's operators
+    follow each other like that, and nothing else takes an output of that shape.
 
     When not: the other outputs are used in other steps, in an evaluation that the steps do not have.
 
@@ -76,13 +77,19 @@ class UnusedOutputs(Rule):
             return
         most = max(wasteful, key=lambda each: each.weights * wasteful[each])
         shape = "x".join(map(str, most.shape))
-        there = _taken_at(most)
-        site = Site(most.taken_in[0], there[0].line(there[1][0])) if there is not None and there[1] else _first(most)
+        if most.dim == BY_LABEL:
+            sites = loss_sites(evidence.record, most.shape[1]) if evidence.record is not None else []
+            site = sites[0].site if len(sites) == 1 else _first(most)
+            takes = f"{at(site)} ignores {1.0 - most.used:.0%}: they have no label."
+        else:
+            there = _taken_at(most)
+            known = there is not None and there[1]
+            site = Site(most.taken_in[0], there[0].line(there[1][0])) if there is not None and known else _first(most)
+            takes = f"{at(site)} takes {most.used:.2g} and nothing the rest."
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=f"{share:.0%} of the step computes {shape} outputs of linear layers, of which {at(site)} takes "
-            f"{most.used:.2g} and nothing the rest.",
+            summary=f"{share:.0%} of the step computes {shape} outputs of linear layers, of which {takes}",
             gain=gain,
             evidence={"outputs_share": share, "outputs_shape": shape, "used": most.used, "step_s": evidence.step_s},
             site=site,
@@ -97,6 +104,12 @@ class UnusedOutputs(Rule):
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         (site,) = site_list(finding, "takes") or (None,)
+        if finding.parameters.get("dim") == BY_LABEL:
+            return Advice(
+                f"Give the linear layer only the positions that have a label, {where(site)}: has = labels != -100; "
+                "loss = cross_entropy(layer(x[has]), labels[has]), where x are the states before the layer.",
+                "the layer, its loss and the labels may be in different places",
+            )
         taken = "mask" if finding.parameters.get("dim") == BY_MASK else ":, -1"
         text = f"Take the positions that are used {where(site)} before the linear layer, not after it: "
         text += f"layer(x[{taken}]) for layer(x)[{taken}]."

@@ -1,9 +1,9 @@
 """Linear layers that compute outputs for all positions of a sequence of which the script then takes a few.
 
-``self.head(states)[:, -1]``, or ``[mask]``: the products, what follows them position by position, and the whole of
-their backward are done for each position, and all but those thrown away. Told by the shapes of the operators that
-follow each other, in the window that records them; the backward's by the numbers that autograd gives to what it
-records.
+``self.head(states)[:, -1]``, or ``[mask]``, or a loss that ignores the labels of most: the products, what follows them
+position by position, and the whole of their backward are done for each position, and all but those thrown away. Told
+by the shapes of the operators that follow each other, in the window that records them; the backward's by the numbers
+that autograd gives to what it records.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from advisor.evidence.steps import assign, step_windows
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
+    from advisor.harness.layout import CallSite, RunRecord
     from advisor.trace.tables import Ints, Trace
 
 _LINEAR = "aten::linear"
@@ -39,6 +40,16 @@ _POSITIONWISE = {
 }
 _SELECT, _SLICE, _INDEX, _NONZERO = "aten::select", "aten::slice", "aten::index", "aten::nonzero"
 BY_MASK = -1  # in the place of the dimension: the positions of several, where a mask is True
+BY_LABEL = -2  # likewise: those whose label a cross-entropy does not ignore
+_CROSS_ENTROPY = "aten::cross_entropy_loss"
+# The same numbers in another order, type or extent, between a linear layer and a loss.
+_REARRANGES = {
+    f"aten::{name}"
+    for name in (
+        *("view", "reshape", "flatten", "unflatten", "transpose", "permute", "swapaxes", "movedim", "contiguous"),
+        *("clone", "to", "slice", "squeeze", "unsqueeze", "_unsafe_view", "view_as", "reshape_as", "alias", "t"),
+    )
+}
 _OTHERS = {"aten::detach", "aten::is_pinned"}  # that use no value
 # What may come between, where it is given nothing of the same shape: how a mask is made, and what it takes of labels.
 _BETWEEN = {
@@ -60,8 +71,8 @@ class PartlyUsed:
 
     ``computed_in`` is the function that calls the last linear layer; both are (file, first line), 0 outside of all.
     ``weights`` are the numbers in the weights of the ``layers`` linear layers. ``index`` is the position, where it is
-    one; ``dim`` the dimension that it is of, or :data:`BY_MASK`. ``plain``: there is one layer, and nothing comes
-    between it and what takes of it.
+    one; ``dim`` the dimension that it is of, :data:`BY_MASK` or :data:`BY_LABEL`. ``plain``: there is one layer, and
+    nothing comes between it and what takes of it.
     """
 
     shape: Shape
@@ -92,20 +103,24 @@ def unused_outputs(evidence: Evidence) -> tuple[dict[PartlyUsed, float], dict[st
     if trace is None or record is None or not len(trace.operators):
         return {}, {}
     operators, nesting, steps = trace.operators, Nesting(trace), step_windows(trace)
-    step = assign(steps, operators.start)
+    step, ignored = assign(steps, operators.start), _ignored(record)
     back = Host(trace, steps).backward.contains(operators.start)
     outer = np.flatnonzero((step >= 0) & (nesting.parent < 0) & ~back)
     found: list[_Chain] = []
     for lane in np.unique(operators.lane[outer]).tolist():
         rows = outer[operators.lane[outer] == lane].tolist()
-        chains = [chain for chain in _chains(trace, rows) if _layers(trace, chain)]
+        labelled = list(_labelled(trace, rows, ignored)) if ignored else []
+        for_loss = {row for chain in labelled for row in chain.rows}
+        taken = (chain for chain in _chains(trace, rows) if chain.taking not in for_loss)
+        chains = [*labelled, *(chain for chain in taken if _layers(trace, chain))]
         if len(chains) > _MOST_CHAINS * len(steps):
             return {}, {}
         alone = (replace(chain, rows=_alone(trace, rows, chain, step)) for chain in chains)
         found += [chain for chain in alone if _layers(trace, chain)]
     if not found:
         return {}, {}
-    places = users_functions(trace, np.array([row for each in found for row in (each.rows[-1], each.taking)]), record)
+    asked = [row for each in found for row in (_layers(trace, each)[-1], each.taking)]
+    places = users_functions(trace, np.array(asked), record)
     masked: dict[Shape, list[float]] = {}
     for chain in found:
         if chain.dim == BY_MASK:
@@ -125,7 +140,7 @@ def unused_outputs(evidence: Evidence) -> tuple[dict[PartlyUsed, float], dict[st
             weights=sum(prod(input_shapes(trace.name(int(operators.shapes[row])))[1]) for row in layers),
             plain=layers == chain.rows[-1:],
             taken_in=places[chain.taking],
-            computed_in=places.get(chain.rows[-1], ("", 0)),
+            computed_in=places.get(layers[-1], ("", 0)),
         )
         counts[each] = counts.get(each, 0.0) + 1 / len(steps)
         over |= _work_of(trace, chain)
@@ -133,6 +148,61 @@ def unused_outputs(evidence: Evidence) -> tuple[dict[PartlyUsed, float], dict[st
     on = np.bincount(operators.name[over & inside], weights=nesting.self_ns[over & inside], minlength=len(trace.names))
     everything = np.bincount(operators.name[inside], weights=nesting.self_ns[inside], minlength=len(trace.names))
     return counts, {trace.name(int(code)): float(on[code] / everything[code]) for code in np.flatnonzero(on)}
+
+
+def loss_sites(record: RunRecord, classes: int) -> list[CallSite]:
+    """Where cross-entropies over so many classes are asked for."""
+    sites = [each for each in record.call_sites if each.kind == "cross_entropy"]
+    return [each for each in sites if each.details.get("classes") == classes]
+
+
+def _ignored(record: RunRecord) -> dict[int, float]:
+    """Number of classes → share of their labels that the script's own cross-entropies ignore."""
+    found: dict[int, float] = {}
+    for classes in {each.details.get("classes") for each in record.call_sites if each.kind == "cross_entropy"}:
+        if not isinstance(classes, int):
+            continue
+        told = [each.details for each in loss_sites(record, classes)]
+        shares = [each.get("ignored") if each.get("own") is True else 0.0 for each in told]
+        least = min(share if isinstance(share, float) else 0.0 for share in shares)
+        if least > 0:
+            found[classes] = least
+    return found
+
+
+def _labelled(trace: Trace, rows: list[int], ignored: dict[int, float]) -> Iterator[_Chain]:
+    """Linear layers, and what is position by position before them, whose outputs go into a cross-entropy alone."""
+    names = [trace.name(int(code)) for code in trace.operators.name[rows]]
+    for at, (row, name) in enumerate(zip(rows, names, strict=True)):
+        scores = _first(trace, row)
+        if name != _CROSS_ENTROPY or len(scores) < 2 or scores[1] not in ignored:
+            continue
+        between: list[int] = []
+        for earlier in range(at - 1, -1, -1):
+            shapes = _shapes(trace, rows[earlier])
+            if names[earlier] == _LINEAR:
+                given = _after(trace, rows[earlier], _LINEAR, shapes[0] if shapes else ())
+                if given and given[-1] == scores[1] and prod(given) >= prod(scores):
+                    chain = [*_before(trace, rows[:earlier], shapes[0]), rows[earlier], *between]
+                    yield _Chain(chain, row, 1.0 - ignored[scores[1]], BY_LABEL, None)
+                    break
+            if any(prod(shape) >= prod(scores) for shape in shapes):
+                if names[earlier] not in _REARRANGES:
+                    break
+                between.insert(0, rows[earlier])
+
+
+def _before(trace: Trace, rows: list[int], shape: Shape) -> list[int]:
+    """The end of `rows` that gives a tensor of `shape`, position by position."""
+    found: list[int] = []
+    for row in reversed(rows):
+        name, first = trace.name(int(trace.operators.name[row])), _first(trace, row)
+        if name in _POSITIONWISE and len(first) >= _DIMENSIONS and _after(trace, row, name, first) == shape:
+            found.insert(0, row)
+            shape = first
+        elif name not in _OTHERS and (name not in _BETWEEN or shape in _shapes(trace, row)):
+            break
+    return found
 
 
 def _layers(trace: Trace, chain: _Chain) -> list[int]:
@@ -227,6 +297,8 @@ def _alone(trace: Trace, rows: list[int], chain: _Chain, step: Ints) -> list[int
             if taken is None or taken[0] < 1.0:  # a slice of all of them is no use yet
                 later.update(input_shapes(trace.name(int(trace.operators.shapes[row]))))
     alone: list[int] = []
+    if chain.dim == BY_LABEL and _first(trace, chain.taking) in later:
+        return alone
     for row in reversed(chain.rows):
         if _after(trace, row, trace.name(int(trace.operators.name[row])), _first(trace, row)) in later:
             break

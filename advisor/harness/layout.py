@@ -112,7 +112,8 @@ class CallSite:
     "seconds", in all, by what waits where. ``Tensor.index``: ``x[i]`` with a number, mask or rows, or (``details``:
     "iterates", "rows" of x) ``for row in x``, seen in the detail window only. ``sized``: a call whose result has a
     size that depends on values (``details``: "operator": ``mask`` for ``x[mask]``, ``nonzero``, ``unique`` …;
-    "device"), seen in the detail window only.
+    "device"), seen in the detail window only. ``cross_entropy``, likewise (``details``: how many "classes" it has,
+    "ignored", the mean share of the labels that it ignores, "own", the script itself calls it).
 
     ``details["inside"]`` of what reads a tensor's value, or moves it: the module that does, where it is none of the
     script's.

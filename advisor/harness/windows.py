@@ -15,6 +15,7 @@ from .encoders import Encoders
 from .garbage import Garbage
 from .gauges import DeviceClock, children_cpu, nonfinite, peak_resident
 from .gpu_memory import GpuMemory
+from .ignored_labels import IgnoredLabels
 from .indexing import Indexing
 from .kept_graphs import Graphs
 from .layout import Options, RunRecord, Timing, Window
@@ -68,6 +69,7 @@ class Windows:
         self.blocking = Blocking(self.sites)
         self.indexing = Indexing(torch, self.sites)
         self.sizes = Sizes(torch, self.sites)
+        self.labels = IgnoredLabels(torch, self.sites)
         self.inert = Inert(torch, self.note, self._profiler_on, self._profiler_off)
         self.graphs = Graphs(torch)
         self.encoders = Encoders(torch)
@@ -482,6 +484,7 @@ class Windows:
         self.blocking.off()
         self.indexing.off()
         self.sizes.off()
+        self.labels.off()
         self.encoders.off()
         boundaries = self.finder.kind == "forward"  # there the hook is the boundary
         self.models.stop_collecting(births=boundaries)
@@ -608,6 +611,7 @@ class Windows:
         if detail:
             self.indexing.on()
             self.sizes.on()
+            self.labels.on()
         long = (self.record.timing.step_s or 0.0) > LONGEST_WITH_STACKS
         stacks = detail and (not long or self._python.few)
         self._profiler = OurProfiler(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from advisor.evidence.beside import Beside, line_of, source_of
+from advisor.evidence.beside import Beside, line_of, source_of, spent_beside
+from advisor.evidence.steps import step_windows
+from advisor.trace import read_trace
 
 SCRIPT = """\
 import numpy as np
@@ -45,3 +50,32 @@ def test_source_is_that_of_the_function() -> None:
     assert source_of(Beside("train.py", 3, "draw", "", 0.9), lambda _: "def f(:\n") == ""
     assert str(Beside("a/train.py", 3, "draw", "choice", 0.9)) == "choice, called in draw (train.py:3)"
     assert str(Beside("a/train.py", 0, "<module>", "randperm", 0.9)) == "randperm, called in train.py"
+
+
+# Calls in a step of 1000 us: (name, where it begins, how long it takes).
+LOOP = ("train.py(1): <module>", 0, 1000)
+DRAW = ("train.py(3): draw", 50, 900)
+
+
+@pytest.mark.parametrize(
+    ("calls", "named", "part"),
+    [
+        # What a comprehension of the function's takes is the function's own, with what the comprehension calls.
+        ([DRAW, ("train.py(4): <listcomp>", 60, 880), ("train.py(4): <genexpr>", 70, 600)], "", 0.9),
+        ([DRAW, ("random.py(350): choices", 60, 800)], "choices", 0.8),
+        ([DRAW, ("random.py(350): choices", 60, 800), ("random.py(351): <listcomp>", 70, 700)], "choices", 0.8),
+        # Half of it here, and half of it there.
+        ([DRAW, ("random.py(350): choices", 60, 400), ("<built-in function sum>", 500, 400)], "", 0.9),
+    ],
+)
+def test_part_of_a_function_is_all_that_it_takes(
+    calls: list[tuple[str, int, int]], named: str, part: float, tmp_path: Path
+) -> None:
+    events = [{"cat": "user_annotation", "name": "ProfilerStep#1", "ts": 0, "dur": 1000}]
+    events += [{"cat": "python_function", "name": name, "ts": at, "dur": took} for name, at, took in [LOOP, *calls]]
+    whole = [{"ph": "X", "pid": 1, "tid": 1, "args": {}, **each} for each in events]
+    (tmp_path / "a.trace.json").write_text(json.dumps({"traceEvents": whole}))
+    trace = read_trace(tmp_path / "a.trace.json")
+    found = spent_beside(trace, step_windows(trace), ["train.py"])
+    assert found is not None and (found.name, found.line, found.calls) == ("draw", 3, named)
+    assert found.part == pytest.approx(part)

@@ -86,6 +86,32 @@ def test_scores_of_which_a_mask_takes_a_few_are_found(tmp_path: Path) -> None:
     assert found(tmp_path / "most", head=whole, taken=f"known = torch.rand(16, 25) < 0.8; {asked}") is None
 
 
+LABELS = "words = torch.randint(2500, (16, 24)); words[torch.rand(16, 24) < {share}] = -100"
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(
+    "loss",
+    [
+        pytest.param("loss = nn.CrossEntropyLoss()(scores.transpose(1, 2), words)", id="module"),
+        pytest.param(
+            "loss = F.cross_entropy(scores[:, :-1].reshape(-1, 2500).float(), words[:, 1:].reshape(-1))", id="shifted"
+        ),
+    ],
+)
+def test_scores_of_labels_that_the_loss_ignores_are_found(loss: str, tmp_path: Path) -> None:
+    whole = "return self.head(states)"
+    finding = found(tmp_path, head=whole, taken=f"{LABELS.format(share=0.85)}; {loss}")
+    assert finding is not None and finding.site is not None and finding.site.line == 26
+    used = finding.evidence["used"]
+    assert isinstance(used, float) and 0.1 < used < 0.2 and finding.gain.likely > 1.25
+    fix = RULE.fix(finding, Sources())
+    assert isinstance(fix, Advice) and "labels[has]" in fix.text
+    (tmp_path / "few").mkdir()
+    assert found(tmp_path / "few", head=whole, taken=f"{LABELS.format(share=0.2)}; {loss}") is None
+
+
 @pytest.mark.slow
 @pytest.mark.sessions
 def test_what_another_function_takes_gets_advice(tmp_path: Path) -> None:
