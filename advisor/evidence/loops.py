@@ -248,8 +248,12 @@ def _backward_s(trace: Trace, nesting: Nesting, inside: Ints) -> float:
     numbers = operators.sequence[within & (operators.sequence >= 0)]
     if not len(nodes) or not len(numbers):
         return 0.0
-    # Numbers grow from step to step, so that those of a loop are of one step only.
-    own = (operators.sequence[nodes] >= numbers.min()) & (operators.sequence[nodes] <= numbers.max())
+    # Numbers grow from step to step, so that those of a loop are of one step only. What records no node carries the
+    # number that the next one will have.
+    later = (operators.start >= operators.end[inside[-1]]) & (operators.start < operators.start[nodes].min())
+    after = operators.sequence[later & (operators.lane == operators.lane[inside[0]]) & (operators.sequence >= 0)]
+    end = int(after.min()) if len(after) else int(numbers.max()) + 1
+    own = (operators.sequence[nodes] >= numbers.min()) & (operators.sequence[nodes] < end)
     if not own.any():
         return 0.0
     first, last = operators.start[nodes[own]].min(), operators.end[nodes[own]].max()

@@ -2,7 +2,8 @@
 
 In three steps, while their time settles, each longer call of torch's functions in a forward is asked what it was given
 and what it gives, by a few numbers of each tensor: a line whose calls were given the same and gave the same in all
-three computes a constant, if what the models were given differed. Only on the CPU, where a call's time is its work.
+three computes a constant, if what the models were given differed, or if nothing of that went into it. Only on the CPU,
+where a call's time is its work.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _FIRST, _WATCHED = 3, 3  # steps that pass before, and that are watched
 _LEAST_S = 0.2e-3  # of a call: shorter ones are not worth a word
 _SAMPLED = 64  # numbers of each tensor, spread over it by
 _STRIDES = (7919, 104729, 1299709, 15485863)  # primes, one for each dimension in turn
-_MOST_TENSORS = 8  # of a call's
+_MOST_TENSORS = 8  # of a call's, and of a model's
 _MOST_FORWARDS, _MOST_CALLS = 200, 1000  # of a step: in a rollout of many the three would take long, and much memory
 # They make room, which the script may write to afterwards.
 _ROOM = frozenset(
@@ -50,13 +51,24 @@ class _Forward:
     last: list[Any] = field(default_factory=list)  # what the last of these gave, and …
     result: list[Any] = field(default_factory=list)  # … once the forward is over, numbers of that
     differentiable: bool = False  # some of what they gave is: its weights are about to change
+    # Identities of the tensors that it was given, or that what was made of those.
+    derived: set[int] = field(default_factory=set)
+
+
+@dataclass
+class _Call:
+    """A longer call of one of torch's functions."""
+
+    seconds: float
+    forward: int
+    numbers: list[Any]  # of what went in and out
+    derived: bool  # some of what went in was made of what the model was given
 
 
 @dataclass
 class _Step:
     forwards: list[_Forward] = field(default_factory=list)
-    # Seconds, the forward, and numbers of what went in and out.
-    calls: dict[Key, tuple[float, int, list[Any]]] = field(default_factory=dict)
+    calls: dict[Key, _Call] = field(default_factory=dict)
     count: dict[tuple[int, str], int] = field(default_factory=dict)
 
 
@@ -122,11 +134,12 @@ class Constants:
         with contextlib.suppress(Exception):
             if has_fast_path(self._torch, module):
                 return
-            forward = _Forward([self._numbers(each) for each in given])
+            tensors = list(given)
+            forward = _Forward([self._numbers(each) for each in tensors], derived={id(each) for each in tensors})
             self._steps[-1].forwards.append(forward)
             if len(self._steps[-1].forwards) > _MOST_FORWARDS:
                 self.stop()
-            elif any(each is not None for each in forward.given):
+            elif not tensors or any(each is not None for each in forward.given):
                 mode, self._caller = _watching(self), user_frame()
                 forward.called_from = [site_of(each) for each in islice(user_frames(), FRAMES)]
                 mode.__enter__()
@@ -167,6 +180,13 @@ class Constants:
         forward.seconds += seconds
         forward.last = made or forward.last
         forward.differentiable |= any(each.requires_grad for each in made)
+        went_in = list(tensors_in(given, self._torch, limit=_MOST_TENSORS))
+        # Of many not all are looked at.
+        derived = len(went_in) == _MOST_TENSORS or not forward.derived.isdisjoint(map(id, went_in))
+        for each in made:  # an identity may be another one's that is gone
+            forward.derived.discard(id(each))
+        if derived:
+            forward.derived.update(map(id, made))
         if seconds < _LEAST_S or name in _ROOM or (name.endswith("_") and not name.endswith("__")):
             return
         if not made or any(each.requires_grad or each.device.type != "cpu" for each in made):
@@ -175,12 +195,11 @@ class Constants:
         if inside is None or inside is self._caller:
             return  # a library's own: the script has nothing to compute once
         frames = [site_of(each) for each in islice(user_frames(), FRAMES)]
-        tensors = [*tensors_in(given, self._torch, limit=_MOST_TENSORS), *made]
-        numbers = [self._numbers(each) for each in tensors]
+        numbers = [self._numbers(each) for each in (*went_in, *made)]
         step, site = self._steps[-1], id(frames[0])
         self._sites[site] = frames[0], frames
         number = step.count[site, name] = step.count.get((site, name), 0) + 1
-        step.calls[site, name, number] = seconds, len(step.forwards) - 1, numbers
+        step.calls[site, name, number] = _Call(seconds, len(step.forwards) - 1, numbers, derived)
         if len(step.calls) > _MOST_CALLS:
             self.stop()
 
@@ -216,19 +235,21 @@ class Constants:
             return []
         whole = self._whole_forwards()
         found: dict[int, Recomputed] = {}
-        for key, (_, forward, numbers) in first.calls.items():
-            again = [each.calls.get(key) for each in others]
-            if not all(each is not None and self._same(numbers, each[2]) for each in again):
+        for key, call in first.calls.items():
+            again = [each.calls[key] for each in others if key in each.calls]
+            if len(again) < len(others) or not all(self._same(call.numbers, each.numbers) for each in again):
                 continue
             # Of a forward that was given the same in all steps, or what cannot be looked at, all may be the same.
-            given = [each.forwards[call[1]].given for each, call in zip(others, again, strict=True) if call is not None]
-            if all(self._same(first.forwards[forward].given, each, True) for each in given):
+            given = first.forwards[call.forward].given
+            others_given = [each.forwards[one.forward].given for each, one in zip(others, again, strict=True)]
+            alone = len(given) < _MOST_TENSORS and not any(each.derived for each in (call, *again))
+            if not alone and all(self._same(given, each, True) for each in others_given):
                 continue
             site, frames = self._sites[key[0]]
             line = found.setdefault(key[0], Recomputed(site=site, called_from=frames))
             line.calls += 1
             # One of the steps may have been disturbed by another program.
-            line.seconds += statistics.median(step.calls[key][0] for step in self._steps)
+            line.seconds += statistics.median(step.calls[key].seconds for step in self._steps)
         return sorted([*found.values(), *whole], key=lambda each: -each.seconds)
 
     def _whole_forwards(self) -> list[Recomputed]:

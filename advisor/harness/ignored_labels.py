@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -27,8 +28,9 @@ class IgnoredLabels:
     def __init__(self, torch: ModuleType, sites: CallSites) -> None:
         self._torch: Any = torch
         self._sites = sites
-        self._patch = Patch(self._torch.nn.functional, "cross_entropy", self._seen)
         self._kept: list[tuple[CallSite, Any, int]] = []
+        self._nested = threading.local()
+        self._patch = Patch(self._torch.nn.functional, "cross_entropy", self._seen)
 
     def on(self) -> None:
         """Watch; a compiled function that calls it would be compiled anew for it."""
@@ -50,10 +52,12 @@ class IgnoredLabels:
                 entry.details["ignored"] = sum(shares[id(entry)]) / len(shares[id(entry)])
 
     def _seen(self, original: Any) -> Any:
-        compiling, tensors = self._torch.compiler.is_compiling, self._torch.Tensor
+        compiling, tensors, nested = self._torch.compiler.is_compiling, self._torch.Tensor, self._nested
 
         def cross_entropy(*args: Any, **kwargs: Any) -> Any:
-            if not compiling() and len(self._kept) < _MOST_KEPT:
+            if compiling() or getattr(nested, "on", False):  # torch gives itself to a mode, under this name
+                return original(*args, **kwargs)
+            if len(self._kept) < _MOST_KEPT:
                 scores = args[0] if args else kwargs.get("input")
                 labels = args[1] if len(args) > 1 else kwargs.get("target")
                 # cross_entropy(input, target, weight, size_average, ignore_index, …)
@@ -63,7 +67,11 @@ class IgnoredLabels:
                     entry = self._sites.add(KIND, user_site(), details)
                     if entry is not None:
                         self._kept.append((entry, labels.detach(), int(ignored)))
-            return original(*args, **kwargs)
+            nested.on = True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                nested.on = False
 
         return cross_entropy
 

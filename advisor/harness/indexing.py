@@ -9,7 +9,6 @@ stays one when it is taken away again: ``torch.tensor([loss])`` then asks a tens
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from types import ModuleType
 from typing import Any
@@ -23,6 +22,9 @@ from .timing import compiled_frames
 
 KIND = "Tensor.index"
 _TAKES = ("__getitem__", "__setitem__")
+_MOST = 5000  # indices: a loop that takes more is known by these, and stacks record whatever is called for each
+_PLAIN = (int, slice, type(None), type(...))
+_BY_PART = {"iterates": False}
 
 
 def _is_number(value: Any) -> bool:
@@ -38,6 +40,7 @@ class Indexing:
         self._iterates = Patch(self._torch.Tensor, "__iter__", self._iterated)
         self._mode: Any = None
         self._on = self._given_up = False
+        self.seen = 0
         self._thread = 0  # whose steps these are, and the mode
 
     def on(self) -> None:
@@ -89,18 +92,25 @@ class Indexing:
 
     def taken(self, tensor: Any, key: Any, *value: Any) -> None:
         """``tensor[key]``, or ``tensor[key] = value``."""
+        self.seen += 1
         if not self._on:
             return
-        tensors, mask = self._torch.Tensor, self._torch.bool
-        first = key[0] if type(key) is tuple and key else key
-        tensor_of_rows = isinstance(first, tensors) and (first.dim() < 2 or first.dtype == mask)
-        if type(first) in (int, list) or tensor_of_rows:
-            self._sites.add(KIND, user_site(), {"iterates": False})
         keys = key if type(key) is tuple else (key,)
-        masked = any(isinstance(each, tensors) and each.dtype == mask and each.dim() for each in keys)
+        if keys and (type(keys[0]) in (int, list) or self._is_of_rows(keys[0])):
+            self._sites.add(KIND, user_site(), _BY_PART)
+        masked = False
+        for each in keys:
+            masked = masked or (type(each) not in _PLAIN and self._is_mask(each))
         # A number, on the CPU, is filled in where the mask is set, without counting how often.
-        if masked and (not value or (isinstance(value[0], tensors) and not _is_number(value[0]))):
+        if masked and (not value or (isinstance(value[0], self._torch.Tensor) and not _is_number(value[0]))):
             self._sites.add(SIZED, user_site(), {"operator": "mask", "device": tensor.device.type})
+
+    def _is_mask(self, key: Any) -> bool:
+        return isinstance(key, self._torch.Tensor) and key.dtype == self._torch.bool and key.dim() > 0
+
+    def _is_of_rows(self, key: Any) -> bool:
+        is_tensor = type(key) not in _PLAIN and isinstance(key, self._torch.Tensor)
+        return is_tensor and (key.dim() < 2 or key.dtype == self._torch.bool)
 
     def _iterated(self, original: Any) -> Any:
         compiling = self._torch.compiler.is_compiling
@@ -122,9 +132,11 @@ def _taking(indexing: Indexing) -> Any:
 
     class Taking(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if getattr(func, "__name__", "") in _TAKES:
-                with contextlib.suppress(Exception):  # what cannot be looked at must not cost the script its run
+            try:
+                if indexing.seen < _MOST and func.__name__ in _TAKES:
                     indexing.taken(*args)
+            except Exception:  # what cannot be looked at must not cost the script its run
+                indexing.seen = _MOST
             return func(*args, **(kwargs or {}))
 
     return Taking()

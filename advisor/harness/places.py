@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from types import CodeType, FrameType
 from typing import Any
@@ -22,8 +22,18 @@ _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 FRAMES = 8  # of the user's around a call: a loop that is farther out is not looked for
 _MAKING = ("__init__", "__new__", "__post_init__", "__setstate__", "__deepcopy__", "__copy__")
 
-_is_user_code: dict[CodeType, bool] = {}
 _site_of: dict[tuple[CodeType, int], Site] = {}
+
+
+class _Known(dict[CodeType, bool]):
+    """What is known of code, asked for without a call: a profiler with stacks records each, for each tensor read."""
+
+    def __init__(self, answer: Callable[[str], bool]) -> None:
+        self._answer = answer
+
+    def __missing__(self, code: CodeType) -> bool:
+        known = self[code] = self._answer(code.co_filename)
+        return known
 
 
 def is_user_file(filename: str) -> bool:
@@ -36,10 +46,13 @@ def is_user_file(filename: str) -> bool:
     return not path.startswith(_STDLIB)
 
 
+_users, _ours = _Known(is_user_file), _Known(lambda file: os.path.realpath(file).startswith(_HERE))
+
+
 def user_frame(depth: int = 2) -> FrameType | None:
     """The innermost frame of the user's own code above the caller, None when there is none."""
     frame: FrameType | None = sys._getframe(depth)
-    while frame is not None and not _users(frame.f_code):
+    while frame is not None and not _users[frame.f_code]:
         frame = frame.f_back
     return frame
 
@@ -48,19 +61,19 @@ def user_frames(depth: int = 2) -> Iterator[FrameType]:
     """All frames of the user's own code around the caller, from the inside out."""
     frame = user_frame(depth)
     while frame is not None:
-        if _users(frame.f_code):
+        if _users[frame.f_code]:
             yield frame
         frame = frame.f_back
 
 
 def is_users(frame: FrameType) -> bool:
     """Whether `frame` runs the user's own code."""
-    return _users(frame.f_code)
+    return _users[frame.f_code]
 
 
 def is_ours(frame: FrameType) -> bool:
     """Whether `frame` runs code of the harness."""
-    return os.path.realpath(frame.f_code.co_filename).startswith(_HERE)
+    return _ours[frame.f_code]
 
 
 def at(site: Site) -> str:
@@ -68,20 +81,12 @@ def at(site: Site) -> str:
     return f"{os.path.basename(site.file)}:{site.line}"
 
 
-def _users(code: CodeType) -> bool:
-    known = _is_user_code.get(code)
-    if known is None:
-        known = _is_user_code[code] = is_user_file(code.co_filename)
-    return known
-
-
 def site_of(frame: FrameType) -> Site:
     """The call that `frame` is executing. One object per place, so that it can serve as an identity."""
     key = (frame.f_code, frame.f_lasti)
-    site = _site_of.get(key)
-    if site is None:
-        site = _site_of[key] = _make_site(frame)
-    return site
+    if key not in _site_of:
+        _site_of[key] = _make_site(frame)
+    return _site_of[key]
 
 
 def _make_site(frame: FrameType) -> Site:
@@ -102,7 +107,7 @@ def definition_of(method: Any) -> Site | None:
     while (inner := getattr(method, "__wrapped__", None)) is not None:
         method = inner
     code = getattr(method, "__code__", None)
-    if code is None or not _users(code):
+    if code is None or not _users[code]:
         return None
     return Site(file=os.path.realpath(code.co_filename), line=code.co_firstlineno, function=code.co_name)
 
@@ -116,7 +121,7 @@ def user_site(depth: int = 2) -> Site | None:
 def maker_site(made: object, depth: int = 2) -> Site | None:
     """:func:`site_of` the nearest user frame that is none of `made`'s own methods: where the script makes it."""
     frame = user_frame(depth + 1)
-    while frame is not None and (not _users(frame.f_code) or _is_method_of(made, frame)):
+    while frame is not None and (not _users[frame.f_code] or _is_method_of(made, frame)):
         frame = frame.f_back
     return None if frame is None else site_of(frame)
 
@@ -131,7 +136,7 @@ def owner(made: object, depth: int = 2) -> str:
     library = ""
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
-        if _users(frame.f_code):
+        if _users[frame.f_code]:
             return library or name
         passes_by = name.partition(".")[0] in ("_advisor_harness", "torch", "contextlib", "functools")
         if not passes_by and not _is_method_of(made, frame):

@@ -25,6 +25,8 @@ from .places import is_ours, is_users, user_site
 # Where a tensor's own methods read its values for each other.
 _TENSORS_OWN = ("torch._tensor", "torch._tensor_str")
 _READS = frozenset(("Tensor.item", "Tensor.tolist", "Tensor.numpy"))  # a value: of a tensor on the CPU, without waiting
+# Values of tensors on the CPU, whose places matter little: so many reads are seen, for a loop makes thousands a step.
+_MOST_CPU_READS = 2000
 _LATER_LOSSES = 5  # how many of the last losses are kept, to know whether they became NaN
 
 Details = Callable[[tuple[Any, ...], dict[str, Any], Any], dict[str, Any]]
@@ -49,6 +51,8 @@ class CallSites:
         self.counted_steps = 0  # steps over which `counts` and `seconds` ran
         self.count = False
         self._counts: dict[int, int] = {}
+        self._cpu_reads = 0  # of values, since a training began
+        self._read_steps = 0  # of the counted ones those in which reads of values were seen, where that is not all
         self._seconds: dict[int, float] = {}
         self._patches = self._make_patches()
         self._made_others: set[int] = set()  # identities of the sites that made tensors of other types than float64
@@ -67,6 +71,7 @@ class CallSites:
             patch.off()
         for patch in (*self._patches, *(self._makers if not self._been_off else ())):
             patch.on()
+        self._read_steps = 0
 
     def off(self, all_but_gradients: bool = False) -> None:
         """Take the wrappers away; what they see when they are back is no longer among the first.
@@ -79,6 +84,16 @@ class CallSites:
         if all_but_gradients:
             for patch in self._asking:
                 patch.on()
+
+    def leave_many_reads(self) -> None:
+        """Take the wrappers of what reads a tensor's value away where there are thousands.
+
+        For the window with stacks, which record whatever is called for each; on a GPU the places are known by then.
+        """
+        if self._cpu_reads > _MOST_CPU_READS:
+            self._read_steps = self.counted_steps
+            for patch in self._reading:
+                patch.off()
 
     def leave_makers(self) -> None:
         """Take the wrappers of what makes tensors away for good: Dynamo knows torch's functions by identity."""
@@ -105,9 +120,9 @@ class CallSites:
         if site is None:
             return None
         key = (kind, id(site))
-        entry = self._by_identity.get(key)
-        if entry is None:
-            entry = self._by_identity[key] = CallSite(kind=kind, site=site)
+        if key not in self._by_identity:
+            self._by_identity[key] = CallSite(kind=kind, site=site)
+        entry = self._by_identity[key]
         entry.calls += 1
         if details:
             entry.details.update(details)
@@ -124,14 +139,15 @@ class CallSites:
         """All entries, per-step figures filled in, in order of file and line."""
         steps = max(self.counted_steps, 1)
         for entry in self._by_identity.values():
-            entry.calls_per_step = self._counts.get(id(entry), 0) / steps
-            entry.seconds_per_step = self._seconds.get(id(entry), 0.0) / steps
+            counted = self._read_steps or steps if entry.kind in _READS else steps
+            entry.calls_per_step = self._counts.get(id(entry), 0) / counted
+            entry.seconds_per_step = self._seconds.get(id(entry), 0.0) / counted
         self.from_lists.fill()
         return sorted(self._by_identity.values(), key=lambda e: (e.site.file, e.site.line, e.site.column or 0, e.kind))
 
     def forget(self) -> None:
         """What is seen from here on is of another training."""
-        self._losses, self._gap = [], False
+        self._losses, self._gap, self._cpu_reads = [], False, 0
         self._been_off = False
         for patch in self._makers:
             patch.on()
@@ -152,8 +168,10 @@ class CallSites:
             def call(*args: Any, **kwargs: Any) -> Any:
                 if compiling() or getattr(nested, "on", False) or is_capturing(torch):
                     return original(*args, **kwargs)
-                if reads and args[0].is_cpu and listener.fetching():
-                    return original(*args, **kwargs)  # what makes batches may do so for every number
+                if reads and args[0].is_cpu:
+                    self._cpu_reads += 1
+                    if self._cpu_reads > _MOST_CPU_READS or listener.fetching():
+                        return original(*args, **kwargs)  # what makes batches may do so for every number
                 nested.on = True
                 try:
                     site = user_site(2)
@@ -179,16 +197,19 @@ class CallSites:
     def _make_patches(self) -> list[Patch]:
         torch = self._torch
         tensor, module, optimizer = torch.Tensor, torch.nn.Module, torch.optim.Optimizer
-        patches = [
-            Patch(tensor, "to", self._wrap("Tensor.to", _copied)),
-            Patch(tensor, "cuda", self._wrap("Tensor.cuda", _copied)),
-            Patch(tensor, "cpu", self._wrap("Tensor.cpu", _copied)),
+        self._reading = [
             Patch(tensor, "item", self._wrap("Tensor.item", _source)),
             Patch(tensor, "tolist", self._wrap("Tensor.tolist", _source)),
             Patch(tensor, "numpy", self._wrap("Tensor.numpy", _source)),
             Patch(tensor, "__float__", self._wrap("Tensor.item", _source)),
             Patch(tensor, "__int__", self._wrap("Tensor.item", _source)),
             Patch(tensor, "__bool__", self._wrap("Tensor.item", _source)),
+        ]
+        patches = [
+            *self._reading,
+            Patch(tensor, "to", self._wrap("Tensor.to", _copied)),
+            Patch(tensor, "cuda", self._wrap("Tensor.cuda", _copied)),
+            Patch(tensor, "cpu", self._wrap("Tensor.cpu", _copied)),
             Patch(tensor, "__format__", self._wrap("Tensor.print", _source)),
             Patch(tensor, "__repr__", self._wrap("Tensor.print", _source)),
             Patch(tensor, "backward", self._backward),

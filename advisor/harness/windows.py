@@ -614,6 +614,8 @@ class Windows:
             self.labels.on()
         long = (self.record.timing.step_s or 0.0) > LONGEST_WITH_STACKS
         stacks = detail and (not long or self._python.few)
+        if stacks:
+            self.sites.leave_many_reads()
         self._profiler = OurProfiler(
             self._torch,
             self._options.run_dir,

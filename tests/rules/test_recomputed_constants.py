@@ -76,10 +76,19 @@ def test_a_constant_of_each_forward_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.sessions
+def test_a_constant_beside_what_a_model_is_given_each_time_is_found(tmp_path: Path) -> None:
+    """A graph's nodes are the batch of each step, and what is made of the graph alone depends on none of them."""
+    run = run_of(tmp_path, drawn="pass")
+    (finding,) = RecomputedConstants().check(Evidence.from_run(run))
+    assert finding.site is not None and finding.site.line == 9 and finding.gain.likely > 1.1
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
 @pytest.mark.parametrize(
     "parts",
     [
-        {"drawn": "pass"},  # one batch for ever: nothing tells what depends on it
+        {"drawn": "pass", "forward": "return self.out(x @ modes((x.T @ x).relu()))"},  # one batch for ever
         {"forward": "return self.out(x @ modes(self.adjacency + x.mean()))"},
         {"forward": "return self.out(x @ modes(torch.rand(200, 200)))"},
         {"forward": "return self.out(x @ modes(self.out.weight.detach()))"},
