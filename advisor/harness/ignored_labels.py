@@ -13,9 +13,10 @@ import threading
 from types import FrameType, ModuleType
 from typing import Any
 
+from .layout import CallSite
 from .patches import Patch
 from .places import is_users, user_site
-from .sites import CallSite, CallSites
+from .sites import CallSites
 from .sizes import has_compiled
 
 KIND = "cross_entropy"
