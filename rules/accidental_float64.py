@@ -19,7 +19,7 @@ from advisor.edit.origin import assignments, dict_display, dict_entry, scope_of
 from advisor.edit.sources import text_of
 from advisor.edit.values import give_value
 from advisor.evidence import Change
-from advisor.evidence.precisions import in_float32, kernels_in_float32, typed_shares
+from advisor.evidence.precisions import in_float32, in_own_convolutions, kernels_in_float32, typed_shares
 from advisor.rule import (
     Advice,
     Argument,
@@ -86,7 +86,9 @@ class AccidentalFloat64(Rule):
             return
         whole = any(model.dtypes == ["float64"] for model in record.models)
         change = Change(
-            operator_scale=in_float32(evidence, typed_shares(evidence, "double"), lists=whole),
+            operator_scale=in_float32(
+                evidence, typed_shares(evidence, "double"), lists=whole, unfolded=in_own_convolutions(evidence)
+            ),
             kernel_scale=kernels_in_float32(evidence) or None,
         )
         gain = Gain.of(evidence.what_if(change))

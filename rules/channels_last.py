@@ -442,10 +442,9 @@ def _on_cpu(evidence: Evidence, model: Model) -> _Found | None:
         "pooling_share": pooling,
         "image_size": f"{height}x{width}",
     }
-    summary = (
-        f"{per_channel:.0%} of the step is depthwise convolutions, {pooling:.0%} pooling, of {height}x{width} images "
-        "in NCHW order."
-    )
+    parts = [(per_channel, "depthwise convolutions"), (pooling, "pooling")]
+    named = " and ".join(f"{share:.0%} {what}" for share, what in parts if share >= 0.01)
+    summary = f"Of the step {named} of {height}x{width} images in NCHW order."
     return Change(operator_scale=scale), figures, summary
 
 

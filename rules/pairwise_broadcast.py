@@ -1,4 +1,4 @@
-"""Every pair of rows of two tensors is written out, only to be summed."""
+"""Every pair of rows of two tensors is written out, only to be summed, or multiplied by weights."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Iterable, Iterator
 from math import prod
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.derivatives import differentiates_twice
+from advisor.edit.names import full_name
 from advisor.edit.pairwise import (
     COSINE,
     DISTANCE,
@@ -22,6 +25,7 @@ from advisor.edit.pairwise import (
 from advisor.edit.sources import text_of
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
+from advisor.evidence.joined import joined_pairs
 from advisor.evidence.pairwise import Pairwise, pairwise, passes_over
 from advisor.harness.layout import Site
 from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at, model_files, site_list
@@ -46,6 +50,9 @@ _SPREAD = 1.5
 _RELIEF = 0.4
 _LEAST_ELEMENTS = 1 << 16  # fewer stay in a core's own cache, and are not what a step is slow for
 _LEFT_ON_GPU = (0.02, 0.1, 0.3)  # of the passes: best, likely, worst. A prior: no GPU has been asked.
+# What is added for each pair is written once and, in training, its gradient read twice, at the 10 GB/s that a core gets
+# from memory, as everywhere here.
+_SUM_PASSES, _NUMBER_S = {False: 1, True: 3}, 4 / 10e9
 _BASIS = "prior: the passes over the pairs go, a matrix product or torch.cdist comes"
 
 
@@ -110,9 +117,17 @@ class PairwiseBroadcast(Rule):
                     "rounds": _rounds(evidence, pairs),
                 },
             )
+        yield from _joined(evidence)
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         places, drafts = site_list(finding, "pairs"), Drafts(sources)
+        if finding.parameters.get("joined"):
+            return Advice(
+                f"Have the layer that is given the pairs joined at {', '.join(map(at, places))} compute each row once: "
+                "w, v = layer.weight.split(x.size(-1), 1); pairs = F.linear(x, w, layer.bias).unsqueeze(2) + "
+                "F.linear(y, v).unsqueeze(1), where x.unsqueeze(2) and y.unsqueeze(1) are what was joined.",
+                "which layer that is, and how its weights are divided, cannot be told from the source with certainty",
+            )
         dimensions = [finding.parameters.get(name) for name in ("first", "second")]
         text = f"Compute what is summed at {', '.join(map(at, places)) or 'that line'} without writing out the pairs: "
         text += "as a matrix product, or with torch.cdist."
@@ -220,6 +235,15 @@ crossed = b @ a.mT
 """,
             parameters={"first": 4, "second": 4},
         ),
+        Example(
+            before="""
+import torch
+pairs = layer(torch.cat([x.unsqueeze(2).expand(-1, -1, n, -1), x.unsqueeze(1).expand(-1, n, -1, -1)], -1))  # <- pairs
+""",
+            after="",
+            parameters={"joined": True},
+            advice="layer.weight.split(x.size(-1), 1)",
+        ),
     )
     LEAVES_ALONE = (
         Example("y = (x[:, None] * w).sum(-1, keepdim=True)  # <- pairs\n", ""),
@@ -238,6 +262,58 @@ crossed = b @ a.mT
         Example("d = x[:, None] - y\ne = (d ** 2).sum(-1)  # <- pairs\nf = d / e\n", ""),
         Example("y = (x[:, :, None] * w).sum(1)  # <- pairs\n", "", {"first": 3, "second": 3}),
     )
+
+
+def _joined(evidence: Evidence) -> Iterator[Finding]:
+    """Pairs that are joined and given to a linear layer."""
+    counts, shares = joined_pairs(evidence)
+    counts = {each: times for each, times in counts.items() if prod(each.shape) >= _LEAST_ELEMENTS and times >= 0.5}
+    if not counts:
+        return
+    working = {name: share for name, share in shares.items() if name.startswith(("aten::", "autograd::"))}
+    spent = sum(
+        (row.device_s if evidence.device_is_gpu else row.self_s) * working.get(row.name, 0.0)
+        for row in evidence.operators
+    )
+    passes = _SUM_PASSES[evidence.trains]
+    sums = sum(prod(each.shape[:-1]) * each.columns * times for each, times in counts.items()) * passes
+    scale = {name: 1.0 - share * (1.0 - 1.0 / min(each.copies for each in counts)) for name, share in working.items()}
+    if evidence.device_is_gpu:
+        kernels = {row.name: scale[row.operator] for row in evidence.kernels if row.operator in scale}
+        change = Change(kernel_scale=kernels)
+    else:
+        change = Change(operator_scale=scale, remove_host_s=-sums * _NUMBER_S)
+    gain, share = Gain.of(evidence.what_if(change)), spent / (evidence.trace_step_s or 1.0)
+    if not gain.worth_it:
+        return
+    most = max(counts, key=lambda each: prod(each.shape) * counts[each])
+    site, shape = _joining(most.joined_in), "x".join(map(str, most.shape))
+    yield Finding(
+        rule=PairwiseBroadcast.id,
+        title="Compute pairs without joining them",
+        summary=f"{share:.0%} of the step joins pairs of rows, {shape} numbers at {at(site)}, and multiplies each row "
+        f"{most.copies} times by the same weights.",
+        gain=gain,
+        evidence={"pairs_share": share, "pairs_shape": shape, "step_s": evidence.step_s},
+        site=site,
+        parameters={"pairs": (site,), "joined": True},
+    )
+
+
+def _joining(function: tuple[str, int]) -> Site:
+    """Where the function joins tensors, if it does once; else where it begins."""
+    path, line = function
+    try:
+        draft = Draft(Sources().source(path))
+    except AdvisorError:
+        return Site(path, max(1, line))
+    there = []
+    for node in draft.nodes(cst.Call):
+        around = draft.function(node)
+        begins = 0 if around is None else min([draft.line(around), *map(draft.line, around.decorators)])
+        if begins == line and full_name(draft, node.func) in ("torch.cat", "torch.concat", "torch.concatenate"):
+            there.append(draft.line(node))
+    return Site(path, there[0] if len(there) == 1 else max(1, line))
 
 
 class _Sums(dict[str, tuple[Draft, list[Pairing]] | None]):

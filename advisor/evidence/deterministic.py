@@ -6,6 +6,7 @@ import ast
 import builtins
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain
 
 # What may be another thing each time, or read from elsewhere, by its names.
@@ -16,39 +17,85 @@ _CHANGES = re.compile(
 )
 
 
-def computes_the_same(text: str, line: int) -> str:
+@dataclass(frozen=True)
+class _File:
+    """The functions of a file by name, and what else may be called in it."""
+
+    tree: ast.AST
+    functions: dict[str, ast.FunctionDef]
+    known: set[str]
+
+    @classmethod
+    def of(cls, text: str) -> _File | None:
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError):
+            return None
+        functions = {each.name: each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)}
+        return cls(tree, functions, {*dir(builtins), *_imported(tree)})
+
+
+def computes_the_same(text: str, line: int, transform: tuple[str, int] | None = None) -> str:
     """The functions of the file that the statement on `line` of a method computes a sample with: "Scalogram.power".
 
-    "" where the statement calls none, or something whose source is not in `text` (an attribute that is called: a
-    transform), or that by its names may be different each time: drawn at random, augmented, read from a file.
+    `transform` is the one object that the dataset holds and calls, by the text of its class's file and the line of the
+    class: what it computes counts, too, by the name of the class.
+
+    "" where the statement calls none, or something whose source is in neither (another attribute that is called), or
+    that by its names may be different each time: drawn at random, augmented, read from a file.
     """
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
+    file = _File.of(text)
+    statement = _statement(file, line) if file is not None else None
+    if file is None or statement is None:
         return ""
-    functions = {each.name: each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)}
-    holding = [each for each in functions.values() if each.lineno <= line <= (each.end_lineno or 0)]
-    method = max(holding, key=lambda each: each.lineno, default=None)
-    statements = (each for each in ast.walk(method) if isinstance(each, ast.stmt)) if method is not None else ()
-    there = [each for each in statements if each.lineno <= line <= (each.end_lineno or 0) and each is not method]
-    statement = max(there, key=lambda each: each.lineno, default=None)
-    if statement is None or not isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Return)):
-        return ""
-    known = {*dir(builtins), *_imported(tree)}
-    called: dict[str, ast.FunctionDef] = {}
-    todo: list[ast.AST] = [statement]
+    called: dict[str, ast.AST] = {}
+    todo: list[tuple[_File, ast.AST]] = [(file, statement)]
     while todo:
-        node = todo.pop()
+        within, node = todo.pop()
         if any(_CHANGES.search(name) for name in _names(node)):
             return ""
         for call in (each for each in ast.walk(node) if isinstance(each, ast.Call)):
             own = _own_function(call.func)
-            if own in functions and own not in called:
-                called[own] = functions[own]
-                todo.extend(functions[own].body)
-            elif own not in functions and not _is_known(call.func, known):
-                return ""
-    return ", ".join(called)
+            if own in within.functions:
+                if own not in called:
+                    called[own] = within.functions[own]
+                    todo.extend((within, each) for each in within.functions[own].body)
+            elif not _is_known(call.func, within.known):
+                of_self = within is file and isinstance(call.func, ast.Attribute) and bool(own)
+                other, cls, method = _called(transform) if of_self and transform is not None else (None, "", None)
+                if other is None or method is None or own in called:
+                    return ""
+                called[own], transform = call, None
+                called[cls] = method
+                todo.extend((other, each) for each in method.body)
+    return ", ".join(name for name, each in called.items() if isinstance(each, ast.FunctionDef))
+
+
+def _statement(file: _File, line: int) -> ast.stmt | None:
+    """The statement on `line` of a method that gives something a name, or back."""
+    holding = [each for each in file.functions.values() if each.lineno <= line <= (each.end_lineno or 0)]
+    method = max(holding, key=lambda each: each.lineno, default=None)
+    statements = (each for each in ast.walk(method) if isinstance(each, ast.stmt)) if method is not None else ()
+    there = [each for each in statements if each.lineno <= line <= (each.end_lineno or 0) and each is not method]
+    statement = max(there, key=lambda each: each.lineno, default=None)
+    return statement if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Return)) else None
+
+
+def _called(transform: tuple[str, int]) -> tuple[_File | None, str, ast.FunctionDef | None]:
+    """The file and the name of the class that a transform is of, and the method that its call is; or the function."""
+    text, line = transform
+    file = _File.of(text)
+    for each in ast.walk(file.tree) if file is not None else ():
+        if not isinstance(each, (ast.ClassDef, ast.FunctionDef)):
+            continue
+        # The line of what is decorated may be that of its decorator.
+        if not min([each.lineno, *(one.lineno for one in each.decorator_list)]) <= line <= each.lineno:
+            continue
+        if isinstance(each, ast.FunctionDef):
+            return file, each.name, each
+        methods = {one.name: one for one in each.body if isinstance(one, ast.FunctionDef)}
+        return file, each.name, methods.get("__call__", methods.get("forward"))
+    return None, "", None
 
 
 def _imported(tree: ast.AST) -> Iterator[str]:

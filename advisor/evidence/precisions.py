@@ -7,8 +7,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from advisor.evidence.batch import OPERATOR_FIXED_S
 from advisor.evidence.coded import names_like, pairs
+from advisor.evidence.coverage import Coverage
+from advisor.evidence.nesting import Nesting
 from advisor.evidence.steps import assign, step_windows
 
 if TYPE_CHECKING:
@@ -26,6 +30,7 @@ _NARROWER = 0.47
 _OWN_CONVOLUTION = 0.3
 _FLOATING = ("float", "double", "c10::Half", "c10::BFloat16")
 _COPY = "aten::copy_"
+_CONVOLUTION_BACKWARD = "aten::convolution_backward"
 _BACKWARD = "ToCopyBackward0"
 _AROUND_COPIES = ("aten::_to_copy", "aten::to", _BACKWARD, f"autograd::engine::evaluate_function: {_BACKWARD}")
 _KERNEL = re.compile(r"dgemm|double|f64|d884", re.IGNORECASE)
@@ -72,6 +77,32 @@ def casting_shares(evidence: Evidence, *types: str) -> Mapping[str, float]:
     return shares
 
 
+def in_own_convolutions(evidence: Evidence) -> Mapping[str, float]:
+    """Operator → share of its time in convolutions of PyTorch's own, which is what those in float64 are on a CPU.
+
+    They unfold one sample after another: hundreds of views and copies, which none of oneDNN's convolutions has.
+    """
+    window = evidence.detail
+    if window is None or evidence.device_is_gpu or not len(window.operators):
+        return {}
+    operators, inside = window.operators, assign(step_windows(window), window.operators.start) >= 0
+    own = inside & names_like(window, operators.name, lambda name: "slow_conv" in name)
+    if not own.any():
+        return {}
+    double = names_like(window, operators.dtypes, lambda dtypes: next(iter(_floating(dtypes)), "") == "double")
+    own |= inside & double & names_like(window, operators.name, _CONVOLUTION_BACKWARD.__eq__)
+    within = np.zeros(len(operators), np.bool_)
+    for lane in np.unique(operators.lane[own]).tolist():
+        there = own & (operators.lane == lane)
+        within |= Coverage.of(operators.start[there], operators.end[there]).contains(operators.start) & (
+            operators.lane == lane
+        )
+    taken, names = Nesting(window).self_ns, len(window.names)
+    on = np.bincount(operators.name[within], weights=taken[within], minlength=names)
+    everything = np.bincount(operators.name[inside], weights=taken[inside], minlength=names)
+    return {window.name(int(code)): float(on[code] / everything[code]) for code in np.flatnonzero(on)}
+
+
 def _in_float32(name: str) -> float:
     return _OWN_CONVOLUTION if "slow_conv" in name else _NARROWER
 
@@ -81,17 +112,21 @@ def in_float32(
     shares: Mapping[str, float],
     left: Callable[[str], float] = _in_float32,
     lists: bool = False,
+    unfolded: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """Factor on the self time of each operator, were these shares of its calls to compute in float32.
 
     `left` says what is left of an operator's own work, its calling aside; by default, of float64. With `lists` the
-    optimizer's operators on lists of tensors, whose types are not recorded, are among them.
+    optimizer's operators on lists of tensors, whose types are not recorded, are among them. `unfolded` are the shares
+    of :func:`in_own_convolutions`.
     """
     factors: dict[str, float] = {}
     for row in evidence.operators:
         share = 1.0 if lists and _OF_LISTS.match(row.name) else shares.get(row.name, 0.0)
-        if share:
-            factors[row.name] = 1.0 - share * (1.0 - _factor(row, left(row.name)))
+        inside = (unfolded or {}).get(row.name, 0.0)
+        if share or inside:
+            alone = 1.0 - share * (1.0 - _factor(row, left(row.name)))
+            factors[row.name] = inside * _OWN_CONVOLUTION + (1.0 - inside) * alone
     return factors
 
 

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from advisor.evidence.coded import Mask, names_like
 from advisor.evidence.host import Host
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.outside import users_functions
 from advisor.evidence.shapes import Shape, input_shapes
 from advisor.evidence.steps import assign, step_windows
+from advisor.evidence.worked import worked
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
@@ -60,7 +60,6 @@ _BETWEEN = {
         *("ne", "eq", "gt", "ge", "lt", "le", "logical_not", "logical_and", "bitwise_not", "bitwise_and"),
     )
 }
-_NODE = "autograd::engine::evaluate_function"
 _MOST_CHAINS = 16  # of a step: a loop that asks for them one by one is another matter
 _DIMENSIONS = 3  # sequences, positions, numbers
 
@@ -143,7 +142,7 @@ def unused_outputs(evidence: Evidence) -> tuple[dict[PartlyUsed, float], dict[st
             computed_in=places.get(layers[-1], ("", 0)),
         )
         counts[each] = counts.get(each, 0.0) + 1 / len(steps)
-        over |= _work_of(trace, chain)
+        over |= worked(trace, [*chain.rows, chain.taking])
     inside = step >= 0
     on = np.bincount(operators.name[over & inside], weights=nesting.self_ns[over & inside], minlength=len(trace.names))
     everything = np.bincount(operators.name[inside], weights=nesting.self_ns[inside], minlength=len(trace.names))
@@ -304,23 +303,3 @@ def _alone(trace: Trace, rows: list[int], chain: _Chain, step: Ints) -> list[int
             break
         alone.insert(0, row)
     return alone
-
-
-def _work_of(trace: Trace, chain: _Chain) -> Mask:
-    """The operators that a chain calls, what takes of it, and what the backward does for both."""
-    operators = trace.operators
-    inside = np.zeros(len(operators), np.bool_)
-    for row in (*chain.rows, chain.taking):
-        inside |= (operators.start >= operators.start[row]) & (operators.end <= operators.end[row])
-    inside &= operators.lane == operators.lane[chain.taking]
-    numbers = operators.sequence[inside & (operators.sequence >= 0)]
-    if len(numbers):
-        nodes = names_like(trace, operators.name, lambda name: name.startswith(_NODE))
-        nodes &= np.isin(operators.sequence, numbers)
-        for row in np.flatnonzero(nodes).tolist():
-            inside |= (
-                (operators.start >= operators.start[row])
-                & (operators.end <= operators.end[row])
-                & (operators.lane == operators.lane[row])
-            )
-    return inside

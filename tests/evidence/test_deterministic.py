@@ -60,3 +60,39 @@ def test_what_computes_the_same_each_time(line: str, found: str) -> None:
 def test_text_that_is_no_python() -> None:
     assert computes_the_same("def f(:\n", 1) == ""
     assert computes_the_same("x = 3\n", 1) == ""
+
+
+FEATURES = """
+import numpy as np
+
+class Jitter:
+    def __call__(self, x):
+        return x + np.random.normal(0, 1, len(x))
+
+@final
+class Bands:
+    def __call__(self, x):
+        return self.bank @ spectrum(x)
+
+def spectrum(x):
+    return np.abs(np.fft.rfft(x)) ** 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "at", "found"),
+    [
+        ("x = torch.from_numpy(self.features(self.light[i]))", 9, "Bands, spectrum"),
+        ("x = self.features(self.power(self.light[i]))", 8, "power, window, Bands, spectrum"),
+        ("x = self.features(self.light[i])", 4, ""),  # another each time
+        ("x = self.features(self.light[i])", 13, "spectrum"),
+        ("x = self.features(self.light[i])", 1, ""),  # no class, and no function
+        ("x = self.other(self.features(self.light[i]))", 9, ""),  # which of them it is, nobody knows
+    ],
+)
+def test_what_the_one_transform_computes_counts(line: str, at: int, found: str) -> None:
+    text = DATASET.replace("HERE", line)
+    place = next(number for number, each in enumerate(text.splitlines(), 1) if line in each)
+    named = computes_the_same(text, place, (FEATURES, at))
+    assert set(named.split(", ")) == set(found.split(", "))
+    assert computes_the_same(text, place, ("def f(:", 1)) == ""

@@ -13,6 +13,7 @@ import pytest
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
+from advisor.evidence.precisions import in_own_convolutions
 from advisor.harness.layout import CallSite, Site
 from advisor.launch import Command, measure
 from advisor.rule import Rule
@@ -123,3 +124,36 @@ def test_patched_script_computes_in_float32(tmp_path: Path) -> None:
     path.write_text(fix.texts[str(path)])
     run = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=120)
     assert run.stdout.strip() == "torch.float32", run.stderr
+
+
+DILATED = """
+import torch
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+layers = [torch.nn.Conv1d(16, 16, 3, padding=2**i, dilation=2**i) for i in range(1, 5)]
+model = torch.nn.Sequential(*layers).{dtype}()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for step in range(300):
+    optimizer.zero_grad()
+    model(torch.randn(16, 16, 200).{dtype}()).square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_what_convolutions_in_float64_do_for_each_sample_goes_with_them(tmp_path: Path) -> None:
+    took = {}
+    for dtype in ("double", "float"):
+        script, folder = tmp_path / f"{dtype}.py", tmp_path / dtype
+        script.write_text(DILATED.format(dtype=dtype))
+        evidence = Evidence.from_run(measure(Command(str(script), python=PYTHON, cwd=str(tmp_path)), folder, QUICK))
+        took[dtype] = evidence.step_s or 0.0
+        if dtype == "double":
+            (finding,) = rule().check(evidence)
+            assert in_own_convolutions(evidence)["aten::select"] > 0.9
+        else:
+            assert not in_own_convolutions(evidence)
+    measured = took["double"] / took["float"]
+    assert finding.gain.likely > 1.8 and finding.gain.low <= measured * 1.5 and measured <= finding.gain.high * 2

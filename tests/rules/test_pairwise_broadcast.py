@@ -11,7 +11,7 @@ from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
 from advisor.evidence.pairwise import pairwise, passes_over
 from advisor.launch import Command, measure
-from advisor.rule import Finding
+from advisor.rule import Advice, Finding
 from advisor.run import Run
 from rules.pairwise_broadcast import PairwiseBroadcast
 from tests.conftest import PYTHON, QUICK
@@ -113,3 +113,58 @@ def test_pairs_are_seen_in_the_function_that_writes_them(run: Run) -> None:
     assert "aten::sub" not in shares and others["aten::sub"] > 0.2
     assert shares["aten::mul"] + others.get("aten::mul", 0.0) <= 1.01
     assert not passes_over(evidence, replace(product, line=1))
+
+
+JOINED = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+
+class Contacts(nn.Module):
+    def __init__(self, width=96):
+        super().__init__()
+        self.rows = nn.Linear(20, width)
+        self.pairs = nn.Linear(2 * width, 32)
+        self.out = nn.Linear(32, 8)
+
+    def forward(self, x):
+        h = self.rows(x)
+        n = h.size(1)
+        one, other = {joined}
+        return self.out(torch.relu(self.pairs(torch.cat([one, other], dim=-1))))
+
+
+model = Contacts()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(300):
+    loss = model(torch.randn(4, 40, 20)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+BROADCAST = "h.unsqueeze(2).expand(-1, -1, n, -1), h.unsqueeze(1).expand(-1, n, -1, -1)"
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(
+    ("joined", "seen"),
+    [
+        pytest.param(BROADCAST, True, id="broadcast"),
+        pytest.param("h[:, :, None] * h[:, None], h[:, :, None] - h[:, None]", False, id="other for each pair"),
+        pytest.param("h, h.flip(1)", False, id="no pairs"),
+    ],
+)
+def test_pairs_that_are_joined_for_a_layer_are_found(joined: str, seen: bool, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(JOINED.format(joined=joined))
+    run = measure(Command(str(tmp_path / "train.py"), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
+    findings = [each for each in PairwiseBroadcast().check(Evidence.from_run(run)) if each.parameters.get("joined")]
+    assert len(findings) == seen
+    for finding in findings:
+        assert places([finding]) == {("train.py", 19)} and finding.gain.likely > 1.5
+        assert finding.evidence["pairs_shape"] == "4x40x40x192" and "40 times" in finding.summary
+        advice = PairwiseBroadcast().fix(finding, Sources())
+        assert isinstance(advice, Advice) and "layer.weight.split" in advice.text
