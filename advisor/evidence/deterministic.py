@@ -82,20 +82,26 @@ def _statement(file: _File, line: int) -> ast.stmt | None:
 
 
 def _called(transform: tuple[str, int]) -> tuple[_File | None, str, ast.FunctionDef | None]:
-    """The file and the name of the class that a transform is of, and the method that its call is; or the function."""
+    """The file and the name of the class that a transform is of, and the method that its call is; or the function.
+
+    The line is that of the class, of the method, or of the function.
+    """
     text, line = transform
     file = _File.of(text)
-    for each in ast.walk(file.tree) if file is not None else ():
-        if not isinstance(each, (ast.ClassDef, ast.FunctionDef)):
-            continue
-        # The line of what is decorated may be that of its decorator.
-        if not min([each.lineno, *(one.lineno for one in each.decorator_list)]) <= line <= each.lineno:
-            continue
-        if isinstance(each, ast.FunctionDef):
+    for each in ast.walk(file.tree) if file is not None else ():  # a class before its methods
+        if isinstance(each, ast.ClassDef):
+            methods = {one.name: one for one in each.body if isinstance(one, ast.FunctionDef)}
+            method = methods.get("__call__", methods.get("forward"))
+            if _begins(each, line) or (method is not None and _begins(method, line)):
+                return file, each.name, method
+        elif isinstance(each, ast.FunctionDef) and _begins(each, line):
             return file, each.name, each
-        methods = {one.name: one for one in each.body if isinstance(one, ast.FunctionDef)}
-        return file, each.name, methods.get("__call__", methods.get("forward"))
     return None, "", None
+
+
+def _begins(node: ast.ClassDef | ast.FunctionDef, line: int) -> bool:
+    """Whether it begins on `line`, which of what is decorated may be that of its decorator."""
+    return min([node.lineno, *(each.lineno for each in node.decorator_list)]) <= line <= node.lineno
 
 
 def _imported(tree: ast.AST) -> Iterator[str]:

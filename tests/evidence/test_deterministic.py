@@ -83,6 +83,7 @@ def spectrum(x):
     ("line", "at", "found"),
     [
         ("x = torch.from_numpy(self.features(self.light[i]))", 9, "Bands, spectrum"),
+        ("x = self.features(self.light[i])", 10, "Bands, spectrum"),
         ("x = self.features(self.power(self.light[i]))", 8, "power, window, Bands, spectrum"),
         ("x = self.features(self.light[i])", 4, ""),  # another each time
         ("x = self.features(self.light[i])", 13, "spectrum"),
