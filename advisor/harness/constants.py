@@ -197,11 +197,11 @@ class Constants:
         if inside is None or inside is self._caller:
             return  # a library's own: the script has nothing to compute once
         frames = [site_of(each) for each in islice(user_frames(), FRAMES)]
-        numbers = ([self._numbers(each) for each in tensors] for tensors in (went_in, made))
+        numbers, results = ([self._numbers(each) for each in tensors] for tensors in (went_in, made))
         step, site = self._steps[-1], id(frames[0])
         self._sites[site] = frames[0], frames
         number = step.count[site, name] = step.count.get((site, name), 0) + 1
-        step.calls[site, name, number] = _Call(seconds, len(step.forwards) - 1, *numbers, derived)
+        step.calls[site, name, number] = _Call(seconds, len(step.forwards) - 1, numbers, results, derived)
         if len(step.calls) > _MOST_CALLS:
             self.stop()
 
