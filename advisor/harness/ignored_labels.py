@@ -20,7 +20,7 @@ from .sites import CallSites
 from .sizes import has_compiled
 
 KIND = "cross_entropy"
-_MOST_KEPT = 32  # labels of as many calls
+_MOST_KEPT, _MOST_BYTES = 32, 32 << 20  # labels of as many calls, in so much memory
 
 
 class IgnoredLabels:
@@ -52,22 +52,28 @@ class IgnoredLabels:
                 shares.setdefault(id(entry), []).append(share)
                 entry.details["ignored"] = sum(shares[id(entry)]) / len(shares[id(entry)])
 
+    def _keep(self, caller: FrameType | None, *given: Any, **named: Any) -> None:
+        """Keep the labels of a call: ``cross_entropy(input, target, weight, size_average, ignore_index, …)``."""
+        labels = given[1] if len(given) > 1 else named.get("target")
+        scores = given[0] if given else named.get("input")
+        ignored = given[4] if len(given) > 4 else named.get("ignore_index", -100)
+        kept = sum(each.numel() * each.element_size() for _, each, _ in self._kept)
+        if labels.is_floating_point() or kept + labels.numel() * labels.element_size() > _MOST_BYTES:
+            return
+        details = {"classes": int(scores.shape[min(1, scores.dim() - 1)]), "own": _is_own(caller)}
+        entry = self._sites.add(KIND, user_site(), details)
+        if entry is not None:
+            self._kept.append((entry, labels.detach(), int(ignored)))
+
     def _seen(self, original: Any) -> Any:
-        compiling, tensors, nested = self._torch.compiler.is_compiling, self._torch.Tensor, self._nested
+        compiling, nested = self._torch.compiler.is_compiling, self._nested
 
         def cross_entropy(*args: Any, **kwargs: Any) -> Any:
             if compiling() or getattr(nested, "on", False):  # torch gives itself to a mode, under this name
                 return original(*args, **kwargs)
             if len(self._kept) < _MOST_KEPT:
-                scores = args[0] if args else kwargs.get("input")
-                labels = args[1] if len(args) > 1 else kwargs.get("target")
-                # cross_entropy(input, target, weight, size_average, ignore_index, …)
-                ignored = args[4] if len(args) > 4 else kwargs.get("ignore_index", -100)
-                if isinstance(scores, tensors) and isinstance(labels, tensors) and not labels.is_floating_point():
-                    details = {"classes": int(scores.shape[min(1, scores.dim() - 1)]), "own": _is_own(sys._getframe(1))}
-                    entry = self._sites.add(KIND, user_site(), details)
-                    if entry is not None:
-                        self._kept.append((entry, labels.detach(), int(ignored)))
+                with contextlib.suppress(Exception):  # what is wrong with it, torch says
+                    self._keep(sys._getframe(1), *args, **kwargs)
             nested.on = True
             try:
                 return original(*args, **kwargs)
