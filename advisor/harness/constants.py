@@ -9,11 +9,9 @@ where a call's time is its work.
 from __future__ import annotations
 
 import contextlib
-import statistics
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import islice
 from types import ModuleType
 from typing import Any
@@ -23,55 +21,19 @@ from .loaders import tensors_in
 from .looking import function_modes, has_fast_path, is_replaced, is_taken_down, is_transformed, may_compute
 from .places import FRAMES, site_of, user_frame, user_frames
 from .repeats import Repeats
+from .sameness import MOST_TENSORS, Call, Forward, Sameness, Step
 from .timing import compiled_frames
 
 _FIRST, _WATCHED = 3, 3  # steps that pass before, and that are watched
 _LEAST_S = 0.2e-3  # of a call: shorter ones are not worth a word
 _SAMPLED = 64  # numbers of each tensor, spread over it by
 _STRIDES = (7919, 104729, 1299709, 15485863)  # primes, one for each dimension in turn
-_MOST_TENSORS = 8  # of a call's, and of a model's
 _MOST_FORWARDS, _MOST_CALLS = 200, 1000  # of a step: in a rollout of many the three would take long, and much memory
-_DECOMPOSES = "linalg_"
 # They make room, which the script may write to afterwards.
 _ROOM = frozenset(
     f"{new}{name}" for name in ("empty", "zeros", "ones", "full", "empty_like", "zeros_like", "ones_like", "full_like")
     for new in ("", "new_")
 )  # fmt: skip
-
-Key = tuple[int, str, int]
-"""Identity of a site, name of the function, and which of the calls of a step it is."""
-
-
-@dataclass
-class _Forward:
-    """A model's call: numbers of the tensors that it was given, and, of one that is watched, what it did."""
-
-    given: list[Any]
-    called_from: list[Site] = field(default_factory=list)  # the user's frames that call it; none of one not watched
-    seconds: float = 0.0  # in torch's functions
-    last: list[Any] = field(default_factory=list)  # what the last of these gave, and …
-    result: list[Any] = field(default_factory=list)  # … once the forward is over, numbers of that
-    differentiable: bool = False  # some of what they gave is: its weights are about to change
-    # Identities of the tensors that it was given, or that what was made of those.
-    derived: set[int] = field(default_factory=set)
-
-
-@dataclass
-class _Call:
-    """A longer call of one of torch's functions."""
-
-    seconds: float
-    forward: int
-    given: list[Any]  # numbers of what went in, and …
-    made: list[Any]  # … of what came out
-    derived: bool  # some of what went in was made of what the model was given
-
-
-@dataclass
-class _Step:
-    forwards: list[_Forward] = field(default_factory=list)
-    calls: dict[Key, _Call] = field(default_factory=dict)
-    count: dict[tuple[int, str], int] = field(default_factory=dict)
 
 
 class Constants:
@@ -79,6 +41,7 @@ class Constants:
 
     def __init__(self, torch: ModuleType) -> None:
         self._torch: Any = torch
+        self._sameness = Sameness(torch)
         self._mode: Any = None  # on, while a watched forward runs
         self._caller: Any = None  # the user's frame that calls it
         self._given_up = False
@@ -92,10 +55,10 @@ class Constants:
         self._ended = 0
         self._timed: list[list[float]] = []  # seconds of each forward, in the steps that pass before
         self._began = 0.0
-        self._steps: list[_Step] = []
+        self._steps: list[Step] = []
         self.found: list[Recomputed] = []
         self.repeated: list[Repeated] = []
-        self._repeats = Repeats(self._torch, self._numbers, self._alike)
+        self._repeats = Repeats(self._torch, self._numbers, self._sameness.alike)
 
     def give_up(self) -> None:
         """Never watch again: a mode is one of the things that what is compiled is compiled anew for."""
@@ -115,14 +78,15 @@ class Constants:
         self._ended += 1
         if self._ended == _FIRST + _WATCHED:
             with contextlib.suppress(Exception):
-                self.found = self._constants()
+                if len(self._steps) == _WATCHED:
+                    self.found = self._sameness.constants(self._steps, self._sites, self._timed)
                 self.repeated = self._computed_again()
             self._repeats.clear()
             self._steps.clear()
         elif self._ended < _FIRST:
             self._timed.append([])
         elif self._ended < _FIRST + _WATCHED:
-            self._steps.append(_Step())
+            self._steps.append(Step())
             self._repeats.clear()
 
     def forward_begins(self, module: Any, given: Iterable[Any]) -> None:
@@ -137,7 +101,7 @@ class Constants:
             if has_fast_path(self._torch, module):
                 return
             tensors = list(given)
-            forward = _Forward([self._numbers(each) for each in tensors], derived={id(each) for each in tensors})
+            forward = Forward([self._numbers(each) for each in tensors], derived={id(each) for each in tensors})
             self._steps[-1].forwards.append(forward)
             if len(self._steps[-1].forwards) > _MOST_FORWARDS:
                 self.stop()
@@ -177,14 +141,14 @@ class Constants:
         """One of torch's functions has run in a watched forward."""
         if not self._steps:
             return
-        made = list(tensors_in(result, self._torch, limit=_MOST_TENSORS))
+        made = list(tensors_in(result, self._torch, limit=MOST_TENSORS))
         forward = self._steps[-1].forwards[-1]
         forward.seconds += seconds
         forward.last = made or forward.last
         forward.differentiable |= any(each.requires_grad for each in made)
-        went_in = list(tensors_in(given, self._torch, limit=_MOST_TENSORS))
+        went_in = list(tensors_in(given, self._torch, limit=MOST_TENSORS))
         # Of many not all are looked at.
-        derived = len(went_in) == _MOST_TENSORS or not forward.derived.isdisjoint(map(id, went_in))
+        derived = len(went_in) == MOST_TENSORS or not forward.derived.isdisjoint(map(id, went_in))
         for each in made:  # an identity may be another one's that is gone
             forward.derived.discard(id(each))
         if derived:
@@ -201,7 +165,7 @@ class Constants:
         step, site = self._steps[-1], id(frames[0])
         self._sites[site] = frames[0], frames
         number = step.count[site, name] = step.count.get((site, name), 0) + 1
-        step.calls[site, name, number] = _Call(seconds, len(step.forwards) - 1, numbers, results, derived)
+        step.calls[site, name, number] = Call(seconds, len(step.forwards) - 1, numbers, results, derived)
         if len(step.calls) > _MOST_CALLS:
             self.stop()
 
@@ -231,52 +195,6 @@ class Constants:
             )
             return tuple(tensor.shape), tensor[places].clone(), tensor.sum()
 
-    def _constants(self) -> list[Recomputed]:
-        first, *others = self._steps
-        if len(others) != _WATCHED - 1:
-            return []
-        whole = self._whole_forwards()
-        found: dict[int, Recomputed] = {}
-        for key, call in first.calls.items():
-            again = [each.calls[key] for each in others if key in each.calls]
-            if len(again) < len(others) or not all(self._same(call.given, each.given) for each in again):
-                continue
-            # LAPACK's threads share the work out as they find the cores, and the last digits, or signs, differ.
-            if not key[1].startswith(_DECOMPOSES) and not all(self._same(call.made, each.made) for each in again):
-                continue
-            # Of a forward that was given the same in all steps, or what cannot be looked at, all may be the same.
-            given = first.forwards[call.forward].given
-            others_given = [each.forwards[one.forward].given for each, one in zip(others, again, strict=True)]
-            alone = len(given) < _MOST_TENSORS and not any(each.derived for each in (call, *again))
-            if not alone and all(self._same(given, each, True) for each in others_given):
-                continue
-            site, frames = self._sites[key[0]]
-            line = found.setdefault(key[0], Recomputed(site=site, called_from=frames))
-            line.calls += 1
-            # One of the steps may have been disturbed by another program.
-            line.seconds += statistics.median(step.calls[key].seconds for step in self._steps)
-        return sorted([*found.values(), *whole], key=lambda each: -each.seconds)
-
-    def _whole_forwards(self) -> list[Recomputed]:
-        """Calls of models that were given the same in all steps, and gave the same, beside some that were not."""
-        steps = list(zip(*(each.forwards for each in self._steps), strict=False))
-        if all(self._same(first.given, each.given, True) for first, *others in steps for each in others):
-            return []  # a script whose batches are all the same
-        found = []
-        for number, (first, *others) in enumerate(steps):
-            places = [each.called_from[:1] for each in (first, *others)]
-            if (
-                not (first.called_from and first.result and places.count(places[0]) == len(places))
-                or not all(self._same(first.given, each.given) for each in others)
-                or not all(self._same(first.result, each.result) for each in others)
-            ):
-                continue
-            # Most of what it takes is in torch's functions; not the giving back of large tensors' memory.
-            alone = [each[number] for each in self._timed if len(each) == len(steps)]
-            seconds = max(statistics.median(each.seconds for each in (first, *others)), min(alone, default=0.0))
-            found.append(Recomputed(first.called_from[0], first.called_from, calls=1, seconds=seconds, whole=True))
-        return found
-
     def _computed_again(self) -> list[Repeated]:
         if len(self._steps) != _WATCHED:
             return []
@@ -287,18 +205,6 @@ class Constants:
             line.differentiated_s /= _WATCHED
             line.parametrized_s /= _WATCHED
         return sorted((each for each in lines if each.seconds >= _LEAST_S), key=lambda each: -each.seconds)
-
-    def _same(self, one: list[Any], other: list[Any], unknown: bool = False) -> bool:
-        """Whether the numbers are the same; `unknown` for what could not be looked at."""
-        if len(one) != len(other):
-            return False
-        pairs = zip(one, other, strict=True)
-        return all(self._alike(a, b) if a is not None and b is not None else unknown for a, b in pairs)
-
-    def _alike(self, one: Any, other: Any) -> bool:
-        (shape, *numbers), (another, *others) = one, other
-        pairs = zip(numbers, others, strict=True)
-        return shape == another and all(a is b or bool(self._torch.equal(a, b)) for a, b in pairs)
 
 
 def _in_main_thread() -> bool:
