@@ -54,8 +54,8 @@ class IgnoredLabels:
 
     def _keep(self, caller: FrameType | None, *given: Any, **named: Any) -> None:
         """Keep the labels of a call: ``cross_entropy(input, target, weight, size_average, ignore_index, …)``."""
-        labels = given[1] if len(given) > 1 else named.get("target")
-        scores = given[0] if given else named.get("input")
+        scores: Any = given[0] if given else named["input"]
+        labels: Any = given[1] if len(given) > 1 else named["target"]
         ignored = given[4] if len(given) > 4 else named.get("ignore_index", -100)
         kept = sum(each.numel() * each.element_size() for _, each, _ in self._kept)
         if labels.is_floating_point() or kept + labels.numel() * labels.element_size() > _MOST_BYTES:

@@ -31,6 +31,7 @@ for _ in range(200):
 
 
 @pytest.mark.slow
+@pytest.mark.sessions
 @pytest.mark.parametrize("kind", ["own", "sequential"])
 def test_what_is_said_is_what_happens(kind: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"

@@ -317,6 +317,7 @@ def test_once_given_up_nothing_is_looked_at_again() -> None:
     assert not found.found and not found.watching
 
 
+@pytest.mark.sessions
 def test_what_they_cost_is_read_from_the_trace(tmp_path: Path) -> None:
     script = FIXTURES / "cases" / "shoe_sketches_critic" / "script.py"
     command = Command(script=str(script), python=PYTHON, cwd=str(tmp_path))

@@ -91,7 +91,7 @@ with torch.inference_mode():
     ("lines", "models"),
     [
         ("model.heads[1](model.encoder(torch.randn(16, 32)))", ["Sequential", "Linear"]),
-        ("model(torch.randn(16, 32))", ["Captioner"]),
+        pytest.param("model(torch.randn(16, 32))", ["Captioner"], marks=pytest.mark.sessions),
     ],
 )
 def test_parts_of_a_model_that_is_never_called_are_models(lines: str, models: list[str], tmp_path: Path) -> None:

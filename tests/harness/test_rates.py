@@ -28,6 +28,7 @@ for step in range(300):
 
 
 @x86
+@pytest.mark.sessions
 def test_a_run_measures_that_bfloat16_is_emulated(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(SCRIPT)

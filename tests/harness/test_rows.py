@@ -32,7 +32,7 @@ for step in range(steps):
     ("steps", "rows", "samples"),
     [
         pytest.param(100_000, 12, 12.0, id="a whole window"),
-        pytest.param(150, 12, 12.0, id="over before the window is full"),
+        pytest.param(150, 12, 12.0, id="over before the window is full", marks=pytest.mark.sessions),
         pytest.param(150, 0, None, id="rows that vary", marks=pytest.mark.sessions),
     ],
 )
@@ -74,9 +74,16 @@ EVERY_FEW = "32 if number % 9 else 5"
     ("towers", "items", "asked", "samples"),
     [
         pytest.param("Towers().eval()", 900, "32", None, id="parts with two numbers of rows"),
-        pytest.param("Towers().eval()", 32, "32", 32.0, id="parts with as many"),
-        pytest.param("Towers().eval()", "rows", f"(rows := {EVERY_FEW})", 32.0, id="a last batch that is smaller"),
-        pytest.param(WHOLES, 900, "32", None, id="models with two numbers of rows"),
+        pytest.param("Towers().eval()", 32, "32", 32.0, id="parts with as many", marks=pytest.mark.sessions),
+        pytest.param(
+            "Towers().eval()",
+            "rows",
+            f"(rows := {EVERY_FEW})",
+            32.0,
+            id="a last batch that is smaller",
+            marks=pytest.mark.sessions,
+        ),
+        pytest.param(WHOLES, 900, "32", None, id="models with two numbers of rows", marks=pytest.mark.sessions),
     ],
 )
 def test_modules_that_are_given_different_numbers_of_rows_have_no_samples(

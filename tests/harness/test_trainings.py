@@ -45,6 +45,7 @@ def test_second_optimizer_that_goes_on_alone_is_another_training() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sessions
 def test_run_with_shorter_windows_is_of_the_training_whose_steps_were_counted(tmp_path: Path) -> None:
     record = run(tmp_path / "run", 100, 60)
     assert record.complete and record.training == 1

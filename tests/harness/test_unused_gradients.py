@@ -216,6 +216,7 @@ for step in range(4000):
 """
 
 
+@pytest.mark.sessions
 def test_a_script_that_trains_a_head(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
