@@ -68,6 +68,8 @@ _KEPT, _LEAST_KEPT_S = 50.0, 100e-6
 _KEPT_BASIS = "what is computed once is looked up in later epochs"
 # Samples that are decoded again and again were seen in so many epochs, and fit into most machines' memory.
 _EPOCHS, _FITS = 2, 2 << 30
+# What calls a transform, or one of several, by chance, and is none of the parts that were timed.
+_DRAWS = re.compile(r"Random(Apply|Choice|Order)|Sometimes|OneOf|SomeOf")
 # The run ends long before the first epoch does: ``for epoch in range(args.epochs):``, but for one that says 1.
 _OVER_EPOCHS = re.compile(r"^[ \t]*for \w*epoch\w* in (?!t?range\(1\))", re.MULTILINE | re.IGNORECASE)
 _LOOP_BASIS = "features of signals in one operator instead of a loop: 25 times less CPU (measured)"
@@ -449,6 +451,9 @@ def _transform(evidence: Evidence, loader: Loader) -> tuple[str, int] | None:
     transforms = [part for part in loader.parts if part.kind == "transform"]
     if len(transforms) != 1 or evidence.record is None:
         return None
+    paths = {evidence.record.script, loader.dataset_file, loader.site.file if loader.site is not None else ""}
+    if any(_DRAWS.search("".join(linecache.getlines(path))) for path in paths):
+        return None  # what holds the transform may leave it out now and then
     site, folder = transforms[0].site, os.path.dirname(evidence.record.script)
     if "site-packages" in site.file or not site.file.startswith(os.path.join(folder, "")):
         return None

@@ -19,20 +19,34 @@ _CHANGES = re.compile(
 
 @dataclass(frozen=True)
 class _File:
-    """The functions of a file by name, and what else may be called in it."""
+    """A file's own functions by name, those of one class among them, and what else may be called in it."""
 
-    tree: ast.AST
+    tree: ast.Module
     functions: dict[str, ast.FunctionDef]
     known: set[str]
 
     @classmethod
-    def of(cls, text: str) -> _File | None:
+    def of(cls, text: str, line: int) -> _File | None:
+        """With the methods of the class that has `line`, and no other's: a name may be in several."""
         try:
             tree = ast.parse(text)
         except (SyntaxError, ValueError):
             return None
-        functions = {each.name: each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)}
+        classes = [each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)]
+        around = [each for each in classes if _first(each) <= line <= (each.end_lineno or 0)]
+        innermost = max(around, key=lambda each: each.lineno, default=None)
+        bodies = (tree.body, innermost.body if innermost is not None else [])
+        functions = {each.name: each for body in bodies for each in body if isinstance(each, ast.FunctionDef)}
+        for each in list(functions.values()):
+            for inner in ast.walk(each):
+                if isinstance(inner, ast.FunctionDef):
+                    functions.setdefault(inner.name, inner)
         return cls(tree, functions, {*dir(builtins), *_imported(tree)})
+
+    def keeps(self, name: str) -> bool:
+        """Whether something is kept as ``self.name`` in the file: no method that a class has from elsewhere."""
+        attributes = (each for each in ast.walk(self.tree) if isinstance(each, ast.Attribute) and each.attr == name)
+        return any(isinstance(each.ctx, ast.Store) for each in attributes)
 
 
 def computes_the_same(text: str, line: int, transform: tuple[str, int] | None = None) -> str:
@@ -44,11 +58,11 @@ def computes_the_same(text: str, line: int, transform: tuple[str, int] | None = 
     "" where the statement calls none, or something whose source is in neither (another attribute that is called), or
     that by its names may be different each time: drawn at random, augmented, read from a file.
     """
-    file = _File.of(text)
+    file = _File.of(text, line)
     statement = _statement(file, line) if file is not None else None
     if file is None or statement is None:
         return ""
-    called: dict[str, ast.AST] = {}
+    called: dict[tuple[int, str], ast.FunctionDef] = {}
     todo: list[tuple[_File, ast.AST]] = [(file, statement)]
     while todo:
         within, node = todo.pop()
@@ -57,18 +71,17 @@ def computes_the_same(text: str, line: int, transform: tuple[str, int] | None = 
         for call in (each for each in ast.walk(node) if isinstance(each, ast.Call)):
             own = _own_function(call.func)
             if own in within.functions:
-                if own not in called:
-                    called[own] = within.functions[own]
+                if (id(within), own) not in called:
+                    called[id(within), own] = within.functions[own]
                     todo.extend((within, each) for each in within.functions[own].body)
             elif not _is_known(call.func, within.known):
-                of_self = within is file and isinstance(call.func, ast.Attribute) and bool(own)
+                of_self = within is file and isinstance(call.func, ast.Attribute) and bool(own) and file.keeps(own)
                 other, cls, method = _called(transform) if of_self and transform is not None else (None, "", None)
-                if other is None or method is None or own in called:
+                if other is None or method is None:
                     return ""
-                called[own], transform = call, None
-                called[cls] = method
+                called[id(other), cls], transform = method, None
                 todo.extend((other, each) for each in method.body)
-    return ", ".join(name for name, each in called.items() if isinstance(each, ast.FunctionDef))
+    return ", ".join(name for _, name in called)
 
 
 def _statement(file: _File, line: int) -> ast.stmt | None:
@@ -87,7 +100,7 @@ def _called(transform: tuple[str, int]) -> tuple[_File | None, str, ast.Function
     The line is that of the class, of the method, or of the function.
     """
     text, line = transform
-    file = _File.of(text)
+    file = _File.of(text, line)
     for each in ast.walk(file.tree) if file is not None else ():  # a class before its methods
         if isinstance(each, ast.ClassDef):
             methods = {one.name: one for one in each.body if isinstance(one, ast.FunctionDef)}
@@ -101,7 +114,11 @@ def _called(transform: tuple[str, int]) -> tuple[_File | None, str, ast.Function
 
 def _begins(node: ast.ClassDef | ast.FunctionDef, line: int) -> bool:
     """Whether it begins on `line`, which of what is decorated may be that of its decorator."""
-    return min([node.lineno, *(each.lineno for each in node.decorator_list)]) <= line <= node.lineno
+    return _first(node) <= line <= node.lineno
+
+
+def _first(node: ast.ClassDef | ast.FunctionDef) -> int:
+    return min([node.lineno, *(each.lineno for each in node.decorator_list)])
 
 
 def _imported(tree: ast.AST) -> Iterator[str]:

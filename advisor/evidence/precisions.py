@@ -86,10 +86,10 @@ def in_own_convolutions(evidence: Evidence) -> Mapping[str, float]:
     if window is None or evidence.device_is_gpu or not len(window.operators):
         return {}
     operators, inside = window.operators, assign(step_windows(window), window.operators.start) >= 0
-    own = inside & names_like(window, operators.name, lambda name: "slow_conv" in name)
+    double = names_like(window, operators.dtypes, lambda dtypes: next(iter(_floating(dtypes)), "") == "double")
+    own = inside & double & names_like(window, operators.name, lambda name: "slow_conv" in name)
     if not own.any():
         return {}
-    double = names_like(window, operators.dtypes, lambda dtypes: next(iter(_floating(dtypes)), "") == "double")
     own |= inside & double & names_like(window, operators.name, _CONVOLUTION_BACKWARD.__eq__)
     within = np.zeros(len(operators), np.bool_)
     for lane in np.unique(operators.lane[own]).tolist():

@@ -41,6 +41,7 @@ _POSITIONWISE = {
 _SELECT, _SLICE, _INDEX, _NONZERO = "aten::select", "aten::slice", "aten::index", "aten::nonzero"
 BY_MASK = -1  # in the place of the dimension: the positions of several, where a mask is True
 BY_LABEL = -2  # likewise: those whose label a cross-entropy does not ignore
+LEAST_IGNORED = 0.5  # of the labels: a loss over padded sequences wastes less, and is no reason to look on
 _CROSS_ENTROPY = "aten::cross_entropy_loss"
 # The same numbers in another order, type or extent, between a linear layer and a loss.
 _REARRANGES = {
@@ -164,7 +165,7 @@ def _ignored(record: RunRecord) -> dict[int, float]:
         told = [each.details for each in loss_sites(record, classes)]
         shares = [each.get("ignored") if each.get("own") is True else 0.0 for each in told]
         least = min(share if isinstance(share, float) else 0.0 for share in shares)
-        if least > 0:
+        if least >= LEAST_IGNORED:
             found[classes] = least
     return found
 

@@ -21,7 +21,7 @@ from .loaders import tensors_in
 from .looking import function_modes, has_fast_path, is_replaced, is_taken_down, is_transformed, may_compute
 from .places import FRAMES, site_of, user_frame, user_frames
 from .repeats import Repeats
-from .sameness import MOST_TENSORS, Call, Forward, Sameness, Step
+from .sameness import DECOMPOSES, MOST_TENSORS, Call, Forward, Sameness, Step
 from .timing import compiled_frames
 
 _FIRST, _WATCHED = 3, 3  # steps that pass before, and that are watched
@@ -105,7 +105,7 @@ class Constants:
             self._steps[-1].forwards.append(forward)
             if len(self._steps[-1].forwards) > _MOST_FORWARDS:
                 self.stop()
-            elif not tensors or any(each is not None for each in forward.given):
+            elif any(each is not None for each in forward.given):
                 mode, self._caller = _watching(self), user_frame()
                 forward.called_from = [site_of(each) for each in islice(user_frames(), FRAMES)]
                 mode.__enter__()
@@ -148,11 +148,15 @@ class Constants:
         forward.differentiable |= any(each.requires_grad for each in made)
         went_in = list(tensors_in(given, self._torch, limit=MOST_TENSORS))
         # Of many not all are looked at.
-        derived = len(went_in) == MOST_TENSORS or not forward.derived.isdisjoint(map(id, went_in))
+        derived = len(went_in) == MOST_TENSORS or forward.much or not forward.derived.isdisjoint(map(id, went_in))
         for each in made:  # an identity may be another one's that is gone
             forward.derived.discard(id(each))
         if derived:
             forward.derived.update(map(id, made))
+            forward.much |= len(made) == MOST_TENSORS
+            if name.endswith("_") and went_in:  # x[i] = y, x.copy_(y): x, and what x is a view of
+                written = went_in[0]
+                forward.derived.update(id(each) for each in (written, written._base) if each is not None)
         if seconds < _LEAST_S or name in _ROOM or (name.endswith("_") and not name.endswith("__")):
             return
         if not made or any(each.requires_grad or each.device.type != "cpu" for each in made):
@@ -162,6 +166,9 @@ class Constants:
             return  # a library's own: the script has nothing to compute once
         frames = [site_of(each) for each in islice(user_frames(), FRAMES)]
         numbers, results = ([self._numbers(each) for each in tensors] for tensors in (went_in, made))
+        if name.startswith(DECOMPOSES):
+            known = [each for each, number in zip(went_in, numbers, strict=True) if number is not None]
+            numbers = [*numbers, *map(self._by_place, known)]
         step, site = self._steps[-1], id(frames[0])
         self._sites[site] = frames[0], frames
         number = step.count[site, name] = step.count.get((site, name), 0) + 1
@@ -175,6 +182,14 @@ class Constants:
             return None
         with self._unseen():
             return self._repeats.key(name, given)
+
+    def _by_place(self, tensor: Any) -> Any:
+        """The sum of its numbers by where they are: a matrix whose rows change places keeps all others."""
+        with self._unseen(), self._torch.no_grad():
+            flat = tensor.detach().reshape(-1)
+            flat = self._torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
+            places = self._torch.arange(1, flat.numel() + 1, device="cpu", dtype=self._torch.float64)
+            return tuple(tensor.shape), (flat.to(self._torch.float64) * places.sqrt()).sum()
 
     def called_again(self, key: Any, result: Any, seconds: float) -> None:
         """The call with this key has run, perhaps not for the first time in the step."""

@@ -9,10 +9,13 @@ stays one when it is taken away again: ``torch.tensor([loss])`` then asks a tens
 
 from __future__ import annotations
 
+import sys
 import threading
 from types import ModuleType
 from typing import Any
 
+from .ignored_labels import KIND as LOSS
+from .ignored_labels import IgnoredLabels
 from .looking import function_modes, has_fast_path, is_replaced
 from .patches import Patch
 from .places import user_site
@@ -22,7 +25,8 @@ from .timing import compiled_frames
 
 KIND = "Tensor.index"
 _TAKES = ("__getitem__", "__setitem__")
-_MOST = 5000  # indices: a loop that takes more is known by these, and stacks record whatever is called for each
+# Indices, before a forward and in it: a loop that takes more is known by these, and stacks record all that is called.
+_MOST = 5000
 _PLAIN = (int, slice, type(None), type(...))
 _BY_PART = {"iterates": False}
 
@@ -34,17 +38,20 @@ def _is_number(value: Any) -> bool:
 class Indexing:
     """What it sees goes to the call sites, under the kind ``Tensor.index``."""
 
-    def __init__(self, torch: ModuleType, sites: CallSites) -> None:
+    def __init__(self, torch: ModuleType, sites: CallSites, labels: IgnoredLabels) -> None:
         self._torch: Any = torch
         self._sites = sites
+        self.labels = labels
         self._iterates = Patch(self._torch.Tensor, "__iter__", self._iterated)
         self._mode: Any = None
         self._on = self._given_up = False
-        self.seen = 0
+        self.seen = self.missed = 0
         self._thread = 0  # whose steps these are, and the mode
 
     def on(self) -> None:
         """Watch from here on: a boundary between two steps."""
+        self.labels.begin()
+        self.seen = 0
         self._iterates.on()
         self._on = True
         self._thread = threading.get_ident()
@@ -62,6 +69,7 @@ class Indexing:
 
     def forward_begins(self, module: Any) -> None:
         """A model is called; one that would compute in another way while it is watched is not."""
+        self.seen = 0
         if self._mode is not None and has_fast_path(self._torch, module):
             self._end()
 
@@ -133,10 +141,13 @@ def _taking(indexing: Indexing) -> Any:
     class Taking(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             try:
-                if indexing.seen < _MOST and func.__name__ in _TAKES:
+                name = func.__name__
+                if name in _TAKES and indexing.seen < _MOST:
                     indexing.taken(*args)
+                elif name == LOSS:
+                    indexing.labels.saw(sys._getframe(1), args, kwargs or {})
             except Exception:  # what cannot be looked at must not cost the script its run
-                indexing.seen = _MOST
+                indexing.missed += 1
             return func(*args, **(kwargs or {}))
 
     return Taking()

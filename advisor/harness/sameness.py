@@ -10,7 +10,8 @@ from typing import Any
 from .layout import Recomputed, Site
 
 MOST_TENSORS = 8  # of a call's, and of a model's
-_DECOMPOSES = "linalg_"
+# Functions of these names give other last digits, or signs, from time to time: their threads share the work anew.
+DECOMPOSES = "linalg_"
 
 Key = tuple[int, str, int]
 """Identity of a site, name of the function, and which of the calls of a step it is."""
@@ -28,6 +29,7 @@ class Forward:
     differentiable: bool = False  # some of what they gave is: its weights are about to change
     # Identities of the tensors that it was given, or that what was made of those.
     derived: set[int] = field(default_factory=set)
+    much: bool = False  # more was made of these than is looked at
 
 
 @dataclass
@@ -70,8 +72,7 @@ class Sameness:
             again = [each.calls[key] for each in others if key in each.calls]
             if len(again) < len(others) or not all(self._same(call.given, each.given) for each in again):
                 continue
-            # LAPACK's threads share the work out as they find the cores, and the last digits, or signs, differ.
-            if not key[1].startswith(_DECOMPOSES) and not all(self._same(call.made, each.made) for each in again):
+            if not key[1].startswith(DECOMPOSES) and not all(self._same(call.made, each.made) for each in again):
                 continue
             # Of a forward that was given the same in all steps, or what cannot be looked at, all may be the same.
             given = first.forwards[call.forward].given

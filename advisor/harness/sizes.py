@@ -37,7 +37,7 @@ class Sizes:
 
     def on(self) -> None:
         """Put the wrappers in place; a compiled function that calls one of torch's would be compiled anew for it."""
-        for patch in (*self._methods, *(() if has_compiled() else self._functions)):
+        for patch in (*self._methods, *(() if _has_compiled() else self._functions)):
             patch.on()
 
     def off(self) -> None:
@@ -78,7 +78,7 @@ def _unknown(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: 
     return True
 
 
-def has_compiled() -> bool:
+def _has_compiled() -> bool:
     """Whether Dynamo has compiled anything in this process."""
     dynamo: Any = sys.modules.get("torch._dynamo.utils")
     counters = getattr(dynamo, "counters", None)

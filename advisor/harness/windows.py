@@ -67,9 +67,9 @@ class Windows:
         self.models = Models(torch, options.losses, self)
         self.sites = CallSites(torch, options.losses, self)
         self.blocking = Blocking(self.sites)
-        self.indexing = Indexing(torch, self.sites)
+        self.labels = IgnoredLabels(self.sites)
+        self.indexing = Indexing(torch, self.sites, self.labels)
         self.sizes = Sizes(torch, self.sites)
-        self.labels = IgnoredLabels(torch, self.sites)
         self.inert = Inert(torch, self.note, self._profiler_on, self._profiler_off)
         self.graphs = Graphs(torch)
         self.encoders = Encoders(torch)
@@ -484,7 +484,6 @@ class Windows:
         self.blocking.off()
         self.indexing.off()
         self.sizes.off()
-        self.labels.off()
         self.encoders.off()
         boundaries = self.finder.kind == "forward"  # there the hook is the boundary
         self.models.stop_collecting(births=boundaries)
@@ -611,7 +610,6 @@ class Windows:
         if detail:
             self.indexing.on()
             self.sizes.on()
-            self.labels.on()
         long = (self.record.timing.step_s or 0.0) > LONGEST_WITH_STACKS
         stacks = detail and (not long or self._python.few)
         if stacks:

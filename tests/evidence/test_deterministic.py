@@ -13,7 +13,14 @@ import torch
 from datetime import datetime
 from scipy import signal as sig
 
+class Others(Dataset):
+    def power(self, x):
+        return np.random.rand(9)
+
 class Wings(Dataset):
+    def __init__(self, features):
+        self.features = features
+
     def power(self, x):
         return np.abs(np.fft.rfft(sig.detrend(x) * window(len(x)))) ** 2
 
@@ -68,6 +75,7 @@ import numpy as np
 class Jitter:
     def __call__(self, x):
         return x + np.random.normal(0, 1, len(x))
+    def bank(self): return np.random.rand(9)
 
 @final
 class Bands:
@@ -83,12 +91,13 @@ def spectrum(x):
     ("line", "at", "found"),
     [
         ("x = torch.from_numpy(self.features(self.light[i]))", 9, "Bands, spectrum"),
-        ("x = self.features(self.light[i])", 10, "Bands, spectrum"),
-        ("x = self.features(self.power(self.light[i]))", 8, "power, window, Bands, spectrum"),
+        ("x = self.features(self.light[i])", 11, "Bands, spectrum"),
+        ("x = self.features(self.power(self.light[i]))", 9, "power, window, Bands, spectrum"),
         ("x = self.features(self.light[i])", 4, ""),  # another each time
-        ("x = self.features(self.light[i])", 13, "spectrum"),
+        ("x = self.features(self.light[i])", 14, "spectrum"),
         ("x = self.features(self.light[i])", 1, ""),  # no class, and no function
         ("x = self.other(self.features(self.light[i]))", 9, ""),  # which of them it is, nobody knows
+        ("x = self.prepared(self.light[i])", 9, ""),  # a method that it has from elsewhere
     ],
 )
 def test_what_the_one_transform_computes_counts(line: str, at: int, found: str) -> None:
