@@ -154,7 +154,9 @@ class Constants:
         if derived:
             forward.derived.update(map(id, made))
             forward.much |= len(made) == MOST_TENSORS
-            if name.endswith("_") and went_in:  # x[i] = y, x.copy_(y): x, and what x is a view of
+            # x[i] = y, x.copy_(y), x += y: x, and what x is a view of.
+            in_place = name == "__setitem__" or name.startswith("__i") or (name.endswith("_") and name[-2:] != "__")
+            if in_place and went_in:
                 written = went_in[0]
                 forward.derived.update(id(each) for each in (written, written._base) if each is not None)
         if seconds < _LEAST_S or name in _ROOM or (name.endswith("_") and not name.endswith("__")):

@@ -89,6 +89,11 @@ def test_a_constant_beside_what_a_model_is_given_each_time_is_found(tmp_path: Pa
     "parts",
     [
         {"drawn": "pass", "forward": "return self.out(x @ modes((x.T @ x).relu()))"},  # one batch for ever
+        {  # the same batch each time, written into a buffer first
+            "drawn": "pass",
+            "forward": "room = torch.zeros(200, 200)\n        room[:32] = x\n"
+            "        return self.out(x @ modes(room @ room.T))",
+        },
         {"forward": "return self.out(x @ modes(self.adjacency + x.mean()))"},
         {"forward": "return self.out(x @ modes(torch.rand(200, 200)))"},
         {"forward": "return self.out(x @ modes(self.out.weight.detach()))"},
@@ -107,7 +112,17 @@ def test_a_constant_beside_what_a_model_is_given_each_time_is_found(tmp_path: Pa
             "        for _ in range(201):\n            model(batch)",
         },
     ],
-    ids=["one-batch", "batch", "random", "weights", "compiled", "before", "fast-path", "many-forwards"],
+    ids=[
+        "one-batch",
+        "one-batch-written",
+        "batch",
+        "random",
+        "weights",
+        "compiled",
+        "before",
+        "fast-path",
+        "many-forwards",
+    ],
 )
 def test_silent_where_nothing_is_constant(tmp_path: Path, parts: dict[str, str]) -> None:
     run = run_of(tmp_path, **parts)
