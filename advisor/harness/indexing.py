@@ -38,10 +38,10 @@ def _is_number(value: Any) -> bool:
 class Indexing:
     """What it sees goes to the call sites, under the kind ``Tensor.index``."""
 
-    def __init__(self, torch: ModuleType, sites: CallSites, labels: IgnoredLabels) -> None:
+    def __init__(self, torch: ModuleType, sites: CallSites) -> None:
         self._torch: Any = torch
         self._sites = sites
-        self.labels = labels
+        self.labels = IgnoredLabels(sites)
         self._iterates = Patch(self._torch.Tensor, "__iter__", self._iterated)
         self._mode: Any = None
         self._on = self._given_up = False

@@ -219,7 +219,7 @@ class Observer:
         record.memory.host_total, record.memory.host_available = environment.host_memory()
         record.loaders = windows.loaders.records
         windows.models.read_padding()
-        windows.labels.read()
+        windows.indexing.labels.read()
         record.models = windows.models.records()
         record.call_sites = windows.sites.records()
         record.losses, last = windows.sites.read_losses()

@@ -15,7 +15,6 @@ from .encoders import Encoders
 from .garbage import Garbage
 from .gauges import DeviceClock, children_cpu, nonfinite, peak_resident
 from .gpu_memory import GpuMemory
-from .ignored_labels import IgnoredLabels
 from .indexing import Indexing
 from .kept_graphs import Graphs
 from .layout import Options, RunRecord, Timing, Window
@@ -67,8 +66,7 @@ class Windows:
         self.models = Models(torch, options.losses, self)
         self.sites = CallSites(torch, options.losses, self)
         self.blocking = Blocking(self.sites)
-        self.labels = IgnoredLabels(self.sites)
-        self.indexing = Indexing(torch, self.sites, self.labels)
+        self.indexing = Indexing(torch, self.sites)
         self.sizes = Sizes(torch, self.sites)
         self.inert = Inert(torch, self.note, self._profiler_on, self._profiler_off)
         self.graphs = Graphs(torch)
