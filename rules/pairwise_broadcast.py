@@ -27,6 +27,7 @@ from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.joined import joined_pairs
 from advisor.evidence.pairwise import Pairwise, pairwise, passes_over
+from advisor.evidence.worked import spent_s
 from advisor.harness.layout import Site
 from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at, model_files, site_list
 
@@ -53,6 +54,7 @@ _LEFT_ON_GPU = (0.02, 0.1, 0.3)  # of the passes: best, likely, worst. A prior: 
 # What is added for each pair is written once and, in training, its gradient read twice, at the 10 GB/s that a core gets
 # from memory, as everywhere here.
 _SUM_PASSES, _NUMBER_S = {False: 1, True: 3}, 4 / 10e9
+_JOINS = ("torch.cat", "torch.concat", "torch.concatenate")
 _BASIS = "prior: the passes over the pairs go, a matrix product or torch.cdist comes"
 
 
@@ -89,9 +91,7 @@ class PairwiseBroadcast(Rule):
             shares = passes_over(evidence, pairs) if found else {}
             if not shares:
                 continue
-            rows = [row for row in evidence.operators if row.name in shares]
-            spent = sum((row.device_s if evidence.device_is_gpu else row.self_s) * shares[row.name] for row in rows)
-            share = spent / (evidence.trace_step_s or 1.0)
+            share = spent_s(evidence, shares) / (evidence.trace_step_s or 1.0)
             if evidence.device_is_gpu:
                 gain = _on_gpu(evidence, shares)
             else:
@@ -271,10 +271,6 @@ def _joined(evidence: Evidence) -> Iterator[Finding]:
     if not counts:
         return
     working = {name: share for name, share in shares.items() if name.startswith(("aten::", "autograd::"))}
-    spent = sum(
-        (row.device_s if evidence.device_is_gpu else row.self_s) * working.get(row.name, 0.0)
-        for row in evidence.operators
-    )
     passes = _SUM_PASSES[evidence.trains]
     sums = sum(prod(each.shape[:-1]) * each.columns * times for each, times in counts.items()) * passes
     scale = {name: 1.0 - share * (1.0 - 1.0 / min(each.copies for each in counts)) for name, share in working.items()}
@@ -283,7 +279,7 @@ def _joined(evidence: Evidence) -> Iterator[Finding]:
         change = Change(kernel_scale=kernels)
     else:
         change = Change(operator_scale=scale, remove_host_s=-sums * _NUMBER_S)
-    gain, share = Gain.of(evidence.what_if(change)), spent / (evidence.trace_step_s or 1.0)
+    gain, share = Gain.of(evidence.what_if(change)), spent_s(evidence, working) / (evidence.trace_step_s or 1.0)
     if not gain.worth_it:
         return
     most = max(counts, key=lambda each: prod(each.shape) * counts[each])
@@ -309,9 +305,7 @@ def _joining(function: tuple[str, int]) -> Site:
         return Site(path, max(1, line))
     there = []
     for node in draft.nodes(cst.Call):
-        around = draft.function(node)
-        begins = 0 if around is None else min([draft.line(around), *map(draft.line, around.decorators)])
-        if begins == line and full_name(draft, node.func) in ("torch.cat", "torch.concat", "torch.concatenate"):
+        if draft.function_line(node) == line and full_name(draft, node.func) in _JOINS:
             there.append(draft.line(node))
     return Site(path, there[0] if len(there) == 1 else max(1, line))
 
@@ -381,8 +375,7 @@ def _within(draft: Draft, found: Pairing, line: int) -> bool:
     function = draft.function(found.whole)
     if function is None:
         return line == 0
-    first = min([draft.line(function), *map(draft.line, function.decorators)])
-    return first <= line <= draft.line(function.body)
+    return draft.function_line(found.whole) <= line <= draft.line(function.body)
 
 
 def _on_gpu(evidence: Evidence, shares: dict[str, float]) -> Gain:

@@ -10,6 +10,7 @@ from advisor.edit.positions import take_before, takings
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.unused_outputs import BY_LABEL, BY_MASK, PartlyUsed, loss_sites, unused_outputs
+from advisor.evidence.worked import spent_s
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
 
@@ -39,10 +40,10 @@ class UnusedOutputs(Rule):
     ``self.head(states)[:, -1]`` computes scores for all positions, of a vocabulary say, and throws all but the last
     away; in training their backward, which is nearly all zeros, is computed as well. Taken before the layer,
     ``self.head(states[:, -1])``, there is one row per sequence to compute. So it is with a mask, ``scores[is_answer]``,
-    of the positions that have a loss, and with
-    ``cross_entropy``, where it ignores most labels (-100, or what ``ignore_index`` says). The same holds for
-    activations, norms and dropouts around it, which treat each position by itself. Reported where the run's operators
-    follow each other like that, and nothing else takes an output of that shape.
+    of the positions that have a loss, and with ``cross_entropy``, where it ignores most labels (-100, or what
+    ``ignore_index`` says). The same holds for activations, norms and dropouts around it, which treat each position by
+    itself. Reported where the run's operators follow each other like that, and nothing else takes an output of that
+    shape.
 
     When not: the other outputs are used in other steps, in an evaluation that the steps do not have.
 
@@ -62,8 +63,7 @@ class UnusedOutputs(Rule):
         if not wasteful or len(wasteful) < len(counts):
             return
         working = {name: share for name, share in shares.items() if name.startswith("aten::") and name not in _NO_WORK}
-        rows = [row for row in evidence.operators if row.name in working]
-        spent = sum((row.device_s if evidence.device_is_gpu else row.self_s) * working[row.name] for row in rows)
+        spent = spent_s(evidence, working)
         passes = 3 if evidence.trains else 1
         weights = sum(each.weights * times for each, times in wasteful.items()) * _BYTES * passes / _BANDWIDTH
         used = max(each.used for each in wasteful)

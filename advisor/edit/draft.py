@@ -152,6 +152,11 @@ class Draft:
                 return above
         return None
 
+    def function_line(self, node: cst.CSTNode) -> int:
+        """Where the function around `node` begins, decorators included, as Python counts its first line; 0 for none."""
+        function = self.function(node)
+        return 0 if function is None else min([self.line(function), *map(self.line, function.decorators)])
+
     def enclosing_class(self, node: cst.CSTNode) -> cst.ClassDef | None:
         for above in self.ancestors(node):
             if isinstance(above, cst.ClassDef):

@@ -22,9 +22,7 @@ def takings(draft: Draft, line: int, dim: int, index: int | None) -> Iterator[cs
     what may be a mask's.
     """
     for node in draft.nodes(cst.Subscript):
-        function = draft.function(node)
-        begins = 0 if function is None else min([draft.line(function), *map(draft.line, function.decorators)])
-        if begins == line and _takes(draft, node, dim, index):
+        if draft.function_line(node) == line and _takes(draft, node, dim, index):
             yield node
 
 

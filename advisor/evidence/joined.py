@@ -20,7 +20,7 @@ from advisor.evidence.nesting import Nesting
 from advisor.evidence.outside import users_functions
 from advisor.evidence.shapes import Shape, input_shapes
 from advisor.evidence.steps import assign, step_windows
-from advisor.evidence.worked import worked
+from advisor.evidence.worked import self_shares, worked
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
@@ -70,10 +70,7 @@ def joined_pairs(evidence: Evidence) -> tuple[dict[JoinedPairs, float], dict[str
             each = JoinedPairs(shape, columns, copies, places[rows[-2]])
             counts[each] = counts.get(each, 0.0) + 1 / len(steps)
             over |= worked(trace, rows)
-    inside = step >= 0
-    on = np.bincount(operators.name[over & inside], weights=nesting.self_ns[over & inside], minlength=len(trace.names))
-    everything = np.bincount(operators.name[inside], weights=nesting.self_ns[inside], minlength=len(trace.names))
-    return counts, {trace.name(int(code)): float(on[code] / everything[code]) for code in np.flatnonzero(on)}
+    return counts, self_shares(trace, nesting, over, step >= 0)
 
 
 def _joinings(trace: Trace, rows: list[int]) -> Iterator[tuple[list[int], Shape, int, int]]:

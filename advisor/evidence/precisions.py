@@ -14,6 +14,7 @@ from advisor.evidence.coded import names_like, pairs
 from advisor.evidence.coverage import Coverage
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.steps import assign, step_windows
+from advisor.evidence.worked import self_shares
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
@@ -97,10 +98,7 @@ def in_own_convolutions(evidence: Evidence) -> Mapping[str, float]:
         within |= Coverage.of(operators.start[there], operators.end[there]).contains(operators.start) & (
             operators.lane == lane
         )
-    taken, names = Nesting(window).self_ns, len(window.names)
-    on = np.bincount(operators.name[within], weights=taken[within], minlength=names)
-    everything = np.bincount(operators.name[inside], weights=taken[inside], minlength=names)
-    return {window.name(int(code)): float(on[code] / everything[code]) for code in np.flatnonzero(on)}
+    return self_shares(window, Nesting(window), within, inside)
 
 
 def _in_float32(name: str) -> float:

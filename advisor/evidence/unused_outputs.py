@@ -22,7 +22,7 @@ from advisor.evidence.nesting import Nesting
 from advisor.evidence.outside import users_functions
 from advisor.evidence.shapes import Shape, input_shapes
 from advisor.evidence.steps import assign, step_windows
-from advisor.evidence.worked import worked
+from advisor.evidence.worked import self_shares, worked
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
@@ -144,10 +144,7 @@ def unused_outputs(evidence: Evidence) -> tuple[dict[PartlyUsed, float], dict[st
         )
         counts[each] = counts.get(each, 0.0) + 1 / len(steps)
         over |= worked(trace, [*chain.rows, chain.taking])
-    inside = step >= 0
-    on = np.bincount(operators.name[over & inside], weights=nesting.self_ns[over & inside], minlength=len(trace.names))
-    everything = np.bincount(operators.name[inside], weights=nesting.self_ns[inside], minlength=len(trace.names))
-    return counts, {trace.name(int(code)): float(on[code] / everything[code]) for code in np.flatnonzero(on)}
+    return counts, self_shares(trace, nesting, over, step >= 0)
 
 
 def loss_sites(record: RunRecord, classes: int) -> list[CallSite]:

@@ -1,14 +1,17 @@
-"""All that some operators do: with what they call, and what the backward does for them."""
+"""All that some operators do: with what they call, what the backward does for them, and what part of a step it is."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from advisor.evidence.coded import Mask, names_like
+from advisor.evidence.nesting import Nesting
 
 if TYPE_CHECKING:
+    from advisor.evidence import Evidence
     from advisor.trace.tables import Trace
 
 _NODE = "autograd::engine::evaluate_function"
@@ -32,3 +35,18 @@ def worked(trace: Trace, rows: list[int]) -> Mask:
                 & (operators.lane == operators.lane[row])
             )
     return inside
+
+
+def self_shares(trace: Trace, nesting: Nesting, over: Mask, inside: Mask) -> dict[str, float]:
+    """Operator → share of its own time inside of `inside` (the steps, say) that the rows `over` take."""
+    names, taken = trace.operators.name, nesting.self_ns
+    over = over & inside
+    on = np.bincount(names[over], weights=taken[over], minlength=len(trace.names))
+    everything = np.bincount(names[inside], weights=taken[inside], minlength=len(trace.names))
+    return {trace.name(int(code)): float(on[code] / everything[code]) for code in np.flatnonzero(on)}
+
+
+def spent_s(evidence: Evidence, shares: Mapping[str, float]) -> float:
+    """Seconds of a traced step, on the device that it runs on, that these shares of the operators' own time are."""
+    rows = [row for row in evidence.operators if row.name in shares]
+    return sum((row.device_s if evidence.device_is_gpu else row.self_s) * shares[row.name] for row in rows)

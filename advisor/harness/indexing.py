@@ -45,7 +45,7 @@ class Indexing:
         self._iterates = Patch(self._torch.Tensor, "__iter__", self._iterated)
         self._mode: Any = None
         self._on = self._given_up = False
-        self.seen = self.missed = 0
+        self.seen = 0  # indices, since it was last begun to count
         self._thread = 0  # whose steps these are, and the mode
 
     def on(self) -> None:
@@ -146,8 +146,8 @@ def _taking(indexing: Indexing) -> Any:
                     indexing.taken(*args)
                 elif name == LOSS:
                     indexing.labels.saw(sys._getframe(1), args, kwargs or {})
-            except Exception:  # what cannot be looked at must not cost the script its run
-                indexing.missed += 1
+            except Exception:
+                pass  # what cannot be looked at must not cost the script its run
             return func(*args, **(kwargs or {}))
 
     return Taking()

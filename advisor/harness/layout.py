@@ -125,7 +125,8 @@ class CallSite:
     kind: str = ""
     site: Site = field(default_factory=Site)
     calls: int = 0  # in the whole run, timing window aside (there the wrappers are off)
-    calls_per_step: float = 0.0  # in the profile and detail windows
+    # In the profile and detail windows. Of values read from tensors on the CPU a training's first 2000 are counted.
+    calls_per_step: float = 0.0
     seconds_per_step: float = 0.0  # host time inside the call, in the profile window
     details: dict[str, Any] = field(default_factory=dict)
     # Of Module.call: the user's frames around its first call in the profiled windows, from the inside out, as far as

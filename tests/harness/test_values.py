@@ -290,3 +290,36 @@ def test_a_default_device_is_that_of_what_the_script_makes(tmp_path: Path) -> No
     """
     _, output = run(tmp_path, "run", source, CUT)
     assert output[:2] == ["meta meta meta", "meta"]
+
+
+NUMBERS = """
+import torch
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+table = torch.rand(20, 40)
+for step in range(2000):
+    total = 0.0
+    for i in range(20):
+        for j in range(40):
+            total += table[i, j].item()
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_a_loop_that_reads_thousands_of_numbers_is_not_recorded_call_by_call(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(NUMBERS.lstrip("\n"))
+    run = measure(Command(str(script), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
+    (read,) = [each for each in run.record.call_sites if each.kind == "Tensor.item"]
+    assert read.site.line == 10 and read.calls == 2000  # the first of a training, whatever comes later
+    (taken,) = [each for each in run.record.call_sites if each.kind == "Tensor.index"]
+    assert taken.site.line == 10 and taken.calls >= 800
+    assert run.detail is not None
+    names = [run.detail.name(int(code)) for code in run.detail.python.name]
+    assert sum("item of Tensor" in each for each in names) >= 800
+    assert not any("harness/sites.py" in each and each.endswith(": _source") for each in names)
