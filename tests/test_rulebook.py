@@ -116,6 +116,8 @@ def test_a_rule_that_does_not_keep_its_word_fails_the_check(folder: Path, adviso
 def test_a_name_that_is_none_is_refused(advisor: Command) -> None:
     refused = advisor("rules", "new", "My Rule")
     assert refused.returncode == USAGE and "lower-case" in refused.stderr
+    missing = advisor("rules", "new")
+    assert missing.returncode == USAGE and "advisor rules new my-rule" in missing.stderr
 
 
 def test_analyze_uses_the_rules_of_a_folder(folder: Path, advisor: Command, tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ def rules(words: tuple[str, ...], rule_folders: tuple[Path, ...]) -> None:
     if words[:1] == ("new",) and len(words) == 2:
         _write_template(words[1], rule_folders[0] if rule_folders else OWN_RULES)
         return
+    if words == ("new",):
+        raise AdvisorError("say what the rule is to be called: `advisor rules new my-rule`.", USAGE)
     if words == ("check",) and not rule_folders:
         rule_folders = (OWN_RULES,)
     rulebook.use(rule_folders)
