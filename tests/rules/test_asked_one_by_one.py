@@ -67,7 +67,8 @@ def findings(folder: Path, **parts: str) -> list[Finding]:
 def test_a_rollout_sample_by_sample_is_found(tmp_path: Path) -> None:
     (finding,) = findings(tmp_path)
     assert finding.site is not None and finding.site.line == 22
-    assert finding.evidence["calls_per_step"] == pytest.approx(64, rel=0.2)  # 48 robots, 4 ticks, 3 steps
+    # 48 robots, 4 ticks, 3 steps: 64 a step; four steps that were looked at have one rollout between them, or two
+    assert 48 <= finding.evidence["calls_per_step"] <= 96
     assert finding.gain.likely > 3
     advice = PythonLoopOverSamples().fix(finding, Sources())
     assert isinstance(advice, Advice) and "torch.stack()" in advice.text
