@@ -199,7 +199,7 @@ class Observer:
                 if record.ended == "finished" and record.steps:
                     record.after_s = time.perf_counter() - self.windows.ended_at
                 record.nonfinite_parameters = self.windows.nonfinite_parameters()
-                if record.device.type == "cpu" and failure is None:
+                if record.device.type == "cpu" and failure is None and self._options.windows != "timing":
                     record.environment.rates = rates.rates(self._torch)
             except Exception as error:  # a fact that cannot be had must not cost the run
                 self.note(f"the record is incomplete: {type(error).__name__}: {error}")

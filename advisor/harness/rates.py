@@ -75,7 +75,7 @@ def _ratio(torch: Any, at: Callable[[int, Any], Callable[[], object]], narrow: A
         wide_s, narrow_s = min(_seconds(wide_call), _seconds(wide_call)), _seconds(narrow_call)
         if narrow_s > _PLAIN * wide_s or wide_s >= _LEAST_S or size == sizes[-1]:
             break
-    for _ in range(1 if narrow_s > 10 * wide_s else _PAIRS):
+    for _ in range(0 if narrow_s > 10 * wide_s else _PAIRS):
         wide_s, narrow_s = min(wide_s, _seconds(wide_call)), min(narrow_s, _seconds(narrow_call))
     return round(narrow_s / wide_s, 2)
 

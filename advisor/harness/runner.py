@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import contextlib
 import ctypes
@@ -48,6 +49,7 @@ class NoModuleError(Exception):
 
 def main(options_path: str) -> None:
     """Run the script, observe it, write the record; never returns a half-written one."""
+    ending = _Ending()
     options = read_options(options_path)
     _die_with_parent(options.parent_pid)
     record = RunRecord(
@@ -101,12 +103,28 @@ def main(options_path: str) -> None:
         status = 0
     else:
         _watch()
-    _leave(status)
+    if options.restore:
+        ending.status = status
+    sys.exit(status)  # threads, atexit: as Python ends, with the status that says whether the record is good
 
 
-def _leave(status: int) -> None:
-    """End as Python does – threads, atexit – with the exit status that says whether the record is good."""
-    sys.exit(status)
+class _Ending:
+    """Ends the process after the last exit handler, where `status` was set: made before any other one is registered.
+
+    What Python would do then is to take modules and objects apart, one by one: a second or more with torch and its
+    compiler, in each run. Nobody waits for what they write there where files are put back as they were; without that
+    the end is Python's own.
+    """
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        if self.status is not None:
+            with contextlib.suppress(OSError, AttributeError):
+                ctypes.CDLL(None).fflush(None)  # what C extensions printed
+            end_process(self.status)
 
 
 def _run(options: Options) -> None:

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from advisor.errors import AdvisorError
 from advisor.harness import layout
-from advisor.harness.layout import RunRecord, Status
+from advisor.harness.layout import Options, RunRecord, Status
 from advisor.launch import Command, measure
 from tests.conftest import PYTHON, QUICK, Tree, tree
 
@@ -75,7 +76,9 @@ class User:
         path.write_text(text)
         return path
 
-    def measure(self, script: str, *argv: str, module: bool = False, timeout: float = 60.0) -> RunRecord:
+    def measure(
+        self, script: str, *argv: str, module: bool = False, timeout: float = 60.0, options: Options = QUICK
+    ) -> RunRecord:
         command = Command(
             script if module else str(self.folder / script),
             argv,
@@ -84,7 +87,7 @@ class User:
             {"OMP_NUM_THREADS": "1"},
             str(self.folder),
         )
-        return measure(command, self.run_dir, QUICK, timeout=timeout).record
+        return measure(command, self.run_dir, options, timeout=timeout).record
 
     @property
     def run_dir(self) -> Path:
@@ -332,6 +335,42 @@ def test_odd_script_is_measured_and_undone(user: User) -> None:
     assert lines[0] == "['--step', '5', '-m', '--', '--output=x'] own statistics __main__ ''"
     assert lines[1:3] == ["3 type", "doubled 8"]
     assert tree(user.folder) == before
+
+
+TAKEN_APART = (
+    TRAINING
+    + """
+import atexit, multiprocessing, os, tempfile, threading
+
+class Apart:
+    def __del__(self):
+        os.write(1, b"taken apart\\n")
+
+if __name__ == "__main__":
+    kept = Apart()
+    atexit.register(print, "first handler", end=" ")
+    atexit.register(print, "second handler", end=" ")
+    folder = tempfile.TemporaryDirectory()
+    print(folder.name)
+    late = threading.Thread(target=lambda: (threading.main_thread().join(), print("thread", end=" ")))
+    late.start()
+    worker = multiprocessing.get_context("fork").Process(target=threading.Event().wait, daemon=True)
+    worker.start()
+    print(worker.pid)
+    while True:
+        step()
+"""
+)
+
+
+@pytest.mark.parametrize("restore", [True, False])
+def test_exit_handlers_are_the_last_to_run_where_files_are_put_back(user: User, restore: bool) -> None:
+    user.script(TAKEN_APART)
+    record = user.measure("script.py", options=replace(QUICK, restore=restore))
+    assert record.complete and record.ended == "stopped", record.notes
+    folder, worker, *said = user.printed.splitlines()
+    assert said[-1] == "thread second handler first handler " + ("" if restore else "taken apart")
+    assert not Path(folder).exists() and not Path("/proc", worker).exists()
 
 
 @pytest.mark.sessions
