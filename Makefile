@@ -13,7 +13,8 @@ OLDEST_PYTHON ?= $(PYTHON)
 # It has torch.profiler._pattern_matcher, which PyTorch 2.15 has removed.
 PEERS_TORCH := 2.13.0
 # Whose sessions may run two at a time: what their tests ask of a time holds beside another one, too.
-SIDE_BY_SIDE := tests/accuracy tests/edit tests/fixtures tests/harness tests/improve
+SIDE_BY_SIDE := tests/accuracy tests/edit tests/fixtures tests/harness tests/improve \
+	tests/test_gpu_tutorial.py tests/rules/test_framework_sessions.py
 PIP := -m pip --disable-pip-version-check install --quiet
 PYTEST := $(VENV)/bin/python -m pytest
 
@@ -27,11 +28,11 @@ test: $(VENV)/.dev lint
 	$(PYTEST) -n 2 --dist loadgroup --durations 15 -m "not sessions"
 
 # Whole sessions, and all whose figures are times, those of the rules each alone: minutes. CI runs them after `make test`.
-# One that fails is run once more, and the summary counts it as a rerun: a shared machine's pause is not a fault, what
-# fails twice is.
+# One that fails is run twice more, and the summary counts each as a rerun: a shared machine's pause is not a fault,
+# what fails three times is.
 test-sessions: $(VENV)/.dev
-	$(PYTEST) -n 2 --dist loadgroup --reruns 1 --durations 15 -m sessions $(SIDE_BY_SIDE)
-	$(PYTEST) --reruns 1 --durations 15 -m sessions tests $(addprefix --ignore=,$(SIDE_BY_SIDE))
+	$(PYTEST) -n 2 --dist loadgroup --reruns 2 --durations 15 -m sessions $(SIDE_BY_SIDE)
+	$(PYTEST) --reruns 2 --durations 15 -m sessions tests $(addprefix --ignore=,$(SIDE_BY_SIDE))
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check
@@ -41,7 +42,7 @@ lint: $(VENV)/.dev
 test-oldest: export ADVISOR_TEST_PYTHON = $(CURDIR)/$(OLDEST)/bin/python
 test-oldest: $(VENV)/.dev $(OLDEST)/.ready
 	$(PYTEST) -n 2 --dist loadgroup -m "oldest and not sessions"
-	$(PYTEST) --reruns 1 -m "oldest and sessions"
+	$(PYTEST) --reruns 2 -m "oldest and sessions"
 
 bench: $(VENV)/.dev
 	for script in tests/benchmarks/*.py; do $(VENV)/bin/python $$script || exit; done

@@ -74,7 +74,7 @@ def original() -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", [0, *(pytest.param(each, marks=pytest.mark.sessions) for each in (1, 2, 3)), 4])
 def test_stage_that_changes_no_arithmetic_has_the_losses_of_the_script(
     number: int, original: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -357,6 +357,7 @@ for step in range(300):
 """
 
 
+@pytest.mark.sessions
 def test_what_a_target_costs_that_goes_through_a_frozen_network(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(PERCEPTUAL)

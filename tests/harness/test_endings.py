@@ -251,6 +251,7 @@ def test_live_run_is_not_touched_by_another_command(user: User) -> None:
     assert_as_before(user, before)
 
 
+@pytest.mark.sessions
 def test_interrupted_while_it_measures(user: User) -> None:
     user.script(TRAINING + "while True:\n    step(); torch.save(model.state_dict(), 'best.pt'); time.sleep(0.02)\n")
     before = tree(user.folder)

@@ -264,7 +264,7 @@ def test_restoring_twice_is_harmless(sandbox: Sandbox) -> None:
     assert (sandbox.folder / "a").read_text() == "newer work"
 
 
-@pytest.mark.parametrize("first", range(1, 6))
+@pytest.mark.parametrize("first", [1, *(pytest.param(each, marks=pytest.mark.sessions) for each in range(2, 6))])
 def test_interrupted_restore_is_completed_by_the_next(sandbox: Sandbox, first: int) -> None:
     """Cut off, as by `kill -9`, at the n-th thing that it does to a file, for every n from `first` in steps of 5."""
     limit, ended = first, False

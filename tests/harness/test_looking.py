@@ -99,6 +99,7 @@ assert jacrev(lambda p: functional_call(model, p, (rows,)))(parameters)["last.bi
     assert not record.notes or all("could not be looked at" not in note for note in record.notes)
 
 
+@pytest.mark.sessions
 def test_tracers_and_what_they_take_down(tmp_path: Path) -> None:
     record = run(
         tmp_path,
@@ -150,6 +151,7 @@ def step():
     assert model.output == "tensor" and model.calls > 10
 
 
+@pytest.mark.sessions
 def test_processes_of_a_pool_are_left_alone(tmp_path: Path) -> None:
     record = run(
         tmp_path,
@@ -205,6 +207,7 @@ with multiprocessing.get_context("fork").Pool(1) as pool:
     )
 
 
+@pytest.mark.sessions
 def test_models_from_files_and_copies_are_models(tmp_path: Path) -> None:
     record = run(
         tmp_path,
@@ -275,6 +278,7 @@ for number in range(5000):
     assert record.complete
 
 
+@pytest.mark.sessions
 def test_what_is_made_anew_goes_on_as_the_same(tmp_path: Path) -> None:
     record = run(
         tmp_path,
@@ -317,6 +321,7 @@ main(Net())
     assert model.calls > 20
 
 
+@pytest.mark.sessions
 @pytest.mark.parametrize(
     "event",
     [

@@ -86,6 +86,7 @@ with torch.inference_mode():
 """
 
 
+@pytest.mark.sessions
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("lines", "models"),

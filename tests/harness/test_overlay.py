@@ -196,6 +196,7 @@ def test_settings_are_read_as_patched_and_noted(go: Go, tmp_path: Path) -> None:
     assert done.run.record.settings == [str(tmp_path / "project" / "data" / "settings.json")], "not the overlay's own"
 
 
+@pytest.mark.sessions
 def test_settings_that_the_script_writes_are_its_own_again(go: Go, tmp_path: Path) -> None:
     """And what was there before is what is put back: the file's own text, not the patched one (`go` compares)."""
     script = """
@@ -258,6 +259,7 @@ if sys.argv[1:] == ["fail"]:
 """
 
 
+@pytest.mark.sessions
 @pytest.mark.slow
 def test_scripts_that_the_script_starts_run_as_patched(go: Go) -> None:
     main = (

@@ -70,6 +70,7 @@ WHOLES = "type('Two', (), {'items': nn.Linear(8, 16).eval(), 'shoppers': nn.Line
 EVERY_FEW = "32 if number % 9 else 5"
 
 
+@pytest.mark.sessions
 @pytest.mark.parametrize(
     ("towers", "items", "asked", "samples"),
     [

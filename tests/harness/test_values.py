@@ -117,6 +117,7 @@ def test_losses_and_outputs_are_the_first_without_a_gap(tmp_path: Path) -> None:
     assert record.nonfinite_losses == record.nonfinite_parameters == 0
 
 
+@pytest.mark.sessions
 def test_no_more_than_asked_for_are_kept(tmp_path: Path) -> None:
     record = counted(tmp_path, replace(CUT, losses=4))
     assert record.losses == record.outputs == [0.0, 1.0, 2.0, 3.0]
@@ -159,6 +160,7 @@ def test_outputs_of_inference_are_the_first_without_a_gap(tmp_path: Path) -> Non
     assert record.outputs == [float(number) for number in range(SETTLE)]  # each forward begins a step
 
 
+@pytest.mark.sessions
 def test_outputs_that_may_not_be_the_first_are_not_kept(tmp_path: Path) -> None:
     # Nothing tells of the model before it is called, so it is found some tenths of a second later.
     record, _ = run(tmp_path, "run", INFERENCE, replace(CUT, step="forward"))
@@ -188,6 +190,7 @@ def test_a_value_that_a_library_reads_for_itself_is_told_from_one_that_the_scrip
     assert reads == {("Tensor.item", "torch.distributions"), ("Tensor.item", ""), ("Tensor.print", "")}
 
 
+@pytest.mark.sessions
 def test_what_making_a_batch_reads_of_the_cpus_tensors_is_not_looked_at(tmp_path: Path) -> None:
     source = """
     import torch
@@ -212,6 +215,7 @@ def test_what_making_a_batch_reads_of_the_cpus_tensors_is_not_looked_at(tmp_path
     assert loader.collate_calls is not None and loader.collate_calls >= 16
 
 
+@pytest.mark.sessions
 def test_a_call_that_makes_tensors_of_several_types_is_known_for_it(tmp_path: Path) -> None:
     source = """
     import numpy, torch
@@ -231,6 +235,7 @@ def test_a_call_that_makes_tensors_of_several_types_is_known_for_it(tmp_path: Pa
     assert made == {7: True, 8: False}
 
 
+@pytest.mark.sessions
 def test_a_fit_that_is_one_step_of_many_evaluations_is_measured_by_evaluation(tmp_path: Path) -> None:
     source = """
     import torch
@@ -273,6 +278,7 @@ def test_steps_of_lbfgs_that_become_longer_stay_the_steps(tmp_path: Path) -> Non
     assert record.complete and backward.calls_per_step > 50
 
 
+@pytest.mark.sessions
 def test_a_default_device_is_that_of_what_the_script_makes(tmp_path: Path) -> None:
     source = """
     import torch
