@@ -73,8 +73,8 @@ class LowRankWeight(Rule):
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=f"{share:.0%} of the step adds products of rank {most.rank} to the frozen weights of {number} layers, "
-            f"{shape} and the like, at {at(site)}, and computes gradients of the whole of them.",
+            summary=f"{share:.0%} of the step adds products of rank {most.rank} to the frozen weights of {number} "
+            f"layers, {shape} and the like, at {at(site)}, and computes gradients of the whole of them.",
             gain=gain,
             evidence={
                 "low_rank_share": share,

@@ -1,0 +1,90 @@
+"""The length that a function gives its Fourier transforms, where they only multiply: ``n = a + b - 1``."""
+
+from __future__ import annotations
+
+import libcst as cst
+import libcst.matchers as m
+
+from advisor.edit.draft import Draft
+from advisor.edit.names import full_name
+from advisor.edit.origin import assigned_once, scope_of
+
+_FORWARD = ("torch.fft.rfft", "torch.fft.fft")
+_INVERSE = ("torch.fft.irfft", "torch.fft.ifft")
+
+
+def convolution_length(draft: Draft, line: int) -> cst.BaseExpression | None:
+    """What the function that begins at `line` (0: outside of all) assigns to the length of all its transforms.
+
+    None where it is not certain that a larger one gives the same: where the length is no sum of two less 1, which is
+    what two signals make together, is used for anything else, or more of the inverse is taken than a slice of it.
+    """
+    calls = [each for each in draft.nodes(cst.Call) if draft.function_line(each) == line]
+    names, inverse = set[str](), 0
+    given: set[cst.Name] = set()
+    for call in calls:
+        called = full_name(draft, call.func)
+        if called not in (*_FORWARD, *_INVERSE):
+            continue
+        length = _length(call)
+        if length is None:
+            return None
+        names.add(length.value)
+        given.add(length)
+        if called in _INVERSE:
+            above = draft.parent(call)
+            if not isinstance(above, cst.Subscript) or above.value is not call or not _is_slice(above):
+                return None
+            inverse += 1
+    if len(names) != 1 or not inverse:
+        return None
+    (name,) = names
+    scope = scope_of(draft, next(iter(given)))
+    value = assigned_once(draft, name, scope)
+    read = [each for each in draft.nodes(cst.Name, scope) if each.value == name and _reads(draft, each)]
+    if value is None or set(read) != given or not _is_sum_less_one(value):
+        return None
+    return value
+
+
+def lengthen(draft: Draft, value: cst.BaseExpression) -> None:
+    """Have the length be the next power of two."""
+    assert isinstance(value, cst.BinaryOperation)
+    draft.replace(value, f"1 << ({draft.code(value.left)} - 2).bit_length()")
+
+
+def _length(call: cst.Call) -> cst.Name | None:
+    """The name that is given for `n`, of a transform over the last dimension."""
+    length: cst.BaseExpression | None = None
+    for at, arg in enumerate(call.args):
+        keyword = arg.keyword.value if arg.keyword is not None else None
+        if keyword == "n" or (keyword is None and at == 1):
+            length = arg.value
+            continue
+        last = keyword != "dim" or m.matches(arg.value, m.UnaryOperation(m.Minus(), m.Integer("1")))
+        if arg.star or not last or (keyword is None and at > 1) or keyword not in (None, "dim", "norm"):
+            return None
+    return length if isinstance(length, cst.Name) else None
+
+
+def _is_slice(node: cst.Subscript) -> bool:
+    """``[..., :length]``."""
+    wanted = [
+        m.SubscriptElement(m.Index(m.Ellipsis())),
+        m.SubscriptElement(m.Slice(lower=None, upper=~m.OneOf(m.UnaryOperation()), step=None)),
+    ]
+    upper = node.slice[-1].slice
+    return m.matches(node, m.Subscript(slice=wanted)) and isinstance(upper, cst.Slice) and upper.upper is not None
+
+
+def _is_sum_less_one(node: cst.BaseExpression) -> bool:
+    return m.matches(node, m.BinaryOperation(m.BinaryOperation(operator=m.Add()), m.Subtract(), m.Integer("1")))
+
+
+def _reads(draft: Draft, node: cst.Name) -> bool:
+    above = draft.parent(node)
+    if isinstance(above, cst.Attribute):
+        return above.value is node
+    if isinstance(above, cst.Arg) and above.keyword is node:
+        return False
+    return not isinstance(above, cst.AssignTarget)

@@ -1,0 +1,167 @@
+"""Fourier transforms are of a length with a large prime factor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from advisor.edit import Draft, Drafts, Sources
+from advisor.edit.fft_lengths import convolution_length, lengthen
+from advisor.edit.names import full_name
+from advisor.errors import AdvisorError
+from advisor.evidence import Change
+from advisor.evidence.fft_lengths import SlowTransform, fast_length, largest_factor, slow_transforms
+from advisor.evidence.worked import spent_s
+from advisor.harness.layout import Site
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit
+    from advisor.evidence import Evidence
+
+_SAVED_ON_GPU = 0.75  # of these transforms: a prior, no GPU has been asked
+_BASIS = "prior: transforms of a length that has small prime factors alone"
+
+
+class FftLength(Rule):
+    """Fourier transforms are of a length with a large prime factor, and take five to twenty times as long for it.
+
+    Libraries have fast kernels for lengths of small prime factors, 2, 3, 5 and 7, and do all others by transforms of at
+    least twice the length, several of them. ``n = a + b - 1``, which two signals make when one is convolved with the
+    other, is a prime as often as not (4096 + 4096 - 1 is): any larger ``n`` gives the same numbers, with zeros behind
+    them, and the next power of two is one of the fastest.
+
+    When not: the spectrum itself is used, whose frequencies are those of the length; or the signal is taken to be
+    periodic, where what is added would change it. Sums are rounded differently.
+
+    Source: NVIDIA, cuFFT documentation, accuracy and performance: lengths of the form 2^a 3^b 5^c 7^d have optimized
+    kernels; the gain on a CPU is measured (`advisor/evidence/fft_lengths.py`).
+    """
+
+    id = "fft-length"
+    title = "Transform over a length of small prime factors"
+    safety = Safety.NUMERIC
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        if evidence.compiled or not evidence.step_s:
+            return
+        counts, shares = slow_transforms(evidence)
+        counts = {each: times for each, times in counts.items() if times >= 0.5}
+        if not counts:
+            return
+        if evidence.device_is_gpu:
+            scale = {row.name: 1.0 - _SAVED_ON_GPU for row in evidence.kernels if row.operator in shares}
+            gain = Gain.prior(evidence.what_if(Change(kernel_scale=scale)), _BASIS)
+        else:
+            gain = Gain.of(
+                evidence.what_if(Change(operator_scale={name: 1.0 - saved for name, saved in shares.items()}))
+            )
+        if not gain.worth_it:
+            return
+        share = spent_s(evidence, shares) / (evidence.trace_step_s or 1.0)
+        most = max(counts, key=lambda each: each.length * counts[each])
+        site, better = _first_of(most), fast_length(most.length)
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"Fourier transforms at {at(site)} are of length {most.length}, whose largest prime factor is "
+            f"{largest_factor(most.length)}: {share:.0%} of the step that those of length {better} would not take.",
+            gain=gain,
+            evidence={
+                "saved_share": share,
+                "length": most.length,
+                "largest_factor": largest_factor(most.length),
+                "step_s": evidence.step_s,
+            },
+            site=site,
+            parameters={
+                "transforms": (site,),
+                "function": most.function[1],
+                "length": most.length,
+                "alone": len({each.function for each in counts}) == 1,
+            },
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        (site,) = site_list(finding, "transforms") or (None,)
+        length = finding.parameters.get("length")
+        better = f"{fast_length(length)} instead of {length}" if isinstance(length, int) else "the next power of two"
+        text = f"Give the Fourier transforms {where(site)} a length n of small prime factors, {better}, "
+        text += "and take of the result what was taken before."
+        if site is None or not finding.parameters.get("alone", True):
+            return Advice(text, "more than one function transforms over such lengths")
+        drafts, function = Drafts(sources), finding.parameters.get("function")
+        draft = drafts[site.file]
+        value = convolution_length(draft, function if isinstance(function, int) else 0)
+        if value is None:
+            return Advice(text, "whether what is added would change the result cannot be told from the source")
+        lengthen(draft, value)
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+import torch
+
+def convolve(u, k):
+    length = u.shape[-1]
+    n = length + k.shape[-1] - 1
+    spectrum = torch.fft.rfft(u, n=n) * torch.fft.rfft(k, n=n)  # <- transforms
+    return torch.fft.irfft(spectrum, n=n)[..., :length]
+""",
+            after="""
+import torch
+
+def convolve(u, k):
+    length = u.shape[-1]
+    n = 1 << (length + k.shape[-1] - 2).bit_length()
+    spectrum = torch.fft.rfft(u, n=n) * torch.fft.rfft(k, n=n)
+    return torch.fft.irfft(spectrum, n=n)[..., :length]
+""",
+            parameters={"function": 3, "length": 8191},
+        ),
+        Example(
+            before="""
+from torch import fft
+
+def spectrum(x):
+    return fft.rfft(x).abs()  # <- transforms
+""",
+            after="",
+            parameters={"function": 3, "length": 4093},
+            advice="4096 instead of 4093",
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("import torch\nn = a + b - 1\ny = torch.fft.irfft(torch.fft.rfft(x, n), n)  # <- transforms\n", ""),
+        Example(
+            "import torch\nn = a + b\ny = torch.fft.irfft(torch.fft.rfft(x, n), n)[..., :a]  # <- transforms\n", ""
+        ),
+        Example(
+            "import torch\nn = a + b - 1\ny = torch.fft.irfft(torch.fft.rfft(x, n), n)[..., :a] / n  # <- transforms\n",
+            "",
+        ),
+        Example(
+            "import torch\nn = a + b - 1\ny = torch.fft.irfft(torch.fft.rfft(x), n)[..., :a]  # <- transforms\n", ""
+        ),
+        Example(
+            "import torch\nn = a + b - 1\ny = torch.fft.irfft(torch.fft.rfft(x, n), n)[..., -a:]  # <- transforms\n", ""
+        ),
+    )
+
+
+def _first_of(found: SlowTransform) -> Site:
+    """The first transform in the function; where it begins, if it has none by its name."""
+    path, line = found.function
+    try:
+        draft = Draft(Sources().source(path))
+    except AdvisorError:
+        return Site(path, max(1, line))
+    there = [
+        draft.line(each)
+        for each in draft.nodes(cst.Call)
+        if draft.function_line(each) == line and full_name(draft, each.func).startswith("torch.fft.")
+    ]
+    return Site(path, min(there, default=max(1, line)))
