@@ -1,0 +1,164 @@
+"""A multivariate normal distribution is given a covariance that it has to factor, and the factor was there before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from advisor.edit import Draft, Drafts, Sources
+from advisor.edit.covariances import covariances, factored
+from advisor.errors import AdvisorError
+from advisor.evidence import Change
+from advisor.evidence.covariances import factored_covariances
+from advisor.evidence.worked import spent_s
+from advisor.harness.layout import Site
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit
+    from advisor.evidence import Evidence
+
+
+class CovarianceFactor(Rule):
+    """``MultivariateNormal`` is given a covariance matrix, factors it, and the script had the factor before.
+
+    ``MultivariateNormal(mean, covariance_matrix=L @ L.mT)`` multiplies a factor with itself only to have it computed
+    again: by a Cholesky decomposition for each matrix, one more to check that there is one, and, in training, a
+    backward through it. ``scale_tril=L`` is the same distribution. So it is with a diagonal: the factor of
+    ``torch.diag_embed(variance)`` is ``torch.diag_embed(variance.sqrt())``. Reported where the decompositions were seen
+    in the run, and the source makes the covariance of its factor.
+
+    When not: the factor is not lower triangular with positive numbers on its diagonal, which ``scale_tril`` has to be.
+    With a diagonal, ``Independent(Normal(mean, std), 1)`` needs no matrices at all, but draws other samples.
+
+    Source: PyTorch, ``torch.distributions.MultivariateNormal``: using scale_tril is more efficient, as all computations
+    internally are based on it. The gain is what these operators took in the run.
+    """
+
+    id = "covariance-factor"
+    title = "Give the distribution the factor of its covariance"
+    safety = Safety.NUMERIC
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        if evidence.compiled or not evidence.step_s:
+            return
+        counts, shares = factored_covariances(evidence)
+        if not counts:
+            return
+        sites = [site for each in counts if (site := _made_in(*each)) is not None]
+        if len(sites) < len(counts):
+            return
+        shares = {name: share for name, share in shares.items() if name.startswith(("aten::", "autograd::"))}
+        if evidence.device_is_gpu:
+            change = Change(
+                kernel_scale={
+                    row.name: 1.0 - shares[row.operator] for row in evidence.kernels if row.operator in shares
+                }
+            )
+        else:
+            change = Change(operator_scale={name: 1.0 - share for name, share in shares.items()})
+        gain, share = Gain.of(evidence.what_if(change)), spent_s(evidence, shares) / (evidence.trace_step_s or 1.0)
+        if not gain.worth_it:
+            return
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"{share:.0%} of the step multiplies out covariances at {', '.join(map(at, sites))}, checks "
+            "and factors them again.",
+            gain=gain,
+            evidence={
+                "covariance_share": share,
+                "distributions_per_step": sum(counts.values()),
+                "step_s": evidence.step_s,
+            },
+            site=sites[0],
+            parameters={"distributions": tuple(sites)},
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        sites, drafts = site_list(finding, "distributions"), Drafts(sources)
+        text = f"Give MultivariateNormal {where(sites[0]) if sites else 'there'} the factor: scale_tril=L for "
+        text += "covariance_matrix=L @ L.mT."
+        for site in sites:
+            draft = drafts[site.file]
+            there = [each for each in covariances(draft) if draft.line(each.call) == site.line]
+            if not there or not all(each.certain and "#" not in draft.code(each.call) for each in there):
+                return Advice(text, "whether that is lower triangular cannot be told from the source with certainty")
+            for each in there:
+                factored(draft, each)
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+import torch
+from torch.distributions import MultivariateNormal
+
+def posterior(loc, raw, diag):
+    factor = raw.tril(-1) + torch.diag_embed(diag)
+    return MultivariateNormal(loc, covariance_matrix=factor @ factor.mT)  # <- distributions
+""",
+            after="""
+import torch
+from torch.distributions import MultivariateNormal
+
+def posterior(loc, raw, diag):
+    factor = raw.tril(-1) + torch.diag_embed(diag)
+    return MultivariateNormal(loc, scale_tril=factor)
+""",
+        ),
+        Example(
+            before="""
+import torch
+from torch.distributions import MultivariateNormal
+
+class Actor:
+    def act(self, state):
+        mean = self.actor(state)
+        covariance = torch.diag(self.variance).unsqueeze(0)
+        other = torch.diag_embed(self.variance.expand_as(mean))
+        return MultivariateNormal(mean, other)  # <- distributions
+""",
+            after="""
+import torch
+from torch.distributions import MultivariateNormal
+
+class Actor:
+    def act(self, state):
+        mean = self.actor(state)
+        covariance = torch.diag(self.variance).unsqueeze(0)
+        other = torch.diag_embed(self.variance.expand_as(mean))
+        return MultivariateNormal(mean, scale_tril=torch.diag_embed(self.variance.expand_as(mean).sqrt()))
+""",
+        ),
+        Example(
+            before="""
+import torch.distributions as D
+
+def prior(mean, factor):
+    return D.MultivariateNormal(mean, factor @ factor.transpose(-1, -2))  # <- distributions
+""",
+            after="",
+            advice="scale_tril=L",
+        ),
+    )
+    LEAVES_ALONE = (
+        Example(
+            "from torch.distributions import MultivariateNormal\nd = MultivariateNormal(m, c)  # <- distributions\n", ""
+        ),
+        Example(
+            "from torch.distributions import MultivariateNormal\nfrom torch import tril\n"
+            "a = x.tril()\nd = MultivariateNormal(m, a @ b.mT)  # <- distributions\n",
+            "",
+        ),
+    )
+
+
+def _made_in(path: str, line: int) -> Site | None:
+    """The only distribution of the function, where its covariance is made of a factor."""
+    try:
+        draft = Draft(Sources().source(path))
+    except AdvisorError:
+        return None
+    there = list(covariances(draft, line))
+    return Site(path, draft.line(there[0].call)) if len(there) == 1 and there[0].factor else None
