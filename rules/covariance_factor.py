@@ -115,9 +115,8 @@ from torch.distributions import MultivariateNormal
 class Actor:
     def act(self, state):
         mean = self.actor(state)
-        covariance = torch.diag(self.variance).unsqueeze(0)
-        other = torch.diag_embed(self.variance.expand_as(mean))
-        return MultivariateNormal(mean, other)  # <- distributions
+        covariance = torch.diag_embed(self.variance.expand_as(mean))
+        return MultivariateNormal(mean, covariance)  # <- distributions
 """,
             after="""
 import torch
@@ -126,8 +125,6 @@ from torch.distributions import MultivariateNormal
 class Actor:
     def act(self, state):
         mean = self.actor(state)
-        covariance = torch.diag(self.variance).unsqueeze(0)
-        other = torch.diag_embed(self.variance.expand_as(mean))
         return MultivariateNormal(mean, scale_tril=torch.diag_embed(self.variance.expand_as(mean).sqrt()))
 """,
         ),

@@ -10,7 +10,7 @@ import libcst.matchers as m
 
 from advisor.edit.draft import Draft
 from advisor.edit.names import full_name
-from advisor.edit.origin import assigned_once, scope_of
+from advisor.edit.origin import assigned_once, held_once, scope_of
 
 _MADE = ("torch.distributions.MultivariateNormal", "torch.distributions.multivariate_normal.MultivariateNormal")
 _DIAGONALS = ("torch.diag_embed", "torch.diag")
@@ -21,12 +21,16 @@ _TRANSPOSES = (("-1", "-2"), ("-2", "-1"), ("1", "2"), ("2", "1"))
 
 @dataclass(frozen=True)
 class Covariance:
-    """The argument of a distribution that is a covariance, and its factor's code; whether that is one for certain."""
+    """The argument of a distribution that is a covariance, and its factor's code; whether that is one for certain.
+
+    ``held``: the line that gives the covariance its name, where nothing else needs it.
+    """
 
     call: cst.Call
     argument: cst.Arg
     factor: str
     certain: bool
+    held: cst.SimpleStatementLine | None = None
 
 
 def covariances(draft: Draft, line: int | None = None) -> Iterator[Covariance]:
@@ -36,8 +40,9 @@ def covariances(draft: Draft, line: int | None = None) -> Iterator[Covariance]:
             continue
         argument = _argument(call)
         if argument is not None:
+            named = held_once(draft, argument.value) if isinstance(argument.value, cst.Name) else None
             factor, certain = _factor(draft, _meant(draft, argument.value))
-            yield Covariance(call, argument, factor, certain)
+            yield Covariance(call, argument, factor, certain, named[1] if named is not None else None)
 
 
 def factored(draft: Draft, found: Covariance) -> None:
@@ -47,6 +52,8 @@ def factored(draft: Draft, found: Covariance) -> None:
         for each in found.call.args
     ]
     draft.replace(found.call, f"{draft.code(found.call.func)}({', '.join(arguments)})")
+    if found.held is not None:
+        draft.remove(found.held)
 
 
 def _argument(call: cst.Call) -> cst.Arg | None:

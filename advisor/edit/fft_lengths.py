@@ -7,7 +7,7 @@ import libcst.matchers as m
 
 from advisor.edit.draft import Draft
 from advisor.edit.names import full_name
-from advisor.edit.origin import assigned_once, scope_of
+from advisor.edit.origin import assigned_once, is_variable, scope_of
 
 _FORWARD = ("torch.fft.rfft", "torch.fft.fft")
 _INVERSE = ("torch.fft.irfft", "torch.fft.ifft")
@@ -41,8 +41,9 @@ def convolution_length(draft: Draft, line: int) -> cst.BaseExpression | None:
     (name,) = names
     scope = scope_of(draft, next(iter(given)))
     value = assigned_once(draft, name, scope)
-    read = [each for each in draft.nodes(cst.Name, scope) if each.value == name and _reads(draft, each)]
-    if value is None or set(read) != given or not _is_sum_less_one(value):
+    read = [each for each in draft.nodes(cst.Name, scope) if each.value == name and is_variable(draft, each)]
+    # Read by the transforms alone; the one more is what is assigned to.
+    if value is None or len(read) != len(given) + 1 or not given <= set(read) or not _is_sum_less_one(value):
         return None
     return value
 
@@ -79,12 +80,3 @@ def _is_slice(node: cst.Subscript) -> bool:
 
 def _is_sum_less_one(node: cst.BaseExpression) -> bool:
     return m.matches(node, m.BinaryOperation(m.BinaryOperation(operator=m.Add()), m.Subtract(), m.Integer("1")))
-
-
-def _reads(draft: Draft, node: cst.Name) -> bool:
-    above = draft.parent(node)
-    if isinstance(above, cst.Attribute):
-        return above.value is node
-    if isinstance(above, cst.Arg) and above.keyword is node:
-        return False
-    return not isinstance(above, cst.AssignTarget)

@@ -9,7 +9,7 @@ import libcst as cst
 
 from advisor.edit.draft import Draft
 from advisor.edit.names import full_name
-from advisor.edit.origin import assigned_once, scope_of
+from advisor.edit.origin import held_once
 
 _LAYER = "torch.nn.functional.linear"
 _PRODUCTS = ("torch.mm", "torch.matmul")
@@ -68,19 +68,11 @@ def _parts(draft: Draft, call: cst.Call) -> Merged | None:
 
     def meant(node: cst.BaseExpression) -> cst.BaseExpression:
         """What a name stands for that is given its value once, right here, and read once."""
-        if not isinstance(node, cst.Name):
+        held = held_once(draft, node) if isinstance(node, cst.Name) else None
+        if held is None:
             return node
-        scope = scope_of(draft, node)
-        value = assigned_once(draft, node.value, scope)
-        statement = None if value is None else draft.statement(value)
-        uses = [each for each in draft.nodes(cst.Name, scope) if each.value == node.value and _is_variable(draft, each)]
-        here = draft.statement(call)
-        if value is None or len(uses) != 2 or here is None or not isinstance(statement, cst.SimpleStatementLine):
-            return node
-        if len(statement.body) != 1 or statement not in draft.siblings(here):
-            return node
-        names.append(statement)
-        return meant(value)
+        names.append(held[1])
+        return meant(held[0])
 
     whole = meant(call.args[1].value)
     if not isinstance(whole, cst.BinaryOperation) or not isinstance(whole.operator, cst.Add):
@@ -119,14 +111,6 @@ def _scaled(
         if not any(each.star or each.keyword for each in node.args) and isinstance(left, _PLAIN):
             return (draft.code(left), draft.code(right), ()) if isinstance(right, _PLAIN) else None
     return None
-
-
-def _is_variable(draft: Draft, node: cst.Name) -> bool:
-    """Not an attribute, nor the name of an argument."""
-    above = draft.parent(node)
-    return not (isinstance(above, cst.Attribute) and above.attr is node) and not (
-        isinstance(above, cst.Arg) and above.keyword is node
-    )
 
 
 def _is_number(node: cst.BaseExpression) -> bool:

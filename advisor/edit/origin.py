@@ -70,6 +70,25 @@ def assigned_once(draft: Draft, name: str, within: cst.CSTNode) -> cst.BaseExpre
     return values[0] if len(values) == 1 else None
 
 
+def held_once(draft: Draft, node: cst.Name) -> tuple[cst.BaseExpression, cst.SimpleStatementLine] | None:
+    """What a name is given that is read here alone, in the same block: its value, and the line that can go with it."""
+    scope = scope_of(draft, node)
+    value = assigned_once(draft, node.value, scope)
+    statement, here = draft.statement(value) if value is not None else None, draft.statement(node)
+    uses = [each for each in draft.nodes(cst.Name, scope) if each.value == node.value and is_variable(draft, each)]
+    if value is None or here is None or len(uses) != 2 or not isinstance(statement, cst.SimpleStatementLine):
+        return None
+    return (value, statement) if len(statement.body) == 1 and statement in draft.siblings(here) else None
+
+
+def is_variable(draft: Draft, node: cst.Name) -> bool:
+    """Not an attribute, nor the name of an argument."""
+    above = draft.parent(node)
+    return not (isinstance(above, cst.Attribute) and above.attr is node) and not (
+        isinstance(above, cst.Arg) and above.keyword is node
+    )
+
+
 def assignments(draft: Draft, name: str, scope: cst.CSTNode) -> Iterator[cst.BaseExpression | None]:
     """What `name` is bound to in a scope (module, class or function), nested scopes aside.
 
