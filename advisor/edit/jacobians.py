@@ -1,0 +1,41 @@
+"""``torch.func.jacrev``, by the name that a file has for it, becomes ``torch.func.jacfwd``."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from advisor.edit.draft import Draft
+from advisor.edit.names import full_name
+from advisor.edit.origin import is_variable
+
+REVERSE, FORWARD = "jacrev", "jacfwd"
+_MODULES = ("torch.func", "functorch")
+
+
+def reverse_calls(draft: Draft) -> list[cst.Call]:
+    """The calls of ``jacrev`` in a file."""
+    names = [f"{module}.{REVERSE}" for module in _MODULES]
+    calls = [each for each in draft.nodes(cst.Call) if isinstance(each.func, (cst.Name, cst.Attribute))]
+    return [each for each in calls if full_name(draft, each.func) in names]
+
+
+def forward(draft: Draft) -> bool:
+    """Have the only call of ``jacrev`` in a file be one of ``jacfwd``, and its import; whether that could be done."""
+    calls = reverse_calls(draft)
+    if len(calls) != 1:
+        return False
+    func = calls[0].func
+    if isinstance(func, cst.Attribute):
+        draft.replace(func.attr, FORWARD)
+        return True
+    # By its own name: imported once, read once.
+    named = [each for each in draft.nodes(cst.Name) if each.value == REVERSE and is_variable(draft, each)]
+    imported = [each for each in named if isinstance(draft.parent(each), cst.ImportAlias)]
+    if not isinstance(func, cst.Name) or func.value != REVERSE or len(named) != 2 or len(imported) != 1:
+        return False
+    taken = [each for each in draft.nodes(cst.Name) if each.value == FORWARD]
+    if taken:  # imported as well, or something else
+        return False
+    draft.replace(func, FORWARD)
+    draft.replace(imported[0], FORWARD)
+    return True

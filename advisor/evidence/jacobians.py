@@ -1,0 +1,129 @@
+"""Jacobians that ``torch.func.jacrev`` takes: a backward for each output, where inputs are fewer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from advisor.evidence.coded import Mask, names_like
+from advisor.evidence.nesting import Nesting
+from advisor.evidence.outside import users_functions
+from advisor.evidence.shapes import input_shapes
+from advisor.evidence.stacks import Stacks
+from advisor.evidence.steps import assign, step_windows
+from advisor.evidence.worked import self_shares, worked
+
+if TYPE_CHECKING:
+    from advisor.evidence import Evidence
+    from advisor.trace.tables import Trace
+
+# The parts of torch.func.jacrev (torch/_functorch/eager_transforms.py): all of it, the forward that it differentiates,
+# and the backwards.
+_FILE = "torch/_functorch/eager_transforms.py"
+_WHOLE, _FORWARD = "wrapper_fn", "_vjp_with_argnums"
+_BACKWARDS = ("compute_jacobian_stacked", "compute_jacobian_preallocate_and_copy")
+
+
+@dataclass(frozen=True)
+class Jacobian:
+    """A Jacobian of ``outputs`` by ``inputs`` numbers, of a sample where it is mapped over a batch.
+
+    ``function`` of the user's calls for it: (file, first line), 0 outside of all.
+    """
+
+    outputs: int
+    inputs: int
+    function: tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Jacobians:
+    """Times per step of each; operator → share of its own time; how long the forward takes of all that they take."""
+
+    counts: dict[Jacobian, float]
+    shares: dict[str, float]
+    forward: float
+
+
+def reverse_jacobians(evidence: Evidence) -> Jacobians | None:
+    """What ``jacrev`` takes in the steps, what the backward does for it included; None where it is not called."""
+    trace, record = evidence.detail, evidence.record
+    if trace is None or record is None or not len(trace.operators):
+        return None
+    operators, nesting, steps = trace.operators, Nesting(trace), step_windows(trace)
+    step = assign(steps, operators.start)
+    outer = np.flatnonzero((step >= 0) & (nesting.parent < 0))
+    counts: dict[Jacobian, float] = {}
+    over = np.zeros(len(operators), np.bool_)
+    forward_ns, whole_ns = 0, 0
+    for lane in np.unique(operators.lane[outer]).tolist():
+        stacks = Stacks.of(trace, lane)
+        for call, whole in _calls(stacks):
+            inside = _within(trace, lane, stacks, whole)
+            # What functorch calls as it was written: what that becomes for a whole batch is nested in it.
+            begun = np.where(nesting.parent < 0, -1, operators.start[nesting.parent])
+            plain = inside & (begun < stacks.start[whole])
+            outputs, inputs, basis = _sizes(trace, plain & _within(trace, lane, stacks, call), plain)
+            if not outputs or not inputs:
+                continue
+            for place in users_functions(trace, np.array([basis]), record).values():
+                each = Jacobian(outputs, inputs, place)
+                counts[each] = counts.get(each, 0.0) + 1 / len(steps)
+            over |= worked(trace, [row for row in outer.tolist() if inside[row]])
+            whole_ns += int(stacks.end[whole] - stacks.start[whole])
+            forward_ns += _forward_ns(stacks, whole)
+    if not counts or not forward_ns:
+        return None
+    return Jacobians(counts, self_shares(trace, nesting, over, step >= 0), min(1.0, forward_ns / whole_ns))
+
+
+def _calls(stacks: Stacks) -> list[tuple[int, int]]:
+    """(the backwards of a Jacobian, all of it), as rows of the stacks."""
+    found = []
+    for row, function in enumerate(stacks.functions):
+        if function.name in _BACKWARDS and function.path.endswith(_FILE):
+            whole = next((each for each in stacks.up(row) if stacks.functions[each].name == _WHOLE), None)
+            if whole is not None:
+                found.append((row, whole))
+    return found
+
+
+def _forward_ns(stacks: Stacks, whole: int) -> int:
+    rows = [
+        row
+        for row, function in enumerate(stacks.functions)
+        if function.name == _FORWARD
+        and stacks.start[row] >= stacks.start[whole]
+        and stacks.end[row] <= stacks.end[whole]
+    ]
+    return int(stacks.end[rows[0]] - stacks.start[rows[0]]) if rows else 0
+
+
+def _within(trace: Trace, lane: int, stacks: Stacks, call: int) -> Mask:
+    operators = trace.operators
+    return (operators.lane == lane) & (operators.start >= stacks.start[call]) & (operators.end <= stacks.end[call])
+
+
+def _sizes(trace: Trace, backwards: Mask, inside: Mask) -> tuple[int, int, int]:
+    """(outputs, inputs, the operator that makes the basis); 0 where they are not seen.
+
+    The basis has a row for each output, and what comes of it is divided by outputs, once for each tensor of the inputs.
+    """
+    operators = trace.operators
+    outputs, basis = 0, -1
+    for row in np.flatnonzero(backwards & names_like(trace, operators.name, "aten::new_zeros".__eq__)).tolist():
+        try:
+            outputs = max(outputs, int(json.loads(json.loads(trace.name(int(operators.values[row])))[1])[0]))
+        except (ValueError, TypeError, IndexError, RecursionError):
+            continue
+        basis = row
+    inputs = 0
+    for row in np.flatnonzero(inside & names_like(trace, operators.name, "aten::split_with_sizes".__eq__)).tolist():
+        shape = next(iter(input_shapes(trace.name(int(operators.shapes[row])))), ())
+        if shape and shape[0] == outputs and row > basis >= 0:
+            inputs += prod(shape[1:])
+    return outputs, inputs, basis

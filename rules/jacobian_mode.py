@@ -1,0 +1,133 @@
+"""Jacobians of many outputs and few inputs are taken backwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from advisor.edit import Draft, Drafts, Sources
+from advisor.edit.jacobians import forward, reverse_calls
+from advisor.errors import AdvisorError
+from advisor.evidence import Change
+from advisor.evidence.jacobians import Jacobian, reverse_jacobians
+from advisor.evidence.worked import spent_s
+from advisor.harness.layout import Site
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit
+    from advisor.evidence import Evidence
+
+_FEWER = 2  # times as many outputs as inputs, at least
+# Of a forward: what one with tangents takes beside it, and each tangent more.
+_FIRST, _EACH = 1.0, 0.5
+
+
+class JacobianMode(Rule):
+    """A Jacobian of many outputs and few inputs is taken backwards, by ``jacrev``: once for each output.
+
+    ``jacfwd`` goes forward once for each input, with what the outputs change by beside what they are, and has the same
+    numbers. The derivative in time of a state of five quantities is one input and five outputs; with autograd above it,
+    as for a residual that is trained on, each of the five backwards is differentiated again.
+
+    When not: an operator without a forward derivative is used (PyTorch says so), or there are as many inputs as
+    outputs. Sums are rounded differently.
+
+    Source: PyTorch, ``torch.func``, Jacobians, Hessians, hvp, vhp, and more: jacfwd for more outputs than inputs,
+    jacrev for more inputs. The gain is what the run spent on it, less an estimate of the forward.
+    """
+
+    id = "jacobian-mode"
+    title = "Take the Jacobian forward"
+    safety = Safety.NUMERIC
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        if evidence.compiled or not evidence.step_s:
+            return
+        found = reverse_jacobians(evidence)
+        if found is None or any(each.inputs * _FEWER > each.outputs for each in found.counts):
+            return
+        most = max(found.counts, key=lambda each: each.inputs)
+        left = min(1.0, found.forward * (1.0 + _FIRST + _EACH * (most.inputs - 1)))
+        shares = {name: share for name, share in found.shares.items() if name.startswith(("aten::", "autograd::"))}
+        scale = {name: 1.0 - share * (1.0 - left) for name, share in shares.items()}
+        if evidence.device_is_gpu:
+            change = Change(
+                kernel_scale={row.name: scale[row.operator] for row in evidence.kernels if row.operator in scale}
+            )
+        else:
+            change = Change(operator_scale=scale)
+        gain, share = Gain.of(evidence.what_if(change)), spent_s(evidence, shares) / (evidence.trace_step_s or 1.0)
+        if not gain.worth_it:
+            return
+        site = _taken_at(most)
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"{share:.0%} of the step goes {most.outputs} times back through what {at(site)} differentiates, "
+            f"once for each output; of inputs there {'is 1' if most.inputs == 1 else f'are {most.inputs}'}.",
+            gain=gain,
+            evidence={
+                "jacobian_share": share,
+                "outputs": most.outputs,
+                "inputs": most.inputs,
+                "step_s": evidence.step_s,
+            },
+            site=site,
+            parameters={"jacobians": (site,)},
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        (site,) = site_list(finding, "jacobians") or (None,)
+        text = f"Take the Jacobian {where(site)} with torch.func.jacfwd instead of jacrev."
+        drafts = Drafts(sources)
+        if site is None or not forward(drafts[site.file]):
+            return Advice(text, "which of the calls of jacrev it is cannot be told from the source")
+        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+
+    EXAMPLES = (
+        Example(
+            before="""
+import torch
+from torch.func import functional_call, jacrev, vmap
+
+rate = vmap(jacrev(state, argnums=1, has_aux=True), in_dims=(None, 0))  # <- jacobians
+""",
+            after="""
+import torch
+from torch.func import functional_call, jacfwd, vmap
+
+rate = vmap(jacfwd(state, argnums=1, has_aux=True), in_dims=(None, 0))
+""",
+        ),
+        Example(
+            before="""
+import torch
+
+def rates(f, t):
+    return torch.func.jacrev(f)(t)  # <- jacobians
+""",
+            after="""
+import torch
+
+def rates(f, t):
+    return torch.func.jacfwd(f)(t)
+""",
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("from torch.func import jacrev\na = jacrev(f)(x)  # <- jacobians\nb = jacrev(g)(x)\n", ""),
+        Example("from torch.func import jacfwd, jacrev\na = jacrev(jacfwd(f))(x)  # <- jacobians\n", ""),
+        Example("import torch.func as F\nhow = F.jacrev\na = how(f)(x)  # <- jacobians\n", ""),
+    )
+
+
+def _taken_at(found: Jacobian) -> Site:
+    """The only call of ``jacrev`` in the file; where the function that takes the Jacobian begins, if there are more."""
+    path, line = found.function
+    try:
+        draft = Draft(Sources().source(path))
+    except AdvisorError:
+        return Site(path, max(1, line))
+    calls = [draft.line(each) for each in reverse_calls(draft)]
+    return Site(path, calls[0] if len(calls) == 1 else max(1, line))
