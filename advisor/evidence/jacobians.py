@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.trace.tables import Trace
 
-# The parts of torch.func.jacrev (torch/_functorch/eager_transforms.py): all of it, the forward that it differentiates,
-# and the backwards.
+# The parts of torch.func.jacrev (torch/_functorch/eager_transforms.py): all of it, and the backwards.
 _FILE = "torch/_functorch/eager_transforms.py"
-_WHOLE, _FORWARD = "wrapper_fn", "_vjp_with_argnums"
+_WHOLE = "wrapper_fn"
 _BACKWARDS = ("compute_jacobian_stacked", "compute_jacobian_preallocate_and_copy")
 
 
@@ -40,26 +39,16 @@ class Jacobian:
     function: tuple[str, int]
 
 
-@dataclass(frozen=True)
-class Jacobians:
-    """Times per step of each; operator → share of its own time; how long the forward takes of all that they take."""
-
-    counts: dict[Jacobian, float]
-    shares: dict[str, float]
-    forward: float
-
-
-def reverse_jacobians(evidence: Evidence) -> Jacobians | None:
-    """What ``jacrev`` takes in the steps, what the backward does for it included; None where it is not called."""
+def reverse_jacobians(evidence: Evidence) -> tuple[dict[Jacobian, float], dict[str, float]]:
+    """What ``jacrev`` is called for: times per step; operator → share of its own time, with the backward's for it."""
     trace, record = evidence.detail, evidence.record
     if trace is None or record is None or not len(trace.operators):
-        return None
+        return {}, {}
     operators, nesting, steps = trace.operators, Nesting(trace), step_windows(trace)
     step = assign(steps, operators.start)
     outer = np.flatnonzero((step >= 0) & (nesting.parent < 0))
     counts: dict[Jacobian, float] = {}
     over = np.zeros(len(operators), np.bool_)
-    forward_ns, whole_ns = 0, 0
     for lane in np.unique(operators.lane[outer]).tolist():
         stacks = Stacks.of(trace, lane)
         for call, whole in _calls(stacks):
@@ -74,11 +63,7 @@ def reverse_jacobians(evidence: Evidence) -> Jacobians | None:
                 each = Jacobian(outputs, inputs, place)
                 counts[each] = counts.get(each, 0.0) + 1 / len(steps)
             over |= worked(trace, [row for row in outer.tolist() if inside[row]])
-            whole_ns += int(stacks.end[whole] - stacks.start[whole])
-            forward_ns += _forward_ns(stacks, whole)
-    if not counts or not forward_ns:
-        return None
-    return Jacobians(counts, self_shares(trace, nesting, over, step >= 0), min(1.0, forward_ns / whole_ns))
+    return counts, self_shares(trace, nesting, over, step >= 0)
 
 
 def _calls(stacks: Stacks) -> list[tuple[int, int]]:
@@ -90,17 +75,6 @@ def _calls(stacks: Stacks) -> list[tuple[int, int]]:
             if whole is not None:
                 found.append((row, whole))
     return found
-
-
-def _forward_ns(stacks: Stacks, whole: int) -> int:
-    rows = [
-        row
-        for row, function in enumerate(stacks.functions)
-        if function.name == _FORWARD
-        and stacks.start[row] >= stacks.start[whole]
-        and stacks.end[row] <= stacks.end[whole]
-    ]
-    return int(stacks.end[rows[0]] - stacks.start[rows[0]]) if rows else 0
 
 
 def _within(trace: Trace, lane: int, stacks: Stacks, call: int) -> Mask:

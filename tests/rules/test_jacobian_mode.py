@@ -63,14 +63,13 @@ def test_one_input_and_eight_outputs_are_found_and_taken_forward(tmp_path: Path)
     after = measure(command, tmp_path / "run-after", QUICK)
     losses = Run.load(tmp_path / "run").record.losses
     assert losses and after.record.losses[:5] == pytest.approx(losses[:5], rel=1e-3)
-    assert reverse_jacobians(Evidence.from_run(after)) is None
+    assert reverse_jacobians(Evidence.from_run(after)) == ({}, {})
 
 
 @pytest.mark.slow
 @pytest.mark.sessions
 def test_as_many_inputs_are_left_alone(tmp_path: Path) -> None:
     evidence, found = findings(tmp_path, 3, 5, more=", chunk_size=None")
-    jacobians = reverse_jacobians(evidence)
-    assert jacobians is not None and not found
-    ((jacobian, times),) = jacobians.counts.items()
+    ((jacobian, times),) = reverse_jacobians(evidence)[0].items()
+    assert not found
     assert (jacobian.outputs, jacobian.inputs, times) == (5, 3, 1.0)
