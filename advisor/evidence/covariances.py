@@ -68,5 +68,5 @@ def _is_square(trace: Trace, row: int) -> bool:
     """Whether this operator multiplies square matrices, as many of the one as of the other."""
     if trace.name(int(trace.operators.name[row])) not in _PRODUCTS or trace.operators.shapes[row] < 0:
         return False
-    left, right, *_ = [*input_shapes(trace.name(int(trace.operators.shapes[row]))), (), ()]
+    left, right = [*input_shapes(trace.name(int(trace.operators.shapes[row]))), (), ()][:2]
     return len(left) > 1 and left == right and left[-1] == left[-2]

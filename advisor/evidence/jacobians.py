@@ -79,7 +79,8 @@ def _calls(stacks: Stacks) -> list[tuple[int, int]]:
 
 def _within(trace: Trace, lane: int, stacks: Stacks, call: int) -> Mask:
     operators = trace.operators
-    return (operators.lane == lane) & (operators.start >= stacks.start[call]) & (operators.end <= stacks.end[call])
+    inside: Mask = (operators.start >= stacks.start[call]) & (operators.end <= stacks.end[call])
+    return inside & (operators.lane == lane)
 
 
 def _sizes(trace: Trace, backwards: Mask, inside: Mask) -> tuple[int, int, int]:
@@ -87,11 +88,13 @@ def _sizes(trace: Trace, backwards: Mask, inside: Mask) -> tuple[int, int, int]:
 
     The basis has a row for each output, and what comes of it is divided by outputs, once for each tensor of the inputs.
     """
-    operators = trace.operators
+    operators, values = trace.operators, trace.operators.values
+    if values is None:
+        return 0, 0, -1
     outputs, basis = 0, -1
     for row in np.flatnonzero(backwards & names_like(trace, operators.name, "aten::new_zeros".__eq__)).tolist():
         try:
-            outputs = max(outputs, int(json.loads(json.loads(trace.name(int(operators.values[row])))[1])[0]))
+            outputs = max(outputs, int(json.loads(json.loads(trace.name(int(values[row])))[1])[0]))
         except (ValueError, TypeError, IndexError, RecursionError):
             continue
         basis = row

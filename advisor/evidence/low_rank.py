@@ -127,7 +127,7 @@ def _narrow(shapes: list[Shape], name: str) -> tuple[Shape, int, bool] | None:
     added = name == "aten::addmm" and len(shapes) > 2
     if not added and name not in _PRODUCTS:
         return None
-    left, right, *_ = shapes[1:] if added else [*shapes, (), ()]
+    left, right = [*(shapes[1:] if added else shapes), (), ()][:2]
     if len(left) != 2 or len(right) != 2:
         return None
     shape, rank = (left[0], right[1]), left[1]
@@ -172,7 +172,7 @@ def _weights_gradient(trace: Trace, inside: Mask, shape: Shape) -> Mask:
     """Of the operators `inside`, a layer's in the backward: those that compute the gradient of a weight of `shape`."""
     found = np.zeros(len(inside), np.bool_)
     for row in np.flatnonzero(inside & names_like(trace, trace.operators.name, "aten::mm".__eq__)).tolist():
-        left, right, *_ = [*_shapes(trace, row), (), ()]
+        left, right = [*_shapes(trace, row), (), ()][:2]
         if len(left) == 2 and len(right) == 2 and (left[0], right[1]) in (shape, shape[::-1]):
             found[row] = True
     return found

@@ -108,7 +108,7 @@ def values(text: str) -> torch.Tensor:
     "body",
     [
         "return D.MultivariateNormal(m, lower @ lower.mT)",
-        "return D.MultivariateNormal(m, covariance_matrix=torch.bmm(lower, lower.transpose(1, 2)), validate_args=False)",
+        "return D.MultivariateNormal(m, torch.bmm(lower, lower.transpose(1, 2)), validate_args=False)",
         "c = lower @ lower.transpose(-2, -1); return D.MultivariateNormal(loc=m, covariance_matrix=c)",
         "return D.MultivariateNormal(m, torch.diag_embed(m.exp() + 1))",
     ],
