@@ -79,8 +79,8 @@ def _calls(stacks: Stacks) -> list[tuple[int, int]]:
 
 def _within(trace: Trace, lane: int, stacks: Stacks, call: int) -> Mask:
     operators = trace.operators
-    inside: Mask = (operators.start >= stacks.start[call]) & (operators.end <= stacks.end[call])
-    return inside & (operators.lane == lane)
+    inside = (operators.start >= stacks.start[call]) & (operators.end <= stacks.end[call])
+    return np.asarray(inside & (operators.lane == lane))
 
 
 def _sizes(trace: Trace, backwards: Mask, inside: Mask) -> tuple[int, int, int]:

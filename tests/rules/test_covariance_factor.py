@@ -74,7 +74,7 @@ def findings(folder: Path, made: str) -> list[Finding]:
 )
 def test_covariances_that_are_made_of_their_factor_are_found(made: str, given: str, tmp_path: Path) -> None:
     (finding,) = findings(tmp_path, made)
-    assert finding.site is not None and finding.site.line == 23
+    assert finding.site is not None and finding.site.line == 22
     assert finding.evidence["distributions_per_step"] == 1 and finding.gain.likely > 1.2
     fix = CovarianceFactor().fix(finding, Sources())
     assert isinstance(fix, Edit if given else Advice)
