@@ -95,7 +95,7 @@ import torch
 from torch.distributions import MultivariateNormal
 
 def posterior(loc, raw, diag):
-    factor = raw.tril(-1) + torch.diag_embed(diag)
+    factor = raw.tril(-1) + torch.diag_embed(diag.exp())
     return MultivariateNormal(loc, covariance_matrix=factor @ factor.mT)  # <- distributions
 """,
             after="""
@@ -103,7 +103,7 @@ import torch
 from torch.distributions import MultivariateNormal
 
 def posterior(loc, raw, diag):
-    factor = raw.tril(-1) + torch.diag_embed(diag)
+    factor = raw.tril(-1) + torch.diag_embed(diag.exp())
     return MultivariateNormal(loc, scale_tril=factor)
 """,
         ),

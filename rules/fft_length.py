@@ -47,20 +47,21 @@ class FftLength(Rule):
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         if evidence.compiled or not evidence.step_s:
             return
-        counts, shares = slow_transforms(evidence)
+        counts, shares, saved = slow_transforms(evidence)
         counts = {each: times for each, times in counts.items() if times >= 0.5}
         if not counts:
             return
         if evidence.device_is_gpu:
-            scale = {row.name: 1.0 - _SAVED_ON_GPU for row in evidence.kernels if row.operator in shares}
+            saved = {name: share * _SAVED_ON_GPU for name, share in shares.items()}
+            scale = {row.name: 1.0 - saved[row.operator] for row in evidence.kernels if row.operator in saved}
             gain = Gain.prior(evidence.what_if(Change(kernel_scale=scale)), _BASIS)
         else:
             gain = Gain.of(
-                evidence.what_if(Change(operator_scale={name: 1.0 - saved for name, saved in shares.items()}))
+                evidence.what_if(Change(operator_scale={name: 1.0 - share for name, share in saved.items()}))
             )
         if not gain.worth_it:
             return
-        share = spent_s(evidence, shares) / (evidence.trace_step_s or 1.0)
+        share = spent_s(evidence, saved) / (evidence.trace_step_s or 1.0)
         most = max(counts, key=lambda each: each.length * counts[each])
         site, better = _first_of(most), fast_length(most.length)
         yield Finding(
@@ -135,6 +136,21 @@ def spectrum(x):
         ),
     )
     LEAVES_ALONE = (
+        Example(
+            "import torch\nn = a + b - 1\n"
+            "y = torch.fft.irfft(torch.fft.rfft(x, n, norm='ortho'), n, norm='ortho')[..., :a]  # <- transforms\n",
+            "",
+        ),
+        Example(
+            "import torch\nn = a + b - 1\n"
+            "y = torch.fft.irfft(torch.fft.rfft(x, n) * known, n)[..., :a]  # <- transforms\n",
+            "",
+        ),
+        Example(
+            "import torch\nn = a + b - 1\ns = torch.fft.rfft(x, n) * torch.fft.rfft(k, n).conj()\n"
+            "y = torch.fft.irfft(s / s.abs(), n)[..., :a]  # <- transforms\n",
+            "",
+        ),
         Example("import torch\nn = a + b - 1\ny = torch.fft.irfft(torch.fft.rfft(x, n), n)  # <- transforms\n", ""),
         Example(
             "import torch\nn = a + b\ny = torch.fft.irfft(torch.fft.rfft(x, n), n)[..., :a]  # <- transforms\n", ""

@@ -32,8 +32,8 @@ class JacobianMode(Rule):
     numbers. The derivative in time of a state of five quantities is one input and five outputs; with autograd above it,
     as for a residual that is trained on, each of the five backwards is differentiated again.
 
-    When not: an operator without a forward derivative is used (PyTorch says so), or there are as many inputs as
-    outputs. Sums are rounded differently.
+    When not: an operator without a forward derivative is used, or one that draws random numbers (PyTorch says so), or
+    there are as many inputs as outputs. Sums are rounded differently.
 
     Source: PyTorch, ``torch.func``, Jacobians, Hessians, hvp, vhp, and more: jacfwd for more outputs than inputs,
     jacrev for more inputs. The gain is what the run spent on it, less an estimate of the forward.
@@ -118,6 +118,8 @@ def rates(f, t):
         ),
     )
     LEAVES_ALONE = (
+        Example("from torch.func import jacrev\na = jacrev(f, chunk_size=4)(x)  # <- jacobians\n", ""),
+        Example("from torch.func import jacrev\n__all__ = ['jacrev']\na = jacrev(f)(x)  # <- jacobians\n", ""),
         Example("from torch.func import jacrev\na = jacrev(f)(x)  # <- jacobians\nb = jacrev(g)(x)\n", ""),
         Example("from torch.func import jacfwd, jacrev\na = jacrev(jacfwd(f))(x)  # <- jacobians\n", ""),
         Example("import torch.func as F\nhow = F.jacrev\na = how(f)(x)  # <- jacobians\n", ""),

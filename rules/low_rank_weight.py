@@ -152,7 +152,7 @@ y = F.linear(x, layer.weight + 0.5 * b @ a)  # <- weights
             after="""
 from torch.nn import functional as F
 
-y = F.linear(x, layer.weight) + F.linear(F.linear(x, a), b) * 0.5
+y = F.linear(x, layer.weight) + F.linear(F.linear(x, a), 0.5 * b)
 """,
         ),
         Example(

@@ -9,13 +9,14 @@ import libcst as cst
 import libcst.matchers as m
 
 from advisor.edit.draft import Draft
-from advisor.edit.names import full_name
-from advisor.edit.origin import assigned_once, held_once, scope_of
+from advisor.edit.names import full_name, last_part
+from advisor.edit.origin import assigned_once, held_once, is_parameter, scope_of
 
 _MADE = ("torch.distributions.MultivariateNormal", "torch.distributions.multivariate_normal.MultivariateNormal")
 _DIAGONALS = ("torch.diag_embed", "torch.diag")
 _PRODUCTS = ("torch.matmul", "torch.bmm", "torch.mm")
-_LOWER = ("torch.tril", "torch.linalg.cholesky", "torch.cholesky")
+_FACTORED = ("torch.linalg.cholesky", "torch.cholesky")  # upper=True aside
+_POSITIVE = ("softplus", "exp", "sigmoid")
 _TRANSPOSES = (("-1", "-2"), ("-2", "-1"), ("1", "2"), ("2", "1"))
 
 
@@ -39,10 +40,14 @@ def covariances(draft: Draft, line: int | None = None) -> Iterator[Covariance]:
         if line not in (None, draft.function_line(call)) or full_name(draft, call.func) not in _MADE:
             continue
         argument = _argument(call)
-        if argument is not None:
-            named = held_once(draft, argument.value) if isinstance(argument.value, cst.Name) else None
-            factor, certain = _factor(draft, _meant(draft, argument.value))
-            yield Covariance(call, argument, factor, certain, named[1] if named is not None else None)
+        if argument is None:
+            continue
+        given = argument.value
+        held = held_once(draft, given) if isinstance(given, cst.Name) else None
+        factor, certain = _factor(draft, held[0] if held is not None else _meant(draft, given))
+        # What is computed elsewhere may be of something else there than it would be here.
+        here = held is not None or not isinstance(given, cst.Name)
+        yield Covariance(call, argument, factor, certain and here, held[1] if held is not None else None)
 
 
 def factored(draft: Draft, found: Covariance) -> None:
@@ -57,9 +62,9 @@ def factored(draft: Draft, found: Covariance) -> None:
 
 
 def _argument(call: cst.Call) -> cst.Arg | None:
+    if any(each.star for each in call.args) or sum(each.keyword is None for each in call.args) > 2:
+        return None
     for at, each in enumerate(call.args):
-        if each.star:
-            return None
         if (each.keyword is None and at == 1) or (
             each.keyword is not None and each.keyword.value == "covariance_matrix"
         ):
@@ -68,8 +73,8 @@ def _argument(call: cst.Call) -> cst.Arg | None:
 
 
 def _meant(draft: Draft, node: cst.BaseExpression) -> cst.BaseExpression:
-    """What a name stands for that is given its value once."""
-    if isinstance(node, cst.Name):
+    """What a name stands for that is given its value once, and not by who calls."""
+    if isinstance(node, cst.Name) and not is_parameter(scope_of(draft, node), node.value):
         return assigned_once(draft, node.value, scope_of(draft, node)) or node
     return node
 
@@ -109,25 +114,45 @@ def _transposed(draft: Draft, node: cst.BaseExpression) -> str:
 
 
 def _is_lower(draft: Draft, node: cst.BaseExpression, depth: int = 3) -> bool:
-    """Whether an expression is a lower triangular matrix for certain."""
+    """Whether an expression is for certain a lower triangle with what is positive on its diagonal."""
+    node = _meant(draft, node)
     if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):
-        return _is_lower(draft, node.left, depth) and _is_lower(draft, node.right, depth)
-    if isinstance(node, cst.Name) and depth:
-        value = _meant(draft, node)
-        return value is not node and _is_lower(draft, value, depth - 1)
+        one, other = _meant(draft, node.left), _meant(draft, node.right)
+        return (_is_below(draft, one) and _is_positive_diagonal(draft, other)) or (
+            _is_below(draft, other) and _is_positive_diagonal(draft, one)
+        )
     if not isinstance(node, cst.Call):
         return False
-    if full_name(draft, node.func) in (*_LOWER, *_DIAGONALS):
-        return True
-    if not isinstance(node.func, (cst.Attribute, cst.Name)):
-        return False
-    name = node.func.attr.value if isinstance(node.func, cst.Attribute) else node.func.value
-    own = isinstance(node.func, cst.Name) or m.matches(node.func.value, m.Name("self"))
-    if name in ("tril", "diag_embed") and not own:
-        return True
+    if full_name(draft, node.func) in _FACTORED:
+        return len(node.args) == 1
     # A function of this file that gives one.
-    made = [each for each in draft.nodes(cst.FunctionDef) if each.name.value == name]
+    own = isinstance(node.func, cst.Name) or m.matches(node.func, m.Attribute(m.Name("self")))
+    made = [each for each in draft.nodes(cst.FunctionDef) if each.name.value == last_part(node.func)]
     if not own or len(made) != 1 or not depth:
         return False
     given = [each.value for each in draft.nodes(cst.Return, made[0]) if draft.function(each) is made[0]]
     return bool(given) and all(each is not None and _is_lower(draft, each, depth - 1) for each in given)
+
+
+def _is_below(draft: Draft, node: cst.BaseExpression) -> bool:
+    """``x.tril(-1)``, ``torch.tril(x, diagonal=-1)``: nothing on the diagonal, nor above it."""
+    if not isinstance(node, cst.Call) or last_part(node.func) != "tril" or not node.args:
+        return False
+    last = node.args[-1]
+    named = last.keyword is None or last.keyword.value == "diagonal"
+    return named and m.matches(last.value, m.UnaryOperation(m.Minus(), m.Integer("1")))
+
+
+def _is_positive_diagonal(draft: Draft, node: cst.BaseExpression) -> bool:
+    whole = isinstance(node, cst.Call) and full_name(draft, node.func) in _DIAGONALS and len(node.args) == 1
+    return whole and _is_positive(draft, cst.ensure_type(node, cst.Call).args[0].value)
+
+
+def _is_positive(draft: Draft, node: cst.BaseExpression, depth: int = 3) -> bool:
+    """Whether all numbers of an expression are positive for certain: ``F.softplus(x) + 0.1``, ``x.exp()``."""
+    node = _meant(draft, node)
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, (cst.Add, cst.Multiply)) and depth:
+        return _is_positive(draft, node.left, depth - 1) and _is_positive(draft, node.right, depth - 1)
+    if isinstance(node, (cst.Integer, cst.Float)):
+        return float(node.value) > 0
+    return isinstance(node, cst.Call) and last_part(node.func) in _POSITIVE

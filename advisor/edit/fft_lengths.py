@@ -7,7 +7,7 @@ import libcst.matchers as m
 
 from advisor.edit.draft import Draft
 from advisor.edit.names import full_name
-from advisor.edit.origin import assigned_once, is_variable, scope_of
+from advisor.edit.origin import assigned_once, is_parameter, is_variable, scope_of
 
 _FORWARD = ("torch.fft.rfft", "torch.fft.fft")
 _INVERSE = ("torch.fft.irfft", "torch.fft.ifft")
@@ -17,7 +17,8 @@ def convolution_length(draft: Draft, line: int) -> cst.BaseExpression | None:
     """What the function that begins at `line` (0: outside of all) assigns to the length of all its transforms.
 
     None where it is not certain that a larger one gives the same: where the length is no sum of two less 1, which is
-    what two signals make together, is used for anything else, or more of the inverse is taken than a slice of it.
+    what two signals make together, is used for anything else, or the inverse is of more than their product, or more of
+    it is taken than a slice.
     """
     calls = [each for each in draft.nodes(cst.Call) if draft.function_line(each) == line]
     names, inverse = set[str](), 0
@@ -34,6 +35,8 @@ def convolution_length(draft: Draft, line: int) -> cst.BaseExpression | None:
         if called in _INVERSE:
             above = draft.parent(call)
             if not isinstance(above, cst.Subscript) or above.value is not call or not _is_slice(above):
+                return None
+            if not _is_product(draft, call.args[0].value):
                 return None
             inverse += 1
     if len(names) != 1 or not inverse:
@@ -63,9 +66,25 @@ def _length(call: cst.Call) -> cst.Name | None:
             length = arg.value
             continue
         last = keyword != "dim" or m.matches(arg.value, m.UnaryOperation(m.Minus(), m.Integer("1")))
-        if arg.star or not last or (keyword is None and at > 1) or keyword not in (None, "dim", "norm"):
-            return None
+        if arg.star or not last or (keyword is None and at > 1) or keyword not in (None, "dim"):
+            return None  # norm="ortho" divides by the length
     return length if isinstance(length, cst.Name) else None
+
+
+def _is_product(draft: Draft, node: cst.BaseExpression) -> bool:
+    """Whether a spectrum is a product of what forward transforms give, and nothing else needs it."""
+    if isinstance(node, cst.Name):
+        scope = scope_of(draft, node)
+        value = assigned_once(draft, node.value, scope)
+        uses = [each for each in draft.nodes(cst.Name, scope) if each.value == node.value and is_variable(draft, each)]
+        return (
+            value is not None and len(uses) == 2 and not is_parameter(scope, node.value) and _is_product(draft, value)
+        )
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply):
+        return _is_product(draft, node.left) and _is_product(draft, node.right)
+    if m.matches(node, m.Call(m.Attribute(attr=m.Name("conj")), args=[])):
+        return _is_product(draft, cst.ensure_type(cst.ensure_type(node, cst.Call).func, cst.Attribute).value)
+    return isinstance(node, cst.Call) and full_name(draft, node.func) in _FORWARD
 
 
 def _is_slice(node: cst.Subscript) -> bool:

@@ -22,7 +22,10 @@ def reverse_calls(draft: Draft) -> list[cst.Call]:
 def forward(draft: Draft) -> bool:
     """Have the only call of ``jacrev`` in a file be one of ``jacfwd``, and its import; whether that could be done."""
     calls = reverse_calls(draft)
-    if len(calls) != 1:
+    # What jacfwd has no argument for; and the name as a string: of __all__, say.
+    others = [each for call in calls for each in call.args if each.star or not _is_common(each)]
+    named_so = [each for each in draft.nodes(cst.SimpleString) if each.evaluated_value == REVERSE]
+    if len(calls) != 1 or others or named_so or sum(each.keyword is None for each in calls[0].args) > 2:
         return False
     func = calls[0].func
     if isinstance(func, cst.Attribute):
@@ -39,3 +42,8 @@ def forward(draft: Draft) -> bool:
     draft.replace(func, FORWARD)
     draft.replace(imported[0], FORWARD)
     return True
+
+
+def _is_common(argument: cst.Arg) -> bool:
+    """Whether both take this argument."""
+    return argument.keyword is None or argument.keyword.value in ("func", "argnums", "has_aux")

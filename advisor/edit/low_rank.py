@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import libcst as cst
@@ -63,53 +63,49 @@ def split(draft: Draft, found: Merged) -> bool:
     return True
 
 
+_Held = tuple[cst.SimpleStatementLine, ...]
+
+
 def _parts(draft: Draft, call: cst.Call) -> Merged | None:
-    names: list[cst.SimpleStatementLine] = []
-
-    def meant(node: cst.BaseExpression) -> cst.BaseExpression:
-        """What a name stands for that is given its value once, right here, and read once."""
-        held = held_once(draft, node) if isinstance(node, cst.Name) else None
-        if held is None:
-            return node
-        names.append(held[1])
-        return meant(held[0])
-
-    whole = meant(call.args[1].value)
+    whole, names = _meant(draft, call.args[1].value)
     if not isinstance(whole, cst.BinaryOperation) or not isinstance(whole.operator, cst.Add):
         return None
     for base, other in ((whole.left, whole.right), (whole.right, whole.left)):
-        before = len(names)
-        product = _scaled(draft, meant(other), meant)
+        product = _scaled(draft, other)
         if product is not None and isinstance(base, _PLAIN):
-            left, right, factors = product
-            return Merged(call, draft.code(base), left, right, factors, tuple(names))
-        del names[before:]
+            left, right, factors, held = product
+            return Merged(call, draft.code(base), left, right, factors, (*names, *held))
     return None
 
 
-def _scaled(
-    draft: Draft, node: cst.BaseExpression, meant: Callable[[cst.BaseExpression], cst.BaseExpression]
-) -> tuple[str, str, tuple[str, ...]] | None:
-    """(B, A, what it is multiplied by) of ``s * (B @ A)``, ``(B @ A) * s``, ``s * B @ A`` and ``B @ A``."""
-    if isinstance(node, cst.BinaryOperation):
-        if isinstance(node.operator, cst.MatrixMultiply):
-            left, factors = node.left, tuple[str, ...]()
-            if isinstance(left, cst.BinaryOperation) and isinstance(left.operator, cst.Multiply):
-                number, left = left.left, left.right
-                if not _is_number(number):
-                    return None
-                factors = (draft.code(number),)
-            if isinstance(left, _PLAIN) and isinstance(node.right, _PLAIN):
-                return draft.code(left), draft.code(node.right), factors
-        if isinstance(node.operator, cst.Multiply):
-            for number, product in ((node.left, node.right), (node.right, node.left)):
-                inner = _scaled(draft, meant(product), meant) if _is_number(number) else None
-                if inner is not None:
-                    return inner[0], inner[1], (*inner[2], draft.code(number))
+def _meant(draft: Draft, node: cst.BaseExpression) -> tuple[cst.BaseExpression, _Held]:
+    """What a name stands for that is given its value right before and read once, and the lines that give it."""
+    held = held_once(draft, node) if isinstance(node, cst.Name) else None
+    if held is None:
+        return node, ()
+    value, more = _meant(draft, held[0])
+    return value, (held[1], *more)
+
+
+def _scaled(draft: Draft, node: cst.BaseExpression) -> tuple[str, str, tuple[str, ...], _Held] | None:
+    """(B, A, what it is multiplied by, lines that held it) of ``s * (B @ A)``, ``(B @ A) * s`` and ``s * B @ A``."""
+    node, held = _meant(draft, node)
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.MatrixMultiply):
+        left = node.left  # what B is multiplied by number by number stays with it
+        parts = (left.left, left.right) if isinstance(left, cst.BinaryOperation) else (left,)
+        times = not isinstance(left, cst.BinaryOperation) or isinstance(left.operator, cst.Multiply)
+        if times and all(isinstance(each, _PLAIN) for each in (*parts, node.right)):
+            return draft.code(left), draft.code(node.right), (), held
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply):
+        for number, product in ((node.left, node.right), (node.right, node.left)):
+            inner = _scaled(draft, product) if _is_number(number) else None
+            if inner is not None:
+                return inner[0], inner[1], (*inner[2], draft.code(number)), (*held, *inner[3])
     if isinstance(node, cst.Call) and full_name(draft, node.func) in _PRODUCTS and len(node.args) == 2:
-        left, right = (each.value for each in node.args)
-        if not any(each.star or each.keyword for each in node.args) and isinstance(left, _PLAIN):
-            return (draft.code(left), draft.code(right), ()) if isinstance(right, _PLAIN) else None
+        first, second = (each.value for each in node.args)
+        plain = isinstance(first, _PLAIN) and isinstance(second, _PLAIN)
+        if plain and not any(each.star or each.keyword for each in node.args):
+            return draft.code(first), draft.code(second), (), held
     return None
 
 

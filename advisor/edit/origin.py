@@ -71,14 +71,25 @@ def assigned_once(draft: Draft, name: str, within: cst.CSTNode) -> cst.BaseExpre
 
 
 def held_once(draft: Draft, node: cst.Name) -> tuple[cst.BaseExpression, cst.SimpleStatementLine] | None:
-    """What a name is given that is read here alone, in the same block: its value, and the line that can go with it."""
-    scope = scope_of(draft, node)
-    value = assigned_once(draft, node.value, scope)
-    statement, here = draft.statement(value) if value is not None else None, draft.statement(node)
-    uses = [each for each in draft.nodes(cst.Name, scope) if each.value == node.value and is_variable(draft, each)]
-    if value is None or here is None or len(uses) != 2 or not isinstance(statement, cst.SimpleStatementLine):
+    """What a name is given in the line right before the one that reads it, and nothing else does: value and line.
+
+    The line can go where the value is written in the name's place: nothing runs between the two.
+    """
+    scope, here = scope_of(draft, node), draft.statement(node)
+    if isinstance(scope, cst.ClassDef) or not isinstance(here, cst.SimpleStatementLine):
         return None
-    return (value, statement) if len(statement.body) == 1 and statement in draft.siblings(here) else None
+    for above in draft.ancestors(node):
+        if above is here:
+            break
+        if isinstance(above, (cst.Lambda, cst.BaseComp)):  # whose names may hide others, and which may run later
+            return None
+    value = assigned_once(draft, node.value, scope)
+    uses = [each for each in draft.nodes(cst.Name, scope) if each.value == node.value and is_variable(draft, each)]
+    siblings = draft.siblings(here)
+    before = siblings[siblings.index(here) - 1] if siblings.index(here) else None
+    if value is None or len(uses) != 2 or not isinstance(before, cst.SimpleStatementLine) or len(before.body) != 1:
+        return None
+    return (value, before) if draft.statement(value) is before else None
 
 
 def is_variable(draft: Draft, node: cst.Name) -> bool:

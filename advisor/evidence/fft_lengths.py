@@ -33,6 +33,7 @@ _SLOW_NS = (
     (1 << 62, 20_000, 13.0),
     (1 << 62, 1 << 62, 23.0),
 )
+_LONGEST = 1 << 40  # what is longer is damage, and takes long to be factored
 # A power of two, likewise: real ones and complex ones.
 _FAST_NS = {REAL: 1.0, BACK: 1.0, COMPLEX: 2.0}
 
@@ -45,20 +46,20 @@ class SlowTransform:
     function: tuple[str, int]
 
 
-def slow_transforms(evidence: Evidence) -> tuple[dict[SlowTransform, float], dict[str, float]]:
-    """Forward transforms: times per step; operator → share of its own time that powers of two would save.
+def slow_transforms(evidence: Evidence) -> tuple[dict[SlowTransform, float], dict[str, float], dict[str, float]]:
+    """Forward transforms: times per step; operator → share of its own time that all of them take, the backward's too.
 
-    The backward's are in the shares.
+    And of this what powers of two would save on a CPU.
     """
     trace, record = evidence.detail, evidence.record
     if trace is None or record is None or not len(trace.operators):
-        return {}, {}
+        return {}, {}, {}
     operators, nesting, steps = trace.operators, Nesting(trace), step_windows(trace)
     step = assign(steps, operators.start)
     inside = (step >= 0) & names_like(trace, operators.name, _FAST_NS.__contains__)
     lengths = {row: length for row in np.flatnonzero(inside).tolist() if (length := _slow_length(trace, row))}
     if not lengths:
-        return {}, {}
+        return {}, {}, {}
     back = Host(trace, steps).backward.contains(operators.start)
     outer = {row: _outermost(nesting, row) for row in lengths if not back[row]}
     places = users_functions(trace, np.array(sorted(set(outer.values())), np.int64), record)
@@ -68,14 +69,17 @@ def slow_transforms(evidence: Evidence) -> tuple[dict[SlowTransform, float], dic
             each = SlowTransform(lengths[row], places[top])
             counts[each] = counts.get(each, 0.0) + 1 / len(steps)
     shares: dict[str, float] = {}
+    saved: dict[str, float] = {}
     for name in _FAST_NS:
         for length in set(lengths.values()):
             rows = np.zeros(len(operators), np.bool_)
             rows[[row for row, each in lengths.items() if each == length]] = True
             rows &= names_like(trace, operators.name, name.__eq__)
             taken = self_shares(trace, nesting, rows, step >= 0).get(name, 0.0)
-            shares[name] = shares.get(name, 0.0) + taken * max(0.0, 1.0 - left(name, length))
-    return counts, {name: share for name, share in shares.items() if share}
+            if taken:
+                shares[name] = shares.get(name, 0.0) + taken
+                saved[name] = saved.get(name, 0.0) + taken * max(0.0, 1.0 - left(name, length))
+    return counts, shares, saved
 
 
 def left(operator: str, length: int) -> float:
@@ -122,9 +126,10 @@ def _slow_length(trace: Trace, row: int) -> int:
         lengths = [shape[each] for each in dims]
         if trace.name(int(operators.name[row])) == BACK:
             lengths[-1] = int(values[3])
-    except (ValueError, TypeError, IndexError, RecursionError):
+    except (ValueError, TypeError, LookupError, RecursionError, OverflowError):
         return 0
-    return max((each for each in lengths if largest_factor(each) > LARGEST_FACTOR), default=0)
+    known = [each for each in lengths if 0 < each < _LONGEST]
+    return max((each for each in known if largest_factor(each) > LARGEST_FACTOR), default=0)
 
 
 def _outermost(nesting: Nesting, row: int) -> int:

@@ -57,12 +57,13 @@ def reverse_jacobians(evidence: Evidence) -> tuple[dict[Jacobian, float], dict[s
             begun = np.where(nesting.parent < 0, -1, operators.start[nesting.parent])
             plain = inside & (begun < stacks.start[whole])
             outputs, inputs, basis = _sizes(trace, plain & _within(trace, lane, stacks, call), plain)
-            if not outputs or not inputs:
+            rows = [row for row in outer.tolist() if inside[row]]  # none where one operator is around all of it
+            if not outputs or not inputs or not rows:
                 continue
             for place in users_functions(trace, np.array([basis]), record).values():
                 each = Jacobian(outputs, inputs, place)
                 counts[each] = counts.get(each, 0.0) + 1 / len(steps)
-            over |= worked(trace, [row for row in outer.tolist() if inside[row]])
+            over |= worked(trace, rows)
     return counts, self_shares(trace, nesting, over, step >= 0)
 
 
@@ -95,7 +96,7 @@ def _sizes(trace: Trace, backwards: Mask, inside: Mask) -> tuple[int, int, int]:
     for row in np.flatnonzero(backwards & names_like(trace, operators.name, "aten::new_zeros".__eq__)).tolist():
         try:
             outputs = max(outputs, int(json.loads(json.loads(trace.name(int(values[row])))[1])[0]))
-        except (ValueError, TypeError, IndexError, RecursionError):
+        except (ValueError, TypeError, LookupError, RecursionError, OverflowError):
             continue
         basis = row
     inputs = 0

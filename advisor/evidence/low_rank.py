@@ -117,7 +117,7 @@ def _made(trace: Trace, rows: list[int]) -> Iterator[tuple[list[int], int, Shape
                 break
             if names[later] in _SUMS and len(weights) == 2:
                 added = True
-            elif not _is_view(names[later]) and not (names[later] in _SCALES and prod(shapes[1]) == 1):
+            elif not _is_view(names[later]) and not (names[later] in _SCALES and prod(shapes[-1]) == 1):
                 break
             making.append(rows[later])
 
@@ -148,7 +148,7 @@ def _given(shapes: list[Shape], name: str, shape: Shape) -> tuple[Shape, int] | 
     elif name != "aten::linear":
         return None
     rows = prod(given[:-1])
-    if weight not in (shape, shape[::-1]) or given[-1] != weight[1] or rows in shape:
+    if weight not in (shape, shape[::-1]) or given[-1] != weight[1] or not rows or rows in shape:
         return None  # with as many rows gradients of inputs and of weights are not told apart
     return weight, rows
 

@@ -112,17 +112,18 @@ class _Ending:
     """Ends the process after the last exit handler, where `status` was set: made before any other one is registered.
 
     What Python would do then is to take modules and objects apart, one by one: a second or more with torch and its
-    compiler, in each run. Nobody waits for what they write there where files are put back as they were; without that
-    the end is Python's own.
+    compiler, in each run. Nobody waits for what they write there where files are put back as they were, as what is left
+    in the buffers of files that were not closed; without that the end is Python's own, and that of a forked child is.
     """
 
     def __init__(self) -> None:
         self.status: int | None = None
+        self._pid = os.getpid()
         atexit.register(self._end)
 
     def _end(self) -> None:
-        if self.status is not None:
-            with contextlib.suppress(OSError, AttributeError):
+        if self.status is not None and os.getpid() == self._pid:
+            with contextlib.suppress(OSError, AttributeError, TypeError):
                 ctypes.CDLL(None).fflush(None)  # what C extensions printed
             end_process(self.status)
 

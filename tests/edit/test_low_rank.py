@@ -18,6 +18,9 @@ WRITTEN = {
     "functions": "y = torch.nn.functional.linear(x, torch.matmul(b, a) + w)",
     "other way round": "y = F.linear(x, w + s * (a.T @ b.T).T, bias)",
     "within": "y = F.linear(x, w + b @ a).relu() * F.linear(x, w)",
+    "scale before": "half = s / 2\n    delta = b @ a\n    weight = w + delta * half\n    y = F.linear(x, weight)",
+    "number by number": "y = F.linear(x, w + (b.abs() * b) @ a, bias)",
+    "matrix first": "y = F.linear(x, w + b * s @ a)",
     "argument": "y = torch.relu(F.linear(x, w + b @ a, bias))",
 }
 SILENT = {"other way round"}
@@ -55,6 +58,9 @@ def test_the_same_is_computed(name: str) -> None:
         "y = F.linear(x, w + torch.relu(b @ a))",
         "y = F.linear(x, w + b + a)",
         "y = F.linear(*(x, w + b @ a))",
+        "delta = b @ a\n    b = b * 2\n    y = F.linear(x, w + delta)",
+        "delta = b @ a\n    y = [F.linear(x, w + delta) for b in x]",
+        "delta = b @ a\n    while F.linear(x, w + delta).sum() > 9:\n        b = b / 2\n    y = x",
     ],
 )
 def test_sums_that_are_something_else(line: str) -> None:

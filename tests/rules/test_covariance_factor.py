@@ -133,8 +133,15 @@ def test_the_same_is_drawn(body: str) -> None:
         "return D.MultivariateNormal(m, precision_matrix=x)",
         "return D.MultivariateNormal(*given)",
         "return D.MultivariateNormal(m, x.tril() + x.mT)",
+        "c = torch.tril(x); return D.MultivariateNormal(m, c @ c.mT)",  # its diagonal may be negative
+        "c = x.tril(-1) + torch.diag_embed(m); return D.MultivariateNormal(m, c @ c.mT)",
+        "c = torch.linalg.cholesky(x, upper=True); return D.MultivariateNormal(m, c @ c.mT)",
+        "c = torch.diag_embed(x[0]); x = x * 2; return D.MultivariateNormal(m, c)",
+        "if given is None: given = torch.diag_embed(m.exp());\n    return D.MultivariateNormal(m, given)",
+        "return D.MultivariateNormal(m, torch.diag_embed(m.exp()), None, None, False)",
     ],
 )
 def test_what_may_be_no_factor(body: str) -> None:
-    text = f"import torch\nimport torch.distributions as D\n\ndef f(m, x, given):\n    {body}\n"
+    text = "import torch\nimport torch.distributions as D\n\ndef f(m, x, given):\n    "
+    text += body.replace("; ", "\n    ") + "\n"
     assert not any(each.certain for each in covariances(Draft(Source("train.py", text)), 4))
