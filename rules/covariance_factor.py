@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.covariances import covariances, factored
 from advisor.errors import AdvisorError
-from advisor.evidence import Change
 from advisor.evidence.covariances import factored_covariances
-from advisor.evidence.worked import spent_s
+from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
 
@@ -48,16 +47,9 @@ class CovarianceFactor(Rule):
         sites = [site for each in counts if (site := _made_in(*each)) is not None]
         if len(sites) < len(counts):
             return
-        shares = {name: share for name, share in shares.items() if name.startswith(("aten::", "autograd::"))}
-        if evidence.device_is_gpu:
-            change = Change(
-                kernel_scale={
-                    row.name: 1.0 - shares[row.operator] for row in evidence.kernels if row.operator in shares
-                }
-            )
-        else:
-            change = Change(operator_scale={name: 1.0 - share for name, share in shares.items()})
-        gain, share = Gain.of(evidence.what_if(change)), spent_s(evidence, shares) / (evidence.trace_step_s or 1.0)
+        shares = of_tensors(shares)
+        gain = Gain.of(evidence.what_if(without(evidence, shares)))
+        share = spent_s(evidence, shares) / (evidence.trace_step_s or 1.0)
         if not gain.worth_it:
             return
         yield Finding(

@@ -11,9 +11,8 @@ from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.fft_lengths import convolution_length, lengthen
 from advisor.edit.names import full_name
 from advisor.errors import AdvisorError
-from advisor.evidence import Change
 from advisor.evidence.fft_lengths import SlowTransform, fast_length, largest_factor, slow_transforms
-from advisor.evidence.worked import spent_s
+from advisor.evidence.worked import spent_s, without
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
 
@@ -53,12 +52,9 @@ class FftLength(Rule):
             return
         if evidence.device_is_gpu:
             saved = {name: share * _SAVED_ON_GPU for name, share in shares.items()}
-            scale = {row.name: 1.0 - saved[row.operator] for row in evidence.kernels if row.operator in saved}
-            gain = Gain.prior(evidence.what_if(Change(kernel_scale=scale)), _BASIS)
+            gain = Gain.prior(evidence.what_if(without(evidence, saved)), _BASIS)
         else:
-            gain = Gain.of(
-                evidence.what_if(Change(operator_scale={name: 1.0 - share for name, share in saved.items()}))
-            )
+            gain = Gain.of(evidence.what_if(without(evidence, saved)))
         if not gain.worth_it:
             return
         share = spent_s(evidence, saved) / (evidence.trace_step_s or 1.0)
@@ -136,6 +132,11 @@ def spectrum(x):
         ),
     )
     LEAVES_ALONE = (
+        Example(
+            "import torch\nn = a + b - 1\n"
+            "y = torch.fft.irfft(torch.fft.rfft(x, n), n)[..., : a + b]  # <- transforms\n",
+            "",
+        ),
         Example(
             "import torch\nn = a + b - 1\n"
             "y = torch.fft.irfft(torch.fft.rfft(x, n, norm='ortho'), n, norm='ortho')[..., :a]  # <- transforms\n",

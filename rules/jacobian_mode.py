@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.jacobians import forward, reverse_calls
 from advisor.errors import AdvisorError
-from advisor.evidence import Change
 from advisor.evidence.jacobians import Jacobian, reverse_jacobians
-from advisor.evidence.worked import spent_s
+from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
 
@@ -51,15 +50,10 @@ class JacobianMode(Rule):
             return
         most = max(counts, key=_orders)
         left = min(1.0, _OF_ORDERS * _orders(most))
-        shares = {name: share for name, share in shares.items() if name.startswith(("aten::", "autograd::"))}
-        scale = {name: 1.0 - share * (1.0 - left) for name, share in shares.items()}
-        if evidence.device_is_gpu:
-            change = Change(
-                kernel_scale={row.name: scale[row.operator] for row in evidence.kernels if row.operator in scale}
-            )
-        else:
-            change = Change(operator_scale=scale)
-        gain, share = Gain.of(evidence.what_if(change)), spent_s(evidence, shares) / (evidence.trace_step_s or 1.0)
+        shares = of_tensors(shares)
+        gone = {name: share * (1.0 - left) for name, share in shares.items()}
+        gain = Gain.of(evidence.what_if(without(evidence, gone)))
+        share = spent_s(evidence, shares) / (evidence.trace_step_s or 1.0)
         if not gain.worth_it:
             return
         site = _taken_at(most)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.low_rank import merged_weights, split
 from advisor.errors import AdvisorError
-from advisor.evidence import Change
 from advisor.evidence.low_rank import LowRank, LowRanks, low_rank_weights
-from advisor.evidence.worked import spent_s
+from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
 
@@ -51,19 +50,13 @@ class LowRankWeight(Rule):
         found = low_rank_weights(evidence)
         if found is None:
             return
-        shares = {name: share for name, share in found.shares.items() if name.startswith(("aten::", "autograd::"))}
+        shares = of_tensors(found.shares)
         share = spent_s(evidence, shares) / (evidence.trace_step_s or 1.0)
         if evidence.device_is_gpu:
-            scale = {
-                row.name: 1.0 - shares[row.operator] * (1.0 - _LEFT_ON_GPU)
-                for row in evidence.kernels
-                if row.operator in shares
-            }
-            change = Change(kernel_scale=scale)
+            gone = {name: each * (1.0 - _LEFT_ON_GPU) for name, each in shares.items()}
+            change = without(evidence, gone)
         else:
-            change = Change(
-                operator_scale={name: 1.0 - each for name, each in shares.items()}, remove_host_s=-_comes_s(found)
-            )
+            change = without(evidence, shares, _comes_s(found))
         gain = Gain.of(evidence.what_if(change))
         if not gain.worth_it:
             return

@@ -27,7 +27,7 @@ from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.joined import joined_pairs
 from advisor.evidence.pairwise import Pairwise, pairwise, passes_over
-from advisor.evidence.worked import spent_s
+from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.harness.layout import Site
 from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at, model_files, site_list
 
@@ -270,15 +270,11 @@ def _joined(evidence: Evidence) -> Iterator[Finding]:
     counts = {each: times for each, times in counts.items() if prod(each.shape) >= _LEAST_ELEMENTS and times >= 0.5}
     if not counts:
         return
-    working = {name: share for name, share in shares.items() if name.startswith(("aten::", "autograd::"))}
+    working = of_tensors(shares)
     passes = _SUM_PASSES[evidence.trains]
     sums = sum(prod(each.shape[:-1]) * each.columns * times for each, times in counts.items()) * passes
-    scale = {name: 1.0 - share * (1.0 - 1.0 / min(each.copies for each in counts)) for name, share in working.items()}
-    if evidence.device_is_gpu:
-        kernels = {row.name: scale[row.operator] for row in evidence.kernels if row.operator in scale}
-        change = Change(kernel_scale=kernels)
-    else:
-        change = Change(operator_scale=scale, remove_host_s=-sums * _NUMBER_S)
+    copied = 1.0 - 1.0 / min(each.copies for each in counts)
+    change = without(evidence, {name: each * copied for name, each in working.items()}, sums * _NUMBER_S)
     gain, share = Gain.of(evidence.what_if(change)), spent_s(evidence, working) / (evidence.trace_step_s or 1.0)
     if not gain.worth_it:
         return

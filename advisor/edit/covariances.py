@@ -31,7 +31,7 @@ class Covariance:
     argument: cst.Arg
     factor: str
     certain: bool
-    held: cst.SimpleStatementLine | None = None
+    held: cst.SimpleStatementLine | None
 
 
 def covariances(draft: Draft, line: int | None = None) -> Iterator[Covariance]:

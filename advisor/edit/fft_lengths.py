@@ -7,7 +7,7 @@ import libcst.matchers as m
 
 from advisor.edit.draft import Draft
 from advisor.edit.names import full_name
-from advisor.edit.origin import assigned_once, is_parameter, is_variable, scope_of
+from advisor.edit.origin import assigned_once, is_parameter, scope_of, variables
 
 _FORWARD = ("torch.fft.rfft", "torch.fft.fft")
 _INVERSE = ("torch.fft.irfft", "torch.fft.ifft")
@@ -44,7 +44,7 @@ def convolution_length(draft: Draft, line: int) -> cst.BaseExpression | None:
     (name,) = names
     scope = scope_of(draft, next(iter(given)))
     value = assigned_once(draft, name, scope)
-    read = [each for each in draft.nodes(cst.Name, scope) if each.value == name and is_variable(draft, each)]
+    read = variables(draft, name, scope)
     # Read by the transforms alone; the one more is what is assigned to.
     if value is None or len(read) != len(given) + 1 or not given <= set(read) or not _is_sum_less_one(value):
         return None
@@ -76,10 +76,8 @@ def _is_product(draft: Draft, node: cst.BaseExpression) -> bool:
     if isinstance(node, cst.Name):
         scope = scope_of(draft, node)
         value = assigned_once(draft, node.value, scope)
-        uses = [each for each in draft.nodes(cst.Name, scope) if each.value == node.value and is_variable(draft, each)]
-        return (
-            value is not None and len(uses) == 2 and not is_parameter(scope, node.value) and _is_product(draft, value)
-        )
+        once = len(variables(draft, node.value, scope)) == 2 and not is_parameter(scope, node.value)
+        return value is not None and once and _is_product(draft, value)
     if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply):
         return _is_product(draft, node.left) and _is_product(draft, node.right)
     if m.matches(node, m.Call(m.Attribute(attr=m.Name("conj")), args=[])):
@@ -88,13 +86,11 @@ def _is_product(draft: Draft, node: cst.BaseExpression) -> bool:
 
 
 def _is_slice(node: cst.Subscript) -> bool:
-    """``[..., :length]``."""
-    wanted = [
-        m.SubscriptElement(m.Index(m.Ellipsis())),
-        m.SubscriptElement(m.Slice(lower=None, upper=~m.OneOf(m.UnaryOperation()), step=None)),
-    ]
-    upper = node.slice[-1].slice
-    return m.matches(node, m.Subscript(slice=wanted)) and isinstance(upper, cst.Slice) and upper.upper is not None
+    """``[..., :length]``; a sum may be more than there was, and a difference below 0 counts from the end."""
+    computed = m.UnaryOperation() | m.BinaryOperation()
+    upper = m.SubscriptElement(m.Slice(lower=None, upper=m.MatchIfTrue(lambda given: given is not None), step=None))
+    there = m.matches(node, m.Subscript(slice=[m.SubscriptElement(m.Index(m.Ellipsis())), upper]))
+    return there and not m.matches(cst.ensure_type(node.slice[-1].slice, cst.Slice).upper or node, computed)
 
 
 def _is_sum_less_one(node: cst.BaseExpression) -> bool:

@@ -6,7 +6,7 @@ import libcst as cst
 
 from advisor.edit.draft import Draft
 from advisor.edit.names import full_name
-from advisor.edit.origin import is_variable
+from advisor.edit.origin import variables
 
 REVERSE, FORWARD = "jacrev", "jacfwd"
 _MODULES = ("torch.func", "functorch")
@@ -32,7 +32,7 @@ def forward(draft: Draft) -> bool:
         draft.replace(func.attr, FORWARD)
         return True
     # By its own name: imported once, read once.
-    named = [each for each in draft.nodes(cst.Name) if each.value == REVERSE and is_variable(draft, each)]
+    named = variables(draft, REVERSE)
     imported = [each for each in named if isinstance(draft.parent(each), cst.ImportAlias)]
     if not isinstance(func, cst.Name) or func.value != REVERSE or len(named) != 2 or len(imported) != 1:
         return False

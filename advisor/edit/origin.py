@@ -84,16 +84,19 @@ def held_once(draft: Draft, node: cst.Name) -> tuple[cst.BaseExpression, cst.Sim
         if isinstance(above, (cst.Lambda, cst.BaseComp)):  # whose names may hide others, and which may run later
             return None
     value = assigned_once(draft, node.value, scope)
-    uses = [each for each in draft.nodes(cst.Name, scope) if each.value == node.value and is_variable(draft, each)]
     siblings = draft.siblings(here)
     before = siblings[siblings.index(here) - 1] if siblings.index(here) else None
-    if value is None or len(uses) != 2 or not isinstance(before, cst.SimpleStatementLine) or len(before.body) != 1:
+    if value is None or not isinstance(before, cst.SimpleStatementLine) or draft.statement(value) is not before:
         return None
-    return (value, before) if draft.statement(value) is before else None
+    return (value, before) if len(before.body) == 1 and len(variables(draft, node.value, scope)) == 2 else None
 
 
-def is_variable(draft: Draft, node: cst.Name) -> bool:
-    """Not an attribute, nor the name of an argument."""
+def variables(draft: Draft, name: str, scope: cst.CSTNode | None = None) -> list[cst.Name]:
+    """Where a scope, or the file, reads or binds a name: no attributes, nor names of arguments."""
+    return [each for each in draft.nodes(cst.Name, scope) if each.value == name and _is_variable(draft, each)]
+
+
+def _is_variable(draft: Draft, node: cst.Name) -> bool:
     above = draft.parent(node)
     return not (isinstance(above, cst.Attribute) and above.attr is node) and not (
         isinstance(above, cst.Arg) and above.keyword is node

@@ -49,12 +49,12 @@ def reverse_jacobians(evidence: Evidence) -> tuple[dict[Jacobian, float], dict[s
     outer = np.flatnonzero((step >= 0) & (nesting.parent < 0))
     counts: dict[Jacobian, float] = {}
     over = np.zeros(len(operators), np.bool_)
+    begun = np.where(nesting.parent < 0, -1, operators.start[nesting.parent])  # the operator around each
     for lane in np.unique(operators.lane[outer]).tolist():
         stacks = Stacks.of(trace, lane)
         for call, whole in _calls(stacks):
             inside = _within(trace, lane, stacks, whole)
             # What functorch calls as it was written: what that becomes for a whole batch is nested in it.
-            begun = np.where(nesting.parent < 0, -1, operators.start[nesting.parent])
             plain = inside & (begun < stacks.start[whole])
             outputs, inputs, basis = _sizes(trace, plain & _within(trace, lane, stacks, call), plain)
             rows = [row for row in outer.tolist() if inside[row]]  # none where one operator is around all of it

@@ -9,6 +9,7 @@ import numpy as np
 
 from advisor.evidence.coded import Mask, names_like
 from advisor.evidence.nesting import Nesting
+from advisor.evidence.whatif import Change
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
@@ -50,3 +51,19 @@ def spent_s(evidence: Evidence, shares: Mapping[str, float]) -> float:
     """Seconds of a traced step, on the device that it runs on, that these shares of the operators' own time are."""
     rows = [row for row in evidence.operators if row.name in shares]
     return sum((row.device_s if evidence.device_is_gpu else row.self_s) * shares[row.name] for row in rows)
+
+
+def of_tensors(shares: Mapping[str, float]) -> dict[str, float]:
+    """Those of PyTorch's own operators and of the backward's nodes: no ranges that somebody put around them."""
+    return {name: share for name, share in shares.items() if name.startswith(("aten::", "autograd::"))}
+
+
+def without(evidence: Evidence, shares: Mapping[str, float], comes_s: float = 0.0) -> Change:
+    """The change in which these shares of the operators go: of their kernels, or, on a CPU, of their own time.
+
+    `comes_s`: seconds of a CPU's step that come instead.
+    """
+    if evidence.device_is_gpu:
+        kernels = {row.name: 1.0 - shares[row.operator] for row in evidence.kernels if row.operator in shares}
+        return Change(kernel_scale=kernels)
+    return Change(operator_scale={name: 1.0 - share for name, share in shares.items()}, remove_host_s=-comes_s)
