@@ -9,8 +9,8 @@ import libcst as cst
 
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.fft_lengths import convolution_length, lengthen
+from advisor.edit.finding import only_line
 from advisor.edit.names import full_name
-from advisor.errors import AdvisorError
 from advisor.evidence.fft_lengths import SlowTransform, fast_length, largest_factor, slow_transforms
 from advisor.evidence.worked import spent_s, without
 from advisor.harness.layout import Site
@@ -171,14 +171,9 @@ def spectrum(x):
 
 def _first_of(found: SlowTransform) -> Site:
     """The first transform in the function; where it begins, if it has none by its name."""
-    path, line = found.function
-    try:
-        draft = Draft(Sources().source(path))
-    except AdvisorError:
-        return Site(path, max(1, line))
-    there = [
-        draft.line(each)
-        for each in draft.nodes(cst.Call)
-        if draft.function_line(each) == line and full_name(draft, each.func).startswith("torch.fft.")
-    ]
-    return Site(path, min(there, default=max(1, line)))
+
+    def first(draft: Draft) -> list[int]:
+        calls = [each for each in draft.nodes(cst.Call) if full_name(draft, each.func).startswith("torch.fft.")]
+        return sorted(draft.line(each) for each in calls if draft.function_line(each) == found.function[1])[:1]
+
+    return only_line(found.function, first)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from advisor.edit import Draft, Drafts, Sources
+from advisor.edit import Drafts, Sources
+from advisor.edit.finding import only_line
 from advisor.edit.jacobians import forward, reverse_calls
-from advisor.errors import AdvisorError
 from advisor.evidence.jacobians import Jacobian, reverse_jacobians
 from advisor.evidence.worked import of_tensors, spent_s, without
-from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class JacobianMode(Rule):
         share = spent_s(evidence, shares) / (evidence.trace_step_s or 1.0)
         if not gain.worth_it:
             return
-        site = _taken_at(most)
+        site = only_line(most.function, lambda draft: map(draft.line, reverse_calls(draft)))
         yield Finding(
             rule=self.id,
             title=self.title,
@@ -122,14 +121,3 @@ def rates(f, t):
 
 def _orders(found: Jacobian) -> float:
     return (1 + found.inputs) / (1 + found.outputs)
-
-
-def _taken_at(found: Jacobian) -> Site:
-    """The only call of ``jacrev`` in the file; where the function that takes the Jacobian begins, if there are more."""
-    path, line = found.function
-    try:
-        draft = Draft(Sources().source(path))
-    except AdvisorError:
-        return Site(path, max(1, line))
-    calls = [draft.line(each) for each in reverse_calls(draft)]
-    return Site(path, calls[0] if len(calls) == 1 else max(1, line))

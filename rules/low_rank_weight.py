@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from advisor.edit import Draft, Drafts, Sources
+from advisor.edit import Drafts, Sources
+from advisor.edit.finding import only_line
 from advisor.edit.low_rank import merged_weights, split
-from advisor.errors import AdvisorError
 from advisor.evidence.low_rank import LowRank, LowRanks, low_rank_weights
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.harness.layout import Site
@@ -184,11 +184,6 @@ def _comes_s(found: LowRanks) -> float:
 def _made_at(found: LowRank) -> Site:
     """The layer that is given the weight, where its function has one; else where the function that makes it begins."""
     path, line = found.made_in
-    if found.made_in == found.used_in:
-        try:
-            draft = Draft(Sources().source(path))
-        except AdvisorError:
-            return Site(path, max(1, line))
-        there = [draft.line(each.call) for each in merged_weights(draft, line)]
-        line = there[0] if len(there) == 1 else line
-    return Site(path, max(1, line))
+    if found.made_in != found.used_in:
+        return Site(path, max(1, line))
+    return only_line(found.made_in, lambda draft: [draft.line(each.call) for each in merged_weights(draft, line)])

@@ -10,6 +10,7 @@ import libcst as cst
 
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.derivatives import differentiates_twice
+from advisor.edit.finding import only_line
 from advisor.edit.names import full_name
 from advisor.edit.pairwise import (
     COSINE,
@@ -294,16 +295,12 @@ def _joined(evidence: Evidence) -> Iterator[Finding]:
 
 def _joining(function: tuple[str, int]) -> Site:
     """Where the function joins tensors, if it does once; else where it begins."""
-    path, line = function
-    try:
-        draft = Draft(Sources().source(path))
-    except AdvisorError:
-        return Site(path, max(1, line))
-    there = []
-    for node in draft.nodes(cst.Call):
-        if draft.function_line(node) == line and full_name(draft, node.func) in _JOINS:
-            there.append(draft.line(node))
-    return Site(path, there[0] if len(there) == 1 else max(1, line))
+
+    def joins(draft: Draft) -> list[int]:
+        calls = [each for each in draft.nodes(cst.Call) if full_name(draft, each.func) in _JOINS]
+        return [draft.line(each) for each in calls if draft.function_line(each) == function[1]]
+
+    return only_line(function, joins)
 
 
 class _Sums(dict[str, tuple[Draft, list[Pairing]] | None]):
