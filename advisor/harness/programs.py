@@ -25,11 +25,15 @@ _HARMLESS = frozenset(
     for line in (
         "uname lscpu nvidia-smi rocm-smi amd-smi rocminfo ldconfig gcc g++ cc c++ clang clang++ ld as objdump nm which",
         "hostname ptxas cuobjdump nvdisasm nvcc ccache whoami id file lspci free df du ls cat echo true false test [",
-        "pwd date sleep head tail grep wc sort uniq cut env printenv tty stty tput clear cd export set",
+        "pwd date sleep head tail grep wc sort uniq cut env printenv tty stty tput clear cd export set md5sum",
     )
     for word in line.split()
 )
-_READS = frozenset(("status", "rev-parse", "log", "diff", "show", "describe", "remote", "ls-files"))  # of git
+# Of programs that can do more. PyTorch's compiler has openssl sum up its headers.
+_READS = {
+    "git": frozenset(("status", "rev-parse", "log", "diff", "show", "describe", "remote", "ls-files")),
+    "openssl": frozenset(("md5", "sha1", "sha256", "sha384", "sha512", "version")),
+}
 _REMOVES = frozenset(("rm", "mv", "rmdir", "unlink", "shred"))
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
 _SEPARATORS = frozenset((";", "&&", "||", "|", "&", "(", ")", "\n"))
@@ -91,7 +95,7 @@ def _one(words: list[str], cwd: str, env: Mapping[Any, Any] | None) -> Program:
         if inherits and not isolated:  # keeps the journal itself
             return Program(_paths(redirected, cwd))
         return Program(note=f"the script started {name!r} apart from its environment; what it writes is not put back")
-    if name in _HARMLESS or (name == "git" and not _READS.isdisjoint(words)):
+    if name in _HARMLESS or not _READS.get(name, frozenset()).isdisjoint(words):
         return Program(_paths(redirected, cwd))
     names = _paths([*words[1:], *redirected], cwd, into=name not in ("rm", "rmdir", "unlink", "mkdir"))
     note = f"the script started {name!r}; files that it writes, other than those it was given, are not put back"

@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import errno
 import faulthandler
+import gc
 import io
 import linecache
 import os
@@ -41,6 +42,10 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 # Standard modules that only we load, as far as a script with torch is concerned.
 _OURS_ONLY = ("statistics", "decimal", "fractions", "shlex", "resource")
+
+
+_FILE = io.IOBase.__bases__[0]  # without the registry of abstract classes, which would ask every type at length
+_BUFFERED = (io.BufferedWriter, io.BufferedRandom, io.BytesIO)
 
 
 class NoModuleError(Exception):
@@ -112,8 +117,8 @@ class _Ending:
     """Ends the process after the last exit handler, where `status` was set: made before any other one is registered.
 
     What Python would do then is to take modules and objects apart, one by one: a second or more with torch and its
-    compiler, in each run. Nobody waits for what they write there where files are put back as they were, as what is left
-    in the buffers of files that were not closed; without that the end is Python's own, and that of a forked child is.
+    compiler, in each run. Nobody waits for what they do there where files are put back as they were, but for what is
+    left in the buffers of files; where they are not put back the end is Python's own, as is that of a forked child.
     """
 
     def __init__(self) -> None:
@@ -123,9 +128,24 @@ class _Ending:
 
     def _end(self) -> None:
         if self.status is not None and os.getpid() == self._pid:
+            _write_buffers()
             with contextlib.suppress(OSError, AttributeError, TypeError):
                 ctypes.CDLL(None).fflush(None)  # what C extensions printed
             end_process(self.status)
+
+
+def _write_buffers() -> None:
+    """What was written to files that the script has not closed, as Python does when it takes them apart."""
+    files = [each for each in gc.get_objects() if issubclass(type(each), _FILE)]
+    texts = [each for each in files if isinstance(each, io.TextIOWrapper)]
+    buffers = [each for each in files if isinstance(each, _BUFFERED)]
+    packed = [each for each in files if isinstance(each, io.BufferedIOBase) and not isinstance(each, _BUFFERED)]
+    # What writes through another file comes first. Compressed ones have an end to write, and are closed for it.
+    written = [(each, each.flush) for each in texts] + [(each, each.close) for each in packed]
+    for each, write in written + [(each, each.flush) for each in buffers]:
+        with contextlib.suppress(Exception):
+            if each.writable():
+                write()
 
 
 def _run(options: Options) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
 import os
 import signal
@@ -372,6 +374,37 @@ def test_exit_handlers_are_the_last_to_run_where_files_are_put_back(user: User, 
     folder, worker, *said = user.printed.splitlines()
     assert said[-1] == "thread second handler first handler " + ("" if restore else "taken apart")
     assert not Path(folder).exists() and not Path("/proc", worker).exists()
+
+
+LEFT_OPEN = (
+    TRAINING
+    + """
+import bz2, gzip
+
+if __name__ == "__main__":
+    plain, binary, both = open("plain.txt", "w"), open("binary", "wb"), open("both", "w+b")
+    packed, lines, small = gzip.open("packed.gz", "wb"), gzip.open("lines.gz", "wt"), bz2.open("small.bz2", "w")
+    read = open("best.pt")
+    read.read(3)
+    for file in (plain, lines):
+        file.write("left open")
+    for file in (binary, both, packed, small):
+        file.write(b"left open")
+    while True:
+        step()
+"""
+)
+
+
+def test_what_is_in_the_buffers_of_open_files_is_written(user: User) -> None:
+    user.script(LEFT_OPEN)
+    record = user.measure("script.py")
+    assert record.complete and record.ended == "stopped", record.notes
+    kept = {path.name: path for path in (user.run_dir / "files").rglob("*") if path.is_file()}
+    assert kept["plain.txt"].read_text() == kept["binary"].read_text() == kept["both"].read_text() == "left open"
+    assert gzip.decompress(kept["packed.gz"].read_bytes()) == b"left open"
+    assert gzip.decompress(kept["lines.gz"].read_bytes()) == b"left open"
+    assert bz2.decompress(kept["small.bz2"].read_bytes()) == b"left open"
 
 
 @pytest.mark.sessions

@@ -385,6 +385,8 @@ def test_what_cannot_be_followed_is_said(sandbox: Sandbox) -> None:
         (["wget", "http://example.org/x"], "'wget'"),
         (["nvidia-smi"], ""),
         (["git", "rev-parse", "HEAD"], ""),
+        (["openssl", "sha512", "c"], ""),
+        (["openssl", "genrsa"], "'openssl'"),
         (["sh", "-c", "cd sub && rm -rf deep"], ""),
     ):
         note = look_at(words, str(sandbox.folder), None).note
