@@ -75,7 +75,7 @@ def diagnose(
     """
     sources = sources if sources is not None else Sources()
     if evidence.record is not None:
-        sources = sources.with_settings(evidence.record.settings)
+        sources = sources.with_files(evidence.record.settings, evidence.record.modules)
     notes: list[str] = []
     found: list[Diagnosed] = []
     for rule in rules if rules is not None else load_rules():

@@ -15,7 +15,7 @@ from advisor.edit.calls import argument, call_method
 from advisor.edit.derivatives import differentiates_twice
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.names import full_name
-from advisor.edit.origin import assignments, dict_display, dict_entry, scope_of
+from advisor.edit.scopes import assignments, dict_display, dict_entry, scope_of
 from advisor.edit.sources import text_of
 from advisor.edit.values import give_value
 from advisor.evidence import Change

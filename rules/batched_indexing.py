@@ -11,7 +11,7 @@ from advisor.edit import Draft, Drafts
 from advisor.edit.calls import DATALOADER_PARAMETERS, argument, has_starred, unpacked
 from advisor.edit.locate import call_at
 from advisor.edit.names import fresh_name, from_module, full_name, last_part
-from advisor.edit.origin import assigned_once, scope_of
+from advisor.edit.scopes import assigned_once, scope_of
 from advisor.evidence import Change, bulk
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, file_list, model_files, where
 

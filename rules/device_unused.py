@@ -15,8 +15,8 @@ from advisor.edit.calls import argument
 from advisor.edit.locate import last_name
 from advisor.edit.moving import moves_to, stays_behind
 from advisor.edit.names import full_name, last_part
-from advisor.edit.origin import assigned_once, scope_of, string_value
 from advisor.edit.regions import LOSS
+from advisor.edit.scopes import assigned_once, scope_of, string_value
 from advisor.evidence import Change
 from advisor.rule import (
     Advice,

@@ -16,7 +16,7 @@ from advisor.edit import Draft, Drafts
 from advisor.edit.calls import argument
 from advisor.edit.locate import call_at
 from advisor.edit.names import framework_used, full_name, last_part
-from advisor.edit.origin import string_value
+from advisor.edit.scopes import string_value
 from advisor.edit.sources import text_of
 from advisor.edit.values import bound_to, give
 from advisor.evidence import COLD, Change

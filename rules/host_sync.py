@@ -12,7 +12,7 @@ import libcst.matchers as m
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import call_method
 from advisor.edit.locate import call_at
-from advisor.edit.origin import assignments, scope_of
+from advisor.edit.scopes import assignments, scope_of
 from advisor.evidence import Change
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, sites
 

@@ -12,7 +12,7 @@ from advisor.command_line import by_option
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import argument, unpacked
 from advisor.edit.names import last_part
-from advisor.edit.origin import assignments, scope_of
+from advisor.edit.scopes import assignments, scope_of
 from advisor.edit.settings import Entry, SettingsDraft
 from advisor.edit.values import EDITED, give
 from advisor.evidence import Change

@@ -14,8 +14,8 @@ from advisor.command_line import by_option
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.calls import argument, has_starred
 from advisor.edit.names import full_name
-from advisor.edit.origin import is_literal, literal_equals, string_value
 from advisor.edit.padded_by_hand import padded_by_hand
+from advisor.edit.scopes import is_literal, literal_equals, string_value
 from advisor.edit.values import EDITED, give
 from advisor.errors import AdvisorError
 from advisor.evidence import Change

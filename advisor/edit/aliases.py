@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
+from advisor.edit.callers import callers
 from advisor.edit.calls import argument
 from advisor.edit.draft import Draft
 from advisor.edit.models import Binding
 from advisor.edit.names import last_part
-from advisor.edit.origin import assignments, callers, parameter_names, scope_of
+from advisor.edit.scopes import assignments, parameter_names, scope_of
 
 # Methods that neither compute nor hand out what was computed with.
 _SETS = ("to", "cuda", "cpu", "eval", "train", "half", "bfloat16", "float", "double", "requires_grad_", "apply")

@@ -13,7 +13,7 @@ from advisor.edit.draft import Draft
 from advisor.edit.in_place import written_in_place
 from advisor.edit.locate import last_name
 from advisor.edit.names import full_name
-from advisor.edit.origin import scope_of
+from advisor.edit.scopes import scope_of
 
 _SHARES = ("from_numpy", "as_tensor")
 _WRITES = ("fill", "sort", "partition", "put", "itemset", "resize")

@@ -19,8 +19,8 @@ from advisor.edit.calls import argument
 from advisor.edit.draft import Draft, Statement
 from advisor.edit.einsum import equation
 from advisor.edit.names import ensure_name, full_name, plain_name
-from advisor.edit.origin import assignments
 from advisor.edit.results import unread_results
+from advisor.edit.scopes import assignments
 
 _NEGATIVE = re.compile(r"inf\b|finfo\(|-\s*1e[4-9]\d*|-\s*1e\d\d|-\s*\d{5,}")
 _INFINITE = re.compile(r"inf\b|\binf|infinity", re.I)

@@ -15,7 +15,7 @@ from advisor.edit.draft import Draft
 from advisor.edit.einsum import equation, reordering
 from advisor.edit.names import full_name, last_part
 from advisor.edit.numbers import Numbers, related_classes
-from advisor.edit.origin import assignments, is_parameter, scope_of, string_value
+from advisor.edit.scopes import assignments, is_parameter, scope_of, string_value
 
 SOFTMAX = ("torch.softmax", "torch.nn.functional.softmax")
 SOFTMAXES = ("torch.nn.Softmax", "torch.nn.modules.Softmax")

@@ -14,8 +14,8 @@ from advisor.edit.draft import Draft, Drafts
 from advisor.edit.grad_scaler import backward_calls
 from advisor.edit.locate import last_name, within_statement_at
 from advisor.edit.names import ensure_name, full_name
-from advisor.edit.origin import parameter_names, scope_of
 from advisor.edit.regions import LOSS, Region, between, forward_regions, separate_backward, suspends
+from advisor.edit.scopes import parameter_names, scope_of
 from advisor.edit.sums import CUT_FUNCTIONS, elements
 from advisor.edit.weight_cache import module_beside, outlived
 from advisor.harness.layout import Site

@@ -13,8 +13,8 @@ from advisor.edit.calls import add_argument, argument, unpacked
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.locate import call_at
 from advisor.edit.names import full_name, last_part
-from advisor.edit.origin import scope_of
 from advisor.edit.regions import bound_names
+from advisor.edit.scopes import scope_of
 from advisor.errors import AdvisorError
 from advisor.harness.layout import Site
 

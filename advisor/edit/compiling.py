@@ -10,7 +10,7 @@ from advisor.edit.calls import argument
 from advisor.edit.derivatives import differentiates_twice
 from advisor.edit.draft import Draft
 from advisor.edit.names import full_name, last_part
-from advisor.edit.origin import assigned_once, scope_of
+from advisor.edit.scopes import assigned_once, scope_of
 
 # What traces a module or a graph of it, by the ends of the names. For one that is compiled in place jit.trace and
 # onnx.export with dynamo=False raise in torch 2.15; TensorBoard's add_graph and fvcore's FlopCountAnalysis call

@@ -11,13 +11,15 @@ from collections.abc import Iterator
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
+from advisor.edit.callers import callers
 from advisor.edit.calls import argument
 from advisor.edit.dataflow import loops
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.in_place import written_in_place
+from advisor.edit.modules import beside
 from advisor.edit.names import full_name, imported_as, last_part
-from advisor.edit.origin import assignments, beside, callers, is_parameter, parameter_names, string_value
 from advisor.edit.preceding import bindings_before
+from advisor.edit.scopes import assignments, is_parameter, parameter_names, string_value
 from advisor.edit.sums import elements
 
 _FOLLOWED = 8  # names, and callers, that are followed from one to the next

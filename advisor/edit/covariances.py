@@ -10,7 +10,7 @@ import libcst.matchers as m
 
 from advisor.edit.draft import Draft
 from advisor.edit.names import full_name, last_part
-from advisor.edit.origin import assigned_once, held_once, is_parameter, scope_of
+from advisor.edit.scopes import assigned_once, held_once, is_parameter, scope_of
 
 _MADE = ("torch.distributions.MultivariateNormal", "torch.distributions.multivariate_normal.MultivariateNormal")
 _DIAGONALS = ("torch.diag_embed", "torch.diag")

@@ -14,7 +14,7 @@ import libcst as cst
 from advisor.edit.calls import argument
 from advisor.edit.draft import Draft
 from advisor.edit.locate import last_name
-from advisor.edit.origin import parameter_names, scope_of
+from advisor.edit.scopes import parameter_names, scope_of
 from advisor.edit.sums import CUT_ATTRIBUTES, CUT_FUNCTIONS, CUT_METHODS, TAKES_IN, elements, root
 
 # A name in the scope that binds it; of an attribute, whichever object's, only the name.

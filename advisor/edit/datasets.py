@@ -12,7 +12,7 @@ from advisor.edit.calls import DATALOADER_PARAMETERS, argument
 from advisor.edit.draft import Draft
 from advisor.edit.locate import last_name
 from advisor.edit.names import full_name, imported_as, last_part
-from advisor.edit.origin import assigned_once, scope_of
+from advisor.edit.scopes import assigned_once, scope_of
 from advisor.edit.sums import TAKES_IN, elements
 
 _Seen = set[tuple[str, cst.CSTNode]]  # names that were followed, by the scope that they belong to

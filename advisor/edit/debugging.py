@@ -11,7 +11,7 @@ from advisor.edit.calls import argument, unpacked
 from advisor.edit.draft import Draft, Drafts, Statement
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.names import ensure_name, full_name
-from advisor.edit.origin import is_literal
+from advisor.edit.scopes import is_literal
 from advisor.edit.values import EDITED, give
 from advisor.harness.layout import Site
 

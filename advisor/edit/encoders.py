@@ -6,10 +6,11 @@ import libcst as cst
 import libcst.matchers as m
 from libcst.helpers import get_full_name_for_node
 
+from advisor.edit.callers import callers
 from advisor.edit.calls import argument
 from advisor.edit.draft import Draft
 from advisor.edit.names import full_name, last_part
-from advisor.edit.origin import assignments, callers, scope_of
+from advisor.edit.scopes import assignments, scope_of
 
 # The parameters of nn.TransformerEncoderLayer, in order.
 LAYER = (

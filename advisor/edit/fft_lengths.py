@@ -7,7 +7,7 @@ import libcst.matchers as m
 
 from advisor.edit.draft import Draft
 from advisor.edit.names import full_name
-from advisor.edit.origin import assigned_once, is_parameter, scope_of, variables
+from advisor.edit.scopes import assigned_once, is_parameter, scope_of, variables
 
 _FORWARD = ("torch.fft.rfft", "torch.fft.fft")
 _INVERSE = ("torch.fft.irfft", "torch.fft.ifft")

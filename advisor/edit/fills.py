@@ -19,8 +19,9 @@ from advisor.edit.draft import Draft, Drafts
 from advisor.edit.float32 import asks_wide, is_function, is_wide
 from advisor.edit.locate import last_name
 from advisor.edit.names import full_name
-from advisor.edit.origin import assigned_once, origin_of, parse_number
+from advisor.edit.origin import origin_of
 from advisor.edit.preceding import last_given
+from advisor.edit.scopes import assigned_once, parse_number
 
 _LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}  # finfo(…).max
 _FILLS = frozenset((

@@ -21,8 +21,8 @@ from advisor.edit.dataflow import Dataflow
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.locate import last_name
 from advisor.edit.names import bindings, full_name, last_part
-from advisor.edit.origin import parameter_names
 from advisor.edit.preceding import is_untouched, last_given
+from advisor.edit.scopes import parameter_names
 from advisor.edit.weight_cache import module_beside
 
 _WIDE = frozenset(("torch.float32", "torch.float", "torch.float64", "torch.double"))

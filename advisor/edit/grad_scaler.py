@@ -14,12 +14,13 @@ import libcst as cst
 import libcst.matchers as m
 from libcst.helpers import get_full_name_for_node
 
+from advisor.edit.callers import callers
 from advisor.edit.calls import wrap_call
 from advisor.edit.draft import Draft, Drafts, Statement
 from advisor.edit.locate import call_at, last_name, outermost_at
 from advisor.edit.names import ensure_name, fresh_name, full_name
-from advisor.edit.origin import callers, scope_of
 from advisor.edit.regions import holder
+from advisor.edit.scopes import scope_of
 from advisor.harness.layout import Site
 
 _CLIPS = re.compile(r"clip\w*(grad|norm)|grad\w*_clip|unitwise_clip")

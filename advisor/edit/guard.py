@@ -19,7 +19,7 @@ from advisor.edit.calls import argument
 from advisor.edit.datasets import moves_to_gpu
 from advisor.edit.draft import Draft
 from advisor.edit.names import full_name, imported_as, last_part
-from advisor.edit.origin import scope_of
+from advisor.edit.scopes import scope_of
 
 _NAME = m.Name("__name__")
 _MAIN = m.SimpleString('"__main__"') | m.SimpleString("'__main__'")

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 import libcst.matchers as m
 
+from advisor.edit.callers import callers
 from advisor.edit.calls import argument
 from advisor.edit.dataflow import Dataflow
 from advisor.edit.draft import Draft
 from advisor.edit.names import full_name, last_part
-from advisor.edit.origin import callers, parameter_names
 from advisor.edit.preceding import last_given
+from advisor.edit.scopes import parameter_names
 from advisor.edit.sums import elements, root
 
 # Whose functions make arrays, numbers of a random generator aside.

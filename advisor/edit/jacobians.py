@@ -6,7 +6,7 @@ import libcst as cst
 
 from advisor.edit.draft import Draft
 from advisor.edit.names import full_name
-from advisor.edit.origin import variables
+from advisor.edit.scopes import variables
 
 REVERSE, FORWARD = "jacrev", "jacfwd"
 _MODULES = ("torch.func", "functorch")

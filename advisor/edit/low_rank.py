@@ -9,7 +9,7 @@ import libcst as cst
 
 from advisor.edit.draft import Draft
 from advisor.edit.names import full_name
-from advisor.edit.origin import held_once
+from advisor.edit.scopes import held_once
 
 _LAYER = "torch.nn.functional.linear"
 _PRODUCTS = ("torch.mm", "torch.matmul")

@@ -12,7 +12,7 @@ from libcst.helpers import get_full_name_for_node
 from advisor.edit.draft import Draft, Drafts, Statement
 from advisor.edit.locate import call_at, outermost_at
 from advisor.edit.names import plain_name
-from advisor.edit.origin import assignments, scope_of
+from advisor.edit.scopes import assignments, scope_of
 from advisor.harness.layout import Site
 
 # Methods that return the module itself and so may stand between it and the name it is given.

@@ -8,7 +8,7 @@ import libcst.matchers as m
 from advisor.edit.calls import argument
 from advisor.edit.draft import Draft
 from advisor.edit.names import last_part
-from advisor.edit.origin import assignments, scope_of
+from advisor.edit.scopes import assignments, scope_of
 
 _ON_CPU = m.Call(func=m.Attribute(attr=m.OneOf(*map(m.Name, ("cpu", "tolist", "item")))))
 _SIZES = ("shape", "size", "dim", "ndim", "dtype", "numel", "item", "tolist")

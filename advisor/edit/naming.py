@@ -8,9 +8,10 @@ from __future__ import annotations
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
+from advisor.edit.callers import callers
 from advisor.edit.calls import argument
 from advisor.edit.draft import Draft, Drafts
-from advisor.edit.origin import assignments, callers, is_parameter, parameter_names, scope_of, string_value
+from advisor.edit.scopes import assignments, is_parameter, parameter_names, scope_of, string_value
 
 _DEPTH = 8  # names followed from one to the next
 _CONVERSIONS = ("int", "float", "bool", "str", "dict")

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import libcst as cst
 import libcst.matchers as m
 
+from advisor.edit.callers import callers
 from advisor.edit.calls import argument
 from advisor.edit.draft import Draft, Statement
 from advisor.edit.images import SIZES, makes_arrays, passes_images_on
 from advisor.edit.locate import last_name
 from advisor.edit.names import add_import, ensure_name, fresh_name
-from advisor.edit.origin import callers
 from advisor.edit.regions import bound_names
 from advisor.edit.sums import root
 

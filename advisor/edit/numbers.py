@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
+from advisor.edit.callers import callers
 from advisor.edit.calls import argument, has_starred, unpacked
 from advisor.edit.draft import Draft
 from advisor.edit.names import full_name, imported_as, last_part
-from advisor.edit.origin import assignments, callers, is_parameter, parameter_names, scope_of, string_value
+from advisor.edit.scopes import assignments, is_parameter, parameter_names, scope_of, string_value
 
 _TENSORS = re.compile(r"\btorch\.|\bTensor|\bnn\.|Parameter|\bth\.")
 _SETTINGS = re.compile(r"(config|cfg|conf|(?<!kw)args|opts?|options|hparams|settings|flags)$", re.I)

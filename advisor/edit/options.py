@@ -9,8 +9,9 @@ import libcst as cst
 
 from advisor.edit.calls import argument
 from advisor.edit.draft import Draft, Drafts
+from advisor.edit.modules import with_neighbours
 from advisor.edit.names import last_part
-from advisor.edit.origin import assigned_once, parse_number, string_value, with_neighbours
+from advisor.edit.scopes import assigned_once, parse_number, string_value
 
 # Calls that declare an option: argparse's and optparse's, click's, typer's.
 _DECLARE = ("add_argument", "add_option", "option", "Option")

@@ -18,7 +18,7 @@ from advisor.edit.calls import argument, has_starred
 from advisor.edit.draft import Draft, Statement
 from advisor.edit.models import made_once
 from advisor.edit.names import ensure_name, full_name
-from advisor.edit.origin import assignments, is_parameter, scope_of
+from advisor.edit.scopes import assignments, is_parameter, scope_of
 from advisor.edit.sums import elements
 
 PRODUCT, SQUARES, DISTANCE, MANHATTAN, COSINE = "product", "squares", "distance", "manhattan", "cosine"

@@ -10,7 +10,7 @@ import libcst.matchers as m
 from advisor.edit.draft import Draft
 from advisor.edit.models import made_once
 from advisor.edit.names import full_name
-from advisor.edit.origin import scope_of
+from advisor.edit.scopes import scope_of
 
 _PLAIN = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
 

@@ -60,13 +60,19 @@ class Sources:
 
     `texts` are already patched texts, or a test's own; a given text keeps the encoding of the file of that path, where
     there is one. `protected` are folders whose files are no user code (site-packages, the standard library):
-    nothing in them is ever edited. `settings` are the JSON, YAML and TOML files that the script read.
+    nothing in them is ever edited. `settings` are the JSON, YAML and TOML files that the script read, `modules` the
+    files of its own modules.
     """
 
     def __init__(
-        self, texts: Mapping[str, str] | None = None, protected: Iterable[str] = (), settings: Iterable[str] = ()
+        self,
+        texts: Mapping[str, str] | None = None,
+        protected: Iterable[str] = (),
+        settings: Iterable[str] = (),
+        modules: Iterable[str] = (),
     ) -> None:
         self.settings = tuple(settings)
+        self.modules = tuple(os.path.abspath(path) for path in modules)
         self._protected = tuple(os.path.abspath(folder) + os.sep for folder in protected)
         self._files: dict[str, Source] = {}
         for path, text in (texts or {}).items():
@@ -97,16 +103,18 @@ class Sources:
         installed = f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
         return self.has(path) and not installed and not path.startswith(self._protected or ("\0",))
 
-    def with_settings(self, settings: Iterable[str]) -> Sources:
-        """These sources with more settings files."""
-        result = Sources(settings=dict.fromkeys((*self.settings, *settings)))
+    def with_files(self, settings: Iterable[str] = (), modules: Iterable[str] = ()) -> Sources:
+        """These sources with more settings files and modules."""
+        result = Sources(
+            settings=dict.fromkeys((*self.settings, *settings)), modules=dict.fromkeys((*self.modules, *modules))
+        )
         result._protected = self._protected
         result._files = dict(self._files)
         return result
 
     def patched(self, texts: Mapping[str, str]) -> Sources:
         """These sources with `texts` (an ``Edit.texts``) in place of the old ones."""
-        result = self.with_settings(())
+        result = self.with_files()
         for path, text in texts.items():
             result._files[os.path.abspath(path)] = replace(self.source(path), text=text)
         return result

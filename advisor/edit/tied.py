@@ -11,7 +11,8 @@ from advisor.edit.batches import is_harmless, is_name, is_number, read_within, r
 from advisor.edit.calls import argument
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.names import full_name, last_part
-from advisor.edit.origin import origin_of, parameter_names, parse_number, string_value
+from advisor.edit.origin import origin_of
+from advisor.edit.scopes import parameter_names, parse_number, string_value
 from advisor.edit.values import bound_to
 
 # Calls that lay out a tensor: those of torch that make one, and methods.

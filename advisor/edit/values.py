@@ -10,7 +10,8 @@ import libcst as cst
 from advisor.edit.calls import add_argument, argument, has_starred, unpacked
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.naming import mapping_names, names_of
-from advisor.edit.origin import Origin, dict_display, dict_entry, literal_equals, mentions, origin_of, string_value
+from advisor.edit.origin import Origin, origin_of
+from advisor.edit.scopes import dict_display, dict_entry, literal_equals, mentions, string_value
 from advisor.edit.settings import find, known_without
 
 UNKNOWN: Final = object()

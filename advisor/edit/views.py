@@ -15,8 +15,9 @@ from advisor.edit.calls import argument
 from advisor.edit.dataflow import Dataflow
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.in_place import written_in_place
+from advisor.edit.modules import beside
 from advisor.edit.names import full_name, last_part
-from advisor.edit.origin import beside, parameter_names
+from advisor.edit.scopes import parameter_names
 from advisor.edit.sums import CUT_ATTRIBUTES, CUT_METHODS
 
 _INSTEAD = {"view": "reshape", "view_as": "reshape_as"}

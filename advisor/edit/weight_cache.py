@@ -20,9 +20,10 @@ import libcst.matchers as m
 from advisor.edit.calls import argument
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.locate import last_name
+from advisor.edit.modules import beside
 from advisor.edit.names import bindings, full_name, last_part
-from advisor.edit.origin import beside, parameter_names, scope_of
 from advisor.edit.regions import LOSS
+from advisor.edit.scopes import parameter_names, scope_of
 from advisor.edit.sums import elements
 from advisor.errors import AdvisorError
 

@@ -10,7 +10,7 @@ from libcst.helpers import get_full_name_for_node
 from advisor.edit.calls import DATALOADER_PARAMETERS, argument, unpacked
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.guard import add_main_guard
-from advisor.edit.origin import dict_entry, is_literal
+from advisor.edit.scopes import dict_entry, is_literal
 from advisor.edit.values import display_of, put_in_later
 
 # What takes a function that a worker calls: arguments by keyword, and calls.

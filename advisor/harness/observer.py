@@ -12,7 +12,7 @@ import time
 import weakref
 from typing import Any
 
-from . import environment, graphs, rates
+from . import environment, graphs, places, rates
 from .frameworks import watch_frameworks
 from .imports import PostImport
 from .journal import Journal
@@ -222,6 +222,7 @@ class Observer:
         windows.indexing.labels.read()
         record.models = windows.models.records()
         record.call_sites = windows.sites.records()
+        record.modules = places.user_modules()
         record.losses, last = windows.sites.read_losses()
         record.last_loss = last[-1] if last else None
         record.nonfinite_losses = sum(not math.isfinite(loss) for loss in (*record.losses, *last))

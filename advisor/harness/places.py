@@ -46,6 +46,13 @@ def is_user_file(filename: str) -> bool:
     return not path.startswith(_STDLIB)
 
 
+def user_modules() -> list[str]:
+    """The files of the user's own modules that were imported, the script's among them."""
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    found = {os.path.realpath(file) for file in files if isinstance(file, str) and file.endswith(".py")}
+    return sorted(file for file in found if is_user_file(file))
+
+
 _users, _ours = _Known(is_user_file), _Known(lambda file: os.path.realpath(file).startswith(_HERE))
 
 

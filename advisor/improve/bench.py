@@ -62,8 +62,9 @@ class Version:
 
     @classmethod
     def of(cls, state: State, run: Run, options: Options) -> Version:
-        """The version whose state knows the settings files that this run was seen to read."""
-        return cls(replace(state, sources=state.sources.with_settings(run.record.settings)), run, options)
+        """The version whose state knows the script's own modules, and the settings files that it was seen to read."""
+        sources = state.sources.with_files(run.record.settings, run.record.modules)
+        return cls(replace(state, sources=sources), run, options)
 
     @property
     def record(self) -> RunRecord:

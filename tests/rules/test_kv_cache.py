@@ -123,9 +123,9 @@ def test_generate_is_told_to_cache_in_the_file_that_says_otherwise(tmp_path: Pat
     settings.write_text('{\n  "max_new_tokens": 40,\n  "use_cache": false\n}\n')
     site = Site(str(script), 2)
     finding = Finding("kv-cache", "", "", Gain(1.2, 1.5, 2.0), {}, site, {"library": True, "generate": (site,)})
-    fix = KVCache().fix(finding, Sources().with_settings([str(settings)]))
+    fix = KVCache().fix(finding, Sources().with_files([str(settings)]))
     assert isinstance(fix, Edit)
     assert '-  "use_cache": false' in fix.diff(str(tmp_path)) and '+  "use_cache": true' in fix.diff(str(tmp_path))
     settings.write_text('{"dataset": {"use_cache": false, "path": "x"}, "max_new_tokens": 40}')
-    fix = KVCache().fix(finding, Sources().with_settings([str(settings)]))
+    fix = KVCache().fix(finding, Sources().with_files([str(settings)]))
     assert isinstance(fix, Advice) and "told otherwise" in fix.why

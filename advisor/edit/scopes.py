@@ -1,0 +1,186 @@
+"""Names and their scopes in one file: what a name is bound to, what a dict display says, what a literal is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+from libcst.helpers import get_full_name_for_node
+
+from advisor.edit.calls import argument
+from advisor.edit.draft import Draft
+
+
+def is_literal(node: cst.BaseExpression) -> bool:
+    """A value written out: number, string, True, False, None, also negative."""
+    if isinstance(node, cst.UnaryOperation):
+        return isinstance(node.expression, (cst.Integer, cst.Float))
+    return isinstance(node, (cst.Integer, cst.Float, cst.SimpleString)) or (
+        isinstance(node, cst.Name) and node.value in ("True", "False", "None")
+    )
+
+
+def assigned_once(draft: Draft, name: str, within: cst.CSTNode) -> cst.BaseExpression | None:
+    """The value of the only assignment to `name` directly in this scope; None if there is none, or several."""
+    values = list(assignments(draft, name, within))
+    return values[0] if len(values) == 1 else None
+
+
+def held_once(draft: Draft, node: cst.Name) -> tuple[cst.BaseExpression, cst.SimpleStatementLine] | None:
+    """What a name is given in the line right before the one that reads it, and nothing else does: value and line.
+
+    The line can go where the value is written in the name's place: nothing runs between the two.
+    """
+    scope, here = scope_of(draft, node), draft.statement(node)
+    if isinstance(scope, cst.ClassDef) or not isinstance(here, cst.SimpleStatementLine):
+        return None
+    for above in draft.ancestors(node):
+        if above is here:
+            break
+        if isinstance(above, (cst.Lambda, cst.BaseComp)):  # whose names may hide others, and which may run later
+            return None
+    value = assigned_once(draft, node.value, scope)
+    siblings = draft.siblings(here)
+    before = siblings[siblings.index(here) - 1] if siblings.index(here) else None
+    if value is None or not isinstance(before, cst.SimpleStatementLine) or draft.statement(value) is not before:
+        return None
+    return (value, before) if len(before.body) == 1 and len(variables(draft, node.value, scope)) == 2 else None
+
+
+def variables(draft: Draft, name: str, scope: cst.CSTNode | None = None) -> list[cst.Name]:
+    """Where a scope, or the file, reads or binds a name: no attributes, nor names of arguments."""
+    return [each for each in draft.nodes(cst.Name, scope) if each.value == name and _is_variable(draft, each)]
+
+
+def _is_variable(draft: Draft, node: cst.Name) -> bool:
+    above = draft.parent(node)
+    return not (isinstance(above, cst.Attribute) and above.attr is node) and not (
+        isinstance(above, cst.Arg) and above.keyword is node
+    )
+
+
+def assignments(draft: Draft, name: str, scope: cst.CSTNode) -> Iterator[cst.BaseExpression | None]:
+    """What `name` is bound to in a scope (module, class or function), nested scopes aside.
+
+    None stands for a binding that is no plain assignment: a loop variable, ``with … as``, ``+=``, an unpacking, one
+    value for several names.
+    """
+    for node in draft.nodes(cst.Name, scope):
+        if node.value != name or scope_of(draft, node) is not scope:
+            continue
+        above = draft.parent(node)
+        if isinstance(above, cst.AssignTarget):
+            statement = draft.parent(above)
+            yield statement.value if isinstance(statement, cst.Assign) and len(statement.targets) == 1 else None
+        elif isinstance(above, cst.AnnAssign) and above.target is node:
+            if above.value is not None:
+                yield above.value
+        elif _binds_otherwise(draft, node, above):
+            yield None
+
+
+def _binds_otherwise(draft: Draft, node: cst.Name, above: cst.CSTNode | None) -> bool:
+    if isinstance(above, (cst.AugAssign, cst.For, cst.CompFor, cst.NamedExpr)):
+        return above.target is node
+    target: cst.CSTNode = node
+    while isinstance(above, (cst.Element, cst.StarredElement, cst.Tuple, cst.List)):  # of an unpacking
+        target, above = above, draft.parent(above)
+    if target is not node:
+        return isinstance(above, cst.AssignTarget) or (
+            isinstance(above, (cst.For, cst.CompFor)) and above.target is target
+        )
+    return isinstance(above, (cst.AsName, cst.NameItem))
+
+
+def scope_of(draft: Draft, node: cst.CSTNode) -> cst.CSTNode:
+    """The function, class or module whose scope a name belongs to. Defaults and decorators count as outside."""
+    inner = node
+    for above in draft.ancestors(node):
+        if isinstance(above, (cst.FunctionDef, cst.ClassDef)) and inner is above.body:
+            return above
+        if isinstance(above, cst.Lambda) and inner is above.body:
+            return above
+        inner = above
+    return draft.module
+
+
+def _parameters(function: cst.FunctionDef) -> list[cst.Param]:
+    return [*function.params.posonly_params, *function.params.params, *function.params.kwonly_params]
+
+
+def _parameter(function: cst.FunctionDef, name: str) -> cst.Param | None:
+    return next((each for each in _parameters(function) if each.name.value == name), None)
+
+
+def is_parameter(scope: cst.CSTNode, name: str) -> bool:
+    """Whether a function or lambda has a parameter of that name, ``*args`` and ``**kwargs`` included."""
+    if not isinstance(scope, (cst.FunctionDef, cst.Lambda)):
+        return False
+    given = scope.params
+    stars = [each for each in (given.star_arg, given.star_kwarg) if isinstance(each, cst.Param)]
+    return name in {each.name.value for each in (*given.posonly_params, *given.params, *given.kwonly_params, *stars)}
+
+
+def parameter_names(draft: Draft, function: cst.FunctionDef) -> list[str]:
+    """The parameters that a caller may pass by position, ``self`` aside."""
+    names = [each.name.value for each in (*function.params.posonly_params, *function.params.params)]
+    return names[1:] if draft.enclosing_class(function) is not None and names[:1] in (["self"], ["cls"]) else names
+
+
+def string_value(node: cst.BaseExpression) -> str:
+    """The text of a plain string literal; empty for anything else."""
+    value = node.evaluated_value if isinstance(node, cst.SimpleString) else None
+    return value if isinstance(value, str) else ""
+
+
+def dict_display(draft: Draft, name: cst.BaseExpression) -> cst.Dict | cst.Call | None:
+    """The ``{…}`` or ``dict(…)`` that the only assignment to a name gives it."""
+    if not isinstance(name, cst.Name):
+        return None
+    scope = scope_of(draft, name)
+    while True:
+        values = list(assignments(draft, name.value, scope))
+        if values:
+            value = values[0] if len(values) == 1 else None
+            if isinstance(value, cst.Dict):
+                return value
+            if isinstance(value, cst.Call) and get_full_name_for_node(value.func) == "dict":
+                return value
+            return None
+        if scope is draft.module or is_parameter(scope, name.value):
+            return None
+        scope = scope_of(draft, scope)
+
+
+def dict_entry(display: cst.Dict | cst.Call, key: str) -> cst.BaseExpression | None:
+    """The value that a dict display has for a string key."""
+    if isinstance(display, cst.Call):
+        found = argument(display, key)
+        return found.value if found is not None else None
+    for element in display.elements:
+        if isinstance(element, cst.DictElement) and string_value(element.key) == key:
+            return element.value
+    return None
+
+
+def mentions(draft: Draft, key: str) -> int:
+    """How often a name occurs in the file as a string, a keyword, or a subscripted or plain name."""
+    strings = sum(string_value(node) == key for node in draft.nodes(cst.SimpleString))
+    keywords = sum(arg.keyword is not None and arg.keyword.value == key for arg in draft.nodes(cst.Arg))
+    return strings + keywords
+
+
+def parse_number(node: cst.BaseExpression) -> float | None:
+    """The number that a literal is, if it is one."""
+    if isinstance(node, (cst.Integer, cst.Float)):
+        return float(node.evaluated_value)
+    return None
+
+
+def literal_equals(node: cst.BaseExpression, value: object) -> bool:
+    """Whether a literal is written as `value` would be: guards against changing a number that means another thing."""
+    if isinstance(value, bool) or value is None:
+        return isinstance(node, cst.Name) and node.value == repr(value)
+    if isinstance(value, (int, float)):
+        return parse_number(node) == float(value)
+    return string_value(node) == value
