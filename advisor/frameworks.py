@@ -20,7 +20,8 @@ from advisor.edit.calls import argument
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.names import ensure_name
 from advisor.edit.options import option_value
-from advisor.edit.values import EDITED, UNKNOWN, change_setting, give
+from advisor.edit.origin import UNKNOWN
+from advisor.edit.values import EDITED, change_setting, give
 from advisor.rule import Advice, Argument, Finding, at, call_sites, site_list
 
 if TYPE_CHECKING:

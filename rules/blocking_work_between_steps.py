@@ -165,6 +165,8 @@ class BlockingWorkBetweenSteps(Rule):
             return
         # Stacks make what is mostly Python look longer beside the rest, whose share they do not change.
         works = min(found.share, evidence.breakdown.share(OTHER)) * evidence.step_s
+        # Collections that the script asks for are told of by themselves (gc-pauses).
+        works -= (evidence.record.timing.gc_asked_s or 0.0) if evidence.record is not None else 0.0
         gain = Gain.prior(evidence.what_if(Change(remove_host_s=works * (1.0 - 1.0 / _EVERY))), _WORKING)
         if works < _LEAST_IN_A_HOOK * evidence.step_s:
             return

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -11,6 +12,7 @@ import libcst.matchers as m
 
 from advisor.edit import Draft, Drafts
 from advisor.edit.locate import call_at
+from advisor.edit.values import EDITED, give_value
 from advisor.evidence import Change
 from advisor.rule import (
     Advice,
@@ -30,13 +32,15 @@ from advisor.rule import (
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
-    from advisor.harness.layout import Timing
+    from advisor.harness.layout import CallSite, Timing
 
 # Steps with a call of gc.collect() in the timing window, and steps at all for Python's own collections: how often rarer
 # ones come, the window cannot say.
 _LEAST_STEPS = 3
 # What a step computes beside a collection of 42 and of 165 ms took 1.4 and 6.4 ms; without it 0.7 and 5.5.
 _COLD_FROM_S, _COLD_SHARE, _COLD_S = 4e-3, 0.35, 0.8e-3
+_OFTEN = 0.1  # of the calls of the place with the most: a library's own, at its start, say, is none of the step's
+_EVERY = 200  # steps: what a collection in every step becomes, where what it gives is kept
 _SWITCHED_OFF = re.compile(r"\bgc\.(disable\(|set_threshold\(\s*0\b)|import\s.*\bdisable\b")
 # Python's own collections come where objects are made: without them the memory is freed later, and no faster. 6 % of a
 # step with a compiled model went to them; with gc.freeze() before the loop it was as long as before.
@@ -68,7 +72,7 @@ class GcPauses(Rule):
         if timing is None or not timing.gc_s:
             return
         asked = timing.gc_asked_s or 0.0
-        places = call_sites(evidence, "gc.collect", every_step=False)
+        places = _often(call_sites(evidence, "gc.collect", every_step=False))
         if places and asked and timing.gc_asked_steps >= _LEAST_STEPS:
             gain = Gain.of(evidence.what_if(Change(remove_host_s=asked + _cold_s(evidence, asked))))
             if gain.worth_it:
@@ -113,13 +117,16 @@ class GcPauses(Rule):
                 f"Collect every few hundred steps only, at {', '.join(dict.fromkeys(at(site) for site in found))}.",
                 "the script has switched automatic collection off, and how much memory waits is not known",
             )
+        removed = Counter[str]()
         for site in found:
             draft = drafts[site.file]
             call = call_at(draft, site, ("collect",))
-            if call is None or not _remove(draft, call):
+            if call is not None and _remove(draft, call):
+                removed[site.file] += 1
+            elif call is None or not _seldom(drafts, draft, call):
                 return Advice(text, f"the call at {at(site)} is no statement of its own in the script")
-        for path in dict.fromkeys(site.file for site in found):
-            _forget_import(drafts[path], len([site for site in found if site.file == path]))
+        for path, number in removed.items():
+            _forget_import(drafts[path], number)
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
     EXAMPLES = (
@@ -161,6 +168,26 @@ import torch
 
 for x in xs:
     step(x)
+""",
+        ),
+        Example(  # what it gives is counted: seldom, then, by the number that decides it
+            before="""
+import gc
+
+TIDY_EVERY = 1
+
+def on_step_end(self, step):
+    if step % TIDY_EVERY == 0:
+        self.freed += gc.collect()  # <- collects
+""",
+            after="""
+import gc
+
+TIDY_EVERY = 200
+
+def on_step_end(self, step):
+    if step % TIDY_EVERY == 0:
+        self.freed += gc.collect()
 """,
         ),
         Example(
@@ -229,6 +256,30 @@ def _remove(draft: Draft, call: cst.Call) -> bool:
     else:
         draft.remove(statement)
     return True
+
+
+def _seldom(drafts: Drafts, draft: Draft, call: cst.Call) -> bool:
+    """Have the collection be made every so many steps, where it is already under such a condition: of each step."""
+    for around in draft.ancestors(call):
+        if isinstance(around, (cst.FunctionDef, cst.For, cst.While)):
+            return False
+        if isinstance(around, cst.If) and (every := _every(around.test)) is not None:
+            return give_value(drafts, draft, every, str(_EVERY), 1) == EDITED
+    return False
+
+
+def _every(test: cst.BaseExpression) -> cst.BaseExpression | None:
+    """``n`` of ``step % n == 0``."""
+    zero = m.ComparisonTarget(m.Equal(), m.Integer("0"))
+    if not m.matches(test, m.Comparison(m.BinaryOperation(operator=m.Modulo()), [zero])):
+        return None
+    return cst.ensure_type(cst.ensure_type(test, cst.Comparison).left, cst.BinaryOperation).right
+
+
+def _often(places: Sequence[CallSite]) -> tuple[CallSite, ...]:
+    """Those that are called in about every step, as the one that is called the most."""
+    most = max((each.calls_per_step for each in places), default=0.0)
+    return tuple(each for each in places if each.calls_per_step >= _OFTEN * most)
 
 
 def _plain(test: cst.BaseExpression) -> bool:

@@ -236,16 +236,19 @@ def _told_to_cache(sources: Sources, site: Site) -> Edit | Argument | Advice | N
     text = f"Have generate() at {at(site)} keep keys and values, as it does by itself: use_cache=True."
     config = _config(draft, generating[0])
     for call in (generating[0], *((config,) if config is not None else ())):
-        if argument(call, "use_cache") is not None:
-            answer = give(drafts, draft, call, "use_cache", "True", recorded=False, flags=True, alone=True)
-            if answer is None:
-                return Advice(text, "where the value comes from cannot be told from the source")
-            if answer != EDITED:
-                return by_option(drafts, draft, answer, "True", text)
-            return drafts.edit(text) or Advice(text, "the file is not the script's own")
-        said = _in_settings(drafts) if unpacked(call) else None
+        passed = argument(call, "use_cache") is not None
+        said = _in_settings(drafts) if unpacked(call) and not passed else None
         if said is not None and said[0].give(said[1], "True"):
             return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        if not passed and not unpacked(call):
+            continue
+        answer = give(drafts, draft, call, "use_cache", "True", recorded=False, flags=True, alone=True)
+        if answer is not None and answer != EDITED:
+            return by_option(drafts, draft, answer, "True", text)
+        if answer is not None:
+            return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        if passed:
+            return Advice(text, "where the value comes from cannot be told from the source")
     return Advice(text, "where it is told otherwise was not found: its arguments, or a configuration's")
 
 

@@ -163,7 +163,7 @@ class Padding(Rule):
             places = ", ".join(at(_site(draft, call)) for draft, call in calls)
             return Advice(text, f"it is done at {places}")
         ((draft, call),) = calls
-        if not _collates(draft, call) and not _gets_batch(drafts, draft, call, finding):
+        if not (_collates(draft, call) or _prepares(draft, call) or _gets_batch(drafts, draft, call, finding)):
             return Advice(text, f"{where(_site(draft, call))} one text is padded at a time, or may be")
         if finding.parameters.get("library") is False:
             return Advice(text, "whether the model counts on that many columns only its author can tell")
@@ -431,6 +431,30 @@ def _may_be(value: cst.BaseExpression, numbers: Sequence[int]) -> bool:
 def _collates(draft: Draft, call: cst.Call) -> bool:
     """Whether the call makes one of transformers' collate functions, which get a batch each."""
     return full_name(draft, call.func).rpartition(".")[2].startswith(_COLLATOR)
+
+
+def _prepares(draft: Draft, call: cst.Call) -> bool:
+    """Whether the call is a ``partial`` of the script's own collate function, whatever it is told but "max_length".
+
+    That function asks only whether it is told that.
+    """
+    statement = draft.statement(call)
+    if full_name(draft, call.func) != "functools.partial" or not call.args or statement is None:
+        return False
+    functions = [each for each in draft.nodes(cst.FunctionDef) if _is(call.args[0].value, each.name.value)]
+    if len(functions) != 1:
+        return False
+    reads = [each for each in draft.nodes(cst.Name, functions[0].body) if each.value == "padding"]
+    asked = m.Comparison(m.Name("padding"), [m.ComparisonTarget(m.Equal(), m.SimpleString())])
+    full = [draft.parent(each) for each in reads]
+    if not full or not all(m.matches(each, asked) and _FULL in draft.code(each) for each in full if each is not None):
+        return False
+    handed = {name for each in draft.nodes(cst.Call) for name in _names(each, _COLLATES)}
+    return any(each.value in handed for each in draft.nodes(cst.Name, statement)) or functions[0].name.value in handed
+
+
+def _is(node: cst.BaseExpression, name: str) -> bool:
+    return isinstance(node, cst.Name) and node.value == name
 
 
 def _gets_batch(drafts: Drafts, draft: Draft, call: cst.Call, finding: Finding) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from libcst.helpers import get_full_name_for_node
 
 from advisor.edit import Drafts
-from advisor.edit.freezing import needed
+from advisor.edit.freezing import needed, tell_otherwise
 from advisor.edit.locate import outermost_at
 from advisor.edit.models import made_at
 from advisor.edit.names import full_name
@@ -109,7 +109,11 @@ class UnusedGradients(Rule):
             text = "Call requires_grad_(False) on the model, and requires_grad_(True) on the part that is trained"
         text += f", before the optimizer is made {where(finding.site)}."
         drafts = Drafts(sources)
-        why = _needed(finding, drafts) or _freeze(finding, drafts)
+        why = _needed(finding, drafts)
+        if not why:
+            why = _freeze(finding, drafts)
+        elif not _needed(finding, drafts, told=True) and _told(finding, drafts):
+            why = ""
         if why:
             return Advice(text, why)
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
@@ -224,14 +228,27 @@ def main():
     )
 
 
-def _needed(finding: Finding, drafts: Drafts) -> str:
-    """What the script does that needs these gradients, or does not go with weights that need none; as a clause."""
-    optimizers = site_list(finding, "optimizers")
-    files = (*file_list(finding, "files"), *(site.file for site in (*optimizers, *site_list(finding, "made"))))
+def _files(finding: Finding) -> list[str]:
+    """The files of the models, and where they and the optimizers are made."""
+    places = (*site_list(finding, "optimizers"), *site_list(finding, "made"))
+    return list(dict.fromkeys((*file_list(finding, "files"), *(site.file for site in places))))
+
+
+def _told(finding: Finding, drafts: Drafts) -> bool:
+    """Have the script's own ``requires_grad_(x)`` say False, where nothing of that model is trained."""
+    return not file_list(finding, "trained") and tell_otherwise(drafts, _files(finding))
+
+
+def _needed(finding: Finding, drafts: Drafts, told: bool = False) -> str:
+    """What the script does that needs these gradients, or does not go with weights that need none; as a clause.
+
+    With `told`, what it says itself of what needs gradients is left out.
+    """
+    optimizers, files = site_list(finding, "optimizers"), _files(finding)
     several = len(optimizers) != 1
-    if why := needed(drafts, files):
+    if why := needed(drafts, files, told=told):
         return why
-    for draft in (drafts[path] for path in dict.fromkeys(files)):
+    for draft in (drafts[path] for path in files):
         for call in draft.nodes(cst.Call):
             name, place = full_name(draft, call.func), (draft.source.path, draft.line(call))
             makes = name.startswith("torch.optim.") and "lr_scheduler" not in name

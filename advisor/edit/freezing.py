@@ -12,7 +12,9 @@ import libcst as cst
 from advisor.edit.draft import Draft, Drafts, Statement
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.models import Binding, assigned_once, made_at
-from advisor.edit.names import plain_name
+from advisor.edit.names import last_part, plain_name
+from advisor.edit.scopes import is_literal
+from advisor.edit.values import EDITED, give_value
 from advisor.harness.layout import Site
 
 # ``torch.autograd.grad`` makes gradients of its own, and reads none.
@@ -41,15 +43,16 @@ class Named:
     file: str = ""
 
 
-def needed(drafts: Drafts, files: Sequence[str], name: str = "") -> str:
+def needed(drafts: Drafts, files: Sequence[str], name: str = "", told: bool = False) -> str:
     """What the script does that needs gradients of all weights, as a clause; "" for nothing of the kind.
 
     With the `name` of a model, what it says of other tensors' gradients is no matter: an image that is optimized, a
-    student whose gradients are clipped.
+    student whose gradients are clipped. With `told`, nor is what it says of what needs gradients.
     """
     for draft in (drafts[path] for path in dict.fromkeys(files)):
         for pattern, what in _NEEDS:
-            if any(_concerns(line, pattern, name) for line in filter(pattern.search, draft.lines)):
+            lines = [] if told and pattern is _SAYS else filter(pattern.search, draft.lines)
+            if any(_concerns(line, pattern, name) for line in lines):
                 return f"the script {what}, in {os.path.basename(draft.source.path)}"
     return ""
 
@@ -68,10 +71,25 @@ def freeze_made(drafts: Drafts, model: Named, files: Sequence[str]) -> str:
     bound = (made_at(drafts, model.made) if model.made is not None else None) or _assigned(drafts, model)
     if bound is None:
         return "where the script gives that model its name cannot be told from the source"
-    if why := needed(drafts, files, bound.name.rpartition(".")[2]):
-        return why
+    name = bound.name.rpartition(".")[2]
+    if why := needed(drafts, files, name):
+        return "" if not needed(drafts, files, name, told=True) and tell_otherwise(drafts, files) else why
     bound.draft.insert_after(bound.statement, f"{bound.name}.requires_grad_(False)")
     return ""
+
+
+def tell_otherwise(drafts: Drafts, files: Sequence[str]) -> bool:
+    """Have the one ``requires_grad_(x)`` of the script say False, where the value True that was seen comes from."""
+    found: list[tuple[Draft, cst.Call]] = []
+    for draft in (drafts[path] for path in dict.fromkeys(files)):
+        lines = {number for number, line in enumerate(draft.lines, 1) if _SAYS.search(line)}
+        found += [(draft, call) for call in draft.nodes(cst.Call) if last_part(call.func) == "requires_grad_"]
+        if len(lines) != sum(of is draft for of, _ in found):
+            return False
+    if len(found) != 1 or len(found[0][1].args) != 1 or is_literal(found[0][1].args[0].value):
+        return False
+    draft, call = found[0]
+    return give_value(drafts, draft, call.args[0].value, "False", True) == EDITED
 
 
 def freeze_around(drafts: Drafts, backward: Site, model: Named, parts: Sequence[str]) -> str:

@@ -1,126 +1,299 @@
 """Where the value of an expression comes from: the place to change it at, or the command-line option.
 
-Only what the text decides is followed: a literal, a name assigned once, a parameter with one caller or a default, an
-``argparse`` option, a class-level default, an entry of a dict display. Everything else is None: a rule then gives
-advice.
+Only what the text decides is followed: a literal, a name assigned once, a parameter by its callers or its default, an
+``argparse`` option, a class-level default, an entry of a dict display, the default of a variable of the environment.
+Of several places the one is meant that says what the run saw. Everything else is None: a rule then gives advice.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from advisor.edit.callers import callers
+from advisor.edit.callers import calls_of, given, own_method
 from advisor.edit.calls import argument
 from advisor.edit.draft import Draft, Drafts
-from advisor.edit.modules import beside, with_neighbours
-from advisor.edit.names import imported_as
+from advisor.edit.modules import beside, with_word
+from advisor.edit.names import full_name, imported_as, last_part
 from advisor.edit.scopes import (
-    _parameter,
+    assigned_once,
     assignments,
     dict_display,
     dict_entry,
     is_literal,
     is_parameter,
-    parameter_names,
+    literal_equals,
+    parameter,
     scope_of,
+    self_assignments,
     string_value,
 )
 
 Kind = Literal["literal", "constant", "default", "option", "flag", "dict"]
+UNKNOWN: Final = object()
 _DEPTH = 8  # names followed from one to the next before giving up; guards against cycles
+_CONVERSIONS = ("int", "float", "str")
+# What gives a variable of the environment, or else its second argument.
+_ENVIRONMENT = ("os.environ.get", "os.getenv", "environ.get", "getenv")
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The expression in `draft` that gives the value, or the long command-line ``option`` that does."""
+    """The expression in `draft` that gives the value, or the long command-line ``option`` that does.
+
+    With ``converted`` a string may stand for the number that is made of it.
+    """
 
     draft: Draft
     kind: Kind
     node: cst.BaseExpression
     option: str = ""
+    converted: bool = False
+
+    def says(self, value: object) -> bool:
+        """Whether `value` is written there."""
+        if literal_equals(self.node, value):
+            return True
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return self.converted and number and _number(string_value(self.node)) == value
+
+    def written(self, code: str) -> str:
+        """The code that has to stand there for the value to be `code`."""
+        quoted = self.converted and isinstance(self.node, cst.SimpleString)
+        return f'"{code}"' if quoted and not code.startswith(("'", '"')) else code
 
 
-def origin_of(drafts: Drafts, draft: Draft, node: cst.BaseExpression) -> Origin | None:
-    """Follow `node` to the one place that its value is written at; None when that is not certain."""
-    return _follow(drafts, draft, node, "literal", _DEPTH)
+def origin_of(drafts: Drafts, draft: Draft, node: cst.BaseExpression, recorded: object = UNKNOWN) -> Origin | None:
+    """Follow `node` to the one place that its value is written at; None when that is not certain.
+
+    `recorded` is the value that the run saw, which tells apart what several callers pass, or several branches assign.
+    """
+    return _Trace(drafts, recorded).follow(draft, node, "literal", _DEPTH)
 
 
-def _follow(drafts: Drafts, draft: Draft, node: cst.BaseExpression, kind: Kind, depth: int) -> Origin | None:
-    if depth == 0:
+class _Trace:
+    """Follows one value through the script's modules."""
+
+    def __init__(self, drafts: Drafts, recorded: object) -> None:
+        self._drafts = drafts
+        self._recorded = recorded
+
+    def follow(self, draft: Draft, node: cst.BaseExpression, kind: Kind, depth: int) -> Origin | None:
+        """The origin of an expression; `kind` is what it is where it is a literal itself."""
+        if depth == 0:
+            return None
+        if is_literal(node):
+            return Origin(draft, kind, node)
+        if isinstance(node, cst.Name):
+            return self._name(draft, node, depth - 1)
+        if isinstance(node, cst.Attribute):
+            return self._attribute(draft, node, depth - 1)
+        if isinstance(node, cst.Subscript):
+            return self._subscript(draft, node, depth - 1)
+        if isinstance(node, cst.Call):
+            return self._call(draft, node, depth - 1)
         return None
-    if is_literal(node):
-        return Origin(draft, kind, node)
-    if isinstance(node, cst.Name):
-        return _name(drafts, draft, node, depth - 1)
-    if isinstance(node, cst.Attribute):
-        return _attribute(drafts, draft, node, depth - 1)
-    if isinstance(node, cst.Subscript):
-        return _subscript(drafts, draft, node, depth - 1)
-    return None
 
+    def _one_of(
+        self, candidates: Iterable[tuple[Draft, cst.BaseExpression | None, Kind]], depth: int
+    ) -> Origin | None:
+        """The one origin of all candidates, or the only one of them that says what the run saw."""
+        found: dict[object, Origin] = {}
+        for draft, node, kind in candidates:
+            origin = self.follow(draft, node, kind, depth) if node is not None else None
+            if origin is None:
+                return None
+            found[origin.option or id(origin.node)] = origin
+        if len(found) == 1:
+            return next(iter(found.values()))
+        if self._recorded is UNKNOWN:
+            return None
+        agreeing = [each for each in found.values() if each.option or each.says(self._recorded)]
+        return agreeing[0] if len(agreeing) == 1 else None
 
-# Names -------------------------------------------------------------------------------------------------------------
+    # Names.
 
+    def _name(self, draft: Draft, node: cst.Name, depth: int) -> Origin | None:
+        scope = scope_of(draft, node)
+        while isinstance(scope, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
+            own = parameter(scope, node.value) if isinstance(scope, cst.FunctionDef) else None
+            if own is None and is_parameter(scope, node.value):
+                return None  # of a lambda, or *args, **kwargs
+            if isinstance(scope, cst.FunctionDef):
+                bound = list(assignments(draft, node.value, scope))
+                if own is not None:
+                    return None if bound else self._from_callers(draft, scope, own, depth)
+                if bound:
+                    return self._assigned(draft, bound, depth)
+            scope = scope_of(draft, scope)
+        bound = list(assignments(draft, node.value, draft.module))
+        if any(node.value in {item.name.value for item in each.names} for each in draft.nodes(cst.Global)):
+            return None
+        if bound:
+            return self._assigned(draft, bound, depth)
+        return self._imported(draft, node.value, depth)
 
-def _name(drafts: Drafts, draft: Draft, node: cst.Name, depth: int) -> Origin | None:
-    scope = scope_of(draft, node)
-    while isinstance(scope, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
-        parameter = _parameter(scope, node.value) if isinstance(scope, cst.FunctionDef) else None
-        if parameter is None and is_parameter(scope, node.value):
-            return None  # of a lambda, or *args, **kwargs
-        if isinstance(scope, cst.FunctionDef):
-            bound = list(assignments(draft, node.value, scope))
-            if parameter is not None:
-                return None if bound else _from_callers(drafts, draft, scope, parameter, depth)
-            if bound:
-                return _single(drafts, draft, bound, depth)
-        scope = scope_of(draft, scope)
-    bound = list(assignments(draft, node.value, draft.module))
-    if any(node.value in {item.name.value for item in each.names} for each in draft.nodes(cst.Global)):
+    def _assigned(self, draft: Draft, bound: Iterable[cst.BaseExpression | None], depth: int) -> Origin | None:
+        return self._one_of([(draft, each, "constant") for each in bound], depth)
+
+    def _imported(self, draft: Draft, name: str, depth: int) -> Origin | None:
+        """A constant of another module of the script's: ``from config import BATCH_SIZE``."""
+        module, _, attribute = imported_as(draft, name).rpartition(".")
+        return self._constant(beside(self._drafts, draft, module), attribute, depth)
+
+    def _constant(self, other: Draft | None, name: str, depth: int) -> Origin | None:
+        if other is None or not name or not depth:
+            return None
+        bound = list(assignments(other, name, other.module))
+        return self._assigned(other, bound, depth) if bound else self._imported(other, name, depth - 1)
+
+    # Parameters.
+
+    def _from_callers(self, draft: Draft, function: cst.FunctionDef, own: cst.Param, depth: int) -> Origin | None:
+        if any(_click(draft, each, "command") or _click(draft, each, "option") for each in _decorations(function)):
+            return _click_option(draft, function, own.name.value)
+        passed = given(self._drafts, draft, function, own.name.value)
+        if passed is None and (self._recorded is UNKNOWN or calls_of(self._drafts, draft, function)):
+            return None
+        # What nothing calls by its name a library or a table of functions may call: its default is what was seen, then.
+        passed = passed if passed is not None else [(draft, None)]
+        default: tuple[Draft, cst.BaseExpression | None, Kind] = (draft, own.default, "default")
+        return self._one_of([(*each, "constant") if each[1] is not None else default for each in passed], depth)
+
+    # Attributes.
+
+    def _attribute(self, draft: Draft, node: cst.Attribute, depth: int) -> Origin | None:
+        name, base = node.attr.value, get_full_name_for_node(node.value) or ""
+        other = beside(self._drafts, draft, imported_as(draft, base)) if imported_as(draft, base) else None
+        if other is not None:
+            return self._constant(other, name, depth)
+        if _attribute_assigned(draft, name, skip_self=True):
+            return None
+        for each in with_word(self._drafts, draft, "add_argument"):
+            option = option_of(each, name)
+            if option is not None:
+                return option
+        if base == "self" or base.endswith(".self"):
+            holder = draft.enclosing_class(node)
+            own = self._of_class(draft, holder, name, depth) if holder is not None else None
+            if own is not None:
+                return self._assigned(own[0], own[1], depth)
+        return self._class_default(draft, name, depth) or self._of_any_class(draft, name, depth)
+
+    def _of_class(
+        self, draft: Draft, holder: cst.ClassDef, name: str, depth: int
+    ) -> tuple[Draft, list[cst.BaseExpression | None]] | None:
+        """The file and the values of ``self.name`` in a class, or in the nearest one that it is derived from."""
+        values = self_assignments(draft, holder, name)
+        if values or not depth:
+            return (draft, values) if values else None
+        for base in holder.bases:
+            for each in with_word(self._drafts, draft, last_part(base.value) or name):
+                for other in each.nodes(cst.ClassDef):
+                    if other is not holder and other.name.value == last_part(base.value):
+                        return self._of_class(each, other, name, depth - 1)
         return None
-    if bound:
-        return _single(drafts, draft, bound, depth)
-    return _imported(drafts, draft, node.value, depth)
 
-
-def _single(drafts: Drafts, draft: Draft, bound: list[cst.BaseExpression | None], depth: int) -> Origin | None:
-    if len(bound) != 1 or bound[0] is None:
+    def _class_default(self, draft: Draft, name: str, depth: int) -> Origin | None:
+        """A field of a (data)class: ``batch_size: int = 32``, unless the one construction passes another value."""
+        for each in with_word(self._drafts, draft, name):
+            holders: list[tuple[cst.ClassDef, list[cst.BaseExpression | None]]] = []
+            for holder in each.nodes(cst.ClassDef):
+                values = list(assignments(each, name, holder))
+                if values:
+                    holders.append((holder, values))
+            if len(holders) != 1:
+                if holders:
+                    return None
+                continue
+            return self._field(draft, name, each, *holders[0], depth)
         return None
-    return _follow(drafts, draft, bound[0], "constant", depth)
 
+    def _field(
+        self,
+        draft: Draft,
+        name: str,
+        of: Draft,
+        holder: cst.ClassDef,
+        values: list[cst.BaseExpression | None],
+        depth: int,
+    ) -> Origin | None:
+        passed = []
+        users = {id(each): each for each in (of, draft, *with_word(self._drafts, of, holder.name.value))}
+        for user in users.values():
+            for call in user.nodes(cst.Call):
+                if last_part(call.func) == holder.name.value:
+                    if any(arg.star or arg.keyword is None for arg in call.args):
+                        return None
+                    found = argument(call, name)
+                    if found is not None:
+                        passed.append((user, found.value))
+        if len(passed) > 1:
+            return None
+        if passed:
+            return self.follow(*passed[0], "constant", depth)
+        if len(values) != 1 or values[0] is None:
+            return None
+        return self.follow(of, _field_value(values[0]), "default", depth)
 
-def _imported(drafts: Drafts, draft: Draft, name: str, depth: int) -> Origin | None:
-    """A constant of a module beside this file: ``from config import BATCH_SIZE``."""
-    module, _, attribute = imported_as(draft, name).rpartition(".")
-    other = beside(drafts, draft, module)
-    if other is None or not attribute:
+    def _of_any_class(self, draft: Draft, name: str, depth: int) -> Origin | None:
+        """``self.name = 32`` in the ``__init__`` of the only class that has such an attribute."""
+        found = []
+        for each in with_word(self._drafts, draft, f"self.{name}"):
+            for holder in each.nodes(cst.ClassDef):
+                made = own_method(holder, "__init__")
+                values = self_assignments(each, made, name) if made is not None else []
+                found += [(each, values)] if values else []
+        return self._assigned(*found[0], depth) if len(found) == 1 else None
+
+    # Items and calls.
+
+    def _subscript(self, draft: Draft, node: cst.Subscript, depth: int) -> Origin | None:
+        if len(node.slice) != 1 or not isinstance(node.slice[0].slice, cst.Index):
+            return None
+        key = string_value(node.slice[0].slice.value)
+        display = dict_display(draft, node.value)
+        if not key or display is None:
+            return None
+        for subscript in draft.nodes(cst.Subscript):
+            # Written to elsewhere: config["batch_size"] = …
+            if isinstance(draft.parent(subscript), cst.AssignTarget) and key in draft.code(subscript):
+                return None
+        value = dict_entry(display, key)
+        return self.follow(draft, value, "dict", depth) if value is not None else None
+
+    def _call(self, draft: Draft, node: cst.Call, depth: int) -> Origin | None:
+        """``int(x)``, and what is the default of a variable of the environment."""
+        plain = [arg.value for arg in node.args if arg.keyword is None and not arg.star]
+        name = full_name(draft, node.func)
+        if name in _CONVERSIONS and len(plain) == len(node.args) == 1:
+            origin = self.follow(draft, plain[0], "literal", depth)
+            return replace(origin, converted=True) if origin is not None else None
+        if isinstance(node.func, cst.Name):  # get = os.environ.get
+            held = assigned_once(draft, name, scope_of(draft, node)) or assigned_once(draft, name, draft.module)
+            name = full_name(draft, held) if held is not None else name
+        default = argument(node, "default")
+        other = plain[1] if len(plain) == 2 else default.value if default is not None else None
+        if name in _ENVIRONMENT and other is not None:
+            return self.follow(draft, other, "default", depth)
         return None
-    bound = list(assignments(other, attribute, other.module))
-    return _single(drafts, other, bound, depth)
 
 
-# Parameters --------------------------------------------------------------------------------------------------------
+def _field_value(value: cst.BaseExpression) -> cst.BaseExpression:
+    """The default of a field: of ``field(default=32)`` 32."""
+    default = argument(value, "default") if isinstance(value, cst.Call) and last_part(value.func) == "field" else None
+    return default.value if default is not None else value
 
 
-def _from_callers(
-    drafts: Drafts, draft: Draft, function: cst.FunctionDef, parameter: cst.Param, depth: int
-) -> Origin | None:
-    if any(_click(draft, each, "command") or _click(draft, each, "option") for each in _decorations(function)):
-        return _click_option(draft, function, parameter.name.value)
-    calls = callers(draft, function)
-    names = parameter_names(draft, function)
-    if any(arg.star for call in calls for arg in call.args):
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
         return None
-    passed = [found for call in calls if (found := argument(call, parameter.name.value, names)) is not None]
-    if len(passed) == 1 and len(calls) == 1:
-        return _follow(drafts, draft, passed[0].value, "constant", depth)
-    if not passed and calls and parameter.default is not None:
-        return _follow(drafts, draft, parameter.default, "default", depth)
-    return None
 
 
 def _decorations(function: cst.FunctionDef) -> list[cst.Call]:
@@ -156,27 +329,6 @@ def _click_option(draft: Draft, function: cst.FunctionDef, name: str) -> Origin 
     return found[0] if len(found) == 1 else None
 
 
-# Attributes --------------------------------------------------------------------------------------------------------
-
-
-def _attribute(drafts: Drafts, draft: Draft, node: cst.Attribute, depth: int) -> Origin | None:
-    name = node.attr.value
-    if _attribute_assigned(draft, name, skip_self=True):
-        return None
-    for each in with_neighbours(drafts, draft):
-        option = _option(each, name)
-        if option is not None:
-            return option
-    base = get_full_name_for_node(node.value) or ""
-    if base == "self" or base.endswith(".self"):
-        holder = draft.enclosing_class(node)
-        if holder is not None:
-            values = _self_assignments(draft, holder, name)
-            if values:
-                return _single(drafts, draft, list(values), depth)
-    return _class_default(drafts, draft, name, depth)
-
-
 def _attribute_assigned(draft: Draft, name: str, skip_self: bool) -> bool:
     """Whether the file assigns ``something.name`` itself (``self.name`` aside, when asked)."""
     for target in draft.nodes(cst.Attribute):
@@ -189,22 +341,7 @@ def _attribute_assigned(draft: Draft, name: str, skip_self: bool) -> bool:
     return False
 
 
-def _self_assignments(draft: Draft, holder: cst.ClassDef, name: str) -> list[cst.BaseExpression | None]:
-    found: list[cst.BaseExpression | None] = []
-    for target in draft.nodes(cst.Attribute, holder):
-        if target.attr.value != name or get_full_name_for_node(target.value) != "self":
-            continue
-        above = draft.parent(target)
-        if isinstance(above, cst.AssignTarget):
-            found.append(cst.ensure_type(draft.parent(above) or above, cst.Assign).value)
-        elif isinstance(above, cst.AugAssign) and above.target is target:
-            found.append(None)
-        elif isinstance(above, cst.AnnAssign) and above.target is target:
-            found.append(above.value)
-    return found
-
-
-def _option(draft: Draft, name: str) -> Origin | None:
+def option_of(draft: Draft, name: str) -> Origin | None:
     """The ``argparse`` option whose destination is `name`; its node is the default, when one is written."""
     parsers = [call for call in draft.nodes(cst.Call) if _method(call) in ("parse_args", "parse_known_args")]
     if not parsers:
@@ -237,61 +374,11 @@ def _option(draft: Draft, name: str) -> Origin | None:
     return Origin(draft, "option", default.value if default is not None else call, option)
 
 
-def _class_default(drafts: Drafts, draft: Draft, name: str, depth: int) -> Origin | None:
-    """A field of a (data)class: ``batch_size: int = 32``, unless the one construction passes another value."""
-    for each in with_neighbours(drafts, draft):
-        holders: list[tuple[cst.ClassDef, list[cst.BaseExpression | None]]] = []
-        for holder in each.nodes(cst.ClassDef):
-            values = list(assignments(each, name, holder))
-            if values:
-                holders.append((holder, values))
-        if len(holders) != 1:
-            if holders:
-                return None
-            continue
-        holder, values = holders[0]
-        passed = []
-        for user in {each, draft}:
-            for call in user.nodes(cst.Call):
-                if (get_full_name_for_node(call.func) or "").rpartition(".")[2] == holder.name.value:
-                    if any(arg.star or arg.keyword is None for arg in call.args):
-                        return None
-                    found = argument(call, name)
-                    if found is not None:
-                        passed.append((user, found.value))
-        if len(passed) > 1:
-            return None
-        if passed:
-            return _follow(drafts, passed[0][0], passed[0][1], "constant", depth)
-        if len(values) != 1 or values[0] is None:
-            return None
-        return _follow(drafts, each, values[0], "default", depth)
-    return None
-
-
 def _method(call: cst.Call) -> str:
     return _method_name(call.func)
 
 
 def _method_name(node: cst.BaseExpression) -> str:
     return (get_full_name_for_node(node) or "").rpartition(".")[2]
-
-
-# Dicts -------------------------------------------------------------------------------------------------------------
-
-
-def _subscript(drafts: Drafts, draft: Draft, node: cst.Subscript, depth: int) -> Origin | None:
-    if len(node.slice) != 1 or not isinstance(node.slice[0].slice, cst.Index):
-        return None
-    key = string_value(node.slice[0].slice.value)
-    display = dict_display(draft, node.value)
-    if not key or display is None:
-        return None
-    for subscript in draft.nodes(cst.Subscript):
-        # Written to elsewhere: config["batch_size"] = …
-        if isinstance(draft.parent(subscript), cst.AssignTarget) and key in draft.code(subscript):
-            return None
-    value = dict_entry(display, key)
-    return _follow(drafts, draft, value, "dict", depth) if value is not None else None
 
 

@@ -108,7 +108,7 @@ def _parameters(function: cst.FunctionDef) -> list[cst.Param]:
     return [*function.params.posonly_params, *function.params.params, *function.params.kwonly_params]
 
 
-def _parameter(function: cst.FunctionDef, name: str) -> cst.Param | None:
+def parameter(function: cst.FunctionDef, name: str) -> cst.Param | None:
     return next((each for each in _parameters(function) if each.name.value == name), None)
 
 
@@ -133,23 +133,57 @@ def string_value(node: cst.BaseExpression) -> str:
     return value if isinstance(value, str) else ""
 
 
+def self_assignments(
+    draft: Draft, holder: cst.ClassDef | cst.FunctionDef, name: str
+) -> list[cst.BaseExpression | None]:
+    """What ``self.name`` is given in a class or one of its methods; None for what is no plain assignment."""
+    found: list[cst.BaseExpression | None] = []
+    for target in draft.nodes(cst.Attribute, holder):
+        if target.attr.value != name or get_full_name_for_node(target.value) != "self":
+            continue
+        above = draft.parent(target)
+        if isinstance(above, cst.AssignTarget):
+            found.append(cst.ensure_type(draft.parent(above) or above, cst.Assign).value)
+        elif isinstance(above, cst.AugAssign) and above.target is target:
+            found.append(None)
+        elif isinstance(above, cst.AnnAssign) and above.target is target:
+            found.append(above.value)
+    return found
+
+
 def dict_display(draft: Draft, name: cst.BaseExpression) -> cst.Dict | cst.Call | None:
-    """The ``{…}`` or ``dict(…)`` that the only assignment to a name gives it."""
+    """The ``{…}`` or ``dict(…)`` that the only assignment gives a name or ``self.name``.
+
+    Of a call it is what the function of this file gives back.
+    """
+    if isinstance(name, cst.Attribute) and get_full_name_for_node(name.value) == "self":
+        holder = draft.enclosing_class(name)
+        values = self_assignments(draft, holder, name.attr.value) if holder is not None else []
+        return _display(draft, values[0]) if len(values) == 1 else None
     if not isinstance(name, cst.Name):
-        return None
+        return _display(draft, name) if isinstance(name, cst.Call) else None
     scope = scope_of(draft, name)
     while True:
         values = list(assignments(draft, name.value, scope))
         if values:
-            value = values[0] if len(values) == 1 else None
-            if isinstance(value, cst.Dict):
-                return value
-            if isinstance(value, cst.Call) and get_full_name_for_node(value.func) == "dict":
-                return value
-            return None
+            return _display(draft, values[0]) if len(values) == 1 else None
         if scope is draft.module or is_parameter(scope, name.value):
             return None
         scope = scope_of(draft, scope)
+
+
+def _display(draft: Draft, value: cst.BaseExpression | None) -> cst.Dict | cst.Call | None:
+    if isinstance(value, cst.Dict):
+        return value
+    if not isinstance(value, cst.Call):
+        return None
+    called = get_full_name_for_node(value.func)
+    if called == "dict":
+        return value
+    functions = [each for each in draft.nodes(cst.FunctionDef) if each.name.value == called]
+    returned = [each.value for each in draft.nodes(cst.Return, functions[0])] if len(functions) == 1 else []
+    made = returned[0] if len(returned) == 1 else None
+    return made if isinstance(made, cst.Dict) else None
 
 
 def dict_entry(display: cst.Dict | cst.Call, key: str) -> cst.BaseExpression | None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
 from advisor.edit.calls import add_argument, argument, has_starred, unpacked
+from advisor.edit.displays import displays_of
 from advisor.edit.draft import Draft, Drafts
+from advisor.edit.modules import with_word
+from advisor.edit.names import last_part
 from advisor.edit.naming import mapping_names, names_of
-from advisor.edit.origin import Origin, origin_of
-from advisor.edit.scopes import dict_display, dict_entry, literal_equals, mentions, string_value
+from advisor.edit.origin import UNKNOWN, Origin, origin_of
+from advisor.edit.scopes import assignments, dict_display, dict_entry, literal_equals, mentions, string_value
 from advisor.edit.settings import find, known_without
 
-UNKNOWN: Final = object()
 EDITED = ""
+# Sections of settings that say of what is no training.
+_NOT_TRAINING = ("eval", "val", "test", "pred", "infer")
 
 
 def give(
@@ -72,8 +75,8 @@ def _add(
         if names and known_without(drafts.settings(), names, name):
             continue
         display = display_of(draft, mapping.value)
-        if display is None:
-            return None
+        if display is None or _copies(display, name):
+            return _of_several(drafts, draft, mapping.value, name, code, recorded, flags, alone)
         entry, later = dict_entry(display, name), put_in_later(draft, mapping.value, name)
         if entry is None and later is None:
             return None
@@ -87,6 +90,29 @@ def _add(
             return None
     add_argument(draft, call, name, code)
     return EDITED
+
+
+def _of_several(
+    drafts: Drafts,
+    draft: Draft,
+    mapping: cst.BaseExpression,
+    name: str,
+    code: str,
+    recorded: object,
+    flags: bool,
+    alone: bool,
+) -> str | None:
+    """As :func:`give`, of an entry of the mapping that was chosen from several: the one that says what the run saw."""
+    found = []
+    for of, display in displays_of(drafts, draft, mapping):
+        entry = dict_entry(display, name)
+        if entry is None and (isinstance(display, cst.Call) or _passes_on(display)):
+            return None
+        if entry is not None and recorded is not UNKNOWN and literal_equals(entry, recorded):
+            found.append((of, entry))
+    if len(found) != 1 or (alone and any(_reads(each, name) for each in with_word(drafts, draft, name))):
+        return None
+    return _change(drafts, *found[0], code, recorded, flags, False)
 
 
 def in_mapping(draft: Draft, call: cst.Call, name: str) -> cst.BaseExpression | None:
@@ -139,6 +165,12 @@ def put_in_later(draft: Draft, mapping: cst.BaseExpression, key: str) -> list[cs
     return found
 
 
+def _copies(display: cst.Dict | cst.Call, name: str) -> bool:
+    """Whether it is ``dict(x)``, which has the key from `x` if at all."""
+    positional = isinstance(display, cst.Call) and any(arg.keyword is None and not arg.star for arg in display.args)
+    return positional and dict_entry(display, name) is None
+
+
 def _passes_on(display: cst.Dict | cst.Call) -> bool:
     if isinstance(display, cst.Call):
         return any(arg.star for arg in display.args)
@@ -154,7 +186,7 @@ def _change(
     flags: bool,
     alone: bool,
 ) -> str | None:
-    origin = origin_of(drafts, draft, value)
+    origin = origin_of(drafts, draft, value, recorded)
     shared = alone and _read_elsewhere(draft, value, origin)
     if shared and (origin is None or origin.option):
         return None
@@ -162,16 +194,92 @@ def _change(
         return f"{origin.option}!" if flags and code == "True" else None
     if origin is not None and origin.option:
         return origin.option
-    if origin is None or (recorded is not UNKNOWN and not _agrees(origin, recorded)):
-        found = not shared and change_setting(drafts, names_of(drafts, draft, value), code, recorded)
-        return EDITED if found else None
+    if origin is None or (recorded is not UNKNOWN and not origin.says(recorded)):
+        names = names_of(drafts, draft, value)
+        if shared or not names:
+            return None
+        if change_setting(drafts, names, code, recorded):
+            return EDITED
+        if _change_default(drafts, draft, value, names, code, recorded):
+            return EDITED
+        return _only_said(drafts, names[-1], draft, code, recorded, alone)
     if not drafts.sources.editable(origin.draft.source.path):
         return None
     if shared:
         draft.replace(value, code)
     else:
-        origin.draft.replace(origin.node, code)
+        origin.draft.replace(origin.node, origin.written(code))
     return EDITED
+
+
+def _change_default(
+    drafts: Drafts, draft: Draft, value: cst.BaseExpression, names: Sequence[str], code: str, recorded: object
+) -> bool:
+    """Whether it is the default of ``settings.get("key", default)``, of a file without that key: `code` now."""
+    if not isinstance(value, cst.Call) or len(value.args) != 2 or recorded is UNKNOWN:
+        return False
+    default = value.args[1].value
+    if not literal_equals(default, recorded) or not known_without(drafts.settings(), names[:-1], names[-1]):
+        return False
+    draft.replace(default, code)
+    return True
+
+
+def _only_said(drafts: Drafts, name: str, draft: Draft, code: str, recorded: object, alone: bool) -> str | None:
+    """As :func:`give`, of an item or attribute of what cannot be followed, where one place alone says what was seen.
+
+    That is an entry of a dict, a field of a class, or an entry of a settings file.
+    """
+    if recorded is UNKNOWN:
+        return None
+    places: list[tuple[Draft, cst.BaseExpression]] = []
+    for each in with_word(drafts, draft, name):
+        if alone and _reads(each, name):
+            return None
+        places += [(each, node) for node in _given(each, name) if literal_equals(node, recorded)]
+    entries = [
+        (file, entry)
+        for file in drafts.settings()
+        for entry in file.entries
+        if entry.keys[-1] == name and type(entry.value) is type(recorded) and entry.value == recorded
+    ]
+    if len(places) + len(entries) != 1:
+        return None
+    for file, entry in entries:
+        beside = any(word in key.lower() for key in entry.keys[:-1] for word in _NOT_TRAINING)
+        return EDITED if not beside and file.give(entry, code) else None
+    place, node = places[0]
+    if not drafts.sources.editable(place.source.path):
+        return None
+    place.replace(node, code)
+    return EDITED
+
+
+def _given(draft: Draft, name: str) -> Iterator[cst.BaseExpression]:
+    """What a file gives the name as an entry of a dict, or a field of a class."""
+    for element in draft.nodes(cst.DictElement):
+        if string_value(element.key) == name:
+            yield element.value
+    for call in draft.nodes(cst.Call):
+        if last_part(call.func) == "dict" and (passed := argument(call, name)) is not None:
+            yield passed.value
+    for holder in draft.nodes(cst.ClassDef):
+        yield from (value for value in assignments(draft, name, holder) if value is not None)
+
+
+def _reads(draft: Draft, name: str, but: cst.BaseExpression | None = None) -> bool:
+    """Whether the file reads anything of that name, `but` that expression, beside giving it a value.
+
+    What is read as an attribute no plain name stands for, and ``self.name`` no attribute of anything else.
+    """
+    own = {*draft.nodes(cst.Name, but), *draft.nodes(cst.SimpleString, but)} if but is not None else set()
+    names = [node for node in draft.nodes(cst.Name) if node.value == name and node not in own]
+    if isinstance(but, cst.Attribute):
+        attributes = [(node, above) for node in names if isinstance(above := draft.parent(node), cst.Attribute)]
+        own_only = isinstance(but.value, cst.Name) and but.value.value == "self"
+        names = [node for node, above in attributes if not own_only or draft.code(above.value) == "self"]
+    strings = [node for node in draft.nodes(cst.SimpleString) if string_value(node) == name and node not in own]
+    return any(not is_bound(draft, node) for node in names) or any(not _is_key(draft, each) for each in strings)
 
 
 def _read_elsewhere(draft: Draft, value: cst.BaseExpression, origin: Origin | None = None) -> bool:
@@ -181,12 +289,7 @@ def _read_elsewhere(draft: Draft, value: cst.BaseExpression, origin: Origin | No
     name = _last_name(value)
     if origin is not None and not origin.option and (origin.draft is not draft or bound_to(draft, origin.node) != name):
         return True
-    own = {*draft.nodes(cst.Name, value), *draft.nodes(cst.SimpleString, value)}
-    names = [node for node in draft.nodes(cst.Name) if node.value == name and node not in own]
-    strings = [node for node in draft.nodes(cst.SimpleString) if string_value(node) == name and node not in own]
-    return bool(name) and (
-        any(not is_bound(draft, node) for node in names) or any(not _is_key(draft, s) for s in strings)
-    )
+    return bool(name) and _reads(draft, name, value)
 
 
 def _last_name(value: cst.BaseExpression) -> str:
@@ -241,7 +344,3 @@ def change_setting(drafts: Drafts, names: Sequence[str], code: str, recorded: ob
     """Whether a settings file that the script read says the value by these `names`, and now says the new one."""
     found = find(drafts.settings(), names, recorded) if recorded is not UNKNOWN else None
     return found is not None and found[0].give(found[1], code)
-
-
-def _agrees(origin: Origin, recorded: object) -> bool:
-    return literal_equals(origin.node, recorded)

@@ -17,7 +17,8 @@ from advisor.edit import Drafts, Source, Sources
 from advisor.edit.calls import DATALOADER_PARAMETERS
 from advisor.edit.locate import last_name
 from advisor.edit.settings import SettingsDraft
-from advisor.edit.values import EDITED, UNKNOWN, give
+from advisor.edit.origin import UNKNOWN
+from advisor.edit.values import EDITED, give
 from advisor.errors import AdvisorError
 
 YAML = """\

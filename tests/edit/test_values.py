@@ -11,7 +11,8 @@ import pytest
 from advisor.edit import Drafts, Sources
 from advisor.edit.calls import DATALOADER_PARAMETERS
 from advisor.edit.locate import last_name
-from advisor.edit.values import EDITED, UNKNOWN, give
+from advisor.edit.origin import UNKNOWN
+from advisor.edit.values import EDITED, give
 
 
 def attempt(code: str, recorded: object = UNKNOWN, others: dict[str, str] | None = None, name: str = "batch_size",

@@ -1,0 +1,84 @@
+"""Dicts that are written out in the script's modules, and which of them a mapping may be."""
+
+from __future__ import annotations
+
+import libcst as cst
+from libcst.helpers import get_full_name_for_node
+
+from advisor.edit.callers import given
+from advisor.edit.draft import Draft, Drafts
+from advisor.edit.modules import beside
+from advisor.edit.names import imported_as
+from advisor.edit.scopes import assigned_once, dict_display, dict_entry, is_parameter, parameter, scope_of, string_value
+
+Display = tuple[Draft, cst.Dict | cst.Call]
+_DEPTH = 6  # names followed from one to the next
+
+
+def displays_of(drafts: Drafts, draft: Draft, mapping: cst.BaseExpression, depth: int = _DEPTH) -> list[Display]:
+    """The ``{…}`` and ``dict(…)`` that an expression may be, and the files that they stand in; empty where unknown.
+
+    Several where a key that is no literal chooses one of a dict's, or where calls of a function pass different ones.
+    """
+    if depth == 0:
+        return []
+    if isinstance(mapping, cst.Dict):
+        return [(draft, mapping)]
+    if isinstance(mapping, cst.Call) and _is_copy(mapping):
+        return displays_of(drafts, draft, _copied(mapping), depth - 1)
+    if isinstance(mapping, cst.Subscript) and len(mapping.slice) == 1:
+        return _items(displays_of(drafts, draft, mapping.value, depth - 1), mapping.slice[0].slice)
+    if isinstance(mapping, cst.Name):
+        return _named(drafts, draft, mapping, depth)
+    display = dict_display(draft, mapping)
+    if isinstance(display, cst.Call) and _is_copy(display):
+        return displays_of(drafts, draft, _copied(display), depth - 1)
+    return [(draft, display)] if display is not None else []
+
+
+def _named(drafts: Drafts, draft: Draft, name: cst.Name, depth: int) -> list[Display]:
+    scope = scope_of(draft, name)
+    while scope is not draft.module:
+        if isinstance(scope, cst.FunctionDef) and parameter(scope, name.value) is not None:
+            passed = given(drafts, draft, scope, name.value) or []
+            found = [displays_of(drafts, of, each, depth - 1) for of, each in passed if each is not None]
+            return [each for one in found for each in one] if all(found) and len(found) == len(passed) else []
+        value = assigned_once(draft, name.value, scope)
+        if value is not None or is_parameter(scope, name.value):
+            return displays_of(drafts, draft, value, depth - 1) if value is not None else []
+        scope = scope_of(draft, scope)
+    value = assigned_once(draft, name.value, draft.module)
+    if value is not None:
+        return displays_of(drafts, draft, value, depth - 1)
+    module, _, attribute = imported_as(draft, name.value).rpartition(".")
+    other = beside(drafts, draft, module)
+    value = assigned_once(other, attribute, other.module) if other is not None else None
+    return displays_of(drafts, other, value, depth - 1) if other is not None and value is not None else []
+
+
+def _items(outer: list[Display], index: cst.BaseSlice) -> list[Display]:
+    """The dicts in a dict: of its key, or all of them where that is no literal."""
+    key = string_value(index.value) if isinstance(index, cst.Index) else ""
+    if len(outer) != 1:
+        return []
+    draft, display = outer[0]
+    if key:
+        entry = dict_entry(display, key)
+        return [(draft, entry)] if isinstance(entry, cst.Dict) else []
+    values = [each.value for each in display.elements] if isinstance(display, cst.Dict) else []
+    return [(draft, each) for each in values if isinstance(each, cst.Dict)]
+
+
+def _is_copy(call: cst.Call) -> bool:
+    """``dict(x)``, ``x.copy()``, ``copy.deepcopy(x)``: nothing is put in or left out."""
+    name = get_full_name_for_node(call.func) or ""
+    if isinstance(call.func, cst.Attribute) and call.func.attr.value == "copy" and not call.args:
+        return True
+    of = name.rpartition(".")[2] in ("dict", "deepcopy", "copy")
+    return of and len(call.args) == 1 and call.args[0].keyword is None and not call.args[0].star
+
+
+def _copied(call: cst.Call) -> cst.BaseExpression:
+    if call.args:
+        return call.args[0].value
+    return cst.ensure_type(call.func, cst.Attribute).value
