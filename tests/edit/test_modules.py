@@ -1,0 +1,219 @@
+"""A value that another of the script's modules gives is changed there, or not at all."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import libcst as cst
+import pytest
+
+from advisor.edit import Drafts, Sources
+from advisor.edit.calls import DATALOADER_PARAMETERS
+from advisor.edit.locate import last_name
+from advisor.edit.values import EDITED, give
+
+# The file with the loader comes first. What is changed is marked: the value that the run saw, 4, becomes 64.
+EDITS = {
+    "argument of the one caller": {
+        "data.py": "def make(ds, size):\n    return DataLoader(ds, batch_size=size)\n",
+        "train.py": "from data import make\nloader = make(ds, [4])\n",
+    },
+    "callers that agree on a constant": {
+        "data.py": "def make(ds, size):\n    return DataLoader(ds, batch_size=size)\n",
+        "train.py": "import data\nSIZE = [4]\ntrain, val = data.make(a, SIZE), data.make(b, SIZE)\n",
+    },
+    "of callers that differ the one that was seen": {
+        "data.py": "def make(ds, size):\n    return DataLoader(ds, batch_size=size)\n",
+        "train.py": "from data import make\ntrain, val = make(a, [4]), make(b, 8)\n",
+    },
+    "default that no caller changes": {
+        "data.py": "def make(ds, size=[4]):\n    return DataLoader(ds, batch_size=size)\n",
+        "train.py": "from data import make\nloader = make(ds)\n",
+    },
+    "default of what a table of functions calls": {
+        "data.py": "def make(ds, size=[4]):\n    return DataLoader(ds, batch_size=size)\n\nMAKERS = {'plain': make}\n",
+        "train.py": "from data import MAKERS\nloader = MAKERS[kind](ds)\n",
+    },
+    "base class, whose parameters the derived one passes on": {
+        "base.py": (
+            "class Module:\n    def __init__(self, size=[4], seed=1):\n        self.size = size\n\n"
+            "    def loader(self):\n        return DataLoader(self.ds, batch_size=self.size)\n"
+        ),
+        "oak.py": (
+            "from base import Module\n\nclass Oak(Module):\n    def __init__(self, ds, **kwargs):\n"
+            "        super().__init__(**kwargs)\n        self.ds = ds\n\nOak(ds, seed=3)\n"
+        ),
+    },
+    "what is made of the derived class": {
+        "base.py": (
+            "class Module:\n    def __init__(self, size=8):\n        self.size = size\n\n"
+            "    def loader(self):\n        return DataLoader(self.ds, batch_size=self.size)\n"
+        ),
+        "oak.py": "import base\n\nclass Oak(base.Module):\n    pass\n\nOak(size=[4])\n",
+    },
+    "attribute of the class that it is derived from": {
+        "oak.py": "from base import Module\n\nclass Oak(Module):\n    def go(self):\n"
+        "        return DataLoader(self.ds, batch_size=self.size)\n",
+        "base.py": "class Module:\n    def __init__(self):\n        self.size = [4]\n",
+    },
+    "field of a dataclass elsewhere": {
+        "data.py": "def make(cfg):\n    return DataLoader(ds, batch_size=cfg.size)\n",
+        "config.py": "@dataclass\nclass Config:\n    size: int = field(default=[4], metadata={})\n",
+        "train.py": "from data import make\nfrom config import Config\nmake(Config())\n",
+    },
+    "attribute of an object of settings": {
+        "data.py": "def make(cfg):\n    return DataLoader(ds, batch_size=cfg.size)\n",
+        "config.py": "class Config:\n    def __init__(self):\n        self.size = [4]\n",
+    },
+    "constant of a package's module": {
+        "weave/data.py": "from weave.constants import SIZE\nloader = DataLoader(ds, batch_size=SIZE)\n",
+        "weave/constants.py": "SIZE = [4]\n",
+    },
+    "constant as an attribute of its module": {
+        "weave/data.py": "from weave import constants\nloader = DataLoader(ds, batch_size=constants.SIZE)\n",
+        "weave/constants.py": "SIZE = [4]\n",
+    },
+    "constant by way of the package": {
+        "train.py": "from weave import SIZE\nloader = DataLoader(ds, batch_size=SIZE)\n",
+        "weave/__init__.py": "from .constants import SIZE\n",
+        "weave/constants.py": "SIZE = [4]\n",
+    },
+    "dict of another module, unpacked": {
+        "data.py": "from config import LOADER\nloader = DataLoader(ds, **LOADER['train'])\n",
+        "config.py": "LOADER = {'train': {'batch_size': [4]}, 'val': {'batch_size': 4}}\n",
+    },
+    "of the dicts that a key chooses from": {
+        "data.py": (
+            "KINDS = {'small': dict(), 'short': {'batch_size': 8}, 'long': {'batch_size': [4]}}\n"
+            "class Loaders:\n    def __init__(self, kind):\n        self.kwargs = dict(KINDS[kind])\n"
+            "    def go(self):\n        return DataLoader(ds, **self.kwargs)\n"
+        ),
+    },
+    "dict that is passed on": {
+        "data.py": "def make(ds, options):\n    return DataLoader(ds, **options)\n",
+        "train.py": "from data import make\nmake(ds, {'shuffle': True, 'batch_size': [4]})\n",
+    },
+    "dict that a function gives back": {
+        "data.py": (
+            "import os\n\ndef settings():\n    env = os.environ.get\n    return {'size': int(env('SIZE', [4]))}\n\n"
+            "def make():\n    config = settings()\n    return DataLoader(ds, batch_size=config['size'])\n"
+        ),
+    },
+    "default of a variable of the environment, as text": {
+        "data.py": "import os\nloader = DataLoader(ds, batch_size=int(os.getenv('SIZE', ['4'])))\n",
+    },
+    "branches": {
+        "data.py": "if fast:\n    size = [4]\nelse:\n    size = 8\nloader = DataLoader(ds, batch_size=size)\n",
+    },
+    "settings that are passed on by name": {
+        "data.py": "def make(ds, batch_size=8, shuffle=True):\n    return DataLoader(ds, batch_size=batch_size)\n",
+        "train.py": "from data import make\nconfig = yaml.safe_load(text)\nmake(ds, **config['loader'])\n",
+        "a.yaml": "eval:\n  batch_size: 4\nloader:\n  batch_size: [4]\n",
+    },
+    "settings that are passed on as a whole": {
+        "data.py": "def make(config):\n    return DataLoader(ds, batch_size=config['loader']['batch_size'])\n",
+        "train.py": "from data import make\nconfig = yaml.safe_load(text)\nmake(config)\n",
+        "a.yaml": "eval:\n  batch_size: 4\nloader:\n  batch_size: [4]\n",
+    },
+    "default of a key that the settings lack": {
+        "data.py": "config = read(path)\nloader = DataLoader(ds, batch_size=config['loader'].get('batch_size', [4]))\n",
+        "a.yaml": "loader:\n  shuffle: true\n",
+    },
+    "the only setting of that name": {
+        "data.py": "loader = DataLoader(ds, batch_size=self_made(config).batch_size)\n",
+        "a.yaml": "loader:\n  batch_size: [4]\nmodel:\n  width: 4\n",
+    },
+}
+
+
+def attempt(files: dict[str, str], alone: bool = False) -> tuple[str | None, dict[str, str]]:
+    """What `give` answers for the DataLoader of the first of the files, and the texts of those that are changed."""
+    texts = {f"/nowhere/{path}": textwrap.dedent(text) for path, text in files.items()}
+    modules = [path for path in texts if path.endswith(".py")]
+    drafts = Drafts(Sources(texts, settings=[path for path in texts if path not in modules], modules=modules))
+    draft = drafts[modules[0]]
+    (call,) = [each for each in draft.nodes(cst.Call) if last_name(draft, each) == "DataLoader"]
+    answer = give(drafts, draft, call, "batch_size", "64", DATALOADER_PARAMETERS, 4, alone=alone)
+    edit = drafts.edit("")
+    return answer, {str(Path(path).relative_to("/nowhere")): text for path, text in (edit.texts if edit else {}).items()}
+
+
+@pytest.mark.parametrize("files", EDITS.values(), ids=EDITS.keys())
+def test_value_is_changed_where_another_module_gives_it(files: dict[str, str]) -> None:
+    before = {path: text.replace("[4]", "4").replace("['4']", "'4'") for path, text in files.items()}
+    after = {path: text.replace("[4]", "64").replace("['4']", '"64"') for path, text in files.items()}
+    changed = {path: text for path, text in after.items() if text != before[path]}
+    assert len(changed) == 1
+    assert attempt(before) == (EDITED, changed)
+
+
+REFUSED = {
+    "callers that pass the same number": {
+        "data.py": "def make(ds, size):\n    return DataLoader(ds, batch_size=size)\n",
+        "train.py": "from data import make\ntrain, val = make(a, 4), make(b, 4)\n",
+    },
+    "a caller whose value is computed": {
+        "data.py": "def make(ds, size):\n    return DataLoader(ds, batch_size=size)\n",
+        "train.py": "from data import make\ntrain, val = make(a, 4), make(b, 2 * n)\n",
+    },
+    "a library's function of that name": {
+        "data.py": "def fit(ds, size=4):\n    return DataLoader(ds, batch_size=size)\n\nfit(ds, n // 2)\n",
+        "train.py": "from lightning import fit\nfit(ds)\n",
+    },
+    "kwargs that are changed on the way": {
+        "base.py": (
+            "class Module:\n    def __init__(self, size=4):\n        self.size = size\n\n"
+            "    def loader(self):\n        return DataLoader(self.ds, batch_size=self.size)\n"
+        ),
+        "oak.py": (
+            "from base import Module\n\nclass Oak(Module):\n    def __init__(self, **kwargs):\n"
+            "        kwargs['size'] = n\n        super().__init__(**kwargs)\n\nOak()\n"
+        ),
+    },
+    "two dicts that say the same": {
+        "data.py": "KINDS = {'a': {'batch_size': 4}, 'b': {'batch_size': 4}}\nDataLoader(ds, **KINDS[kind])\n",
+    },
+    "a dict chosen from some that do not say it": {
+        "data.py": "KINDS = {'a': {'batch_size': 4}, 'b': {**more}}\nDataLoader(ds, **KINDS[kind])\n",
+    },
+    "a setting of the evaluation": {
+        "data.py": "loader = DataLoader(ds, batch_size=self_made(config).batch_size)\n",
+        "a.yaml": "evaluation:\n  batch_size: 4\n",
+    },
+    "two files that a module's name may be": {
+        "run/train.py": "from tools.config import SIZE\nloader = DataLoader(ds, batch_size=SIZE)\n",
+        "a/tools/config.py": "SIZE = 4\n",
+        "b/tools/config.py": "SIZE = 4\n",
+    },
+    "a file that does not parse": {
+        "data.py": "def make(ds, size):\n    return DataLoader(ds, batch_size=size)\n",
+        "train.py": "make(ds, 4\n",
+    },
+}
+
+
+@pytest.mark.parametrize("files", REFUSED.values(), ids=REFUSED.keys())
+def test_what_other_modules_leave_open_stays(files: dict[str, str]) -> None:
+    assert attempt(files) == (None, {})
+
+
+def test_option_that_another_module_declares_is_named() -> None:
+    files = {
+        "data.py": "def make(args):\n    return DataLoader(ds, batch_size=args.batch_size)\n",
+        "train.py": (
+            "from data import make\nparser = argparse.ArgumentParser()\n"
+            "parser.add_argument('--batch-size', type=int, default=4)\nmake(parser.parse_args())\n"
+        ),
+    }
+    assert attempt(files) == ("--batch-size", {})
+
+
+@pytest.mark.parametrize("more, edited", [("", True), ("validate(KINDS['b']['batch_size'])\n", False)])
+def test_alone_leaves_an_entry_that_something_reads(more: str, edited: bool) -> None:
+    files = {
+        "data.py": "from kinds import KINDS\nDataLoader(ds, **KINDS[kind])\n",
+        "kinds.py": "KINDS = {'a': {'batch_size': 4}, 'b': {'batch_size': 8}}\n" + more,
+    }
+    answer, changed = attempt(files, alone=True)
+    assert (answer == EDITED) == edited == bool(changed)
