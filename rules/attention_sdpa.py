@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from advisor.command_line import by_option
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.attention import attentions, fuse
 from advisor.edit.attention_flow import written_out
 from advisor.edit.attention_weights import leave_weights, unread_weights
 from advisor.edit.derivatives import differentiates_twice
 from advisor.edit.sources import text_of
+from advisor.edit.told_eager import EAGER, FUSED, KEYWORD, told
+from advisor.edit.values import EDITED, give_value
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.scores import (
@@ -116,7 +120,8 @@ class AttentionSdpa(Rule):
         gain = _gain(evidence, scores, shares)
         if gain.likely < _LEAST_GAIN:
             return
-        places = places or tuple(_places(evidence, written_out))
+        eager = () if places else tuple(_told_eager(evidence))
+        places = places or eager or tuple(_places(evidence, written_out))
         if not places:
             return
         rows = [row for row in evidence.operators if row.name in shares]
@@ -138,7 +143,7 @@ class AttentionSdpa(Rule):
                 "step_s": evidence.step_s,
             },
             site=places[0],
-            parameters={"attention": places, "dimensions": len(shape)},
+            parameters={"attention": places, "dimensions": len(shape), "told": bool(eager)},
             safety=Safety.BEHAVIOUR if drops else None,
         )
 
@@ -150,6 +155,8 @@ class AttentionSdpa(Rule):
         if not places:
             return Advice(text, "the place is unknown")
         dimensions, drafts = finding.parameters.get("dimensions"), Drafts(sources)
+        if finding.parameters.get("told"):
+            return _otherwise(drafts, places)
         for site in places:
             draft = drafts[site.file]
             unread = [each for each in unread_weights(draft) if site.line in _lines(draft, each)]
@@ -169,6 +176,25 @@ class AttentionSdpa(Rule):
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
     EXAMPLES = (
+        Example(  # a library's model, which is told to
+            before="""
+from transformers import AutoModel, BertConfig
+
+def make(attention="eager"):
+    return AutoModel.from_config(BertConfig(), attn_implementation=attention)  # <- attention
+
+model = make()
+""",
+            after="""
+from transformers import AutoModel, BertConfig
+
+def make(attention="sdpa"):
+    return AutoModel.from_config(BertConfig(), attn_implementation=attention)
+
+model = make()
+""",
+            parameters={"told": True},
+        ),
         Example(
             before="""
 import math
@@ -565,6 +591,30 @@ def _gain(evidence: Evidence, scores: Counter[tuple[int, ...]], shares: dict[str
         speedups.append(evidence.what_if(change).speedup[1])
     high, likely, low = speedups
     return Gain(max(low, high / WIDEST), max(likely, high / WIDEST), high, _BASIS)
+
+
+def _told_eager(evidence: Evidence) -> Iterator[Site]:
+    """Where the script has a model of the transformers library compute attention one operation at a time."""
+    record, sources = evidence.record, Sources()
+    for path in (record.modules or model_files(evidence)) if record is not None else ():
+        if KEYWORD in text_of(path):
+            with contextlib.suppress(AdvisorError):  # what does not parse says nothing
+                draft = Draft(sources.source(path))
+                yield from (Site(path, line) for line in dict.fromkeys(draft.line(each) for each in told(draft)))
+
+
+def _otherwise(drafts: Drafts, places: Sequence[Site]) -> Edit | Argument | Advice:
+    """Have a model of the transformers library compute attention with the fused function."""
+    text = f"Have the model compute attention with attn_implementation={FUSED}, at {', '.join(map(at, places))}."
+    for site in places:
+        draft = drafts[site.file]
+        for value in (each for each in told(draft) if draft.line(each) == site.line):
+            answer = give_value(drafts, draft, value, FUSED, EAGER)
+            if answer is not None and answer != EDITED:
+                return by_option(drafts, draft, answer, FUSED, text)
+            if answer is None:
+                return Advice(text, "where the value comes from cannot be told from the source")
+    return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
 
 def _places(evidence: Evidence, find: Callable[[Draft], Iterable[cst.BaseExpression]]) -> Iterator[Site]:

@@ -22,7 +22,8 @@ def callers(draft: Draft, function: cst.FunctionDef) -> list[cst.Call]:
     name = function.name.value
     if name == "__init__" and holder is not None:
         name = holder.name.value
-    return [call for call in draft.nodes(cst.Call) if _called(call) == name]
+    calls = [call for call in draft.nodes(cst.Call) if _called(call) == name]
+    return calls if holder is not None else [call for call in calls if isinstance(call.func, cst.Name)]
 
 
 def calls_of(drafts: Drafts, draft: Draft, function: cst.FunctionDef) -> list[tuple[Draft, cst.Call]]:
@@ -88,7 +89,10 @@ def _calls_named(drafts: Drafts, draft: Draft, name: str, method: bool) -> list[
     found = []
     for user in with_word(drafts, draft, name):
         calls = [call for call in user.nodes(cst.Call) if _called(call) == name]
-        found += [(user, call) for call in calls if user is draft or _may_be(drafts, user, call, method)]
+        if user is draft and not method:  # `net.train()` is not of a function `train`
+            found += [(user, call) for call in calls if isinstance(call.func, cst.Name) or name[:1].isupper()]
+        else:
+            found += [(user, call) for call in calls if user is draft or _may_be(drafts, user, call, method)]
     return found
 
 

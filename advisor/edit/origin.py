@@ -16,13 +16,13 @@ from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.callers import calls_of, given, own_method
 from advisor.edit.calls import argument
+from advisor.edit.displays import displays_of
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.modules import beside, with_word
 from advisor.edit.names import full_name, imported_as, last_part
 from advisor.edit.scopes import (
     assigned_once,
     assignments,
-    dict_display,
     dict_entry,
     is_literal,
     is_parameter,
@@ -256,15 +256,14 @@ class _Trace:
         if len(node.slice) != 1 or not isinstance(node.slice[0].slice, cst.Index):
             return None
         key = string_value(node.slice[0].slice.value)
-        display = dict_display(draft, node.value)
-        if not key or display is None:
+        displays = displays_of(self._drafts, draft, node.value)
+        if not key or not displays:
             return None
         for subscript in draft.nodes(cst.Subscript):
             # Written to elsewhere: config["batch_size"] = …
             if isinstance(draft.parent(subscript), cst.AssignTarget) and key in draft.code(subscript):
                 return None
-        value = dict_entry(display, key)
-        return self.follow(draft, value, "dict", depth) if value is not None else None
+        return self._one_of([(of, dict_entry(display, key), "dict") for of, display in displays], depth)
 
     def _call(self, draft: Draft, node: cst.Call, depth: int) -> Origin | None:
         """``int(x)``, and what is the default of a variable of the environment."""

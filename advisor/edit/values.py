@@ -202,7 +202,7 @@ def _change(
             return EDITED
         if _change_default(drafts, draft, value, names, code, recorded):
             return EDITED
-        return _only_said(drafts, names[-1], draft, code, recorded, alone)
+        return only_said(drafts, names[-1], draft, code, recorded, alone)
     if not drafts.sources.editable(origin.draft.source.path):
         return None
     if shared:
@@ -225,7 +225,7 @@ def _change_default(
     return True
 
 
-def _only_said(drafts: Drafts, name: str, draft: Draft, code: str, recorded: object, alone: bool) -> str | None:
+def only_said(drafts: Drafts, name: str, draft: Draft, code: str, recorded: object, alone: bool) -> str | None:
     """As :func:`give`, of an item or attribute of what cannot be followed, where one place alone says what was seen.
 
     That is an entry of a dict, a field of a class, or an entry of a settings file.
