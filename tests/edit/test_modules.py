@@ -136,7 +136,8 @@ def attempt(files: dict[str, str], alone: bool = False) -> tuple[str | None, dic
     (call,) = [each for each in draft.nodes(cst.Call) if last_name(draft, each) == "DataLoader"]
     answer = give(drafts, draft, call, "batch_size", "64", DATALOADER_PARAMETERS, 4, alone=alone)
     edit = drafts.edit("")
-    return answer, {str(Path(path).relative_to("/nowhere")): text for path, text in (edit.texts if edit else {}).items()}
+    changed = edit.texts if edit is not None else {}
+    return answer, {str(Path(path).relative_to("/nowhere")): text for path, text in changed.items()}
 
 
 @pytest.mark.parametrize("files", EDITS.values(), ids=EDITS.keys())
