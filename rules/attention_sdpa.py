@@ -16,6 +16,7 @@ from advisor.edit.attention import attentions, fuse
 from advisor.edit.attention_flow import written_out
 from advisor.edit.attention_weights import leave_weights, unread_weights
 from advisor.edit.derivatives import differentiates_twice
+from advisor.edit.origin import origin_of
 from advisor.edit.sources import text_of
 from advisor.edit.told_eager import EAGER, FUSED, KEYWORD, told
 from advisor.edit.values import EDITED, give_value
@@ -609,7 +610,10 @@ def _otherwise(drafts: Drafts, places: Sequence[Site]) -> Edit | Argument | Advi
     for site in places:
         draft = drafts[site.file]
         for value in (each for each in told(draft) if draft.line(each) == site.line):
-            answer = give_value(drafts, draft, value, FUSED, EAGER)
+            origin = origin_of(drafts, draft, value, EAGER)
+            # What is called otherwise may be the backend of something else, too.
+            line = origin.draft.lines[origin.draft.line(origin.node) - 1] if origin is not None else ""
+            answer = give_value(drafts, draft, value, FUSED, EAGER) if re.search("att", line, re.IGNORECASE) else None
             if answer is not None and answer != EDITED:
                 return by_option(drafts, draft, answer, FUSED, text)
             if answer is None:

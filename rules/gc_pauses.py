@@ -264,7 +264,9 @@ def _seldom(drafts: Drafts, draft: Draft, call: cst.Call) -> bool:
         if isinstance(around, (cst.FunctionDef, cst.For, cst.While)):
             return False
         if isinstance(around, cst.If) and (every := _every(around.test)) is not None:
-            return give_value(drafts, draft, every, str(_EVERY), 1) == EDITED
+            statement = draft.statement(call)
+            alone = statement is not None and draft.siblings(statement) == [statement] and around.orelse is None
+            return alone and give_value(drafts, draft, every, str(_EVERY), 1, alone=True) == EDITED
     return False
 
 

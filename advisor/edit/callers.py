@@ -9,11 +9,27 @@ from advisor.edit.calls import argument
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.modules import beside, with_word
 from advisor.edit.names import imported_as, last_part
-from advisor.edit.scopes import dict_display, dict_entry, mentions, parameter_names, scope_of, string_value
+from advisor.edit.scopes import (
+    assigned_once,
+    dict_display,
+    dict_entry,
+    is_parameter,
+    mentions,
+    parameter_names,
+    scope_of,
+    string_value,
+    variables,
+)
 
 # What a call gives: an expression and the file it stands in, or None where the call leaves the parameter out.
 Given = tuple[Draft, cst.BaseExpression | None]
+Call = tuple[Draft, cst.Call]
 _DEPTH = 4  # functions that pass their ``**kwargs`` on to the next, classes derived from one another
+# Decorators that leave the parameters as they are.
+_PLAIN = (
+    *("staticmethod", "classmethod", "no_grad", "inference_mode", "enable_grad", "cache", "lru_cache", "override"),
+    *("contextmanager", "record", "compile", "cached_property", "property", "abstractmethod", "autocast"),
+)
 
 
 def callers(draft: Draft, function: cst.FunctionDef) -> list[cst.Call]:
@@ -26,15 +42,21 @@ def callers(draft: Draft, function: cst.FunctionDef) -> list[cst.Call]:
     return calls if holder is not None else [call for call in calls if isinstance(call.func, cst.Name)]
 
 
-def calls_of(drafts: Drafts, draft: Draft, function: cst.FunctionDef) -> list[tuple[Draft, cst.Call]]:
-    """The calls that by their name are of `function` in all of the script's modules.
+def calls_of(drafts: Drafts, draft: Draft, function: cst.FunctionDef, depth: int = _DEPTH) -> list[Call] | None:
+    """The calls of `function` in all of the script's modules; None where others may be made, by another name, say.
 
     Those of ``__init__`` are of its class and of the classes derived from it, of which one may call it by ``super()``.
     """
     holder = draft.enclosing_class(function)
-    if function.name.value != "__init__" or holder is None:
-        return _calls_named(drafts, draft, function.name.value, holder is not None)
-    return _made(drafts, draft, holder, _DEPTH)
+    if any(last_part(_decorator(each)) not in _PLAIN for each in function.decorators):
+        return None
+    if holder is None and scope_of(draft, function) is not draft.module:
+        return _local(draft, function)
+    if holder is None:
+        return _named(drafts, draft, function.name.value)
+    if function.name.value == "__init__":
+        return _made(drafts, draft, holder, depth)
+    return _of_method(drafts, draft, holder, function)
 
 
 def given(
@@ -46,7 +68,7 @@ def given(
     """
     names = parameter_names(draft, function) if by_position else []
     found: list[Given] = []
-    for user, call in calls_of(drafts, draft, function) if depth else ():
+    for user, call in (calls_of(drafts, draft, function) or ()) if depth else ():
         passed = argument(call, name, names)
         stars = [arg for arg in call.args if arg.star]
         if passed is not None and not passed.star:
@@ -69,7 +91,10 @@ def _unpacked(drafts: Drafts, draft: Draft, star: cst.Arg, name: str, depth: int
     if isinstance(scope, cst.FunctionDef) and isinstance(mapping, cst.Name):
         kwargs = scope.params.star_kwarg
         if kwargs is not None and kwargs.name.value == mapping.value:
-            if any(string_value(node) == name for node in draft.nodes(cst.SimpleString, scope)):
+            if is_parameter(scope, name):
+                return [(draft, None)]  # which takes it itself
+            uses = variables(draft, mapping.value, scope.body)
+            if not all(isinstance(above := draft.parent(each), cst.Arg) and above.star == "**" for each in uses):
                 return None  # it may be put in, or taken out, on the way
             return given(drafts, draft, scope, name, by_position=False, depth=depth - 1)
     display = mapping if isinstance(mapping, cst.Dict) else dict_display(draft, mapping)
@@ -82,42 +107,138 @@ def _unpacked(drafts: Drafts, draft: Draft, star: cst.Arg, name: str, depth: int
 def _says_all(display: cst.Dict | cst.Call) -> bool:
     if isinstance(display, cst.Call):
         return all(arg.keyword is not None for arg in display.args)
-    return all(isinstance(element, cst.DictElement) for element in display.elements)
+    return all(isinstance(element, cst.DictElement) and string_value(element.key) for element in display.elements)
 
 
-def _calls_named(drafts: Drafts, draft: Draft, name: str, method: bool) -> list[tuple[Draft, cst.Call]]:
-    found = []
+def _named(drafts: Drafts, draft: Draft, name: str) -> list[Call] | None:
+    """The calls of a function or class of the module by its name; None where it is used in any other way."""
+    found: list[Call] = []
     for user in with_word(drafts, draft, name):
-        calls = [call for call in user.nodes(cst.Call) if _called(call) == name]
-        if user is draft and not method:  # `net.train()` is not of a function `train`
-            found += [(user, call) for call in calls if isinstance(call.func, cst.Name) or name[:1].isupper()]
+        if user is draft:
+            references: list[cst.BaseExpression] = [*variables(user, name)]
+        elif _renames(user, name):
+            return None
         else:
-            found += [(user, call) for call in calls if user is draft or _may_be(drafts, user, call, method)]
+            references = [each for each in _references(user, name) if _is_module(drafts, user, each, draft)]
+        for each in references:
+            above = user.parent(each)
+            if isinstance(above, cst.Call) and above.func is each:
+                found.append((user, above))
+            elif not _harmless(user, each, above):
+                return None
     return found
 
 
-def _may_be(drafts: Drafts, user: Draft, call: cst.Call, method: bool) -> bool:
-    """Whether a call in another file may be of the script's own function: by an import of it, or of an object."""
-    first = (get_full_name_for_node(call.func) or "").partition(".")[0]
+def _references(draft: Draft, name: str) -> list[cst.BaseExpression]:
+    """``name``, and ``module.name``."""
+    attributes = [each for each in draft.nodes(cst.Attribute) if each.attr.value == name]
+    return [*variables(draft, name), *attributes]
+
+
+def _is_module(drafts: Drafts, user: Draft, reference: cst.BaseExpression, draft: Draft) -> bool:
+    """Whether what is imported into another file may be the one of `draft`: by way of a package, too."""
+    first = (get_full_name_for_node(reference) or "").partition(".")[0]
     module = imported_as(user, first)
-    if not module:
-        return method and isinstance(call.func, cst.Attribute)
     named = [each for each in (module, module.rpartition(".")[0]) if each.strip(".")]
-    return any(beside(drafts, user, each) is not None for each in named)
+    return any((other := beside(drafts, user, each)) is not None and other is not user for each in named)
 
 
-def _made(drafts: Drafts, draft: Draft, holder: cst.ClassDef, depth: int) -> list[tuple[Draft, cst.Call]]:
+def _renames(draft: Draft, name: str) -> bool:
+    """``from data import make as m``."""
+    aliases = [each for each in draft.nodes(cst.ImportAlias) if each.asname is not None]
+    return any(last_part(each.name) == name != each.evaluated_alias for each in aliases)
+
+
+def _harmless(draft: Draft, node: cst.BaseExpression, above: cst.CSTNode | None) -> bool:
+    """A use that calls nothing: the definition itself, an import, an annotation, a base class, ``isinstance``."""
+    if isinstance(above, (cst.FunctionDef, cst.ClassDef, cst.ImportAlias, cst.ImportFrom)):
+        return True
+    for each in draft.ancestors(node):
+        if isinstance(each, cst.Annotation):
+            return True
+        if isinstance(each, cst.Arg):
+            outer = draft.parent(each)
+            if isinstance(outer, cst.ClassDef):
+                return True
+            return isinstance(outer, cst.Call) and _called(outer) in ("isinstance", "issubclass", "super")
+        if isinstance(each, cst.BaseSmallStatement):
+            return False
+        if isinstance(each, cst.Attribute) and each.attr.value != "__init__" and each.value is node:
+            return True  # what the class itself has
+    return False
+
+
+def _local(draft: Draft, function: cst.FunctionDef) -> list[Call] | None:
+    """The calls of a function in a function."""
+    scope, found = scope_of(draft, function), list[Call]()
+    for each in variables(draft, function.name.value, scope):
+        above = draft.parent(each)
+        if isinstance(above, cst.Call) and above.func is each:
+            found.append((draft, above))
+        elif above is not function:
+            return None
+    return found
+
+
+def _of_method(drafts: Drafts, draft: Draft, holder: cst.ClassDef, function: cst.FunctionDef) -> list[Call] | None:
+    """The calls of a method: by ``self`` in its class, or of what is known to be made of that class."""
+    name, found = function.name.value, list[Call]()
+    own = {holder.name.value, *(each.name.value for _, each in derived_from(drafts, draft, holder))}
+    for user in with_word(drafts, draft, name):
+        for each in user.nodes(cst.Attribute):
+            if each.attr.value != name:
+                continue
+            above = user.parent(each)
+            called = isinstance(above, cst.Call) and above.func is each
+            of = _class_of(user, each.value)
+            if isinstance(above, cst.Call) and called and (of in own or is_super(above, name)):
+                found.append((user, above))
+            elif of in ("", *own):
+                return None
+    return found
+
+
+def _class_of(draft: Draft, base: cst.BaseExpression) -> str:
+    """The class that an expression is an object of, or what else it is known to be; "" where that is not known."""
+    if isinstance(base, cst.Name) and base.value == "self":
+        holder = draft.enclosing_class(base)
+        return holder.name.value if holder is not None else ""
+    if isinstance(base, cst.Call):
+        return _called(base) if _called(base)[:1].isupper() else ""
+    if not isinstance(base, cst.Name):
+        return ""
+    if imported_as(draft, base.value) and not base.value[:1].isupper():
+        return "module"
+    value = assigned_once(draft, base.value, scope_of(draft, base)) or assigned_once(draft, base.value, draft.module)
+    return _class_of(draft, value) if isinstance(value, cst.Call) else ""
+
+
+def _made(drafts: Drafts, draft: Draft, holder: cst.ClassDef, depth: int) -> list[Call] | None:
     """The calls that make an object of the class by its own ``__init__``."""
-    found = _calls_named(drafts, draft, holder.name.value, method=False)
-    for user in with_word(drafts, draft, holder.name.value) if depth else ():
-        for derived in user.nodes(cst.ClassDef):
-            if derived is holder or all(last_part(base.value) != holder.name.value for base in derived.bases):
-                continue
-            own = own_method(derived, "__init__")
-            if own is None:
-                found += _made(drafts, user, derived, depth - 1)
-                continue
-            found += [(user, call) for call in user.nodes(cst.Call, own) if _is_super(call)]
+    found = _named(drafts, draft, holder.name.value) if depth else None
+    if found is None:
+        return None
+    for user, derived in derived_from(drafts, draft, holder):
+        if last_part(derived.bases[0].value) != holder.name.value:
+            return None  # whose ``super()`` is another class's, or may be
+        own = own_method(derived, "__init__")
+        more = _made(drafts, user, derived, depth - 1) if own is None else []
+        if more is None:
+            return None
+        calls = user.nodes(cst.Call, own) if own is not None else []
+        found += more + [(user, call) for call in calls if is_super(call, "__init__")]
+    return found
+
+
+def derived_from(drafts: Drafts, draft: Draft, holder: cst.ClassDef) -> list[tuple[Draft, cst.ClassDef]]:
+    """The script's classes that are derived from a class by its name."""
+    name, found = holder.name.value, list[tuple[Draft, cst.ClassDef]]()
+    for user in with_word(drafts, draft, name):
+        for each in user.nodes(cst.ClassDef):
+            bases = [base.value for base in each.bases if last_part(base.value) == name]
+            own = user is draft or any(_is_module(drafts, user, base, draft) for base in bases)
+            if bases and each is not holder and own:
+                found.append((user, each))
     return found
 
 
@@ -127,12 +248,17 @@ def own_method(holder: cst.ClassDef, name: str) -> cst.FunctionDef | None:
     return next((each for each in methods if each.name.value == name), None)
 
 
-def _is_super(call: cst.Call) -> bool:
-    """``super().__init__(…)``."""
+def is_super(call: cst.Call, name: str) -> bool:
+    """``super().name(…)``."""
     func = call.func
-    if not isinstance(func, cst.Attribute) or func.attr.value != "__init__" or not isinstance(func.value, cst.Call):
+    if not isinstance(func, cst.Attribute) or func.attr.value != name or not isinstance(func.value, cst.Call):
         return False
     return get_full_name_for_node(func.value.func) == "super"
+
+
+def _decorator(decorator: cst.Decorator) -> cst.BaseExpression:
+    node = decorator.decorator
+    return node.func if isinstance(node, cst.Call) else node
 
 
 def _called(call: cst.Call) -> str:

@@ -10,10 +10,9 @@ import libcst.matchers as m
 from advisor.edit.calls import argument, unpacked
 from advisor.edit.draft import Draft, Drafts, Statement
 from advisor.edit.locate import call_at, last_name
-from advisor.edit.modules import with_word
 from advisor.edit.names import ensure_name, full_name
 from advisor.edit.scopes import is_literal, string_value
-from advisor.edit.values import EDITED, give, only_said
+from advisor.edit.values import EDITED, give, give_setting
 from advisor.harness.layout import Site
 
 SwitchOff = Callable[[Drafts, Draft, cst.Call | None], str]
@@ -45,7 +44,7 @@ def without_anomaly_detection(drafts: Drafts, draft: Draft, call: cst.Call | Non
             and give(drafts, draft, trainers[0], "detect_anomaly", "False", (), True, alone=True) == EDITED
         ):
             return ""
-        if any(_told_by_name(drafts, each) for each in with_word(drafts, draft, "set_detect_anomaly")):
+        if _told_by_name(drafts, draft):
             return ""
         return "the call that switches it on was not found"
     if last_name(draft, call) == "set_detect_anomaly":
@@ -67,7 +66,7 @@ def _told_by_name(drafts: Drafts, draft: Draft) -> bool:
         for each in draft.nodes(cst.DictElement)
         if full_name(draft, each.value).rpartition(".")[2] == "set_detect_anomaly" and string_value(each.key)
     ]
-    return len(names) == 1 and only_said(drafts, names[0], draft, "False", True, alone=False) == EDITED
+    return len(names) == 1 and give_setting(drafts, names[0], "False", True)
 
 
 def skips_what_fails(draft: Draft) -> bool:

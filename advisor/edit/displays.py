@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.callers import given
 from advisor.edit.draft import Draft, Drafts
-from advisor.edit.modules import beside
+from advisor.edit.modules import beside, with_word
 from advisor.edit.names import imported_as
 from advisor.edit.scopes import assigned_once, dict_display, dict_entry, is_parameter, parameter, scope_of, string_value
 
 Display = tuple[Draft, cst.Dict | cst.Call]
 _DEPTH = 6  # names followed from one to the next
+_CHANGES = ("update", "setdefault", "pop", "popitem", "clear", "__setitem__")
 
 
 def displays_of(drafts: Drafts, draft: Draft, mapping: cst.BaseExpression, depth: int = _DEPTH) -> list[Display]:
     """The ``{…}`` and ``dict(…)`` that an expression may be, and the files that they stand in; empty where unknown.
 
     Several where a key that is no literal chooses one of a dict's, or where calls of a function pass different ones.
+    What is changed after it was written is unknown.
     """
     if depth == 0:
         return []
@@ -29,11 +33,35 @@ def displays_of(drafts: Drafts, draft: Draft, mapping: cst.BaseExpression, depth
     if isinstance(mapping, cst.Subscript) and len(mapping.slice) == 1:
         return _items(displays_of(drafts, draft, mapping.value, depth - 1), mapping.slice[0].slice)
     if isinstance(mapping, cst.Name):
-        return _named(drafts, draft, mapping, depth)
+        return _named(drafts, draft, mapping, depth) if not _is_changed(drafts, draft, mapping.value) else []
+    if isinstance(mapping, cst.Attribute) and _is_changed(drafts, draft, mapping.attr.value):
+        return []
     display = dict_display(draft, mapping)
     if isinstance(display, cst.Call) and _is_copy(display):
         return displays_of(drafts, draft, _copied(display), depth - 1)
     return [(draft, display)] if display is not None else []
+
+
+def _is_changed(drafts: Drafts, draft: Draft, name: str) -> bool:
+    """Whether anything of that name, in any of the modules, has an item put in or taken out."""
+    for each in with_word(drafts, draft, name):
+        for node in each.nodes(cst.Name):
+            if node.value != name:
+                continue
+            whole: cst.CSTNode = node
+            above = each.parent(node)
+            if isinstance(above, cst.Attribute) and above.attr is node:
+                whole, above = above, each.parent(above)
+            inner = whole
+            while isinstance(above, cst.Subscript) and above.value is inner:  # NAME["train"]["size"]
+                inner, above = above, each.parent(above)
+            if isinstance(above, cst.Del) or (isinstance(above, cst.AugAssign) and above.target is inner):
+                return True
+            if isinstance(above, cst.AssignTarget) and inner is not whole:
+                return True
+            if isinstance(above, cst.Attribute) and above.value is inner and above.attr.value in _CHANGES:
+                return True
+    return False
 
 
 def _named(drafts: Drafts, draft: Draft, name: cst.Name, depth: int) -> list[Display]:
@@ -64,9 +92,17 @@ def _items(outer: list[Display], index: cst.BaseSlice) -> list[Display]:
     draft, display = outer[0]
     if key:
         entry = dict_entry(display, key)
-        return [(draft, entry)] if isinstance(entry, cst.Dict) else []
-    values = [each.value for each in display.elements] if isinstance(display, cst.Dict) else []
-    return [(draft, each) for each in values if isinstance(each, cst.Dict)]
+        return [(draft, entry)] if entry is not None and _is_display(entry) else []
+    elements = display.elements if isinstance(display, cst.Dict) else []
+    found = [(draft, each.value) for each in elements if isinstance(each, cst.DictElement) and _is_display(each.value)]
+    return [*found] if len(found) == len(elements) else []
+
+
+def _is_display(node: cst.BaseExpression) -> TypeGuard[cst.Dict | cst.Call]:
+    """``{…}``, or ``dict(…)`` of names alone."""
+    if isinstance(node, cst.Call):
+        return get_full_name_for_node(node.func) == "dict" and all(arg.keyword is not None for arg in node.args)
+    return isinstance(node, cst.Dict)
 
 
 def _is_copy(call: cst.Call) -> bool:

@@ -8,9 +8,9 @@ printed as it was. Statements inserted or wrapped are kept per block, and never 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from typing import TypeVar, cast
 
 import libcst as cst
@@ -64,21 +64,36 @@ class _Tree:
         return [cast(_Node, self.order[at]) for at in places]
 
 
+@dataclass(frozen=True)
+class _Parsed:
+    module: cst.Module
+    tree: _Tree
+    positions: Mapping[cst.CSTNode, CodeRange]
+    parents: Mapping[cst.CSTNode, cst.CSTNode]
+
+
+@lru_cache(maxsize=64)  # each finding makes drafts of its own; their nodes never change
+def _parsed(text: str) -> _Parsed:
+    wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
+    positions, parents = wrapper.resolve(PositionProvider), wrapper.resolve(ParentNodeProvider)
+    return _Parsed(wrapper.module, _Tree(wrapper.module), positions, parents)
+
+
 class Draft:
     """One source file and the changes asked for so far. Raises AdvisorError for a file that does not parse."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         try:
-            module = cst.parse_module(source.text)
+            parsed = _parsed(source.text)
         except cst.ParserSyntaxError as error:
             raise AdvisorError(
                 f"{source.path} does not parse as Python (line {error.raw_line}); does it run by itself?"
             ) from None
-        self._wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
-        self.module = self._wrapper.module
-        self._positions = self._wrapper.resolve(PositionProvider)
-        self._parents = self._wrapper.resolve(ParentNodeProvider)
+        self._tree = parsed.tree
+        self.module = parsed.module
+        self._positions = parsed.positions
+        self._parents = parsed.parents
         self._changes: dict[cst.CSTNode, list[Change]] = {}
         self._before: dict[cst.CSTNode, list[str]] = {}
         self._after: dict[cst.CSTNode, list[str]] = {}
@@ -111,10 +126,6 @@ class Draft:
         if within is not None and within not in tree.ends:
             tree, within = _Tree(within), None  # an expression that was parsed apart
         return tree.nodes(kind, within)
-
-    @cached_property
-    def _tree(self) -> _Tree:
-        return _Tree(self.module)
 
     def code(self, node: cst.CSTNode) -> str:
         """The source of a node."""

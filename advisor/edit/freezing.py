@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import libcst as cst
+import libcst.matchers as m
 
 from advisor.edit.draft import Draft, Drafts, Statement
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.models import Binding, assigned_once, made_at
 from advisor.edit.names import last_part, plain_name
-from advisor.edit.scopes import is_literal
+from advisor.edit.scopes import is_literal, is_parameter, variables
 from advisor.edit.values import EDITED, give_value
 from advisor.harness.layout import Site
 
@@ -89,7 +90,13 @@ def tell_otherwise(drafts: Drafts, files: Sequence[str]) -> bool:
     if len(found) != 1 or len(found[0][1].args) != 1 or is_literal(found[0][1].args[0].value):
         return False
     draft, call = found[0]
-    return give_value(drafts, draft, call.args[0].value, "False", True) == EDITED
+    value, loop, function = call.args[0].value, draft.loop(call), draft.function(call)
+    of_weights = isinstance(loop, cst.For) and m.matches(loop.iter, m.Call(m.Attribute(attr=m.Name("parameters"))))
+    if not of_weights or not isinstance(value, cst.Name) or function is None:
+        return False
+    # A parameter that says this, and nothing else.
+    alone = len(variables(draft, value.value, function.body)) == 1 and is_parameter(function, value.value)
+    return alone and give_value(drafts, draft, value, "False", True) == EDITED
 
 
 def freeze_around(drafts: Drafts, backward: Site, model: Named, parts: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -11,52 +12,72 @@ from libcst.helpers import get_full_name_for_node
 from advisor.edit.draft import Draft, Drafts
 from advisor.errors import AdvisorError
 
+MOST_FILES = 15  # of those that have a word: to read more takes seconds, and a word that common says little
+
+
+class TooManyFilesError(Exception):
+    """A word is in more of the script's modules than are looked through."""
+
 
 def beside(drafts: Drafts, draft: Draft, module: str) -> Draft | None:
-    """The draft of a module whose file lies beside the given file, where a relative import points, or which was loaded.
+    """The draft of the user's module that is imported by this name; None where there is none.
 
-    Of a package, its ``__init__``. The run says what was loaded: a name that is the end of two paths means neither.
+    That is the one which the run loaded by the name; else the file that lies beside the given one, or where a relative
+    import points.
     """
+    path = _path_of(drafts, draft, module)
+    return drafts[path] if path else None
+
+
+def _path_of(drafts: Drafts, draft: Draft, module: str) -> str:
     name = module.lstrip(".")
-    parts = name.split(".") if name else []
+    if not module:
+        return ""
     folder = os.path.dirname(draft.source.path)
     for _ in range(len(module) - len(name) - 1):
         folder = os.path.dirname(folder)
-    endings = [os.path.join(*parts, "__init__.py")] if parts or module else []
-    endings = [os.path.join(*parts) + ".py", *endings] if parts else endings
-    for path in (os.path.join(folder, each) for each in endings):
-        if drafts.sources.has(path) and drafts.sources.editable(path):
-            return drafts[path]
-    loaded = [path for path in drafts.sources.modules if path.endswith(tuple(os.sep + each for each in endings))]
-    if not parts or len(loaded) != 1 or not drafts.sources.has(loaded[0]) or not drafts.sources.editable(loaded[0]):
-        return None
-    return drafts[loaded[0]]
+    place = os.path.join(folder, *name.split(".")) if name else folder
+    loaded = [path for path, called in drafts.sources.modules.items() if called == module]
+    found = [*loaded, f"{place}.py", os.path.join(place, "__init__.py")]
+    sources = drafts.sources
+    return next((each for each in found if sources.has(each) and sources.editable(each)), "")
 
 
 def with_neighbours(drafts: Drafts, draft: Draft) -> Iterator[Draft]:
     """This file, and the modules beside it that it imports from."""
     yield draft
-    seen = {draft.source.path}
+    for path in dict.fromkeys(_neighbours(drafts, draft)):
+        yield drafts[path]
+
+
+def _neighbours(drafts: Drafts, draft: Draft) -> Iterator[str]:
     for statement in draft.nodes(cst.ImportFrom):
         module = "." * len(statement.relative)
         module += (get_full_name_for_node(statement.module) or "") if statement.module is not None else ""
-        other = beside(drafts, draft, module)
-        if other is not None and other.source.path not in seen:
-            seen.add(other.source.path)
-            yield other
+        path = _path_of(drafts, draft, module)
+        if path and path != draft.source.path:
+            yield path
 
 
 def with_word(drafts: Drafts, draft: Draft, word: str) -> Iterator[Draft]:
-    """This file, what it imports from, and then the script's other modules whose text has the word."""
-    seen = set[str]()
-    for each in with_neighbours(drafts, draft):
-        seen.add(each.source.path)
-        yield each
-    for path in drafts.sources.modules:
-        if path in seen or not drafts.sources.has(path) or not drafts.sources.editable(path):
+    """This file, and those that it imports from and the script's other modules whose text has the word.
+
+    Raises TooManyFilesError where these are more than are looked through.
+    """
+    yield draft
+    says = re.compile(rf"\b{re.escape(word)}\b")
+    paths = dict.fromkeys((*_neighbours(drafts, draft), *drafts.sources.modules))
+    number = 0
+    for path in paths:
+        if path == draft.source.path or not drafts.sources.has(path) or not drafts.sources.editable(path):
             continue
         try:
-            if word in drafts.sources.text(path):
-                yield drafts[path]
+            if not says.search(drafts.sources.text(path)):
+                continue
+            found = drafts[path]
         except AdvisorError:  # what cannot be read says nothing
             continue
+        number += 1
+        if number > MOST_FILES:
+            raise TooManyFilesError(word)
+        yield found

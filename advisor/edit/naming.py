@@ -92,7 +92,7 @@ class _Names:
     ) -> tuple[list[str], bool]:
         """As :meth:`_followed`, of a parameter; an entry of ``**mapping`` has the mapping's names in front."""
         found, unknown = list[list[str]](), True
-        for user, call in calls_of(self._drafts, draft, function):
+        for user, call in calls_of(self._drafts, draft, function) or ():
             passed, mappings = argument(call, name, parameter_names(draft, function)), unpacked(call)
             if passed is not None and not passed.star:
                 found.append(self.of(user, passed.value, depth, base))

@@ -7,23 +7,24 @@ Of several places the one is meant that says what the run saw. Everything else i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from advisor.edit.callers import calls_of, given, own_method
+from advisor.edit.callers import calls_of, derived_from, given, own_method
 from advisor.edit.calls import argument
 from advisor.edit.displays import displays_of
 from advisor.edit.draft import Draft, Drafts
-from advisor.edit.modules import beside, with_word
+from advisor.edit.modules import beside, with_neighbours, with_word
 from advisor.edit.names import full_name, imported_as, last_part
 from advisor.edit.scopes import (
     assigned_once,
     assignments,
     dict_entry,
+    imports,
     is_literal,
     is_parameter,
     literal_equals,
@@ -121,7 +122,7 @@ class _Trace:
         scope = scope_of(draft, node)
         while isinstance(scope, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
             own = parameter(scope, node.value) if isinstance(scope, cst.FunctionDef) else None
-            if own is None and is_parameter(scope, node.value):
+            if (own is None and is_parameter(scope, node.value)) or imports(draft, node.value, scope):
                 return None  # of a lambda, or *args, **kwargs
             if isinstance(scope, cst.FunctionDef):
                 bound = list(assignments(draft, node.value, scope))
@@ -130,90 +131,176 @@ class _Trace:
                 if bound:
                     return self._assigned(draft, bound, depth)
             scope = scope_of(draft, scope)
-        bound = list(assignments(draft, node.value, draft.module))
-        if any(node.value in {item.name.value for item in each.names} for each in draft.nodes(cst.Global)):
-            return None
-        if bound:
-            return self._assigned(draft, bound, depth)
-        return self._imported(draft, node.value, depth)
+        return self._constant(draft, node.value, depth)
 
     def _assigned(self, draft: Draft, bound: Iterable[cst.BaseExpression | None], depth: int) -> Origin | None:
         return self._one_of([(draft, each, "constant") for each in bound], depth)
 
-    def _imported(self, draft: Draft, name: str, depth: int) -> Origin | None:
-        """A constant of another module of the script's: ``from config import BATCH_SIZE``."""
-        module, _, attribute = imported_as(draft, name).rpartition(".")
-        return self._constant(beside(self._drafts, draft, module), attribute, depth)
-
-    def _constant(self, other: Draft | None, name: str, depth: int) -> Origin | None:
-        if other is None or not name or not depth:
+    def _constant(self, draft: Draft, name: str, depth: int) -> Origin | None:
+        """A name of a module: a constant there, or of another module: ``from config import BATCH_SIZE``."""
+        if not depth or any(name in {item.name.value for item in each.names} for each in _elsewhere(draft)):
             return None
-        bound = list(assignments(other, name, other.module))
-        return self._assigned(other, bound, depth) if bound else self._imported(other, name, depth - 1)
+        bound, imported = list(assignments(draft, name, draft.module)), imports(draft, name, draft.module)
+        if bound:
+            return self._assigned(draft, bound, depth) if not imported else None
+        module, _, attribute = imported_as(draft, name).rpartition(".")
+        other = beside(self._drafts, draft, module)
+        if other is None or not attribute or self._set_somewhere(other, attribute):
+            return None
+        return self._constant(other, attribute, depth - 1)
 
     # Parameters.
 
     def _from_callers(self, draft: Draft, function: cst.FunctionDef, own: cst.Param, depth: int) -> Origin | None:
         if any(_click(draft, each, "command") or _click(draft, each, "option") for each in _decorations(function)):
             return _click_option(draft, function, own.name.value)
-        passed = given(self._drafts, draft, function, own.name.value)
-        if passed is None and (self._recorded is UNKNOWN or calls_of(self._drafts, draft, function)):
-            return None
-        # What nothing calls by its name a library or a table of functions may call: its default is what was seen, then.
-        passed = passed if passed is not None else [(draft, None)]
         default: tuple[Draft, cst.BaseExpression | None, Kind] = (draft, own.default, "default")
+        calls = calls_of(self._drafts, draft, function)
+        if not calls:
+            # What nothing of the script's calls, a library does: the default, where that was seen.
+            return self._one_of([default], depth) if calls is not None and self._recorded is not UNKNOWN else None
+        passed = given(self._drafts, draft, function, own.name.value)
+        if passed is None:
+            return None
         return self._one_of([(*each, "constant") if each[1] is not None else default for each in passed], depth)
 
     # Attributes.
 
     def _attribute(self, draft: Draft, node: cst.Attribute, depth: int) -> Origin | None:
-        name, base = node.attr.value, get_full_name_for_node(node.value) or ""
-        other = beside(self._drafts, draft, imported_as(draft, base)) if imported_as(draft, base) else None
-        if other is not None:
-            return self._constant(other, name, depth)
-        if _attribute_assigned(draft, name, skip_self=True):
+        name, base = node.attr.value, node.value
+        if isinstance(base, cst.Name) and base.value == "self":
+            return self._of_self(draft, node, depth)
+        if isinstance(base, cst.Name) and imported_as(draft, base.value) and not _is_local(draft, base):
+            other = beside(self._drafts, draft, imported_as(draft, base.value))
+            if other is not None:
+                return self._constant(other, name, depth) if not self._set_somewhere(other, name) else None
+        if self._set_somewhere(draft, name):
             return None
+        makers = self._makers(draft, base, depth)
+        if makers:
+            return self._field(makers, name, depth)
+        return self._option(draft, name) or self._class_default(draft, name, depth)
+
+    def _set_somewhere(self, draft: Draft, name: str) -> bool:
+        """Whether any of the modules gives an object, or a module, an attribute of that name."""
+        return any(_attribute_assigned(each, name) for each in with_word(self._drafts, draft, name))
+
+    def _option(self, draft: Draft, name: str) -> Origin | None:
+        """The command-line option of that name: of this file, of one that it imports from, or by what the run saw."""
+        near = {id(each) for each in with_neighbours(self._drafts, draft)}
         for each in with_word(self._drafts, draft, "add_argument"):
             option = option_of(each, name)
-            if option is not None:
+            if option is not None and (id(each) in near or option.says(self._recorded)):
                 return option
-        if base == "self" or base.endswith(".self"):
-            holder = draft.enclosing_class(node)
-            own = self._of_class(draft, holder, name, depth) if holder is not None else None
-            if own is not None:
-                return self._assigned(own[0], own[1], depth)
-        return self._class_default(draft, name, depth) or self._of_any_class(draft, name, depth)
+        return None
+
+    def _of_self(self, draft: Draft, node: cst.Attribute, depth: int) -> Origin | None:
+        """``self.name``: what its class gives it, one derived from that, or else one above it."""
+        name, holder = node.attr.value, draft.enclosing_class(node)
+        if holder is None or self._set_somewhere(draft, name):
+            return None
+        values = self._of_class(draft, holder, name, depth)
+        if values is not None:
+            return self._one_of([(*each, "constant") for each in values], depth)
+        return self._option(draft, name)
 
     def _of_class(
         self, draft: Draft, holder: cst.ClassDef, name: str, depth: int
-    ) -> tuple[Draft, list[cst.BaseExpression | None]] | None:
-        """The file and the values of ``self.name`` in a class, or in the nearest one that it is derived from."""
-        values = self_assignments(draft, holder, name)
-        if values or not depth:
-            return (draft, values) if values else None
+    ) -> list[tuple[Draft, cst.BaseExpression | None]] | None:
+        """What a class, and those derived from it, give ``self.name``; else what the nearest one above it does."""
+        if own_method(holder, name) is not None or not depth:
+            return [(draft, None)]  # computed
+        found: list[tuple[Draft, cst.BaseExpression | None]] = []
+        for user, each in [(draft, holder), *derived_from(self._drafts, draft, holder)]:
+            found += [(user, value) for value in self_assignments(user, each, name)]
+            found += [(user, _field_value(value)) for value in assignments(user, name, each)]
+        if found:
+            return found
         for base in holder.bases:
-            for each in with_word(self._drafts, draft, last_part(base.value) or name):
-                for other in each.nodes(cst.ClassDef):
-                    if other is not holder and other.name.value == last_part(base.value):
-                        return self._of_class(each, other, name, depth - 1)
+            above = self._class(draft, base.value)
+            values = self._of_class(*above, name, depth - 1) if above is not None else None
+            if values is not None:
+                return values
         return None
 
+    def _class(self, draft: Draft, node: cst.BaseExpression) -> tuple[Draft, cst.ClassDef] | None:
+        """The script's class that an expression names."""
+        module, _, name = full_name(draft, node).rpartition(".")
+        other = beside(self._drafts, draft, module) if module else draft
+        if other is None:
+            return None
+        found = [each for each in other.nodes(cst.ClassDef) if each.name.value == name]
+        return (other, found[0]) if len(found) == 1 and not (module and imports(other, name, other.module)) else None
+
+    def _makers(self, draft: Draft, node: cst.BaseExpression, depth: int) -> list[tuple[Draft, cst.Call]] | None:
+        """The calls of classes of the script's that may have made an object; None where others may."""
+        if not depth:
+            return None
+        if isinstance(node, cst.Call):
+            return [(draft, node)] if self._class(draft, node.func) is not None else None
+        values: list[tuple[Draft, cst.BaseExpression | None]] | None = None
+        if isinstance(node, cst.Attribute) and draft.code(node.value) == "self":
+            holder = draft.enclosing_class(node)
+            values = self._of_class(draft, holder, node.attr.value, depth) if holder is not None else None
+        elif isinstance(node, cst.Name):
+            values = self._values(draft, node)
+        found: list[tuple[Draft, cst.Call]] = []
+        for of, value in values or ():
+            makers = self._makers(of, value, depth - 1) if value is not None else None
+            if makers is None:
+                return None
+            found += makers
+        return found or None
+
+    def _values(self, draft: Draft, node: cst.Name) -> list[tuple[Draft, cst.BaseExpression | None]] | None:
+        """What a name is given: by assignment, or by the calls of the function whose parameter it is."""
+        scope = scope_of(draft, node)
+        while True:
+            bound = list(assignments(draft, node.value, scope))
+            if bound or scope is draft.module:
+                return [(draft, each) for each in bound] or None
+            if isinstance(scope, cst.FunctionDef) and parameter(scope, node.value) is not None:
+                return given(self._drafts, draft, scope, node.value)
+            if is_parameter(scope, node.value):
+                return None
+            scope = scope_of(draft, scope)
+
+    def _field(self, makers: Iterable[tuple[Draft, cst.Call]], name: str, depth: int) -> Origin | None:
+        """``config.size`` of what these calls made: what they pass, a field's default, or what ``__init__`` sets."""
+        found: list[tuple[Draft, cst.BaseExpression | None, Kind]] = []
+        for user, call in makers:
+            of = self._class(user, call.func)
+            passed = argument(call, name)
+            values = self._of_class(*of, name, depth) if of is not None else None
+            if of is None or values is None:
+                return None
+            made = own_method(of[1], "__init__")
+            if made is None and any(arg.star or arg.keyword is None for arg in call.args):
+                return None
+            if made is None and passed is not None:
+                found.append((user, passed.value, "constant"))
+            else:
+                found += [(*each, "constant" if made is not None else "default") for each in values]
+        return self._one_of(found, depth)
+
     def _class_default(self, draft: Draft, name: str, depth: int) -> Origin | None:
-        """A field of a (data)class: ``batch_size: int = 32``, unless the one construction passes another value."""
-        for each in with_word(self._drafts, draft, name):
+        """A field of a (data)class: ``batch_size: int = 32``, unless the one construction passes another value.
+
+        Of the one class of this file, or of one that it imports from, where nothing tells what the object is.
+        """
+        for each in with_neighbours(self._drafts, draft):
             holders: list[tuple[cst.ClassDef, list[cst.BaseExpression | None]]] = []
             for holder in each.nodes(cst.ClassDef):
                 values = list(assignments(each, name, holder))
                 if values:
                     holders.append((holder, values))
-            if len(holders) != 1:
-                if holders:
-                    return None
-                continue
-            return self._field(draft, name, each, *holders[0], depth)
+            if len(holders) > 1:
+                return None
+            if holders:
+                return self._only_field(draft, name, each, *holders[0], depth)
         return None
 
-    def _field(
+    def _only_field(
         self,
         draft: Draft,
         name: str,
@@ -222,33 +309,17 @@ class _Trace:
         values: list[cst.BaseExpression | None],
         depth: int,
     ) -> Origin | None:
-        passed = []
+        found: list[tuple[Draft, cst.BaseExpression | None, Kind]] = []
+        default: tuple[Draft, cst.BaseExpression | None, Kind] = (of, _field_value(values[0]), "default")
         users = {id(each): each for each in (of, draft, *with_word(self._drafts, of, holder.name.value))}
         for user in users.values():
             for call in user.nodes(cst.Call):
                 if last_part(call.func) == holder.name.value:
                     if any(arg.star or arg.keyword is None for arg in call.args):
                         return None
-                    found = argument(call, name)
-                    if found is not None:
-                        passed.append((user, found.value))
-        if len(passed) > 1:
-            return None
-        if passed:
-            return self.follow(*passed[0], "constant", depth)
-        if len(values) != 1 or values[0] is None:
-            return None
-        return self.follow(of, _field_value(values[0]), "default", depth)
-
-    def _of_any_class(self, draft: Draft, name: str, depth: int) -> Origin | None:
-        """``self.name = 32`` in the ``__init__`` of the only class that has such an attribute."""
-        found = []
-        for each in with_word(self._drafts, draft, f"self.{name}"):
-            for holder in each.nodes(cst.ClassDef):
-                made = own_method(holder, "__init__")
-                values = self_assignments(each, made, name) if made is not None else []
-                found += [(each, values)] if values else []
-        return self._assigned(*found[0], depth) if len(found) == 1 else None
+                    passed = argument(call, name)
+                    found.append((user, passed.value, "constant") if passed is not None else default)
+        return self._one_of(found or [default], depth) if len(values) == 1 else None
 
     # Items and calls.
 
@@ -272,17 +343,45 @@ class _Trace:
         if name in _CONVERSIONS and len(plain) == len(node.args) == 1:
             origin = self.follow(draft, plain[0], "literal", depth)
             return replace(origin, converted=True) if origin is not None else None
-        if isinstance(node.func, cst.Name):  # get = os.environ.get
+        if isinstance(node.func, cst.Name) and not any(
+            is_parameter(each, name) for each in draft.ancestors(node)
+        ):  # get = os.environ.get
             held = assigned_once(draft, name, scope_of(draft, node)) or assigned_once(draft, name, draft.module)
             name = full_name(draft, held) if held is not None else name
         default = argument(node, "default")
         other = plain[1] if len(plain) == 2 else default.value if default is not None else None
-        if name in _ENVIRONMENT and other is not None:
-            return self.follow(draft, other, "default", depth)
-        return None
+        key = string_value(plain[0]) if plain else ""
+        if name not in _ENVIRONMENT or other is None or not key:
+            return None
+        # What the script sets itself is no default.
+        said = [
+            each
+            for of in with_word(self._drafts, draft, key)
+            for each in of.nodes(cst.SimpleString)
+            if string_value(each) == key
+        ]
+        return self.follow(draft, other, "default", depth) if len(said) == 1 else None
 
 
-def _field_value(value: cst.BaseExpression) -> cst.BaseExpression:
+def _elsewhere(draft: Draft) -> Iterator[cst.Global | cst.Nonlocal]:
+    """The statements by which functions bind names of the scopes around them."""
+    yield from draft.nodes(cst.Global)
+    yield from draft.nodes(cst.Nonlocal)
+
+
+def _is_local(draft: Draft, node: cst.Name) -> bool:
+    """Whether a function around the name binds it."""
+    scope = scope_of(draft, node)
+    while scope is not draft.module:
+        if is_parameter(scope, node.value) or imports(draft, node.value, scope):
+            return True
+        if any(True for _ in assignments(draft, node.value, scope)):
+            return True
+        scope = scope_of(draft, scope)
+    return False
+
+
+def _field_value(value: cst.BaseExpression | None) -> cst.BaseExpression | None:
     """The default of a field: of ``field(default=32)`` 32."""
     default = argument(value, "default") if isinstance(value, cst.Call) and last_part(value.func) == "field" else None
     return default.value if default is not None else value
@@ -328,13 +427,13 @@ def _click_option(draft: Draft, function: cst.FunctionDef, name: str) -> Origin 
     return found[0] if len(found) == 1 else None
 
 
-def _attribute_assigned(draft: Draft, name: str, skip_self: bool) -> bool:
-    """Whether the file assigns ``something.name`` itself (``self.name`` aside, when asked)."""
+def _attribute_assigned(draft: Draft, name: str) -> bool:
+    """Whether the file assigns ``something.name``; ``self.name`` aside."""
     for target in draft.nodes(cst.Attribute):
         if target.attr.value != name:
             continue
         above = draft.parent(target)
-        own = skip_self and get_full_name_for_node(target.value) == "self"
+        own = get_full_name_for_node(target.value) == "self"
         if isinstance(above, (cst.AssignTarget, cst.AugAssign)) and above.target is target and not own:
             return True
     return False

@@ -26,6 +26,15 @@ def assigned_once(draft: Draft, name: str, within: cst.CSTNode) -> cst.BaseExpre
     return values[0] if len(values) == 1 else None
 
 
+def imports(draft: Draft, name: str, scope: cst.CSTNode) -> bool:
+    """Whether an import in this scope binds the name."""
+    for alias in draft.nodes(cst.ImportAlias, scope):
+        bound = alias.evaluated_alias or (get_full_name_for_node(alias.name) or "").partition(".")[0]
+        if bound == name and scope_of(draft, alias) is scope:
+            return True
+    return False
+
+
 def held_once(draft: Draft, node: cst.Name) -> tuple[cst.BaseExpression, cst.SimpleStatementLine] | None:
     """What a name is given in the line right before the one that reads it, and nothing else does: value and line.
 
@@ -181,20 +190,24 @@ def _display(draft: Draft, value: cst.BaseExpression | None) -> cst.Dict | cst.C
     if called == "dict":
         return value
     functions = [each for each in draft.nodes(cst.FunctionDef) if each.name.value == called]
+    functions = functions if all(scope_of(draft, each) is draft.module for each in functions) else []
     returned = [each.value for each in draft.nodes(cst.Return, functions[0])] if len(functions) == 1 else []
     made = returned[0] if len(returned) == 1 else None
     return made if isinstance(made, cst.Dict) else None
 
 
 def dict_entry(display: cst.Dict | cst.Call, key: str) -> cst.BaseExpression | None:
-    """The value that a dict display has for a string key."""
+    """The value that a dict display has for a string key; None, too, where what comes behind it may have another."""
     if isinstance(display, cst.Call):
         found = argument(display, key)
         return found.value if found is not None else None
+    value: cst.BaseExpression | None = None
     for element in display.elements:
-        if isinstance(element, cst.DictElement) and string_value(element.key) == key:
-            return element.value
-    return None
+        if not isinstance(element, cst.DictElement):
+            value = None
+        elif string_value(element.key) == key:
+            value = element.value
+    return value
 
 
 def mentions(draft: Draft, key: str) -> int:

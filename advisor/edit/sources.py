@@ -61,7 +61,7 @@ class Sources:
     `texts` are already patched texts, or a test's own; a given text keeps the encoding of the file of that path, where
     there is one. `protected` are folders whose files are no user code (site-packages, the standard library):
     nothing in them is ever edited. `settings` are the JSON, YAML and TOML files that the script read, `modules` the
-    files of its own modules.
+    files of its own modules, with what they are imported as.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class Sources:
         texts: Mapping[str, str] | None = None,
         protected: Iterable[str] = (),
         settings: Iterable[str] = (),
-        modules: Iterable[str] = (),
+        modules: Mapping[str, str] | None = None,
     ) -> None:
         self.settings = tuple(settings)
-        self.modules = tuple(os.path.abspath(path) for path in modules)
+        self.modules = {os.path.abspath(path): name for path, name in (modules or {}).items()}
         self._protected = tuple(os.path.abspath(folder) + os.sep for folder in protected)
         self._files: dict[str, Source] = {}
         for path, text in (texts or {}).items():
@@ -103,10 +103,10 @@ class Sources:
         installed = f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
         return self.has(path) and not installed and not path.startswith(self._protected or ("\0",))
 
-    def with_files(self, settings: Iterable[str] = (), modules: Iterable[str] = ()) -> Sources:
+    def with_files(self, settings: Iterable[str] = (), modules: Mapping[str, str] | None = None) -> Sources:
         """These sources with more settings files and modules."""
         result = Sources(
-            settings=dict.fromkeys((*self.settings, *settings)), modules=dict.fromkeys((*self.modules, *modules))
+            settings=dict.fromkeys((*self.settings, *settings)), modules={**self.modules, **(modules or {})}
         )
         result._protected = self._protected
         result._files = dict(self._files)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import libcst as cst
 
 from advisor.edit.calls import add_argument, argument, has_starred, unpacked
 from advisor.edit.displays import displays_of
 from advisor.edit.draft import Draft, Drafts
-from advisor.edit.modules import with_word
+from advisor.edit.modules import TooManyFilesError, with_word
 from advisor.edit.names import last_part
 from advisor.edit.naming import mapping_names, names_of
 from advisor.edit.origin import UNKNOWN, Origin, origin_of
-from advisor.edit.scopes import assignments, dict_display, dict_entry, literal_equals, mentions, string_value
+from advisor.edit.scopes import dict_display, dict_entry, literal_equals, mentions, string_value
 from advisor.edit.settings import find, known_without
 
 EDITED = ""
-# Sections of settings that say of what is no training.
-_NOT_TRAINING = ("eval", "val", "test", "pred", "infer")
 
 
 def give(
@@ -42,16 +40,22 @@ def give(
     or a setting that is read in any other place is left alone.
     """
     passed = argument(call, name, parameters)
-    if passed is None:
-        return _add(drafts, draft, call, name, code, recorded, flags, alone)
-    if passed.star:
+    try:
+        if passed is None:
+            return _add(drafts, draft, call, name, code, recorded, flags, alone)
+        return _change(drafts, draft, passed.value, code, recorded, flags, alone) if not passed.star else None
+    except TooManyFilesError:
         return None
-    return _change(drafts, draft, passed.value, code, recorded, flags, alone)
 
 
-def give_value(drafts: Drafts, draft: Draft, value: cst.BaseExpression, code: str, recorded: object) -> str | None:
+def give_value(
+    drafts: Drafts, draft: Draft, value: cst.BaseExpression, code: str, recorded: object, alone: bool = False
+) -> str | None:
     """Have the expression `value` be the value `code`, where that is really written; as :func:`give` answers."""
-    return _change(drafts, draft, value, code, recorded, False, False)
+    try:
+        return _change(drafts, draft, value, code, recorded, False, alone)
+    except TooManyFilesError:
+        return None
 
 
 def _add(
@@ -106,7 +110,7 @@ def _of_several(
     found = []
     for of, display in displays_of(drafts, draft, mapping):
         entry = dict_entry(display, name)
-        if entry is None and (isinstance(display, cst.Call) or _passes_on(display)):
+        if entry is None and (_copies(display, name) or _passes_on(display)):
             return None
         if entry is not None and recorded is not UNKNOWN and literal_equals(entry, recorded):
             found.append((of, entry))
@@ -200,9 +204,7 @@ def _change(
             return None
         if change_setting(drafts, names, code, recorded):
             return EDITED
-        if _change_default(drafts, draft, value, names, code, recorded):
-            return EDITED
-        return only_said(drafts, names[-1], draft, code, recorded, alone)
+        return EDITED if _change_default(drafts, draft, value, names, code, recorded) else None
     if not drafts.sources.editable(origin.draft.source.path):
         return None
     if shared:
@@ -225,46 +227,12 @@ def _change_default(
     return True
 
 
-def only_said(drafts: Drafts, name: str, draft: Draft, code: str, recorded: object, alone: bool) -> str | None:
-    """As :func:`give`, of an item or attribute of what cannot be followed, where one place alone says what was seen.
-
-    That is an entry of a dict, a field of a class, or an entry of a settings file.
-    """
-    if recorded is UNKNOWN:
-        return None
-    places: list[tuple[Draft, cst.BaseExpression]] = []
-    for each in with_word(drafts, draft, name):
-        if alone and _reads(each, name):
-            return None
-        places += [(each, node) for node in _given(each, name) if literal_equals(node, recorded)]
-    entries = [
-        (file, entry)
-        for file in drafts.settings()
-        for entry in file.entries
-        if entry.keys[-1] == name and type(entry.value) is type(recorded) and entry.value == recorded
-    ]
-    if len(places) + len(entries) != 1:
-        return None
-    for file, entry in entries:
-        beside = any(word in key.lower() for key in entry.keys[:-1] for word in _NOT_TRAINING)
-        return EDITED if not beside and file.give(entry, code) else None
-    place, node = places[0]
-    if not drafts.sources.editable(place.source.path):
-        return None
-    place.replace(node, code)
-    return EDITED
-
-
-def _given(draft: Draft, name: str) -> Iterator[cst.BaseExpression]:
-    """What a file gives the name as an entry of a dict, or a field of a class."""
-    for element in draft.nodes(cst.DictElement):
-        if string_value(element.key) == name:
-            yield element.value
-    for call in draft.nodes(cst.Call):
-        if last_part(call.func) == "dict" and (passed := argument(call, name)) is not None:
-            yield passed.value
-    for holder in draft.nodes(cst.ClassDef):
-        yield from (value for value in assignments(draft, name, holder) if value is not None)
+def give_setting(drafts: Drafts, name: str, code: str, recorded: object) -> bool:
+    """Whether the settings files say the value `recorded` at one key of this name alone, and now say `code` there."""
+    found = [(file, entry) for file in drafts.settings() for entry in file.entries if entry.keys[-1] == name]
+    if len(found) != 1 or type(found[0][1].value) is not type(recorded) or found[0][1].value != recorded:
+        return False
+    return found[0][0].give(found[0][1], code)
 
 
 def _reads(draft: Draft, name: str, but: cst.BaseExpression | None = None) -> bool:
@@ -315,6 +283,9 @@ def bound_to(draft: Draft, node: cst.CSTNode) -> str:
     if isinstance(above, cst.Param):
         return above.name.value
     if isinstance(above, cst.Arg) and above.keyword is not None:
+        outer = draft.parent(above)
+        if above.keyword.value == "default" and isinstance(outer, cst.Call) and last_part(outer.func) == "field":
+            return bound_to(draft, outer)
         return above.keyword.value
     if isinstance(above, cst.DictElement):
         return string_value(above.key)

@@ -544,7 +544,7 @@ class RunRecord:
     nonfinite_losses: int = 0
     nonfinite_parameters: int = 0
     settings: list[str] = field(default_factory=list)  # the user's JSON, YAML, TOML files that were read: paths
-    modules: list[str] = field(default_factory=list)  # the files of the user's own modules, the script's among them
+    modules: dict[str, str] = field(default_factory=dict)  # the user's own, the script among them: file → dotted name
     compiles: int = 0  # dynamo frames compiled in the run
     compile_s: float = 0.0
     graph_breaks: list[GraphBreak] = field(default_factory=list)

@@ -46,13 +46,17 @@ def is_user_file(filename: str) -> bool:
     return not path.startswith(_STDLIB)
 
 
-def user_modules() -> list[str]:
-    """The files of the user's own modules that were imported, the script's among them."""
-    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    found = {file for file in files if isinstance(file, str) and file.endswith(".py")}
-    # Most are a library's by their name: no need to look for links on the way to each.
-    own = {os.path.realpath(file) for file in found if not any(part in file for part in _INSTALLED)}
-    return sorted(file for file in own if is_user_file(file))
+def user_modules() -> dict[str, str]:
+    """The files of the user's own modules that were imported, the script's among them, and what they are called."""
+    found: dict[str, str] = {}
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        # Most are a library's by their name: no need to look for links on the way to each.
+        if not isinstance(file, str) or not file.endswith(".py") or any(part in file for part in _INSTALLED):
+            continue
+        if is_user_file(file):
+            found.setdefault(os.path.realpath(file), name)
+    return found
 
 
 _users, _ours = _Known(is_user_file), _Known(lambda file: os.path.realpath(file).startswith(_HERE))

@@ -136,6 +136,7 @@ class _Ending:
 
 def _write_buffers() -> None:
     """What was written to files that the script has not closed, as Python does when it takes them apart."""
+    gc.unfreeze()  # what the script hides from the collector, too
     files = [each for each in gc.get_objects() if issubclass(type(each), _FILE)]
     texts = [each for each in files if isinstance(each, io.TextIOWrapper)]
     buffers = [each for each in files if isinstance(each, _BUFFERED)]

@@ -31,9 +31,12 @@ EDITS = {
         "data.py": "def make(ds, size=[4]):\n    return DataLoader(ds, batch_size=size)\n",
         "train.py": "from data import make\nloader = make(ds)\n",
     },
-    "default of what a table of functions calls": {
-        "data.py": "def make(ds, size=[4]):\n    return DataLoader(ds, batch_size=size)\n\nMAKERS = {'plain': make}\n",
-        "train.py": "from data import MAKERS\nloader = MAKERS[kind](ds)\n",
+    "default of what a library calls": {
+        "data.py": (
+            "class Oak(LightningDataModule):\n    def train_dataloader(self, size=[4]):\n"
+            "        return DataLoader(ds, batch_size=size)\n"
+        ),
+        "train.py": "from data import Oak\ntrainer.fit(model, Oak())\n",
     },
     "base class, whose parameters the derived one passes on": {
         "base.py": (
@@ -65,6 +68,15 @@ EDITS = {
     "attribute of an object of settings": {
         "data.py": "def make(cfg):\n    return DataLoader(ds, batch_size=cfg.size)\n",
         "config.py": "class Config:\n    def __init__(self):\n        self.size = [4]\n",
+        "train.py": "from data import make\nfrom config import Config\nconfig = Config()\nmake(config)\n",
+    },
+    "object of settings that a class keeps": {
+        "data.py": (
+            "from config import Config\n\nclass Loaders:\n    def __init__(self, cfg):\n        self.cfg = cfg\n\n"
+            "    def go(self):\n        return DataLoader(ds, batch_size=self.cfg.size)\n\nLoaders(Config(size=[4]))\n"
+        ),
+        "config.py": "@dataclass\nclass Config:\n    size: int = 8\n",
+        "font.py": "class Font:\n    size = 4\n",
     },
     "constant of a package's module": {
         "weave/data.py": "from weave.constants import SIZE\nloader = DataLoader(ds, batch_size=SIZE)\n",
@@ -120,19 +132,20 @@ EDITS = {
         "data.py": "config = read(path)\nloader = DataLoader(ds, batch_size=config['loader'].get('batch_size', [4]))\n",
         "a.yaml": "loader:\n  shuffle: true\n",
     },
-    "the only setting of that name": {
-        "data.py": "loader = DataLoader(ds, batch_size=self_made(config).batch_size)\n",
-        "a.yaml": "loader:\n  batch_size: [4]\nmodel:\n  width: 4\n",
-    },
 }
+
+
+def _imported_as(path: str) -> str:
+    name = str(Path(path).relative_to("/nowhere").with_suffix("")).replace("/", ".")
+    return name.removesuffix(".__init__")
 
 
 def attempt(files: dict[str, str], alone: bool = False) -> tuple[str | None, dict[str, str]]:
     """What `give` answers for the DataLoader of the first of the files, and the texts of those that are changed."""
     texts = {f"/nowhere/{path}": textwrap.dedent(text) for path, text in files.items()}
-    modules = [path for path in texts if path.endswith(".py")]
+    modules = {path: _imported_as(path) for path in texts if path.endswith(".py")}
     drafts = Drafts(Sources(texts, settings=[path for path in texts if path not in modules], modules=modules))
-    draft = drafts[modules[0]]
+    draft = drafts[next(iter(modules))]
     (call,) = [each for each in draft.nodes(cst.Call) if last_name(draft, each) == "DataLoader"]
     answer = give(drafts, draft, call, "batch_size", "64", DATALOADER_PARAMETERS, 4, alone=alone)
     edit = drafts.edit("")
@@ -178,14 +191,114 @@ REFUSED = {
     "a dict chosen from some that do not say it": {
         "data.py": "KINDS = {'a': {'batch_size': 4}, 'b': {**more}}\nDataLoader(ds, **KINDS[kind])\n",
     },
-    "a setting of the evaluation": {
+    "a setting of another section": {
         "data.py": "loader = DataLoader(ds, batch_size=self_made(config).batch_size)\n",
         "a.yaml": "evaluation:\n  batch_size: 4\n",
     },
-    "two files that a module's name may be": {
-        "run/train.py": "from tools.config import SIZE\nloader = DataLoader(ds, batch_size=SIZE)\n",
-        "a/tools/config.py": "SIZE = 4\n",
-        "b/tools/config.py": "SIZE = 4\n",
+    "a library's module whose name ends as an own one's": {
+        "train.py": "from utils import SIZE\nloader = DataLoader(ds, batch_size=SIZE)\n",
+        "lib/utils.py": "SIZE = 4\n",
+    },
+    "a class that happens to have such an attribute": {
+        "data.py": "def make(cfg):\n    return DataLoader(ds, batch_size=cfg.size)\n",
+        "train.py": "from data import make\nmake(OmegaConf.load(path))\n",
+        "font.py": "class Font:\n    size = 4\n",
+    },
+    "a property": {
+        "data.py": (
+            "class Loaders:\n    @property\n    def size(self):\n        return n\n\n"
+            "    def go(self):\n        return DataLoader(ds, batch_size=self.size)\n"
+        ),
+        "font.py": "class Font:\n    size = 4\n",
+    },
+    "a derived class that sets it otherwise": {
+        "base.py": (
+            "class Module:\n    size = 4\n\n    def loader(self):\n"
+            "        return DataLoader(self.ds, batch_size=self.size)\n"
+        ),
+        "oak.py": "from base import Module\n\nclass Oak(Module):\n    def setup(self):\n        self.size = n\n",
+    },
+    "a base class of that name elsewhere": {
+        "oak.py": (
+            "from torch.nn import Module\n\nclass Oak(Module):\n    def go(self):\n"
+            "        return DataLoader(ds, batch_size=self.size)\n"
+        ),
+        "base.py": "class Module:\n    size = 4\n",
+    },
+    "an attribute that another module sets": {
+        "data.py": "def make(cfg):\n    return DataLoader(ds, batch_size=cfg.size)\n",
+        "config.py": "@dataclass\nclass Config:\n    size: int = 4\n",
+        "train.py": "from data import make\nfrom config import Config\nc = Config()\nc.size = int(n)\nmake(c)\n",
+    },
+    "a constant that another module sets": {
+        "data.py": "import config\nloader = DataLoader(ds, batch_size=config.SIZE)\n",
+        "config.py": "SIZE = 4\n",
+        "train.py": "import config\nconfig.SIZE = int(n)\n",
+    },
+    "a parameter that is called as a module is": {
+        "data.py": "import config\n\ndef make(config):\n    return DataLoader(ds, batch_size=config.SIZE)\n",
+        "config.py": "SIZE = 4\n",
+    },
+    "a constant for want of a module": {
+        "train.py": "try:\n    from site_config import SIZE\nexcept ImportError:\n    SIZE = 4\nDataLoader(ds, SIZE)\n",
+    },
+    "a function under another name": {
+        "data.py": "def make(ds, size):\n    return DataLoader(ds, batch_size=size)\n\nmake(val, 4)\n",
+        "train.py": "from data import make as mk\nmk(ds, int(n))\n",
+    },
+    "a function that is handed on": {
+        "data.py": "def make(ds, size=4):\n    return DataLoader(ds, batch_size=size)\n\nmake(val)\n",
+        "train.py": "from data import make\nloader = partial(make, size=n)\n",
+    },
+    "a table of classes": {
+        "data.py": (
+            "class Base:\n    def __init__(self, size=4):\n        self.size = size\n\n"
+            "    def go(self):\n        return DataLoader(ds, batch_size=self.size)\n\n"
+            "KINDS = {'base': Base}\nBase()\n"
+        ),
+        "train.py": "from data import KINDS\nKINDS[kind](size=int(n))\n",
+    },
+    "a decorator that may pass more": {
+        "data.py": "@with_data\ndef make(ds, size, k):\n    return DataLoader(ds, batch_size=size)\n\nmake(8, 4)\n",
+    },
+    "a method of who knows whom": {
+        "data.py": (
+            "class A:\n    def fit(self, size=8):\n        return DataLoader(ds, batch_size=size)\n\nA().fit()\n"
+        ),
+        "train.py": "tok = tokenizer_of(path)\ntok.fit(size=4)\n",
+    },
+    "a parameter that its kwargs cannot hold": {
+        "data.py": (
+            "class Base:\n    def __init__(self, size=8):\n        self.size = size\n\n"
+            "    def go(self):\n        return DataLoader(ds, batch_size=self.size)\n\n"
+            "class Oak(Base):\n    def __init__(self, size=8, **kwargs):\n        super().__init__(**kwargs)\n\n"
+            "Oak(size=4)\n"
+        ),
+    },
+    "a dict that is changed elsewhere": {
+        "data.py": "from config import LOADER\nloader = DataLoader(ds, **LOADER['train'])\n",
+        "config.py": "LOADER = {'train': {'batch_size': 4}}\n",
+        "train.py": "from config import LOADER\nLOADER['train']['batch_size'] = int(n)\n",
+    },
+    "a copy that is changed": {
+        "data.py": (
+            "KINDS = {'a': {'batch_size': 4}}\ncfg = dict(KINDS[kind])\ncfg.update(batch_size=n)\n"
+            "DataLoader(ds, **cfg)\n"
+        ),
+    },
+    "a key that what follows may have, too": {
+        "data.py": "KINDS = {'a': {'batch_size': 4, **more}}\nDataLoader(ds, **KINDS['a'])\n",
+    },
+    "a key of which some are not written out": {
+        "data.py": "KINDS = {'a': A, 'b': {'batch_size': 4}}\nDataLoader(ds, **KINDS[kind])\n",
+    },
+    "a variable of the environment that the script sets": {
+        "data.py": "import os\nloader = DataLoader(ds, batch_size=int(os.getenv('SIZE', 4)))\n",
+        "train.py": "import os\nos.environ['SIZE'] = str(n)\n",
+    },
+    "a word of many files": {
+        "data.py": "def make(ds, size):\n    return DataLoader(ds, batch_size=size)\n",
+        **{f"m{i}.py": "from data import make\nloader = make(ds, 4)\n" for i in range(16)},
     },
     "a file that does not parse": {
         "data.py": "def make(ds, size):\n    return DataLoader(ds, batch_size=size)\n",
