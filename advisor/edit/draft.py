@@ -72,7 +72,7 @@ class _Parsed:
     parents: Mapping[cst.CSTNode, cst.CSTNode]
 
 
-@lru_cache(maxsize=64)  # each finding makes drafts of its own; their nodes never change
+@lru_cache(maxsize=32)  # each finding makes drafts of its own; their nodes never change
 def _parsed(text: str) -> _Parsed:
     wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
     positions, parents = wrapper.resolve(PositionProvider), wrapper.resolve(ParentNodeProvider)

@@ -11,6 +11,7 @@ from libcst.helpers import get_full_name_for_node
 from advisor.edit.callers import calls_of
 from advisor.edit.calls import argument, has_starred, unpacked
 from advisor.edit.draft import Draft, Drafts
+from advisor.edit.modules import TooManyFilesError
 from advisor.edit.scopes import assignments, is_parameter, parameter_names, scope_of, self_assignments, string_value
 
 _DEPTH = 8  # names followed from one to the next
@@ -22,13 +23,20 @@ def names_of(drafts: Drafts, draft: Draft, node: cst.BaseExpression) -> list[str
 
     A single name says nothing of where its value comes from: empty, too.
     """
-    found = _Names(drafts).of(draft, node, _DEPTH, base=False)
+    found = _certain(drafts, draft, node, base=False)
     return found if len(found) > 1 else []
 
 
 def mapping_names(drafts: Drafts, draft: Draft, node: cst.BaseExpression) -> list[str]:
     """The names of a mapping whose values are meant: ``cfg`` alone may be all of a file."""
-    return _Names(drafts).of(draft, node, _DEPTH, base=True) if drafts.sources.settings else []
+    return _certain(drafts, draft, node, base=True) if drafts.sources.settings else []
+
+
+def _certain(drafts: Drafts, draft: Draft, node: cst.BaseExpression, base: bool) -> list[str]:
+    try:
+        return _Names(drafts).of(draft, node, _DEPTH, base)
+    except TooManyFilesError:
+        return []
 
 
 class _Names:

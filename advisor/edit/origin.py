@@ -18,7 +18,7 @@ from advisor.edit.callers import calls_of, derived_from, given, own_method
 from advisor.edit.calls import argument
 from advisor.edit.displays import displays_of
 from advisor.edit.draft import Draft, Drafts
-from advisor.edit.modules import beside, with_neighbours, with_word
+from advisor.edit.modules import TooManyFilesError, beside, with_neighbours, with_word
 from advisor.edit.names import full_name, imported_as, last_part
 from advisor.edit.scopes import (
     assigned_once,
@@ -73,7 +73,10 @@ def origin_of(drafts: Drafts, draft: Draft, node: cst.BaseExpression, recorded: 
 
     `recorded` is the value that the run saw, which tells apart what several callers pass, or several branches assign.
     """
-    return _Trace(drafts, recorded).follow(draft, node, "literal", _DEPTH)
+    try:
+        return _Trace(drafts, recorded).follow(draft, node, "literal", _DEPTH)
+    except TooManyFilesError:
+        return None
 
 
 class _Trace:
