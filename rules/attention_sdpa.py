@@ -18,7 +18,7 @@ from advisor.edit.attention_weights import leave_weights, unread_weights
 from advisor.edit.derivatives import differentiates_twice
 from advisor.edit.origin import origin_of
 from advisor.edit.sources import text_of
-from advisor.edit.told_eager import EAGER, FUSED, KEYWORD, told
+from advisor.edit.told_eager import EAGER, FUSED, KEYWORD, READS, told
 from advisor.edit.values import EDITED, give_value
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
@@ -597,7 +597,10 @@ def _gain(evidence: Evidence, scores: Counter[tuple[int, ...]], shares: dict[str
 def _told_eager(evidence: Evidence) -> Iterator[Site]:
     """Where the script has a model of the transformers library compute attention one operation at a time."""
     record, sources = evidence.record, Sources()
-    for path in (record.modules or model_files(evidence)) if record is not None else ():
+    files = (record.modules or model_files(evidence)) if record is not None else ()
+    if any(READS.search(text_of(path)) for path in files):
+        return
+    for path in files:
         if KEYWORD in text_of(path):
             with contextlib.suppress(AdvisorError):  # what does not parse says nothing
                 draft = Draft(sources.source(path))

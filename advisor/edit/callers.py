@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.calls import argument
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.modules import beside, with_word
-from advisor.edit.names import imported_as, last_part
+from advisor.edit.names import full_name, imported_as, imports_anywhere, last_part
 from advisor.edit.scopes import (
     assigned_once,
     dict_display,
@@ -24,6 +26,8 @@ from advisor.edit.scopes import (
 # What a call gives: an expression and the file it stands in, or None where the call leaves the parameter out.
 Given = tuple[Draft, cst.BaseExpression | None]
 Call = tuple[Draft, cst.Call]
+Derived = tuple[Draft, cst.ClassDef]
+_MOST_CLASSES = 30
 _DEPTH = 4  # functions that pass their ``**kwargs`` on to the next, classes derived from one another
 # Decorators that leave the parameters as they are.
 _PLAIN = (
@@ -53,7 +57,7 @@ def calls_of(drafts: Drafts, draft: Draft, function: cst.FunctionDef, depth: int
     if holder is None and scope_of(draft, function) is not draft.module:
         return _local(draft, function)
     if holder is None:
-        return _named(drafts, draft, function.name.value)
+        return named(drafts, draft, function.name.value)
     if function.name.value == "__init__":
         return _made(drafts, draft, holder, depth)
     return _of_method(drafts, draft, holder, function)
@@ -110,16 +114,13 @@ def _says_all(display: cst.Dict | cst.Call) -> bool:
     return all(isinstance(element, cst.DictElement) and string_value(element.key) for element in display.elements)
 
 
-def _named(drafts: Drafts, draft: Draft, name: str) -> list[Call] | None:
+def named(drafts: Drafts, draft: Draft, name: str) -> list[Call] | None:
     """The calls of a function or class of the module by its name; None where it is used in any other way."""
     found: list[Call] = []
     for user in with_word(drafts, draft, name):
-        if user is draft:
-            references: list[cst.BaseExpression] = [*variables(user, name)]
-        elif _renames(user, name):
+        if renames(user, name):
             return None
-        else:
-            references = [each for each in _references(user, name) if _is_module(drafts, user, each, draft)]
+        references = variables(user, name) if user is draft else _references(drafts, user, draft, name)
         for each in references:
             above = user.parent(each)
             if isinstance(above, cst.Call) and above.func is each:
@@ -129,21 +130,26 @@ def _named(drafts: Drafts, draft: Draft, name: str) -> list[Call] | None:
     return found
 
 
-def _references(draft: Draft, name: str) -> list[cst.BaseExpression]:
-    """``name``, and ``module.name``."""
-    attributes = [each for each in draft.nodes(cst.Attribute) if each.attr.value == name]
-    return [*variables(draft, name), *attributes]
+def _references(drafts: Drafts, user: Draft, draft: Draft, name: str) -> Sequence[cst.BaseExpression]:
+    """Where another file may read the name of `draft`: as ``name``, and as ``module.name``."""
+    own = [(bound, full) for bound, full in imports_anywhere(user) if _is_own(drafts, user, full)]
+    names, modules = {bound for bound, _ in own}, tuple(bound for bound, _ in own)
+    attributes = [
+        each
+        for each in user.nodes(cst.Attribute)
+        if each.attr.value == name and (get_full_name_for_node(each.value) or "").partition(".")[0] in modules
+    ]
+    return [*variables(user, name), *attributes] if {name, "*"} & names else attributes
 
 
-def _is_module(drafts: Drafts, user: Draft, reference: cst.BaseExpression, draft: Draft) -> bool:
-    """Whether what is imported into another file may be the one of `draft`: by way of a package, too."""
-    first = (get_full_name_for_node(reference) or "").partition(".")[0]
-    module = imported_as(user, first)
-    named = [each for each in (module, module.rpartition(".")[0]) if each.strip(".")]
-    return any((other := beside(drafts, user, each)) is not None and other is not user for each in named)
+def _is_own(drafts: Drafts, user: Draft, full: str) -> bool:
+    """Whether an import of that name is of a module of the script's, or of what one has."""
+    parts = full.rpartition(".")[0]
+    named_modules = [each for each in (full, parts) if each.strip(".")]
+    return full in ("", ".") or any(beside(drafts, user, each) is not None for each in named_modules)
 
 
-def _renames(draft: Draft, name: str) -> bool:
+def renames(draft: Draft, name: str) -> bool:
     """``from data import make as m``."""
     aliases = [each for each in draft.nodes(cst.ImportAlias) if each.asname is not None]
     return any(last_part(each.name) == name != each.evaluated_alias for each in aliases)
@@ -183,42 +189,65 @@ def _local(draft: Draft, function: cst.FunctionDef) -> list[Call] | None:
 def _of_method(drafts: Drafts, draft: Draft, holder: cst.ClassDef, function: cst.FunctionDef) -> list[Call] | None:
     """The calls of a method: by ``self`` in its class, or of what is known to be made of that class."""
     name, found = function.name.value, list[Call]()
-    own = {holder.name.value, *(each.name.value for _, each in derived_from(drafts, draft, holder))}
+    below = derived_from(drafts, draft, holder)
+    if below is None or name.startswith("__") or name == "forward":
+        return None  # which a call of the object is
+    own = {holder.name.value, *(each.name.value for _, each in below)}
     for user in with_word(drafts, draft, name):
         for each in user.nodes(cst.Attribute):
             if each.attr.value != name:
                 continue
             above = user.parent(each)
+            around = user.enclosing_class(each)
             called = isinstance(above, cst.Call) and above.func is each
-            of = _class_of(user, each.value)
-            if isinstance(above, cst.Call) and called and (of in own or is_super(above, name)):
+            if isinstance(above, cst.Call) and called and is_super(above, name):
+                of = around.name.value if around is not None else ""
+                of = of if of in own else "another's"
+            else:
+                of = _class_of(drafts, user, each.value, name)
+            if isinstance(above, cst.Call) and called and of in own:
                 found.append((user, above))
             elif of in ("", *own):
                 return None
     return found
 
 
-def _class_of(draft: Draft, base: cst.BaseExpression) -> str:
-    """The class that an expression is an object of, or what else it is known to be; "" where that is not known."""
+def _class_of(drafts: Drafts, draft: Draft, base: cst.BaseExpression, method: str) -> str:
+    """The class that an expression is an object of, or that it is something else; "" where that is not known."""
     if isinstance(base, cst.Name) and base.value == "self":
         holder = draft.enclosing_class(base)
-        return holder.name.value if holder is not None else ""
+        # A class that has no such method itself may get it from the one that is asked about.
+        return holder.name.value if holder is not None and own_method(holder, method) is not None else ""
     if isinstance(base, cst.Call):
-        return _called(base) if _called(base)[:1].isupper() else ""
+        name = full_name(draft, base.func).rpartition(".")[2]
+        known = imported_as(draft, (get_full_name_for_node(base.func) or "").partition(".")[0])
+        defined = any(each.name.value == name for each in draft.nodes(cst.ClassDef))
+        return name if name[:1].isupper() and (known or defined) else ""
     if not isinstance(base, cst.Name):
         return ""
-    if imported_as(draft, base.value) and not base.value[:1].isupper():
-        return "module"
-    value = assigned_once(draft, base.value, scope_of(draft, base)) or assigned_once(draft, base.value, draft.module)
-    return _class_of(draft, value) if isinstance(value, cst.Call) else ""
+    scope = scope_of(draft, base)
+    while scope is not draft.module:
+        if is_parameter(scope, base.value):
+            return ""
+        value = assigned_once(draft, base.value, scope)
+        if value is not None:
+            return _class_of(drafts, draft, value, method) if isinstance(value, cst.Call) else ""
+        scope = scope_of(draft, scope)
+    full = imported_as(draft, base.value)
+    if full:
+        module = beside(drafts, draft, full) is not None or not _is_own(drafts, draft, full)
+        return "a module" if module else ""
+    value = assigned_once(draft, base.value, draft.module)
+    return _class_of(drafts, draft, value, method) if isinstance(value, cst.Call) else ""
 
 
 def _made(drafts: Drafts, draft: Draft, holder: cst.ClassDef, depth: int) -> list[Call] | None:
     """The calls that make an object of the class by its own ``__init__``."""
-    found = _named(drafts, draft, holder.name.value) if depth else None
-    if found is None:
+    found = named(drafts, draft, holder.name.value) if depth else None
+    below = _derived(drafts, draft, holder) if found is not None else None
+    if found is None or below is None:
         return None
-    for user, derived in derived_from(drafts, draft, holder):
+    for user, derived in below:
         if last_part(derived.bases[0].value) != holder.name.value:
             return None  # whose ``super()`` is another class's, or may be
         own = own_method(derived, "__init__")
@@ -230,14 +259,27 @@ def _made(drafts: Drafts, draft: Draft, holder: cst.ClassDef, depth: int) -> lis
     return found
 
 
-def derived_from(drafts: Drafts, draft: Draft, holder: cst.ClassDef) -> list[tuple[Draft, cst.ClassDef]]:
-    """The script's classes that are derived from a class by its name."""
-    name, found = holder.name.value, list[tuple[Draft, cst.ClassDef]]()
+def derived_from(drafts: Drafts, draft: Draft, holder: cst.ClassDef) -> list[Derived] | None:
+    """The script's classes that are derived from a class, also by way of others; None where one may go unseen."""
+    found: list[Derived] = []
+    todo = [(draft, holder)]
+    while todo and len(found) < _MOST_CLASSES:
+        more = _derived(drafts, *todo.pop(0))
+        if more is None:
+            return None
+        found += more
+        todo += more
+    return found
+
+
+def _derived(drafts: Drafts, draft: Draft, holder: cst.ClassDef) -> list[Derived] | None:
+    name, found = holder.name.value, list[Derived]()
     for user in with_word(drafts, draft, name):
+        if renames(user, name):
+            return None
+        references = set(variables(user, name) if user is draft else _references(drafts, user, draft, name))
         for each in user.nodes(cst.ClassDef):
-            bases = [base.value for base in each.bases if last_part(base.value) == name]
-            own = user is draft or any(_is_module(drafts, user, base, draft) for base in bases)
-            if bases and each is not holder and own:
+            if each is not holder and any(base.value in references for base in each.bases):
                 found.append((user, each))
     return found
 

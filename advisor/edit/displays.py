@@ -7,14 +7,25 @@ from typing import TypeGuard
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from advisor.edit.callers import given
+from advisor.edit.callers import given, renames
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.modules import beside, with_word
-from advisor.edit.names import imported_as
-from advisor.edit.scopes import assigned_once, dict_display, dict_entry, is_parameter, parameter, scope_of, string_value
+from advisor.edit.names import full_name, imported_as, last_part
+from advisor.edit.scopes import (
+    assigned_once,
+    assignments,
+    dict_display,
+    dict_entry,
+    is_parameter,
+    parameter,
+    scope_of,
+    string_value,
+)
 
 Display = tuple[Draft, cst.Dict | cst.Call]
 _DEPTH = 6  # names followed from one to the next
+# Calls that show or copy what they are given.
+_READS = ("dict", "copy", "deepcopy", "print", "len", "str", "repr", "list", "sorted", "dumps", "dump", "isinstance")
 _CHANGES = ("update", "setdefault", "pop", "popitem", "clear", "__setitem__")
 
 
@@ -28,46 +39,80 @@ def displays_of(drafts: Drafts, draft: Draft, mapping: cst.BaseExpression, depth
         return []
     if isinstance(mapping, cst.Dict):
         return [(draft, mapping)]
-    if isinstance(mapping, cst.Call) and _is_copy(mapping):
+    if isinstance(mapping, cst.Call) and _is_copy(draft, mapping):
         return displays_of(drafts, draft, _copied(mapping), depth - 1)
     if isinstance(mapping, cst.Subscript) and len(mapping.slice) == 1:
         return _items(displays_of(drafts, draft, mapping.value, depth - 1), mapping.slice[0].slice)
     if isinstance(mapping, cst.Name):
-        return _named(drafts, draft, mapping, depth) if not _is_changed(drafts, draft, mapping.value) else []
-    if isinstance(mapping, cst.Attribute) and _is_changed(drafts, draft, mapping.attr.value):
+        return _named(drafts, draft, mapping, depth) if not is_changed(drafts, draft, mapping.value) else []
+    if isinstance(mapping, cst.Attribute) and is_changed(drafts, draft, mapping.attr.value):
         return []
     display = dict_display(draft, mapping)
-    if isinstance(display, cst.Call) and _is_copy(display):
+    if isinstance(display, cst.Call) and _is_copy(draft, display):
         return displays_of(drafts, draft, _copied(display), depth - 1)
     return [(draft, display)] if display is not None else []
 
 
-def _is_changed(drafts: Drafts, draft: Draft, name: str) -> bool:
-    """Whether anything of that name, in any of the modules, has an item put in or taken out."""
+def is_changed(drafts: Drafts, draft: Draft, name: str) -> bool:
+    """Whether anything of that name, in any of the modules, is or may be changed: all that is sure is reading an item.
+
+    That is ``name["key"]``, ``**name``, a copy, and what shows it.
+    """
     for each in with_word(drafts, draft, name):
+        if renames(each, name):
+            return True
         for node in each.nodes(cst.Name):
-            if node.value != name:
-                continue
-            whole: cst.CSTNode = node
-            above = each.parent(node)
-            if isinstance(above, cst.Attribute) and above.attr is node:
-                whole, above = above, each.parent(above)
-            inner = whole
-            while isinstance(above, cst.Subscript) and above.value is inner:  # NAME["train"]["size"]
-                inner, above = above, each.parent(above)
-            if isinstance(above, cst.Del) or (isinstance(above, cst.AugAssign) and above.target is inner):
-                return True
-            if isinstance(above, cst.AssignTarget) and inner is not whole:
-                return True
-            if isinstance(above, cst.Attribute) and above.value is inner and above.attr.value in _CHANGES:
+            if node.value == name and not _only_read(each, node):
                 return True
     return False
+
+
+def _only_read(draft: Draft, node: cst.Name) -> bool:
+    whole: cst.CSTNode = node
+    above = draft.parent(node)
+    if isinstance(above, cst.Attribute) and above.attr is node:
+        whole, above = above, draft.parent(above)
+    if isinstance(above, (cst.Param, cst.ImportAlias)) or (isinstance(above, cst.Arg) and above.keyword is node):
+        return True
+    inner = whole
+    while isinstance(above, cst.Subscript) and above.value is inner:  # NAME["train"]["size"]
+        inner, above = above, draft.parent(above)
+    if isinstance(above, (cst.AssignTarget, cst.AnnAssign)) and above.target is inner:
+        return inner is whole  # which gives the name its value
+    if isinstance(above, cst.Attribute):
+        return above.value is not inner or above.attr.value not in _CHANGES
+    if isinstance(above, cst.Arg):
+        call = draft.parent(above)
+        if above.star == "**":
+            return True
+        # Of an item that is handed on nothing is changed here, of the whole it may be.
+        known = isinstance(call, cst.Call) and last_part(call.func) in _READS
+        return known or _is_followed(draft, call) or inner is not whole
+    if isinstance(above, (cst.AugAssign, cst.Del, cst.For)):
+        return isinstance(above, cst.For) and above.iter is inner
+    if isinstance(above, (cst.Assign, cst.Element)):
+        return inner is not whole or (isinstance(above, cst.Assign) and isinstance(inner, cst.Subscript))
+    return True
+
+
+def _is_followed(draft: Draft, call: cst.CSTNode | None) -> bool:
+    """Whether what is handed on is a function's of the script's, whose parameter is looked at by its own name."""
+    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name):
+        return False
+    name = call.func.value
+    return bool(imported_as(draft, name)) or any(each.name.value == name for each in _definitions(draft))
+
+
+def _definitions(draft: Draft) -> list[cst.FunctionDef | cst.ClassDef]:
+    return [*draft.nodes(cst.FunctionDef), *draft.nodes(cst.ClassDef)]
 
 
 def _named(drafts: Drafts, draft: Draft, name: cst.Name, depth: int) -> list[Display]:
     scope = scope_of(draft, name)
     while scope is not draft.module:
         if isinstance(scope, cst.FunctionDef) and parameter(scope, name.value) is not None:
+            if any(True for _ in assignments(draft, name.value, scope)):
+                return []
             passed = given(drafts, draft, scope, name.value) or []
             found = [displays_of(drafts, of, each, depth - 1) for of, each in passed if each is not None]
             return [each for one in found for each in one] if all(found) and len(found) == len(passed) else []
@@ -105,13 +150,13 @@ def _is_display(node: cst.BaseExpression) -> TypeGuard[cst.Dict | cst.Call]:
     return isinstance(node, cst.Dict)
 
 
-def _is_copy(call: cst.Call) -> bool:
+def _is_copy(draft: Draft, call: cst.Call) -> bool:
     """``dict(x)``, ``x.copy()``, ``copy.deepcopy(x)``: nothing is put in or left out."""
-    name = get_full_name_for_node(call.func) or ""
     if isinstance(call.func, cst.Attribute) and call.func.attr.value == "copy" and not call.args:
         return True
-    of = name.rpartition(".")[2] in ("dict", "deepcopy", "copy")
-    return of and len(call.args) == 1 and call.args[0].keyword is None and not call.args[0].star
+    if full_name(draft, call.func) not in ("dict", "copy.deepcopy", "copy.copy") or len(call.args) != 1:
+        return False
+    return call.args[0].keyword is None and not call.args[0].star
 
 
 def _copied(call: cst.Call) -> cst.BaseExpression:

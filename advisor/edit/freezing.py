@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import libcst as cst
 import libcst.matchers as m
 
+from advisor.edit.callers import given
 from advisor.edit.draft import Draft, Drafts, Statement
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.models import Binding, assigned_once, made_at
 from advisor.edit.names import last_part, plain_name
-from advisor.edit.scopes import is_literal, is_parameter, variables
+from advisor.edit.scopes import assignments, is_literal, is_parameter, variables
 from advisor.edit.values import EDITED, give_value
 from advisor.harness.layout import Site
 
@@ -91,12 +92,19 @@ def tell_otherwise(drafts: Drafts, files: Sequence[str]) -> bool:
         return False
     draft, call = found[0]
     value, loop, function = call.args[0].value, draft.loop(call), draft.function(call)
-    of_weights = isinstance(loop, cst.For) and m.matches(loop.iter, m.Call(m.Attribute(attr=m.Name("parameters"))))
-    if not of_weights or not isinstance(value, cst.Name) or function is None:
+    weights = m.Call(m.Attribute(value=m.Name(), attr=m.Name("parameters")))
+    if not isinstance(loop, cst.For) or not m.matches(loop.iter, weights):
         return False
-    # A parameter that says this, and nothing else.
+    if not isinstance(value, cst.Name) or function is None:
+        return False
+    # A parameter that says this and nothing else, of a model that the function makes; one call says so.
     alone = len(variables(draft, value.value, function.body)) == 1 and is_parameter(function, value.value)
-    return alone and give_value(drafts, draft, value, "False", True) == EDITED
+    model = cst.ensure_type(cst.ensure_type(cst.ensure_type(loop.iter, cst.Call).func, cst.Attribute).value, cst.Name)
+    made = len(list(assignments(draft, model.value, function))) == 1
+    passed = [value for _, value in given(drafts, draft, function, value.value) or () if value is not None]
+    if not alone or not made or len(passed) != 1 or not m.matches(passed[0], m.Name("True")):
+        return False
+    return give_value(drafts, draft, value, "False", True) == EDITED
 
 
 def freeze_around(drafts: Drafts, backward: Site, model: Named, parts: Sequence[str]) -> str:

@@ -37,10 +37,13 @@ def _path_of(drafts: Drafts, draft: Draft, module: str) -> str:
     for _ in range(len(module) - len(name) - 1):
         folder = os.path.dirname(folder)
     place = os.path.join(folder, *name.split(".")) if name else folder
-    loaded = [path for path, called in drafts.sources.modules.items() if called == module]
-    found = [*loaded, f"{place}.py", os.path.join(place, "__init__.py")]
     sources = drafts.sources
-    return next((each for each in found if sources.has(each) and sources.editable(each)), "")
+    loaded = [path for path, called in sources.modules.items() if called == module]
+    # A file that was loaded under another name is not what is imported by this one.
+    found = [f"{place}.py", os.path.join(place, "__init__.py")]
+    if name == module:
+        found = [each for each in found if each not in sources.modules]
+    return next((each for each in (*loaded, *found) if sources.has(each) and sources.editable(each)), "")
 
 
 def with_neighbours(drafts: Drafts, draft: Draft) -> Iterator[Draft]:

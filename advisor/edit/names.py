@@ -46,7 +46,18 @@ def _imported(statements: Sequence[cst.BaseSmallStatement]) -> dict[str, str]:
             module = "." * len(statement.relative) + _dotted(statement.module)
             for alias in statement.names:
                 name = alias.evaluated_name
-                found[alias.evaluated_alias or name] = f"{module}.{name}" if module else name
+                dot = "" if not module or module.endswith(".") else "."
+                found[alias.evaluated_alias or name] = f"{module}{dot}{name}"
+    return found
+
+
+def imports_anywhere(draft: Draft) -> list[tuple[str, str]]:
+    """As :func:`bindings`, of all imports, in functions and branches, too; ``("*", module)`` for all of a module."""
+    found: list[tuple[str, str]] = []
+    for statement in (*draft.nodes(cst.Import), *draft.nodes(cst.ImportFrom)):
+        found += _imported([statement]).items()
+        if isinstance(statement, cst.ImportFrom) and isinstance(statement.names, cst.ImportStar):
+            found.append(("*", "." * len(statement.relative) + _dotted(statement.module)))
     return found
 
 

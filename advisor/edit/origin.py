@@ -7,6 +7,7 @@ Of several places the one is meant that says what the run saw. Everything else i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -14,7 +15,7 @@ from typing import Final, Literal
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from advisor.edit.callers import calls_of, derived_from, given, own_method
+from advisor.edit.callers import calls_of, derived_from, given, named, own_method, renames
 from advisor.edit.calls import argument
 from advisor.edit.displays import displays_of
 from advisor.edit.draft import Draft, Drafts
@@ -23,6 +24,7 @@ from advisor.edit.names import full_name, imported_as, last_part
 from advisor.edit.scopes import (
     assigned_once,
     assignments,
+    attribute_assignment,
     dict_entry,
     imports,
     is_literal,
@@ -38,6 +40,12 @@ Kind = Literal["literal", "constant", "default", "option", "flag", "dict"]
 UNKNOWN: Final = object()
 _DEPTH = 8  # names followed from one to the next before giving up; guards against cycles
 _CONVERSIONS = ("int", "float", "str")
+# Attributes by names that the text does not tell.
+_SETS = re.compile(r"\bsetattr\(|\b__dict__\.update\(|\bvars\([^()]*\)\.update\(|\b__dict__\[")
+# Methods that make of an object something else than what its class says.
+_MAGIC = ("__post_init__", "__new__", "__getattr__", "__getattribute__", "__setattr__")
+# Calls that make an object like another one, with other values.
+_LIKE = ("replace", "evolve", "_replace", "merge", "from_dict", "structured", "cls", "model_copy", "copy")
 # What gives a variable of the environment, or else its second argument.
 _ENVIRONMENT = ("os.environ.get", "os.getenv", "environ.get", "getenv")
 
@@ -182,10 +190,14 @@ class _Trace:
         makers = self._makers(draft, base, depth)
         if makers:
             return self._field(makers, name, depth)
-        return self._option(draft, name) or self._class_default(draft, name, depth)
+        return self._option(draft, name) or self._class_default(draft, base, name, depth)
 
     def _set_somewhere(self, draft: Draft, name: str) -> bool:
-        """Whether any of the modules gives an object, or a module, an attribute of that name."""
+        """Whether any of the modules gives an object, or a module, an attribute of that name, or may."""
+        files = {draft.source.path, *self._drafts.sources.modules}
+        texts = [self._drafts.sources.text(path) for path in files if self._drafts.sources.has(path)]
+        if any(map(_SETS.search, texts)):
+            return True
         return any(_attribute_assigned(each, name) for each in with_word(self._drafts, draft, name))
 
     def _option(self, draft: Draft, name: str) -> Origin | None:
@@ -202,6 +214,14 @@ class _Trace:
         name, holder = node.attr.value, draft.enclosing_class(node)
         if holder is None or self._set_somewhere(draft, name):
             return None
+        classes = [(draft, holder), *self._above(draft, holder)]
+        if any(_is_dataclass(each) for _, each in classes):
+            calls = named(self._drafts, draft, holder.name.value)
+            below = derived_from(self._drafts, draft, holder)
+            for user, each in below or ():
+                more = named(self._drafts, user, each.name.value)
+                calls = [*calls, *more] if calls is not None and more is not None else None
+            return self._field(calls, name, depth) if calls and below is not None else None
         values = self._of_class(draft, holder, name, depth)
         if values is not None:
             return self._one_of([(*each, "constant") for each in values], depth)
@@ -214,17 +234,31 @@ class _Trace:
         if own_method(holder, name) is not None or not depth:
             return [(draft, None)]  # computed
         found: list[tuple[Draft, cst.BaseExpression | None]] = []
-        for user, each in [(draft, holder), *derived_from(self._drafts, draft, holder)]:
+        below = derived_from(self._drafts, draft, holder)
+        if below is None:
+            return [(draft, None)]
+        above = self._above(draft, holder)
+        for user, each in [(draft, holder), *below]:
             found += [(user, value) for value in self_assignments(user, each, name)]
             found += [(user, _field_value(value)) for value in assignments(user, name, each)]
-        if found:
-            return found
-        for base in holder.bases:
-            above = self._class(draft, base.value)
-            values = self._of_class(*above, name, depth - 1) if above is not None else None
-            if values is not None:
-                return values
-        return None
+        for user, each in above:
+            found += [(user, value) for value in self_assignments(user, each, name)]
+        for user, each in above if not found else ():
+            values = list(assignments(user, name, each))
+            if values:
+                return [(user, _field_value(value)) for value in values]
+        return found or None
+
+    def _above(self, draft: Draft, holder: cst.ClassDef) -> list[tuple[Draft, cst.ClassDef]]:
+        """The script's classes that a class is derived from, the nearest first."""
+        found: list[tuple[Draft, cst.ClassDef]] = []
+        todo = [(draft, holder)]
+        while todo and len(found) < _DEPTH:
+            of, each = todo.pop(0)
+            bases = [above for base in each.bases if (above := self._class(of, base.value)) is not None]
+            found += bases
+            todo += bases
+        return found
 
     def _class(self, draft: Draft, node: cst.BaseExpression) -> tuple[Draft, cst.ClassDef] | None:
         """The script's class that an expression names."""
@@ -240,7 +274,10 @@ class _Trace:
         if not depth:
             return None
         if isinstance(node, cst.Call):
-            return [(draft, node)] if self._class(draft, node.func) is not None else None
+            if self._class(draft, node.func) is not None:
+                return [(draft, node)]
+            made = self._given_back(draft, node)
+            return self._makers(*made, depth - 1) if made is not None else None
         values: list[tuple[Draft, cst.BaseExpression | None]] | None = None
         if isinstance(node, cst.Attribute) and draft.code(node.value) == "self":
             holder = draft.enclosing_class(node)
@@ -255,11 +292,27 @@ class _Trace:
             found += makers
         return found or None
 
+    def _given_back(self, draft: Draft, call: cst.Call) -> tuple[Draft, cst.BaseExpression] | None:
+        """What a function of the script's gives back, by its only ``return``."""
+        module, _, name = full_name(draft, call.func).rpartition(".")
+        other = beside(self._drafts, draft, module) if module else draft
+        if other is None:
+            return None
+        functions = [each for each in other.nodes(cst.FunctionDef) if each.name.value == name]
+        if len(functions) != 1 or functions[0].decorators:
+            return None
+        returned = [each.value for each in other.nodes(cst.Return, functions[0]) if each.value is not None]
+        return (other, returned[0]) if len(returned) == 1 and scope_of(other, functions[0]) is other.module else None
+
     def _values(self, draft: Draft, node: cst.Name) -> list[tuple[Draft, cst.BaseExpression | None]] | None:
         """What a name is given: by assignment, or by the calls of the function whose parameter it is."""
         scope = scope_of(draft, node)
         while True:
             bound = list(assignments(draft, node.value, scope))
+            if any(node.value in {item.name.value for item in each.names} for each in _elsewhere(draft)):
+                return None
+            if bound and is_parameter(scope, node.value):
+                return None
             if bound or scope is draft.module:
                 return [(draft, each) for each in bound] or None
             if isinstance(scope, cst.FunctionDef) and parameter(scope, node.value) is not None:
@@ -277,7 +330,10 @@ class _Trace:
             values = self._of_class(*of, name, depth) if of is not None else None
             if of is None or values is None:
                 return None
-            made = own_method(of[1], "__init__")
+            classes = [of, *self._above(*of)]
+            if any(own_method(each, magic) is not None for _, each in classes for magic in _MAGIC):
+                return None
+            made = next((own for _, each in classes if (own := own_method(each, "__init__")) is not None), None)
             if made is None and any(arg.star or arg.keyword is None for arg in call.args):
                 return None
             if made is None and passed is not None:
@@ -286,7 +342,7 @@ class _Trace:
                 found += [(*each, "constant" if made is not None else "default") for each in values]
         return self._one_of(found, depth)
 
-    def _class_default(self, draft: Draft, name: str, depth: int) -> Origin | None:
+    def _class_default(self, draft: Draft, base: cst.BaseExpression, name: str, depth: int) -> Origin | None:
         """A field of a (data)class: ``batch_size: int = 32``, unless the one construction passes another value.
 
         Of the one class of this file, or of one that it imports from, where nothing tells what the object is.
@@ -300,6 +356,9 @@ class _Trace:
             if len(holders) > 1:
                 return None
             if holders:
+                holder = holders[0][0]
+                if not holder.bases and not _is_dataclass(holder) and draft.code(base) != holder.name.value:
+                    return None
                 return self._only_field(draft, name, each, *holders[0], depth)
         return None
 
@@ -315,8 +374,12 @@ class _Trace:
         found: list[tuple[Draft, cst.BaseExpression | None, Kind]] = []
         default: tuple[Draft, cst.BaseExpression | None, Kind] = (of, _field_value(values[0]), "default")
         users = {id(each): each for each in (of, draft, *with_word(self._drafts, of, holder.name.value))}
+        if any(renames(user, holder.name.value) for user in users.values()):
+            return None
         for user in users.values():
             for call in user.nodes(cst.Call):
+                if last_part(call.func) in _LIKE and argument(call, name) is not None:
+                    return None
                 if last_part(call.func) == holder.name.value:
                     if any(arg.star or arg.keyword is None for arg in call.args):
                         return None
@@ -384,6 +447,12 @@ def _is_local(draft: Draft, node: cst.Name) -> bool:
     return False
 
 
+def _is_dataclass(holder: cst.ClassDef) -> bool:
+    decorators = [each.decorator for each in holder.decorators]
+    names = [last_part(each.func if isinstance(each, cst.Call) else each) for each in decorators]
+    return any(each in ("dataclass", "define", "frozen", "s") for each in names)
+
+
 def _field_value(value: cst.BaseExpression | None) -> cst.BaseExpression | None:
     """The default of a field: of ``field(default=32)`` 32."""
     default = argument(value, "default") if isinstance(value, cst.Call) and last_part(value.func) == "field" else None
@@ -432,14 +501,9 @@ def _click_option(draft: Draft, function: cst.FunctionDef, name: str) -> Origin 
 
 def _attribute_assigned(draft: Draft, name: str) -> bool:
     """Whether the file assigns ``something.name``; ``self.name`` aside."""
-    for target in draft.nodes(cst.Attribute):
-        if target.attr.value != name:
-            continue
-        above = draft.parent(target)
-        own = get_full_name_for_node(target.value) == "self"
-        if isinstance(above, (cst.AssignTarget, cst.AugAssign)) and above.target is target and not own:
-            return True
-    return False
+    targets = [each for each in draft.nodes(cst.Attribute) if each.attr.value == name]
+    others = [each for each in targets if get_full_name_for_node(each.value) != "self"]
+    return any(attribute_assignment(draft, each) for each in others)
 
 
 def option_of(draft: Draft, name: str) -> Origin | None:

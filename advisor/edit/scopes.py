@@ -98,6 +98,8 @@ def _binds_otherwise(draft: Draft, node: cst.Name, above: cst.CSTNode | None) ->
         return isinstance(above, cst.AssignTarget) or (
             isinstance(above, (cst.For, cst.CompFor)) and above.target is target
         )
+    if isinstance(above, (cst.FunctionDef, cst.ClassDef, cst.MatchAs)):
+        return above.name is node
     return isinstance(above, (cst.AsName, cst.NameItem))
 
 
@@ -146,18 +148,26 @@ def self_assignments(
     draft: Draft, holder: cst.ClassDef | cst.FunctionDef, name: str
 ) -> list[cst.BaseExpression | None]:
     """What ``self.name`` is given in a class or one of its methods; None for what is no plain assignment."""
-    found: list[cst.BaseExpression | None] = []
-    for target in draft.nodes(cst.Attribute, holder):
-        if target.attr.value != name or get_full_name_for_node(target.value) != "self":
-            continue
-        above = draft.parent(target)
-        if isinstance(above, cst.AssignTarget):
-            found.append(cst.ensure_type(draft.parent(above) or above, cst.Assign).value)
-        elif isinstance(above, cst.AugAssign) and above.target is target:
-            found.append(None)
-        elif isinstance(above, cst.AnnAssign) and above.target is target:
-            found.append(above.value)
-    return found
+    targets = [each for each in draft.nodes(cst.Attribute, holder) if each.attr.value == name]
+    own = [each for each in targets if get_full_name_for_node(each.value) == "self"]
+    return [value for each in own for value in attribute_assignment(draft, each)]
+
+
+def attribute_assignment(draft: Draft, target: cst.Attribute) -> list[cst.BaseExpression | None]:
+    """What ``x.name`` is given there: a value, None for what is no plain assignment; nothing where it is read."""
+    above = draft.parent(target)
+    if isinstance(above, cst.AssignTarget):
+        statement = cst.ensure_type(draft.parent(above) or above, cst.Assign)
+        return [statement.value]
+    if isinstance(above, cst.AnnAssign):
+        return [above.value] if above.target is target else []
+    if isinstance(above, (cst.AugAssign, cst.For, cst.CompFor, cst.AsName, cst.Del)):
+        return [None] if getattr(above, "target", target) is target or isinstance(above, (cst.AsName, cst.Del)) else []
+    inner: cst.CSTNode = target
+    while isinstance(above, (cst.Element, cst.StarredElement, cst.Tuple, cst.List)):  # of an unpacking
+        inner, above = above, draft.parent(above)
+    bound = isinstance(above, cst.AssignTarget) or (isinstance(above, cst.For) and above.target is inner)
+    return [None] if inner is not target and bound else []
 
 
 def dict_display(draft: Draft, name: cst.BaseExpression) -> cst.Dict | cst.Call | None:
@@ -190,7 +200,8 @@ def _display(draft: Draft, value: cst.BaseExpression | None) -> cst.Dict | cst.C
     if called == "dict":
         return value
     functions = [each for each in draft.nodes(cst.FunctionDef) if each.name.value == called]
-    functions = functions if all(scope_of(draft, each) is draft.module for each in functions) else []
+    plain = all(scope_of(draft, each) is draft.module and not each.decorators for each in functions)
+    functions = functions if plain else []
     returned = [each.value for each in draft.nodes(cst.Return, functions[0])] if len(functions) == 1 else []
     made = returned[0] if len(returned) == 1 else None
     return made if isinstance(made, cst.Dict) else None

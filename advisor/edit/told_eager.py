@@ -12,7 +12,7 @@ from advisor.edit.draft import Draft
 from advisor.edit.scopes import string_value
 
 KEYWORD = "attn_implementation"
-_READS = re.compile(r"\boutput_attentions\b|\.attentions\b")  # which the fused function does not give
+READS = re.compile(r"\boutput_attentions\b|\.attentions\b")  # which the fused function does not give
 _ATTRIBUTES = (KEYWORD, "_attn_implementation")  # of a configuration
 EAGER, FUSED = "eager", '"sdpa"'
 
@@ -25,6 +25,4 @@ def told(draft: Draft) -> Iterator[cst.BaseExpression]:
         attribute = target.target
         if isinstance(above, cst.Assign) and isinstance(attribute, cst.Attribute):
             given += [above.value] if attribute.attr.value in _ATTRIBUTES else []
-    if _READS.search(draft.source.text):
-        return iter(())
     return (each for each in given if not isinstance(each, cst.SimpleString) or string_value(each) == EAGER)

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 import libcst as cst
 
+from advisor.edit.callers import given
 from advisor.edit.calls import add_argument, argument, has_starred, unpacked
-from advisor.edit.displays import displays_of
+from advisor.edit.displays import displays_of, is_changed
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.modules import TooManyFilesError, with_word
 from advisor.edit.names import last_part
 from advisor.edit.naming import mapping_names, names_of
 from advisor.edit.origin import UNKNOWN, Origin, origin_of
-from advisor.edit.scopes import dict_display, dict_entry, literal_equals, mentions, string_value
+from advisor.edit.scopes import dict_display, dict_entry, literal_equals, mentions, scope_of, string_value, variables
 from advisor.edit.settings import find, known_without
 
 EDITED = ""
@@ -71,7 +72,11 @@ def _add(
     if has_starred(call) or any(isinstance(arg.value, cst.GeneratorExp) and not arg.value.lpar for arg in call.args):
         return None
     for mapping in unpacked(call):
-        if alone and _read_elsewhere(draft, mapping.value):
+        if alone and _read_elsewhere(drafts, draft, mapping.value):
+            return None
+        if (outer := _kwargs_of(draft, mapping.value)) is not None:
+            return _by_callers(drafts, draft, outer, name, code, recorded, flags)
+        if isinstance(mapping.value, cst.Attribute) and is_changed(drafts, draft, mapping.value.attr.value):
             return None
         names = mapping_names(drafts, draft, mapping.value)
         if names and change_setting(drafts, [*names, name], code, recorded):
@@ -94,6 +99,28 @@ def _add(
             return None
     add_argument(draft, call, name, code)
     return EDITED
+
+
+def _kwargs_of(draft: Draft, mapping: cst.BaseExpression) -> cst.FunctionDef | None:
+    """The function whose own ``**kwargs`` the mapping is."""
+    scope = scope_of(draft, mapping)
+    kwargs = scope.params.star_kwarg if isinstance(scope, cst.FunctionDef) else None
+    named = isinstance(mapping, cst.Name) and kwargs is not None and kwargs.name.value == mapping.value
+    return scope if isinstance(scope, cst.FunctionDef) and named else None
+
+
+def _by_callers(
+    drafts: Drafts, draft: Draft, function: cst.FunctionDef, name: str, code: str, recorded: object, flags: bool
+) -> str | None:
+    """As :func:`give`, of what the one call of the function that passes it passes on by its ``**kwargs``."""
+    uses = variables(draft, function.params.star_kwarg.name.value if function.params.star_kwarg else "", function.body)
+    if not all(isinstance(above := draft.parent(each), cst.Arg) and above.star == "**" for each in uses):
+        return None
+    passed = given(drafts, draft, function, name, by_position=False) or []
+    found = [(user, value) for user, value in passed if value is not None]
+    if len(found) != 1 or recorded is UNKNOWN:
+        return None
+    return _change(drafts, *found[0], code, recorded, flags, False)
 
 
 def _of_several(
@@ -191,7 +218,7 @@ def _change(
     alone: bool,
 ) -> str | None:
     origin = origin_of(drafts, draft, value, recorded)
-    shared = alone and _read_elsewhere(draft, value, origin)
+    shared = alone and _read_elsewhere(drafts, draft, value, origin)
     if shared and (origin is None or origin.option):
         return None
     if origin is not None and origin.kind == "flag":
@@ -250,14 +277,18 @@ def _reads(draft: Draft, name: str, but: cst.BaseExpression | None = None) -> bo
     return any(not is_bound(draft, node) for node in names) or any(not _is_key(draft, each) for each in strings)
 
 
-def _read_elsewhere(draft: Draft, value: cst.BaseExpression, origin: Origin | None = None) -> bool:
+def _read_elsewhere(
+    drafts: Drafts, draft: Draft, value: cst.BaseExpression, origin: Origin | None = None
+) -> bool:
     """Whether anything else may read what `value` reads; always where the name is another one than at its origin."""
     if origin is not None and origin.node is value:
         return False
     name = _last_name(value)
-    if origin is not None and not origin.option and (origin.draft is not draft or bound_to(draft, origin.node) != name):
+    if origin is not None and not origin.option and bound_to(origin.draft, origin.node) != name:
         return True
-    return bool(name) and _reads(draft, name, value)
+    if not name:
+        return False
+    return any(_reads(each, name, value if each is draft else None) for each in with_word(drafts, draft, name))
 
 
 def _last_name(value: cst.BaseExpression) -> str:
