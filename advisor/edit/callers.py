@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.calls import argument
+from advisor.edit.changes import is_changed, renames
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.modules import beside, with_word
 from advisor.edit.names import full_name, imported_as, imports_anywhere, last_part
@@ -28,6 +30,7 @@ Given = tuple[Draft, cst.BaseExpression | None]
 Call = tuple[Draft, cst.Call]
 Derived = tuple[Draft, cst.ClassDef]
 _MOST_CLASSES = 30
+_BY_TEXT = re.compile(r"\bglobals\(\)|\bFire\(")
 _DEPTH = 4  # functions that pass their ``**kwargs`` on to the next, classes derived from one another
 # Decorators that leave the parameters as they are.
 _PLAIN = (
@@ -51,9 +54,12 @@ def calls_of(drafts: Drafts, draft: Draft, function: cst.FunctionDef, depth: int
 
     Those of ``__init__`` are of its class and of the classes derived from it, of which one may call it by ``super()``.
     """
-    holder = draft.enclosing_class(function)
+    holder, name = draft.enclosing_class(function), function.name.value
     if any(last_part(_decorator(each)) not in _PLAIN for each in function.decorators):
         return None
+    for user in with_word(drafts, draft, name):
+        if _BY_TEXT.search(user.source.text) or any(_names(user, each, name) for each in user.nodes(cst.SimpleString)):
+            return None  # it may be called by its name as a text
     if holder is None and scope_of(draft, function) is not draft.module:
         return _local(draft, function)
     if holder is None:
@@ -61,6 +67,12 @@ def calls_of(drafts: Drafts, draft: Draft, function: cst.FunctionDef, depth: int
     if function.name.value == "__init__":
         return _made(drafts, draft, holder, depth)
     return _of_method(drafts, draft, holder, function)
+
+
+def _names(draft: Draft, string: cst.SimpleString, name: str) -> bool:
+    """Whether a text is the name, and not one of what the module says that it has."""
+    statement = draft.statement(string) if string_value(string) == name else None
+    return statement is not None and "__all__" not in draft.code(statement)
 
 
 def given(
@@ -103,6 +115,8 @@ def _unpacked(drafts: Drafts, draft: Draft, star: cst.Arg, name: str, depth: int
             return given(drafts, draft, scope, name, by_position=False, depth=depth - 1)
     display = mapping if isinstance(mapping, cst.Dict) else dict_display(draft, mapping)
     if display is None or not _says_all(display):
+        return None
+    if isinstance(mapping, (cst.Name, cst.Attribute)) and is_changed(drafts, draft, last_part(mapping)):
         return None
     entry = dict_entry(display, name)
     return [(draft, entry)] if mentions(draft, name) <= (entry is not None) else None
@@ -147,12 +161,6 @@ def _is_own(drafts: Drafts, user: Draft, full: str) -> bool:
     parts = full.rpartition(".")[0]
     named_modules = [each for each in (full, parts) if each.strip(".")]
     return full in ("", ".") or any(beside(drafts, user, each) is not None for each in named_modules)
-
-
-def renames(draft: Draft, name: str) -> bool:
-    """``from data import make as m``."""
-    aliases = [each for each in draft.nodes(cst.ImportAlias) if each.asname is not None]
-    return any(last_part(each.name) == name != each.evaluated_alias for each in aliases)
 
 
 def _harmless(draft: Draft, node: cst.BaseExpression, above: cst.CSTNode | None) -> bool:

@@ -7,10 +7,11 @@ from typing import TypeGuard
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from advisor.edit.callers import given, renames
+from advisor.edit.callers import given
+from advisor.edit.changes import is_changed
 from advisor.edit.draft import Draft, Drafts
-from advisor.edit.modules import beside, with_word
-from advisor.edit.names import full_name, imported_as, last_part
+from advisor.edit.modules import beside
+from advisor.edit.names import full_name, imported_as
 from advisor.edit.scopes import (
     assigned_once,
     assignments,
@@ -24,9 +25,6 @@ from advisor.edit.scopes import (
 
 Display = tuple[Draft, cst.Dict | cst.Call]
 _DEPTH = 6  # names followed from one to the next
-# Calls that show or copy what they are given.
-_READS = ("dict", "copy", "deepcopy", "print", "len", "str", "repr", "list", "sorted", "dumps", "dump", "isinstance")
-_CHANGES = ("update", "setdefault", "pop", "popitem", "clear", "__setitem__")
 
 
 def displays_of(drafts: Drafts, draft: Draft, mapping: cst.BaseExpression, depth: int = _DEPTH) -> list[Display]:
@@ -51,60 +49,6 @@ def displays_of(drafts: Drafts, draft: Draft, mapping: cst.BaseExpression, depth
     if isinstance(display, cst.Call) and _is_copy(draft, display):
         return displays_of(drafts, draft, _copied(display), depth - 1)
     return [(draft, display)] if display is not None else []
-
-
-def is_changed(drafts: Drafts, draft: Draft, name: str) -> bool:
-    """Whether anything of that name, in any of the modules, is or may be changed: all that is sure is reading an item.
-
-    That is ``name["key"]``, ``**name``, a copy, and what shows it.
-    """
-    for each in with_word(drafts, draft, name):
-        if renames(each, name):
-            return True
-        for node in each.nodes(cst.Name):
-            if node.value == name and not _only_read(each, node):
-                return True
-    return False
-
-
-def _only_read(draft: Draft, node: cst.Name) -> bool:
-    whole: cst.CSTNode = node
-    above = draft.parent(node)
-    if isinstance(above, cst.Attribute) and above.attr is node:
-        whole, above = above, draft.parent(above)
-    if isinstance(above, (cst.Param, cst.ImportAlias)) or (isinstance(above, cst.Arg) and above.keyword is node):
-        return True
-    inner = whole
-    while isinstance(above, cst.Subscript) and above.value is inner:  # NAME["train"]["size"]
-        inner, above = above, draft.parent(above)
-    if isinstance(above, (cst.AssignTarget, cst.AnnAssign)) and above.target is inner:
-        return inner is whole  # which gives the name its value
-    if isinstance(above, cst.Attribute):
-        return above.value is not inner or above.attr.value not in _CHANGES
-    if isinstance(above, cst.Arg):
-        call = draft.parent(above)
-        if above.star == "**":
-            return True
-        # Of an item that is handed on nothing is changed here, of the whole it may be.
-        known = isinstance(call, cst.Call) and last_part(call.func) in _READS
-        return known or _is_followed(draft, call) or inner is not whole
-    if isinstance(above, (cst.AugAssign, cst.Del, cst.For)):
-        return isinstance(above, cst.For) and above.iter is inner
-    if isinstance(above, (cst.Assign, cst.Element)):
-        return inner is not whole or (isinstance(above, cst.Assign) and isinstance(inner, cst.Subscript))
-    return True
-
-
-def _is_followed(draft: Draft, call: cst.CSTNode | None) -> bool:
-    """Whether what is handed on is a function's of the script's, whose parameter is looked at by its own name."""
-    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name):
-        return False
-    name = call.func.value
-    return bool(imported_as(draft, name)) or any(each.name.value == name for each in _definitions(draft))
-
-
-def _definitions(draft: Draft) -> list[cst.FunctionDef | cst.ClassDef]:
-    return [*draft.nodes(cst.FunctionDef), *draft.nodes(cst.ClassDef)]
 
 
 def _named(drafts: Drafts, draft: Draft, name: cst.Name, depth: int) -> list[Display]:

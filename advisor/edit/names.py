@@ -56,6 +56,9 @@ def imports_anywhere(draft: Draft) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for statement in (*draft.nodes(cst.Import), *draft.nodes(cst.ImportFrom)):
         found += _imported([statement]).items()
+        if isinstance(statement, cst.Import):  # `import a.b.c` binds a, by which c is reached
+            names = [get_full_name_for_node(each.name) or "" for each in statement.names if each.asname is None]
+            found += [(each.partition(".")[0], each) for each in names if "." in each]
         if isinstance(statement, cst.ImportFrom) and isinstance(statement.names, cst.ImportStar):
             found.append(("*", "." * len(statement.relative) + _dotted(statement.module)))
     return found

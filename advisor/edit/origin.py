@@ -8,19 +8,20 @@ Of several places the one is meant that says what the run saw. Everything else i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from advisor.edit.callers import calls_of, derived_from, given, named, own_method, renames
+from advisor.edit.callers import calls_of, derived_from, given, named, own_method
 from advisor.edit.calls import argument
+from advisor.edit.changes import renames
 from advisor.edit.displays import displays_of
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.modules import TooManyFilesError, beside, with_neighbours, with_word
-from advisor.edit.names import full_name, imported_as, last_part
+from advisor.edit.names import full_name, imported_as, imports_anywhere, last_part
 from advisor.edit.scopes import (
     assigned_once,
     assignments,
@@ -137,6 +138,8 @@ class _Trace:
                 return None  # of a lambda, or *args, **kwargs
             if isinstance(scope, cst.FunctionDef):
                 bound = list(assignments(draft, node.value, scope))
+                if (bound or own) and _is_bound_elsewhere(draft, node.value):
+                    return None
                 if own is not None:
                     return None if bound else self._from_callers(draft, scope, own, depth)
                 if bound:
@@ -149,11 +152,16 @@ class _Trace:
 
     def _constant(self, draft: Draft, name: str, depth: int) -> Origin | None:
         """A name of a module: a constant there, or of another module: ``from config import BATCH_SIZE``."""
-        if not depth or any(name in {item.name.value for item in each.names} for each in _elsewhere(draft)):
+        if not depth or _is_bound_elsewhere(draft, name):
             return None
-        bound, imported = list(assignments(draft, name, draft.module)), imports(draft, name, draft.module)
+        bound = list(assignments(draft, name, draft.module))
+        everywhere = imports_anywhere(draft)
+        times = sum(each == name for each, _ in everywhere)
+        stars = [beside(self._drafts, draft, module) for each, module in everywhere if each == "*"]
+        if times + bool(bound) > 1 or any(any(assignments(of, name, of.module)) for of in stars if of is not None):
+            return None  # one of several
         if bound:
-            return self._assigned(draft, bound, depth) if not imported else None
+            return self._assigned(draft, bound, depth)
         module, _, attribute = imported_as(draft, name).rpartition(".")
         other = beside(self._drafts, draft, module)
         if other is None or not attribute or self._set_somewhere(other, attribute):
@@ -309,7 +317,7 @@ class _Trace:
         scope = scope_of(draft, node)
         while True:
             bound = list(assignments(draft, node.value, scope))
-            if any(node.value in {item.name.value for item in each.names} for each in _elsewhere(draft)):
+            if _is_bound_elsewhere(draft, node.value):
                 return None
             if bound and is_parameter(scope, node.value):
                 return None
@@ -429,10 +437,11 @@ class _Trace:
         return self.follow(draft, other, "default", depth) if len(said) == 1 else None
 
 
-def _elsewhere(draft: Draft) -> Iterator[cst.Global | cst.Nonlocal]:
-    """The statements by which functions bind names of the scopes around them."""
-    yield from draft.nodes(cst.Global)
-    yield from draft.nodes(cst.Nonlocal)
+def _is_bound_elsewhere(draft: Draft, name: str) -> bool:
+    """Whether a function may bind the name of a scope around it."""
+    items = [item for each in draft.nodes(cst.Global) for item in each.names]
+    items += [item for each in draft.nodes(cst.Nonlocal) for item in each.names]
+    return any(item.name.value == name for item in items)
 
 
 def _is_local(draft: Draft, node: cst.Name) -> bool:

@@ -8,13 +8,23 @@ import libcst as cst
 
 from advisor.edit.callers import given
 from advisor.edit.calls import add_argument, argument, has_starred, unpacked
-from advisor.edit.displays import displays_of, is_changed
+from advisor.edit.changes import is_changed, is_renamed
+from advisor.edit.displays import displays_of
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.modules import TooManyFilesError, with_word
 from advisor.edit.names import last_part
 from advisor.edit.naming import mapping_names, names_of
 from advisor.edit.origin import UNKNOWN, Origin, origin_of
-from advisor.edit.scopes import dict_display, dict_entry, literal_equals, mentions, scope_of, string_value, variables
+from advisor.edit.scopes import (
+    dict_display,
+    dict_entry,
+    is_literal,
+    literal_equals,
+    mentions,
+    scope_of,
+    string_value,
+    variables,
+)
 from advisor.edit.settings import find, known_without
 
 EDITED = ""
@@ -78,6 +88,8 @@ def _add(
             return _by_callers(drafts, draft, outer, name, code, recorded, flags)
         if isinstance(mapping.value, cst.Attribute) and is_changed(drafts, draft, mapping.value.attr.value):
             return None
+        if isinstance(mapping.value, cst.Name) and is_renamed(drafts, draft, mapping.value.value):
+            return None
         names = mapping_names(drafts, draft, mapping.value)
         if names and change_setting(drafts, [*names, name], code, recorded):
             return EDITED
@@ -138,6 +150,8 @@ def _of_several(
     for of, display in displays_of(drafts, draft, mapping):
         entry = dict_entry(display, name)
         if entry is None and (_copies(display, name) or _passes_on(display)):
+            return None
+        if entry is not None and not is_literal(entry):
             return None
         if entry is not None and recorded is not UNKNOWN and literal_equals(entry, recorded):
             found.append((of, entry))

@@ -102,6 +102,20 @@ EDITS = {
             "    def go(self):\n        return DataLoader(ds, **self.kwargs)\n"
         ),
     },
+    "object that a function makes": {
+        "data.py": "def make(cfg):\n    return DataLoader(ds, batch_size=cfg.size)\n",
+        "config.py": "@dataclass\nclass Config:\n    size: int = 8\n\ndef read():\n    return Config(size=[4])\n",
+        "train.py": "from data import make\nfrom config import read\nmake(read())\n",
+    },
+    "module of the same package": {
+        "pkg/data.py": "from . import config\nloader = DataLoader(ds, batch_size=config.SIZE)\n",
+        "pkg/config.py": "SIZE = [4]\n",
+        "config.py": "SIZE = 4\n",
+    },
+    "what a function hands on by its kwargs": {
+        "data.py": "def build(ds, **kw):\n    return DataLoader(ds, **kw)\n",
+        "train.py": "from data import build\nbuild(train, batch_size=[4])\nbuild(val)\n",
+    },
     "dict that is passed on": {
         "data.py": "def make(ds, options):\n    return DataLoader(ds, **options)\n",
         "train.py": "from data import make\nmake(ds, {'shuffle': True, 'batch_size': [4]})\n",
@@ -295,6 +309,64 @@ REFUSED = {
     "a variable of the environment that the script sets": {
         "data.py": "import os\nloader = DataLoader(ds, batch_size=int(os.getenv('SIZE', 4)))\n",
         "train.py": "import os\nos.environ['SIZE'] = str(n)\n",
+    },
+    "a template that a class above calls": {
+        "data.py": (
+            "class Base:\n    def fit(self):\n        self.loader(n)\n\n"
+            "class Oak(Base):\n    def loader(self, size=4):\n        return DataLoader(ds, batch_size=size)\n"
+        ),
+    },
+    "an import in a function": {
+        "data.py": "def make(ds, size=4):\n    return DataLoader(ds, batch_size=size)\n\nmake(val)\n",
+        "train.py": "def main():\n    from data import make\n    make(ds, int(n))\n",
+    },
+    "a function that is called by a text": {
+        "data.py": "def make(ds, size=4):\n    return DataLoader(ds, batch_size=size)\n",
+        "train.py": "import data\ngetattr(data, 'make')(ds, int(n))\n",
+    },
+    "a function of a package by its whole name": {
+        "pkg/data.py": "def make(ds, size=4):\n    return DataLoader(ds, batch_size=size)\n\nmake(val)\n",
+        "train.py": "import pkg.data\npkg.data.make(ds, int(n))\n",
+    },
+    "a dataclass that is made with something else": {
+        "data.py": (
+            "@dataclass\nclass Loaders:\n    size: int = 4\n\n    def go(self):\n"
+            "        return DataLoader(ds, batch_size=self.size)\n\nLoaders(size=int(n))\n"
+        ),
+    },
+    "an object whose attributes are set by a text": {
+        "data.py": "def make(cfg):\n    return DataLoader(ds, batch_size=cfg.size)\n",
+        "config.py": "@dataclass\nclass Config:\n    size: int = 4\n",
+        "train.py": (
+            "from data import make\nfrom config import Config\nc = Config()\n"
+            "for key, value in given.items():\n    setattr(c, key, value)\nmake(c)\n"
+        ),
+    },
+    "a name that a function around it binds": {
+        "data.py": (
+            "def make(ds):\n    size = 4\n\n    def ask():\n        nonlocal size\n        size = int(n)\n\n    ask()\n"
+            "    return DataLoader(ds, batch_size=size)\n"
+        ),
+    },
+    "one of two imports": {
+        "train.py": (
+            "if fast:\n    from a import SIZE\nelse:\n    from b import SIZE\nDataLoader(ds, batch_size=SIZE)\n"
+        ),
+        "a.py": "SIZE = 8\n",
+        "b.py": "SIZE = 4\n",
+    },
+    "a dict under another name": {
+        "data.py": "kw = {'batch_size': 4}\nmore = kw\nmore['batch_size'] = int(n)\nDataLoader(ds, **kw)\n",
+    },
+    "a dict of the object that is filled later": {
+        "data.py": (
+            "class Loaders:\n    def __init__(self, **more):\n        self.kw = {'shuffle': True}\n"
+            "        self.kw.update(more)\n\n    def go(self):\n        return DataLoader(ds, **self.kw)\n\n"
+            "Loaders(batch_size=4)\n"
+        ),
+    },
+    "a computed one among those that a key chooses from": {
+        "data.py": "KINDS = {'a': {'batch_size': 4}, 'b': {'batch_size': n}}\nDataLoader(ds, **KINDS[kind])\n",
     },
     "a word of many files": {
         "data.py": "def make(ds, size):\n    return DataLoader(ds, batch_size=size)\n",
