@@ -54,6 +54,8 @@ def user_modules() -> dict[str, str]:
         # Most are a library's by their name: no need to look for links on the way to each.
         if not isinstance(file, str) or not file.endswith(".py") or any(part in file for part in _INSTALLED):
             continue
+        if not os.path.isabs(file):
+            continue  # a library's that gives a name of its own (torch.ops)
         if is_user_file(file):
             found.setdefault(os.path.realpath(file), name)
     return found

@@ -628,3 +628,37 @@ def test_what_is_computed_in_every_epoch_anew(
         assert "bands computes the same" in finding.summary
         advice = TRANSFORM.fix(finding, Sources())
         assert isinstance(advice, Advice) and "Compute what bands returns at rows.py:5 once" in advice.text
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, True),
+        ({"transforms": ["ToTensor", "RandomCrop"]}, False),
+        ({"source": "torchvision.datasets.folder.ImageFolder"}, False),  # which reads files
+        ({"source": "__main__.MNIST"}, False),
+        ({"epochs": 1}, False),
+        ({"epochs": 1, "script": "trainer = Trainer(max_epochs=4)\n"}, True),
+        ({"epochs": 1, "script": "trainer = Trainer(max_epochs=1)\n"}, False),
+        ({"dataset_length": 10_000_000}, False),
+        ({"seconds": 0.03}, False),
+    ],
+)
+def test_pictures_in_memory_that_each_epoch_transforms_alike(
+    changed: dict[str, Any], expected: bool, scene: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "digits.py"
+    path.write_text("loader = DataLoader(data)\n" + changed.get("script", ""))
+    library = Site("/env/site-packages/torchvision/transforms/transforms.py", 129)
+    made = scene(100.0)
+    loader = fed(made, str(path), [FetchPart("transform", "ToTensor", library, changed.get("seconds", 0.09))])
+    loader.transforms = changed.get("transforms", ["ToTensor", "Normalize"])
+    loader.tensors = [TensorInfo([32, 1, 28, 28], "float32", "cpu", False, 32 * 28 * 28 * 4)]
+    loader.source, loader.site = changed.get("source", "torchvision.datasets.mnist.MNIST"), Site(str(path), 1)
+    loader.dataset_length, loader.epochs = changed.get("dataset_length", 60_000), changed.get("epochs", 3)
+    finding = found(TRANSFORM, made, tmp_path)
+    assert (finding is not None and finding.parameters["kind"] == "pictures") == expected
+    if expected:
+        assert finding is not None and finding.site == Site(str(path), 1) and "188 MB" in finding.summary
+        advice = TRANSFORM.fix(finding, Sources())
+        assert isinstance(advice, Advice) and "TensorDataset(x, y)" in advice.text
