@@ -55,6 +55,8 @@ def calls_of(drafts: Drafts, draft: Draft, function: cst.FunctionDef, depth: int
     Those of ``__init__`` are of its class and of the classes derived from it, of which one may call it by ``super()``.
     """
     holder, name = draft.enclosing_class(function), function.name.value
+    if holder is not None and name == "__init__":
+        name = holder.name.value
     if any(last_part(_decorator(each)) not in _PLAIN for each in function.decorators):
         return None
     for user in with_word(drafts, draft, name):
@@ -63,7 +65,7 @@ def calls_of(drafts: Drafts, draft: Draft, function: cst.FunctionDef, depth: int
     if holder is None and scope_of(draft, function) is not draft.module:
         return _local(draft, function)
     if holder is None:
-        return named(drafts, draft, function.name.value)
+        return named(drafts, draft, name)
     if function.name.value == "__init__":
         return _made(drafts, draft, holder, depth)
     return _of_method(drafts, draft, holder, function)
