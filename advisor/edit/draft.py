@@ -127,6 +127,10 @@ class Draft:
             tree, within = _Tree(within), None  # an expression that was parsed apart
         return tree.nodes(kind, within)
 
+    def has(self, node: cst.CSTNode) -> bool:
+        """Whether the node stands in this file."""
+        return node in self._tree.ends
+
     def code(self, node: cst.CSTNode) -> str:
         """The source of a node."""
         return self.module.code_for_node(node)

@@ -276,17 +276,21 @@ def give_setting(drafts: Drafts, name: str, code: str, recorded: object) -> bool
     return found[0][0].give(found[0][1], code)
 
 
-def _reads(draft: Draft, name: str, but: cst.BaseExpression | None = None) -> bool:
-    """Whether the file reads anything of that name, `but` that expression, beside giving it a value.
+def _reads(draft: Draft, name: str, value: cst.BaseExpression | None = None) -> bool:
+    """Whether the file reads anything of that name, beside giving it a value, and beside what `value` reads.
 
-    What is read as an attribute no plain name stands for, and ``self.name`` no attribute of anything else.
+    What is read as an attribute no plain name stands for, and ``self.name`` no attribute of anything else; for an item
+    no name does.
     """
-    own = {*draft.nodes(cst.Name, but), *draft.nodes(cst.SimpleString, but)} if but is not None else set()
+    within = value if value is not None and draft.has(value) else None
+    own = {*draft.nodes(cst.Name, within), *draft.nodes(cst.SimpleString, within)} if within is not None else set()
     names = [node for node in draft.nodes(cst.Name) if node.value == name and node not in own]
-    if isinstance(but, cst.Attribute):
+    if isinstance(value, cst.Attribute):
         attributes = [(node, above) for node in names if isinstance(above := draft.parent(node), cst.Attribute)]
-        own_only = isinstance(but.value, cst.Name) and but.value.value == "self"
+        own_only = isinstance(value.value, cst.Name) and value.value.value == "self"
         names = [node for node, above in attributes if not own_only or draft.code(above.value) == "self"]
+    elif isinstance(value, cst.Subscript):
+        names = []
     strings = [node for node in draft.nodes(cst.SimpleString) if string_value(node) == name and node not in own]
     return any(not is_bound(draft, node) for node in names) or any(not _is_key(draft, each) for each in strings)
 
@@ -302,7 +306,7 @@ def _read_elsewhere(
         return True
     if not name:
         return False
-    return any(_reads(each, name, value if each is draft else None) for each in with_word(drafts, draft, name))
+    return any(_reads(each, name, value) for each in with_word(drafts, draft, name))
 
 
 def _last_name(value: cst.BaseExpression) -> str:
