@@ -89,9 +89,10 @@ _LOOP_BASIS = "features of signals in one operator instead of a loop: 25 times l
 class SlowTransform(Rule):
     """One transform or line of the dataset takes most of the time in which a batch is made, and the step waits for it.
 
-    Six things make it slow. A file of text (JSON, CSV) is read anew for each sample. What is the same for all samples
+    Seven things make it slow. A file of text (JSON, CSV) is read anew for each sample. What is the same for all samples
     is read each time: a member of an ``.npz``, say, is decompressed whenever it is asked for. The files of few samples,
-    which would all fit into memory, are decoded in each epoch, and no core is left for workers. A transform works on a
+    which would all fit into memory, are decoded in each epoch, and no core is left for workers. Pictures that one of
+    torchvision's datasets has in memory go through the same transforms in each epoch. A transform works on a
     large picture of which a later ``Resize`` or crop leaves a small part: a change of colours costs as much per pixel,
     so it is as many times cheaper after it. A loop in Python works on pieces of a tensor, and each piece pays for
     several calls. Or a transform simply computes much, for one sample after another, where a cheaper version, one on
