@@ -77,7 +77,8 @@ class AttentionSdpa(Rule):
     it back, and training keeps several copies of it for the backward. ``F.scaled_dot_product_attention`` computes it
     in tiles that stay in the cache, keeps none, and takes the mask and the dropout along; ``nn.MultiheadAttention``
     calls it unless it is asked for the weights, as it is by default. Reported only where the softmax over such scores
-    was seen in the run, and the lines that write it out, or drop those weights, were found in the model's own source.
+    was seen in the run, and the lines that write it out, or drop those weights, were found in the model's own source,
+    or what tells a model of the transformers library to (``attn_implementation="eager"``).
 
     When not: the attention weights themselves are returned, stored or looked at; on a CPU with a dropout of the weights
     (the function then takes the steps one by one, too; measured: up to a third slower); gradients are differentiated

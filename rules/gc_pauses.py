@@ -57,7 +57,8 @@ class GcPauses(Rule):
     time is measured in the undisturbed steps, by ``gc.callbacks``.
 
     When not: objects in cycles hold large tensors (a traceback that was kept, a module with hooks on itself), and
-    memory grows without the call: then break the cycle, or collect once an epoch.
+    memory grows without the call: then break the cycle, or collect once an epoch. Where the script counts what a
+    collection gives, the fix is to collect every few hundred steps.
 
     Source: Python, "Garbage Collector interface" (``gc.callbacks``, ``gc.freeze``, generations); torchtitan and
     Megatron-LM switch the automatic collector off in training, and collect every so many steps.

@@ -12,7 +12,6 @@ from advisor.command_line import by_option
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import argument, unpacked
 from advisor.edit.displays import displays_of
-from advisor.edit.modules import TooManyFilesError
 from advisor.edit.names import last_part
 from advisor.edit.scopes import assignments, scope_of
 from advisor.edit.settings import Entry, SettingsDraft
@@ -242,8 +241,8 @@ def _told_to_cache(sources: Sources, site: Site) -> Edit | Argument | Advice | N
         said = _in_settings(drafts) if unpacked(call) and not passed else None
         if said is not None and said[0].give(said[1], "True"):
             return drafts.edit(text) or Advice(text, "the file is not the script's own")
-        if not passed and not _unpacks_a_dict(drafts, draft, call):
-            continue
+        if not passed and not any(displays_of(drafts, draft, each.value) for each in unpacked(call)):
+            continue  # it is given no dict of the script's own
         answer = give(drafts, draft, call, "use_cache", "True", recorded=False, flags=True, alone=True)
         if answer is not None and answer != EDITED:
             return by_option(drafts, draft, answer, "True", text)
@@ -252,14 +251,6 @@ def _told_to_cache(sources: Sources, site: Site) -> Edit | Argument | Advice | N
         if passed:
             return Advice(text, "where the value comes from cannot be told from the source")
     return Advice(text, "where it is told otherwise was not found: its arguments, or a configuration's")
-
-
-def _unpacks_a_dict(drafts: Drafts, draft: Draft, call: cst.Call) -> bool:
-    """Whether the call is given a dict of the script's own by ``**``."""
-    try:
-        return any(displays_of(drafts, draft, each.value) for each in unpacked(call))
-    except TooManyFilesError:
-        return False
 
 
 def _config(draft: Draft, generating: cst.Call) -> cst.Call | None:

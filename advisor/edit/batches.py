@@ -15,7 +15,8 @@ from advisor.edit.calls import DATALOADER_PARAMETERS, argument, unpacked
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.locate import last_name
 from advisor.edit.names import full_name, last_part
-from advisor.edit.origin import Origin, origin_of
+from advisor.edit.option_origin import Origin
+from advisor.edit.origin import origin_of
 from advisor.edit.scopes import assigned_once, is_literal, scope_of, string_value
 from advisor.edit.values import bound_to, give, in_mapping, is_bound
 from advisor.harness.layout import Site

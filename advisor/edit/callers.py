@@ -29,8 +29,8 @@ from advisor.edit.scopes import (
 Given = tuple[Draft, cst.BaseExpression | None]
 Call = tuple[Draft, cst.Call]
 Derived = tuple[Draft, cst.ClassDef]
-_MOST_CLASSES = 30
-_BY_TEXT = re.compile(r"\bglobals\(\)|\bFire\(")
+_MOST_CLASSES = 30  # looked at below one: guards against circles
+_BY_TEXT = re.compile(r"\bglobals\(\)|\bFire\(")  # what calls functions by their names as texts
 _DEPTH = 4  # functions that pass their ``**kwargs`` on to the next, classes derived from one another
 # Decorators that leave the parameters as they are.
 _PLAIN = (
@@ -103,18 +103,13 @@ def given(
 
 def _unpacked(drafts: Drafts, draft: Draft, star: cst.Arg, name: str, depth: int) -> list[Given] | None:
     """What ``**mapping`` gives: an entry of what is written out, or of the function's own ``**kwargs``."""
-    mapping, scope = star.value, scope_of(draft, star)
+    mapping = star.value
     if star.star != "**":
         return None
-    if isinstance(scope, cst.FunctionDef) and isinstance(mapping, cst.Name):
-        kwargs = scope.params.star_kwarg
-        if kwargs is not None and kwargs.name.value == mapping.value:
-            if is_parameter(scope, name):
-                return [(draft, None)]  # which takes it itself
-            uses = variables(draft, mapping.value, scope.body)
-            if not all(isinstance(above := draft.parent(each), cst.Arg) and above.star == "**" for each in uses):
-                return None  # it may be put in, or taken out, on the way
-            return given(drafts, draft, scope, name, by_position=False, depth=depth - 1)
+    if (outer := kwargs_of(draft, mapping)) is not None:
+        if is_parameter(outer, name):
+            return [(draft, None)]  # which takes it itself
+        return passed_on(drafts, draft, outer, name, depth - 1)
     display = mapping if isinstance(mapping, cst.Dict) else dict_display(draft, mapping)
     if display is None or not _says_all(display):
         return None
@@ -122,6 +117,25 @@ def _unpacked(drafts: Drafts, draft: Draft, star: cst.Arg, name: str, depth: int
         return None
     entry = dict_entry(display, name)
     return [(draft, entry)] if mentions(draft, name) <= (entry is not None) else None
+
+
+def kwargs_of(draft: Draft, mapping: cst.BaseExpression) -> cst.FunctionDef | None:
+    """The function whose own ``**kwargs`` the mapping is."""
+    scope = scope_of(draft, mapping)
+    if not isinstance(scope, cst.FunctionDef) or scope.params.star_kwarg is None:
+        return None
+    return scope if isinstance(mapping, cst.Name) and scope.params.star_kwarg.name.value == mapping.value else None
+
+
+def passed_on(
+    drafts: Drafts, draft: Draft, function: cst.FunctionDef, name: str, depth: int = _DEPTH
+) -> list[Given] | None:
+    """As :func:`given`, of what a function has among its ``**kwargs``; None where it does more than pass these on."""
+    kwargs = function.params.star_kwarg
+    uses = variables(draft, kwargs.name.value, function.body) if kwargs is not None else []
+    if not all(isinstance(above := draft.parent(each), cst.Arg) and above.star == "**" for each in uses):
+        return None  # it may be put in, or taken out, on the way
+    return given(drafts, draft, function, name, by_position=False, depth=depth)
 
 
 def _says_all(display: cst.Dict | cst.Call) -> bool:

@@ -10,7 +10,7 @@ from libcst.helpers import get_full_name_for_node
 from advisor.edit.callers import given
 from advisor.edit.changes import is_changed
 from advisor.edit.draft import Draft, Drafts
-from advisor.edit.modules import beside
+from advisor.edit.modules import TooManyFilesError, beside
 from advisor.edit.names import full_name, imported_as
 from advisor.edit.scopes import (
     assigned_once,
@@ -33,6 +33,13 @@ def displays_of(drafts: Drafts, draft: Draft, mapping: cst.BaseExpression, depth
     Several where a key that is no literal chooses one of a dict's, or where calls of a function pass different ones.
     What is changed after it was written is unknown.
     """
+    try:
+        return _displays(drafts, draft, mapping, depth)
+    except TooManyFilesError:
+        return []
+
+
+def _displays(drafts: Drafts, draft: Draft, mapping: cst.BaseExpression, depth: int) -> list[Display]:
     if depth == 0:
         return []
     if isinstance(mapping, cst.Dict):

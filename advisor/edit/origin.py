@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Final, Literal
+from dataclasses import replace
+from typing import Final
 
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from advisor.edit.callers import calls_of, derived_from, given, named, own_method
+from advisor.edit.callers import Call, Derived, Given, calls_of, derived_from, given, named, own_method
 from advisor.edit.calls import argument
 from advisor.edit.changes import renames
 from advisor.edit.displays import displays_of
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.modules import TooManyFilesError, beside, with_neighbours, with_word
 from advisor.edit.names import full_name, imported_as, imports_anywhere, last_part
+from advisor.edit.option_origin import Kind, Origin, click_option, decorations, is_click, option_of
 from advisor.edit.scopes import (
     assigned_once,
     assignments,
@@ -30,15 +31,14 @@ from advisor.edit.scopes import (
     imports,
     is_literal,
     is_parameter,
-    literal_equals,
     parameter,
     scope_of,
     self_assignments,
     string_value,
 )
 
-Kind = Literal["literal", "constant", "default", "option", "flag", "dict"]
 UNKNOWN: Final = object()
+_Candidate = tuple[Draft, cst.BaseExpression | None, Kind]  # an expression that may give the value; None: computed
 _DEPTH = 8  # names followed from one to the next before giving up; guards against cycles
 _CONVERSIONS = ("int", "float", "str")
 # Attributes by names that the text does not tell.
@@ -49,32 +49,6 @@ _MAGIC = ("__post_init__", "__new__", "__getattr__", "__getattribute__", "__seta
 _LIKE = ("replace", "evolve", "_replace", "merge", "from_dict", "structured", "cls", "model_copy", "copy")
 # What gives a variable of the environment, or else its second argument.
 _ENVIRONMENT = ("os.environ.get", "os.getenv", "environ.get", "getenv")
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The expression in `draft` that gives the value, or the long command-line ``option`` that does.
-
-    With ``converted`` a string may stand for the number that is made of it.
-    """
-
-    draft: Draft
-    kind: Kind
-    node: cst.BaseExpression
-    option: str = ""
-    converted: bool = False
-
-    def says(self, value: object) -> bool:
-        """Whether `value` is written there."""
-        if literal_equals(self.node, value):
-            return True
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return self.converted and number and _number(string_value(self.node)) == value
-
-    def written(self, code: str) -> str:
-        """The code that has to stand there for the value to be `code`."""
-        quoted = self.converted and isinstance(self.node, cst.SimpleString)
-        return f'"{code}"' if quoted and not code.startswith(("'", '"')) else code
 
 
 def origin_of(drafts: Drafts, draft: Draft, node: cst.BaseExpression, recorded: object = UNKNOWN) -> Origin | None:
@@ -111,9 +85,7 @@ class _Trace:
             return self._call(draft, node, depth - 1)
         return None
 
-    def _one_of(
-        self, candidates: Iterable[tuple[Draft, cst.BaseExpression | None, Kind]], depth: int
-    ) -> Origin | None:
+    def _one_of(self, candidates: Iterable[_Candidate], depth: int) -> Origin | None:
         """The one origin of all candidates, or the only one of them that says what the run saw."""
         found: dict[object, Origin] = {}
         for draft, node, kind in candidates:
@@ -171,9 +143,9 @@ class _Trace:
     # Parameters.
 
     def _from_callers(self, draft: Draft, function: cst.FunctionDef, own: cst.Param, depth: int) -> Origin | None:
-        if any(_click(draft, each, "command") or _click(draft, each, "option") for each in _decorations(function)):
-            return _click_option(draft, function, own.name.value)
-        default: tuple[Draft, cst.BaseExpression | None, Kind] = (draft, own.default, "default")
+        if any(is_click(draft, each, what) for each in decorations(function) for what in ("command", "option")):
+            return click_option(draft, function, own.name.value)
+        default: _Candidate = (draft, own.default, "default")
         calls = calls_of(self._drafts, draft, function)
         if not calls:
             # What nothing of the script's calls, a library does: the default, where that was seen.
@@ -237,11 +209,11 @@ class _Trace:
 
     def _of_class(
         self, draft: Draft, holder: cst.ClassDef, name: str, depth: int
-    ) -> list[tuple[Draft, cst.BaseExpression | None]] | None:
+    ) -> list[Given] | None:
         """What a class, and those derived from it, give ``self.name``; else what the nearest one above it does."""
         if own_method(holder, name) is not None or not depth:
             return [(draft, None)]  # computed
-        found: list[tuple[Draft, cst.BaseExpression | None]] = []
+        found: list[Given] = []
         below = derived_from(self._drafts, draft, holder)
         if below is None:
             return [(draft, None)]
@@ -257,9 +229,9 @@ class _Trace:
                 return [(user, _field_value(value)) for value in values]
         return found or None
 
-    def _above(self, draft: Draft, holder: cst.ClassDef) -> list[tuple[Draft, cst.ClassDef]]:
+    def _above(self, draft: Draft, holder: cst.ClassDef) -> list[Derived]:
         """The script's classes that a class is derived from, the nearest first."""
-        found: list[tuple[Draft, cst.ClassDef]] = []
+        found: list[Derived] = []
         todo = [(draft, holder)]
         while todo and len(found) < _DEPTH:
             of, each = todo.pop(0)
@@ -277,7 +249,7 @@ class _Trace:
         found = [each for each in other.nodes(cst.ClassDef) if each.name.value == name]
         return (other, found[0]) if len(found) == 1 and not (module and imports(other, name, other.module)) else None
 
-    def _makers(self, draft: Draft, node: cst.BaseExpression, depth: int) -> list[tuple[Draft, cst.Call]] | None:
+    def _makers(self, draft: Draft, node: cst.BaseExpression, depth: int) -> list[Call] | None:
         """The calls of classes of the script's that may have made an object; None where others may."""
         if not depth:
             return None
@@ -286,13 +258,13 @@ class _Trace:
                 return [(draft, node)]
             made = self._given_back(draft, node)
             return self._makers(*made, depth - 1) if made is not None else None
-        values: list[tuple[Draft, cst.BaseExpression | None]] | None = None
+        values: list[Given] | None = None
         if isinstance(node, cst.Attribute) and draft.code(node.value) == "self":
             holder = draft.enclosing_class(node)
             values = self._of_class(draft, holder, node.attr.value, depth) if holder is not None else None
         elif isinstance(node, cst.Name):
             values = self._values(draft, node)
-        found: list[tuple[Draft, cst.Call]] = []
+        found: list[Call] = []
         for of, value in values or ():
             makers = self._makers(of, value, depth - 1) if value is not None else None
             if makers is None:
@@ -312,7 +284,7 @@ class _Trace:
         returned = [each.value for each in other.nodes(cst.Return, functions[0]) if each.value is not None]
         return (other, returned[0]) if len(returned) == 1 and scope_of(other, functions[0]) is other.module else None
 
-    def _values(self, draft: Draft, node: cst.Name) -> list[tuple[Draft, cst.BaseExpression | None]] | None:
+    def _values(self, draft: Draft, node: cst.Name) -> list[Given] | None:
         """What a name is given: by assignment, or by the calls of the function whose parameter it is."""
         scope = scope_of(draft, node)
         while True:
@@ -329,9 +301,9 @@ class _Trace:
                 return None
             scope = scope_of(draft, scope)
 
-    def _field(self, makers: Iterable[tuple[Draft, cst.Call]], name: str, depth: int) -> Origin | None:
+    def _field(self, makers: Iterable[Call], name: str, depth: int) -> Origin | None:
         """``config.size`` of what these calls made: what they pass, a field's default, or what ``__init__`` sets."""
-        found: list[tuple[Draft, cst.BaseExpression | None, Kind]] = []
+        found: list[_Candidate] = []
         for user, call in makers:
             of = self._class(user, call.func)
             passed = argument(call, name)
@@ -379,8 +351,8 @@ class _Trace:
         values: list[cst.BaseExpression | None],
         depth: int,
     ) -> Origin | None:
-        found: list[tuple[Draft, cst.BaseExpression | None, Kind]] = []
-        default: tuple[Draft, cst.BaseExpression | None, Kind] = (of, _field_value(values[0]), "default")
+        found: list[_Candidate] = []
+        default: _Candidate = (of, _field_value(values[0]), "default")
         users = {id(each): each for each in (of, draft, *with_word(self._drafts, of, holder.name.value))}
         if any(renames(user, holder.name.value) for user in users.values()):
             return None
@@ -404,10 +376,6 @@ class _Trace:
         displays = displays_of(self._drafts, draft, node.value)
         if not key or not displays:
             return None
-        for subscript in draft.nodes(cst.Subscript):
-            # Written to elsewhere: config["batch_size"] = …
-            if isinstance(draft.parent(subscript), cst.AssignTarget) and key in draft.code(subscript):
-                return None
         return self._one_of([(of, dict_entry(display, key), "dict") for of, display in displays], depth)
 
     def _call(self, draft: Draft, node: cst.Call, depth: int) -> Origin | None:
@@ -468,91 +436,8 @@ def _field_value(value: cst.BaseExpression | None) -> cst.BaseExpression | None:
     return default.value if default is not None else value
 
 
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _decorations(function: cst.FunctionDef) -> list[cst.Call]:
-    return [each.decorator for each in function.decorators if isinstance(each.decorator, cst.Call)]
-
-
-def _click(draft: Draft, decorator: cst.Call, what: str) -> bool:
-    """Whether a decorator is click's: ``@click.option(…)``, ``@option(…)`` imported from it."""
-    first, _, rest = (get_full_name_for_node(decorator.func) or "").partition(".")
-    return (imported_as(draft, first) + ("." + rest if rest else "")) == f"click.{what}"
-
-
-def _click_option(draft: Draft, function: cst.FunctionDef, name: str) -> Origin | None:
-    """``@click.option("--batch-size", default=32)`` of a command's parameter; nobody else calls a command."""
-    found: list[Origin | None] = []
-    for call in _decorations(function):
-        words = [string_value(arg.value) for arg in call.args if arg.keyword is None]
-        own = [word for word in words if word and not word.startswith("-")]
-        # Like click: a name that is no option is the parameter's; else the first long option is, else the first.
-        long = [word for word in words if word.startswith("--")]
-        first = (own or long or words or [""])[0]
-        if not _click(draft, call, "option") or first.lstrip("-").replace("-", "_").lower() != name:
-            continue
-        flag = argument(call, "is_flag")
-        takes_several = any(argument(call, each) is not None for each in ("nargs", "multiple", "callback"))
-        option = (long or [word for word in words if word.startswith("-")] or [""])[0]
-        if flag is not None and isinstance(flag.value, cst.Name) and flag.value.value == "True":
-            found.append(Origin(draft, "flag", call, option))
-        elif flag is not None or takes_several or "/" in option or not option:
-            found.append(None)
-        else:
-            found.append(Origin(draft, "option", call, option))
-    return found[0] if len(found) == 1 else None
-
-
 def _attribute_assigned(draft: Draft, name: str) -> bool:
     """Whether the file assigns ``something.name``; ``self.name`` aside."""
     targets = [each for each in draft.nodes(cst.Attribute) if each.attr.value == name]
     others = [each for each in targets if get_full_name_for_node(each.value) != "self"]
     return any(attribute_assignment(draft, each) for each in others)
-
-
-def option_of(draft: Draft, name: str) -> Origin | None:
-    """The ``argparse`` option whose destination is `name`; its node is the default, when one is written."""
-    parsers = [call for call in draft.nodes(cst.Call) if _method(call) in ("parse_args", "parse_known_args")]
-    if not parsers:
-        return None
-    found: list[tuple[cst.Call, str]] = []
-    for call in draft.nodes(cst.Call):
-        if _method(call) == "add_argument":
-            flags = [string for arg in call.args if (string := string_value(arg.value)) and arg.keyword is None]
-            destination = argument(call, "dest")
-            long = [flag for flag in flags if flag.startswith("--")]
-            if destination is not None:
-                matches = string_value(destination.value) == name
-            else:
-                matches = (long or flags or [""])[0].lstrip("-").replace("-", "_") == name
-            if matches:
-                found.append((call, (long or flags)[0]))
-    if len(found) != 1:
-        return None
-    call, option = found[0]
-    default = argument(call, "default")
-    if any(parser.args for parser in parsers):
-        # Arguments given in the source: the command line is not read, the default is what counts.
-        return Origin(draft, "default", default.value) if default is not None and is_literal(default.value) else None
-    if not option.startswith("-") or argument(call, "nargs") is not None:
-        return None
-    action = argument(call, "action")
-    if action is not None:
-        sets = string_value(action.value) == "store_true" or _method_name(action.value) == "BooleanOptionalAction"
-        return Origin(draft, "flag", call, option) if sets else None
-    return Origin(draft, "option", default.value if default is not None else call, option)
-
-
-def _method(call: cst.Call) -> str:
-    return _method_name(call.func)
-
-
-def _method_name(node: cst.BaseExpression) -> str:
-    return (get_full_name_for_node(node) or "").rpartition(".")[2]
-
-

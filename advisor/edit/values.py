@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from advisor.edit.callers import given
+from advisor.edit.callers import kwargs_of, passed_on
 from advisor.edit.calls import add_argument, argument, has_starred, unpacked
 from advisor.edit.changes import is_changed, is_renamed
 from advisor.edit.displays import displays_of
@@ -14,16 +14,15 @@ from advisor.edit.draft import Draft, Drafts
 from advisor.edit.modules import TooManyFilesError, with_word
 from advisor.edit.names import last_part
 from advisor.edit.naming import mapping_names, names_of
-from advisor.edit.origin import UNKNOWN, Origin, origin_of
+from advisor.edit.option_origin import Origin
+from advisor.edit.origin import UNKNOWN, origin_of
 from advisor.edit.scopes import (
     dict_display,
     dict_entry,
     is_literal,
     literal_equals,
     mentions,
-    scope_of,
     string_value,
-    variables,
 )
 from advisor.edit.settings import find, known_without
 
@@ -84,7 +83,7 @@ def _add(
     for mapping in unpacked(call):
         if alone and _read_elsewhere(drafts, draft, mapping.value):
             return None
-        if (outer := _kwargs_of(draft, mapping.value)) is not None:
+        if (outer := kwargs_of(draft, mapping.value)) is not None:
             return _by_callers(drafts, draft, outer, name, code, recorded, flags)
         if isinstance(mapping.value, cst.Attribute) and is_changed(drafts, draft, mapping.value.attr.value):
             return None
@@ -113,22 +112,11 @@ def _add(
     return EDITED
 
 
-def _kwargs_of(draft: Draft, mapping: cst.BaseExpression) -> cst.FunctionDef | None:
-    """The function whose own ``**kwargs`` the mapping is."""
-    scope = scope_of(draft, mapping)
-    kwargs = scope.params.star_kwarg if isinstance(scope, cst.FunctionDef) else None
-    named = isinstance(mapping, cst.Name) and kwargs is not None and kwargs.name.value == mapping.value
-    return scope if isinstance(scope, cst.FunctionDef) and named else None
-
-
 def _by_callers(
     drafts: Drafts, draft: Draft, function: cst.FunctionDef, name: str, code: str, recorded: object, flags: bool
 ) -> str | None:
     """As :func:`give`, of what the one call of the function that passes it passes on by its ``**kwargs``."""
-    uses = variables(draft, function.params.star_kwarg.name.value if function.params.star_kwarg else "", function.body)
-    if not all(isinstance(above := draft.parent(each), cst.Arg) and above.star == "**" for each in uses):
-        return None
-    passed = given(drafts, draft, function, name, by_position=False) or []
+    passed = passed_on(drafts, draft, function, name) or []
     found = [(user, value) for user, value in passed if value is not None]
     if len(found) != 1 or recorded is UNKNOWN:
         return None
