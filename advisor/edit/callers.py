@@ -111,7 +111,7 @@ def _unpacked(drafts: Drafts, draft: Draft, star: cst.Arg, name: str, depth: int
             return [(draft, None)]  # which takes it itself
         return passed_on(drafts, draft, outer, name, depth - 1)
     display = mapping if isinstance(mapping, cst.Dict) else dict_display(draft, mapping)
-    if display is None or not _says_all(display):
+    if display is None or not says_all(display):
         return None
     if isinstance(mapping, (cst.Name, cst.Attribute)) and is_changed(drafts, draft, last_part(mapping)):
         return None
@@ -138,7 +138,8 @@ def passed_on(
     return given(drafts, draft, function, name, by_position=False, depth=depth)
 
 
-def _says_all(display: cst.Dict | cst.Call) -> bool:
+def says_all(display: cst.Dict | cst.Call) -> bool:
+    """Whether all keys of a display are written out."""
     if isinstance(display, cst.Call):
         return all(arg.keyword is not None for arg in display.args)
     return all(isinstance(element, cst.DictElement) and string_value(element.key) for element in display.elements)

@@ -7,30 +7,30 @@ Of several places the one is meant that says what the run saw. Everything else i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
 import libcst as cst
-from libcst.helpers import get_full_name_for_node
 
-from advisor.edit.callers import Call, Derived, Given, calls_of, derived_from, given, named, own_method
+from advisor.edit.callers import calls_of, derived_from, given, named, says_all
 from advisor.edit.calls import argument
 from advisor.edit.changes import renames
 from advisor.edit.displays import displays_of
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.modules import TooManyFilesError, beside, with_neighbours, with_word
 from advisor.edit.names import full_name, imported_as, imports_anywhere, last_part
+from advisor.edit.objects import Candidate, Maker, Objects, field_value
 from advisor.edit.option_origin import Kind, Origin, click_option, decorations, is_click, option_of
 from advisor.edit.scopes import (
     assigned_once,
     assignments,
-    attribute_assignment,
     dict_entry,
     imports,
+    is_bound_elsewhere,
     is_literal,
     is_parameter,
+    literal_equals,
     parameter,
     scope_of,
     self_assignments,
@@ -38,13 +38,8 @@ from advisor.edit.scopes import (
 )
 
 UNKNOWN: Final = object()
-_Candidate = tuple[Draft, cst.BaseExpression | None, Kind]  # an expression that may give the value; None: computed
 _DEPTH = 8  # names followed from one to the next before giving up; guards against cycles
 _CONVERSIONS = ("int", "float", "str")
-# Attributes by names that the text does not tell.
-_SETS = re.compile(r"\bsetattr\(|\b__dict__\.update\(|\bvars\([^()]*\)\.update\(|\b__dict__\[")
-# Methods that make of an object something else than what its class says.
-_MAGIC = ("__post_init__", "__new__", "__getattr__", "__getattribute__", "__setattr__")
 # Calls that make an object like another one, with other values.
 _LIKE = ("replace", "evolve", "_replace", "merge", "from_dict", "structured", "cls", "model_copy", "copy")
 # What gives a variable of the environment, or else its second argument.
@@ -68,6 +63,7 @@ class _Trace:
     def __init__(self, drafts: Drafts, recorded: object) -> None:
         self._drafts = drafts
         self._recorded = recorded
+        self._objects = Objects(drafts)
 
     def follow(self, draft: Draft, node: cst.BaseExpression, kind: Kind, depth: int) -> Origin | None:
         """The origin of an expression; `kind` is what it is where it is a literal itself."""
@@ -85,7 +81,7 @@ class _Trace:
             return self._call(draft, node, depth - 1)
         return None
 
-    def _one_of(self, candidates: Iterable[_Candidate], depth: int) -> Origin | None:
+    def _one_of(self, candidates: Iterable[Candidate], depth: int) -> Origin | None:
         """The one origin of all candidates, or the only one of them that says what the run saw."""
         found: dict[object, Origin] = {}
         for draft, node, kind in candidates:
@@ -110,7 +106,7 @@ class _Trace:
                 return None  # of a lambda, or *args, **kwargs
             if isinstance(scope, cst.FunctionDef):
                 bound = list(assignments(draft, node.value, scope))
-                if (bound or own) and _is_bound_elsewhere(draft, node.value):
+                if (bound or own) and is_bound_elsewhere(draft, node.value):
                     return None
                 if own is not None:
                     return None if bound else self._from_callers(draft, scope, own, depth)
@@ -124,7 +120,7 @@ class _Trace:
 
     def _constant(self, draft: Draft, name: str, depth: int) -> Origin | None:
         """A name of a module: a constant there, or of another module: ``from config import BATCH_SIZE``."""
-        if not depth or _is_bound_elsewhere(draft, name):
+        if not depth or is_bound_elsewhere(draft, name):
             return None
         bound = list(assignments(draft, name, draft.module))
         everywhere = imports_anywhere(draft)
@@ -136,7 +132,7 @@ class _Trace:
             return self._assigned(draft, bound, depth)
         module, _, attribute = imported_as(draft, name).rpartition(".")
         other = beside(self._drafts, draft, module)
-        if other is None or not attribute or self._set_somewhere(other, attribute):
+        if other is None or not attribute or self._objects.set_somewhere(other, attribute):
             return None
         return self._constant(other, attribute, depth - 1)
 
@@ -145,7 +141,7 @@ class _Trace:
     def _from_callers(self, draft: Draft, function: cst.FunctionDef, own: cst.Param, depth: int) -> Origin | None:
         if any(is_click(draft, each, what) for each in decorations(function) for what in ("command", "option")):
             return click_option(draft, function, own.name.value)
-        default: _Candidate = (draft, own.default, "default")
+        default: Candidate = (draft, own.default, "default")
         calls = calls_of(self._drafts, draft, function)
         if not calls:
             # What nothing of the script's calls, a library does: the default, where that was seen.
@@ -164,21 +160,45 @@ class _Trace:
         if isinstance(base, cst.Name) and imported_as(draft, base.value) and not _is_local(draft, base):
             other = beside(self._drafts, draft, imported_as(draft, base.value))
             if other is not None:
-                return self._constant(other, name, depth) if not self._set_somewhere(other, name) else None
-        if self._set_somewhere(draft, name):
-            return None
-        makers = self._makers(draft, base, depth)
+                return self._constant(other, name, depth) if not self._objects.set_somewhere(other, name) else None
+        if self._objects.set_somewhere(draft, name):
+            return self._set_once(draft, node, depth)
+        makers = self._objects.makers(draft, base, depth)
         if makers:
             return self._field(makers, name, depth)
+        if isinstance(base, cst.Attribute) and self._objects.set_somewhere(draft, base.attr.value):
+            return None
         return self._option(draft, name) or self._class_default(draft, base, name, depth)
 
-    def _set_somewhere(self, draft: Draft, name: str) -> bool:
-        """Whether any of the modules gives an object, or a module, an attribute of that name, or may."""
-        files = {draft.source.path, *self._drafts.sources.modules}
-        texts = [self._drafts.sources.text(path) for path in files if self._drafts.sources.has(path)]
-        if any(map(_SETS.search, texts)):
-            return True
-        return any(_attribute_assigned(each, name) for each in with_word(self._drafts, draft, name))
+    def _field(self, makers: Iterable[Maker], name: str, depth: int) -> Origin | None:
+        fields = self._objects.fields(makers, name, depth)
+        return self._one_of(fields, depth) if fields else None
+
+    def _set_once(self, draft: Draft, node: cst.Attribute, depth: int) -> Origin | None:
+        """``_C.DATA.SIZE = 4``: the one place that gives anything such an attribute, where it says what the run saw.
+
+        It has to be of what is called alike (``DATA``), or of a namespace; and nothing else may say the same.
+        """
+        name, found = node.attr.value, self._objects.settings_of(draft, node.attr.value)
+        if len(found) != 1 or self._recorded is UNKNOWN or self._objects.set_by_text(draft):
+            return None
+        of, target, value = found[0]
+        if value is None or not is_literal(value) or not literal_equals(value, self._recorded):
+            return None
+        nested = isinstance(node.value, cst.Attribute) and draft.code(node.value.value) != "self"
+        alike = last_part(node.value) == last_part(target.value) != ""
+        if not alike and (nested or not self._objects.is_namespace(of, target.value)):
+            return None
+        option = self._option(draft, name)
+        if option is not None and option.says(self._recorded):
+            return None
+        if any(entry.keys[-1] == name for file in self._drafts.settings() for entry in file.entries):
+            return None  # it may be read into the object
+        for each in with_word(self._drafts, draft, name):
+            for holder in each.nodes(cst.ClassDef):
+                if list(assignments(each, name, holder)) or self_assignments(each, holder, name):
+                    return None
+        return Origin(of, "constant", value)
 
     def _option(self, draft: Draft, name: str) -> Origin | None:
         """The command-line option of that name: of this file, of one that it imports from, or by what the run saw."""
@@ -192,9 +212,9 @@ class _Trace:
     def _of_self(self, draft: Draft, node: cst.Attribute, depth: int) -> Origin | None:
         """``self.name``: what its class gives it, one derived from that, or else one above it."""
         name, holder = node.attr.value, draft.enclosing_class(node)
-        if holder is None or self._set_somewhere(draft, name):
+        if holder is None or self._objects.set_somewhere(draft, name):
             return None
-        classes = [(draft, holder), *self._above(draft, holder)]
+        classes = [(draft, holder), *self._objects.above(draft, holder)]
         if any(_is_dataclass(each) for _, each in classes):
             calls = named(self._drafts, draft, holder.name.value)
             below = derived_from(self._drafts, draft, holder)
@@ -202,125 +222,10 @@ class _Trace:
                 more = named(self._drafts, user, each.name.value)
                 calls = [*calls, *more] if calls is not None and more is not None else None
             return self._field(calls, name, depth) if calls and below is not None else None
-        values = self._of_class(draft, holder, name, depth)
+        values = self._objects.of_class(draft, holder, name, depth)
         if values is not None:
             return self._one_of([(*each, "constant") for each in values], depth)
         return self._option(draft, name)
-
-    def _of_class(
-        self, draft: Draft, holder: cst.ClassDef, name: str, depth: int
-    ) -> list[Given] | None:
-        """What a class, and those derived from it, give ``self.name``; else what the nearest one above it does."""
-        if own_method(holder, name) is not None or not depth:
-            return [(draft, None)]  # computed
-        found: list[Given] = []
-        below = derived_from(self._drafts, draft, holder)
-        if below is None:
-            return [(draft, None)]
-        above = self._above(draft, holder)
-        for user, each in [(draft, holder), *below]:
-            found += [(user, value) for value in self_assignments(user, each, name)]
-            found += [(user, _field_value(value)) for value in assignments(user, name, each)]
-        for user, each in above:
-            found += [(user, value) for value in self_assignments(user, each, name)]
-        for user, each in above if not found else ():
-            values = list(assignments(user, name, each))
-            if values:
-                return [(user, _field_value(value)) for value in values]
-        return found or None
-
-    def _above(self, draft: Draft, holder: cst.ClassDef) -> list[Derived]:
-        """The script's classes that a class is derived from, the nearest first."""
-        found: list[Derived] = []
-        todo = [(draft, holder)]
-        while todo and len(found) < _DEPTH:
-            of, each = todo.pop(0)
-            bases = [above for base in each.bases if (above := self._class(of, base.value)) is not None]
-            found += bases
-            todo += bases
-        return found
-
-    def _class(self, draft: Draft, node: cst.BaseExpression) -> tuple[Draft, cst.ClassDef] | None:
-        """The script's class that an expression names."""
-        module, _, name = full_name(draft, node).rpartition(".")
-        other = beside(self._drafts, draft, module) if module else draft
-        if other is None:
-            return None
-        found = [each for each in other.nodes(cst.ClassDef) if each.name.value == name]
-        return (other, found[0]) if len(found) == 1 and not (module and imports(other, name, other.module)) else None
-
-    def _makers(self, draft: Draft, node: cst.BaseExpression, depth: int) -> list[Call] | None:
-        """The calls of classes of the script's that may have made an object; None where others may."""
-        if not depth:
-            return None
-        if isinstance(node, cst.Call):
-            if self._class(draft, node.func) is not None:
-                return [(draft, node)]
-            made = self._given_back(draft, node)
-            return self._makers(*made, depth - 1) if made is not None else None
-        values: list[Given] | None = None
-        if isinstance(node, cst.Attribute) and draft.code(node.value) == "self":
-            holder = draft.enclosing_class(node)
-            values = self._of_class(draft, holder, node.attr.value, depth) if holder is not None else None
-        elif isinstance(node, cst.Name):
-            values = self._values(draft, node)
-        found: list[Call] = []
-        for of, value in values or ():
-            makers = self._makers(of, value, depth - 1) if value is not None else None
-            if makers is None:
-                return None
-            found += makers
-        return found or None
-
-    def _given_back(self, draft: Draft, call: cst.Call) -> tuple[Draft, cst.BaseExpression] | None:
-        """What a function of the script's gives back, by its only ``return``."""
-        module, _, name = full_name(draft, call.func).rpartition(".")
-        other = beside(self._drafts, draft, module) if module else draft
-        if other is None:
-            return None
-        functions = [each for each in other.nodes(cst.FunctionDef) if each.name.value == name]
-        if len(functions) != 1 or functions[0].decorators:
-            return None
-        returned = [each.value for each in other.nodes(cst.Return, functions[0]) if each.value is not None]
-        return (other, returned[0]) if len(returned) == 1 and scope_of(other, functions[0]) is other.module else None
-
-    def _values(self, draft: Draft, node: cst.Name) -> list[Given] | None:
-        """What a name is given: by assignment, or by the calls of the function whose parameter it is."""
-        scope = scope_of(draft, node)
-        while True:
-            bound = list(assignments(draft, node.value, scope))
-            if _is_bound_elsewhere(draft, node.value):
-                return None
-            if bound and is_parameter(scope, node.value):
-                return None
-            if bound or scope is draft.module:
-                return [(draft, each) for each in bound] or None
-            if isinstance(scope, cst.FunctionDef) and parameter(scope, node.value) is not None:
-                return given(self._drafts, draft, scope, node.value)
-            if is_parameter(scope, node.value):
-                return None
-            scope = scope_of(draft, scope)
-
-    def _field(self, makers: Iterable[Call], name: str, depth: int) -> Origin | None:
-        """``config.size`` of what these calls made: what they pass, a field's default, or what ``__init__`` sets."""
-        found: list[_Candidate] = []
-        for user, call in makers:
-            of = self._class(user, call.func)
-            passed = argument(call, name)
-            values = self._of_class(*of, name, depth) if of is not None else None
-            if of is None or values is None:
-                return None
-            classes = [of, *self._above(*of)]
-            if any(own_method(each, magic) is not None for _, each in classes for magic in _MAGIC):
-                return None
-            made = next((own for _, each in classes if (own := own_method(each, "__init__")) is not None), None)
-            if made is None and any(arg.star or arg.keyword is None for arg in call.args):
-                return None
-            if made is None and passed is not None:
-                found.append((user, passed.value, "constant"))
-            else:
-                found += [(*each, "constant" if made is not None else "default") for each in values]
-        return self._one_of(found, depth)
 
     def _class_default(self, draft: Draft, base: cst.BaseExpression, name: str, depth: int) -> Origin | None:
         """A field of a (data)class: ``batch_size: int = 32``, unless the one construction passes another value.
@@ -351,8 +256,8 @@ class _Trace:
         values: list[cst.BaseExpression | None],
         depth: int,
     ) -> Origin | None:
-        found: list[_Candidate] = []
-        default: _Candidate = (of, _field_value(values[0]), "default")
+        found: list[Candidate] = []
+        default: Candidate = (of, field_value(values[0]), "default")
         users = {id(each): each for each in (of, draft, *with_word(self._drafts, of, holder.name.value))}
         if any(renames(user, holder.name.value) for user in users.values()):
             return None
@@ -378,10 +283,24 @@ class _Trace:
             return None
         return self._one_of([(of, dict_entry(display, key), "dict") for of, display in displays], depth)
 
+    def _item_or(
+        self, draft: Draft, plain: list[cst.BaseExpression], of: Draft, display: cst.Dict | cst.Call
+    ) -> Candidate:
+        """What ``get(key)`` or ``get(key, default)`` of a dict gives."""
+        key = string_value(plain[0])
+        entry = dict_entry(display, key) if key else None
+        if entry is not None or not key or len(plain) == 1 or not says_all(display):
+            return of, entry, "dict"
+        return draft, plain[1], "default"
+
     def _call(self, draft: Draft, node: cst.Call, depth: int) -> Origin | None:
         """``int(x)``, and what is the default of a variable of the environment."""
         plain = [arg.value for arg in node.args if arg.keyword is None and not arg.star]
         name = full_name(draft, node.func)
+        if isinstance(node.func, cst.Attribute) and node.func.attr.value == "get" and plain and len(plain) < 3:
+            displays = displays_of(self._drafts, draft, node.func.value)
+            if displays and len(plain) == len(node.args):
+                return self._one_of([self._item_or(draft, plain, *each) for each in displays], depth)
         if name in _CONVERSIONS and len(plain) == len(node.args) == 1:
             origin = self.follow(draft, plain[0], "literal", depth)
             return replace(origin, converted=True) if origin is not None else None
@@ -405,13 +324,6 @@ class _Trace:
         return self.follow(draft, other, "default", depth) if len(said) == 1 else None
 
 
-def _is_bound_elsewhere(draft: Draft, name: str) -> bool:
-    """Whether a function may bind the name of a scope around it."""
-    items = [item for each in draft.nodes(cst.Global) for item in each.names]
-    items += [item for each in draft.nodes(cst.Nonlocal) for item in each.names]
-    return any(item.name.value == name for item in items)
-
-
 def _is_local(draft: Draft, node: cst.Name) -> bool:
     """Whether a function around the name binds it."""
     scope = scope_of(draft, node)
@@ -428,16 +340,3 @@ def _is_dataclass(holder: cst.ClassDef) -> bool:
     decorators = [each.decorator for each in holder.decorators]
     names = [last_part(each.func if isinstance(each, cst.Call) else each) for each in decorators]
     return any(each in ("dataclass", "define", "frozen", "s") for each in names)
-
-
-def _field_value(value: cst.BaseExpression | None) -> cst.BaseExpression | None:
-    """The default of a field: of ``field(default=32)`` 32."""
-    default = argument(value, "default") if isinstance(value, cst.Call) and last_part(value.func) == "field" else None
-    return default.value if default is not None else value
-
-
-def _attribute_assigned(draft: Draft, name: str) -> bool:
-    """Whether the file assigns ``something.name``; ``self.name`` aside."""
-    targets = [each for each in draft.nodes(cst.Attribute) if each.attr.value == name]
-    others = [each for each in targets if get_full_name_for_node(each.value) != "self"]
-    return any(attribute_assignment(draft, each) for each in others)

@@ -103,6 +103,13 @@ def _binds_otherwise(draft: Draft, node: cst.Name, above: cst.CSTNode | None) ->
     return isinstance(above, (cst.AsName, cst.NameItem))
 
 
+def is_bound_elsewhere(draft: Draft, name: str) -> bool:
+    """Whether a function may bind the name of a scope around it."""
+    items = [item for each in draft.nodes(cst.Global) for item in each.names]
+    items += [item for each in draft.nodes(cst.Nonlocal) for item in each.names]
+    return any(item.name.value == name for item in items)
+
+
 def scope_of(draft: Draft, node: cst.CSTNode) -> cst.CSTNode:
     """The function, class or module whose scope a name belongs to. Defaults and decorators count as outside."""
     inner = node

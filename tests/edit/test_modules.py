@@ -142,6 +142,108 @@ EDITS = {
         "train.py": "from data import make\nconfig = yaml.safe_load(text)\nmake(config)\n",
         "a.yaml": "eval:\n  batch_size: 4\nloader:\n  batch_size: [4]\n",
     },
+    "dataclass in a dataclass, by its factory": {
+        "data.py": "def make(cfg):\n    return DataLoader(ds, batch_size=cfg.data.size)\n",
+        "config.py": (
+            "@dataclass\nclass Data:\n    size: int = [4]\n\n@dataclass\nclass Eval:\n    size: int = 4\n\n"
+            "@dataclass\nclass Config:\n    data: Data = field(default_factory=Data)\n"
+            "    eval: Eval = field(default_factory=Eval)\n"
+        ),
+        "train.py": "from data import make\nfrom config import Config\nmake(Config())\n",
+    },
+    "dataclass in a dataclass, by what its factory passes": {
+        "data.py": (
+            "@dataclass\nclass Data:\n    size: int = 8\n\n@dataclass\nclass Config:\n"
+            "    data: Data = field(default_factory=lambda: Data(size=[4]))\n    eval: Data = Data()\n\n"
+            "class Loaders:\n    def __init__(self, cfg: Config):\n        self.cfg = cfg\n\n"
+            "    def go(self):\n        return DataLoader(ds, batch_size=self.cfg.data.size)\n\n"
+            "def main():\n    cfg = Config()\n    Loaders(cfg)\n"
+        ),
+    },
+    "dataclass in a dataclass that the script makes": {
+        "data.py": (
+            "@dataclass\nclass Data:\n    size: int = 8\n\n@dataclass\nclass Config:\n    data: Data\n\n"
+            "cfg = Config(data=Data(size=[4]))\nloader = DataLoader(ds, batch_size=cfg.data.size)\n"
+        ),
+    },
+    "object that an object keeps": {
+        "data.py": (
+            "class Data:\n    def __init__(self):\n        self.size = [4]\n\n"
+            "class Config:\n    def __init__(self):\n        self.data = Data()\n\n"
+            "def main(cfg):\n    return DataLoader(ds, batch_size=cfg.data.size)\n\nmain(Config())\n"
+        ),
+    },
+    "field of pydantic": {
+        "data.py": (
+            "from pydantic import BaseModel, Field\n\nclass Data(BaseModel):\n    size: int = Field([4], gt=0)\n\n"
+            "class Config(BaseModel):\n    data: Data = Field(default_factory=Data)\n\n"
+            "cfg = Config()\nloader = DataLoader(ds, batch_size=cfg.data.size)\n"
+        ),
+    },
+    "namespace": {
+        "data.py": (
+            "from types import SimpleNamespace\nargs = SimpleNamespace(size=[4], n=8)\nother = SimpleNamespace(size=8)\n"
+            "\ndef make(args):\n    return DataLoader(ds, batch_size=args.size)\n\nmake(args)\n"
+        ),
+    },
+    "namespace in a namespace": {
+        "data.py": "from cfg import args\n\nloader = DataLoader(ds, batch_size=args.train.size)\n",
+        "cfg.py": (
+            "import types\nargs = types.SimpleNamespace(train=types.SimpleNamespace(size=[4]),"
+            " test=types.SimpleNamespace(size=4))\n"
+        ),
+    },
+    "namespace of a dict": {
+        "data.py": (
+            "import argparse\nSETTINGS = {'size': [4], 'n': 8}\nargs = argparse.Namespace(**SETTINGS)\n"
+            "loader = DataLoader(ds, batch_size=args.size)\n"
+        ),
+    },
+    "dict that is read by attributes": {
+        "data.py": (
+            "from easydict import EasyDict as edict\nC = edict({'train': {'size': [4]}, 'val': {'size': 4}})\n"
+            "loader = DataLoader(ds, batch_size=C.train.size)\n"
+        ),
+    },
+    "own dict that is read by attributes": {
+        "data.py": (
+            "class Attrs(dict):\n    __getattr__ = dict.get\n\nC = Attrs(size=[4])\nother = Attrs(size=8)\n"
+            "loader = DataLoader(ds, batch_size=C.size)\n"
+        ),
+    },
+    "node of settings whose attributes are assigned": {
+        "data.py": "def make(config):\n    return DataLoader(ds, batch_size=config.DATA.SIZE)\n",
+        "config.py": (
+            "from yacs.config import CfgNode as CN\n_C = CN()\n_C.DATA = CN()\n_C.DATA.SIZE = [4]\n"
+            "\ndef get(args):\n    config = _C.clone()\n    config.merge_from_list(args.opts)\n    return config\n"
+        ),
+        "train.py": "from data import make\nfrom config import get\nmake(get(args))\n",
+    },
+    "settings without sections whose attributes are assigned": {
+        "data.py": "def make(config):\n    return DataLoader(ds, batch_size=config.size)\n",
+        "config.py": (
+            "import ml_collections\n\ndef get_config():\n    c = ml_collections.ConfigDict()\n    c.size = [4]\n"
+            "    return c\n"
+        ),
+    },
+    "attribute that the script gives an object": {
+        "data.py": (
+            "args = parser.parse_args()\nargs.size = [4]\n\ndef make(args):\n"
+            "    return DataLoader(ds, batch_size=args.size)\n"
+        ),
+    },
+    "item of a dict that may be left out": {
+        "data.py": (
+            "CFG = {'size': [4]}\n\ndef make(cfg):\n    return DataLoader(ds, batch_size=cfg.get('size', 4))\n\n"
+            "make(CFG)\n"
+        ),
+    },
+    "what stands for an item that is left out": {
+        "data.py": (
+            "CFG = {'lr': 4}\n\ndef make(cfg):\n    return DataLoader(ds, batch_size=cfg.get('size', [4]))\n\n"
+            "make(CFG)\n"
+        ),
+    },
     "default of a key that the settings lack": {
         "data.py": "config = read(path)\nloader = DataLoader(ds, batch_size=config['loader'].get('batch_size', [4]))\n",
         "a.yaml": "loader:\n  shuffle: true\n",
@@ -371,6 +473,74 @@ REFUSED = {
     "a word of many files": {
         "data.py": "def make(ds, size):\n    return DataLoader(ds, batch_size=size)\n",
         **{f"m{i}.py": "from data import make\nloader = make(ds, 4)\n" for i in range(16)},
+    },
+    "a dataclass in a dataclass that is made anew": {
+        "data.py": (
+            "@dataclass\nclass Data:\n    size: int = 4\n\n@dataclass\nclass Config:\n"
+            "    data: Data = field(default_factory=Data)\n\ncfg = Config()\ncfg.data = read(path)\n"
+            "loader = DataLoader(ds, batch_size=cfg.data.size)\n"
+        ),
+    },
+    "a dataclass in one of two dataclasses that agree": {
+        "data.py": (
+            "@dataclass\nclass A:\n    size: int = 4\n\n@dataclass\nclass B:\n    size: int = 4\n\n"
+            "@dataclass\nclass Config:\n    data: Any = None\n\n"
+            "cfg = Config(data=A() if fast else B())\nloader = DataLoader(ds, batch_size=cfg.data.size)\n"
+        ),
+    },
+    "namespaces that agree": {
+        "data.py": (
+            "from types import SimpleNamespace\n\ndef make(args):\n    return DataLoader(ds, batch_size=args.size)\n"
+            "\nmake(SimpleNamespace(size=4))\nmake(SimpleNamespace(size=4))\n"
+        ),
+    },
+    "a dict read by attributes that is changed by key": {
+        "data.py": (
+            "from easydict import EasyDict\nC = EasyDict({'size': 4})\nC['size'] = int(n)\n"
+            "loader = DataLoader(ds, batch_size=C.size)\n"
+        ),
+    },
+    "a namespace that is filled by a text": {
+        "data.py": (
+            "from types import SimpleNamespace\nC = SimpleNamespace(size=4)\nvars(C).update(given)\n"
+            "loader = DataLoader(ds, batch_size=C.size)\n"
+        ),
+    },
+    "an attribute of another section": {
+        "data.py": (
+            "from yacs.config import CfgNode as CN\n_C = CN()\n_C.TEST = CN()\n_C.TEST.SIZE = 4\n"
+            "loader = DataLoader(ds, batch_size=_C.DATA.SIZE)\n"
+        ),
+    },
+    "an attribute of some other object": {
+        "data.py": "net.size = 4\n\ndef make(cfg):\n    return DataLoader(ds, batch_size=cfg.size)\n",
+    },
+    "an attribute that two places assign": {
+        "data.py": (
+            "def make(cfg):\n    if fast:\n        cfg.size = 4\n    else:\n        cfg.size = 4\n"
+            "    return DataLoader(ds, batch_size=cfg.size)\n"
+        ),
+    },
+    "an attribute that an option sets alike": {
+        "data.py": (
+            "parser.add_argument('--size', type=int, default=4)\nargs = parser.parse_args()\nif args.fast:\n"
+            "    args.size = 4\nloader = DataLoader(ds, batch_size=args.size)\n"
+        ),
+    },
+    "an attribute with a default that says the same": {
+        "data.py": "class Config:\n    size = 4\n\nloader = DataLoader(ds, batch_size=cfg.size)\n",
+        "train.py": "def fast(cfg):\n    cfg.size = 4\n",
+    },
+    "an attribute that the settings may give": {
+        "data.py": "cfg = read(path)\nif fast:\n    cfg.size = 4\nloader = DataLoader(ds, batch_size=cfg.size)\n",
+        "a.yaml": "size: 4\nother: 3\n",
+        "b.yaml": "size: 4\n",
+    },
+    "an item that a part of the dict may have": {
+        "data.py": "CFG = {'lr': 4, **more}\nloader = DataLoader(ds, batch_size=CFG.get('size', 4))\n",
+    },
+    "an item that is put in": {
+        "data.py": "CFG = {'lr': 4}\nCFG['size'] = int(n)\nloader = DataLoader(ds, batch_size=CFG.get('size', 4))\n",
     },
     "a file that does not parse": {
         "data.py": "def make(ds, size):\n    return DataLoader(ds, batch_size=size)\n",
