@@ -11,8 +11,10 @@ import libcst as cst
 import libcst.matchers as m
 
 from advisor.edit import Draft, Drafts, Sources
+from advisor.edit.every import done_every
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.sources import text_of
+from advisor.edit.values import EDITED
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.asleep import ASLEEP_AFTER_S, asleep_s
@@ -205,6 +207,11 @@ class BlockingWorkBetweenSteps(Rule):
                 finding, sources, "transformers", {"save_steps": str(steps)}, text, "it is not the Trainer's"
             )
         if not finding.parameters.get("sleeps"):
+            seldom = done_every(drafts := Drafts(sources), finding.site, _EVERY)
+            if seldom is not None:
+                text = f"Do what {at(finding.site)} does every {_EVERY} steps only."
+                option = Argument({seldom: str(_EVERY)}, text) if seldom != EDITED else None
+                return option or drafts.edit(text) or Advice(text, "the file is not the script's own")
             return Advice(text, "what else the line does, and which steps it has to do it for, only its author knows")
         drafts = Drafts(sources)
         draft = drafts[finding.site.file]
@@ -268,6 +275,80 @@ for step, (x, y) in enumerate(loader):
 """,
         ),
         Example(
+            before="""
+LOG_EVERY = 1
+
+def report(step, row):
+    with open(path, "a") as log:
+        os.fsync(log.fileno())
+
+for step, (x, y) in enumerate(loader):
+    row = train(x, y)
+    if writes and (step + 1) % LOG_EVERY == 0:
+        report(step, row)  # <-
+""",
+            after="""
+LOG_EVERY = 50
+
+def report(step, row):
+    with open(path, "a") as log:
+        os.fsync(log.fileno())
+
+for step, (x, y) in enumerate(loader):
+    row = train(x, y)
+    if writes and (step + 1) % LOG_EVERY == 0:
+        report(step, row)
+""",
+        ),
+        Example(
+            before="""
+@dataclass
+class Settings:
+    spectra_every: int = 1
+
+class Callback:
+    def __init__(self, settings):
+        self.settings = settings
+
+    def on_step_end(self, step, model):  # <-
+        if step % self.settings.spectra_every:
+            return
+        for weight in model.parameters():
+            self.rows.append(svdvals(weight))
+
+Callback(Settings())
+""",
+            after="""
+@dataclass
+class Settings:
+    spectra_every: int = 50
+
+class Callback:
+    def __init__(self, settings):
+        self.settings = settings
+
+    def on_step_end(self, step, model):
+        if step % self.settings.spectra_every:
+            return
+        for weight in model.parameters():
+            self.rows.append(svdvals(weight))
+
+Callback(Settings())
+""",
+        ),
+        Example(
+            before="""
+parser.add_argument("--dump-every", type=int, default=1)
+args = parser.parse_args()
+for step, (x, y) in enumerate(loader):
+    train(x, y)
+    if not step % args.dump_every:
+        dump(model)  # <-
+""",
+            after="",
+            options={"--dump-every": "50"},
+        ),
+        Example(
             before="while step < 100:\n    if gpu:\n        sleep(1)  # <-\n    step = train(step)\n",
             after="while step < 100:\n    if gpu:\n        pass\n    step = train(step)\n",
             parameters={"sleeps": True},
@@ -301,6 +382,24 @@ Trainer(model, args).train()
         ),
     )
     LEAVES_ALONE = (
+        Example(
+            "EVERY = 1\nfor step, x in enumerate(xs):\n    if step % EVERY == 0:\n        loss.backward()\n"
+            "        log.record(loss)  # <-\n",
+            "",
+        ),
+        Example(
+            "EVERY = 1\nfor step, x in enumerate(xs):\n    train(x)\n    if step % EVERY == 0:\n"
+            "        log.record(loss)  # <-\n    else:\n        quick(loss)\n",
+            "",
+        ),
+        Example(
+            "EVERY = 1\nfor epoch in range(9):\n    if epoch % EVERY == 0:\n        for x in xs:\n"
+            "            log.record(loss(x))  # <-\n",
+            "",
+        ),
+        Example(
+            "EVERY = 2\nfor step, x in enumerate(xs):\n    if step % EVERY == 0:\n        log.record(loss)  # <-\n", ""
+        ),
         Example("for x in xs:\n    log.record(step(x))  # <-\n", ""),
         Example("for x in xs:\n    step(x)\n    time.sleep(period - elapsed)  # <-\n", "", {"sleeps": True}),
         Example(

@@ -11,6 +11,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from advisor.edit import Draft, Drafts
+from advisor.edit.every import every_of
 from advisor.edit.locate import call_at
 from advisor.edit.values import EDITED, give_value
 from advisor.evidence import Change
@@ -264,19 +265,11 @@ def _seldom(drafts: Drafts, draft: Draft, call: cst.Call) -> bool:
     for around in draft.ancestors(call):
         if isinstance(around, (cst.FunctionDef, cst.For, cst.While)):
             return False
-        if isinstance(around, cst.If) and (every := _every(around.test)) is not None:
+        if isinstance(around, cst.If) and (every := every_of(around.test)) is not None:
             statement = draft.statement(call)
             alone = statement is not None and draft.siblings(statement) == [statement] and around.orelse is None
             return alone and give_value(drafts, draft, every, str(_EVERY), 1, alone=True) == EDITED
     return False
-
-
-def _every(test: cst.BaseExpression) -> cst.BaseExpression | None:
-    """``n`` of ``step % n == 0``."""
-    zero = m.ComparisonTarget(m.Equal(), m.Integer("0"))
-    if not m.matches(test, m.Comparison(m.BinaryOperation(operator=m.Modulo()), [zero])):
-        return None
-    return cst.ensure_type(cst.ensure_type(test, cst.Comparison).left, cst.BinaryOperation).right
 
 
 def _often(places: Sequence[CallSite]) -> tuple[CallSite, ...]:

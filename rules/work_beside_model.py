@@ -7,20 +7,24 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from advisor.edit import Drafts
+from advisor.edit.every import done_every
 from advisor.edit.sources import text_of
+from advisor.edit.values import EDITED
 from advisor.evidence import Change
 from advisor.evidence.beside import line_of, source_of
 from advisor.evidence.facts import OTHER
-from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at
 
 if TYPE_CHECKING:
-    from advisor.edit import Sources
+    from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
 
 _LEAST = 0.3  # of the step
 _MOST = 0.95
 # What is left of it: where a cheaper way to the same is known, and where it has yet to be found.
 _LEFT_KNOWN, _LEFT = 0.05, 0.2
+_EVERY = 50  # steps: how often what is already done every so many steps, and now in each, is done by the fix
 _BASIS = "what it takes, undisturbed; prior: a twentieth of it is left where a cheaper way is known, else a fifth"
 
 # By how the call reads in the source: what does the same for less, by NumPy's and PyTorch's documentation.
@@ -103,8 +107,13 @@ class WorkBesideModel(Rule):
             parameters={"name": found.calls or f"{found.name}()", "cheaper": cheaper},
         )
 
-    def fix(self, finding: Finding, sources: Sources) -> Advice:
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         name, cheaper = (str(finding.parameters.get(key) or "") for key in ("name", "cheaper"))
+        seldom = done_every(drafts := Drafts(sources), finding.site, _EVERY) if finding.site is not None else None
+        if seldom is not None:
+            text = f"Call {name or 'this'} at {at(finding.site)} every {_EVERY} steps only."
+            option = Argument({seldom: str(_EVERY)}, text) if seldom != EDITED else None
+            return option or drafts.edit(text) or Advice(text, "the file is not the script's own")
         return Advice(
             f"Take {name or 'this call'} at {at(finding.site)} out of each step. {cheaper}".rstrip()
             + " Compute once, before the loop, what no step changes; for all samples of a batch in one call what is "
@@ -119,6 +128,31 @@ class WorkBesideModel(Rule):
             after="",
             parameters={"name": "randperm", "cheaper": _CHEAPER[0][1]},
             advice="torch.randint",
+        ),
+        Example(
+            before="""
+HISTOGRAMS_EVERY = 1
+
+def histograms(model):
+    return [np.histogram(each.numpy(), 512) for each in model.parameters()]  # <-
+
+for step, x in enumerate(loader):
+    train(model, x)
+    if step % HISTOGRAMS_EVERY == 0:
+        rows.append(histograms(model))
+""",
+            after="""
+HISTOGRAMS_EVERY = 50
+
+def histograms(model):
+    return [np.histogram(each.numpy(), 512) for each in model.parameters()]
+
+for step, x in enumerate(loader):
+    train(model, x)
+    if step % HISTOGRAMS_EVERY == 0:
+        rows.append(histograms(model))
+""",
+            parameters={"name": "histogram"},
         ),
         Example(
             before="def sample(self):\n    return self.draw(64)  # <-\n",
