@@ -38,11 +38,10 @@ lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/mypy
 
-# The tool from the one environment, the scripts under the other's interpreter; those that count time alone, as above.
+# The tool from the one environment, the scripts under the other's interpreter.
 test-oldest: export ADVISOR_TEST_PYTHON = $(CURDIR)/$(OLDEST)/bin/python
 test-oldest: $(VENV)/.dev $(OLDEST)/.ready
-	$(PYTEST) -n 2 --dist loadgroup -m "oldest and not sessions"
-	$(PYTEST) --reruns 2 -m "oldest and sessions"
+	$(PYTEST) -n 2 --dist loadgroup --reruns 2 --durations 15 -m oldest tests/harness
 
 bench: $(VENV)/.dev
 	for script in tests/benchmarks/*.py; do $(VENV)/bin/python $$script || exit; done
