@@ -147,6 +147,8 @@ class BlockingWorkBetweenSteps(Rule):
                     "step_s": evidence.step_s,
                 },
                 site=place.site,
+                # What is logged more seldom is another log; a sleep, and how often a Trainer saves, nobody misses.
+                safety=None if sleeps or construction(evidence) else Safety.BEHAVIOUR,
                 parameters={
                     "sleeps": sleeps,
                     "waits": named,
@@ -180,6 +182,7 @@ class BlockingWorkBetweenSteps(Rule):
             gain=gain,
             evidence={"works_s": works, "step_s": evidence.step_s},
             site=reported[0] if reported else Site(found.file, found.line),
+            safety=None if reported else Safety.BEHAVIOUR,
             parameters={"reported": (reported[1],)} if reported else {},
         )
 

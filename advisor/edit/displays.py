@@ -7,19 +7,14 @@ from typing import TypeGuard
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from advisor.edit.callers import given
 from advisor.edit.changes import is_changed
 from advisor.edit.draft import Draft, Drafts
-from advisor.edit.modules import TooManyFilesError, beside
-from advisor.edit.names import full_name, imported_as
+from advisor.edit.held import held_by
+from advisor.edit.modules import TooManyFilesError
+from advisor.edit.names import full_name
 from advisor.edit.scopes import (
-    assigned_once,
-    assignments,
     dict_display,
     dict_entry,
-    is_parameter,
-    parameter,
-    scope_of,
     string_value,
 )
 
@@ -59,25 +54,9 @@ def _displays(drafts: Drafts, draft: Draft, mapping: cst.BaseExpression, depth: 
 
 
 def _named(drafts: Drafts, draft: Draft, name: cst.Name, depth: int) -> list[Display]:
-    scope = scope_of(draft, name)
-    while scope is not draft.module:
-        if isinstance(scope, cst.FunctionDef) and parameter(scope, name.value) is not None:
-            if any(True for _ in assignments(draft, name.value, scope)):
-                return []
-            passed = given(drafts, draft, scope, name.value) or []
-            found = [displays_of(drafts, of, each, depth - 1) for of, each in passed if each is not None]
-            return [each for one in found for each in one] if all(found) and len(found) == len(passed) else []
-        value = assigned_once(draft, name.value, scope)
-        if value is not None or is_parameter(scope, name.value):
-            return displays_of(drafts, draft, value, depth - 1) if value is not None else []
-        scope = scope_of(draft, scope)
-    value = assigned_once(draft, name.value, draft.module)
-    if value is not None:
-        return displays_of(drafts, draft, value, depth - 1)
-    module, _, attribute = imported_as(draft, name.value).rpartition(".")
-    other = beside(drafts, draft, module)
-    value = assigned_once(other, attribute, other.module) if other is not None else None
-    return displays_of(drafts, other, value, depth - 1) if other is not None and value is not None else []
+    values = held_by(drafts, draft, name) or []
+    found = [displays_of(drafts, of, each, depth - 1) if each is not None else [] for of, each in values]
+    return [each for one in found for each in one] if all(found) else []
 
 
 def _items(outer: list[Display], index: cst.BaseSlice) -> list[Display]:

@@ -3,47 +3,72 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import libcst as cst
 import libcst.matchers as m
 
 from advisor.edit.callers import calls_of
+from advisor.edit.calls import argument
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.modules import TooManyFilesError, with_word
 from advisor.edit.names import last_part
-from advisor.edit.values import give_value
+from advisor.edit.origin import origin_of
+from advisor.edit.scopes import is_literal, is_parameter, scope_of, string_value
+from advisor.edit.values import bound_to, give_value, is_bound, last_name_of
+from advisor.errors import AdvisorError
 from advisor.harness.layout import Site
 
-_DEPTH = 4  # functions that call one another
+_DEPTH = 3  # functions that call one another
 _REMAINDER = m.BinaryOperation(operator=m.Modulo())
 _COMPARED = m.Comparison(left=_REMAINDER, comparisons=[m.ComparisonTarget(comparator=m.Integer("0"))])
 _DONE = m.Comparison(comparisons=[m.ComparisonTarget(m.Equal(), m.Integer("0"))])
 _SKIPPED = m.Comparison(comparisons=[m.ComparisonTarget(m.NotEqual() | m.GreaterThan(), m.Integer("0"))])
-_LEAVES = m.SimpleStatementLine(body=[m.Return(value=None) | m.Continue()])
-# What belongs to a step, or decides how the training goes on, by its name.
-_OF_THE_STEP = re.compile(
-    r"^(backward|step|zero_grad|forward|training_step|train_step|train|fit|eval|evaluate|validate)$"
+_LEAVES = m.Return(value=None) | m.Continue()
+_PLUS_ONE = m.BinaryOperation(operator=m.Add() | m.Subtract(), right=m.Integer())
+# What counts steps, and nothing else, by its name.
+_COUNTS = re.compile(r"(?i)^_*([ikntj]|it|.*(step|iter|batch|idx|count|tick).*)$")
+_COUNTS_NOT = re.compile(r"(?i)epoch|rank|size|len|worker|hash|sample|shard")
+# Calls that train, or choose what is trained with, or what is kept: they are not made more seldom.
+_TRAINS = re.compile(
+    r"(?i)backward|^step$|zero_grad|apply_grad|train|(^|_)fit|learn|optim|update|extend|load|copy|lerp|teacher|"
+    r"(^|_)ema(_|$)|(?<!f)sync|reduce|gather|barrier|sampl|collect|rollout|perm|shuffl|prune|adjust|(^|_)lr|sched|eval|"
+    r"valid|(^|_)val|test|early|stop|best|^set|augment|(^|_)next|reset|[^_]_$"
 )
+# Loops over the parts of one thing; any other may be the one over the steps.
+_PARTS = re.compile(r"parameters\(|modules\(|children\(|buffers\(|layers|items\(|zip\(|weights|params")
+_READS_BACK = re.compile(r"\b(load|load_state_dict|load_checkpoint|from_pretrained)\(")
+
+
+@dataclass(frozen=True)
+class _Guard:
+    """``n`` of a condition, in the file `draft`, and the statements that it decides about."""
+
+    draft: Draft
+    every: cst.BaseExpression
+    done: tuple[cst.CSTNode, ...]
 
 
 def done_every(drafts: Drafts, site: Site, steps: int) -> str | None:
     """Have what is done at `site`, now in each step, be done every so many `steps`, where a number decides that.
 
-    The number is looked for around the line and around the calls of its function, then in the function that begins or
-    is called there. Returns EDITED, the option of the command line, or None where no such number is known, as
+    The number is looked for around the line, around the one call of its function, and in the function that begins at
+    the line or that it calls. It has to be 1, and to decide about nothing else; what it decides about may only report:
+    names that it binds are read nowhere else, no attribute is set, nothing is trained, drawn, or chosen.
+
+    Returns EDITED, the option of the command line, or None where no such number is known, as
     :func:`~advisor.edit.values.give` does.
     """
-    draft = drafts[site.file]
-    node = _at(draft, site)
-    if node is None:
-        return None
     try:
-        every = _every_around(drafts, draft, node, _DEPTH)
-        for of, function in _functions(drafts, draft, node) if every is None else ():
-            every = every or _every_in(of, function)
-        return give_value(drafts, *every, str(steps), 1, alone=True) if every is not None else None
-    except TooManyFilesError:
+        draft = drafts[site.file]
+        node = _at(draft, site)
+        guard = _around(drafts, draft, node, _DEPTH) if node is not None else None
+        guard = guard or (_inside(drafts, draft, node) if node is not None else None)
+        if guard is None or not _only_reports(drafts, guard) or not _is_alone(drafts, guard):
+            return None
+        return give_value(drafts, guard.draft, guard.every, str(steps), 1)
+    except (TooManyFilesError, AdvisorError):
         return None
 
 
@@ -58,83 +83,201 @@ def every_of(test: cst.BaseExpression, skips: bool = False) -> cst.BaseExpressio
         remainder = cst.ensure_type(test, cst.Comparison).left
     elif not skips:
         return None
-    return remainder.right if m.matches(remainder, _REMAINDER) and isinstance(remainder, cst.BinaryOperation) else None
+    if not isinstance(remainder, cst.BinaryOperation) or not m.matches(remainder, _REMAINDER):
+        return None
+    counter = remainder.left
+    if m.matches(counter, _PLUS_ONE):
+        counter = cst.ensure_type(counter, cst.BinaryOperation).left
+    name = last_part(counter)
+    return remainder.right if _COUNTS.match(name) and not _COUNTS_NOT.search(name) else None
 
 
 def _at(draft: Draft, site: Site) -> cst.CSTNode | None:
-    """The function, statement or call that begins on the line."""
-    kinds = (cst.FunctionDef, cst.SimpleStatementLine, cst.For, cst.With, cst.Call)
+    """The function, statement or call that begins on the line; a function begins with its decorators."""
+    for function in draft.nodes(cst.FunctionDef):
+        if site.line in (draft.line(function), *(draft.line(each) for each in function.decorators)):
+            return function
+    kinds = (cst.SimpleStatementLine, cst.For, cst.With, cst.Call)
     return next((each for kind in kinds for each in draft.nodes(kind) if draft.line(each) == site.line), None)
 
 
-def _functions(drafts: Drafts, draft: Draft, node: cst.CSTNode) -> Iterator[tuple[Draft, cst.FunctionDef]]:
-    """The function itself, or those of the script's that a statement calls, each the only one of its name."""
-    if isinstance(node, cst.FunctionDef):
-        yield draft, node
-        return
-    for name in dict.fromkeys(last_part(each.func) for each in draft.nodes(cst.Call, node)):
-        users = with_word(drafts, draft, name) if name else ()
-        found = [(of, each) for of in users for each in of.nodes(cst.FunctionDef) if each.name.value == name]
-        if len(found) == 1:
-            yield found[0]
-
-
-def _every_around(
-    drafts: Drafts, draft: Draft, node: cst.CSTNode, depth: int
-) -> tuple[Draft, cst.BaseExpression] | None:
+def _around(drafts: Drafts, draft: Draft, node: cst.CSTNode, depth: int) -> _Guard | None:
     inner = node
     for above in draft.ancestors(node) if depth else ():
         if isinstance(above, cst.If) and inner is above.body and (every := every_of(above.test)) is not None:
-            return (draft, every) if _may_be_seldom(draft, above, [above.body]) else None
+            return _Guard(draft, every, (above.body,)) if above.orelse is None else None
         if isinstance(above, (cst.IndentedBlock, cst.Module)):
             block: list[cst.CSTNode] = list(above.body)
-            place = block.index(inner)
-            for each in block[:place]:
-                every = _left_unless(each)
-                if every is not None:
-                    return (draft, every) if _may_be_seldom(draft, each, block[place:]) else None
+            for index, each in enumerate(block[: block.index(inner)]):
+                if (every := _left_unless(each)) is not None:
+                    return _Guard(draft, every, tuple(block[index + 1 :]))
+        if isinstance(above, (cst.For, cst.While)) and inner is above.body:
+            over = draft.code(above.iter) if isinstance(above, cst.For) else ""
+            if not _PARTS.search(over):
+                return None
         if isinstance(above, cst.FunctionDef):
             calls = calls_of(drafts, draft, above)
-            return _every_around(drafts, *calls[0], depth - 1) if calls and len(calls) == 1 else None
-        if isinstance(above, (cst.ClassDef, cst.Lambda)):
+            return _around(drafts, *calls[0], depth - 1) if calls and len(calls) == 1 else None
+        if isinstance(above, (cst.ClassDef, cst.Lambda, cst.BaseComp)):
             return None
         inner = above
     return None
 
 
-def _every_in(draft: Draft, function: cst.FunctionDef) -> tuple[Draft, cst.BaseExpression] | None:
-    """The one number in a function that something is done by."""
-    found = []
-    for each in draft.nodes(cst.If, function.body):
-        block = draft.siblings(each)
-        after = block[block.index(each) + 1 :] if each in block else []
-        if (left := _left_unless(each)) is not None and _may_be_seldom(draft, each, after):
-            found.append(left)
-        elif (every := every_of(each.test)) is not None and _may_be_seldom(draft, each, [each.body]):
-            found.append(every)
-    return (draft, found[0]) if len(found) == 1 else None
+def _inside(drafts: Drafts, draft: Draft, node: cst.CSTNode) -> _Guard | None:
+    """The number by which all is done that the function does which begins, or is called, there."""
+    if isinstance(node, cst.FunctionDef):
+        return _whole(draft, node)
+    if not isinstance(node, cst.SimpleStatementLine):
+        return None
+    calls = draft.nodes(cst.Call, node)
+    name = last_part(calls[0].func) if len(calls) == 1 else ""
+    users = with_word(drafts, draft, name) if name else ()
+    found = [(of, each) for of in users for each in of.nodes(cst.FunctionDef) if each.name.value == name]
+    if len(found) != 1 or not any(call is calls[0] for _, call in calls_of(drafts, *found[0]) or ()):
+        return None
+    return _whole(*found[0])
+
+
+def _whole(draft: Draft, function: cst.FunctionDef) -> _Guard | None:
+    """The number that decides about all of a function but what gives names a value."""
+    body = list(function.body.body)
+    for index, each in enumerate(body):
+        if isinstance(each, cst.If) and each.orelse is None:
+            if (every := _left_unless(each)) is not None:
+                return _Guard(draft, every, tuple(body[index + 1 :]))
+            last = index == len(body) - 1
+            return _Guard(draft, every, (each.body,)) if last and (every := every_of(each.test)) is not None else None
+        plain = isinstance(each, cst.SimpleStatementLine) and m.matches(each.body[0], m.Assign() | m.Expr())
+        calls = [call for call in draft.nodes(cst.Call, each) if not m.findall(call.func, m.Name("super"))]
+        if not plain or calls:
+            return None
+    return None
 
 
 def _left_unless(statement: cst.CSTNode) -> cst.BaseExpression | None:
     """``n`` of ``if step % n: return``."""
-    if not isinstance(statement, cst.If) or statement.orelse is not None:
+    if not isinstance(statement, cst.If) or statement.orelse is not None or len(statement.body.body) != 1:
         return None
-    block = statement.body.body
-    leaves = len(block) == 1 and m.matches(block[0], _LEAVES | m.Return(value=None) | m.Continue())
-    return every_of(statement.test, skips=True) if leaves else None
+    (only,) = statement.body.body
+    small = only.body[0] if isinstance(only, cst.SimpleStatementLine) and len(only.body) == 1 else only
+    return every_of(statement.test, skips=True) if m.matches(small, _LEAVES) else None
 
 
-def _may_be_seldom(draft: Draft, condition: cst.CSTNode, done: Iterable[cst.CSTNode]) -> bool:
-    """Whether what is done under a condition is no part of a step, nor what the training goes by."""
-    if not isinstance(condition, cst.If) or condition.orelse is not None or "epoch" in draft.code(condition.test):
+# What is done.
+
+
+def _only_reports(drafts: Drafts, guard: _Guard) -> bool:
+    """Whether nothing else depends on what is done, as far as the text tells."""
+    draft, done = guard.draft, guard.done
+    ends = (cst.Return, cst.Break, cst.Continue, cst.Raise, cst.Yield, cst.Await, cst.Global, cst.Nonlocal, cst.Del)
+    if any(draft.nodes(kind, each) for kind in ends for each in done):
         return False
-    return not any(_decides(draft, each) for each in done)
+    inside = {id(name) for each in done for name in draft.nodes(cst.Name, each)}
+    bound = {name.value for each in done for name in draft.nodes(cst.Name, each) if _binds(draft, name)}
+    scope = scope_of(draft, done[0]) if done else draft.module
+    outside = [name for name in draft.nodes(cst.Name, scope) if id(name) not in inside and name.value in bound]
+    if any(not _is_attribute(draft, each) for each in outside):
+        return False
+    return all(_is_harmless(drafts, draft, each, _DEPTH, set()) for each in done)
 
 
-def _decides(draft: Draft, node: cst.CSTNode) -> bool:
-    ends = [*draft.nodes(cst.Break, node), *_values_given_back(draft, node)]
-    return bool(ends) or any(_OF_THE_STEP.match(last_part(each.func)) for each in draft.nodes(cst.Call, node))
+def _is_harmless(drafts: Drafts, draft: Draft, node: cst.CSTNode, depth: int, seen: set[str]) -> bool:
+    """Whether no attribute is set, nothing is trained, drawn or chosen, nor by what it calls of the script's."""
+    for target in (*draft.nodes(cst.Attribute, node), *draft.nodes(cst.Subscript, node)):
+        if _is_target(draft, target):
+            return False
+    for call in draft.nodes(cst.Call, node):
+        name = last_part(call.func)
+        if _TRAINS.search(name):
+            return False
+        if name == "save" and _READS_BACK.search(draft.source.text):
+            return False  # what was saved is read again, and may then not be there
+        if not depth or name in seen or not name:
+            continue
+        seen.add(name)
+        for of in with_word(drafts, draft, name):
+            for function in of.nodes(cst.FunctionDef):
+                if function.name.value == name and not _is_harmless(drafts, of, function.body, depth - 1, seen):
+                    return False
+    return True
 
 
-def _values_given_back(draft: Draft, node: cst.CSTNode) -> Iterator[cst.Return]:
-    return (each for each in draft.nodes(cst.Return, node) if each.value is not None)
+def _is_target(draft: Draft, target: cst.CSTNode) -> bool:
+    """Whether a name, attribute or item is given a value there, also in an unpacking."""
+    node, above = target, draft.parent(target)
+    while isinstance(above, (cst.Element, cst.StarredElement, cst.Tuple, cst.List)):
+        node, above = above, draft.parent(above)
+    if isinstance(above, (cst.AugAssign, cst.AnnAssign, cst.For, cst.NamedExpr)):
+        return above.target is node
+    return isinstance(above, (cst.AssignTarget, cst.AsName))
+
+
+def _binds(draft: Draft, name: cst.Name) -> bool:
+    above = draft.parent(name)
+    return _is_target(draft, name) or isinstance(above, (cst.ImportAlias, cst.FunctionDef, cst.ClassDef))
+
+
+def _is_attribute(draft: Draft, name: cst.Name) -> bool:
+    above = draft.parent(name)
+    return (isinstance(above, cst.Attribute) and above.attr is name) or (
+        isinstance(above, cst.Arg) and above.keyword is name
+    )
+
+
+# The number.
+
+
+def _is_alone(drafts: Drafts, guard: _Guard) -> bool:
+    """Whether the number is written once, read by this condition, and by nothing else."""
+    draft, every = guard.draft, guard.every
+    if is_literal(every):
+        return True
+    origin = origin_of(drafts, draft, every, 1)
+    if origin is not None and (not origin.says(1) or origin.converted):
+        return False
+    names = {last_name_of(every)}
+    if origin is not None and origin.option:
+        call = origin.node if isinstance(origin.node, cst.Call) else origin.draft.parent(origin.node)
+        call = origin.draft.parent(call) if isinstance(call, cst.Arg) else call
+        if not isinstance(call, cst.Call) or argument(call, "choices") is not None:
+            return False
+        names.add(origin.option.lstrip("-").replace("-", "_"))
+    elif origin is not None:
+        names.add(bound_to(origin.draft, origin.node))
+    uses, handed_on = 0, 0
+    for name in names - {""}:
+        for user in with_word(drafts, draft, name):
+            for node in _reads(user, name):
+                above = user.parent(node)
+                if node is every or above is every:
+                    uses += 1
+                elif isinstance(above, (cst.Arg, cst.Assign, cst.AnnAssign)):
+                    handed_on += 1
+                elif not isinstance(above, cst.Index) or not _is_looked_up(user, above, every):
+                    return False
+    return bool(names - {""}) and uses <= 1 and handed_on <= _most_handed_on(draft, every)
+
+
+def _most_handed_on(draft: Draft, every: cst.BaseExpression) -> int:
+    """How often a number is handed on from where it is written to the condition: an argument, which an object keeps."""
+    if isinstance(every, cst.Attribute) and draft.code(every.value) == "self":
+        return 2
+    return int(isinstance(every, cst.Name) and is_parameter(scope_of(draft, every), every.value))
+
+
+def _reads(draft: Draft, name: str) -> Iterable[cst.BaseExpression]:
+    """Where a file reads a name, an attribute of that name, or an item by such a key."""
+    for node in draft.nodes(cst.Name):
+        if node.value == name and not is_bound(draft, node):
+            above = draft.parent(node)
+            yield above if isinstance(above, cst.Attribute) and above.attr is node else node
+    for string in draft.nodes(cst.SimpleString):
+        if string_value(string) == name and not isinstance(draft.parent(string), cst.DictElement):
+            yield string
+
+
+def _is_looked_up(draft: Draft, index: cst.Index, every: cst.BaseExpression) -> bool:
+    """Whether a key is that of the number itself: ``config["every"]``."""
+    return any(above is every for above in draft.ancestors(index))
+

@@ -12,21 +12,19 @@ from collections.abc import Iterable
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from advisor.edit.callers import Derived, Given, derived_from, given, own_method
+from advisor.edit.callers import Derived, Given, derived_from, own_method
 from advisor.edit.calls import argument
 from advisor.edit.displays import Display, displays_of
 from advisor.edit.draft import Draft, Drafts
+from advisor.edit.held import held_by
 from advisor.edit.modules import beside, with_word
-from advisor.edit.names import full_name, imported_as, imports_anywhere, last_part
+from advisor.edit.names import full_name, last_part
 from advisor.edit.option_origin import Kind
 from advisor.edit.scopes import (
     assignments,
     attribute_assignment,
     dict_entry,
     imports,
-    is_bound_elsewhere,
-    is_parameter,
-    parameter,
     scope_of,
     self_assignments,
     string_value,
@@ -139,7 +137,9 @@ class Objects:
     def _held(self, draft: Draft, node: cst.BaseExpression, depth: int) -> list[Given] | None:
         """What a name or an attribute may stand for."""
         if isinstance(node, cst.Name):
-            return self._values(draft, node)
+            values = held_by(self._drafts, draft, node)
+            elsewhere = any(of is not draft for of, _ in values or ())
+            return None if elsewhere and self.set_somewhere(draft, node.value) else values
         if not isinstance(node, cst.Attribute) or self.set_somewhere(draft, node.attr.value):
             return None
         if draft.code(node.value) == "self":
@@ -224,34 +224,6 @@ class Objects:
             return None
         returned = [each.value for each in other.nodes(cst.Return, functions[0]) if each.value is not None]
         return (other, returned[0]) if len(returned) == 1 and scope_of(other, functions[0]) is other.module else None
-
-    def _values(self, draft: Draft, node: cst.Name) -> list[Given] | None:
-        """What a name is given: by assignment, or by the calls of the function whose parameter it is."""
-        scope = scope_of(draft, node)
-        while True:
-            bound = list(assignments(draft, node.value, scope))
-            if is_bound_elsewhere(draft, node.value):
-                return None
-            if bound and is_parameter(scope, node.value):
-                return None
-            if bound:
-                return [(draft, each) for each in bound]
-            if scope is draft.module:
-                return self._imported(draft, node.value)
-            if isinstance(scope, cst.FunctionDef) and parameter(scope, node.value) is not None:
-                return given(self._drafts, draft, scope, node.value)
-            if is_parameter(scope, node.value):
-                return None
-            scope = scope_of(draft, scope)
-
-    def _imported(self, draft: Draft, name: str) -> list[Given] | None:
-        """What the module that a name is imported from gives it."""
-        module, _, attribute = imported_as(draft, name).rpartition(".")
-        other = beside(self._drafts, draft, module)
-        once = sum(each == name for each, _ in imports_anywhere(draft)) == 1
-        if other is None or not once or self.set_somewhere(other, attribute) or is_bound_elsewhere(other, attribute):
-            return None
-        return [(other, each) for each in assignments(other, attribute, other.module)] or None
 
 
 def field_value(value: cst.BaseExpression | None) -> cst.BaseExpression | None:

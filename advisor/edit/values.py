@@ -289,7 +289,7 @@ def _read_elsewhere(
     """Whether anything else may read what `value` reads; always where the name is another one than at its origin."""
     if origin is not None and origin.node is value:
         return False
-    name = _last_name(value)
+    name = last_name_of(value)
     if origin is not None and not origin.option and bound_to(origin.draft, origin.node) != name:
         return True
     if not name:
@@ -297,7 +297,8 @@ def _read_elsewhere(
     return any(_reads(each, name, value) for each in with_word(drafts, draft, name))
 
 
-def _last_name(value: cst.BaseExpression) -> str:
+def last_name_of(value: cst.BaseExpression) -> str:
+    """The name, attribute, key, or argument that an expression reads its value by; "" where there is none."""
     if isinstance(value, cst.Name):
         return value.value
     if isinstance(value, cst.Attribute):
@@ -306,7 +307,7 @@ def _last_name(value: cst.BaseExpression) -> str:
         return string_value(value.slice[0].slice.value)
     if isinstance(value, cst.Call) and value.args:  # cfg.get("threads"), getattr(cfg, "threads"), int(cfg["threads"])
         named = [name for arg in value.args[:2] if (name := string_value(arg.value))]
-        return named[0] if named else _last_name(value.args[0].value)
+        return named[0] if named else last_name_of(value.args[0].value)
     return ""
 
 
@@ -314,9 +315,9 @@ def bound_to(draft: Draft, node: cst.CSTNode) -> str:
     """The name that the expression is the value of, by assignment, default, keyword or key."""
     above = draft.parent(node)
     if isinstance(above, cst.Assign) and len(above.targets) == 1:
-        return _last_name(above.targets[0].target)
+        return last_name_of(above.targets[0].target)
     if isinstance(above, cst.AnnAssign):
-        return _last_name(above.target)
+        return last_name_of(above.target)
     if isinstance(above, cst.Param):
         return above.name.value
     if isinstance(above, cst.Arg) and above.keyword is not None:
