@@ -5,11 +5,13 @@ from __future__ import annotations
 import libcst as cst
 
 from advisor.edit.draft import Draft, Drafts
-from advisor.edit.modules import with_word
-from advisor.edit.names import imported_as, last_part
+from advisor.edit.modules import beside, with_word
+from advisor.edit.names import full_name, last_part
+from advisor.edit.scopes import parameter_names
 
 # Calls that show or copy what they are given.
 _READS = ("dict", "copy", "deepcopy", "print", "len", "str", "repr", "list", "sorted", "dumps", "dump", "isinstance")
+_DEPTH = 4  # functions that hand a value on to the next
 _CHANGES = ("update", "setdefault", "pop", "popitem", "clear", "__setitem__")
 
 
@@ -28,12 +30,12 @@ def is_changed(drafts: Drafts, draft: Draft, name: str) -> bool:
         if renames(each, name):
             return True
         for node in each.nodes(cst.Name):
-            if node.value == name and not _only_read(each, node):
+            if node.value == name and not _only_read(drafts, each, node, _DEPTH):
                 return True
     return False
 
 
-def _only_read(draft: Draft, node: cst.Name) -> bool:
+def _only_read(drafts: Drafts, draft: Draft, node: cst.Name, depth: int) -> bool:
     whole: cst.CSTNode = node
     above = draft.parent(node)
     if isinstance(above, cst.Attribute) and above.attr is node:
@@ -53,7 +55,7 @@ def _only_read(draft: Draft, node: cst.Name) -> bool:
             return True
         # Of an item that is handed on nothing is changed here, of the whole it may be.
         known = isinstance(call, cst.Call) and last_part(call.func) in _READS
-        return known or _is_followed(draft, call) or inner is not whole
+        return known or inner is not whole or _is_read_by(drafts, draft, call, above, depth)
     if isinstance(above, (cst.AugAssign, cst.Del, cst.For)):
         return isinstance(above, cst.For) and above.iter is inner
     if isinstance(above, cst.Assign):
@@ -65,16 +67,27 @@ def _only_read(draft: Draft, node: cst.Name) -> bool:
     return True
 
 
-def _is_followed(draft: Draft, call: cst.CSTNode | None) -> bool:
-    """Whether what is handed on is a function's of the script's, whose parameter is looked at by its own name."""
-    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name):
+def _is_read_by(drafts: Drafts, draft: Draft, call: cst.CSTNode | None, arg: cst.Arg, depth: int) -> bool:
+    """Whether what is handed on is only read by a function, or a class, that is called by its plain name.
+
+    By one of the script's that is looked at; one that is imported from elsewhere is taken to read it.
+    """
+    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name) or not depth:
         return False
-    name = call.func.value
-    return bool(imported_as(draft, name)) or any(each.name.value == name for each in _definitions(draft))
-
-
-def _definitions(draft: Draft) -> list[cst.FunctionDef | cst.ClassDef]:
-    return [*draft.nodes(cst.FunctionDef), *draft.nodes(cst.ClassDef)]
+    module, _, name = full_name(draft, call.func).rpartition(".")
+    other = beside(drafts, draft, module) if module else draft
+    if other is None:
+        return bool(module)
+    for each in other.nodes(cst.FunctionDef):
+        holder = other.enclosing_class(each)
+        if (holder.name.value if holder is not None and each.name.value == "__init__" else each.name.value) != name:
+            continue
+        names = parameter_names(other, each)
+        index = call.args.index(arg)
+        given = arg.keyword.value if arg.keyword is not None else names[index] if index < len(names) else ""
+        inside = [node for node in other.nodes(cst.Name, each.body) if node.value == given]
+        return bool(given) and all(_only_read(drafts, other, node, depth - 1) for node in inside)
+    return any(each.name.value == name for each in other.nodes(cst.ClassDef))
 
 
 def is_renamed(drafts: Drafts, draft: Draft, name: str) -> bool:

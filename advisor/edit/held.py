@@ -8,7 +8,7 @@ from advisor.edit.callers import Given, given
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.modules import beside
 from advisor.edit.names import imported_as, imports_anywhere
-from advisor.edit.scopes import assignments, is_bound_elsewhere, is_parameter, parameter, scope_of
+from advisor.edit.scopes import assignments, imports, is_bound_elsewhere, is_parameter, parameter, scope_of
 
 
 def held_by(drafts: Drafts, draft: Draft, node: cst.Name) -> list[Given] | None:
@@ -16,27 +16,56 @@ def held_by(drafts: Drafts, draft: Draft, node: cst.Name) -> list[Given] | None:
 
     None stands for what is no plain assignment; None instead of a list for what the text does not tell.
     """
-    scope = scope_of(draft, node)
+    scope, within = scope_of(draft, node), True
     while True:
-        bound = list(assignments(draft, node.value, scope))
+        # What a class has is no name of its methods.
+        bound = list(assignments(draft, node.value, scope)) if within or not isinstance(scope, cst.ClassDef) else []
         if is_bound_elsewhere(draft, node.value) or (bound and is_parameter(scope, node.value)):
+            return None
+        if scope is draft.module:
+            return _of_module(drafts, draft, node.value)
+        if imports(draft, node.value, scope):
             return None
         if bound:
             return [(draft, each) for each in bound]
-        if scope is draft.module:
-            return _imported(drafts, draft, node.value)
         if isinstance(scope, cst.FunctionDef) and parameter(scope, node.value) is not None:
             return given(drafts, draft, scope, node.value)
         if is_parameter(scope, node.value):
             return None
-        scope = scope_of(draft, scope)
+        scope, within = scope_of(draft, scope), False
 
 
-def _imported(drafts: Drafts, draft: Draft, name: str) -> list[Given] | None:
-    """What the module that a name is imported from gives it."""
+def _of_module(drafts: Drafts, draft: Draft, name: str) -> list[Given] | None:
+    """What a module gives a name, or the module that it imports it from."""
+    bound = list(assignments(draft, name, draft.module))
+    if is_one_of_several(drafts, draft, name):
+        return None
+    if bound:
+        return [(draft, each) for each in bound]
     module, _, attribute = imported_as(draft, name).rpartition(".")
     other = beside(drafts, draft, module)
-    once = sum(each == name for each, _ in imports_anywhere(draft)) == 1
-    if other is None or not once or is_bound_elsewhere(other, attribute):
+    if other is None or is_bound_elsewhere(other, attribute):
         return None
     return [(other, each) for each in assignments(other, attribute, other.module)] or None
+
+
+def is_one_of_several(drafts: Drafts, draft: Draft, name: str) -> bool:
+    """Whether a module may have a name from more than one place: two imports, or an import and an assignment."""
+    everywhere = imports_anywhere(draft)
+    times = sum(each == name for each, _ in everywhere)
+    if times + any(True for _ in assignments(draft, name, draft.module)) > 1:
+        return True
+    stars = [beside(drafts, draft, module) for each, module in everywhere if each == "*"]
+    return any(any(True for _ in assignments(of, name, of.module)) for of in stars if of is not None)
+
+
+def is_local(draft: Draft, node: cst.Name) -> bool:
+    """Whether a function around the name binds it."""
+    scope = scope_of(draft, node)
+    while scope is not draft.module:
+        if is_parameter(scope, node.value) or imports(draft, node.value, scope):
+            return True
+        if any(True for _ in assignments(draft, node.value, scope)):
+            return True
+        scope = scope_of(draft, scope)
+    return False

@@ -26,7 +26,10 @@ def beside(drafts: Drafts, draft: Draft, module: str) -> Draft | None:
     import points.
     """
     path = _path_of(drafts, draft, module)
-    return drafts[path] if path else None
+    try:
+        return drafts[path] if path else None
+    except AdvisorError:  # what cannot be read says nothing
+        return None
 
 
 def _path_of(drafts: Drafts, draft: Draft, module: str) -> str:
@@ -50,7 +53,11 @@ def with_neighbours(drafts: Drafts, draft: Draft) -> Iterator[Draft]:
     """This file, and the modules beside it that it imports from."""
     yield draft
     for path in dict.fromkeys(_neighbours(drafts, draft)):
-        yield drafts[path]
+        try:
+            found = drafts[path]
+        except AdvisorError:  # what cannot be read says nothing
+            continue
+        yield found
 
 
 def _neighbours(drafts: Drafts, draft: Draft) -> Iterator[str]:

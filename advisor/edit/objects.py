@@ -12,13 +12,13 @@ from collections.abc import Iterable
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from advisor.edit.callers import Derived, Given, derived_from, own_method
+from advisor.edit.callers import Derived, Given, derived_from, named, own_method
 from advisor.edit.calls import argument
 from advisor.edit.displays import Display, displays_of
 from advisor.edit.draft import Draft, Drafts
-from advisor.edit.held import held_by
+from advisor.edit.held import held_by, is_local, is_one_of_several
 from advisor.edit.modules import beside, with_word
-from advisor.edit.names import full_name, last_part
+from advisor.edit.names import full_name, imported_as, last_part
 from advisor.edit.option_origin import Kind
 from advisor.edit.scopes import (
     assignments,
@@ -34,9 +34,22 @@ Candidate = tuple[Draft, cst.BaseExpression | None, Kind]  # an expression that 
 Maker = tuple[Draft, cst.Call | cst.Dict]  # what made an object, and the file that it stands in
 _DEPTH = 8  # classes above one: guards against circles
 # Attributes by names that the text does not tell.
-_SETS = re.compile(r"\bsetattr\(|\b__dict__\.update\(|\bvars\([^()]*\)\.update\(|\b__dict__\[")
+_SETS = re.compile(
+    r"\bsetattr\((?!\s*(?:module|model|m|mod|layer|net|parent|block|child|submodule)\b)|__setattr__\("
+    r"|\b__dict__\.update\(|\b__dict__\[|\b__dict__\s*\|?=[^=]|\bvars\([^()]*\)(?:\.update\(|\[)|=\s*vars\([^()]+\)\s*$",
+    re.MULTILINE,
+)
 # Methods that make of an object something else than what its class says.
-_MAGIC = ("__post_init__", "__new__", "__getattr__", "__getattribute__", "__setattr__")
+_MAGIC = (
+    *("__post_init__", "__attrs_post_init__", "model_post_init"),
+    *("__new__", "__getattr__", "__getattribute__", "__setattr__"),
+)
+_VALIDATES = re.compile(r"@(?:\w+\.)?(?:validator|field_validator|root_validator|model_validator)\b")
+_PLAIN_CLASS = ("dataclass", "define", "frozen", "mutable", "s", "attrs", "dataclass_json", "total_ordering")
+# What has its attributes from files or from the environment, too.
+_READS_ELSEWHERE = re.compile(r"Settings$")
+# Methods and functions by which a namespace gets values that no name tells.
+_MERGES = re.compile(r"^(update|setdefault|merge\w*|from_\w+|load\w*|set_nested_value|parse_args|parse_known_args)$")
 # Libraries' objects whose attributes are what their keywords say, or what a dict has.
 _NAMESPACES = (
     *("types.SimpleNamespace", "argparse.Namespace", "easydict.EasyDict", "munch.Munch", "munch.munchify", "box.Box"),
@@ -77,18 +90,23 @@ class Objects:
         other = beside(self._drafts, draft, module) if module else draft
         if other is None:
             return None
+        if isinstance(node, cst.Name) and is_local(draft, node):
+            return None
         found = [each for each in other.nodes(cst.ClassDef) if each.name.value == name]
-        return (other, found[0]) if len(found) == 1 and not (module and imports(other, name, other.module)) else None
+        if len(found) != 1 or scope_of(other, found[0]) is not other.module:
+            return None
+        return (other, found[0]) if not (module and imports(other, name, other.module)) else None
 
     def above(self, draft: Draft, holder: cst.ClassDef) -> list[Derived]:
         """The script's classes that a class is derived from, the nearest first."""
         found: list[Derived] = []
         todo = [(draft, holder)]
-        while todo and len(found) < _DEPTH:
+        while todo and len(found) < _DEPTH:  # as Python does where no class is above two others
             of, each = todo.pop(0)
+            if each is not holder:
+                found.append((of, each))
             bases = [above for base in each.bases if (above := self.class_of(of, base.value)) is not None]
-            found += bases
-            todo += bases
+            todo = [above for above in bases if above[1] is not each] + todo
         return found
 
     def of_class(self, draft: Draft, holder: cst.ClassDef, name: str, depth: int) -> list[Given] | None:
@@ -142,12 +160,33 @@ class Objects:
             return None if elsewhere and self.set_somewhere(draft, node.value) else values
         if not isinstance(node, cst.Attribute) or self.set_somewhere(draft, node.attr.value):
             return None
+        if isinstance(node.value, cst.Name) and not is_local(draft, node.value):
+            other = beside(self._drafts, draft, imported_as(draft, node.value.value))
+            if other is not None:
+                once = not is_one_of_several(self._drafts, other, node.attr.value)
+                bound = assignments(other, node.attr.value, other.module) if once else ()
+                return [(other, each) for each in bound] or None
         if draft.code(node.value) == "self":
             holder = draft.enclosing_class(node)
-            return self.of_class(draft, holder, node.attr.value, depth) if holder is not None else None
-        makers = self.makers(draft, node.value, depth - 1)
-        fields = self.fields(makers, node.attr.value, depth - 1) if makers else None
+            fields = self.of_self(draft, holder, node.attr.value, depth) if holder is not None else None
+        else:
+            makers = self.makers(draft, node.value, depth - 1)
+            fields = self.fields(makers, node.attr.value, depth - 1) if makers else None
         return [(of, value) for of, value, _ in fields] if fields else None
+
+    def of_self(self, draft: Draft, holder: cst.ClassDef, name: str, depth: int) -> list[Candidate] | None:
+        """The values of ``self.name`` in a class: what makes it passes, where it is a dataclass, or what it sets."""
+        if not any(is_dataclass(each) for _, each in [(draft, holder), *self.above(draft, holder)]):
+            values = self.of_class(draft, holder, name, depth)
+            return [(*each, "constant") for each in values] if values is not None else None
+        calls = named(self._drafts, draft, holder.name.value)
+        below = derived_from(self._drafts, draft, holder)
+        for user, each in below or ():
+            more = named(self._drafts, user, each.name.value)
+            calls = [*calls, *more] if calls is not None and more is not None else None
+        return (self.fields(calls, name, depth) or [(draft, None, "constant")]) if calls and below is not None else (
+            [(draft, None, "constant")]
+        )
 
     def fields(self, makers: Iterable[Maker], name: str, depth: int) -> list[Candidate] | None:
         """The values of ``config.name`` of what these made: what they pass, a field's default, what ``__init__`` sets.
@@ -158,7 +197,7 @@ class Objects:
         for user, maker in makers:
             if isinstance(maker, cst.Dict) or self._is_namespace(user, maker):
                 displays = self._displays(user, maker)
-                if not displays or self._is_item_assigned(user, name):
+                if not displays or self._may_be_changed(user, maker, name):
                     return None
                 found += [(of, dict_entry(display, name), "dict") for of, display in displays]
                 continue
@@ -167,24 +206,51 @@ class Objects:
             if of is None or values is None:
                 return None
             classes = [of, *self.above(*of)]
-            if any(own_method(each, magic) is not None for _, each in classes for magic in _MAGIC):
+            if not all(_is_plain(user, each) for user, each in classes):
                 return None
             passed = argument(maker, name)
             made = next((own for _, each in classes if (own := own_method(each, "__init__")) is not None), None)
             if made is None and any(arg.star or arg.keyword is None for arg in maker.args):
                 return None
             if made is None and passed is not None:
+                if any(self_assignments(user, each, name) for user, each in classes):
+                    return None  # another value, later
                 found.append((user, passed.value, "constant"))
             else:
                 found += [(*each, "constant" if made is not None else "default") for each in values]
         return found
 
-    def is_namespace(self, draft: Draft, node: cst.BaseExpression, depth: int = _DEPTH) -> bool:
-        """Whether an expression is a library's namespace, or a dict read by attributes, and nothing else."""
-        makers = self.makers(draft, node, depth)
-        return bool(makers) and all(
-            isinstance(maker, cst.Call) and self._is_namespace(user, maker) for user, maker in makers or ()
-        )
+    def is_same(self, draft: Draft, node: cst.Attribute, of: Draft, target: cst.Attribute, depth: int) -> bool:
+        """Whether an attribute that is read is the one of the same names that is assigned, as far as the text tells.
+
+        What is assigned to is a library's node of settings that is written in capitals, ``_C.DATA.SIZE``, or both are
+        of the same name or of what was made by the same call.
+        """
+        read, assigned = _root(node), _root(target)
+        if read is None or assigned is None:
+            return False
+        makers = self.makers(of, assigned, depth) if target.attr.value.isupper() else None
+        if makers and all(isinstance(made, cst.Call) and self._is_namespace(user, made) for user, made in makers):
+            return True
+        root, other = self._named(draft, read, depth), self._named(of, assigned, depth)
+        return root is not None and root == other
+
+    def _named(self, draft: Draft, node: cst.BaseExpression, depth: int) -> tuple[str, int, str] | None:
+        """The one variable that an expression stands for: file, scope and name of where it is given its only value."""
+        if isinstance(node, cst.Attribute):
+            values = self._held(draft, node, depth)
+        elif isinstance(node, cst.Name):
+            values = held_by(self._drafts, draft, node)
+        else:
+            return None
+        if not values or len(values) != 1 or not depth:
+            return None
+        of, value = values[0]
+        if isinstance(value, cst.Call) and (given_back := self._given_back(of, value)) is not None:
+            return self._named(*given_back, depth - 1)
+        if isinstance(value, (cst.Name, cst.Attribute)):
+            return self._named(of, value, depth - 1)
+        return (of.source.path, of.line(value), of.code(value)) if value is not None else None
 
     def _is_namespace(self, draft: Draft, call: cst.Call) -> bool:
         of = self.class_of(draft, call.func)
@@ -199,15 +265,25 @@ class Objects:
         (first, *more) = maker.args
         return displays_of(self._drafts, draft, first.value) if not more and first.star != "*" else []
 
-    def _is_item_assigned(self, draft: Draft, name: str) -> bool:
-        """Whether any of the modules assigns ``something["name"]``, or updates a dict by such a keyword."""
+    def _may_be_changed(self, draft: Draft, maker: cst.Call | cst.Dict, name: str) -> bool:
+        """Whether a namespace may get another value: by an item, a keyword, a dict that it is updated with, an option.
+
+        A settings file that is read into it is looked at by the one who asks.
+        """
+        holder = next((each for each in draft.ancestors(maker) if isinstance(each, (cst.Assign, cst.AnnAssign))), None)
+        targets = [each.target for each in holder.targets] if isinstance(holder, cst.Assign) else []
+        targets += [holder.target] if isinstance(holder, cst.AnnAssign) else []
+        for held in {last_part(each) for each in targets} - {""}:
+            for user in with_word(self._drafts, draft, held):
+                if any(_merges(user, each, held) for each in user.nodes(cst.Call)):
+                    return True
+                items = [each for each in user.nodes(cst.Subscript) if last_part(each.value) == held]
+                if any(not _key_of(each) and _is_given(user, each) for each in items):
+                    return True
         for user in with_word(self._drafts, draft, name):
             for item in user.nodes(cst.Subscript):
-                index = item.slice[0].slice
-                if isinstance(index, cst.Index) and string_value(index.value) == name:
-                    above = user.parent(item)
-                    if isinstance(above, (cst.AssignTarget, cst.AugAssign, cst.Del)):
-                        return True
+                if _key_of(item) == name and _is_given(user, item):
+                    return True
             for call in user.nodes(cst.Call):
                 if last_part(call.func) in ("update", "setdefault") and argument(call, name) is not None:
                     return True
@@ -219,18 +295,81 @@ class Objects:
         other = beside(self._drafts, draft, module) if module else draft
         if other is None:
             return None
-        functions = [each for each in other.nodes(cst.FunctionDef) if each.name.value == name]
-        if len(functions) != 1 or functions[0].decorators:
+        if isinstance(call.func, cst.Name) and is_local(draft, call.func):
             return None
-        returned = [each.value for each in other.nodes(cst.Return, functions[0]) if each.value is not None]
-        return (other, returned[0]) if len(returned) == 1 and scope_of(other, functions[0]) is other.module else None
+        functions = [each for each in other.nodes(cst.FunctionDef) if each.name.value == name]
+        if len(functions) != 1 or functions[0].decorators or scope_of(other, functions[0]) is not other.module:
+            return None
+        yields = [each for each in other.nodes(cst.Yield) if other.function(each) is functions[0]]
+        returned = [
+            each.value
+            for each in other.nodes(cst.Return, functions[0])
+            if each.value is not None and other.function(each) is functions[0]
+        ]
+        return (other, returned[0]) if len(returned) == 1 and not yields else None
+
+
+def is_dataclass(holder: cst.ClassDef) -> bool:
+    """Whether a class is decorated to have its fields as the parameters of ``__init__``."""
+    return any(name in ("dataclass", "define", "frozen", "s") for name in _decorators(holder))
+
+
+def _decorators(holder: cst.ClassDef) -> list[str]:
+    decorators = [each.decorator for each in holder.decorators]
+    return [last_part(each.func if isinstance(each, cst.Call) else each) for each in decorators]
+
+
+def _is_plain(draft: Draft, holder: cst.ClassDef) -> bool:
+    """Whether objects of the class are made of what is passed and of the defaults, and of nothing else."""
+    if any(own_method(holder, magic) is not None for magic in _MAGIC) or holder.keywords:
+        return False
+    if any(_READS_ELSEWHERE.search(last_part(base.value)) for base in holder.bases):
+        return False
+    return all(each in _PLAIN_CLASS for each in _decorators(holder)) and not _VALIDATES.search(draft.code(holder))
+
+
+def _root(node: cst.Attribute) -> cst.BaseExpression | None:
+    """The object that the first attribute is asked of: ``config`` of ``config.data.size``, or ``self.config``."""
+    inner: cst.BaseExpression = node
+    while isinstance(inner, cst.Attribute):
+        if isinstance(inner.value, cst.Name):
+            return inner if inner.value.value == "self" else inner.value
+        inner = inner.value
+    return None
+
+
+def _key_of(item: cst.Subscript) -> str:
+    index = item.slice[0].slice
+    return string_value(index.value) if isinstance(index, cst.Index) else ""
+
+
+def _is_given(draft: Draft, item: cst.Subscript) -> bool:
+    """Whether an item is given a value there, or taken out."""
+    above = draft.parent(item)
+    return isinstance(above, (cst.AssignTarget, cst.AugAssign, cst.Del)) or (
+        isinstance(above, (cst.AnnAssign, cst.For)) and above.target is item
+    )
+
+
+def _merges(draft: Draft, call: cst.Call, name: str) -> bool:
+    """Whether a call puts values into the namespace of that name: ``name.update(…)``, ``OmegaConf.update(name, …)``.
+
+    What a settings file says is known otherwise: ``merge_from_file``.
+    """
+    method = last_part(call.func)
+    if not _MERGES.match(method) or method in ("merge_from_file", "merge_from_list"):
+        return False
+    inner = call.func.value if isinstance(call.func, cst.Attribute) else None
+    while isinstance(inner, (cst.Attribute, cst.Subscript)) and last_part(inner) != name:
+        inner = inner.value
+    return name in [last_part(each) for each in (inner, *(arg.value for arg in call.args)) if each is not None]
 
 
 def field_value(value: cst.BaseExpression | None) -> cst.BaseExpression | None:
     """The default of a field: of ``field(default=32)`` and pydantic's ``Field(32)`` 32."""
     if not isinstance(value, cst.Call) or last_part(value.func) not in ("field", "Field", "ib"):
         return value
-    default = argument(value, "default", ["default"] if last_part(value.func) == "Field" else [])
+    default = argument(value, "default", ["default"] if last_part(value.func) != "field" else [])
     return default.value if default is not None else value
 
 

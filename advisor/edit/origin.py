@@ -13,14 +13,15 @@ from typing import Final
 
 import libcst as cst
 
-from advisor.edit.callers import calls_of, derived_from, given, named, says_all
+from advisor.edit.callers import calls_of, given, says_all
 from advisor.edit.calls import argument
 from advisor.edit.changes import renames
 from advisor.edit.displays import displays_of
 from advisor.edit.draft import Draft, Drafts
+from advisor.edit.held import is_local, is_one_of_several
 from advisor.edit.modules import TooManyFilesError, beside, with_neighbours, with_word
-from advisor.edit.names import full_name, imported_as, imports_anywhere, last_part
-from advisor.edit.objects import Candidate, Maker, Objects, field_value
+from advisor.edit.names import full_name, imported_as, last_part
+from advisor.edit.objects import Candidate, Maker, Objects, field_value, is_dataclass
 from advisor.edit.option_origin import Kind, Origin, click_option, decorations, is_click, option_of
 from advisor.edit.scopes import (
     assigned_once,
@@ -31,6 +32,7 @@ from advisor.edit.scopes import (
     is_literal,
     is_parameter,
     literal_equals,
+    mentions,
     parameter,
     scope_of,
     self_assignments,
@@ -42,6 +44,7 @@ _DEPTH = 8  # names followed from one to the next before giving up; guards again
 _CONVERSIONS = ("int", "float", "str")
 # Calls that make an object like another one, with other values.
 _LIKE = ("replace", "evolve", "_replace", "merge", "from_dict", "structured", "cls", "model_copy", "copy")
+_CONDITIONAL = (cst.If, cst.Else, cst.While, cst.For, cst.Try, cst.ExceptHandler, cst.Match, cst.Lambda)
 # What gives a variable of the environment, or else its second argument.
 _ENVIRONMENT = ("os.environ.get", "os.getenv", "environ.get", "getenv")
 
@@ -123,11 +126,8 @@ class _Trace:
         if not depth or is_bound_elsewhere(draft, name):
             return None
         bound = list(assignments(draft, name, draft.module))
-        everywhere = imports_anywhere(draft)
-        times = sum(each == name for each, _ in everywhere)
-        stars = [beside(self._drafts, draft, module) for each, module in everywhere if each == "*"]
-        if times + bool(bound) > 1 or any(any(assignments(of, name, of.module)) for of in stars if of is not None):
-            return None  # one of several
+        if is_one_of_several(self._drafts, draft, name):
+            return None
         if bound:
             return self._assigned(draft, bound, depth)
         module, _, attribute = imported_as(draft, name).rpartition(".")
@@ -157,7 +157,7 @@ class _Trace:
         name, base = node.attr.value, node.value
         if isinstance(base, cst.Name) and base.value == "self":
             return self._of_self(draft, node, depth)
-        if isinstance(base, cst.Name) and imported_as(draft, base.value) and not _is_local(draft, base):
+        if isinstance(base, cst.Name) and imported_as(draft, base.value) and not is_local(draft, base):
             other = beside(self._drafts, draft, imported_as(draft, base.value))
             if other is not None:
                 return self._constant(other, name, depth) if not self._objects.set_somewhere(other, name) else None
@@ -175,30 +175,39 @@ class _Trace:
         return self._one_of(fields, depth) if fields else None
 
     def _set_once(self, draft: Draft, node: cst.Attribute, depth: int) -> Origin | None:
-        """``_C.DATA.SIZE = 4``: the one place that gives anything such an attribute, where it says what the run saw.
+        """``args.size = 4``, or ``_C.DATA.SIZE = 4``: the one line that gives an object such an attribute, in any case.
 
-        It has to be of what is called alike (``DATA``), or of a namespace; and nothing else may say the same.
+        Where it says what the run saw, and nothing else does: no default, option, key or keyword of that name.
         """
         name, found = node.attr.value, self._objects.settings_of(draft, node.attr.value)
-        if len(found) != 1 or self._recorded is UNKNOWN or self._objects.set_by_text(draft):
+        if self._recorded is UNKNOWN or self._objects.set_by_text(draft):
             return None
-        of, target, value = found[0]
+        written = _sections(draft, node)
+        alike = [each for each in found if _sections(each[0], each[1])[1:] == written[1:]]
+        if len(alike) != 1 or (len(found) > 1 and len(written) == 1):
+            return None
+        of, target, value = alike[0]
         if value is None or not is_literal(value) or not literal_equals(value, self._recorded):
             return None
-        nested = isinstance(node.value, cst.Attribute) and draft.code(node.value.value) != "self"
-        alike = last_part(node.value) == last_part(target.value) != ""
-        if not alike and (nested or not self._objects.is_namespace(of, target.value)):
+        if any(isinstance(above, _CONDITIONAL) for above in of.ancestors(target)):
             return None
-        option = self._option(draft, name)
-        if option is not None and option.says(self._recorded):
+        if not self._objects.is_same(draft, node, of, target, depth) or self._said_otherwise(draft, name):
             return None
+        return Origin(of, "constant", value)
+
+    def _said_otherwise(self, draft: Draft, name: str) -> bool:
+        """Whether a class, a settings file, an option, a parameter, a key or a keyword may say the same."""
         if any(entry.keys[-1] == name for file in self._drafts.settings() for entry in file.entries):
-            return None  # it may be read into the object
+            return True
         for each in with_word(self._drafts, draft, name):
+            if option_of(each, name) is not None or mentions(each, name):
+                return True
+            if any(isinstance(each.parent(node), cst.Param) for node in each.nodes(cst.Name) if node.value == name):
+                return True
             for holder in each.nodes(cst.ClassDef):
                 if list(assignments(each, name, holder)) or self_assignments(each, holder, name):
-                    return None
-        return Origin(of, "constant", value)
+                    return True
+        return False
 
     def _option(self, draft: Draft, name: str) -> Origin | None:
         """The command-line option of that name: of this file, of one that it imports from, or by what the run saw."""
@@ -214,17 +223,9 @@ class _Trace:
         name, holder = node.attr.value, draft.enclosing_class(node)
         if holder is None or self._objects.set_somewhere(draft, name):
             return None
-        classes = [(draft, holder), *self._objects.above(draft, holder)]
-        if any(_is_dataclass(each) for _, each in classes):
-            calls = named(self._drafts, draft, holder.name.value)
-            below = derived_from(self._drafts, draft, holder)
-            for user, each in below or ():
-                more = named(self._drafts, user, each.name.value)
-                calls = [*calls, *more] if calls is not None and more is not None else None
-            return self._field(calls, name, depth) if calls and below is not None else None
-        values = self._objects.of_class(draft, holder, name, depth)
-        if values is not None:
-            return self._one_of([(*each, "constant") for each in values], depth)
+        fields = self._objects.of_self(draft, holder, name, depth)
+        if fields is not None:
+            return self._one_of(fields, depth)
         return self._option(draft, name)
 
     def _class_default(self, draft: Draft, base: cst.BaseExpression, name: str, depth: int) -> Origin | None:
@@ -242,7 +243,7 @@ class _Trace:
                 return None
             if holders:
                 holder = holders[0][0]
-                if not holder.bases and not _is_dataclass(holder) and draft.code(base) != holder.name.value:
+                if not holder.bases and not is_dataclass(holder) and draft.code(base) != holder.name.value:
                     return None
                 return self._only_field(draft, name, each, *holders[0], depth)
         return None
@@ -263,7 +264,7 @@ class _Trace:
             return None
         for user in users.values():
             for call in user.nodes(cst.Call):
-                if last_part(call.func) in _LIKE and argument(call, name) is not None:
+                if last_part(call.func) in _LIKE and _may_give(user, call, holder, name):
                     return None
                 if last_part(call.func) == holder.name.value:
                     if any(arg.star or arg.keyword is None for arg in call.args):
@@ -324,19 +325,18 @@ class _Trace:
         return self.follow(draft, other, "default", depth) if len(said) == 1 else None
 
 
-def _is_local(draft: Draft, node: cst.Name) -> bool:
-    """Whether a function around the name binds it."""
-    scope = scope_of(draft, node)
-    while scope is not draft.module:
-        if is_parameter(scope, node.value) or imports(draft, node.value, scope):
-            return True
-        if any(True for _ in assignments(draft, node.value, scope)):
-            return True
-        scope = scope_of(draft, scope)
-    return False
+def _sections(draft: Draft, node: cst.Attribute) -> list[str]:
+    """What an attribute is asked of, its own name last; the first is the object, of whatever name."""
+    names = draft.code(node).split(".")
+    return names[1:] if names[0] == "self" and len(names) > 2 else names
 
 
-def _is_dataclass(holder: cst.ClassDef) -> bool:
-    decorators = [each.decorator for each in holder.decorators]
-    names = [last_part(each.func if isinstance(each, cst.Call) else each) for each in decorators]
-    return any(each in ("dataclass", "define", "frozen", "s") for each in names)
+def _may_give(draft: Draft, call: cst.Call, holder: cst.ClassDef, name: str) -> bool:
+    """Whether a call that makes an object like another one may give it another value for the field."""
+    if any(argument(call, each) is not None for each in (name, "update")):
+        return True
+    if any(last_part(arg.value) == holder.name.value for arg in call.args):
+        return True  # from_dict(Config, values)
+    of = draft.enclosing_class(call)
+    own = last_part(call.func) != "cls" or (of is not None and of.name.value == holder.name.value)
+    return own and any(arg.star for arg in call.args)

@@ -165,7 +165,7 @@ def attribute_assignment(draft: Draft, target: cst.Attribute) -> list[cst.BaseEx
     above = draft.parent(target)
     if isinstance(above, cst.AssignTarget):
         statement = cst.ensure_type(draft.parent(above) or above, cst.Assign)
-        return [statement.value]
+        return [statement.value if len(statement.targets) == 1 else None]
     if isinstance(above, cst.AnnAssign):
         return [above.value] if above.target is target else []
     if isinstance(above, (cst.AugAssign, cst.For, cst.CompFor, cst.AsName, cst.Del)):
@@ -188,14 +188,15 @@ def dict_display(draft: Draft, name: cst.BaseExpression) -> cst.Dict | cst.Call 
         return _display(draft, values[0]) if len(values) == 1 else None
     if not isinstance(name, cst.Name):
         return _display(draft, name) if isinstance(name, cst.Call) else None
-    scope = scope_of(draft, name)
+    scope, own = scope_of(draft, name), True
     while True:
-        values = list(assignments(draft, name.value, scope))
+        # What a class has is no name of its methods.
+        values = list(assignments(draft, name.value, scope)) if own or not isinstance(scope, cst.ClassDef) else []
         if values:
             return _display(draft, values[0]) if len(values) == 1 else None
         if scope is draft.module or is_parameter(scope, name.value):
             return None
-        scope = scope_of(draft, scope)
+        scope, own = scope_of(draft, scope), False
 
 
 def _display(draft: Draft, value: cst.BaseExpression | None) -> cst.Dict | cst.Call | None:

@@ -182,7 +182,7 @@ EDITS = {
     },
     "namespace": {
         "data.py": (
-            "from types import SimpleNamespace\nargs = SimpleNamespace(size=[4], n=8)\nother = SimpleNamespace(size=8)\n"
+            "from types import SimpleNamespace\nargs = SimpleNamespace(size=[4])\nother = SimpleNamespace(size=8)\n"
             "\ndef make(args):\n    return DataLoader(ds, batch_size=args.size)\n\nmake(args)\n"
         ),
     },
@@ -225,11 +225,38 @@ EDITS = {
             "import ml_collections\n\ndef get_config():\n    c = ml_collections.ConfigDict()\n    c.size = [4]\n"
             "    return c\n"
         ),
+        "train.py": "from data import make\nfrom config import get_config\nmake(get_config())\n",
     },
     "attribute that the script gives an object": {
         "data.py": (
             "args = parser.parse_args()\nargs.size = [4]\n\ndef make(args):\n"
-            "    return DataLoader(ds, batch_size=args.size)\n"
+            "    return DataLoader(ds, batch_size=args.size)\n\nmake(args)\n"
+        ),
+    },
+    "settings of one of two sections": {
+        "data.py": "def make(config):\n    return DataLoader(ds, batch_size=config.TRAIN.SIZE)\n",
+        "config.py": (
+            "from yacs.config import CfgNode as CN\n_C = CN()\n_C.TRAIN = CN()\n_C.TRAIN.SIZE = [4]\n"
+            "_C.TEST = CN()\n_C.TEST.SIZE = 4\n"
+        ),
+    },
+    "object of another module, as its attribute": {
+        "data.py": "import config\nloader = DataLoader(ds, batch_size=config.cfg.data.size)\n",
+        "config.py": (
+            "@dataclass\nclass Data:\n    size: int = [4]\n\n@dataclass\nclass Config:\n"
+            "    data: Data = field(default_factory=Data)\n\ncfg = Config()\n"
+        ),
+    },
+    "object that a dataclass is made with": {
+        "data.py": (
+            "@dataclass\nclass C:\n    size: int = 8\n\n@dataclass\nclass T:\n    cfg: C = field(default_factory=C)\n\n"
+            "    def go(self):\n        return DataLoader(ds, batch_size=self.cfg.size)\n\nT(cfg=C(size=[4])).go()\n"
+        ),
+    },
+    "object of settings beside a model's setattr": {
+        "data.py": (
+            "from types import SimpleNamespace\n\ndef swap(module, name, new):\n    setattr(module, name, new)\n\n"
+            "c = SimpleNamespace(size=[4])\nloader = DataLoader(ds, batch_size=c.size)\n"
         ),
     },
     "item of a dict that may be left out": {
@@ -541,6 +568,174 @@ REFUSED = {
     },
     "an item that is put in": {
         "data.py": "CFG = {'lr': 4}\nCFG['size'] = int(n)\nloader = DataLoader(ds, batch_size=CFG.get('size', 4))\n",
+    },
+    "an option, or what a branch sets": {
+        "data.py": (
+            "parser.add_argument('--size', default=8)\nargs = parser.parse_args()\nif args.debug:\n"
+            "    args.size = 4\nloader = DataLoader(ds, batch_size=args.size)\n"
+        ),
+    },
+    "a namespace, or what a branch sets": {
+        "data.py": (
+            "from types import SimpleNamespace\nc = SimpleNamespace(size=4)\nif fast:\n    c.size = 4\n"
+            "loader = DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
+    "what a branch sets of settings that are read": {
+        "data.py": "c = read(path)\nif fast:\n    c.size = 4\nloader = DataLoader(ds, batch_size=c.size)\n",
+    },
+    "an object of that name in another function": {
+        "data.py": (
+            "def demo():\n    args = parse()\n    args.size = 4\n\ndef train(args):\n"
+            "    return DataLoader(ds, batch_size=args.size)\n\ntrain(read(path))\n"
+        ),
+    },
+    "another namespace": {
+        "data.py": (
+            "from types import SimpleNamespace\nfont = SimpleNamespace()\nfont.size = 4\n\ndef make(cfg):\n"
+            "    return DataLoader(ds, batch_size=cfg.size)\n\nmake(read(path))\n"
+        ),
+    },
+    "a node of settings that is merged with others": {
+        "data.py": (
+            "from yacs.config import CfgNode\nc = CfgNode()\nc.size = 4\nc.merge_from_list(['size', '4'])\n"
+            "loader = DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
+    "a namespace that is updated": {
+        "data.py": (
+            "from easydict import EasyDict\nc = EasyDict({'size': 4})\nc.update(given)\n"
+            "loader = DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
+    "a namespace that gets items": {
+        "data.py": (
+            "from easydict import EasyDict\nc = EasyDict({'size': 4})\nfor k, v in given.items():\n"
+            "    c[k] = v\nloader = DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
+    "a namespace that a library updates": {
+        "data.py": (
+            "from omegaconf import OmegaConf\nc = OmegaConf.create({'size': 4})\n"
+            "OmegaConf.update(c, 'size', n)\nloader = DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
+    "a section that is updated": {
+        "data.py": (
+            "from easydict import EasyDict\nc = EasyDict({'a': {'size': 4}})\nc['a'].update(given)\n"
+            "loader = DataLoader(ds, batch_size=c.a.size)\n"
+        ),
+    },
+    "a namespace for options": {
+        "data.py": (
+            "import argparse\nc = argparse.Namespace(size=4)\nparser.parse_args(namespace=c)\n"
+            "loader = DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
+    "a name that only the class has": {
+        "data.py": (
+            "from types import SimpleNamespace\nc = read()\n\nclass T:\n    c = SimpleNamespace(size=4)\n\n"
+            "    def go(self):\n        return DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
+    "a dict that only the class has": {
+        "data.py": (
+            "KW = read()\n\nclass T:\n    KW = {'batch_size': 4}\n\n    def go(self):\n"
+            "        return DataLoader(ds, **KW)\n"
+        ),
+    },
+    "a name that a function imports": {
+        "data.py": (
+            "from types import SimpleNamespace\nc = SimpleNamespace(size=4)\n\ndef go():\n"
+            "    from lib import c\n    return DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
+    "an object for want of a module": {
+        "data.py": (
+            "from types import SimpleNamespace\ntry:\n    from local import c\nexcept ImportError:\n"
+            "    c = SimpleNamespace(size=4)\nloader = DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
+    "a dataclass that another is made with, computed": {
+        "data.py": (
+            "@dataclass\nclass C:\n    size: int = 4\n\n@dataclass\nclass T:\n"
+            "    cfg: C = field(default_factory=C)\n\n    def go(self):\n"
+            "        return DataLoader(ds, batch_size=self.cfg.size)\n\nT(cfg=C(size=n)).go()\n"
+        ),
+    },
+    "a dataclass that changes what it was given": {
+        "data.py": (
+            "@dataclass\nclass C:\n    size: int = 8\n\n    def up(self):\n"
+            "        self.size = self.size * n\n\nc = C(size=4)\nc.up()\n"
+            "loader = DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
+    "a dataclass that checks its fields": {
+        "data.py": (
+            "class C(BaseModel):\n    size: int = 4\n\n    @field_validator('size')\n"
+            "    def at_most(cls, v):\n        return min(v, n)\n\nc = C()\n"
+            "loader = DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
+    "settings of the environment": {
+        "data.py": (
+            "class C(BaseSettings):\n    size: int = 4\n\nc = C()\n"
+            "loader = DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
+    "a class that a decorator makes another": {
+        "data.py": "@from_env\nclass C:\n    size: int = 4\n\nc = C()\nloader = DataLoader(ds, batch_size=c.size)\n",
+    },
+    "one line for two attributes": {
+        "data.py": "c = read(path)\nc.size = c.other = 4\nloader = DataLoader(ds, batch_size=c.size)\n",
+    },
+    "what a function in it gives back": {
+        "data.py": (
+            "from types import SimpleNamespace\ndef get():\n    def inner():\n"
+            "        return SimpleNamespace(size=4)\n    yield inner\n\nc = get()\n"
+            "loader = DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
+    "a dict that a function fills": {
+        "data.py": (
+            "CFG = {'lr': 4}\n\ndef fill(d):\n    d['size'] = 4\n\nfill(CFG)\n"
+            "loader = DataLoader(ds, batch_size=CFG.get('size', 4))\n"
+        ),
+    },
+    "an object that is set by its method": {
+        "data.py": (
+            "from types import SimpleNamespace\nc = SimpleNamespace(size=4)\nc.__setattr__('size', n)\n"
+            "loader = DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
+    "an object whose variables are set": {
+        "data.py": (
+            "from types import SimpleNamespace\nc = SimpleNamespace(size=4)\nvars(c)['size'] = n\n"
+            "loader = DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
+    "a class above that comes first": {
+        "data.py": (
+            "class A1:\n    def __init__(self):\n        self.size = n\n\nclass A(A1):\n    pass\n\n"
+            "class B:\n    size = 4\n\nclass C(A, B):\n    def go(self):\n"
+            "        return DataLoader(ds, batch_size=self.size)\n"
+        ),
+    },
+    "a class that is made of what was read": {
+        "data.py": (
+            "@dataclass\nclass C:\n    size: int = 4\n\n    @classmethod\n    def load(cls, path):\n"
+            "        return cls(**read(path))\n\nc = C.load(path)\nloader = DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
+    "a class that a library makes of a dict": {
+        "data.py": (
+            "@dataclass\nclass C:\n    size: int = 4\n\nc = dacite.from_dict(C, given)\n"
+            "loader = DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
+    "a module that does not parse": {
+        "data.py": "from config import C\nc = C()\nloader = DataLoader(ds, batch_size=c.size)\n",
+        "config.py": "class C:\n    size = 4 4\n",
     },
     "a file that does not parse": {
         "data.py": "def make(ds, size):\n    return DataLoader(ds, batch_size=size)\n",
