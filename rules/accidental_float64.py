@@ -14,7 +14,7 @@ from advisor.edit.arrays import written_later
 from advisor.edit.calls import argument, call_method
 from advisor.edit.derivatives import differentiates_twice
 from advisor.edit.locate import call_at, last_name
-from advisor.edit.names import full_name
+from advisor.edit.names import full_name, last_part
 from advisor.edit.scopes import assignments, dict_display, dict_entry, scope_of
 from advisor.edit.sources import text_of
 from advisor.edit.values import give_value
@@ -195,6 +195,10 @@ model.to(device, dtype=torch.float32)
         Example(
             before="model.double()  # <- casts\nx = th.as_tensor(array)  # <- made\n",
             after="x = th.as_tensor(array).float()\n",
+        ),
+        Example(
+            before="x = torch.from_numpy(a)  # <- made\nmodel.to(device=x.device, dtype=x.dtype)  # <- casts\n",
+            after="x = torch.from_numpy(a).float()\nmodel.to(device=x.device, dtype=x.dtype)\n",
         ),
         Example(  # whole numbers
             before="model = Net().double()  # <- casts\nx = counts.double()  # <- casts, others\n",
@@ -421,7 +425,8 @@ def _narrow(draft: Draft, call: cst.Call, settings: _Settings, followed: bool) -
         if not (isinstance(above, cst.Attribute) and above.attr.value == "float"):
             call_method(draft, call, "float")
         return True
-    if name == "to" and followed and len(call.args) == 1 and _follows(draft, call.args[0].value):
+    types = [arg for arg in call.args if not _is_device(draft, arg)]
+    if name == "to" and followed and len(types) == 1 and _follows(draft, types[0].value):
         return True  # model.to(x.dtype): as the data is, and that changes
     if name in ("to", "set_default_dtype"):
         wide = [arg.value for arg in call.args if m.matches(arg.value, _WIDE)]
@@ -437,6 +442,13 @@ def _narrow(draft: Draft, call: cst.Call, settings: _Settings, followed: bool) -
         return False
     draft.change(call, lambda updated: cst.ensure_type(cst.ensure_type(updated, cst.Call).func, cst.Attribute).value)
     return True
+
+
+def _is_device(draft: Draft, arg: cst.Arg) -> bool:
+    """Whether ``to()`` is told a device by the argument, or how to copy there."""
+    if arg.keyword is not None:
+        return arg.keyword.value in ("device", "non_blocking", "copy")
+    return last_part(arg.value) in ("device", "dev")
 
 
 def _follows(draft: Draft, value: cst.BaseExpression) -> bool:

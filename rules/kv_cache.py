@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -163,6 +163,39 @@ def roll_out(policy, prompt):
         ),
         Example(
             before="""
+from types import SimpleNamespace
+
+SETTINGS = SimpleNamespace(decode=SimpleNamespace(length=12, cached=False))
+
+def write(model, prompt):
+    ids, feed, past = prompt, prompt, None
+    for _ in range(SETTINGS.decode.length):
+        out = model(input_ids=feed, past_key_values=past, use_cache=SETTINGS.decode.cached)  # <- generate
+        past = out.past_key_values
+        token = out.logits[:, -1:].argmax(-1)
+        ids = torch.cat([ids, token], 1)
+        feed = token if past is not None else ids
+    return ids
+""",
+            after="""
+from types import SimpleNamespace
+
+SETTINGS = SimpleNamespace(decode=SimpleNamespace(length=12, cached=True))
+
+def write(model, prompt):
+    ids, feed, past = prompt, prompt, None
+    for _ in range(SETTINGS.decode.length):
+        out = model(input_ids=feed, past_key_values=past, use_cache=SETTINGS.decode.cached)
+        past = out.past_key_values
+        token = out.logits[:, -1:].argmax(-1)
+        ids = torch.cat([ids, token], 1)
+        feed = token if past is not None else ids
+    return ids
+""",
+            parameters={"library": True},
+        ),
+        Example(
+            before="""
 from transformers import GenerationConfig
 
 sampling = GenerationConfig(max_new_tokens=40, use_cache=False)
@@ -232,6 +265,8 @@ def _told_to_cache(sources: Sources, site: Site) -> Edit | Argument | Advice | N
     draft = drafts[site.file]
     calls = [each for each in draft.nodes(cst.Call) if draft.line(each) == site.line]
     generating = [each for each in calls if m.matches(each.func, m.Attribute(attr=m.Name("generate")))]
+    if not generating:
+        return _asked_for_none(drafts, draft, calls, site)
     if len(generating) != 1:
         return None
     text = f"Have generate() at {at(site)} keep keys and values, as it does by itself: use_cache=True."
@@ -251,6 +286,37 @@ def _told_to_cache(sources: Sources, site: Site) -> Edit | Argument | Advice | N
         if passed:
             return Advice(text, "where the value comes from cannot be told from the source")
     return Advice(text, "where it is told otherwise was not found: its arguments, or a configuration's")
+
+
+def _asked_for_none(
+    drafts: Drafts, draft: Draft, calls: Sequence[cst.Call], site: Site
+) -> Edit | Argument | Advice | None:
+    """The fix where a loop of the script's own is made for a cache, and its call is told to keep none.
+
+    What it gives the model then depends on the cache: ``token if past is not None else ids``.
+    """
+    told = [each for each in calls if argument(each, "use_cache") is not None]
+    past = [argument(each, name) for each in told for name in ("past_key_values", "past", "cache_params")]
+    kept = {last_part(arg.value) for arg in past if arg is not None} - {""}
+    loop = draft.loop(told[0]) if len(told) == 1 else None
+    if loop is None or not kept:
+        return None
+    fed = {name.value for arg in told[0].args for name in draft.nodes(cst.Name, arg)} - kept
+    chosen = [
+        value
+        for name in fed
+        for value in assignments(draft, name, scope_of(draft, told[0]))
+        if isinstance(value, cst.IfExp) and kept & {each.value for each in draft.nodes(cst.Name, value.test)}
+    ]
+    if len(chosen) != 1:
+        return None
+    text = f"Have the model called at {at(site)} keep keys and values, which the loop gives back to it: use_cache=True."
+    answer = give(drafts, draft, told[0], "use_cache", "True", recorded=False, flags=True, alone=True)
+    if answer is not None and answer != EDITED:
+        return by_option(drafts, draft, answer, "True", text)
+    if answer is None:
+        return Advice(text, "where the value comes from cannot be told from the source")
+    return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
 
 def _config(draft: Draft, generating: cst.Call) -> cst.Call | None:

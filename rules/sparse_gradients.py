@@ -169,7 +169,7 @@ class SparseGradients(Rule):
             call = call_at(draft, site, _NAMES)
             if call is None or full_name(draft, call.func) not in _MADE:
                 return Advice(text, f"the call at {at(site)} does not name an embedding of torch.nn")
-            if _given(call) or give(drafts, draft, call, "sparse", "True") != EDITED:
+            if _given(call) or give(drafts, draft, call, "sparse", "True", recorded=False) != EDITED:
                 return Advice(text, f"what the call at {at(site)} is given excludes sparse gradients")
         return drafts.edit(text) or Advice(text, "the file is not the script's own")
 
@@ -317,4 +317,4 @@ def _given(call: cst.Call) -> bool:
         return True
     if has_starred(call) or unpacked(call) or sum(each.keyword is None for each in call.args) > _BY_POSITION:
         return True
-    return any(argument(call, name) is not None for name in ("max_norm", "scale_grad_by_freq", "sparse"))
+    return any(argument(call, name) is not None for name in ("max_norm", "scale_grad_by_freq"))
