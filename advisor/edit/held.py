@@ -19,7 +19,8 @@ def held_by(drafts: Drafts, draft: Draft, node: cst.Name) -> list[Given] | None:
     scope, within = scope_of(draft, node), True
     while True:
         # What a class has is no name of its methods.
-        bound = list(assignments(draft, node.value, scope)) if within or not isinstance(scope, cst.ClassDef) else []
+        seen = within or not isinstance(scope, cst.ClassDef)
+        bound = list(assignments(draft, node.value, scope, elements=True)) if seen else []
         if is_bound_elsewhere(draft, node.value) or (bound and is_parameter(scope, node.value)):
             return None
         if scope is draft.module:
@@ -28,8 +29,11 @@ def held_by(drafts: Drafts, draft: Draft, node: cst.Name) -> list[Given] | None:
             return None
         if bound:
             return [(draft, each) for each in bound]
-        if isinstance(scope, cst.FunctionDef) and parameter(scope, node.value) is not None:
-            return given(drafts, draft, scope, node.value)
+        own = parameter(scope, node.value) if isinstance(scope, cst.FunctionDef) else None
+        if isinstance(scope, cst.FunctionDef) and own is not None:
+            passed = given(drafts, draft, scope, node.value)
+            # What a call leaves out is the default.
+            return [each if each[1] is not None else (draft, own.default) for each in passed] if passed else None
         if is_parameter(scope, node.value):
             return None
         scope, within = scope_of(draft, scope), False
@@ -37,7 +41,7 @@ def held_by(drafts: Drafts, draft: Draft, node: cst.Name) -> list[Given] | None:
 
 def _of_module(drafts: Drafts, draft: Draft, name: str) -> list[Given] | None:
     """What a module gives a name, or the module that it imports it from."""
-    bound = list(assignments(draft, name, draft.module))
+    bound = list(assignments(draft, name, draft.module, elements=True))
     if is_one_of_several(drafts, draft, name):
         return None
     if bound:
@@ -46,7 +50,7 @@ def _of_module(drafts: Drafts, draft: Draft, name: str) -> list[Given] | None:
     other = beside(drafts, draft, module)
     if other is None or is_bound_elsewhere(other, attribute):
         return None
-    return [(other, each) for each in assignments(other, attribute, other.module)] or None
+    return [(other, each) for each in assignments(other, attribute, other.module, elements=True)] or None
 
 
 def is_one_of_several(drafts: Drafts, draft: Draft, name: str) -> bool:

@@ -118,6 +118,8 @@ class Objects:
         if below is None:
             return [(draft, None)]
         above = self.above(draft, holder)
+        for user, each in below:  # what is mixed in has what the classes beside it are given
+            above += [one for one in self.above(user, each) if one[1] is not holder and one not in [*above, *below]]
         for user, each in [(draft, holder), *below]:
             found += [(user, value) for value in self_assignments(user, each, name)]
             found += [(user, field_value(value)) for value in assignments(user, name, each)]
@@ -140,7 +142,7 @@ class Objects:
             if factory is not None:
                 made = factory.body if isinstance(factory, cst.Lambda) else cst.Call(func=factory)
                 return self.makers(draft, made, depth - 1)
-            if self.class_of(draft, node.func) is not None or self._is_namespace(draft, node):
+            if self.class_of(draft, node.func) is not None or self._is_namespace(draft, node) or _is_dict(node):
                 return [(draft, node)]
             given_back = self._given_back(draft, node)
             return self.makers(*given_back, depth - 1) if given_back is not None else None
@@ -195,7 +197,7 @@ class Objects:
         """
         found: list[Candidate] = []
         for user, maker in makers:
-            if isinstance(maker, cst.Dict) or self._is_namespace(user, maker):
+            if isinstance(maker, cst.Dict) or _is_dict(maker) or self._is_namespace(user, maker):
                 displays = self._displays(user, maker)
                 if not displays or self._may_be_changed(user, maker, name):
                     return None
@@ -307,6 +309,11 @@ class Objects:
             if each.value is not None and other.function(each) is functions[0]
         ]
         return (other, returned[0]) if len(returned) == 1 and not yields else None
+
+
+def _is_dict(call: cst.Call) -> bool:
+    """``dict(size=4)``."""
+    return last_part(call.func) == "dict" and all(arg.keyword is not None for arg in call.args)
 
 
 def is_dataclass(holder: cst.ClassDef) -> bool:

@@ -108,7 +108,7 @@ class _Trace:
             if (own is None and is_parameter(scope, node.value)) or imports(draft, node.value, scope):
                 return None  # of a lambda, or *args, **kwargs
             if isinstance(scope, cst.FunctionDef):
-                bound = list(assignments(draft, node.value, scope))
+                bound = list(assignments(draft, node.value, scope, elements=True))
                 if (bound or own) and is_bound_elsewhere(draft, node.value):
                     return None
                 if own is not None:
@@ -125,7 +125,7 @@ class _Trace:
         """A name of a module: a constant there, or of another module: ``from config import BATCH_SIZE``."""
         if not depth or is_bound_elsewhere(draft, name):
             return None
-        bound = list(assignments(draft, name, draft.module))
+        bound = list(assignments(draft, name, draft.module, elements=True))
         if is_one_of_several(self._drafts, draft, name):
             return None
         if bound:

@@ -68,11 +68,13 @@ def _is_variable(draft: Draft, node: cst.Name) -> bool:
     )
 
 
-def assignments(draft: Draft, name: str, scope: cst.CSTNode) -> Iterator[cst.BaseExpression | None]:
+def assignments(
+    draft: Draft, name: str, scope: cst.CSTNode, elements: bool = False
+) -> Iterator[cst.BaseExpression | None]:
     """What `name` is bound to in a scope (module, class or function), nested scopes aside.
 
     None stands for a binding that is no plain assignment: a loop variable, ``with … as``, ``+=``, an unpacking, one
-    value for several names.
+    value for several names. With `elements` of ``a, b = 1, 2`` the element is given, whose statement is not its own.
     """
     for node in draft.nodes(cst.Name, scope):
         if node.value != name or scope_of(draft, node) is not scope:
@@ -85,7 +87,23 @@ def assignments(draft: Draft, name: str, scope: cst.CSTNode) -> Iterator[cst.Bas
             if above.value is not None:
                 yield above.value
         elif _binds_otherwise(draft, node, above):
-            yield None
+            yield _element(draft, node) if elements else None
+
+
+def _element(draft: Draft, target: cst.CSTNode) -> cst.BaseExpression | None:
+    """What a target is given by ``a, b = 1, 2``."""
+    element = draft.parent(target)
+    targets = draft.parent(element) if isinstance(element, cst.Element) else None
+    holder = draft.parent(targets) if isinstance(targets, cst.Tuple) else None
+    statement = draft.parent(holder) if isinstance(holder, cst.AssignTarget) else None
+    if not isinstance(targets, cst.Tuple) or not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
+        return None
+    values = statement.value
+    if not isinstance(values, cst.Tuple) or len(values.elements) != len(targets.elements):
+        return None
+    if not all(isinstance(each, cst.Element) for each in (*values.elements, *targets.elements)):
+        return None
+    return values.elements[list(targets.elements).index(cst.ensure_type(element or targets, cst.Element))].value
 
 
 def _binds_otherwise(draft: Draft, node: cst.Name, above: cst.CSTNode | None) -> bool:
@@ -174,7 +192,7 @@ def attribute_assignment(draft: Draft, target: cst.Attribute) -> list[cst.BaseEx
     while isinstance(above, (cst.Element, cst.StarredElement, cst.Tuple, cst.List)):  # of an unpacking
         inner, above = above, draft.parent(above)
     bound = isinstance(above, cst.AssignTarget) or (isinstance(above, cst.For) and above.target is inner)
-    return [None] if inner is not target and bound else []
+    return [_element(draft, target)] if inner is not target and bound else []
 
 
 def dict_display(draft: Draft, name: cst.BaseExpression) -> cst.Dict | cst.Call | None:

@@ -29,6 +29,9 @@ def loop_place(evidence: Evidence, loop: SampleLoop, text_of: Callable[[str], st
     """The line of `loop`, where the source has it as one over parts of a tensor whose rounds are independent."""
     sites = evidence.record.call_sites if evidence.record is not None else []
     taken = [each for each in sites if each.kind == _TAKEN]
+    if loop.nested:  # the inner loops take more parts, one after another; the outer one goes over as many as it rounds
+        rounds = round(loop.rounds / max(1.0, loop.times))
+        taken = [each for each in taken if each.details.get("iterates") and each.details.get("rows") == rounds]
     return busiest_loop(
         [each for each in taken if (loop.iterates if each.details.get("iterates") else loop.takes)], text_of
     )

@@ -19,6 +19,8 @@ from advisor.trace.tables import Ints, Trace
 LONGEST_BODY = 100  # operators: a longer body is no loop over samples, but the layers of a model
 _ROUNDS_PER_WAY = 4  # what goes on differently in each round is no loop over samples
 LEAST_ROUNDS = 8  # a step: of fewer rounds little is won
+# Of a loop in a loop: operators of its body, and rounds from which it is one, whatever their number.
+_INNER_BODY, _INNER_ROUNDS = 24, 3
 # Seconds per element that an operator reads: what it works, beside being called. One thread, torch 2.15, AVX2: in-cache
 # 0.1 ns for an addition and 2 ns for exp; of whole batches, which leave the cache, up to 0.5 ns for the first. What is
 # not known to be cheap is taken for dear.
@@ -50,6 +52,7 @@ class SampleLoop:
     work_share: float  # of both: work on the samples, which stays when one operator does it for all
     takes: bool  # each round takes parts of tensors by number (select) or mask (index)
     iterates: bool  # the loop is over an unbound tensor
+    nested: bool = False  # each round holds a loop of its own, of another length in each
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class _Stretch:
     body: float
     takes: bool
     iterates: bool
+    nested: bool = False
 
     @property
     def rounds(self) -> float:
@@ -103,6 +107,7 @@ def sample_loop(trace: Trace, steps: Steps, host: Host, nesting: Nesting, detail
         times=len(stretches) / len(steps),
         takes=all(each.takes for each in stretches),
         iterates=all(each.iterates for each in stretches),
+        nested=any(each.nested for each in stretches),
     )
 
 
@@ -144,6 +149,34 @@ def branching_rounds(codes: Ints, takes: Mask) -> tuple[int, int, int]:
     return best
 
 
+def rounds_with_loops(codes: Ints) -> tuple[int, int, int]:
+    """(start, end, rounds) of the longest loop whose rounds hold loops of a few operators, of different lengths.
+
+    As a loop over sentences does that goes through the words of each: with each inner loop taken for one operator it
+    repeats itself. (0, 0, 0) for none.
+    """
+    repeats = np.ones((_INNER_BODY + 1, len(codes)), np.int64)  # of codes[row : row + period], from each row on
+    for period in range(1, min(_INNER_BODY, len(codes) // 2) + 1):
+        same = codes[period:] == codes[:-period]
+        ends = np.where(same, len(same), np.arange(len(same)))  # where the run of equal ones from a row on ends
+        ends = np.minimum.accumulate(ends[::-1])[::-1]
+        repeats[period, : len(same)] += (ends - np.arange(len(same))) // period
+    known: dict[bytes, int] = {}
+    words, begins, at = [], [], 0
+    while at < len(codes):
+        period = next((each for each in range(1, _INNER_BODY + 1) if repeats[each, at] >= _INNER_ROUNDS), 0)
+        body = codes[at : at + max(1, period)].tobytes() + (b"loop" if period else b"")
+        words.append(known.setdefault(body, len(known)))
+        begins.append(at)
+        at += int(repeats[period, at]) * period if period else 1
+    start, end, period = longest_period(np.array(words, np.int64), LONGEST_BODY)
+    if not period or end - start < LEAST_ROUNDS * period:
+        return 0, 0, 0
+    begins.append(len(codes))
+    rounds = (end - start) // period
+    return begins[start], begins[start + rounds * period], rounds
+
+
 def _stretches(trace: Trace, steps: Steps, host: Host, nesting: Nesting) -> list[_Stretch]:
     """The runs of each step's loop; none at all where one step has none."""
     operators = trace.operators
@@ -171,9 +204,13 @@ def _stretches(trace: Trace, steps: Steps, host: Host, nesting: Nesting) -> list
                 found.append(_Stretch(inside, body, by_number, unbound))
         if len(found) == before:
             begin, end, rounds = branching_rounds(codes, takes[rows])
-            if rounds < LEAST_ROUNDS:
-                return []
-            found.append(_Stretch(rows[begin:end], (end - begin) / rounds, True, False))
+            unbound, nested = False, rounds < LEAST_ROUNDS
+            if nested:
+                begin, end, rounds = rounds_with_loops(codes)
+                unbound = bool(iterates[rows[max(0, begin - 3) : end]].any())
+                if rounds < LEAST_ROUNDS or not (unbound or int(takes[rows[begin:end]].sum()) >= rounds - 1):
+                    return []
+            found.append(_Stretch(rows[begin:end], (end - begin) / rounds, not unbound, unbound, nested))
     return found
 
 

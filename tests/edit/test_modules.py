@@ -186,6 +186,19 @@ EDITS = {
             "\ndef make(args):\n    return DataLoader(ds, batch_size=args.size)\n\nmake(args)\n"
         ),
     },
+    "namespace that is a default": {
+        "data.py": (
+            "from types import SimpleNamespace\nC = SimpleNamespace(data=SimpleNamespace(size=[4]))\n\n"
+            "def main(cfg=C):\n    return DataLoader(ds, batch_size=cfg.data.size)\n\nmain()\n"
+        ),
+    },
+    "values that are given in one line": {
+        "data.py": (
+            "class Loaders:\n    def __init__(self, ds, size):\n        self.ds, self.size = ds, size\n\n"
+            "    def go(self):\n        return DataLoader(self.ds, batch_size=self.size)\n\n"
+            "def main():\n    epochs, size = 3, [4]\n    Loaders(ds, size)\n"
+        ),
+    },
     "namespace in a namespace": {
         "data.py": "from cfg import args\n\nloader = DataLoader(ds, batch_size=args.train.size)\n",
         "cfg.py": (
@@ -736,6 +749,9 @@ REFUSED = {
     "a module that does not parse": {
         "data.py": "from config import C\nc = C()\nloader = DataLoader(ds, batch_size=c.size)\n",
         "config.py": "class C:\n    size = 4 4\n",
+    },
+    "values of which one is made of others": {
+        "data.py": "size, *rest = 4, 8, n\nloader = DataLoader(ds, batch_size=size)\n",
     },
     "a file that does not parse": {
         "data.py": "def make(ds, size):\n    return DataLoader(ds, batch_size=size)\n",

@@ -120,7 +120,7 @@ REFUSED = {
     "computed": "DataLoader(ds, batch_size=32 // world)",
     "two assignments": "bs = 32\nif fast:\n    bs = 64\nDataLoader(ds, bs)",
     "loop variable": "for bs in (8, 16):\n    DataLoader(ds, bs)",
-    "unpacked tuple": "bs, n = 32, 4\nDataLoader(ds, bs)",
+    "unpacked tuple": "bs, n = sizes\nDataLoader(ds, bs)",
     "parameter of several callers": "def f(bs):\n    return DataLoader(ds, bs)\nf(1)\nf(2)",
     "unknown mapping": "def f(**kw):\n    return DataLoader(ds, **kw)",
     "key put into the mapping later": 'kw = {}\nkw["batch_size"] = 3\nDataLoader(ds, **kw)',
