@@ -69,6 +69,13 @@ class PythonLoopOverSamples(Rule):
             "amax(1) or sum(1) for each row, torch.bmm for a product per sample, torch.gather for an element of each, "
             "index_add for sums by group, torch.vmap where the body is long."
         )
+        if finding.parameters.get("nested"):
+            text = (
+                f"Go through all samples of the loop at {at(finding.site)} at once: pad them to one length, have "
+                "the loop inside take a part of each in its rounds, x[:, t], and keep by torch.where(mask[:, t], new, old) "
+                "what samples have that are over."
+            )
+            return Advice(text, "how samples of different lengths go together only their author can tell")
         if finding.site is None:
             return Advice(text, "its place is unknown")
         drafts = Drafts(sources)
@@ -97,6 +104,18 @@ def attend(query, key):
     scores = torch.bmm(query, key)  # per sample
     return scores.softmax(-1)
 """,
+        ),
+        Example(
+            before="""
+for emit, tags in zip(emissions, targets):  # <-
+    alpha = start + emit[0]
+    for e in emit[1:]:
+        alpha = torch.logsumexp(alpha[:, None] + moves, 0) + e
+    losses.append(alpha.logsumexp(0))
+""",
+            after="",
+            parameters={"nested": True},
+            advice="x[:, t]",
         ),
         Example(
             before="""
@@ -139,8 +158,9 @@ def _of_parts(evidence: Evidence) -> Finding | None:
     return Finding(
         rule=PythonLoopOverSamples.id,
         title=PythonLoopOverSamples.title,
-        summary=f"The loop at {at(place)} calls the same {found.operators:.0f} operators {found.rounds:.0f} times "
-        f"in every step, {spent * 1e3:.1f} ms with their backward.",
+        summary=f"The loop at {at(place)} calls {'about' if found.nested else 'the same'} {found.operators:.0f} "
+        f"operators {found.rounds:.0f} times in every step, {spent * 1e3:.1f} ms with their backward"
+        + (", in loops of different lengths." if found.nested else "."),
         gain=gain,
         evidence={
             "loop_s": spent,
@@ -150,6 +170,7 @@ def _of_parts(evidence: Evidence) -> Finding | None:
             "step_s": evidence.step_s,
         },
         site=place,
+        parameters={"nested": found.nested},
     )
 
 

@@ -14,7 +14,7 @@ from torch.overrides import BaseTorchFunctionMode, _get_current_function_mode_st
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
-from advisor.evidence.loops import branching_rounds, longest_period, sample_loop
+from advisor.evidence.loops import branching_rounds, longest_period, rounds_with_loops, sample_loop
 from advisor.evidence.rounds import busiest_loop, called_loop, independent, loop_over_parts
 from advisor.harness.indexing import Indexing
 from advisor.harness.layout import CallSite, Site
@@ -140,6 +140,19 @@ def test_rounds_that_go_on_in_two_ways_are_a_loop() -> None:
     codes = np.array([code for each in different for code in each], np.int64)
     assert branching_rounds(codes, codes == 1) == (0, 0, 0)
     assert branching_rounds(np.zeros(0, np.int64), np.zeros(0, np.bool_)) == (0, 0, 0)
+
+
+def test_rounds_that_hold_loops_of_their_own_are_a_loop() -> None:
+    lengths = [5, 9, 3, 7, 7, 4, 12, 3, 6, 8]
+    rounds = [[1, 2, *[3, 4, 4, 5] * length, 6, 7] for length in lengths]  # one sentence each, 3 4 4 5 a word
+    codes = np.array([9, 8, *(code for each in rounds for code in each), 8, 9], np.int64)
+    start, end, number = rounds_with_loops(codes)
+    assert (start, end, number) == (2, 2 + sum(map(len, rounds)), len(rounds))
+    few = np.array([code for each in rounds[:6] for code in each], np.int64)
+    assert rounds_with_loops(few) == (0, 0, 0)
+    different = [[length, 2, *[3, 4] * length, 6] for length in range(20, 40)]
+    assert rounds_with_loops(np.array([code for each in different for code in each], np.int64)) == (0, 0, 0)
+    assert rounds_with_loops(np.zeros(0, np.int64)) == (0, 0, 0)
 
 
 OTHERS = {
