@@ -72,8 +72,8 @@ class PythonLoopOverSamples(Rule):
         if finding.parameters.get("nested"):
             text = (
                 f"Go through all samples of the loop at {at(finding.site)} at once: pad them to one length, have "
-                "the loop inside take a part of each in its rounds, x[:, t], and keep what samples have that are over by "
-                "torch.where(mask[:, t], new, old)."
+                "the loop inside take a part of each in its rounds, x[:, t], and keep what those have that are over "
+                "by torch.where(mask[:, t], new, old)."
             )
             return Advice(text, "how samples of different lengths go together only their author can tell")
         if finding.site is None:

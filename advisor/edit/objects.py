@@ -36,7 +36,7 @@ _DEPTH = 8  # classes above one: guards against circles
 # Attributes by names that the text does not tell.
 _SETS = re.compile(
     r"\bsetattr\((?!\s*(?:module|model|m|mod|layer|net|parent|block|child|submodule)\b)|__setattr__\("
-    r"|\b__dict__\.update\(|\b__dict__\[|\b__dict__\s*\|?=[^=]|\bvars\([^()]*\)(?:\.update\(|\[)|=\s*vars\([^()]+\)\s*$",
+    r"|\b__dict__\.update\(|\b__dict__\[|\b__dict__\s*\|?=(?!=|\s*self\b)|\bvars\([^()]*\)(?:\.update\(|\[)|=\s*vars\([^()]+\)\s*$",
     re.MULTILINE,
 )
 # Methods that make of an object something else than what its class says.
@@ -181,14 +181,13 @@ class Objects:
         if not any(is_dataclass(each) for _, each in [(draft, holder), *self.above(draft, holder)]):
             values = self.of_class(draft, holder, name, depth)
             return [(*each, "constant") for each in values] if values is not None else None
-        calls = named(self._drafts, draft, holder.name.value)
+        unknown: list[Candidate] = [(draft, None, "constant")]
         below = derived_from(self._drafts, draft, holder)
-        for user, each in below or ():
-            more = named(self._drafts, user, each.name.value)
-            calls = [*calls, *more] if calls is not None and more is not None else None
-        return (self.fields(calls, name, depth) or [(draft, None, "constant")]) if calls and below is not None else (
-            [(draft, None, "constant")]
-        )
+        if below is None:
+            return unknown
+        made = [named(self._drafts, user, each.name.value) for user, each in [(draft, holder), *below]]
+        calls = [each for some in made for each in some or ()]
+        return (self.fields(calls, name, depth) if calls and None not in made else None) or unknown
 
     def fields(self, makers: Iterable[Maker], name: str, depth: int) -> list[Candidate] | None:
         """The values of ``config.name`` of what these made: what they pass, a field's default, what ``__init__`` sets.

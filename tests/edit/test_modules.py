@@ -220,7 +220,8 @@ EDITS = {
     },
     "own dict that is read by attributes": {
         "data.py": (
-            "class Attrs(dict):\n    __getattr__ = dict.get\n\nC = Attrs(size=[4])\nother = Attrs(size=8)\n"
+            "class Attrs(dict):\n    def __init__(self, *args, **kwargs):\n        super().__init__(*args, **kwargs)\n"
+            "        self.__dict__ = self\n\nC = Attrs(size=[4])\nother = Attrs(size=8)\n"
             "loader = DataLoader(ds, batch_size=C.size)\n"
         ),
     },
