@@ -12,7 +12,7 @@ OLDEST_NUMPY := 2.1.3
 OLDEST_PYTHON ?= $(PYTHON)
 # It has torch.profiler._pattern_matcher, which PyTorch 2.15 has removed.
 PEERS_TORCH := 2.13.0
-# Whose sessions may run two at a time: what their tests ask of a time holds beside another one, too.
+# Whose sessions may run two at a time with all threads: what their tests ask of a time holds beside another one, too.
 SIDE_BY_SIDE := tests/accuracy tests/edit tests/fixtures tests/harness tests/improve \
 	tests/test_gpu_tutorial.py tests/rules/test_framework_sessions.py
 PIP := -m pip --disable-pip-version-check install --quiet
@@ -27,12 +27,13 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev lint
 	$(PYTEST) -n 2 --dist loadgroup --durations 15 -m "not sessions"
 
-# Whole sessions, and all whose figures are times, those of the rules each alone: minutes. CI runs them after `make test`.
-# One that fails is run twice more, and the summary counts each as a rerun: a shared machine's pause is not a fault,
-# what fails three times is.
+# Whole sessions, and all whose figures are times: minutes. CI runs them after `make test`. Those of the rules have a core
+# each: with two threads each they wait for one another, four times as long. One that fails is run twice more, and the
+# summary counts each as a rerun: a shared machine's pause is not a fault, what fails three times is.
 test-sessions: $(VENV)/.dev
 	$(PYTEST) -n 2 --dist loadgroup --reruns 2 --durations 15 -m sessions $(SIDE_BY_SIDE)
-	$(PYTEST) --reruns 2 --durations 15 -m sessions tests $(addprefix --ignore=,$(SIDE_BY_SIDE))
+	OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadgroup --reruns 2 --durations 15 -m sessions tests \
+		$(addprefix --ignore=,$(SIDE_BY_SIDE))
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check
