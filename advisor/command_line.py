@@ -1,10 +1,16 @@
-"""A fix that is an option of the script's own."""
+"""A fix that is an option of the script's own, or the edit that was made in its place."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from advisor.edit import Draft, Drafts
 from advisor.edit.options import option_value
+from advisor.edit.values import EDITED
 from advisor.rule import Advice, Argument
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit
 
 
 def by_option(
@@ -18,3 +24,12 @@ def by_option(
     if word is None:
         return Advice(text, f"{option} may not take {code}, by its type or choices")
     return Argument({option: word}, considered)
+
+
+def given_fix(
+    drafts: Drafts, draft: Draft, answer: str, code: str, text: str, considered: str = ""
+) -> Edit | Argument | Advice:
+    """The fix that `answer` of :func:`advisor.edit.values.give` stands for: the edit in `drafts`, or an option."""
+    if answer != EDITED:
+        return by_option(drafts, draft, answer, code, text, considered)
+    return drafts.edit(text) or Advice(text, "the file is not the script's own")

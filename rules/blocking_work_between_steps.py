@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import libcst as cst
 import libcst.matchers as m
 
+from advisor.command_line import given_fix
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.every import done_every
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.sources import text_of
-from advisor.edit.values import EDITED
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.asleep import ASLEEP_AFTER_S, asleep_s
@@ -213,8 +213,7 @@ class BlockingWorkBetweenSteps(Rule):
             seldom = done_every(drafts := Drafts(sources), finding.site, _EVERY)
             if seldom is not None:
                 text = f"Do what {at(finding.site)} does every {_EVERY} steps only."
-                option = Argument({seldom: str(_EVERY)}, text) if seldom != EDITED else None
-                return option or drafts.edit(text) or Advice(text, "the file is not the script's own")
+                return given_fix(drafts, drafts[finding.site.file], seldom, str(_EVERY), text, text)
             return Advice(text, "what else the line does, and which steps it has to do it for, only its author knows")
         drafts = Drafts(sources)
         draft = drafts[finding.site.file]

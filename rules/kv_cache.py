@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import libcst as cst
 import libcst.matchers as m
 
-from advisor.command_line import by_option
+from advisor.command_line import given_fix
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import argument, unpacked
 from advisor.edit.displays import displays_of
 from advisor.edit.names import last_part
 from advisor.edit.scopes import assignments, scope_of
 from advisor.edit.settings import Entry, SettingsDraft
-from advisor.edit.values import EDITED, give
+from advisor.edit.values import give
 from advisor.evidence import Change
 from advisor.evidence.facts import FORWARD
 from advisor.rule import (
@@ -279,10 +279,8 @@ def _told_to_cache(sources: Sources, site: Site) -> Edit | Argument | Advice | N
         if not passed and not any(displays_of(drafts, draft, each.value) for each in unpacked(call)):
             continue  # it is given no dict of the script's own
         answer = give(drafts, draft, call, "use_cache", "True", recorded=False, flags=True, alone=True)
-        if answer is not None and answer != EDITED:
-            return by_option(drafts, draft, answer, "True", text)
         if answer is not None:
-            return drafts.edit(text) or Advice(text, "the file is not the script's own")
+            return given_fix(drafts, draft, answer, "True", text)
         if passed:
             return Advice(text, "where the value comes from cannot be told from the source")
     return Advice(text, "where it is told otherwise was not found: its arguments, or a configuration's")
@@ -312,11 +310,9 @@ def _asked_for_none(
         return None
     text = f"Have the model called at {at(site)} keep keys and values, which the loop gives back to it: use_cache=True."
     answer = give(drafts, draft, told[0], "use_cache", "True", recorded=False, flags=True, alone=True)
-    if answer is not None and answer != EDITED:
-        return by_option(drafts, draft, answer, "True", text)
     if answer is None:
         return Advice(text, "where the value comes from cannot be told from the source")
-    return drafts.edit(text) or Advice(text, "the file is not the script's own")
+    return given_fix(drafts, draft, answer, "True", text)
 
 
 def _config(draft: Draft, generating: cst.Call) -> cst.Call | None:

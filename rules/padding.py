@@ -10,13 +10,13 @@ import libcst as cst
 import libcst.matchers as m
 from libcst.helpers import get_full_name_for_node
 
-from advisor.command_line import by_option
+from advisor.command_line import given_fix
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.calls import argument, has_starred
 from advisor.edit.names import full_name
 from advisor.edit.padded_by_hand import padded_by_hand
 from advisor.edit.scopes import is_literal, literal_equals, string_value
-from advisor.edit.values import EDITED, give
+from advisor.edit.values import give
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.batch import OPERATOR_FIXED_S, WEIGHT_READ_S, WEIGHT_TRAINED_S
@@ -178,9 +178,7 @@ class Padding(Rule):
         answer = next((each for each in answers if each is not None), None)
         if answer is None:
             return Advice(text, "where the value comes from cannot be told from the source")
-        if answer != EDITED:
-            return by_option(drafts, draft, answer, code, text, text)
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return given_fix(drafts, draft, answer, code, text, text)
 
     EXAMPLES = (
         Example(

@@ -98,10 +98,10 @@ class PairwiseBroadcast(Rule):
             if not shares:
                 continue
             share = spent_s(evidence, shares) / (evidence.trace_step_s or 1.0)
+            expanded = any(not _cdist_is_quicker(evidence, pairs, each) for each, _ in found)
             if evidence.device_is_gpu:
                 gain = _on_gpu(evidence, shares)
             else:
-                expanded = not _cdist_is_quicker(evidence, pairs, found[0][0])
                 seconds = _seconds(pairs, found[0][0], evidence.trains, expanded)
                 # Sums of two or three numbers each are about as large as what is summed: nothing is relieved of them.
                 relief = 0.0 if expanded else _RELIEF
@@ -125,7 +125,7 @@ class PairwiseBroadcast(Rule):
                     "operator": pairs.operator,
                     "others": len(found) > 1 and _other_shapes(seen, pairs),
                     "rounds": _rounds(evidence, pairs),
-                    "expanded": any(not _cdist_is_quicker(evidence, pairs, each) for each, _ in found),
+                    "expanded": expanded,
                 },
             )
         yield from _joined(evidence)

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from advisor.command_line import given_fix
 from advisor.edit import Drafts
 from advisor.edit.every import done_every
 from advisor.edit.sources import text_of
-from advisor.edit.values import EDITED
 from advisor.evidence import Change
 from advisor.evidence.beside import line_of, source_of
 from advisor.evidence.facts import OTHER
@@ -109,11 +109,11 @@ class WorkBesideModel(Rule):
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         name, cheaper = (str(finding.parameters.get(key) or "") for key in ("name", "cheaper"))
-        seldom = done_every(drafts := Drafts(sources), finding.site, _EVERY) if finding.site is not None else None
-        if seldom is not None:
-            text = f"Call {name or 'this'} at {at(finding.site)} every {_EVERY} steps only."
-            option = Argument({seldom: str(_EVERY)}, text) if seldom != EDITED else None
-            return option or drafts.edit(text) or Advice(text, "the file is not the script's own")
+        site, drafts = finding.site, Drafts(sources)
+        seldom = done_every(drafts, site, _EVERY) if site is not None else None
+        if site is not None and seldom is not None:
+            text = f"Call {name or 'this'} at {at(site)} every {_EVERY} steps only."
+            return given_fix(drafts, drafts[site.file], seldom, str(_EVERY), text, text)
         return Advice(
             f"Take {name or 'this call'} at {at(finding.site)} out of each step. {cheaper}".rstrip()
             + " Compute once, before the loop, what no step changes; for all samples of a batch in one call what is "

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import re
+
 import libcst as cst
+from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.modules import beside, with_word
 from advisor.edit.names import full_name, last_part
-from advisor.edit.scopes import parameter_names
+from advisor.edit.scopes import attribute_assignment, parameter_names
 
 # Calls that show or copy what they are given.
 _READS = ("dict", "copy", "deepcopy", "print", "len", "str", "repr", "list", "sorted", "dumps", "dump", "isinstance")
+# Attributes by names that the text does not tell.
+_SETS = re.compile(
+    r"\bsetattr\((?!\s*(?:module|model|m|mod|layer|net|parent|block|child|submodule)\b)|__setattr__\("
+    r"|\b__dict__\.update\(|\b__dict__\[|\b__dict__\s*\|?=(?!=|\s*self\b)|\bvars\([^()]*\)(?:\.update\(|\[)|=\s*vars\([^()]+\)\s*$",
+    re.MULTILINE,
+)
 _DEPTH = 4  # functions that hand a value on to the next
 _CHANGES = ("update", "setdefault", "pop", "popitem", "clear", "__setitem__")
 
@@ -88,6 +97,30 @@ def _is_read_by(drafts: Drafts, draft: Draft, call: cst.CSTNode | None, arg: cst
         inside = [node for node in other.nodes(cst.Name, each.body) if node.value == given]
         return bool(given) and all(_only_read(drafts, other, node, depth - 1) for node in inside)
     return any(each.name.value == name for each in other.nodes(cst.ClassDef))
+
+
+def sets_by_text(drafts: Drafts, draft: Draft) -> bool:
+    """Whether any of the modules gives objects attributes by names that the text does not tell."""
+    files = {draft.source.path, *drafts.sources.modules}
+    return any(_SETS.search(drafts.sources.text(each)) for each in files if drafts.sources.has(each))
+
+
+def settings_of(
+    drafts: Drafts, draft: Draft, name: str
+) -> list[tuple[Draft, cst.Attribute, cst.BaseExpression | None]]:
+    """Where the modules assign ``something.name``, and what; ``self.name`` aside."""
+    return [
+        (user, target, value)
+        for user in with_word(drafts, draft, name)
+        for target in user.nodes(cst.Attribute)
+        if target.attr.value == name and get_full_name_for_node(target.value) != "self"
+        for value in attribute_assignment(user, target)
+    ]
+
+
+def is_set(drafts: Drafts, draft: Draft, name: str) -> bool:
+    """Whether any of the modules gives an object, or a module, an attribute of that name, or may."""
+    return sets_by_text(drafts, draft) or bool(settings_of(drafts, draft, name))
 
 
 def is_renamed(drafts: Drafts, draft: Draft, name: str) -> bool:

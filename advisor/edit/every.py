@@ -15,7 +15,7 @@ from advisor.edit.draft import Draft, Drafts
 from advisor.edit.modules import TooManyFilesError, with_word
 from advisor.edit.names import last_part
 from advisor.edit.origin import origin_of
-from advisor.edit.scopes import is_literal, is_parameter, scope_of, string_value
+from advisor.edit.scopes import is_literal, is_parameter, is_target, scope_of, string_value, variables
 from advisor.edit.values import bound_to, give_value, is_bound, last_name_of
 from advisor.errors import AdvisorError
 from advisor.harness.layout import Site
@@ -25,7 +25,6 @@ _REMAINDER = m.BinaryOperation(operator=m.Modulo())
 _COMPARED = m.Comparison(left=_REMAINDER, comparisons=[m.ComparisonTarget(comparator=m.Integer("0"))])
 _DONE = m.Comparison(comparisons=[m.ComparisonTarget(m.Equal(), m.Integer("0"))])
 _SKIPPED = m.Comparison(comparisons=[m.ComparisonTarget(m.NotEqual() | m.GreaterThan(), m.Integer("0"))])
-_LEAVES = m.Return(value=None) | m.Continue()
 _PLUS_ONE = m.BinaryOperation(operator=m.Add() | m.Subtract(), right=m.Integer())
 # What counts steps, and nothing else, by its name.
 _COUNTS = re.compile(r"(?i)^_*([ikntj]|it|.*(step|iter|batch|idx|count|tick).*)$")
@@ -108,8 +107,9 @@ def _around(drafts: Drafts, draft: Draft, node: cst.CSTNode, depth: int) -> _Gua
             return _Guard(draft, every, (above.body,)) if above.orelse is None else None
         if isinstance(above, (cst.IndentedBlock, cst.Module)):
             block: list[cst.CSTNode] = list(above.body)
+            leaves = _leaves(draft, above)
             for index, each in enumerate(block[: block.index(inner)]):
-                if (every := _left_unless(each)) is not None:
+                if leaves is not None and (every := _left_unless(each, leaves)) is not None:
                     return _Guard(draft, every, tuple(block[index + 1 :]))
         if isinstance(above, (cst.For, cst.While)) and inner is above.body:
             over = draft.code(above.iter) if isinstance(above, cst.For) else ""
@@ -144,7 +144,7 @@ def _whole(draft: Draft, function: cst.FunctionDef) -> _Guard | None:
     body = list(function.body.body)
     for index, each in enumerate(body):
         if isinstance(each, cst.If) and each.orelse is None:
-            if (every := _left_unless(each)) is not None:
+            if (every := _left_unless(each, cst.Return)) is not None:
                 return _Guard(draft, every, tuple(body[index + 1 :]))
             last = index == len(body) - 1
             return _Guard(draft, every, (each.body,)) if last and (every := every_of(each.test)) is not None else None
@@ -155,13 +155,23 @@ def _whole(draft: Draft, function: cst.FunctionDef) -> _Guard | None:
     return None
 
 
-def _left_unless(statement: cst.CSTNode) -> cst.BaseExpression | None:
-    """``n`` of ``if step % n: return``."""
+def _leaves(draft: Draft, block: cst.CSTNode) -> type[cst.CSTNode] | None:
+    """What leaves out the rest of a block and no more: ``continue`` of a loop's body, ``return`` of a function's."""
+    holder = draft.parent(block)
+    if isinstance(holder, (cst.For, cst.While)):
+        return cst.Continue if block is holder.body else None
+    return cst.Return if isinstance(holder, cst.FunctionDef) else None
+
+
+def _left_unless(statement: cst.CSTNode, leaves: type[cst.CSTNode]) -> cst.BaseExpression | None:
+    """``n`` of ``if step % n: return``, or ``continue``."""
     if not isinstance(statement, cst.If) or statement.orelse is not None or len(statement.body.body) != 1:
         return None
     (only,) = statement.body.body
     small = only.body[0] if isinstance(only, cst.SimpleStatementLine) and len(only.body) == 1 else only
-    return every_of(statement.test, skips=True) if m.matches(small, _LEAVES) else None
+    if not isinstance(small, leaves) or (isinstance(small, cst.Return) and small.value is not None):
+        return None
+    return every_of(statement.test, skips=True)
 
 
 # What is done.
@@ -175,9 +185,8 @@ def _only_reports(drafts: Drafts, guard: _Guard) -> bool:
         return False
     inside = {id(name) for each in done for name in draft.nodes(cst.Name, each)}
     bound = {name.value for each in done for name in draft.nodes(cst.Name, each) if _binds(draft, name)}
-    scope = scope_of(draft, done[0]) if done else draft.module
-    outside = [name for name in draft.nodes(cst.Name, scope) if id(name) not in inside and name.value in bound]
-    if any(not _is_attribute(draft, each) for each in outside):
+    scope = scope_of(draft, done[0])
+    if any(id(read) not in inside for name in bound for read in variables(draft, name, scope)):
         return False
     return all(_is_harmless(drafts, draft, each, _DEPTH, set()) for each in done)
 
@@ -185,7 +194,7 @@ def _only_reports(drafts: Drafts, guard: _Guard) -> bool:
 def _is_harmless(drafts: Drafts, draft: Draft, node: cst.CSTNode, depth: int, seen: set[str]) -> bool:
     """Whether no attribute is set, nothing is trained, drawn or chosen, nor by what it calls of the script's."""
     for target in (*draft.nodes(cst.Attribute, node), *draft.nodes(cst.Subscript, node)):
-        if _is_target(draft, target):
+        if is_target(draft, target):
             return False
     for call in draft.nodes(cst.Call, node):
         name = last_part(call.func)
@@ -203,26 +212,9 @@ def _is_harmless(drafts: Drafts, draft: Draft, node: cst.CSTNode, depth: int, se
     return True
 
 
-def _is_target(draft: Draft, target: cst.CSTNode) -> bool:
-    """Whether a name, attribute or item is given a value there, also in an unpacking."""
-    node, above = target, draft.parent(target)
-    while isinstance(above, (cst.Element, cst.StarredElement, cst.Tuple, cst.List)):
-        node, above = above, draft.parent(above)
-    if isinstance(above, (cst.AugAssign, cst.AnnAssign, cst.For, cst.NamedExpr)):
-        return above.target is node
-    return isinstance(above, (cst.AssignTarget, cst.AsName))
-
-
 def _binds(draft: Draft, name: cst.Name) -> bool:
     above = draft.parent(name)
-    return _is_target(draft, name) or isinstance(above, (cst.ImportAlias, cst.FunctionDef, cst.ClassDef))
-
-
-def _is_attribute(draft: Draft, name: cst.Name) -> bool:
-    above = draft.parent(name)
-    return (isinstance(above, cst.Attribute) and above.attr is name) or (
-        isinstance(above, cst.Arg) and above.keyword is name
-    )
+    return is_target(draft, name) or isinstance(above, (cst.ImportAlias, cst.FunctionDef, cst.ClassDef))
 
 
 # The number.

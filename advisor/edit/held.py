@@ -5,10 +5,13 @@ from __future__ import annotations
 import libcst as cst
 
 from advisor.edit.callers import Given, given
+from advisor.edit.changes import is_set
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.modules import beside
 from advisor.edit.names import imported_as, imports_anywhere
 from advisor.edit.scopes import assignments, imports, is_bound_elsewhere, is_parameter, parameter, scope_of
+
+_DEPTH = 8  # modules that have a name from one another: guards against circles
 
 
 def held_by(drafts: Drafts, draft: Draft, node: cst.Name) -> list[Given] | None:
@@ -24,7 +27,7 @@ def held_by(drafts: Drafts, draft: Draft, node: cst.Name) -> list[Given] | None:
         if is_bound_elsewhere(draft, node.value) or (bound and is_parameter(scope, node.value)):
             return None
         if scope is draft.module:
-            return _of_module(drafts, draft, node.value)
+            return held_by_module(drafts, draft, node.value)
         if imports(draft, node.value, scope):
             return None
         if bound:
@@ -39,21 +42,21 @@ def held_by(drafts: Drafts, draft: Draft, node: cst.Name) -> list[Given] | None:
         scope, within = scope_of(draft, scope), False
 
 
-def _of_module(drafts: Drafts, draft: Draft, name: str) -> list[Given] | None:
-    """What a module gives a name, or the module that it imports it from."""
+def held_by_module(drafts: Drafts, draft: Draft, name: str, depth: int = _DEPTH) -> list[Given] | None:
+    """What a module gives a name, or the module that it has it from: ``from config import SIZE``."""
     bound = list(assignments(draft, name, draft.module, elements=True))
-    if is_one_of_several(drafts, draft, name):
+    if not depth or is_bound_elsewhere(draft, name) or _is_one_of_several(drafts, draft, name):
         return None
     if bound:
         return [(draft, each) for each in bound]
     module, _, attribute = imported_as(draft, name).rpartition(".")
     other = beside(drafts, draft, module)
-    if other is None or is_bound_elsewhere(other, attribute):
+    if other is None or not attribute or is_set(drafts, other, attribute):
         return None
-    return [(other, each) for each in assignments(other, attribute, other.module, elements=True)] or None
+    return held_by_module(drafts, other, attribute, depth - 1)
 
 
-def is_one_of_several(drafts: Drafts, draft: Draft, name: str) -> bool:
+def _is_one_of_several(drafts: Drafts, draft: Draft, name: str) -> bool:
     """Whether a module may have a name from more than one place: two imports, or an import and an assignment."""
     everywhere = imports_anywhere(draft)
     times = sum(each == name for each, _ in everywhere)

@@ -10,21 +10,21 @@ import re
 from collections.abc import Iterable
 
 import libcst as cst
-from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.callers import Derived, Given, derived_from, named, own_method
 from advisor.edit.calls import argument
+from advisor.edit.changes import is_set
 from advisor.edit.displays import Display, displays_of
 from advisor.edit.draft import Draft, Drafts
-from advisor.edit.held import held_by, is_local, is_one_of_several
+from advisor.edit.held import held_by, held_by_module, is_local
 from advisor.edit.modules import beside, with_word
 from advisor.edit.names import full_name, imported_as, last_part
 from advisor.edit.option_origin import Kind
 from advisor.edit.scopes import (
     assignments,
-    attribute_assignment,
     dict_entry,
     imports,
+    is_target,
     scope_of,
     self_assignments,
     string_value,
@@ -33,12 +33,6 @@ from advisor.edit.scopes import (
 Candidate = tuple[Draft, cst.BaseExpression | None, Kind]  # an expression that may give the value; None: computed
 Maker = tuple[Draft, cst.Call | cst.Dict]  # what made an object, and the file that it stands in
 _DEPTH = 8  # classes above one: guards against circles
-# Attributes by names that the text does not tell.
-_SETS = re.compile(
-    r"\bsetattr\((?!\s*(?:module|model|m|mod|layer|net|parent|block|child|submodule)\b)|__setattr__\("
-    r"|\b__dict__\.update\(|\b__dict__\[|\b__dict__\s*\|?=(?!=|\s*self\b)|\bvars\([^()]*\)(?:\.update\(|\[)|=\s*vars\([^()]+\)\s*$",
-    re.MULTILINE,
-)
 # Methods that make of an object something else than what its class says.
 _MAGIC = (
     *("__post_init__", "__attrs_post_init__", "model_post_init"),
@@ -64,25 +58,6 @@ class Objects:
 
     def __init__(self, drafts: Drafts) -> None:
         self._drafts = drafts
-
-    def set_by_text(self, draft: Draft) -> bool:
-        """Whether any of the modules gives attributes by names that the text does not tell."""
-        files = {draft.source.path, *self._drafts.sources.modules}
-        return any(_SETS.search(self._drafts.sources.text(each)) for each in files if self._drafts.sources.has(each))
-
-    def set_somewhere(self, draft: Draft, name: str) -> bool:
-        """Whether any of the modules gives an object, or a module, an attribute of that name, or may."""
-        return self.set_by_text(draft) or bool(self.settings_of(draft, name))
-
-    def settings_of(self, draft: Draft, name: str) -> list[tuple[Draft, cst.Attribute, cst.BaseExpression | None]]:
-        """Where the modules assign ``something.name``, and what; ``self.name`` aside."""
-        return [
-            (user, target, value)
-            for user in with_word(self._drafts, draft, name)
-            for target in user.nodes(cst.Attribute)
-            if target.attr.value == name and get_full_name_for_node(target.value) != "self"
-            for value in attribute_assignment(user, target)
-        ]
 
     def class_of(self, draft: Draft, node: cst.BaseExpression) -> Derived | None:
         """The script's class that an expression names."""
@@ -157,17 +132,13 @@ class Objects:
     def _held(self, draft: Draft, node: cst.BaseExpression, depth: int) -> list[Given] | None:
         """What a name or an attribute may stand for."""
         if isinstance(node, cst.Name):
-            values = held_by(self._drafts, draft, node)
-            elsewhere = any(of is not draft for of, _ in values or ())
-            return None if elsewhere and self.set_somewhere(draft, node.value) else values
-        if not isinstance(node, cst.Attribute) or self.set_somewhere(draft, node.attr.value):
+            return held_by(self._drafts, draft, node)
+        if not isinstance(node, cst.Attribute) or is_set(self._drafts, draft, node.attr.value):
             return None
         if isinstance(node.value, cst.Name) and not is_local(draft, node.value):
             other = beside(self._drafts, draft, imported_as(draft, node.value.value))
             if other is not None:
-                once = not is_one_of_several(self._drafts, other, node.attr.value)
-                bound = assignments(other, node.attr.value, other.module) if once else ()
-                return [(other, each) for each in bound] or None
+                return held_by_module(self._drafts, other, node.attr.value)
         if draft.code(node.value) == "self":
             holder = draft.enclosing_class(node)
             fields = self.of_self(draft, holder, node.attr.value, depth) if holder is not None else None
@@ -238,12 +209,7 @@ class Objects:
 
     def _named(self, draft: Draft, node: cst.BaseExpression, depth: int) -> tuple[str, int, str] | None:
         """The one variable that an expression stands for: file, scope and name of where it is given its only value."""
-        if isinstance(node, cst.Attribute):
-            values = self._held(draft, node, depth)
-        elif isinstance(node, cst.Name):
-            values = held_by(self._drafts, draft, node)
-        else:
-            return None
+        values = self._held(draft, node, depth)
         if not values or len(values) != 1 or not depth:
             return None
         of, value = values[0]
@@ -279,11 +245,11 @@ class Objects:
                 if any(_merges(user, each, held) for each in user.nodes(cst.Call)):
                     return True
                 items = [each for each in user.nodes(cst.Subscript) if last_part(each.value) == held]
-                if any(not _key_of(each) and _is_given(user, each) for each in items):
+                if any(not _key_of(each) and is_target(user, each) for each in items):
                     return True
         for user in with_word(self._drafts, draft, name):
             for item in user.nodes(cst.Subscript):
-                if _key_of(item) == name and _is_given(user, item):
+                if _key_of(item) == name and is_target(user, item):
                     return True
             for call in user.nodes(cst.Call):
                 if last_part(call.func) in ("update", "setdefault") and argument(call, name) is not None:
@@ -347,14 +313,6 @@ def _root(node: cst.Attribute) -> cst.BaseExpression | None:
 def _key_of(item: cst.Subscript) -> str:
     index = item.slice[0].slice
     return string_value(index.value) if isinstance(index, cst.Index) else ""
-
-
-def _is_given(draft: Draft, item: cst.Subscript) -> bool:
-    """Whether an item is given a value there, or taken out."""
-    above = draft.parent(item)
-    return isinstance(above, (cst.AssignTarget, cst.AugAssign, cst.Del)) or (
-        isinstance(above, (cst.AnnAssign, cst.For)) and above.target is item
-    )
 
 
 def _merges(draft: Draft, call: cst.Call, name: str) -> bool:

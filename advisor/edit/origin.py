@@ -15,10 +15,10 @@ import libcst as cst
 
 from advisor.edit.callers import calls_of, given, says_all
 from advisor.edit.calls import argument
-from advisor.edit.changes import renames
+from advisor.edit.changes import is_set, renames, sets_by_text, settings_of
 from advisor.edit.displays import displays_of
 from advisor.edit.draft import Draft, Drafts
-from advisor.edit.held import is_local, is_one_of_several
+from advisor.edit.held import held_by_module, is_local
 from advisor.edit.modules import TooManyFilesError, beside, with_neighbours, with_word
 from advisor.edit.names import full_name, imported_as, last_part
 from advisor.edit.objects import Candidate, Maker, Objects, field_value, is_dataclass
@@ -123,18 +123,7 @@ class _Trace:
 
     def _constant(self, draft: Draft, name: str, depth: int) -> Origin | None:
         """A name of a module: a constant there, or of another module: ``from config import BATCH_SIZE``."""
-        if not depth or is_bound_elsewhere(draft, name):
-            return None
-        bound = list(assignments(draft, name, draft.module, elements=True))
-        if is_one_of_several(self._drafts, draft, name):
-            return None
-        if bound:
-            return self._assigned(draft, bound, depth)
-        module, _, attribute = imported_as(draft, name).rpartition(".")
-        other = beside(self._drafts, draft, module)
-        if other is None or not attribute or self._objects.set_somewhere(other, attribute):
-            return None
-        return self._constant(other, attribute, depth - 1)
+        return self._one_of([(*each, "constant") for each in held_by_module(self._drafts, draft, name) or ()], depth)
 
     # Parameters.
 
@@ -160,13 +149,13 @@ class _Trace:
         if isinstance(base, cst.Name) and imported_as(draft, base.value) and not is_local(draft, base):
             other = beside(self._drafts, draft, imported_as(draft, base.value))
             if other is not None:
-                return self._constant(other, name, depth) if not self._objects.set_somewhere(other, name) else None
-        if self._objects.set_somewhere(draft, name):
+                return self._constant(other, name, depth) if not is_set(self._drafts, other, name) else None
+        if is_set(self._drafts, draft, name):
             return self._set_once(draft, node, depth)
         makers = self._objects.makers(draft, base, depth)
         if makers:
             return self._field(makers, name, depth)
-        if isinstance(base, cst.Attribute) and self._objects.set_somewhere(draft, base.attr.value):
+        if isinstance(base, cst.Attribute) and is_set(self._drafts, draft, base.attr.value):
             return None
         return self._option(draft, name) or self._class_default(draft, base, name, depth)
 
@@ -179,12 +168,12 @@ class _Trace:
 
         Where it says what the run saw, and nothing else does: no default, option, key or keyword of that name.
         """
-        name, found = node.attr.value, self._objects.settings_of(draft, node.attr.value)
-        if self._recorded is UNKNOWN or self._objects.set_by_text(draft):
+        name, found = node.attr.value, settings_of(self._drafts, draft, node.attr.value)
+        if self._recorded is UNKNOWN or sets_by_text(self._drafts, draft):
             return None
         written = _sections(draft, node)
         alike = [each for each in found if _sections(each[0], each[1])[1:] == written[1:]]
-        if len(alike) != 1 or (len(found) > 1 and len(written) == 1):
+        if len(alike) != 1:
             return None
         of, target, value = alike[0]
         if value is None or not is_literal(value) or not literal_equals(value, self._recorded):
@@ -221,7 +210,7 @@ class _Trace:
     def _of_self(self, draft: Draft, node: cst.Attribute, depth: int) -> Origin | None:
         """``self.name``: what its class gives it, one derived from that, or else one above it."""
         name, holder = node.attr.value, draft.enclosing_class(node)
-        if holder is None or self._objects.set_somewhere(draft, name):
+        if holder is None or is_set(self._drafts, draft, name):
             return None
         fields = self._objects.of_self(draft, holder, name, depth)
         if fields is not None:

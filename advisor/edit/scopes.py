@@ -195,6 +195,16 @@ def attribute_assignment(draft: Draft, target: cst.Attribute) -> list[cst.BaseEx
     return [_element(draft, target)] if inner is not target and bound else []
 
 
+def is_target(draft: Draft, node: cst.CSTNode) -> bool:
+    """Whether a name, an attribute or an item is given a value there, also in an unpacking, or taken away."""
+    target, above = node, draft.parent(node)
+    while isinstance(above, (cst.Element, cst.StarredElement, cst.Tuple, cst.List)):
+        target, above = above, draft.parent(above)
+    if isinstance(above, (cst.AugAssign, cst.AnnAssign, cst.For, cst.CompFor, cst.NamedExpr)):
+        return above.target is target
+    return isinstance(above, (cst.AssignTarget, cst.AsName, cst.Del))
+
+
 def dict_display(draft: Draft, name: cst.BaseExpression) -> cst.Dict | cst.Call | None:
     """The ``{…}`` or ``dict(…)`` that the only assignment gives a name or ``self.name``.
 

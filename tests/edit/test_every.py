@@ -110,6 +110,13 @@ KEPT = {
         f"{LOOP}loss.backward()\n    if (step + 1) % E != 0:\n        continue\n    optimizer.step()\n"
         "    log.record(x)  # <-\n"
     ),
+    "the rest of a block and what comes behind it": (
+        f"{LOOP}with record():\n        if step % E:\n            continue\n        log.record(x)  # <-\n    train(x)\n"
+    ),
+    "the rest of a loop, and what comes behind it": (
+        "E = 1\n\ndef go(step, xs):\n    for each in xs.items():\n        if step % E:\n            return\n"
+        "        log.record(each)  # <-\n    train(xs)\n"
+    ),
     "accumulation by a function": (
         f"def update():\n    optimizer.step()\n    log.record(1)  # <-\n\n{LOOP}loss.backward()\n"
         "    if (step + 1) % E == 0:\n        update()\n"
