@@ -40,6 +40,8 @@ _MAGIC = (
 )
 _VALIDATES = re.compile(r"@(?:\w+\.)?(?:validator|field_validator|root_validator|model_validator)\b")
 _PLAIN_CLASS = ("dataclass", "define", "frozen", "mutable", "s", "attrs", "dataclass_json", "total_ordering")
+# What is no parameter, or one by its keyword alone.
+_OUT_OF_ORDER = re.compile(r"\b(ClassVar|InitVar|KW_ONLY|kw_only|init\s*=)")
 # What has its attributes from files or from the environment, too.
 _READS_ELSEWHERE = re.compile(r"Settings$")
 # Methods and functions by which a namespace gets values that no name tells.
@@ -174,23 +176,28 @@ class Objects:
                 found += [(of, dict_entry(display, name), "dict") for of, display in displays]
                 continue
             of = self.class_of(user, maker.func)
-            values = self.of_class(*of, name, depth) if of is not None else None
-            if of is None or values is None:
+            values = self._of_made(user, maker, of, name, depth) if of is not None else None
+            if values is None:
                 return None
-            classes = [of, *self.above(*of)]
-            if not all(_is_plain(user, each) for user, each in classes):
-                return None
-            passed = argument(maker, name)
-            made = next((own for _, each in classes if (own := own_method(each, "__init__")) is not None), None)
-            if made is None and any(arg.star or arg.keyword is None for arg in maker.args):
-                return None
-            if made is None and passed is not None:
-                if any(self_assignments(user, each, name) for user, each in classes):
-                    return None  # another value, later
-                found.append((user, passed.value, "constant"))
-            else:
-                found += [(*each, "constant" if made is not None else "default") for each in values]
+            found += values
         return found
+
+    def _of_made(self, user: Draft, maker: cst.Call, of: Derived, name: str, depth: int) -> list[Candidate] | None:
+        """The values of an attribute of what a class's call made."""
+        values, classes = self.of_class(*of, name, depth), [of, *self.above(*of)]
+        if not all(_is_plain(above, each) for above, each in classes):
+            return None
+        if any(own_method(each, "__init__") is not None for _, each in classes):
+            return [(*each, "constant") for each in values] if values is not None else None
+        order = _order(*of) if len(classes) == 1 else []
+        if any(arg.star for arg in maker.args) or sum(arg.keyword is None for arg in maker.args) > len(order):
+            return None
+        passed = argument(maker, name, order)
+        if passed is None or (values is None and name not in order):
+            return [(*each, "default") for each in values] if values is not None else None
+        if any(self_assignments(above, each, name) for above, each in classes):
+            return None  # another value, later
+        return [(user, passed.value, "constant")]
 
     def is_same(self, draft: Draft, node: cst.Attribute, of: Draft, target: cst.Attribute, depth: int) -> bool:
         """Whether an attribute that is read is the one of the same names that is assigned, as far as the text tells.
@@ -284,6 +291,18 @@ def _is_dict(call: cst.Call) -> bool:
 def is_dataclass(holder: cst.ClassDef) -> bool:
     """Whether a class is decorated to have its fields as the parameters of ``__init__``."""
     return any(name in ("dataclass", "define", "frozen", "s") for name in _decorators(holder))
+
+
+def _order(draft: Draft, holder: cst.ClassDef) -> list[str]:
+    """The fields of a dataclass or a named tuple, as its objects are made by position; empty for what is neither."""
+    named_tuple = any(last_part(base.value) == "NamedTuple" for base in holder.bases)
+    if not named_tuple and (not is_dataclass(holder) or holder.bases):
+        return []
+    lines = [each for each in holder.body.body if isinstance(each, cst.SimpleStatementLine)]
+    fields = [each for line in lines for each in line.body if isinstance(each, cst.AnnAssign)]
+    if any(_OUT_OF_ORDER.search(draft.code(each)) for each in (*fields, *holder.decorators)):
+        return []
+    return [last_part(each.target) for each in fields]
 
 
 def _decorators(holder: cst.ClassDef) -> list[str]:

@@ -82,7 +82,23 @@ class _Trace:
             return self._subscript(draft, node, depth - 1)
         if isinstance(node, cst.Call):
             return self._call(draft, node, depth - 1)
+        if isinstance(node, cst.IfExp):
+            return self._one_of([(draft, node.body, kind), (draft, node.orelse, kind)], depth - 1)
+        if isinstance(node, cst.BooleanOperation):
+            return self._or(draft, node, kind, depth - 1)
         return None
+
+    def _or(self, draft: Draft, node: cst.BooleanOperation, kind: Kind, depth: int) -> Origin | None:
+        """``args.size or 4``: an option that says something is what counts, and so is what is written.
+
+        Of what is true or false, giving the one side another value may not be enough.
+        """
+        if not isinstance(node.operator, cst.Or) or isinstance(self._recorded, bool) or self._recorded is UNKNOWN:
+            return None
+        left = self.follow(draft, node.left, kind, depth)
+        if left is None or left.option:
+            return left
+        return left if left.says(self._recorded) else self.follow(draft, node.right, kind, depth)
 
     def _one_of(self, candidates: Iterable[Candidate], depth: int) -> Origin | None:
         """The one origin of all candidates, or the only one of them that says what the run saw."""
@@ -198,6 +214,14 @@ class _Trace:
                     return True
         return False
 
+    def _named_attribute(self, draft: Draft, plain: list[cst.BaseExpression], depth: int) -> Origin | None:
+        """``getattr(config, "size", 4)``: what the object was made with, or an option."""
+        name = string_value(plain[1])
+        if not name or is_set(self._drafts, draft, name):
+            return None
+        makers = self._objects.makers(draft, plain[0], depth)
+        return self._field(makers, name, depth) if makers else self._option(draft, name)
+
     def _option(self, draft: Draft, name: str) -> Origin | None:
         """The command-line option of that name: of this file, of one that it imports from, or by what the run saw."""
         near = {id(each) for each in with_neighbours(self._drafts, draft)}
@@ -291,6 +315,8 @@ class _Trace:
             displays = displays_of(self._drafts, draft, node.func.value)
             if displays and len(plain) == len(node.args):
                 return self._one_of([self._item_or(draft, plain, *each) for each in displays], depth)
+        if name == "getattr" and len(plain) == len(node.args) > 1:
+            return self._named_attribute(draft, plain, depth)
         if name in _CONVERSIONS and len(plain) == len(node.args) == 1:
             origin = self.follow(draft, plain[0], "literal", depth)
             return replace(origin, converted=True) if origin is not None else None

@@ -157,6 +157,12 @@ def find(drafts: Sequence[SettingsDraft], names: Sequence[str], recorded: object
     return found[0] if len(found) == 1 else None
 
 
+def may_say(drafts: Sequence[SettingsDraft], names: Sequence[str], recorded: object) -> bool | None:
+    """Whether an entry that an expression with these names may read says what the run saw; None where there is none."""
+    values = [each.value for draft in drafts for each in draft.entries if _ends(names, each.keys)]
+    return any(type(each) is type(recorded) and each == recorded for each in values) if values else None
+
+
 def _ends(names: Sequence[str], keys: tuple[str, ...]) -> bool:
     return len(keys) <= len(names) and tuple(names[len(names) - len(keys) :]) == keys
 

@@ -24,7 +24,7 @@ from advisor.edit.scopes import (
     mentions,
     string_value,
 )
-from advisor.edit.settings import find, known_without
+from advisor.edit.settings import find, known_without, may_say
 
 EDITED = ""
 
@@ -219,6 +219,7 @@ def _change(
     flags: bool,
     alone: bool,
 ) -> str | None:
+    value = _side(drafts, draft, value, recorded)
     origin = origin_of(drafts, draft, value, recorded)
     shared = alone and _read_elsewhere(drafts, draft, value, origin)
     if shared and (origin is None or origin.option):
@@ -241,6 +242,39 @@ def _change(
     else:
         origin.draft.replace(origin.node, origin.written(code))
     return EDITED
+
+
+def _side(drafts: Drafts, draft: Draft, value: cst.BaseExpression, recorded: object) -> cst.BaseExpression:
+    """Of ``4 if train else 8`` and of ``args.size or 4`` the side that gives the value, where only one does."""
+    if isinstance(value, cst.IfExp):
+        sides = [value.body, value.orelse]
+    elif isinstance(value, cst.BooleanOperation):
+        sides = [value.left, value.right]
+    else:
+        return value
+    origin = origin_of(drafts, draft, value, recorded)
+    if origin is not None:
+        of = [origin_of(drafts, draft, each, recorded) for each in sides]
+        found = [side for side, each in zip(sides, of, strict=True) if each is not None and _is(each, origin)]
+    elif isinstance(value, cst.IfExp):
+        said = [_may_say(drafts, draft, each, recorded) for each in sides]
+        found = [side for side, says in zip(sides, said, strict=True) if says] if None not in said else []
+    else:
+        found = []
+    return _side(drafts, draft, found[0], recorded) if len(found) == 1 else value
+
+
+def _may_say(drafts: Drafts, draft: Draft, value: cst.BaseExpression, recorded: object) -> bool | None:
+    """Whether an expression may be what the run saw, by what is written, or by a settings file; None where unknown."""
+    origin = origin_of(drafts, draft, value, recorded)
+    if origin is not None:
+        return bool(origin.option) or origin.says(recorded)
+    names = names_of(drafts, draft, value)
+    return may_say(drafts.settings(), names, recorded) if names and recorded is not UNKNOWN else None
+
+
+def _is(one: Origin, other: Origin) -> bool:
+    return one.option == other.option and one.node is other.node
 
 
 def _change_default(

@@ -151,8 +151,49 @@ EDITS = {
             "make(CFG)\n"
         ),
     },
+    "named tuple by position": {
+        "data.py": (
+            "class C(NamedTuple):\n    lr: float\n    size: int = 8\n\nc = C(4, [4])\n"
+            "loader = DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
+    "named tuple's default": {
+        "data.py": (
+            "class C(typing.NamedTuple):\n    lr: float\n    size: int = [4]\n\nc = C(4)\n"
+            "loader = DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
+    "dataclass by position": {
+        "data.py": (
+            "@dataclass\nclass C:\n    size: int\n    lr: float = 4\n\nc = C([4], lr=4)\n"
+            "loader = DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
 }
 REFUSED = {
+    "a dataclass by position, of another one": {
+        "data.py": (
+            "@dataclass\nclass B:\n    lr: float = 4\n\n@dataclass\nclass C(B):\n    size: int = 4\n\nc = C(4, 4)\n"
+            "loader = DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
+    "a dataclass by position, with a field that is none": {
+        "data.py": (
+            "@dataclass\nclass C:\n    n: ClassVar[int] = 4\n    size: int = 4\n    lr: float = 4\n\nc = C(4, 8)\n"
+            "loader = DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
+    "a plain class by position": {
+        "data.py": (
+            "class C:\n    size: int = 4\n    lr: float = 4\n\nc = C(8, 4)\n"
+            "loader = DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
+    "a named tuple, what is spread over it": {
+        "data.py": (
+            "class C(NamedTuple):\n    size: int = 4\n\nc = C(*row)\nloader = DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
     "a dataclass in a dataclass that is made anew": {
         "data.py": (
             "@dataclass\nclass Data:\n    size: int = 4\n\n@dataclass\nclass Config:\n"
