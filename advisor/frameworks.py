@@ -89,12 +89,13 @@ def configured(
     why: str,
     then: Then | None = None,
     code_of: Code | None = None,
+    together: bool = False,
 ) -> Edit | Argument | Advice:
     """The fix that has the framework told `settings`: the code of each value by its name, the one that counts first.
 
     `text` is what it does, in words, and `why` the reason for advice where no construction was seen. `then` edits what
     else has to change in the file of the call, and returns why it could not. `code_of` gives the code of a setting that
-    depends on the call, by its name; one without is left out.
+    depends on the call, by its name; one without is left out. With `together` all of them count.
     """
     places = site_list(finding, "config")
     if len(places) != 1 or framework_set_up(finding) not in (framework, ""):
@@ -116,7 +117,7 @@ def configured(
     draft = drafts[site.file]
     call = call_at(draft, site, (of,))
     if call is None or last_name(draft, call) != of:
-        return _parsed(drafts, draft, site, finding, settings, text)
+        return _parsed(drafts, draft, site, finding, settings, text, together)
     options: dict[str, str] = {}
     for name, plain in settings.items():
         seen, code = told(finding, name), plain if code_of is None else code_of(draft, call, name)
@@ -127,19 +128,20 @@ def configured(
         given = give(
             drafts, draft, call, name, _named(draft, code), recorded=UNKNOWN if seen is None else seen, flags=True
         )
-        if given and name == first:
+        if given and (name == first or together):
             option = given.removesuffix("!")
             word = "" if given.endswith("!") else option_value(drafts, draft, option, code)
             if word is None:
                 return Advice(text, f"{option} may not take {_word(code)}, by its type or choices")
             options[option] = word
-        elif given is None and name == first:
+        elif given is None and (name == first or together):
             return Advice(text, f"where its {name} comes from cannot be told from the source")
-        if name == first and given != EDITED:
+        if name == first and given != EDITED and not together:
             break
     if then is not None and (reason := then(drafts, draft, call)):
         return Advice(text, reason)
-    if options and then is not None and drafts.edit(text) is not None:  # an option alone changes no source
+    # An option alone changes no source.
+    if options and (together or then is not None) and drafts.edit(text) is not None:
         return Advice(text, "the script has to be changed as well")
     if options:
         return Argument(options)
@@ -153,7 +155,13 @@ def _edit(drafts: Drafts, text: str, site: Site) -> Edit | None:
 
 
 def _parsed(
-    drafts: Drafts, draft: Draft, site: Site, finding: Finding, settings: Mapping[str, str], text: str
+    drafts: Drafts,
+    draft: Draft,
+    site: Site,
+    finding: Finding,
+    settings: Mapping[str, str],
+    text: str,
+    together: bool,
 ) -> Edit | Argument | Advice:
     """The fix where a parser constructs it, from the command line or from a file."""
     call = call_at(draft, site)
@@ -162,7 +170,7 @@ def _parsed(
         return Argument({f"--{option}": _word(code) for option, code in settings.items()})
     if name in _PARSES_FILE:
         given = [change_setting(drafts, [option], code, told(finding, option)) for option, code in settings.items()]
-        edit = _edit(drafts, text, site) if given[0] else None
+        edit = _edit(drafts, text, site) if (all(given) if together else given[0]) else None
         if edit is not None:
             return edit
         values = ", ".join(f"{option}: {_value(code)}" for option, code in settings.items())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 import libcst.matchers as m
 
-from advisor.edit import Draft, Drafts
+from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.arrays import written_later
 from advisor.edit.calls import argument, call_method
 from advisor.edit.derivatives import differentiates_twice
@@ -18,6 +18,7 @@ from advisor.edit.names import full_name, last_part
 from advisor.edit.scopes import assignments, dict_display, dict_entry, scope_of
 from advisor.edit.sources import text_of
 from advisor.edit.values import give_value
+from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.precisions import in_float32, in_own_convolutions, kernels_in_float32, typed_shares
 from advisor.rule import (
@@ -37,9 +38,9 @@ from advisor.rule import (
 )
 
 if TYPE_CHECKING:
-    from advisor.edit import Edit, Sources
+    from advisor.edit import Edit
     from advisor.evidence import Evidence
-    from advisor.harness.layout import CallSite, RunRecord, TensorInfo
+    from advisor.harness.layout import CallSite, RunRecord, Site, TensorInfo
 
 _LEAST_SHARE = 0.3  # of the matrix work's FLOPs: less is a step of an algorithm that somebody wanted precise
 _LEAST_BYTES = 1024  # a conversion of less than a hundred values is no matrix
@@ -101,7 +102,7 @@ class AccidentalFloat64(Rule):
             title=self.title,
             summary=f"{double / total:.0%} of the matrix work of each step is in float64"
             + (", parameters included" if whole else "")
-            + (f"; {at(made[0].site)} makes it of an array." if made else "."),
+            + (f"; {at(made[0].site)} makes it of an array." if made else f"{_left_by(default)}."),
             gain=gain,
             evidence={"float64_share_of_flops": double / total, "step_s": evidence.step_s},
             site=places[0].site if places else None,
@@ -123,6 +124,15 @@ class AccidentalFloat64(Rule):
         if finding.parameters.get("unseen"):
             return Advice(text, str(finding.parameters["unseen"]))
         drafts = Drafts(sources)
+        left = next((name for each in default if (name := _leaves_behind(drafts[each.file], each))), "")
+        if left:
+            return Advice(
+                f"Have {left}() put the default type back before it returns, torch.set_default_dtype(torch.float32), "
+                f"or give its own tensors dtype=torch.float64 instead of setting the default {where(default[0])}, "
+                "which stays for all that is made after it, the model included. What it returns has to be converted, "
+                "x.float().",
+                f"which of what {left}() computes needs the digits only its author knows",
+            )
         settings = _Settings(drafts, bool(default))
         for site in (*casts, *default, *made):
             names = _MAKERS if site in made else ("double", "to", "set_default_dtype")
@@ -259,6 +269,17 @@ x = torch.as_tensor(array, dtype=torch.get_default_dtype())  # <- made=torch.as_
         ),
     )
     LEAVES_ALONE = (
+        Example(  # for a solver
+            """
+def solve(n):
+    torch.set_default_dtype(torch.float64)  # <- default
+    u = torch.zeros(100)
+    for _ in range(n):
+        u = u + 0.1 * flux(u)
+    return u
+""",
+            "",
+        ),
         Example("x = torch.from_numpy(a)  # <- made\nmodel.to(self.args.dtype)  # <- casts\n", ""),
         Example("model.to(x.dtype)  # <- casts\n", ""),
         Example("for x, y in loader:  # <- made\n    model(x)\n", ""),
@@ -306,12 +327,42 @@ def _needs_digits(evidence: Evidence, record: RunRecord) -> bool:
     """Whether the steps solve equations, take line searches, or differentiate twice in a precision that was chosen.
 
     A physics-informed network does: each derivative loses digits, and who sets the default type by hand knows that.
+    Not one who sets it for a solver, which leaves it behind.
     """
     if any(each.steps and each.cls == "LBFGS" for each in record.optimizers):
         return True
     if _default(evidence) and any(differentiates_twice(text_of(path)) for path in model_files(evidence)):
-        return True
+        return not _left_by(_default(evidence))
     return any(_SOLVES.match(row.name) and not _NORMS.match(row.name) for row in evidence.operators)
+
+
+def _left_by(default: tuple[CallSite, ...]) -> str:
+    """Which functions leave the default type behind that they set for themselves, in words; "" where any does not."""
+    drafts, names = Drafts(Sources()), list[str]()
+    for each in default:
+        try:
+            names.append(_leaves_behind(drafts[each.site.file], each.site))
+        except AdvisorError:
+            names.append("")
+    return f"; {names[0]}() leaves it as the default type, {where(default[0].site)}" if names and all(names) else ""
+
+
+def _leaves_behind(draft: Draft, site: Site) -> str:
+    """The function that sets the default type for what it computes itself, and leaves it set; "" where none does.
+
+    It computes in a loop, and returns what it has: no training, and no set-up.
+    """
+    call = call_at(draft, site, ("set_default_dtype",))
+    function = draft.function(call) if call is not None else None
+    if function is None:
+        return ""
+    calls = [each for each in draft.nodes(cst.Call, function) if draft.function(each) is function]
+    names = [last_name(draft, each) for each in calls]
+    loops = [*draft.nodes(cst.For, function), *draft.nodes(cst.While, function)]
+    returned = [each for each in draft.nodes(cst.Return, function) if each.value is not None]
+    if names.count("set_default_dtype") != 1 or {"backward", "step", "zero_grad", "train"} & {*names}:
+        return ""
+    return function.name.value if loops and returned else ""
 
 
 def _may_be_times(draft: Draft, call: cst.Call) -> bool:

@@ -81,6 +81,11 @@ _LEAST_S = 2e-3
 _ADAPTS = re.compile(r"\b(odeint|odeint_adjoint|odeint_event|solve_ivp|sdeint|cdeint)\(")
 # Under autocast, too, unless they are told otherwise.
 _MAKES_FLOAT32 = {each for each in PLAIN | RANDOM if "like" not in each} | {"linspace"}
+# pytorch issues 41069 and 144040: none of COO, and of CSR none backwards.
+_SPARSE = (
+    "Products with sparse matrices are not implemented in 16 bits: keep them out of it, with "
+    'torch.autocast("cuda", enabled=False) around them and x.float() in.'
+)
 _FAST_PATH = "aten::_transformer_encoder_layer_fwd"
 _LEAST_ON_CPU = 1.10  # the scales above spread too far to promise less
 _CPU_MATRIX = re.compile(
@@ -591,6 +596,8 @@ def _unmet(evidence: Evidence) -> tuple[str, ...]:
             "torch.nn.BCELoss raises under autocast on a GPU: let the model end without its sigmoid and use "
             "BCEWithLogitsLoss, then autocast.",
         )
+    if evidence.device_is_gpu and multiplies_sparse((row.name for row in evidence.operators), ()):
+        return (_SPARSE,)
     if evidence.record is not None or evidence.capability is not None or evidence.amd:
         return ()
     return ("The trace does not say which GPU it was: Tensor Cores came with compute capability 7.0.",)

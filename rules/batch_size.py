@@ -22,6 +22,7 @@ from advisor.evidence import CAPTURES, COLD, Change
 from advisor.evidence.from_lists import reading_s
 from advisor.evidence.handmade import accumulated, by_hand, loops_over, one_by_one
 from advisor.evidence.outside import source_of
+from advisor.evidence.spread import spread_s
 from advisor.evidence.steps import assign
 from advisor.frameworks import configured, construction, told
 from advisor.harness.layout import Site
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.harness.layout import CallSite, Loader, RunRecord
 
+_TOGETHER, _ACCUMULATES = "Accumulate gradients over fewer, larger batches", "gradient_accumulation_steps"
+_MORE_TOGETHER = (16, 32)  # times as many samples at once, where as many go into a step as before
 _SCALES = (2, 4, 8)  # more than eightfold is another training recipe, not a setting: it is not proposed unmeasured
 _AT_A_TIME = (8, 16, 32)  # samples of inference that take them one by one: it is no training's recipe
 _LARGEST = 64  # the loop goes on doubling on a GPU while that is faster; the tuning guides' own examples end at 16-fold
@@ -143,6 +146,10 @@ class BatchSize(Rule):
             return
         batch = loader.batch_size if loader is not None else by_hand(evidence, record)
         length = loader.dataset_length if loader is not None else None
+        together = _told_to_accumulate(evidence, loader) if trains else 1
+        if batch and together > 1:
+            yield from self._of_told(evidence, record, batch, together)
+            return
         gains = _gains(evidence, record, batch, length, trains, _SCALES) if batch else {}
         chosen = _chosen(evidence, gains)
         if chosen is not None and batch and loops_over(evidence, forward_sites(evidence), text_of, batch):
@@ -214,7 +221,7 @@ class BatchSize(Rule):
         scale, gain = chosen
         yield Finding(
             rule=self.id,
-            title="Accumulate gradients over fewer, larger batches",
+            title=_TOGETHER,
             summary=f"Each step adds up the gradients of {rounds} batches of {rows} samples; of {rounds // scale} with "
             f"{rows * scale} they are the same, and what does not grow with a batch is done {scale} times less often.",
             gain=gain,
@@ -226,6 +233,41 @@ class BatchSize(Rule):
             },
             site=places[0].site,
             parameters={"batch": rows * scale, "recorded": rows, "times": scale, "rounds": rounds},
+            safety=Safety.NUMERIC,
+        )
+
+    def _of_told(self, evidence: Evidence, record: RunRecord, batch: int, rounds: int) -> Iterator[Finding]:
+        """The same where a framework is told how many batches go together."""
+        scales = [scale for scale in (*_SCALES, *_MORE_TOGETHER) if rounds % scale == 0]
+        gains = _gains(evidence, record, batch, None, True, scales)
+        if not evidence.device_is_gpu:
+            gains = {scale: _paid_once(evidence, scale) for scale in gains}
+        chosen, loader = _chosen(evidence, gains), _feeding(evidence)
+        if chosen is None or loader is None:
+            return
+        scale, gain = chosen
+        yield Finding(
+            rule=self.id,
+            title=_TOGETHER,
+            summary=f"Each step adds up the gradients of {rounds} batches of {batch} samples; of {rounds // scale} "
+            f"with {batch * scale} they are the same, and what does not grow with a batch is done {scale} times less often.",
+            gain=gain,
+            evidence={
+                "batch_size": batch,
+                "batches_per_step": rounds,
+                "samples_per_s": evidence.samples_per_s,
+                "expected_memory": _memory(record, scale, True),
+            },
+            site=loader.site,
+            parameters={
+                "batch": batch * scale,
+                "recorded": batch,
+                "times": scale,
+                "framework": framework_of(loader.owner),
+                "together": rounds,
+                **construction(evidence),
+            },
+            unmet=_unmet(record, loader),
             safety=Safety.NUMERIC,
         )
 
@@ -362,6 +404,11 @@ class BatchSize(Rule):
             batch = each * batch // recorded
         text = _FRAMEWORKS[framework].format(batch=batch)
         why = f"{framework} makes the loader"
+        together, times = finding.parameters.get("together"), finding.parameters.get("times")
+        settings = {"per_device_train_batch_size": str(batch)}
+        if isinstance(together, int) and isinstance(times, int):
+            settings[_ACCUMULATES] = str(together // times)
+            text = f"{text.rstrip('.')} with {_ACCUMULATES}={together // times}."
         if framework != "transformers" or told(finding, "auto_find_batch_size"):
             return Advice(text, why)
         name, size, before = "per_device_train_batch_size", cast(int, batch), each or recorded
@@ -372,7 +419,7 @@ class BatchSize(Rule):
             counted = (divided_by(drafts, drafts[path], written.names, size) for path in written.files)
             return next(filter(None, counted), "")
 
-        fix = configured(finding, sources, framework, {name: str(batch)}, text, why, accumulates)
+        fix = configured(finding, sources, framework, settings, text, why, accumulates, together=len(settings) > 1)
         return Argument(fix.options, rate) if isinstance(fix, Argument) else fix
 
     EXAMPLES = (
@@ -461,6 +508,20 @@ net = nn.Sequential(nn.Linear(100, 32), nn.Unflatten(1, (32, 1)))
             before='args = TrainingArguments("out", per_device_train_batch_size=8)  # <- config\n',
             after='args = TrainingArguments("out", per_device_train_batch_size=32)\n',
             parameters={"batch": 32, "recorded": 8, "framework": "transformers"},
+        ),
+        Example(  # as many samples in a step as before
+            before='args = TrainingArguments(  # <- config\n'
+            '    "out", per_device_train_batch_size=2, gradient_accumulation_steps=16\n)\n',
+            after="args = TrainingArguments(\n"
+            '    "out", per_device_train_batch_size=16, gradient_accumulation_steps=2\n)\n',
+            parameters={
+                "batch": 16,
+                "recorded": 2,
+                "times": 8,
+                "together": 16,
+                "framework": "transformers",
+                "config_values": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 16},
+            },
         ),
         Example(  # fewer steps of an epoch, other loaders, labels that grow with the batch
             before="""
@@ -568,6 +629,12 @@ loader = DataLoader(dataset, batch_size=args.batch_size)  # <-
             "",
             {"batch": 64, "recorded": 16, "framework": "transformers"},
         ),
+        Example(  # how many go together is computed
+            "args = TrainingArguments(  # <- config\n    'out', per_device_train_batch_size=2, "
+            "gradient_accumulation_steps=rounds(2)\n)\n",
+            "",
+            {"batch": 16, "recorded": 2, "times": 8, "together": 16, "framework": "transformers"},
+        ),
         Example(  # another bs than the constant
             "bs = 32\nmake = lambda ds, bs: DataLoader(ds, batch_size=bs)  # <- \nmake(ds, 32)\n",
             "",
@@ -579,6 +646,20 @@ loader = DataLoader(dataset, batch_size=args.batch_size)  # <-
             {"batch": 64, "recorded": 32},
         ),
     )
+
+
+def _told_to_accumulate(evidence: Evidence, loader: Loader | None) -> int:
+    """Of how many batches transformers' Trainer is told to add up the gradients; 1 where it is not."""
+    if loader is None or framework_of(loader.owner) != "transformers":
+        return 1
+    values = construction(evidence).get("config_values")
+    number = values.get(_ACCUMULATES) if isinstance(values, dict) else None
+    return number if isinstance(number, int) else 1
+
+
+def _paid_once(evidence: Evidence, scale: int) -> Gain:
+    """The gain of batches `scale` times as large on a CPU, where the optimizer's step is one as before."""
+    return Gain.of(evidence.what_if(Change(remove_host_s=spread_s(evidence, scale))))
 
 
 def _launched_for_batch(evidence: Evidence) -> float:

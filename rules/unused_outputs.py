@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.positions import take_before, takings
+from advisor.edit.positions import keep_last, take_before, takings
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.unused_outputs import BY_LABEL, BY_MASK, PartlyUsed, loss_sites, unused_outputs
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
 
 _MOST_USED = 0.5  # of the positions
+# Of transformers' models with a head for language, of newer versions.
+_KEEPS = "logits_to_keep"
 # Views, and what only calls others: as many of them as before.
 _NO_WORK = {
     f"aten::{name}"
@@ -98,6 +100,7 @@ class UnusedOutputs(Rule):
                 "dim": most.dim,
                 "index": most.index,
                 "function": most.taken_in[1],
+                "keeps": _keeps(evidence) if (most.dim, most.index) == (1, -1) else "",
                 "plain": most.plain and len(wasteful) == 1 and most.computed_in == most.taken_in,
             },
         )
@@ -113,7 +116,10 @@ class UnusedOutputs(Rule):
         taken = "mask" if finding.parameters.get("dim") == BY_MASK else ":, -1"
         text = f"Take the positions that are used {where(site)} before the linear layer, not after it: "
         text += f"layer(x[{taken}]) for layer(x)[{taken}]."
-        if site is None or not finding.parameters.get("plain", True):
+        keeps = str(finding.parameters.get("keeps", ""))
+        if keeps:
+            text = f"Have the model compute the last position alone, whose scores are taken {where(site)}: {keeps}=1."
+        if site is None or not (keeps or finding.parameters.get("plain", True)):
             return Advice(text, "the layer and what takes of its outputs are not in the same place")
         drafts = Drafts(sources)
         draft, dim, index = drafts[site.file], finding.parameters.get("dim"), finding.parameters.get("index")
@@ -128,6 +134,10 @@ class UnusedOutputs(Rule):
             )
             if draft.line(node) == site.line
         ]
+        if keeps:
+            if len(there) != 1 or not keep_last(draft, there[0], keeps):
+                return Advice(text, "whether other positions are read as well cannot be told from the source")
+            return drafts.edit(text) or Advice(text, "the file is not the script's own")
         # Of labels a mask takes on the same line, too: only what a layer gives can be taken before it.
         if (len(there) != 1 and dim != BY_MASK) or not any(take_before(draft, node) for node in there):
             return Advice(text, "which layer the outputs are of cannot be told from the source")
@@ -211,8 +221,53 @@ class Filler(nn.Module):
 """,
             parameters={"function": 7, "dim": BY_MASK},
         ),
+        Example(  # a library's model
+            before="""
+def score(self, batch):
+    enc = self.pack(batch)
+    logits = self.model(**enc).logits
+    return logits[:, -1, :].index_select(1, self.letters)  # <- takes
+""",
+            after="""
+def score(self, batch):
+    enc = self.pack(batch)
+    logits = self.model(logits_to_keep=1, **enc).logits
+    return logits[:, -1, :].index_select(1, self.letters)
+""",
+            parameters={"function": 1, "index": -1, "keeps": "logits_to_keep"},
+        ),
+        Example(
+            before="""
+for _ in range(n):
+    out = model(ids, past_key_values=cache)
+    cache = out.past_key_values
+    ids = out.logits[:, -1].argmax(-1, keepdim=True)  # <- takes
+""",
+            after="""
+for _ in range(n):
+    out = model(ids, past_key_values=cache, logits_to_keep=1)
+    cache = out.past_key_values
+    ids = out.logits[:, -1].argmax(-1, keepdim=True)
+""",
+            parameters={"index": -1, "keeps": "logits_to_keep"},
+        ),
     )
     LEAVES_ALONE = (
+        Example(  # another position is read, too
+            "out = model(ids)\nlast = out.logits[:, -1]  # <- takes\nfirst = out.logits[:, 0]\n",
+            "",
+            {"index": -1, "keeps": "logits_to_keep"},
+        ),
+        Example(
+            "out = model(ids)\nlast = out.logits[:, -1]  # <- takes\nlog(out)\n",
+            "",
+            {"index": -1, "keeps": "logits_to_keep"},
+        ),
+        Example(
+            "logits = model(ids, labels=ids).logits\nlast = logits[:, -1]  # <- takes\n",
+            "",
+            {"index": -1, "keeps": "logits_to_keep"},
+        ),
         Example("y = model(x)[keep]  # <- takes\n", "", {"dim": BY_MASK}),
         Example("y = model(x)[:, -1]  # <- takes\n", "", {"index": -1}),
         Example("def f(out):\n    pred = out[:, -1]  # <- takes\n", "", {"function": 1, "index": -1}),
@@ -222,6 +277,12 @@ class Filler(nn.Module):
             {"index": -1},
         ),
     )
+
+
+def _keeps(evidence: Evidence) -> str:
+    """The parameter that tells the one model that is called how many positions to score; "" where it has none."""
+    called = [each for each in evidence.record.models if each.calls] if evidence.record is not None else []
+    return _KEEPS if len(called) == 1 and _KEEPS in called[0].takes else ""
 
 
 def _first(found: PartlyUsed) -> Site:

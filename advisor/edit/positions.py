@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import libcst as cst
 import libcst.matchers as m
 
+from advisor.edit.calls import add_argument, argument
 from advisor.edit.draft import Draft
 from advisor.edit.models import made_once
 from advisor.edit.names import full_name
-from advisor.edit.scopes import scope_of
+from advisor.edit.scopes import assigned_once, is_bound_elsewhere, is_parameter, scope_of
 
 _PLAIN = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
 
@@ -51,6 +52,57 @@ def take_before(draft: Draft, node: cst.Subscript) -> bool:
     else:
         draft.replace(node, f"{draft.code(call.func)}({code}{index})")
     return True
+
+
+def keep_last(draft: Draft, node: cst.Subscript, parameter: str) -> bool:
+    """Have a library's model compute what `node` takes, the last position, alone; whether that could be done.
+
+    ``model(ids, logits_to_keep=1)``, where nothing but the last position is read of the scores that it returns, by that
+    call itself or by a name.
+    """
+    scores = _given_once(draft, node.value, lambda use: _is_last(draft.parent(use)))
+    if not isinstance(scores, cst.Attribute) or scores.attr.value != "logits":
+        return False
+
+    def harmless(use: cst.Name) -> bool:
+        read = draft.parent(use)
+        if not isinstance(read, cst.Attribute) or read.value is not use or read.attr.value == "loss":
+            return False
+        return read.attr.value != "logits" or read is scores or _is_last(draft.parent(read))
+
+    call = _given_once(draft, scores.value, harmless)
+    if not isinstance(call, cst.Call) or any(argument(call, name) is not None for name in (parameter, "labels")):
+        return False
+    add_argument(draft, call, parameter, "1")
+    return True
+
+
+def _given_once(
+    draft: Draft, value: cst.BaseExpression, may_be: Callable[[cst.Name], bool]
+) -> cst.BaseExpression | None:
+    """What a name is given by its only assignment, where all that reads it `may_be`; any other expression itself."""
+    if not isinstance(value, cst.Name):
+        return value
+    scope = scope_of(draft, value)
+    given = assigned_once(draft, value.value, scope)
+    if given is None or is_parameter(scope, value.value) or is_bound_elsewhere(draft, value.value):
+        return None
+    names = [each for each in draft.nodes(cst.Name, scope) if each.value == value.value]
+    return given if all(may_be(each) for each in names if not _names_another(draft, each)) else None
+
+
+def _names_another(draft: Draft, name: cst.Name) -> bool:
+    """Whether it is what is assigned to, an attribute of something else, or a keyword."""
+    above = draft.parent(name)
+    attribute = isinstance(above, cst.Attribute) and above.attr is name
+    return attribute or isinstance(above, cst.AssignTarget) or (isinstance(above, cst.Arg) and above.keyword is name)
+
+
+def _is_last(node: cst.CSTNode | None) -> bool:
+    """``x[:, -1]``, of whatever further dimensions."""
+    whole = m.SubscriptElement(m.Slice(None, None, None))
+    last = m.SubscriptElement(m.Index(m.UnaryOperation(m.Minus(), m.Integer("1"))))
+    return node is not None and m.matches(node, m.Subscript(slice=[whole, last, m.ZeroOrMore()]))
 
 
 def _given_before(draft: Draft, node: cst.Subscript, name: cst.Name) -> cst.BaseExpression | None:

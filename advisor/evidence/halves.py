@@ -29,7 +29,8 @@ _ATTENTION_SCALE = 0.3
 _LEAST_SHARE = 0.05  # of kernel time
 # Products of sparse matrices on a CPU, by their operators, and by how a script makes the matrices: those in CSR call
 # the operators of dense ones.
-_SPARSE = re.compile(r"sparse_(coo|csr|csc|mm|addmm|mv|matmul)|_to_sparse|spmm")
+# A product with a matrix in CSR asks it for its rows, which nothing else does.
+_SPARSE = re.compile(r"sparse_(coo|csr|csc|mm|addmm|mv|matmul)|_to_sparse|spmm|crow_indices")
 _MADE_SPARSE = re.compile(r"\bsparse_(coo|csr|csc|bsr|bsc|compressed)_tensor\b|\.to_sparse|\btorch\.sparse\.")
 # Compute capability 7.5 without Tensor Cores: TU116 and TU117, as GeForce, as professional cards, and in laptops
 # (NVIDIA, "CUDA GPUs", and their product pages).

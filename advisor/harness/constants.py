@@ -18,7 +18,15 @@ from typing import Any
 
 from .layout import Recomputed, Repeated, Site
 from .loaders import tensors_in
-from .looking import function_modes, has_fast_path, is_replaced, is_taken_down, is_transformed, may_compute
+from .looking import (
+    function_modes,
+    has_fast_path,
+    is_replaced,
+    is_taken_down,
+    is_transformed,
+    may_compute,
+    stored_values,
+)
 from .places import FRAMES, site_of, user_frame, user_frames
 from .repeats import Repeats
 from .sameness import DECOMPOSES, MOST_TENSORS, Call, Forward, Sameness, Step
@@ -105,7 +113,7 @@ class Constants:
             self._steps[-1].forwards.append(forward)
             if len(self._steps[-1].forwards) > _MOST_FORWARDS:
                 self.stop()
-            elif any(each is not None for each in forward.given):
+            elif not tensors or any(each is not None for each in forward.given):
                 mode, self._caller = _watching(self), user_frame()
                 forward.called_from = [site_of(each) for each in islice(user_frames(), FRAMES)]
                 mode.__enter__()
@@ -200,17 +208,22 @@ class Constants:
                 self._repeats.called(key, result, seconds)
 
     def _numbers(self, tensor: Any) -> Any:
-        """A few of its numbers and their sum, with its shape; None for what cannot be looked at."""
-        if not may_compute(self._torch, tensor) or tensor.device.type != "cpu":
-            return None
+        """A few of its numbers and their sum, with its shape; None for what cannot be looked at.
+
+        Of a sparse matrix its shape and what stands in it: where that stands its products tell.
+        """
         with self._unseen(), self._torch.no_grad():
-            if not tensor.numel():
-                return tuple(tensor.shape), None, None
+            stored = stored_values(self._torch, tensor)
+            if not may_compute(self._torch, stored) or stored.device.type != "cpu":
+                return None
+            shape = tuple(tensor.shape) if stored is tensor else (*tensor.shape, *stored.shape)
+            if not stored.numel():
+                return shape, None, None
             number = self._torch.arange(_SAMPLED, device="cpu")
             places = tuple(
-                (number * _STRIDES[i % len(_STRIDES)] + number * number) % size for i, size in enumerate(tensor.shape)
+                (number * _STRIDES[i % len(_STRIDES)] + number * number) % size for i, size in enumerate(stored.shape)
             )
-            return tuple(tensor.shape), tensor[places].clone(), tensor.sum()
+            return shape, stored[places].clone(), stored.sum()
 
     def _computed_again(self) -> list[Repeated]:
         if len(self._steps) != _WATCHED:

@@ -21,7 +21,7 @@ from .sites import CallSites
 # What rules set, and what decides whether they may.
 _SETTINGS = {
     "TrainingArguments": (
-        "per_device_train_batch_size", "auto_find_batch_size", "dataloader_num_workers",
+        "per_device_train_batch_size", "auto_find_batch_size", "gradient_accumulation_steps", "dataloader_num_workers",
         "dataloader_persistent_workers", "dataloader_pin_memory", "dataloader_multiprocessing_context", "bf16", "fp16",
         "tf32", "torch_compile", "optim", "use_cpu", "accelerator_config", "save_strategy", "save_steps",
         "load_best_model_at_end", "gradient_checkpointing", "gradient_checkpointing_kwargs",

@@ -342,6 +342,7 @@ class Model:
     calls: int = 0
     checkpointing: bool = False  # a module of it says so, as Hugging Face's and timm's do
     made: Site | None = None  # where the user's code makes it; None inside a library
+    takes: list[str] = field(default_factory=list)  # the names of its forward's parameters
     output_grad: bool | None = None  # a tensor of its output can be differentiated: autograd recorded the forward
     output: str = ""  # what it returns: "tensor", or a class's name
     output_dtype: str = ""  # of the first tensor in it

@@ -39,6 +39,15 @@ def may_compute(torch: Any, tensor: Any) -> bool:
     return not (tensor.is_meta or is_taken_down(torch) or is_transformed(torch))
 
 
+def stored_values(torch: Any, tensor: Any) -> Any:
+    """What stands in a plain sparse matrix, of COO or CSR; any other tensor itself."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or is_transformed(torch) or is_taken_down(torch):
+        return tensor
+    if tensor.layout is torch.sparse_coo:
+        return tensor.detach()._values()
+    return tensor.detach().values() if tensor.layout in (torch.sparse_csr, torch.sparse_csc) else tensor
+
+
 def has_fast_path(torch: Any, module: Any) -> bool:
     """Whether a part of `module` computes in another way while a mode is on: torch's encoders, in evaluation."""
     nn = torch.nn

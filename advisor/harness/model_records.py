@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import os
 import weakref
 from types import ModuleType
@@ -115,6 +117,8 @@ class ModelRecords:
         inner = getattr(module, "_orig_mod", module)
         record = Model(cls=type(inner).__name__)
         record.file, record.line = source_of(type(inner))
+        with contextlib.suppress(TypeError, ValueError):
+            record.takes = [*inspect.signature(type(inner).forward).parameters][1:]
         record.made = self.made(inner)
         record.compiled = inner is not module or getattr(module, "_compiled_call_impl", None) is not None
         parameters = [each for each in torch.nn.Module.parameters(module) if not torch.nn.parameter.is_lazy(each)]

@@ -13,7 +13,7 @@ from typing import Any
 
 from .layout import Site
 
-_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_HERE = os.path.dirname(os.path.realpath(__file__)) + os.sep  # compared with files whose links are followed
 _STDLIB = tuple(
     os.path.realpath(path) + os.sep for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")} if path
 )

@@ -16,7 +16,7 @@ from advisor.evidence import Evidence
 from advisor.evidence.precisions import in_own_convolutions
 from advisor.harness.layout import CallSite, Site
 from advisor.launch import Command, measure
-from advisor.rule import Rule
+from advisor.rule import Advice, Rule
 from advisor.rulebook import load_rules
 from advisor.trace import read_trace
 from tests.conftest import PYTHON, QUICK
@@ -104,6 +104,44 @@ def test_derivatives_of_derivatives_in_a_chosen_type_want_their_digits(
         site = CallSite("default_dtype", Site(str(script), 2), calls=1, details={"dtype": "float64"})
         evidence.record.call_sites.append(site)
     assert bool(list(rule().check(evidence))) is reported
+
+
+SOLVER = """
+import torch
+
+def solve(n):
+    {before}torch.set_default_dtype(torch.float64)
+    u = torch.zeros(100)
+    for _ in range(n):
+        u = u + 0.1 * flux(u)
+    {after}
+    return u
+
+(slope,) = torch.autograd.grad(u.sum(), x, create_graph=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reported"),
+    [("", "u = u - u.mean()", True), ("", "torch.set_default_dtype(before)", False), ("optimizer.step(); ", "", False)],
+)
+def test_what_a_solver_leaves_behind_was_not_chosen(
+    before: str, after: str, reported: bool, scene: Any, tmp_path: Path
+) -> None:
+    """It sets the default type for what it computes itself, and a network of the same script gets it, too."""
+    evidence = matrix_step(scene, tmp_path, "double")
+    script = tmp_path / "train.py"
+    script.write_text(SOLVER.format(before=before, after=after))
+    assert evidence.record is not None
+    evidence.record.script = str(script)
+    site = CallSite("default_dtype", Site(str(script), 5), calls=1, details={"dtype": "float64"})
+    evidence.record.call_sites.append(site)
+    found = list(rule().check(evidence))
+    assert bool(found) is reported
+    for finding in found:
+        assert "solve() leaves it as the default type" in finding.summary
+        fix = rule().fix(finding, Sources())
+        assert isinstance(fix, Advice) and "Have solve() put the default type back" in fix.text
 
 
 def test_products_in_float32_are_not(scene: Any, tmp_path: Path) -> None:

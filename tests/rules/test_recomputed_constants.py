@@ -33,7 +33,7 @@ class Graph(nn.Module):
         self.register_buffer("adjacency", weights + weights.T)
         self.out = nn.Linear(nodes, nodes)
 
-    def forward(self, x):
+    def forward(self, x=None):
         {forward}
 
 
@@ -43,7 +43,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 batch = torch.randn(32, 200)
 for step in range(300):
     {drawn}
-    loss = model(batch).pow(2).mean()
+    loss = {loss}.pow(2).mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -52,6 +52,7 @@ PARTS = {
     "forward": "return self.out(x @ modes(self.adjacency))",
     "before": "",
     "drawn": "batch = torch.randn(32, 200)",
+    "loss": "model(batch)",
 }
 
 
@@ -81,6 +82,23 @@ def test_a_constant_beside_what_a_model_is_given_each_time_is_found(tmp_path: Pa
     run = run_of(tmp_path, drawn="pass")
     (line,) = [each for each in run.record.recomputed if each.site.line == 9]
     assert line.calls == 1 and line.site.function == "modes" and not line.whole
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize("layout", ["", ".to_sparse_csr()"])
+def test_products_of_a_sparse_matrix_that_a_model_keeps_are_found(tmp_path: Path, layout: str) -> None:
+    """It is given nothing: what it computes on, a whole graph, it has."""
+    links = "torch.sparse_coo_tensor(torch.randint(3000, (2, 60000)), torch.rand(60000), (3000, 3000)).coalesce()"
+    run = run_of(
+        tmp_path,
+        forward="return self.out(self.links @ self.adjacency)",
+        before=f"model.links, model.adjacency = {links}{layout}, torch.rand(3000, 200)",
+        drawn="pass",
+        loss="model()",
+    )
+    (line,) = run.record.recomputed
+    assert (line.site.line, line.calls, line.whole) == (20, 1, False)
 
 
 @pytest.mark.slow
