@@ -250,7 +250,8 @@ class BatchSize(Rule):
             rule=self.id,
             title=_TOGETHER,
             summary=f"Each step adds up the gradients of {rounds} batches of {batch} samples; of {rounds // scale} "
-            f"with {batch * scale} they are the same, and what does not grow with a batch is done {scale} times less often.",
+            f"with {batch * scale} they are the same, and what does not grow with a batch is done {scale} times less "
+            "often.",
             gain=gain,
             evidence={
                 "batch_size": batch,

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 def spread_s(evidence: Evidence, times: float) -> float:
     """Seconds of the step that go where forwards and backwards take `times` as many samples at once.
 
-    There are as many in all. Of what a larger batch spreads, by the model, what is no forward, backward or loading is paid once as it is.
+    There are as many in all. Of what a larger batch spreads, by the model, what is no forward, backward or loading is
+    paid once as it is.
     """
     estimate = evidence.what_if(Change(batch_scale=float(times)))
     once = 1.0 - sum(evidence.breakdown.share(part) for part in (FORWARD, BACKWARD, LOADER))
