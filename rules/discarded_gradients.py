@@ -191,6 +191,22 @@ image = content.clone().requires_grad_()
 """,
             parameters={"models": 1, "held": False},
         ),
+        Example(  # a part that nobody trains, of a model that is
+            before="""
+class Run:
+    def __init__(self, classes):
+        self.model = Distiller(student, load(classes)).to(device)  # <- made=Distiller(student, load(classes))
+        self.optimizer = SGD(self.model.trainable(), lr=0.1)
+""",
+            after="""
+class Run:
+    def __init__(self, classes):
+        self.model = Distiller(student, load(classes)).to(device)
+        self.model.teacher.requires_grad_(False)
+        self.optimizer = SGD(self.model.trainable(), lr=0.1)
+""",
+            parameters={"models": 1, "held": False, "parts": ("teacher",)},
+        ),
         Example(  # a loss that goes further back than its optimizer
             before="""
 class Trainer:
@@ -251,6 +267,14 @@ class Trainer:
             "",
             {"models": 1, "held": True},
         ),
+        *(
+            Example(f"model = {made}  # <- made=Both\n", "", {"models": 1, "held": False, "parts": parts})
+            for made, parts in (
+                ("DataParallel(Both())", ("teacher",)),
+                ("Both()", ("stages.0",)),
+                ("Both()", ("teacher", "codes")),
+            )
+        ),
         *(  # what it computes there is kept where others may read it
             Example(
                 f"netD = D()  # <- made=D()\nfor x in loader:\n    {line}\n    netD(netG(x)).mean().backward()  # <-\n",
@@ -307,7 +331,7 @@ def _frozen(finding: Finding, drafts: Drafts, held: bool) -> str:
     name, file = (str(finding.parameters.get(key, "")) for key in ("name", "name_file"))
     model = Named(next(iter(made), None), name, file)
     if not held:
-        return freeze_made(drafts, model, files) if not parts else "it is a part of a model that is trained"
+        return freeze_made(drafts, model, files, parts)
     if why := needed(drafts, files):
         return why
     if site is None:

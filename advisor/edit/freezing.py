@@ -68,15 +68,20 @@ def _concerns(line: str, pattern: re.Pattern[str], name: str) -> bool:
     return pattern is not _CLIPS or re.search(r"\w\.parameters\(", line) is None  # those of another model
 
 
-def freeze_made(drafts: Drafts, model: Named, files: Sequence[str]) -> str:
-    """Have a model need no gradients from where it is made on; why not, as a clause."""
-    bound = (made_at(drafts, model.made) if model.made is not None else None) or _assigned(drafts, model)
+def freeze_made(drafts: Drafts, model: Named, files: Sequence[str], parts: Sequence[str] = ()) -> str:
+    """Have a model, or its one of these `parts`, need no gradients from where it is made on; why not, as a clause."""
+    if len(parts) > 1 or not all(name.isidentifier() for part in parts for name in part.split(".")):
+        return "it is made of several parts of a model that is trained"
+    bound = made_at(drafts, model.made) if model.made is not None else None
+    if bound is None and not parts:
+        bound = _assigned(drafts, model)
     if bound is None:
         return "where the script gives that model its name cannot be told from the source"
-    name = bound.name.rpartition(".")[2]
+    whole = ".".join((bound.name, *parts))
+    name = whole.rpartition(".")[2]
     if why := needed(drafts, files, name):
         return "" if not needed(drafts, files, name, told=True) and tell_otherwise(drafts, files) else why
-    bound.draft.insert_after(bound.statement, f"{bound.name}.requires_grad_(False)")
+    bound.draft.insert_after(bound.statement, f"{whole}.requires_grad_(False)")
     return ""
 
 

@@ -12,18 +12,21 @@ from advisor.edit.names import last_part
 
 _LENGTH = m.Call(m.Name("len"), [m.Arg()])
 _PADS = ("pad", "zeros", "full", "ones", "new_zeros", "new_full", "new_ones")
+_MAKES = ("zeros", "full", "ones", "new_zeros", "new_full", "new_ones")
 
 
 def padded_by_hand(draft: Draft) -> Iterator[cst.CSTNode]:
     """What fills a sequence up to a length that is not a maximum taken in the same function, in source order.
 
     ``while len(ids) < length: ids.append(0)``, ``ids + [0] * (length - len(ids))``, and ``F.pad(ids, (0, length -
-    len(ids)))`` or ``zeros(length - len(ids))``, where ``ids.shape[0]`` and ``ids.size(0)`` are lengths, too.
+    len(ids)))`` or ``zeros(length - len(ids))``, where ``ids.shape[0]`` and ``ids.size(0)`` are lengths, too; and
+    ``batch = full((n, length), 0)`` whose rows get what they have room for: ``batch[i, :k] = ids``.
     """
     found = [
         *(loop for loop in draft.nodes(cst.While) if _fills_up(draft, loop)),
         *(term for term in draft.nodes(cst.BinaryOperation) if _repeats(draft, term)),
         *(call for call in draft.nodes(cst.Call) if last_part(call.func) in _PADS and _by_difference(draft, call)),
+        *(call for call in draft.nodes(cst.Call) if last_part(call.func) in _MAKES and _gets_rows(draft, call)),
     ]
     yield from sorted(found, key=draft.line)
 
@@ -51,6 +54,35 @@ def _repeats(draft: Draft, term: cst.BinaryOperation) -> bool:
 def _by_difference(draft: Draft, call: cst.Call) -> bool:
     """``pad(x, (0, length - len(x)))``"""
     return any(_missing(draft, term) for arg in call.args for term in draft.nodes(cst.BinaryOperation, arg))
+
+
+def _gets_rows(draft: Draft, call: cst.Call) -> bool:
+    """``batch = full((n, length), 0)``, and later ``batch[i, :k] = …``."""
+    sizes = _sizes(call)
+    statement, function = draft.parent(call), draft.function(call)
+    if len(sizes) != 2 or function is None or not isinstance(statement, cst.Assign):
+        return False
+    if _is_longest(draft, sizes[1], call):
+        return False
+    made = {draft.code(each.target) for each in statement.targets}
+    targets = [each.target for given in draft.nodes(cst.Assign, function) for each in given.targets]
+    return any(draft.code(each.value) in made for each in targets if isinstance(each, cst.Subscript) and _is_part(each))
+
+
+def _is_part(node: cst.Subscript) -> bool:
+    """``batch[i, :k]``"""
+    if len(node.slice) != 2:
+        return False
+    row, columns = (each.slice for each in node.slice)
+    return isinstance(row, cst.Index) and isinstance(columns, cst.Slice) and columns.upper is not None
+
+
+def _sizes(call: cst.Call) -> list[cst.BaseExpression]:
+    """The sizes of what a call makes: of ``zeros((n, k))`` and of ``zeros(n, k)``."""
+    plain = [arg.value for arg in call.args if arg.keyword is None and not arg.star]
+    if plain and isinstance(plain[0], (cst.Tuple, cst.List)):
+        return [each.value for each in plain[0].elements]
+    return plain
 
 
 def _missing(draft: Draft, term: cst.CSTNode) -> bool:

@@ -17,7 +17,21 @@ from advisor.edit.padded_by_hand import padded_by_hand
         ("ids = F.pad(ids, (0, max_length - ids.shape[0]), value=0)", [1]),
         ("ids = torch.cat([ids, torch.zeros(cfg.width - ids.size(0), dtype=torch.long)])", [1]),
         ("ids = np.pad(ids, (0, length - len(ids)))\nids = np.pad(ids, (1, 1))", [1]),
+        (
+            "def __call__(self, rows):\n    width = self.longest\n    ids = torch.full((len(rows), width), PAD)\n"
+            "    for i, (row, _) in enumerate(rows):\n        ids[i, : min(len(row), width)] = row[:width]",
+            [3],
+        ),
+        ("def f(r):\n    x = np.zeros((8, 128))\n    for i in range(8):\n        x[i, :len(r[i])] = r[i]", [2]),
+        # Whole rows, and what is no batch of rows.
+        ("def f(rows):\n    x = np.zeros((8, 128))\n    for i, row in enumerate(rows):\n        x[i, :] = row", []),
+        ("def f(rows):\n    ids = np.zeros((8, 128))\n    ids[0] = rows[0]", []),
         # To the longest of the batch.
+        (
+            "def f(rows):\n    width = max(map(len, rows))\n    ids = torch.zeros(len(rows), width)\n"
+            "    for i, row in enumerate(rows):\n        ids[i, :len(row)] = row",
+            [],
+        ),
         (
             "def collate(rows):\n    longest = max(len(row) for row in rows)\n"
             "    return [row + [0] * (longest - len(row)) for row in rows]",
