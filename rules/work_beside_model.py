@@ -61,6 +61,16 @@ _CHEAPER = (
     ),
 )
 
+# How much two boxes have in common, by what it is called or how it is computed.
+_BOXES = re.compile(
+    r"intersection over union|\b(\w+_)?(iou|nms)(_\w+)?\b|non[-_ ]?max|jaccard|\binter\w*\s*/\s*\(.*-\s*inter",
+    re.IGNORECASE,
+)
+_ALL_BOXES = (
+    "Boxes are compared by torchvision.ops.box_iou(a, b), all with all, and thinned out by "
+    "torchvision.ops.batched_nms(boxes, scores, labels, limit), in compiled code."
+)
+
 
 class WorkBesideModel(Rule):
     """One function of the script's own takes most of each step, in no model, loss, optimizer or loader.
@@ -169,4 +179,4 @@ def _cheaper(calls: str, source: str) -> str:
     for written, text in _CHEAPER:
         if any(calls in ("", name) for name in re.findall(written, source)):
             return text
-    return ""
+    return _ALL_BOXES if _BOXES.search(source) else ""

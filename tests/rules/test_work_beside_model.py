@@ -104,6 +104,10 @@ def test_silent_where_nothing_takes_most_or_another_rule_tells_of_it(index: str,
         ("", "word = random.choice(words)", ""),  # nothing is added up
         ("stack", "negatives = torch.stack([rng.choice(9, p=p) for _ in rows])", ""),  # something else takes the time
         ("sorted", "order = sorted(rows)", ""),
+        ("", 'def overlap(a, b):\n    """Intersection over union."""', "batched_nms"),
+        ("", "def f(a, b):\n    return inter / (area_a + area_b - inter)", "batched_nms"),
+        ("box_iou_loop", "keep = box_iou_loop(rows, kept)", "batched_nms"),
+        ("", "share = interest / (debt + rest)", ""),
     ],
 )
 def test_a_cheaper_way_is_told_of_what_is_called(calls: str, source: str, part: str) -> None:
