@@ -19,6 +19,7 @@ from advisor.edit.sources import text_of
 from advisor.edit.tied import divided_by, fixed_by_hand, said_to_others
 from advisor.errors import AdvisorError
 from advisor.evidence import CAPTURES, COLD, Change
+from advisor.evidence.facts import OPTIMIZER
 from advisor.evidence.from_lists import reading_s
 from advisor.evidence.handmade import accumulated, by_hand, loops_over, one_by_one
 from advisor.evidence.outside import source_of
@@ -660,7 +661,8 @@ def _told_to_accumulate(evidence: Evidence, loader: Loader | None) -> int:
 
 def _paid_once(evidence: Evidence, scale: int) -> Gain:
     """The gain of batches `scale` times as large on a CPU, where the optimizer's step is one as before."""
-    return Gain.of(evidence.what_if(Change(remove_host_s=spread_s(evidence, scale))))
+    once = evidence.breakdown.share(OPTIMIZER)
+    return Gain.of(evidence.what_if(Change(remove_host_s=spread_s(evidence, scale, once))))
 
 
 def _launched_for_batch(evidence: Evidence) -> float:

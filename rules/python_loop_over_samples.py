@@ -13,6 +13,7 @@ from advisor.edit.names import ensure_name, full_name
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.asked import asked_one_by_one
+from advisor.evidence.facts import BACKWARD, FORWARD, LOADER
 from advisor.evidence.handmade import loop_place
 from advisor.evidence.rounds import called_loop
 from advisor.evidence.spread import spread_s
@@ -181,7 +182,8 @@ def _of_calls(evidence: Evidence) -> Finding | None:
     found = called_loop(forward_sites(evidence), text_of)
     if found is None:
         return None
-    saved = spread_s(evidence, found.calls)
+    once = 1.0 - sum(evidence.breakdown.share(part) for part in (FORWARD, BACKWARD, LOADER))
+    saved = spread_s(evidence, found.calls, once)
     gain = Gain.of(evidence.what_if(Change(remove_host_s=saved))) if saved > 0 else None
     if gain is None or gain.likely < _LEAST_OF_CALLS:
         return None

@@ -45,6 +45,7 @@ class RecomputedConstants(Rule):
             return
         longest = _longest(record.recomputed)
         whole = ", where a model is called" if longest.whole else ""
+        whole = ", where a model is given some of the same tensors" if longest.given else whole
         function = f" in {longest.site.function}()" if longest.site.function not in ("", "<module>") else ""
         yield Finding(
             rule=self.id,
@@ -58,7 +59,11 @@ class RecomputedConstants(Rule):
                 "step_s": evidence.step_s,
             },
             site=longest.site,
-            parameters={"lines": tuple(each.site for each in record.recomputed), "whole": longest.whole},
+            parameters={
+                "lines": tuple(each.site for each in record.recomputed),
+                "whole": longest.whole,
+                "given": longest.given,
+            },
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Advice:
@@ -70,6 +75,13 @@ class RecomputedConstants(Rule):
                 f"Call the model that is called {where(finding.site)}{also} once, before the steps, keep what it "
                 "gives, and use that until its weights or what it is given change.",
                 "when they change only its author can tell",
+            )
+        if finding.parameters.get("given"):
+            return Advice(
+                f"Some of what the model is given {where(finding.site)}{also} is the same in every step: compute what "
+                "the model makes of that alone once, before the steps, by the part of it that does so (CLIP's "
+                "get_text_features, an encoder), and use the result until its weights change.",
+                "which part of the model computes it only its author can tell",
             )
         return Advice(
             f"Compute what is computed {where(finding.site)}{also} once, where the module is made (or, "
@@ -91,7 +103,10 @@ class RecomputedConstants(Rule):
             advice="before the steps",
         ),
     )
-    LEAVES_ALONE = (Example("modes = torch.linalg.eigh(laplacian)[1]  # <-\n", ""),)
+    LEAVES_ALONE = (
+        Example("out = clip(pixel_values=x, **prompts)  # <-\n", "", {"given": True}),
+        Example("modes = torch.linalg.eigh(laplacian)[1]  # <-\n", ""),
+    )
 
 
 def _longest(found: list[Recomputed]) -> Recomputed:

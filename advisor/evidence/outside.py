@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import inspect
+import linecache
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -89,9 +92,33 @@ def users_functions(trace: Trace, rows: Ints, record: RunRecord) -> dict[int, tu
                 if function not in files:
                     files[function] = users_file(record, function)
                 if stacks.end[each] > start[row] and files[function]:
-                    found[row] = files[function], 0 if function.name == "<module>" else function.line
+                    found[row] = files[function], 0 if function.name == "<module>" else begins(files[function], function)
                     break
     return found
+
+
+def begins(file: str, function: Function) -> int:
+    """The first line of a function in `file`, decorators included, as Python counts it.
+
+    Of one that ran when the profiler began a trace has the line that it was at: meant is the innermost function of
+    that name around that line. Where the source does not tell, what the trace has.
+    """
+    named = [(first, last) for first, last, name in _functions(file) if name == function.name]
+    return max((first for first, last in named if first <= function.line <= last), default=function.line)
+
+
+@functools.lru_cache(maxsize=64)
+def _functions(file: str) -> tuple[tuple[int, int, str], ...]:
+    """First line, last line and name of all functions of a file; empty for what cannot be parsed."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return ()
+    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    return tuple(
+        (min([each.lineno, *(one.lineno for one in each.decorator_list)]), each.end_lineno or each.lineno, each.name)
+        for each in functions
+    )
 
 
 def longest_outside(detail: Trace, steps: Steps, files: Collection[str]) -> Outside | None:

@@ -171,8 +171,9 @@ class Constants:
             return
         if not made or any(each.requires_grad or each.device.type != "cpu" for each in made):
             return
-        inside = user_frame()
-        if inside is None or inside is self._caller:
+        frame = user_frame()
+        inside = frame is self._caller
+        if frame is None or (inside and not derived):
             return  # a library's own: the script has nothing to compute once
         frames = [site_of(each) for each in islice(user_frames(), FRAMES)]
         numbers, results = ([self._numbers(each) for each in tensors] for tensors in (went_in, made))
@@ -182,7 +183,7 @@ class Constants:
         step, site = self._steps[-1], id(frames[0])
         self._sites[site] = frames[0], frames
         number = step.count[site, name] = step.count.get((site, name), 0) + 1
-        step.calls[site, name, number] = Call(seconds, len(step.forwards) - 1, numbers, results, derived)
+        step.calls[site, name, number] = Call(seconds, len(step.forwards) - 1, numbers, results, derived, inside)
         if len(step.calls) > _MOST_CALLS:
             self.stop()
 

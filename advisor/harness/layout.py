@@ -447,6 +447,7 @@ class Recomputed:
     calls: int = 0  # in a step, and …
     seconds: float = 0.0  # … what they take, on the host
     whole: bool = False  # a line that calls a model, all of which is the same
+    given: bool = False  # one that calls a library's, and what that makes of some of the tensors it is given there
 
 
 @dataclass

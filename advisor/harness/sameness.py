@@ -41,6 +41,7 @@ class Call:
     given: list[Any]  # numbers of what went in, and …
     made: list[Any]  # … of what came out
     derived: bool  # some of what went in was made of what the model was given
+    inside: bool = False  # a library, which the script's line only calls
 
 
 @dataclass
@@ -83,6 +84,7 @@ class Sameness:
             site, frames = sites[key[0]]
             line = found.setdefault(key[0], Recomputed(site=site, called_from=frames))
             line.calls += 1
+            line.given |= call.inside
             # One of the steps may have been disturbed by another program.
             line.seconds += statistics.median(step.calls[key].seconds for step in steps)
         return sorted([*found.values(), *self._whole_forwards(steps, timed)], key=lambda each: -each.seconds)
