@@ -92,7 +92,8 @@ def users_functions(trace: Trace, rows: Ints, record: RunRecord) -> dict[int, tu
                 if function not in files:
                     files[function] = users_file(record, function)
                 if stacks.end[each] > start[row] and files[function]:
-                    found[row] = files[function], 0 if function.name == "<module>" else begins(files[function], function)
+                    begun = 0 if function.name == "<module>" else begins(files[function], function)
+                    found[row] = files[function], begun
                     break
     return found
 

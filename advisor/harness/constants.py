@@ -167,22 +167,24 @@ class Constants:
             if in_place and went_in:
                 written = went_in[0]
                 forward.derived.update(id(each) for each in (written, written._base) if each is not None)
+        frame = user_frame() if made else None
+        if frame is None:
+            return
+        # Each is counted, for what takes longer in one step than in another would have other numbers there.
+        step, site = self._steps[-1], id(site_of(frame))
+        number = step.count[site, name] = step.count.get((site, name), 0) + 1
         if seconds < _LEAST_S or name in _ROOM or (name.endswith("_") and not name.endswith("__")):
             return
-        if not made or any(each.requires_grad or each.device.type != "cpu" for each in made):
-            return
-        frame = user_frame()
         inside = frame is self._caller
-        if frame is None or (inside and not derived):
+        if inside and not derived:
             return  # a library's own: the script has nothing to compute once
-        frames = [site_of(each) for each in islice(user_frames(), FRAMES)]
+        if any(each.requires_grad or each.device.type != "cpu" for each in made):
+            return
         numbers, results = ([self._numbers(each) for each in tensors] for tensors in (went_in, made))
         if name.startswith(DECOMPOSES):
-            known = [each for each, number in zip(went_in, numbers, strict=True) if number is not None]
+            known = [each for each, seen in zip(went_in, numbers, strict=True) if seen is not None]
             numbers = [*numbers, *map(self._by_place, known)]
-        step, site = self._steps[-1], id(frames[0])
-        self._sites[site] = frames[0], frames
-        number = step.count[site, name] = step.count.get((site, name), 0) + 1
+        self._sites[site] = site_of(frame), [site_of(each) for each in islice(user_frames(), FRAMES)]
         step.calls[site, name, number] = Call(seconds, len(step.forwards) - 1, numbers, results, derived, inside)
         if len(step.calls) > _MOST_CALLS:
             self.stop()
