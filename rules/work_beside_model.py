@@ -12,7 +12,7 @@ from advisor.edit import Drafts
 from advisor.edit.every import done_every
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
-from advisor.evidence.beside import line_of, source_of
+from advisor.evidence.beside import called_source, line_of, source_of
 from advisor.evidence.facts import OTHER
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at
 
@@ -103,7 +103,7 @@ class WorkBesideModel(Rule):
         # What makes the traced step longer, the writing down of operators, is hardly in Python's work and in NumPy's.
         # By what four scripts gained it was 1.1 to 1.33 times its share of traced steps 1.11 to 1.64 times as long.
         share = min(share * math.sqrt(evidence.inflation), max(share, _MOST))
-        cheaper = _cheaper(found.calls, source_of(found, text_of))
+        cheaper = _cheaper(found.calls, source_of(found, text_of), called_source(found, text_of))
         saved = share * evidence.step_s * (1.0 - (_LEFT_KNOWN if cheaper else _LEFT))
         site = line_of(found, text_of)
         what = f"{found.calls}, called at {at(site)}," if found.calls else f"{found.name}() ({at(site)})"
@@ -174,9 +174,12 @@ for step, x in enumerate(loader):
     LEAVES_ALONE = (Example("index = torch.randperm(len(data))[:64]  # <-\n", ""),)
 
 
-def _cheaper(calls: str, source: str) -> str:
-    """What does the same for less as a call in `source`: of `calls` or, where that is unknown, of any that it has."""
+def _cheaper(calls: str, source: str, called: str = "") -> str:
+    """What does the same for less as a call in `source`: of `calls` or, where that is unknown, of any that it has.
+
+    `called`: the functions that it calls, as the source has them.
+    """
     for written, text in _CHEAPER:
         if any(calls in ("", name) for name in re.findall(written, source)):
             return text
-    return _ALL_BOXES if _BOXES.search(source) else ""
+    return _ALL_BOXES if _BOXES.search(f"{source}\n{called}") else ""

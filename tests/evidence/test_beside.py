@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.evidence.beside import Beside, line_of, source_of, spent_beside
+from advisor.evidence.beside import Beside, called_source, line_of, source_of, spent_beside
 from advisor.evidence.steps import step_windows
 from advisor.trace import read_trace
 
@@ -57,6 +57,16 @@ LOOP = ("train.py(1): <module>", 0, 1000)
 DRAW = ("train.py(3): draw", 50, 900)
 
 
+def beside(calls: list[tuple[str, float, float]], folder: Path) -> Beside | None:
+    """What is found in a step of LOOP, and `calls` in it."""
+    events = [{"cat": "user_annotation", "name": "ProfilerStep#1", "ts": 0, "dur": 1000}]
+    events += [{"cat": "python_function", "name": name, "ts": at, "dur": took} for name, at, took in [LOOP, *calls]]
+    whole = [{"ph": "X", "pid": 1, "tid": 1, "args": {}, **each} for each in events]
+    (folder / "a.trace.json").write_text(json.dumps({"traceEvents": whole}))
+    trace = read_trace(folder / "a.trace.json")
+    return spent_beside(trace, step_windows(trace), ["train.py"])
+
+
 @pytest.mark.parametrize(
     ("calls", "named", "part"),
     [
@@ -64,18 +74,31 @@ DRAW = ("train.py(3): draw", 50, 900)
         ([DRAW, ("train.py(4): <listcomp>", 60, 880), ("train.py(4): <genexpr>", 70, 600)], "", 0.9),
         ([DRAW, ("random.py(350): choices", 60, 800)], "choices", 0.8),
         ([DRAW, ("random.py(350): choices", 60, 800), ("random.py(351): <listcomp>", 70, 700)], "choices", 0.8),
+        # A built-in function that goes through an expression of the function's.
+        ([DRAW, ("<built-in function all>", 60, 800), ("train.py(4): <genexpr>", 70, 700)], "", 0.9),
         # Half of it here, and half of it there.
         ([DRAW, ("random.py(350): choices", 60, 400), ("<built-in function sum>", 500, 400)], "", 0.9),
     ],
 )
 def test_part_of_a_function_is_all_that_it_takes(
-    calls: list[tuple[str, int, int]], named: str, part: float, tmp_path: Path
+    calls: list[tuple[str, float, float]], named: str, part: float, tmp_path: Path
 ) -> None:
-    events = [{"cat": "user_annotation", "name": "ProfilerStep#1", "ts": 0, "dur": 1000}]
-    events += [{"cat": "python_function", "name": name, "ts": at, "dur": took} for name, at, took in [LOOP, *calls]]
-    whole = [{"ph": "X", "pid": 1, "tid": 1, "args": {}, **each} for each in events]
-    (tmp_path / "a.trace.json").write_text(json.dumps({"traceEvents": whole}))
-    trace = read_trace(tmp_path / "a.trace.json")
-    found = spent_beside(trace, step_windows(trace), ["train.py"])
+    found = beside(calls, tmp_path)
     assert found is not None and (found.name, found.line, found.calls) == ("draw", 3, named)
     assert found.part == pytest.approx(part)
+
+
+def test_called_functions_of_the_file_are_read() -> None:
+    text = "def iou(a, b):\n    return a\n\ndef other():\n    pass\n\n"
+    text += "def thin(rows):\n    return all(iou(a, 0) for a in rows)\n"
+    assert called_source(Beside("post.py", 7, "thin", "all", 0.9), lambda _: text) == "def iou(a, b):\n    return a"
+    assert called_source(Beside("post.py", 7, "thin", "all", 0.9), lambda _: "def f(:\n") == ""
+
+
+@pytest.mark.parametrize(("times", "named"), [(1000, "draw"), (100, "overlap")])
+def test_a_small_function_that_a_loop_asks_is_the_loops(times: int, named: str, tmp_path: Path) -> None:
+    """It takes two thirds of the loop around it; called a thousand times in a step, it is the loop's."""
+    each_us = 900 / times
+    calls = [("train.py(9): overlap", 50 + each_us * at, each_us * 2 / 3) for at in range(times)]
+    found = beside([DRAW, *calls], tmp_path)
+    assert found is not None and (found.name, found.calls) == (named, "")
