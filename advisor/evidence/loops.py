@@ -34,6 +34,8 @@ _CHEAP = frozenset(
 )  # fmt: skip
 # Operators whose work is more than reading their inputs once: what they take beyond a call is work.
 _MATRIX = ("mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "conv", "attention", "einsum", "lstm", "gru")
+# So are decompositions, whatever they are called: singular values of 18 weights were taken for 18 rounds of small ones.
+_DECOMPOSES = ("linalg_", "svd", "cholesky", "triangular", "lstsq", "fft")
 # A matrix operator that takes less under the profiler is mostly its call: so long, or as long as a view takes for each
 # operator that it calls in turn. (`linear` is six or more; on a slow processor each takes 5 us.)
 _CALL_S = 20e-6
@@ -227,7 +229,7 @@ def _again(codes: Ints, start: int, end: int, period: int) -> list[tuple[int, in
 
 def _is_matrix(name: str) -> bool:
     short = name.removeprefix("aten::").strip("_")
-    return short in _MATRIX or any(word in short for word in ("conv", "attention"))
+    return short in _MATRIX or any(word in short for word in ("conv", "attention", *_DECOMPOSES))
 
 
 def _reading_s(detail: Trace, stretch: _Stretch) -> float:
