@@ -96,9 +96,10 @@ class _Trace:
         if not isinstance(node.operator, cst.Or) or isinstance(self._recorded, bool) or self._recorded is UNKNOWN:
             return None
         left = self.follow(draft, node.left, kind, depth)
-        if left is None or left.option:
+        if left is None or left.option or left.says(self._recorded):
             return left
-        return left if left.says(self._recorded) else self.follow(draft, node.right, kind, depth)
+        nothing = any(left.says(each) for each in (None, 0, False, ""))
+        return self.follow(draft, node.right, kind, depth) if nothing else None
 
     def _one_of(self, candidates: Iterable[Candidate], depth: int) -> Origin | None:
         """The one origin of all candidates, or the only one of them that says what the run saw."""
