@@ -98,7 +98,7 @@ class _Trace:
         left = self.follow(draft, node.left, kind, depth)
         if left is None or left.option or left.says(self._recorded):
             return left
-        nothing = any(left.says(each) for each in (None, 0, False, ""))
+        nothing = left.draft.code(left.node) in ("None", "False", "0", '""', "''")
         return self.follow(draft, node.right, kind, depth) if nothing else None
 
     def _one_of(self, candidates: Iterable[Candidate], depth: int) -> Origin | None:

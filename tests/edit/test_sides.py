@@ -23,7 +23,7 @@ REFUSED = {
     "one side is computed": "def make(train):\n    return DataLoader(ds, batch_size=4 if train else 2 * n)\n",
     "an option or a number that agree": _PARSER.format(", default=4")
     + "DataLoader(ds, batch_size=args.size if train else 4)\n",
-    "what comes first is something else": "def make(size=8):\n    return DataLoader(ds, batch_size=size or 4)\n\nmake()\n",
+    "what comes first is something": "def make(n=8):\n    return DataLoader(ds, batch_size=n or 4)\n\nmake()\n",
     "what comes first is computed": "DataLoader(ds, batch_size=ask() or 4)\n",
     "and": "DataLoader(ds, batch_size=train and 4)\n",
     "an attribute that is set by its name": (
