@@ -462,6 +462,22 @@ def test_larger_batch_leaves_others_the_memory_that_they_hold(scene: Any, tmp_pa
     assert found(made, tmp_path, "batch-size") is None
 
 
+def test_batches_that_a_trainer_adds_up_are_fewer_and_larger(scene: Any, tmp_path: Path) -> None:
+    made = busy_cpu(scene, step_ms=2.0, zeros=0.01)
+    made.loader(0.05, 0.05, 0.05)
+    made.record.loaders[0].owner = "transformers.trainer"
+    alone = found(made, tmp_path, "batch-size")
+    assert alone is not None and "together" not in alone.parameters and alone.safety is None
+    made.call("TrainingArguments", 1, values={"gradient_accumulation_steps": 16}, takes=[])
+    finding = found(made, tmp_path, "batch-size")
+    assert finding is not None and finding.parameters["together"] == 16 and finding.safety is Safety.NUMERIC
+    batch, times = finding.parameters["recorded"], finding.parameters["times"]
+    assert finding.parameters["batch"] == batch * times and 16 % times == 0 and times > 1
+    assert finding.evidence["batches_per_step"] == 16
+    made.record.call_sites[-1].details["values"]["gradient_accumulation_steps"] = 7  # whose halves are no numbers
+    assert found(made, tmp_path, "batch-size") is None
+
+
 def test_lists_that_grow_with_the_batch_come_before_it(scene: Any, tmp_path: Path) -> None:
     made = busy_cpu(scene, step_ms=2.0, zeros=0.01)
     made.loader(0.05, 0.05, 0.05)

@@ -56,6 +56,29 @@ def test_value_is_changed_where_it_is_defined(tmp_path: Path) -> None:
     assert text_of(fix) == 'PRECISION = "bf16-mixed"\ntrainer = L.Trainer(precision=PRECISION)\n'
 
 
+def together(tmp_path: Path, code: str, more: str = "") -> Edit | Argument | Advice:
+    """Two settings of which neither may change alone, seen as 2 and 16."""
+    (tmp_path / "train.py").write_text(code + more)
+    values = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 16}
+    known = {"config": (Site(str(tmp_path / "train.py"), 1),), "config_kind": "TrainingArguments"}
+    finding = Finding("a-rule", "A rule", "", Gain(1.1, 1.2, 1.3), {}, parameters={**known, "config_values": values})
+    settings = {"per_device_train_batch_size": "16", "gradient_accumulation_steps": "2"}
+    return configured(finding, Sources(), "transformers", settings, "Do it.", "nobody knows", together=True)
+
+
+def test_settings_that_go_together_are_all_changed_or_none(tmp_path: Path) -> None:
+    made = "args = TrainingArguments('o', per_device_train_batch_size={}, gradient_accumulation_steps={})\n"
+    assert text_of(together(tmp_path, made.format(2, 16))) == made.format(16, 2)
+    assert isinstance(together(tmp_path, made.format(2, "rounds()")), Advice)
+    assert isinstance(together(tmp_path, made.format("size()", 16)), Advice)
+    parser = "p = argparse.ArgumentParser()\np.add_argument('--{}', type=int, default=16)\na = p.parse_args()\n"
+    mixed = together(tmp_path, made.format(2, "a.rounds"), parser.format("rounds"))
+    assert isinstance(mixed, Advice) and "as well" in mixed.why
+    fix = together(tmp_path, "(args,) = parser.parse_args_into_dataclasses()\n")
+    assert isinstance(fix, Argument)
+    assert fix.options == {"--per_device_train_batch_size": "16", "--gradient_accumulation_steps": "2"}
+
+
 def test_command_line_that_a_parser_reads_gets_the_options(tmp_path: Path) -> None:
     code = "model_args, args = parser.parse_args_into_dataclasses()\n"
     fix = fixed(tmp_path, "transformers", WORKERS, code)
