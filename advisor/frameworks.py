@@ -17,6 +17,7 @@ import libcst as cst
 
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import argument
+from advisor.edit.changes import is_set
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.names import ensure_name
 from advisor.edit.options import option_value
@@ -95,7 +96,8 @@ def configured(
 
     `text` is what it does, in words, and `why` the reason for advice where no construction was seen. `then` edits what
     else has to change in the file of the call, and returns why it could not. `code_of` gives the code of a setting that
-    depends on the call, by its name; one without is left out. With `together` all of them count.
+    depends on the call, by its name; one without is left out. With `together` all of them count, and
+    nothing else may get another value.
     """
     places = site_list(finding, "config")
     if len(places) != 1 or framework_set_up(finding) not in (framework, ""):
@@ -118,6 +120,8 @@ def configured(
     call = call_at(draft, site, (of,))
     if call is None or last_name(draft, call) != of:
         return _parsed(drafts, draft, site, finding, settings, text, together)
+    if together and any(is_set(drafts, draft, name) for name in settings):
+        return Advice(text, "the script sets one of them later, too")
     options: dict[str, str] = {}
     for name, plain in settings.items():
         seen, code = told(finding, name), plain if code_of is None else code_of(draft, call, name)
@@ -126,7 +130,14 @@ def configured(
         if code is None:
             continue
         given = give(
-            drafts, draft, call, name, _named(draft, code), recorded=UNKNOWN if seen is None else seen, flags=True
+            drafts,
+            draft,
+            call,
+            name,
+            _named(draft, code),
+            recorded=UNKNOWN if seen is None else seen,
+            flags=True,
+            alone=together,
         )
         if given and (name == first or together):
             option = given.removesuffix("!")

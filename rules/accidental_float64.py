@@ -48,6 +48,8 @@ _LEAST_BYTES = 1024  # a conversion of less than a hundred values is no matrix
 # torch.linalg ("ill-conditioned"); the precision is then asked for.
 _SOLVES = re.compile(r"^aten::(linalg_|_linalg_|cholesky|triangular_solve|lu_solve|svd$|lstsq|_?eigh?$|inverse$)")
 _NORMS = re.compile(r"^aten::_?linalg_(vector_norm|norm|matrix_norm|cross|vecdot|multi_dot|matmul|diagonal)$")
+# What a function that trains calls, or makes: no solver of anything.
+_TRAINS = re.compile(r"^([A-Z][a-z]|main$|run$)|backward|zero_grad|^step$|train|fit|epoch|parameters|optim")
 _MAKERS = ("from_numpy", "tensor", "as_tensor")
 _FOLLOWS = m.Attribute(value=m.Name() | m.Attribute() | m.Subscript(), attr=m.Name("dtype"))
 # ``args.dtype`` is a setting, and no tensor's.
@@ -360,7 +362,7 @@ def _leaves_behind(draft: Draft, site: Site) -> str:
     names = [last_name(draft, each) for each in calls]
     loops = [*draft.nodes(cst.For, function), *draft.nodes(cst.While, function)]
     returned = [each for each in draft.nodes(cst.Return, function) if each.value is not None]
-    if names.count("set_default_dtype") != 1 or {"backward", "step", "zero_grad", "train"} & {*names}:
+    if names.count("set_default_dtype") != 1 or any(map(_TRAINS.search, (*names, function.name.value))):
         return ""
     return function.name.value if loops and returned else ""
 

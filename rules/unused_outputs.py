@@ -6,13 +6,26 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
+from advisor.edit.locate import call_at
 from advisor.edit.positions import keep_last, take_before, takings
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.unused_outputs import BY_LABEL, BY_MASK, PartlyUsed, loss_sites, unused_outputs
 from advisor.evidence.worked import spent_s
 from advisor.harness.layout import Site
-from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
+from advisor.rule import (
+    Advice,
+    Argument,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    at,
+    forward_sites,
+    site_list,
+    where,
+)
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -100,6 +113,7 @@ class UnusedOutputs(Rule):
                 "dim": most.dim,
                 "index": most.index,
                 "function": most.taken_in[1],
+                "forward": tuple(each.site for each in forward_sites(evidence)),
                 "keeps": _keeps(evidence) if (most.dim, most.index) == (1, -1) else "",
                 "plain": most.plain and len(wasteful) == 1 and most.computed_in == most.taken_in,
             },
@@ -135,7 +149,9 @@ class UnusedOutputs(Rule):
             if draft.line(node) == site.line
         ]
         if keeps:
-            if len(there) != 1 or not keep_last(draft, there[0], keeps):
+            calls = [call_at(draft, each) for each in site_list(finding, "forward") if each.file == site.file]
+            known = [each for each in calls if each is not None]
+            if len(there) != 1 or not keep_last(draft, there[0], keeps, known):
                 return Advice(text, "whether other positions are read as well cannot be told from the source")
             return drafts.edit(text) or Advice(text, "the file is not the script's own")
         # Of labels a mask takes on the same line, too: only what a layer gives can be taken before it.
@@ -225,7 +241,7 @@ class Filler(nn.Module):
             before="""
 def score(self, batch):
     enc = self.pack(batch)
-    logits = self.model(**enc).logits
+    logits = self.model(**enc).logits  # <- forward
     return logits[:, -1, :].index_select(1, self.letters)  # <- takes
 """,
             after="""
@@ -239,7 +255,7 @@ def score(self, batch):
         Example(
             before="""
 for _ in range(n):
-    out = model(ids, past_key_values=cache)
+    out = model(ids, past_key_values=cache)  # <- forward
     cache = out.past_key_values
     ids = out.logits[:, -1].argmax(-1, keepdim=True)  # <- takes
 """,
@@ -254,17 +270,22 @@ for _ in range(n):
     )
     LEAVES_ALONE = (
         Example(  # another position is read, too
-            "out = model(ids)\nlast = out.logits[:, -1]  # <- takes\nfirst = out.logits[:, 0]\n",
+            "out = model(ids)  # <- forward\nlast = out.logits[:, -1]  # <- takes\nfirst = out.logits[:, 0]\n",
             "",
             {"index": -1, "keeps": "logits_to_keep"},
         ),
         Example(
-            "out = model(ids)\nlast = out.logits[:, -1]  # <- takes\nlog(out)\n",
+            "out = model(ids)  # <- forward\nlast = out.logits[:, -1]  # <- takes\nlog(out)\n",
+            "",
+            {"index": -1, "keeps": "logits_to_keep"},
+        ),
+        Example(  # a function of the script's
+            "def run(x):\n    return model(x)  # <- forward\n\nlast = run(ids).logits[:, -1]  # <- takes\n",
             "",
             {"index": -1, "keeps": "logits_to_keep"},
         ),
         Example(
-            "logits = model(ids, labels=ids).logits\nlast = logits[:, -1]  # <- takes\n",
+            "logits = model(ids, labels=ids).logits  # <- forward\nlast = logits[:, -1]  # <- takes\n",
             "",
             {"index": -1, "keeps": "logits_to_keep"},
         ),

@@ -79,6 +79,8 @@ def freeze_made(drafts: Drafts, model: Named, files: Sequence[str], parts: Seque
         return "where the script gives that model its name cannot be told from the source"
     whole = ".".join((bound.name, *parts))
     name = whole.rpartition(".")[2]
+    if parts and (why := needed(drafts, files)):  # what is said of all of the model is said of its parts
+        return why
     if why := needed(drafts, files, name):
         return "" if not needed(drafts, files, name, told=True) and tell_otherwise(drafts, files) else why
     bound.draft.insert_after(bound.statement, f"{whole}.requires_grad_(False)")

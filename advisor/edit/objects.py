@@ -42,6 +42,9 @@ _VALIDATES = re.compile(r"@(?:\w+\.)?(?:validator|field_validator|root_validator
 _PLAIN_CLASS = ("dataclass", "define", "frozen", "mutable", "s", "attrs", "dataclass_json", "total_ordering")
 # What is no parameter, or one by its keyword alone.
 _OUT_OF_ORDER = re.compile(r"\b(ClassVar|InitVar|KW_ONLY|kw_only|init\s*=)")
+# Attributes of attrs, which annotations alone are no fields of but with auto_attribs.
+_FIELD = re.compile(r"=\s*(\w+\.)?(ib|attrib|field)\(")
+_OF_ATTRIBUTES = re.compile(r"@(attr\.)?(s|attrs)\b(?!.*auto_attribs\s*=\s*True)", re.DOTALL)
 # What has its attributes from files or from the environment, too.
 _READS_ELSEWHERE = re.compile(r"Settings$")
 # Methods and functions by which a namespace gets values that no name tells.
@@ -299,8 +302,15 @@ def _order(draft: Draft, holder: cst.ClassDef) -> list[str]:
     if not named_tuple and (not is_dataclass(holder) or holder.bases):
         return []
     lines = [each for each in holder.body.body if isinstance(each, cst.SimpleStatementLine)]
-    fields = [each for line in lines for each in line.body if isinstance(each, cst.AnnAssign)]
+    if any(not isinstance(each, (cst.SimpleStatementLine, cst.FunctionDef)) for each in holder.body.body):
+        return []
+    parts = [each for line in lines for each in line.body]
+    fields = [each for each in parts if isinstance(each, cst.AnnAssign)]
     if any(_OUT_OF_ORDER.search(draft.code(each)) for each in (*fields, *holder.decorators)):
+        return []
+    if any(_FIELD.search(draft.code(each)) for each in parts if isinstance(each, cst.Assign)):
+        return []
+    if any(_OF_ATTRIBUTES.search(draft.code(each)) for each in holder.decorators):
         return []
     return [last_part(each.target) for each in fields]
 

@@ -20,7 +20,8 @@ Kind = Literal["literal", "constant", "default", "option", "flag", "dict"]
 class Origin:
     """The expression in `draft` that gives the value, or the long command-line ``option`` that does.
 
-    With ``converted`` a string may stand for the number that is made of it.
+    With ``converted`` a string may stand for the number that is made of it; ``chosen``: of several that are read there
+    in other cases, the one that was seen.
     """
 
     draft: Draft
@@ -28,6 +29,7 @@ class Origin:
     node: cst.BaseExpression
     option: str = ""
     converted: bool = False
+    chosen: bool = False
 
     def says(self, value: object) -> bool:
         """Whether `value` is written there."""

@@ -18,7 +18,7 @@ from advisor.edit.calls import argument
 from advisor.edit.changes import is_set, renames, sets_by_text, settings_of
 from advisor.edit.displays import displays_of
 from advisor.edit.draft import Draft, Drafts
-from advisor.edit.held import held_by_module, is_local
+from advisor.edit.held import held_by, held_by_module, is_local
 from advisor.edit.modules import TooManyFilesError, beside, with_neighbours, with_word
 from advisor.edit.names import full_name, imported_as, last_part
 from advisor.edit.objects import Candidate, Maker, Objects, field_value, is_dataclass
@@ -43,7 +43,7 @@ UNKNOWN: Final = object()
 _DEPTH = 8  # names followed from one to the next before giving up; guards against cycles
 _CONVERSIONS = ("int", "float", "str")
 # Calls that make an object like another one, with other values.
-_LIKE = ("replace", "evolve", "_replace", "merge", "from_dict", "structured", "cls", "model_copy", "copy")
+_LIKE = ("replace", "evolve", "_replace", "merge", "from_dict", "structured", "cls", "model_copy", "copy", "_make")
 _CONDITIONAL = (cst.If, cst.Else, cst.While, cst.For, cst.Try, cst.ExceptHandler, cst.Match, cst.Lambda)
 # What gives a variable of the environment, or else its second argument.
 _ENVIRONMENT = ("os.environ.get", "os.getenv", "environ.get", "getenv")
@@ -83,6 +83,8 @@ class _Trace:
         if isinstance(node, cst.Call):
             return self._call(draft, node, depth - 1)
         if isinstance(node, cst.IfExp):
+            if asks_for_a_side(draft, node):
+                return None
             return self._one_of([(draft, node.body, kind), (draft, node.orelse, kind)], depth - 1)
         if isinstance(node, cst.BooleanOperation):
             return self._or(draft, node, kind, depth - 1)
@@ -96,10 +98,16 @@ class _Trace:
         if not isinstance(node.operator, cst.Or) or isinstance(self._recorded, bool) or self._recorded is UNKNOWN:
             return None
         left = self.follow(draft, node.left, kind, depth)
-        if left is None or left.option or left.says(self._recorded):
+        if left is None or left.option:
             return left
+        if left.says(self._recorded):
+            if not left.chosen:
+                return left
+            right = self.follow(draft, node.right, kind, depth)  # where the other ones are nothing
+            return None if right is None or right.option or right.says(self._recorded) else left
         nothing = left.draft.code(left.node) in ("None", "False", "0", '""', "''")
-        return self.follow(draft, node.right, kind, depth) if nothing else None
+        right = self.follow(draft, node.right, kind, depth) if nothing else None
+        return replace(right, chosen=True) if right is not None else None
 
     def _one_of(self, candidates: Iterable[Candidate], depth: int) -> Origin | None:
         """The one origin of all candidates, or the only one of them that says what the run saw."""
@@ -114,7 +122,7 @@ class _Trace:
         if self._recorded is UNKNOWN:
             return None
         agreeing = [each for each in found.values() if each.option or each.says(self._recorded)]
-        return agreeing[0] if len(agreeing) == 1 else None
+        return replace(agreeing[0], chosen=True) if len(agreeing) == 1 else None
 
     # Names.
 
@@ -221,7 +229,17 @@ class _Trace:
         if not name or is_set(self._drafts, draft, name):
             return None
         makers = self._objects.makers(draft, plain[0], depth)
-        return self._field(makers, name, depth) if makers else self._option(draft, name)
+        if makers:
+            return self._field(makers, name, depth)
+        if len(plain) > 2 and literal_equals(plain[2], self._recorded):
+            return None  # the option, or what stands for it
+        return self._option(draft, name) if self._is_parsed(draft, plain[0]) else None
+
+    def _is_parsed(self, draft: Draft, base: cst.BaseExpression) -> bool:
+        """Whether an object is what a parser gives back."""
+        values = held_by(self._drafts, draft, base) if isinstance(base, cst.Name) else None
+        made = [value.func for _, value in values or () if isinstance(value, cst.Call)]
+        return bool(values) and len(made) == len(values or ()) and all(map(_parses, made))
 
     def _option(self, draft: Draft, name: str) -> Origin | None:
         """The command-line option of that name: of this file, of one that it imports from, or by what the run saw."""
@@ -339,6 +357,27 @@ class _Trace:
             if string_value(each) == key
         ]
         return self.follow(draft, other, "default", depth) if len(said) == 1 else None
+
+
+def asks_for_a_side(draft: Draft, node: cst.IfExp) -> bool:
+    """Whether the condition asks for what one of its sides reads, as ``n if n < 32 else 32`` does."""
+    return any(not _read(draft, node.test).isdisjoint(_read(draft, side)) for side in _sides(node))
+
+
+def _sides(node: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """What a condition, and those in it, choose between."""
+    return [*_sides(node.body), *_sides(node.orelse)] if isinstance(node, cst.IfExp) else [node]
+
+
+def _read(draft: Draft, within: cst.BaseExpression) -> set[str]:
+    """Names, attributes and items that an expression reads, as they are written: ``args.size``."""
+    kinds = (cst.Name, cst.Attribute, cst.Subscript)
+    found = [node for kind in kinds for node in draft.nodes(kind, within)]
+    return {draft.code(node) for node in found if node is within or not isinstance(draft.parent(node), kinds[1:])}
+
+
+def _parses(made: cst.BaseExpression) -> bool:
+    return last_part(made) in ("parse_args", "parse_known_args")
 
 
 def _sections(draft: Draft, node: cst.Attribute) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import libcst as cst
 import libcst.matchers as m
@@ -13,6 +13,7 @@ from advisor.edit.models import made_once
 from advisor.edit.names import full_name
 from advisor.edit.scopes import assigned_once, is_bound_elsewhere, is_parameter, scope_of
 
+_OTHERS = ("past_key_values", "hidden_states", "attentions")  # what a model returns beside the scores
 _PLAIN = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
 
 
@@ -54,11 +55,11 @@ def take_before(draft: Draft, node: cst.Subscript) -> bool:
     return True
 
 
-def keep_last(draft: Draft, node: cst.Subscript, parameter: str) -> bool:
+def keep_last(draft: Draft, node: cst.Subscript, parameter: str, forwards: Collection[cst.Call]) -> bool:
     """Have a library's model compute what `node` takes, the last position, alone; whether that could be done.
 
-    ``model(ids, logits_to_keep=1)``, where nothing but the last position is read of the scores that it returns, by that
-    call itself or by a name.
+    ``model(ids, logits_to_keep=1)``, of the calls `forwards` of that model, where nothing but the last position is read
+    of the scores that it returns, by that call itself or by a name.
     """
     scores = _given_once(draft, node.value, lambda use: _is_last(draft.parent(use)))
     if not isinstance(scores, cst.Attribute) or scores.attr.value != "logits":
@@ -66,12 +67,16 @@ def keep_last(draft: Draft, node: cst.Subscript, parameter: str) -> bool:
 
     def harmless(use: cst.Name) -> bool:
         read = draft.parent(use)
-        if not isinstance(read, cst.Attribute) or read.value is not use or read.attr.value == "loss":
+        if not isinstance(read, cst.Attribute) or read.value is not use:
             return False
-        return read.attr.value != "logits" or read is scores or _is_last(draft.parent(read))
+        if read.attr.value == "logits":
+            return read is scores or _is_last(draft.parent(read))
+        return read.attr.value in _OTHERS
 
     call = _given_once(draft, scores.value, harmless)
-    if not isinstance(call, cst.Call) or any(argument(call, name) is not None for name in (parameter, "labels")):
+    if not isinstance(call, cst.Call) or not any(call is each for each in forwards):
+        return False
+    if any(argument(call, name) is not None for name in (parameter, "labels")):
         return False
     add_argument(draft, call, parameter, "1")
     return True

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import libcst as cst
 
 from advisor.edit.callers import kwargs_of, passed_on
 from advisor.edit.calls import add_argument, argument, has_starred, unpacked
-from advisor.edit.changes import is_changed, is_renamed
+from advisor.edit.changes import is_changed, is_renamed, is_set
 from advisor.edit.displays import displays_of
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.modules import TooManyFilesError, with_word
 from advisor.edit.names import last_part
 from advisor.edit.naming import mapping_names, names_of
 from advisor.edit.option_origin import Origin
-from advisor.edit.origin import UNKNOWN, origin_of
+from advisor.edit.origin import UNKNOWN, asks_for_a_side, origin_of
 from advisor.edit.scopes import (
     dict_display,
     dict_entry,
     is_literal,
+    is_target,
     literal_equals,
     mentions,
     string_value,
@@ -27,6 +29,7 @@ from advisor.edit.scopes import (
 from advisor.edit.settings import find, known_without, may_say
 
 EDITED = ""
+_OVERRIDES = re.compile(r"\.(update|setdefault|merge\w*)\(")
 
 
 def give(
@@ -237,6 +240,8 @@ def _change(
         return EDITED if _change_default(drafts, draft, value, names, code, recorded) else None
     if not drafts.sources.editable(origin.draft.source.path):
         return None
+    if shared and origin.chosen:
+        return None  # in other cases it is another value
     if shared:
         draft.replace(value, code)
     else:
@@ -251,6 +256,8 @@ def _side(drafts: Drafts, draft: Draft, value: cst.BaseExpression, recorded: obj
     elif isinstance(value, cst.BooleanOperation):
         sides = [value.left, value.right]
     else:
+        return value
+    if isinstance(value, cst.IfExp) and asks_for_a_side(draft, value):
         return value
     origin = origin_of(drafts, draft, value, recorded)
     if origin is not None:
@@ -270,7 +277,21 @@ def _may_say(drafts: Drafts, draft: Draft, value: cst.BaseExpression, recorded: 
     if origin is not None:
         return bool(origin.option) or origin.says(recorded)
     names = names_of(drafts, draft, value)
-    return may_say(drafts.settings(), names, recorded) if names and recorded is not UNKNOWN else None
+    if not names or recorded is UNKNOWN or _is_overridden(drafts, draft, names[-1]):
+        return None
+    return may_say(drafts.settings(), names, recorded)
+
+
+def _is_overridden(drafts: Drafts, draft: Draft, name: str) -> bool:
+    """Whether the script may give what it read from a file another value: an item, an attribute, another mapping."""
+    if is_set(drafts, draft, name):
+        return True
+    for user in with_word(drafts, draft, name):
+        items = [each for each in user.nodes(cst.Subscript) if last_name_of(each) == name]
+        if any(is_target(user, each) for each in items):
+            return True
+    files = {draft.source.path, *drafts.sources.modules}
+    return any(_OVERRIDES.search(drafts.sources.text(each)) for each in files if drafts.sources.has(each))
 
 
 def _is(one: Origin, other: Origin) -> bool:

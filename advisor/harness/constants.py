@@ -25,6 +25,7 @@ from .looking import (
     is_taken_down,
     is_transformed,
     may_compute,
+    stored_at,
     stored_values,
 )
 from .places import FRAMES, site_of, user_frame, user_frames
@@ -213,7 +214,7 @@ class Constants:
     def _numbers(self, tensor: Any) -> Any:
         """A few of its numbers and their sum, with its shape; None for what cannot be looked at.
 
-        Of a sparse matrix its shape and what stands in it: where that stands its products tell.
+        Of a sparse matrix its shape, what stands in it, and where.
         """
         with self._unseen(), self._torch.no_grad():
             stored = stored_values(self._torch, tensor)
@@ -222,11 +223,17 @@ class Constants:
             shape = tuple(tensor.shape) if stored is tensor else (*tensor.shape, *stored.shape)
             if not stored.numel():
                 return shape, None, None
-            number = self._torch.arange(_SAMPLED, device="cpu")
-            places = tuple(
-                (number * _STRIDES[i % len(_STRIDES)] + number * number) % size for i, size in enumerate(stored.shape)
-            )
-            return shape, stored[places].clone(), stored.sum()
+            numbers = shape, stored[self._places(stored)].clone(), stored.sum()
+            if stored is tensor:
+                return numbers
+            at = stored_at(self._torch, tensor)
+            return *numbers, at[self._places(at)].clone()
+
+    def _places(self, tensor: Any) -> tuple[Any, ...]:
+        """A few of its elements, spread over it."""
+        number = self._torch.arange(_SAMPLED, device="cpu")
+        sizes = enumerate(tensor.shape)
+        return tuple((number * _STRIDES[i % len(_STRIDES)] + number * number) % size for i, size in sizes)
 
     def _computed_again(self) -> list[Repeated]:
         if len(self._steps) != _WATCHED:

@@ -48,6 +48,13 @@ def stored_values(torch: Any, tensor: Any) -> Any:
     return tensor.detach().values() if tensor.layout in (torch.sparse_csr, torch.sparse_csc) else tensor
 
 
+def stored_at(torch: Any, tensor: Any) -> Any:
+    """Where the values of a plain sparse matrix stand: COO's indices, or those of CSR's columns (CSC's rows)."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor.detach()._indices().flatten()
+    return tensor.detach().col_indices() if tensor.layout is torch.sparse_csr else tensor.detach().row_indices()
+
+
 def has_fast_path(torch: Any, module: Any) -> bool:
     """Whether a part of `module` computes in another way while a mode is on: torch's encoders, in evaluation."""
     nn = torch.nn

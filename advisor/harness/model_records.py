@@ -117,8 +117,10 @@ class ModelRecords:
         inner = getattr(module, "_orig_mod", module)
         record = Model(cls=type(inner).__name__)
         record.file, record.line = source_of(type(inner))
-        with contextlib.suppress(TypeError, ValueError):
-            record.takes = [*inspect.signature(type(inner).forward).parameters][1:]
+        forward = None
+        with contextlib.suppress(Exception):  # of TorchScript's modules it is an object that has not even a name
+            forward = type(inner).forward
+            record.takes = [*inspect.signature(forward).parameters][1:]
         record.made = self.made(inner)
         record.compiled = inner is not module or getattr(module, "_compiled_call_impl", None) is not None
         parameters = [each for each in torch.nn.Module.parameters(module) if not torch.nn.parameter.is_lazy(each)]
@@ -136,8 +138,8 @@ class ModelRecords:
             elif child is not inner and not isinstance(child, containers):
                 record.blocks[name] = record.blocks.get(name, 0) + 1
         record.own = own_classes(inner.modules())
-        forward = getattr(type(inner).forward, "__module__", "") or ""
-        record.compiles_in_place = not forward.startswith("torch.nn.") or _wraps_library_calls(torch)
+        module_of = forward.__module__ or "" if inspect.isfunction(forward) else ""
+        record.compiles_in_place = not module_of.startswith("torch.nn.") or _wraps_library_calls(torch)
         # A number per channel has no order.
         weights = [each for each in parameters if each.dim() == 4 and each.numel() > each.shape[0]]
         if weights:

@@ -183,6 +183,18 @@ REFUSED = {
             "loader = DataLoader(ds, batch_size=c.size)\n"
         ),
     },
+    "a class of attributes by position": {
+        "data.py": (
+            "@attr.s\nclass C:\n    lr: float = 1\n    size = attr.ib(default=4)\n\nc = C(4)\n"
+            "loader = DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
+    "a dataclass by position, with fields that depend": {
+        "data.py": (
+            "@dataclass\nclass C:\n    if X:\n        lr: int = 4\n    size: int = 4\n    n: int = 2\n\nc = C(4, 4)\n"
+            "loader = DataLoader(ds, batch_size=c.size)\n"
+        ),
+    },
     "a plain class by position": {
         "data.py": (
             "class C:\n    size: int = 4\n    lr: float = 4\n\nc = C(8, 4)\n"

@@ -29,6 +29,19 @@ REFUSED = {
     "an attribute that is set by its name": (
         "class C:\n    size = 4\n\nc = C()\nsetattr(c, 'size', n)\nDataLoader(ds, batch_size=getattr(c, 'size', 4))\n"
     ),
+    "the condition asks for what is changed": "N = 4\nDataLoader(ds, batch_size=N if N < 32 else 32)\n",
+    "the condition asks for a parameter": (
+        "def make(n=4):\n    return DataLoader(ds, batch_size=n if n < 32 else 16)\n\nmake()\n"
+    ),
+    "what comes first is nothing in other cases": (
+        "def make(n=None):\n    return DataLoader(ds, batch_size=n or 4)\n\nmake()\nmake(4)\n"
+    ),
+    "an option that something else has the name of": (
+        _PARSER.format(", default=4") + "DataLoader(ds, batch_size=getattr(load(), 'size', 8))\n"
+    ),
+    "an option, or what stands for it": (
+        _PARSER.format(", default=4") + "DataLoader(ds, batch_size=getattr(args, 'size', 4))\n"
+    ),
     "an attribute of something unknown": "DataLoader(ds, batch_size=getattr(read(path), 'size', 4))\n",
 }
 OPTIONS = {
@@ -54,6 +67,20 @@ def test_the_option_counts(case: str) -> None:
     assert attempt({"data.py": OPTIONS[case]}) == ("--size", {})
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def make(train):\n    n = 4 if train else 8\n    return DataLoader(ds, batch_size=n)\n",
+        "SIZE = 4\n\ndef make(train):\n    n = SIZE if train else 8\n    return DataLoader(ds, n)\nprint(SIZE)\n",
+        "def make(m=None):\n    n = m or 4\n    return DataLoader(ds, batch_size=n)\n\nmake()\n",
+        "def make(n):\n    return DataLoader(ds, batch_size=n)\n\nmake(4)\nmake(8)\n",
+    ],
+)
+def test_a_value_of_several_is_not_replaced_for_all(text: str) -> None:
+    """Where nothing but the call may get another value, it may not get it in the other cases either."""
+    assert attempt({"data.py": text}, alone=True) == (None, {})
+
+
 def test_the_other_side_stays_where_a_constant_is_read_elsewhere() -> None:
     """The call alone gets the value, on its side."""
     text = "SIZE = 4\n\ndef make(train):\n    return DataLoader(ds, SIZE if train else 8)\n\nprint(SIZE)\n"
@@ -73,5 +100,9 @@ def test_the_side_that_a_settings_file_gives() -> None:
 def test_no_side_of_a_settings_file_where_it_may_be_either() -> None:
     both = {"data.py": _READ.format("cfg['size'] if train else cfg['eval']"), "c.yaml": "size: 4\neval: 4\n"}
     assert attempt(both) == (None, {})
+    put_in = {"data.py": _READ.format("cfg['size'] if train else 4") + "cfg['size'] = 4\n", "c.yaml": "size: 8\n"}
+    assert attempt(put_in) == (None, {})
+    merged = {"data.py": _READ.format("cfg['size'] if train else 4") + "cfg.update(more)\n", "c.yaml": "size: 8\n"}
+    assert attempt(merged) == (None, {})
     other = {"data.py": _READ.format("cfg['size'] if train else ask()"), "c.yaml": "size: 4\n"}
     assert attempt(other) == (None, {})

@@ -71,6 +71,11 @@ def test_settings_that_go_together_are_all_changed_or_none(tmp_path: Path) -> No
     assert text_of(together(tmp_path, made.format(2, 16))) == made.format(16, 2)
     assert isinstance(together(tmp_path, made.format(2, "rounds()")), Advice)
     assert isinstance(together(tmp_path, made.format("size()", 16)), Advice)
+    both = together(tmp_path, made.format("N", "N"), "N = 4\n")
+    assert isinstance(both, (Edit, Advice)) and (not isinstance(both, Edit) or "N = 4\n" in text_of(both))
+    shared = text_of(together(tmp_path, made.format("BS", "ACC"), "BS = 2\nACC = 16\nprint(BS, ACC)\n"))
+    assert shared == made.format(16, 2) + "BS = 2\nACC = 16\nprint(BS, ACC)\n"
+    assert isinstance(together(tmp_path, made.format(2, 16), "args.gradient_accumulation_steps = 16\n"), Advice)
     parser = "p = argparse.ArgumentParser()\np.add_argument('--{}', type=int, default=16)\na = p.parse_args()\n"
     mixed = together(tmp_path, made.format(2, "a.rounds"), parser.format("rounds"))
     assert isinstance(mixed, Advice) and "as well" in mixed.why
