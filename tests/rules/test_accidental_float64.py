@@ -123,7 +123,12 @@ def solve(n):
 
 @pytest.mark.parametrize(
     ("before", "after", "reported"),
-    [("", "u = u - u.mean()", True), ("", "torch.set_default_dtype(before)", False), ("optimizer.step(); ", "", False), ("net = Net(); ", "", False)],
+    [
+        ("", "u = u - u.mean()", True),
+        ("", "torch.set_default_dtype(before)", False),
+        ("optimizer.step(); ", "", False),
+        ("net = Net(); ", "", False),
+    ],
 )
 def test_what_a_solver_leaves_behind_was_not_chosen(
     before: str, after: str, reported: bool, scene: Any, tmp_path: Path
