@@ -465,6 +465,24 @@ for x, y in loader:
         ),
     )
     LEAVES_ALONE = (
+        Example(  # an object that is called gives what becomes an array elsewhere
+            """
+class Scorer:
+    def __call__(self, batch):
+        return model(batch).log_softmax(-1)  # <- forward
+
+class Tally:
+    def update(self, scores):
+        self.rows.append(scores.numpy())
+
+tally = Tally()
+scorer = Scorer()
+for batch in loader:
+    tally.update(scorer(batch))
+""",
+            "",
+            {"device": "cpu"},
+        ),
         Example(  # a running sum in 16 bits soon grows no more
             "import torch\nlevel = 0\nfor x in xs:\n    out = model(x)  # <- forward\n    level += out.mean()\n",
             "",

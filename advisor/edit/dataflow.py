@@ -44,6 +44,8 @@ class Dataflow:
             holder = draft.enclosing_class(function)
             own = holder.name.value if function.name.value == "__init__" and holder is not None else ""
             self._functions.setdefault(own or function.name.value, []).append(function)
+        for name, function in _called_objects(draft):
+            self._functions.setdefault(name, []).append(function)
         self._calls = draft.nodes(cst.Call)
         while self._follow():
             pass
@@ -208,6 +210,19 @@ class Dataflow:
     def _own(self, call: cst.Call) -> list[cst.FunctionDef]:
         """The functions of this file that a call may be of, by their name."""
         return self._functions.get(_last_part(call.func), [])
+
+
+def _called_objects(draft: Draft) -> Iterator[tuple[str, cst.FunctionDef]]:
+    """What the file names objects of its classes that can be called, each with the class's ``__call__``."""
+    methods: dict[str, cst.FunctionDef] = {}
+    for function in draft.nodes(cst.FunctionDef):
+        holder = draft.enclosing_class(function)
+        if function.name.value == "__call__" and holder is not None:
+            methods[holder.name.value] = function
+    for assign in draft.nodes(cst.Assign) if methods else ():
+        made = _last_part(assign.value.func) if isinstance(assign.value, cst.Call) else ""
+        if made in methods:
+            yield from ((_last_part(each.target), methods[made]) for each in assign.targets)
 
 
 def targets_of(draft: Draft, within: cst.CSTNode | None = None) -> list[cst.BaseExpression]:
