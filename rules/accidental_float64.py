@@ -12,6 +12,7 @@ import libcst.matchers as m
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.arrays import written_later
 from advisor.edit.calls import argument, call_method
+from advisor.edit.default_type import leaves_default_type
 from advisor.edit.derivatives import differentiates_twice
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.names import full_name, last_part
@@ -40,7 +41,7 @@ from advisor.rule import (
 if TYPE_CHECKING:
     from advisor.edit import Edit
     from advisor.evidence import Evidence
-    from advisor.harness.layout import CallSite, RunRecord, Site, TensorInfo
+    from advisor.harness.layout import CallSite, RunRecord, TensorInfo
 
 _LEAST_SHARE = 0.3  # of the matrix work's FLOPs: less is a step of an algorithm that somebody wanted precise
 _LEAST_BYTES = 1024  # a conversion of less than a hundred values is no matrix
@@ -48,8 +49,6 @@ _LEAST_BYTES = 1024  # a conversion of less than a hundred values is no matrix
 # torch.linalg ("ill-conditioned"); the precision is then asked for.
 _SOLVES = re.compile(r"^aten::(linalg_|_linalg_|cholesky|triangular_solve|lu_solve|svd$|lstsq|_?eigh?$|inverse$)")
 _NORMS = re.compile(r"^aten::_?linalg_(vector_norm|norm|matrix_norm|cross|vecdot|multi_dot|matmul|diagonal)$")
-# What a function that trains calls, or makes: no solver of anything.
-_TRAINS = re.compile(r"^([A-Z][a-z]|main$|run$)|backward|zero_grad|^step$|train|fit|epoch|parameters|optim")
 _MAKERS = ("from_numpy", "tensor", "as_tensor")
 _FOLLOWS = m.Attribute(value=m.Name() | m.Attribute() | m.Subscript(), attr=m.Name("dtype"))
 # ``args.dtype`` is a setting, and no tensor's.
@@ -99,12 +98,12 @@ class AccidentalFloat64(Rule):
             return
         casts, default, made = _casts(evidence), _default(evidence), call_sites(evidence, "float64", every_step=False)
         places = (*casts, *default, *made)
+        source = _left_by(default) or (f"; {at(made[0].site)} makes it of an array" if made else "")
         yield Finding(
             rule=self.id,
             title=self.title,
             summary=f"{double / total:.0%} of the matrix work of each step is in float64"
-            + (", parameters included" if whole else "")
-            + (f"; {at(made[0].site)} makes it of an array." if made else f"{_left_by(default)}."),
+            + (f", parameters included{source}." if whole else f"{source}."),
             gain=gain,
             evidence={"float64_share_of_flops": double / total, "step_s": evidence.step_s},
             site=places[0].site if places else None,
@@ -126,7 +125,7 @@ class AccidentalFloat64(Rule):
         if finding.parameters.get("unseen"):
             return Advice(text, str(finding.parameters["unseen"]))
         drafts = Drafts(sources)
-        left = next((name for each in default if (name := _leaves_behind(drafts[each.file], each))), "")
+        left = next((name for each in default if (name := leaves_default_type(drafts[each.file], each))), "")
         if left:
             return Advice(
                 f"Have {left}() put the default type back before it returns, torch.set_default_dtype(torch.float32), "
@@ -343,28 +342,10 @@ def _left_by(default: tuple[CallSite, ...]) -> str:
     drafts, names = Drafts(Sources()), list[str]()
     for each in default:
         try:
-            names.append(_leaves_behind(drafts[each.site.file], each.site))
+            names.append(leaves_default_type(drafts[each.site.file], each.site))
         except AdvisorError:
             names.append("")
     return f"; {names[0]}() leaves it as the default type, {where(default[0].site)}" if names and all(names) else ""
-
-
-def _leaves_behind(draft: Draft, site: Site) -> str:
-    """The function that sets the default type for what it computes itself, and leaves it set; "" where none does.
-
-    It computes in a loop, and returns what it has: no training, and no set-up.
-    """
-    call = call_at(draft, site, ("set_default_dtype",))
-    function = draft.function(call) if call is not None else None
-    if function is None:
-        return ""
-    calls = [each for each in draft.nodes(cst.Call, function) if draft.function(each) is function]
-    names = [last_name(draft, each) for each in calls]
-    loops = [*draft.nodes(cst.For, function), *draft.nodes(cst.While, function)]
-    returned = [each for each in draft.nodes(cst.Return, function) if each.value is not None]
-    if names.count("set_default_dtype") != 1 or any(map(_TRAINS.search, (*names, function.name.value))):
-        return ""
-    return function.name.value if loops and returned else ""
 
 
 def _may_be_times(draft: Draft, call: cst.Call) -> bool:

@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.harness.layout import CallSite, Loader, RunRecord
 
-_TOGETHER, _ACCUMULATES = "Accumulate gradients over fewer, larger batches", "gradient_accumulation_steps"
+_TOGETHER = "Accumulate gradients over fewer, larger batches"
+_EACH_DEVICE, _ACCUMULATES = "per_device_train_batch_size", "gradient_accumulation_steps"  # TrainingArguments
 _MORE_TOGETHER = (16, 32)  # times as many samples at once, where as many go into a step as before
 _SCALES = (2, 4, 8)  # more than eightfold is another training recipe, not a setting: it is not proposed unmeasured
 _AT_A_TIME = (8, 16, 32)  # samples of inference that take them one by one: it is no training's recipe
@@ -220,22 +221,8 @@ class BatchSize(Rule):
         if chosen is None or not places:
             return
         scale, gain = chosen
-        yield Finding(
-            rule=self.id,
-            title=_TOGETHER,
-            summary=f"Each step adds up the gradients of {rounds} batches of {rows} samples; of {rounds // scale} with "
-            f"{rows * scale} they are the same, and what does not grow with a batch is done {scale} times less often.",
-            gain=gain,
-            evidence={
-                "batch_size": rows,
-                "batches_per_step": rounds,
-                "samples_per_s": evidence.samples_per_s,
-                "expected_memory": _memory(record, scale, True),
-            },
-            site=places[0].site,
-            parameters={"batch": rows * scale, "recorded": rows, "times": scale, "rounds": rounds},
-            safety=Safety.NUMERIC,
-        )
+        parameters: dict[str, object] = {"rounds": rounds}
+        yield _added_up(evidence, record, rows, rounds, scale, gain, site=places[0].site, parameters=parameters)
 
     def _of_told(self, evidence: Evidence, record: RunRecord, batch: int, rounds: int) -> Iterator[Finding]:
         """The same where a framework is told how many batches go together."""
@@ -247,31 +234,9 @@ class BatchSize(Rule):
         if chosen is None or loader is None:
             return
         scale, gain = chosen
-        yield Finding(
-            rule=self.id,
-            title=_TOGETHER,
-            summary=f"Each step adds up the gradients of {rounds} batches of {batch} samples; of {rounds // scale} "
-            f"with {batch * scale} they are the same, and what does not grow with a batch is done {scale} times less "
-            "often.",
-            gain=gain,
-            evidence={
-                "batch_size": batch,
-                "batches_per_step": rounds,
-                "samples_per_s": evidence.samples_per_s,
-                "expected_memory": _memory(record, scale, True),
-            },
-            site=loader.site,
-            parameters={
-                "batch": batch * scale,
-                "recorded": batch,
-                "times": scale,
-                "framework": framework_of(loader.owner),
-                "together": rounds,
-                **construction(evidence),
-            },
-            unmet=_unmet(record, loader),
-            safety=Safety.NUMERIC,
-        )
+        parameters = {"framework": framework_of(loader.owner), "together": rounds, **construction(evidence)}
+        found = _added_up(evidence, record, batch, rounds, scale, gain, site=loader.site, parameters=parameters)
+        yield replace(found, unmet=_unmet(record, loader))
 
     def _of_bare_trace(self, evidence: Evidence) -> Iterator[Finding]:
         """Twice the batch, whatever it is, where the host prepares launches and the device waits for them."""
@@ -401,22 +366,22 @@ class BatchSize(Rule):
     def _told(self, finding: Finding, sources: Sources, framework: str, rate: str) -> Edit | Argument | Advice:
         """The fix for a loader that the framework makes: Trainer's, whose arguments give the batch of one device."""
         batch, recorded = finding.parameters.get("batch"), finding.parameters.get("recorded")
-        each = told(finding, "per_device_train_batch_size")
+        each = told(finding, _EACH_DEVICE)
         if isinstance(batch, int) and isinstance(recorded, int) and isinstance(each, int):
             batch = each * batch // recorded
         text = _FRAMEWORKS[framework].format(batch=batch)
         why = f"{framework} makes the loader"
         together, times = finding.parameters.get("together"), finding.parameters.get("times")
-        settings = {"per_device_train_batch_size": str(batch)}
+        settings = {_EACH_DEVICE: str(batch)}
         if isinstance(together, int) and isinstance(times, int):
             settings[_ACCUMULATES] = str(together // times)
             text = f"{text.rstrip('.')} with {_ACCUMULATES}={together // times}."
         if framework != "transformers" or told(finding, "auto_find_batch_size"):
             return Advice(text, why)
-        name, size, before = "per_device_train_batch_size", cast(int, batch), each or recorded
+        size, before = cast(int, batch), each or recorded
 
         def accumulates(drafts: Drafts, draft: Draft, call: cst.Call) -> str:
-            passed = argument(call, name) if size > cast(int, before) else None
+            passed = argument(call, _EACH_DEVICE) if size > cast(int, before) else None
             written = value_written_at(drafts, draft, passed.value if passed is not None else None)
             counted = (divided_by(drafts, drafts[path], written.names, size) for path in written.files)
             return next(filter(None, counted), "")
@@ -647,6 +612,36 @@ loader = DataLoader(dataset, batch_size=args.batch_size)  # <-
             "",
             {"batch": 64, "recorded": 32},
         ),
+    )
+
+
+def _added_up(
+    evidence: Evidence,
+    record: RunRecord,
+    batch: int,
+    rounds: int,
+    scale: int,
+    gain: Gain,
+    *,
+    site: Site | None,
+    parameters: dict[str, object],
+) -> Finding:
+    """Gradients of `rounds` batches are added up, and could be of a `scale`-th as many, each `scale` times as large."""
+    return Finding(
+        rule=BatchSize.id,
+        title=_TOGETHER,
+        summary=f"Each step adds up the gradients of {rounds} batches of {batch} samples; of {rounds // scale} with "
+        f"{batch * scale} they are the same, and what does not grow with a batch is done {scale} times less often.",
+        gain=gain,
+        evidence={
+            "batch_size": batch,
+            "batches_per_step": rounds,
+            "samples_per_s": evidence.samples_per_s,
+            "expected_memory": _memory(record, scale, True),
+        },
+        site=site,
+        parameters={"batch": batch * scale, "recorded": batch, "times": scale, **parameters},
+        safety=Safety.NUMERIC,
     )
 
 

@@ -268,11 +268,22 @@ class Trainer:
             {"models": 1, "held": True},
         ),
         *(
-            Example(f"model = {made}  # <- made=Both\n", "", {"models": 1, "held": False, "parts": parts})
+            Example(f"model = {made}  # <- made=Both()\n", "", {"models": 1, "held": False, "parts": parts})
             for made, parts in (
                 ("DataParallel(Both())", ("teacher",)),
                 ("Both()", ("stages.0",)),
                 ("Both()", ("teacher", "codes")),
+            )
+        ),
+        *(  # what is said of all of it
+            Example(
+                f"model = Both()  # <- made=Both()\n{line}\n",
+                "",
+                {"models": 1, "held": False, "parts": ("teacher",)},
+            )
+            for line in (
+                "clip_grad_norm_(model.parameters(), 1.0)",
+                "for w in model.parameters():\n    w.requires_grad = epoch > 3",
             )
         ),
         *(  # what it computes there is kept where others may read it

@@ -22,7 +22,8 @@ class RecomputedConstants(Rule):
     A graph's Laplacian and its eigenvalues, a bank of filters, a table of distances, features of a fixed prompt: what
     depends on nothing that a batch brings, and on no weight that is trained, can be computed once, where the module is
     made, and kept as a buffer, which moves to a device with the module. So can the outputs of a whole model: a
-    catalogue's vectors, with which each request is compared. Reported where a run has seen it: the longer
+    catalogue's vectors, with which each request is compared; or what a library's model makes of some of its inputs, the
+    texts of all classes beside a picture. Reported where a run has seen it: the longer
     calls of torch on these lines were given the same numbers, and gave the same, in three steps whose batches differed.
 
     When not: it changes later (with the epoch, with a shape that here was always the same), then it can be kept until

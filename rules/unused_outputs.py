@@ -54,7 +54,8 @@ class UnusedOutputs(Rule):
 
     ``self.head(states)[:, -1]`` computes scores for all positions, of a vocabulary say, and throws all but the last
     away; in training their backward, which is nearly all zeros, is computed as well. Taken before the layer,
-    ``self.head(states[:, -1])``, there is one row per sequence to compute. So it is with a mask, ``scores[is_answer]``,
+    ``self.head(states[:, -1])``, there is one row per sequence to compute; a library's model is told so
+    (``logits_to_keep=1``). So it is with a mask, ``scores[is_answer]``,
     of the positions that have a loss, and with ``cross_entropy``, where it ignores most labels (-100, or what
     ``ignore_index`` says). The same holds for activations, norms and dropouts around it, which treat each position by
     itself. Reported where the run's operators follow each other like that, and nothing else takes an output of that

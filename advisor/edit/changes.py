@@ -10,7 +10,7 @@ from libcst.helpers import get_full_name_for_node
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.modules import beside, with_word
 from advisor.edit.names import full_name, last_part
-from advisor.edit.scopes import attribute_assignment, parameter_names
+from advisor.edit.scopes import attribute_assignment, is_target, parameter_names, string_value
 
 # Calls that show or copy what they are given.
 _READS = ("dict", "copy", "deepcopy", "print", "len", "str", "repr", "list", "sorted", "dumps", "dump", "isinstance")
@@ -20,6 +20,7 @@ _SETS = re.compile(
     r"|\b__dict__\.update\(|\b__dict__\[|\b__dict__\s*\|?=(?!=|\s*self\b)|\bvars\([^()]*\)(?:\.update\(|\[)|=\s*vars\([^()]+\)\s*$",
     re.MULTILINE,
 )
+_OVERRIDES = re.compile(r"\.(update|setdefault|merge\w*)\(")  # a mapping's values by another's
 _DEPTH = 4  # functions that hand a value on to the next
 _CHANGES = ("update", "setdefault", "pop", "popitem", "clear", "__setitem__")
 
@@ -101,8 +102,12 @@ def _is_read_by(drafts: Drafts, draft: Draft, call: cst.CSTNode | None, arg: cst
 
 def sets_by_text(drafts: Drafts, draft: Draft) -> bool:
     """Whether any of the modules gives objects attributes by names that the text does not tell."""
+    return _says(drafts, draft, _SETS)
+
+
+def _says(drafts: Drafts, draft: Draft, pattern: re.Pattern[str]) -> bool:
     files = {draft.source.path, *drafts.sources.modules}
-    return any(_SETS.search(drafts.sources.text(each)) for each in files if drafts.sources.has(each))
+    return any(pattern.search(drafts.sources.text(each)) for each in files if drafts.sources.has(each))
 
 
 def settings_of(
@@ -121,6 +126,27 @@ def settings_of(
 def is_set(drafts: Drafts, draft: Draft, name: str) -> bool:
     """Whether any of the modules gives an object, or a module, an attribute of that name, or may."""
     return sets_by_text(drafts, draft) or bool(settings_of(drafts, draft, name))
+
+
+def key_of(item: cst.Subscript) -> str:
+    """The key of ``values["key"]``; "" for any other item."""
+    index = item.slice[0].slice
+    return string_value(index.value) if isinstance(index, cst.Index) else ""
+
+
+def is_item_set(drafts: Drafts, draft: Draft, name: str) -> bool:
+    """Whether any of the modules gives an item of that key a value."""
+    return any(
+        key_of(item) == name and is_target(user, item)
+        for user in with_word(drafts, draft, name)
+        for item in user.nodes(cst.Subscript)
+    )
+
+
+def is_overridden(drafts: Drafts, draft: Draft, name: str) -> bool:
+    """Whether the script may give what it read from a file another value: an item, an attribute, another mapping."""
+    set_by_name = is_set(drafts, draft, name) or is_item_set(drafts, draft, name)
+    return set_by_name or _says(drafts, draft, _OVERRIDES)
 
 
 def is_renamed(drafts: Drafts, draft: Draft, name: str) -> bool:

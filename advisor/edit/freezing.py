@@ -77,13 +77,12 @@ def freeze_made(drafts: Drafts, model: Named, files: Sequence[str], parts: Seque
         bound = _assigned(drafts, model)
     if bound is None:
         return "where the script gives that model its name cannot be told from the source"
-    whole = ".".join((bound.name, *parts))
-    name = whole.rpartition(".")[2]
-    if parts and (why := needed(drafts, files)):  # what is said of all of the model is said of its parts
-        return why
+    # What is said of all of a model is said of its parts.
+    name = bound.name.rpartition(".")[2] if not parts else ""
     if why := needed(drafts, files, name):
-        return "" if not needed(drafts, files, name, told=True) and tell_otherwise(drafts, files) else why
-    bound.draft.insert_after(bound.statement, f"{whole}.requires_grad_(False)")
+        told = not parts and not needed(drafts, files, name, told=True) and tell_otherwise(drafts, files)
+        return "" if told else why
+    bound.draft.insert_after(bound.statement, f"{'.'.join((bound.name, *parts))}.requires_grad_(False)")
     return ""
 
 

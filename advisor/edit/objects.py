@@ -13,7 +13,7 @@ import libcst as cst
 
 from advisor.edit.callers import Derived, Given, derived_from, named, own_method
 from advisor.edit.calls import argument
-from advisor.edit.changes import is_set
+from advisor.edit.changes import is_item_set, is_set, key_of
 from advisor.edit.displays import Display, displays_of
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.held import held_by, held_by_module, is_local
@@ -27,7 +27,6 @@ from advisor.edit.scopes import (
     is_target,
     scope_of,
     self_assignments,
-    string_value,
 )
 
 Candidate = tuple[Draft, cst.BaseExpression | None, Kind]  # an expression that may give the value; None: computed
@@ -255,12 +254,11 @@ class Objects:
                 if any(_merges(user, each, held) for each in user.nodes(cst.Call)):
                     return True
                 items = [each for each in user.nodes(cst.Subscript) if last_part(each.value) == held]
-                if any(not _key_of(each) and is_target(user, each) for each in items):
+                if any(not key_of(each) and is_target(user, each) for each in items):
                     return True
+        if is_item_set(self._drafts, draft, name):
+            return True
         for user in with_word(self._drafts, draft, name):
-            for item in user.nodes(cst.Subscript):
-                if _key_of(item) == name and is_target(user, item):
-                    return True
             for call in user.nodes(cst.Call):
                 if last_part(call.func) in ("update", "setdefault") and argument(call, name) is not None:
                     return True
@@ -337,11 +335,6 @@ def _root(node: cst.Attribute) -> cst.BaseExpression | None:
             return inner if inner.value.value == "self" else inner.value
         inner = inner.value
     return None
-
-
-def _key_of(item: cst.Subscript) -> str:
-    index = item.slice[0].slice
-    return string_value(index.value) if isinstance(index, cst.Index) else ""
 
 
 def _merges(draft: Draft, call: cst.Call, name: str) -> bool:

@@ -11,8 +11,8 @@ from advisor.edit.draft import Draft
 from advisor.edit.names import last_part
 
 _LENGTH = m.Call(m.Name("len"), [m.Arg()])
-_PADS = ("pad", "zeros", "full", "ones", "new_zeros", "new_full", "new_ones")
 _MAKES = ("zeros", "full", "ones", "new_zeros", "new_full", "new_ones")
+_PADS = ("pad", *_MAKES)
 
 
 def padded_by_hand(draft: Draft) -> Iterator[cst.CSTNode]:

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import libcst as cst
 
 from advisor.edit.callers import kwargs_of, passed_on
 from advisor.edit.calls import add_argument, argument, has_starred, unpacked
-from advisor.edit.changes import is_changed, is_renamed, is_set
+from advisor.edit.changes import is_changed, is_renamed
 from advisor.edit.displays import displays_of
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.modules import TooManyFilesError, with_word
 from advisor.edit.names import last_part
 from advisor.edit.naming import mapping_names, names_of
 from advisor.edit.option_origin import Origin
-from advisor.edit.origin import UNKNOWN, asks_for_a_side, origin_of
+from advisor.edit.origin import UNKNOWN, origin_of
 from advisor.edit.scopes import (
     dict_display,
     dict_entry,
     is_literal,
-    is_target,
     literal_equals,
     mentions,
     string_value,
 )
-from advisor.edit.settings import find, known_without, may_say
+from advisor.edit.settings import find, known_without
+from advisor.edit.sides import side_of
 
 EDITED = ""
-_OVERRIDES = re.compile(r"\.(update|setdefault|merge\w*)\(")
 
 
 def give(
@@ -222,7 +220,7 @@ def _change(
     flags: bool,
     alone: bool,
 ) -> str | None:
-    value = _side(drafts, draft, value, recorded)
+    value = side_of(drafts, draft, value, recorded)
     origin = origin_of(drafts, draft, value, recorded)
     shared = alone and _read_elsewhere(drafts, draft, value, origin)
     if shared and (origin is None or origin.option):
@@ -247,55 +245,6 @@ def _change(
     else:
         origin.draft.replace(origin.node, origin.written(code))
     return EDITED
-
-
-def _side(drafts: Drafts, draft: Draft, value: cst.BaseExpression, recorded: object) -> cst.BaseExpression:
-    """Of ``4 if train else 8`` and of ``args.size or 4`` the side that gives the value, where only one does."""
-    if isinstance(value, cst.IfExp):
-        sides = [value.body, value.orelse]
-    elif isinstance(value, cst.BooleanOperation):
-        sides = [value.left, value.right]
-    else:
-        return value
-    if isinstance(value, cst.IfExp) and asks_for_a_side(draft, value):
-        return value
-    origin = origin_of(drafts, draft, value, recorded)
-    if origin is not None:
-        of = [origin_of(drafts, draft, each, recorded) for each in sides]
-        found = [side for side, each in zip(sides, of, strict=True) if each is not None and _is(each, origin)]
-    elif isinstance(value, cst.IfExp):
-        said = [_may_say(drafts, draft, each, recorded) for each in sides]
-        found = [side for side, says in zip(sides, said, strict=True) if says] if None not in said else []
-    else:
-        found = []
-    return _side(drafts, draft, found[0], recorded) if len(found) == 1 else value
-
-
-def _may_say(drafts: Drafts, draft: Draft, value: cst.BaseExpression, recorded: object) -> bool | None:
-    """Whether an expression may be what the run saw, by what is written, or by a settings file; None where unknown."""
-    origin = origin_of(drafts, draft, value, recorded)
-    if origin is not None:
-        return bool(origin.option) or origin.says(recorded)
-    names = names_of(drafts, draft, value)
-    if not names or recorded is UNKNOWN or _is_overridden(drafts, draft, names[-1]):
-        return None
-    return may_say(drafts.settings(), names, recorded)
-
-
-def _is_overridden(drafts: Drafts, draft: Draft, name: str) -> bool:
-    """Whether the script may give what it read from a file another value: an item, an attribute, another mapping."""
-    if is_set(drafts, draft, name):
-        return True
-    for user in with_word(drafts, draft, name):
-        items = [each for each in user.nodes(cst.Subscript) if last_name_of(each) == name]
-        if any(is_target(user, each) for each in items):
-            return True
-    files = {draft.source.path, *drafts.sources.modules}
-    return any(_OVERRIDES.search(drafts.sources.text(each)) for each in files if drafts.sources.has(each))
-
-
-def _is(one: Origin, other: Origin) -> bool:
-    return one.option == other.option and one.node is other.node
 
 
 def _change_default(

@@ -2,8 +2,8 @@
 
 In three steps, while their time settles, each longer call of torch's functions in a forward is asked what it was given
 and what it gives, by a few numbers of each tensor: a line whose calls were given the same and gave the same in all
-three computes a constant, if what the models were given differed, or if nothing of that went into it. Only on the CPU,
-where a call's time is its work.
+three computes a constant, if what the models were given differed, or if nothing of that went into it. Of a library's
+own calls those count that work on what the script gives its model. Only on the CPU, where a call's time is its work.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from advisor.evidence import Evidence
+from advisor.evidence.outside import begins
+from advisor.evidence.stacks import Function
 from advisor.launch import Command, measure
 from tests.conftest import PYTHON, QUICK
 
@@ -54,3 +56,16 @@ def test_metrics_of_every_step_are_not_the_forward(line: str, named: str, tmp_pa
     shares = evidence.shares
     assert shares["other"] > 0.5 > 2 * shares["forward"] > 0.0
     assert f"outside of forward, backward and optimizer, above all in {named}" in evidence.verdict
+
+
+def test_function_that_ran_when_the_profiler_began_has_its_first_line(tmp_path: Path) -> None:
+    """A trace has the line that it was at; of nested functions of one name the innermost around that line is meant."""
+    script = tmp_path / "score.py"
+    script.write_text(
+        "class Scorer:\n    @inference_mode()\n    def score(self, x):\n        y = model(x)\n        return y\n\n"
+        "def score():\n    def score():\n        return 1\n    return score()\n"
+    )
+    lines = {line: begins(str(script), Function(str(script), line, "score")) for line in (2, 3, 4, 7, 9, 10)}
+    assert lines == {2: 2, 3: 2, 4: 2, 7: 7, 9: 8, 10: 7}
+    assert begins(str(script), Function(str(script), 4, "other")) == 4
+    assert begins(str(tmp_path / "gone.py"), Function("gone.py", 4, "score")) == 4

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from advisor.rules.amp_autocast import AmpAutocast
 
-from advisor.evidence.halves import casting_s, scaling_s
+from advisor.evidence.halves import casting_s, multiplies_sparse, scaling_s
 from tests.rules.test_checks import ELEMENTWISE, SGEMM, busy_gpu, found
 
 ATTENTION = (
@@ -120,3 +120,15 @@ def test_a_part_of_a_card_casts_no_faster_than_the_card(scene: Any, tmp_path: Pa
     whole = casting_s(made.evidence(tmp_path))
     made.gpu = made.record.device.name = "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
     assert casting_s(made.evidence(tmp_path)) > 3 * whole > 0
+
+
+@pytest.mark.parametrize(
+    ("operators", "sparse"),
+    [
+        (["aten::matmul", "aten::mm", "aten::crow_indices"], True),  # CSR, of whatever file's
+        (["aten::mm", "aten::_sparse_addmm"], True),  # COO
+        (["aten::mm", "aten::_nnz", "aten::_values", "aten::coalesce"], False),  # gradients of an embedding
+    ],
+)
+def test_products_of_sparse_matrices_are_known_by_their_operators(operators: list[str], sparse: bool) -> None:
+    assert multiplies_sparse(operators, []) is sparse
