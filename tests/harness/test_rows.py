@@ -45,6 +45,8 @@ def test_rows_of_the_one_model_are_the_samples(steps: int, rows: int, samples: f
 
 
 PARTS = """
+import itertools
+
 import torch
 from torch import nn
 
@@ -58,7 +60,7 @@ class Towers(nn.Module):
 
 
 towers = {towers}
-for number in range(100_000):
+for number in itertools.count():  # parts are looked for when no model was called for seconds: many, on a fast machine
     with torch.inference_mode():
         best = (towers.shoppers(torch.randn({asked}, 8)) @ towers.items(torch.randn({items}, 8)).T).argmax(1)
 """
