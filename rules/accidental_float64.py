@@ -22,6 +22,7 @@ from advisor.edit.values import give_value
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.precisions import in_float32, in_own_convolutions, kernels_in_float32, typed_shares
+from advisor.fixes import edited
 from advisor.rule import (
     Advice,
     Argument,
@@ -161,10 +162,10 @@ class AccidentalFloat64(Rule):
                 continue
             if call is None or not _narrow(drafts[site.file], call, settings, bool(made)):
                 return Advice(text, f"what makes float64 at {at(site)} cannot be told from the source")
-        edit = drafts.edit(text)
         if settings.options:
-            return Argument(settings.options) if edit is None else Advice(text, "an option and the source both say so")
-        return edit or Advice(text, "the file is not the script's own")
+            both = drafts.edit(text) is not None
+            return Advice(text, "an option and the source both say so") if both else Argument(settings.options)
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(

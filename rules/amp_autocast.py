@@ -26,6 +26,7 @@ from advisor.evidence.halves import (
     single_precision,
 )
 from advisor.evidence.matrix import is_depthwise, is_narrow
+from advisor.fixes import edited
 from advisor.frameworks import configured, construction, framework_set_up, told
 from advisor.rule import (
     Advice,
@@ -192,7 +193,7 @@ class AmpAutocast(Rule):
             why = scale_loss(drafts, backwards, site_list(finding, "step"), site_list(finding, "optimizer"), device)
         if why:
             return Advice(text, why)
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(

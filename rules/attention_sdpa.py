@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from advisor.command_line import by_option
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.attention import attentions, fuse
 from advisor.edit.attention_flow import written_out
@@ -30,6 +29,7 @@ from advisor.evidence.scores import (
     score_shares,
     widths_differ,
 )
+from advisor.fixes import by_option, edited
 from advisor.harness.layout import Site
 from advisor.rule import (
     WIDEST,
@@ -175,7 +175,7 @@ class AttentionSdpa(Rule):
                 return Advice(text, f"the weights are kept in {found.stored}, which only you can tell the use of")
             if not fuse(draft, found, dimensions if isinstance(dimensions, int) else 4):
                 return Advice(text, "its heads are part of the batch, where the mask needs a dimension of its own")
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(  # a library's model, which is told to
@@ -622,7 +622,7 @@ def _otherwise(drafts: Drafts, places: Sequence[Site]) -> Edit | Argument | Advi
                 return by_option(drafts, draft, answer, FUSED, text)
             if answer is None:
                 return Advice(text, "where the value comes from cannot be told from the source")
-    return drafts.edit(text) or Advice(text, "the file is not the script's own")
+    return edited(drafts, text)
 
 
 def _places(evidence: Evidence, find: Callable[[Draft], Iterable[cst.BaseExpression]]) -> Iterator[Site]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, cast
 
 import libcst as cst
 
-from advisor.command_line import by_option
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.batches import Written, give_batch_size, said_at, said_sizes, value_written_at, written_at
 from advisor.edit.calls import argument
@@ -25,6 +24,7 @@ from advisor.evidence.handmade import accumulated, by_hand, loops_over, one_by_o
 from advisor.evidence.outside import source_of
 from advisor.evidence.spread import spread_s
 from advisor.evidence.steps import assign
+from advisor.fixes import by_option, edited, given_fix
 from advisor.frameworks import configured, construction, told
 from advisor.harness.layout import Site
 from advisor.rule import (
@@ -359,9 +359,7 @@ class BatchSize(Rule):
         option, why = give_batch_size(drafts, draft, call, size, recorded)
         if option is None:
             return Advice(text, why)
-        if option:
-            return by_option(drafts, draft, option, str(size), text, rate)
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return given_fix(drafts, draft, option, str(size), text, rate)
 
     def _told(self, finding: Finding, sources: Sources, framework: str, rate: str) -> Edit | Argument | Advice:
         """The fix for a loader that the framework makes: Trainer's, whose arguments give the batch of one device."""
@@ -731,7 +729,7 @@ def _say(
     if not written.nodes:
         return Advice(text, "where the batch size comes from cannot be told from the source")
     draft.replace(written.nodes[0], str(size))
-    return drafts.edit(text) or Advice(text, "the file is not the script's own")
+    return edited(drafts, text)
 
 
 def _memory(record: RunRecord, scale: int, trains: bool) -> int | None:

@@ -13,6 +13,7 @@ from advisor.edit.locate import call_at
 from advisor.edit.names import fresh_name, from_module, full_name, last_part
 from advisor.edit.scopes import assigned_once, scope_of
 from advisor.evidence import Change, bulk
+from advisor.fixes import edited
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, file_list, model_files, where
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class BatchedIndexing(Rule):
                 return Advice(text, f"{at(site)} is read by {read}, which is another thing then")
         if why := _ask_for_batches(draft, call):
             return Advice(text, why)
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import libcst as cst
 import libcst.matchers as m
 
-from advisor.command_line import given_fix
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.every import done_every
 from advisor.edit.locate import call_at, last_name
@@ -23,6 +22,7 @@ from advisor.evidence.facts import OTHER
 from advisor.evidence.outside import source_of, users_files
 from advisor.evidence.reports import computed_for_reports, keeps_nothing
 from advisor.evidence.steps import step_windows
+from advisor.fixes import edited, given_fix
 from advisor.frameworks import configured, construction, told
 from advisor.harness.layout import Site
 from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list
@@ -192,7 +192,7 @@ class BlockingWorkBetweenSteps(Rule):
             drafts = Drafts(sources)
             if finding.site is None or not _moved(drafts[reported.file], finding.site, reported):
                 return Advice(text, "what lies between may change what it is given")
-            return drafts.edit(text) or Advice(text, "the file is not the script's own")
+            return edited(drafts, text)
         waits = finding.parameters.get("waits", "")
         text = (
             f"Do what {at(finding.site)} does every {_EVERY} steps only, or hand it to a thread through a queue (for "
@@ -228,8 +228,7 @@ class BlockingWorkBetweenSteps(Rule):
         if _polls(draft, call):
             return Advice(text, "its loop waits for something, and would go round as fast as it can")
         draft.remove(statement)
-        edit = drafts.edit(f"Remove the sleep at {at(finding.site)}, which nothing in the step waits for.")
-        return edit or Advice(text, "the file is not the script's own")
+        return edited(drafts, text, f"Remove the sleep at {at(finding.site)}, which nothing in the step waits for.")
 
     EXAMPLES = (
         Example(

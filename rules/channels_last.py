@@ -16,6 +16,7 @@ from advisor.edit.names import ensure_name, last_part
 from advisor.edit.views import reshape_views, with_imports
 from advisor.evidence import Change
 from advisor.evidence.convolutions import convolution_kinds
+from advisor.fixes import edited
 from advisor.rule import (
     Advice,
     Argument,
@@ -153,7 +154,7 @@ class ChannelsLast(Rule):
         # A view that merges channels with pixels raises in this format, also of what an evaluation computes.
         if why := reshape_views(with_imports(drafts, files), names):
             return Advice(text, why)
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(

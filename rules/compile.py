@@ -27,6 +27,7 @@ from advisor.evidence.fusion import (
     too_old_for_triton,
 )
 from advisor.evidence.matrix import is_optimizer
+from advisor.fixes import edited
 from advisor.frameworks import configured, construction
 from advisor.harness.layout import Site
 from advisor.rule import (
@@ -200,7 +201,7 @@ class Compile(Rule):
             if why := compile_refused(drafts[path], bound.name):
                 return Advice(text, why)
         bound.draft.insert_after(bound.statement, f"{bound.name}.compile()")
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(
@@ -399,7 +400,7 @@ def _decorate(sources: Sources, site: Site, name: str, unmet: str) -> Edit | Adv
         return Advice(text, "which function it is cannot be told from the source")
     decorator = cst.Decorator(cst.parse_expression(ensure_name(draft, "torch.compile")))
     draft.change(found[0], lambda updated: updated.with_changes(decorators=[decorator]))
-    return drafts.edit(text) or Advice(text, "the file is not the script's own")
+    return edited(drafts, text)
 
 
 def _unmet(evidence: Evidence) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from advisor.edit.calls import argument
 from advisor.edit.compiling import compile_refused
 from advisor.edit.locate import call_at
 from advisor.evidence.fusion import basis, fused, graphs_per_step, not_in_place, too_old_for_triton
+from advisor.fixes import edited
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, where
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class CompileConflicts(Rule):
         draft = drafts[finding.site.file]
         call = call_at(draft, finding.site, ("compile",))
         why = _in_place(draft, call) if call is not None else "the call cannot be told from others of its line"
-        return Advice(text, why) if why else drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return Advice(text, why) if why else edited(drafts, text)
 
     EXAMPLES = (
         Example(

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from advisor.command_line import by_option
 from advisor.edit import Drafts
 from advisor.edit.locate import call_at
 from advisor.edit.values import EDITED, give
 from advisor.evidence.fusion import basis, fused, graphs_expected, graphs_per_step, runs_model
+from advisor.fixes import by_option, edited
 from advisor.harness.places import is_user_file
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, call_sites, site_list, where
 
@@ -137,7 +137,7 @@ class CompileRecompiles(Rule):
         if call is not None:
             given = give(drafts, draft, call, "dynamic", "True", (), False, flags=True, alone=True)
         if given == EDITED:
-            return drafts.edit(text) or Advice(text, "the file is not the script's own")
+            return edited(drafts, text)
         if not given:
             return Advice(text, "where its value comes from is not known")
         if given.endswith("!"):

@@ -9,6 +9,7 @@ from advisor.edit import Drafts
 from advisor.edit.locate import call_at
 from advisor.edit.normalizing import deliver_bytes, normalize_after, normalizing_behind, reads_only_copies, way_there
 from advisor.evidence import Change
+from advisor.fixes import edited
 from advisor.rule import (
     Advice,
     Argument,
@@ -169,7 +170,7 @@ class CopyNarrowDtype(Rule):
                 text, "the copy is no assignment to a name inside a loop that the device is known in front of"
             )
         deliver_bytes(draft, normalize)
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(

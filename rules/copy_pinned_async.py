@@ -22,6 +22,7 @@ from advisor.evidence.coded import names_like
 from advisor.evidence.copies import blocking_time
 from advisor.evidence.steps import assign
 from advisor.evidence.syncs import COPY_OPERATORS
+from advisor.fixes import edited
 from advisor.frameworks import configured, construction, framework_set_up, told
 from advisor.rule import (
     Advice,
@@ -229,7 +230,7 @@ class CopyPinnedAsync(Rule):
                 )
             if call is None or not _without_waiting(drafts, draft, call):
                 return Advice(text, f"the copy at {at(site)} cannot be changed safely")
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     def _prepared(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         """The fix where Accelerate copies: what it is told, and the script's own loader."""

@@ -10,6 +10,7 @@ from advisor.edit.covariances import covariances, factored
 from advisor.errors import AdvisorError
 from advisor.evidence.covariances import factored_covariances
 from advisor.evidence.worked import of_tensors, spent_s, without
+from advisor.fixes import edited
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
 
@@ -78,7 +79,7 @@ class CovarianceFactor(Rule):
                 return Advice(text, "whether that is lower triangular cannot be told from the source with certainty")
             for each in there:
                 factored(draft, each)
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(

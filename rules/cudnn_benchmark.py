@@ -17,6 +17,7 @@ from advisor.evidence.coded import names_like
 from advisor.evidence.matrix import kind_of
 from advisor.evidence.steps import assign, by_step
 from advisor.evidence.varying import sizes_vary
+from advisor.fixes import edited
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, once_fed, unless_source
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class CudnnBenchmark(Rule):
         drafts = Drafts(sources)
         draft = drafts[script]
         why = _switch_on(draft)
-        return Advice(text, why) if why else drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return Advice(text, why) if why else edited(drafts, text)
 
     EXAMPLES = (
         Example(

@@ -19,6 +19,7 @@ from advisor.edit.debugging import (
 )
 from advisor.evidence import Change
 from advisor.evidence.debugging import blocked_launches_s, filled_memory_s, nan_checks_s
+from advisor.fixes import edited
 from advisor.rule import (
     Advice,
     Argument,
@@ -110,7 +111,7 @@ class DebugModesLeftOn(Rule):
                 why = "the script catches the error that it raises at a NaN: test for one there yourself (isfinite)"
         if why:
             return Advice(text, why)
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(

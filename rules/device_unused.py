@@ -18,6 +18,7 @@ from advisor.edit.names import full_name, last_part
 from advisor.edit.regions import LOSS
 from advisor.edit.scopes import assigned_once, scope_of, string_value
 from advisor.evidence import Change
+from advisor.fixes import edited
 from advisor.rule import (
     Advice,
     Argument,
@@ -135,7 +136,7 @@ class DeviceUnused(Rule):
         if any(_left_behind(draft, call) for call in draft.nodes(cst.Call)):
             return Advice(text, "a loss has weights of its own, which stay on the CPU")
         draft.replace(node, '"cuda"')
-        return drafts.edit('Set the device to "cuda".') or Advice(text, "the file is not the script's own")
+        return edited(drafts, text, 'Set the device to "cuda".')
 
     EXAMPLES = (
         Example(

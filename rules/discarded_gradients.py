@@ -11,6 +11,7 @@ from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.discarded import discarded_backward
 from advisor.evidence.unused_gradients import unused_backward
+from advisor.fixes import edited
 from advisor.rule import (
     Advice,
     Argument,
@@ -110,7 +111,7 @@ class DiscardedGradients(Rule):
         text = " ".join(parts)
         drafts = Drafts(sources)
         why = _detached(finding, drafts, bool(frozen)) if detached else _frozen(finding, drafts, held)
-        return Advice(text, why) if why else drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return Advice(text, why) if why else edited(drafts, text)
 
     EXAMPLES = (
         Example(

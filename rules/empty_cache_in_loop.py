@@ -12,6 +12,7 @@ from advisor.edit.called import calls_in
 from advisor.edit.locate import call_at
 from advisor.evidence import Change
 from advisor.evidence.allocations import allocations
+from advisor.fixes import edited
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, once_fed, site_list, sites
 
 if TYPE_CHECKING:
@@ -81,9 +82,7 @@ class EmptyCacheInLoop(Rule):
             if call is None or statement is None or not m.matches(statement, alone):
                 return Advice(text, f"the call at {at(site)} is part of another statement, or a library's")
             draft.remove(statement)
-        return drafts.edit(f"Keep the cache of GPU memory between the steps, at {where}.") or Advice(
-            text, "the file is not the script's own"
-        )
+        return edited(drafts, text, f"Keep the cache of GPU memory between the steps, at {where}.")
 
     EXAMPLES = (
         Example(

@@ -13,6 +13,7 @@ from advisor.edit.values import EDITED, give
 from advisor.evidence import Change
 from advisor.evidence.halves import rate_on_cpu
 from advisor.evidence.precisions import casting_shares, in_float32, typed_shares
+from advisor.fixes import edited
 from advisor.frameworks import configured, construction, framework_set_up
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, sites, where
@@ -148,7 +149,7 @@ class EmulatedPrecision(Rule):
                 return Advice(text, f"the autocast at {at(site)} cannot be told from the source")
             if given != EDITED:
                 return Advice(text, f"the command line's {given} decides it")
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(

@@ -14,6 +14,7 @@ from advisor.edit.values import EDITED, give
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.encoders import encoder_share, left_without_padding
+from advisor.fixes import edited
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class EncoderFastpath(Rule):
         why = why or (_batches_first(drafts, finding) if first else "")
         if why:
             return Advice(text, why)
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(

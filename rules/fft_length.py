@@ -13,6 +13,7 @@ from advisor.edit.finding import only_line
 from advisor.edit.names import full_name
 from advisor.evidence.fft_lengths import SlowTransform, fast_length, largest_factor, slow_transforms
 from advisor.evidence.worked import spent_s, without
+from advisor.fixes import edited
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
 
@@ -95,7 +96,7 @@ class FftLength(Rule):
         if value is None:
             return Advice(text, "whether what is added would change the result cannot be told from the source")
         lengthen(draft, value)
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(

@@ -11,7 +11,6 @@ import libcst as cst
 import libcst.matchers as m
 import numpy as np
 
-from advisor.command_line import by_option
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import argument
 from advisor.edit.locate import call_at
@@ -25,6 +24,7 @@ from advisor.evidence.coverage import Coverage
 from advisor.evidence.facts import OTHER
 from advisor.evidence.outside import source_of
 from advisor.evidence.steps import assign
+from advisor.fixes import by_option, edited
 from advisor.frameworks import configured, construction, told
 from advisor.harness.layout import Site
 from advisor.rule import (
@@ -238,7 +238,7 @@ class FusedOptimizer(Rule):
                 return Advice(text, "where its arguments come from cannot be told from the source")
             if option:
                 return by_option(drafts, draft, option, "True", text, considered)
-        return drafts.edit(f"{text} {considered}".strip()) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text, f"{text} {considered}".strip())
 
     EXAMPLES = (
         Example(

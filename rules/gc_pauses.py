@@ -15,6 +15,7 @@ from advisor.edit.every import every_of
 from advisor.edit.locate import call_at
 from advisor.edit.values import EDITED, give_value
 from advisor.evidence import Change
+from advisor.fixes import edited
 from advisor.rule import (
     Advice,
     Argument,
@@ -133,7 +134,7 @@ class GcPauses(Rule):
             text = f"Collect garbage every {_EVERY} steps only, at {', '.join(dict.fromkeys(map(at, found)))}."
         for path, number in removed.items():
             _forget_import(drafts[path], number)
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(

@@ -22,6 +22,7 @@ from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.halves import has_bf16, in_16_bits, linear_on_cpu, multiplies_sparse, no_faster, single_precision
 from advisor.evidence.matrix import is_depthwise
+from advisor.fixes import edited
 from advisor.rule import (
     Advice,
     Argument,
@@ -151,7 +152,7 @@ class HalfInference(Rule):
         for draft, call in (*calls, *others):
             if why := _convert(draft, call, dtype if finding.parameters.get("floats") else ""):
                 return Advice(text, why)
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(

@@ -14,6 +14,7 @@ from advisor.edit.calls import call_method
 from advisor.edit.locate import call_at
 from advisor.edit.scopes import assignments, scope_of
 from advisor.evidence import Change
+from advisor.fixes import edited
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, sites
 
 if TYPE_CHECKING:
@@ -122,8 +123,7 @@ class HostSync(Rule):
             call = call_at(draft, site, ("item",))
             if call is None or not _keep_on_device(draft, call):
                 return Advice(text, f"what is done with the value at {at(site)} may need the number itself")
-        edit = drafts.edit(f"Sum the values of {where} on the GPU; they are read where they are printed.")
-        return edit or Advice(text, "the file is not the script's own")
+        return edited(drafts, text, f"Sum the values of {where} on the GPU; they are read where they are printed.")
 
     EXAMPLES = (
         Example(

@@ -10,6 +10,7 @@ from advisor.edit.finding import only_line
 from advisor.edit.jacobians import forward, reverse_calls
 from advisor.evidence.jacobians import Jacobian, reverse_jacobians
 from advisor.evidence.worked import of_tensors, spent_s, without
+from advisor.fixes import edited
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class JacobianMode(Rule):
         drafts = Drafts(sources)
         if site is None or not forward(drafts[site.file]):
             return Advice(text, "which of the calls of jacrev it is cannot be told from the source")
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(

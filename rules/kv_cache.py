@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import libcst as cst
 import libcst.matchers as m
 
-from advisor.command_line import given_fix
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import argument, unpacked
 from advisor.edit.displays import displays_of
@@ -18,6 +17,7 @@ from advisor.edit.settings import Entry, SettingsDraft
 from advisor.edit.values import give
 from advisor.evidence import Change
 from advisor.evidence.facts import FORWARD
+from advisor.fixes import edited, given_fix
 from advisor.rule import (
     WIDEST,
     Advice,
@@ -275,7 +275,7 @@ def _told_to_cache(sources: Sources, site: Site) -> Edit | Argument | Advice | N
         passed = argument(call, "use_cache") is not None
         said = _in_settings(drafts) if unpacked(call) and not passed else None
         if said is not None and said[0].give(said[1], "True"):
-            return drafts.edit(text) or Advice(text, "the file is not the script's own")
+            return edited(drafts, text)
         if not passed and not any(displays_of(drafts, draft, each.value) for each in unpacked(call)):
             continue  # it is given no dict of the script's own
         answer = give(drafts, draft, call, "use_cache", "True", recorded=False, flags=True, alone=True)

@@ -20,6 +20,7 @@ from advisor.evidence.coded import names_like
 from advisor.evidence.fusion import too_old_for_triton
 from advisor.evidence.host import LAUNCH_PERIOD_NS
 from advisor.evidence.varying import sizes_vary
+from advisor.fixes import edited
 from advisor.rule import (
     WIDEST,
     Advice,
@@ -152,7 +153,7 @@ class LaunchBound(Rule):
                 )
                 why += "keep its .clone(), and call torch.compiler.cudagraph_mark_step_begin() in front of each step"
                 return Advice(text, why)
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(

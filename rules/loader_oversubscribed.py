@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import libcst as cst
 import numpy as np
 
-from advisor.command_line import by_option
 from advisor.edit import Drafts
 from advisor.edit.locate import call_at
 from advisor.edit.sources import text_of
@@ -20,6 +19,7 @@ from advisor.edit.values import give
 from advisor.evidence import Change
 from advisor.evidence.coded import names_like
 from advisor.evidence.steps import assign
+from advisor.fixes import edited, given_fix
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, Variable, at, call_sites
 
@@ -127,9 +127,7 @@ class LoaderOversubscribed(Rule):
         option = give(drafts, draft, call, "int", cores, ("int",), recorded, alone=True) if call.args else None
         if option is None:
             return Advice(text, "where the number of threads comes from cannot be told from the source")
-        if option:
-            return by_option(drafts, draft, option, cores, text)
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return given_fix(drafts, draft, option, cores, text)
 
     EXAMPLES = (
         Example(
@@ -195,7 +193,7 @@ def _assign(drafts: Drafts, site: Site, value: str, cores: str, text: str) -> Ed
         return Advice(text, "the number of threads is not written there as such")
     quote = values[0].quote
     draft.replace(values[0], f"{quote}{cores}{quote}")
-    return drafts.edit(text) or Advice(text, "the file is not the script's own")
+    return edited(drafts, text)
 
 
 def _with_cores_only(evidence: Evidence, threads: int, cores: int) -> Change:

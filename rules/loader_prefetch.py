@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from advisor.command_line import by_option
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import DATALOADER_PARAMETERS, argument
 from advisor.edit.locate import call_at
@@ -15,6 +14,7 @@ from advisor.edit.values import give
 from advisor.edit.workers import only_with_workers
 from advisor.evidence import Change
 from advisor.evidence.prefetch import DEFAULT, SHM_SHARE, made_ahead_bytes
+from advisor.fixes import given_fix
 from advisor.frameworks import configured, construction
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, framework_of
 
@@ -116,9 +116,7 @@ class LoaderPrefetch(Rule):
         option = give(drafts, draft, call, "prefetch_factor", code, DATALOADER_PARAMETERS, recorded)
         if option is None:
             return Advice(text, "where prefetch_factor comes from cannot be told from the source")
-        if option:
-            return by_option(drafts, draft, option, factor, text)
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return given_fix(drafts, draft, option, factor, text)
 
     EXAMPLES = (
         Example(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from advisor.command_line import by_option
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import DATALOADER_PARAMETERS, argument
 from advisor.edit.datasets import (
@@ -28,6 +27,7 @@ from advisor.edit.values import EDITED, give, in_mapping
 from advisor.edit.workers import may_be_imported_again, only_with_workers, unpicklable
 from advisor.evidence import Change
 from advisor.evidence.prefetch import DEFAULT, SHM_SHARE, made_ahead_bytes
+from advisor.fixes import by_option, edited
 from advisor.frameworks import configured, construction, takes
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, framework_of, where
 
@@ -170,7 +170,7 @@ class LoaderWorkers(Rule):
             kept = only_with_workers(draft, call, "True", "False")
             if kept is None or give(drafts, draft, call, "persistent_workers", kept) != EDITED:
                 return Advice(text, "whether the loader always has workers cannot be told from the source")
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     def _told(self, finding: Finding, sources: Sources, framework: str, workers: str) -> Edit | Argument | Advice:
         """The fix for a loader that the framework makes: Trainer's, which its arguments describe."""

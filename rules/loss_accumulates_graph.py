@@ -18,6 +18,7 @@ from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.coded import names_like
 from advisor.evidence.steps import assign
+from advisor.fixes import edited
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class LossAccumulatesGraph(Rule):
         if not found.certain:
             return Advice(text, "what of it is a tensor, and keeps a graph, cannot be told from the source")
         call_method(found.draft, found.value, "detach")
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(

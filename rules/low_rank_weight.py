@@ -10,6 +10,7 @@ from advisor.edit.finding import only_line
 from advisor.edit.low_rank import merged_weights, split
 from advisor.evidence.low_rank import LowRank, LowRanks, low_rank_weights
 from advisor.evidence.worked import of_tensors, spent_s, without
+from advisor.fixes import edited
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
 
@@ -96,7 +97,7 @@ class LowRankWeight(Rule):
         there = list(merged_weights(draft, function if isinstance(function, int) else 0))
         if len(there) != 1 or not split(draft, there[0]):
             return Advice(text, "how the weight is put together there cannot be told from the source with certainty")
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(

@@ -12,6 +12,7 @@ from advisor.edit.models import binding, made_at
 from advisor.evidence import Change
 from advisor.evidence.coded import names_like
 from advisor.evidence.steps import assign
+from advisor.fixes import edited
 from advisor.rule import (
     Advice,
     Argument,
@@ -111,7 +112,7 @@ class MissingEval(Rule):
         if bound is None:
             return Advice(text, "where the script makes its model cannot be told from the source")
         bound.draft.insert_after(bound.statement, f"{bound.name}.eval()")
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(

@@ -27,6 +27,7 @@ from advisor.evidence.coded import names_like
 from advisor.evidence.host import Host
 from advisor.evidence.scores import attention_scores, get_pages_anew
 from advisor.evidence.steps import assign, step_windows
+from advisor.fixes import edited
 from advisor.rule import (
     Advice,
     Argument,
@@ -142,9 +143,7 @@ class MissingInferenceMode(Rule):
             why = _infer(draft, call, done) if call is not None else f"the call {where(site)} was not found"
             if why:
                 return Advice(text, why)
-        return drafts.edit(f"Record no gradients at {at(finding.site)}.") or Advice(
-            text, "the file is not the script's own"
-        )
+        return edited(drafts, text, f"Record no gradients at {at(finding.site)}.")
 
     EXAMPLES = (
         Example(

@@ -13,6 +13,7 @@ from advisor.edit.locate import call_at, last_name
 from advisor.edit.names import ensure_name, full_name
 from advisor.evidence import Change
 from advisor.evidence.steps import assign
+from advisor.fixes import edited
 from advisor.rule import (
     WIDEST,
     Advice,
@@ -104,7 +105,7 @@ class NoGradToInferenceMode(Rule):
             if refuses_inference_mode(draft, region):
                 return Advice(text, "its results are changed in place, or trained on, elsewhere")
             draft.replace(switch, ensure_name(draft, "torch.inference_mode"))
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(

@@ -10,7 +10,6 @@ import libcst as cst
 import libcst.matchers as m
 from libcst.helpers import get_full_name_for_node
 
-from advisor.command_line import given_fix
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.calls import argument, has_starred
 from advisor.edit.names import full_name
@@ -22,6 +21,7 @@ from advisor.evidence import Change
 from advisor.evidence.batch import OPERATOR_FIXED_S, WEIGHT_READ_S, WEIGHT_TRAINED_S
 from advisor.evidence.facts import BACKWARD, FORWARD, OTHER
 from advisor.evidence.model import spanning
+from advisor.fixes import given_fix
 from advisor.harness.layout import Site
 from advisor.rule import (
     Advice,

@@ -30,6 +30,7 @@ from advisor.evidence import Change
 from advisor.evidence.joined import joined_pairs
 from advisor.evidence.pairwise import Pairwise, pairwise, passes_over
 from advisor.evidence.worked import of_tensors, spent_s, without
+from advisor.fixes import edited
 from advisor.harness.layout import Site
 from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at, model_files, site_list
 
@@ -168,7 +169,7 @@ class PairwiseBroadcast(Rule):
                 replace(draft, found, code)
             if not there:
                 return Advice(text, "what sums them was not found in the source")
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(

@@ -17,6 +17,7 @@ from advisor.evidence.facts import BACKWARD, FORWARD, LOADER
 from advisor.evidence.handmade import loop_place
 from advisor.evidence.rounds import called_loop
 from advisor.evidence.spread import spread_s
+from advisor.fixes import edited
 from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at, forward_sites
 
 if TYPE_CHECKING:
@@ -86,8 +87,7 @@ class PythonLoopOverSamples(Rule):
             return Advice(text, "what the body says for all samples at once cannot be told from the source")
         call, whole = known[0]
         draft.replace(call, whole)
-        edit = drafts.edit(f"Compute {whole} for all samples at {at(finding.site)}.")
-        return edit or Advice(text, "the file is not the script's own")
+        return edited(drafts, text, f"Compute {whole} for all samples at {at(finding.site)}.")
 
     EXAMPLES = (
         Example(

@@ -12,6 +12,7 @@ from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.handmade import loop_place
 from advisor.evidence.rounds import around
+from advisor.fixes import edited
 from advisor.rule import (
     Advice,
     Example,
@@ -108,7 +109,7 @@ class RepeatedComputation(Rule):
             text += "parametrized weight is computed once."
             drafts = Drafts(sources)
             why = cache_weights(drafts, forwards)
-            return Advice(text, why) if why else drafts.edit(text) or Advice(text, "the file is not the script's own")
+            return Advice(text, why) if why else edited(drafts, text)
         lines = finding.parameters.get("lines")
         others = {at(each) for each in lines} - {at(finding.site)} if isinstance(lines, tuple) else set()
         also = f" (and at {', '.join(sorted(others))})" if others else ""

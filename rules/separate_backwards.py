@@ -11,6 +11,7 @@ from advisor.edit.freezing import READS_GRADIENTS
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.backwards import shared_backward
+from advisor.fixes import edited
 from advisor.rule import (
     Advice,
     Example,
@@ -85,7 +86,7 @@ class SeparateBackwards(Rule):
         text = f"Add up the losses that go back {where(finding.site)}, weighted as they are, and call backward() once."
         drafts = Drafts(sources)
         why = add_losses(drafts, site_list(finding, "calls"))
-        return Advice(text, why) if why else drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return Advice(text, why) if why else edited(drafts, text)
 
     EXAMPLES = (
         Example(

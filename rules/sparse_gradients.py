@@ -17,6 +17,7 @@ from advisor.edit.sources import text_of
 from advisor.edit.values import EDITED, give
 from advisor.evidence import Change
 from advisor.evidence.embeddings import Tables, dense_tables, dense_work, other_lookups
+from advisor.fixes import edited
 from advisor.harness.layout import Site
 from advisor.rule import (
     Advice,
@@ -171,7 +172,7 @@ class SparseGradients(Rule):
                 return Advice(text, f"the call at {at(site)} does not name an embedding of torch.nn")
             if _given(call) or give(drafts, draft, call, "sparse", "True", recorded=False) != EDITED:
                 return Advice(text, f"what the call at {at(site)} is given excludes sparse gradients")
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(

@@ -13,6 +13,7 @@ from advisor.edit.called import calls_in
 from advisor.edit.locate import call_at
 from advisor.evidence import Change
 from advisor.evidence.births import MAKERS, births, births_anywhere
+from advisor.fixes import edited
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, once_fed, site_list
 
 if TYPE_CHECKING:
@@ -105,9 +106,7 @@ class TensorBornOnCpu(Rule):
             made = born(draft, move) if move is not None else None
             if move is None or made is None or not make_there(draft, move, made):
                 return Advice(text, f"what the copy at {at(site)} does besides cannot be told from the source")
-        return drafts.edit(f"Make the tensors of {where} on the GPU.") or Advice(
-            text, "the file is not the script's own"
-        )
+        return edited(drafts, text, f"Make the tensors of {where} on the GPU.")
 
     EXAMPLES = (
         Example(

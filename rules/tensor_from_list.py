@@ -15,6 +15,7 @@ from advisor.edit.names import ensure_name, full_name
 from advisor.evidence import Change
 from advisor.evidence.fetching import without
 from advisor.evidence.from_lists import numbers_in, reading_s
+from advisor.fixes import edited
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, sites
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class TensorFromList(Rule):
                 call = call_at(draft, site, ("tensor", "as_tensor"))
                 if call is None or not _join(draft, call, name):
                     return Advice(text, f"what the call at {at(site)} is given cannot be told from the source")
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(

@@ -14,6 +14,7 @@ from advisor.edit.names import after_imports, ensure_name, full_name
 from advisor.edit.values import give_value
 from advisor.evidence import Change
 from advisor.evidence.matrix import format_of
+from advisor.fixes import edited
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, once_fed
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Tf32Matmul(Rule):
             return Advice(text, "the script sets the precision itself, in another way")
         if not after_imports(draft, f'{ensure_name(draft, "torch")}.set_float32_matmul_precision("high")'):
             return Advice(text, "the script imports nothing at its top level")
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(

@@ -16,6 +16,7 @@ from advisor.edit.models import made_at
 from advisor.edit.names import full_name
 from advisor.evidence import Change
 from advisor.evidence.unused_gradients import unused_backward
+from advisor.fixes import edited
 from advisor.rule import (
     Advice,
     Argument,
@@ -116,7 +117,7 @@ class UnusedGradients(Rule):
             why = ""
         if why:
             return Advice(text, why)
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(

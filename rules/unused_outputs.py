@@ -12,6 +12,7 @@ from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.unused_outputs import BY_LABEL, BY_MASK, PartlyUsed, loss_sites, unused_outputs
 from advisor.evidence.worked import spent_s
+from advisor.fixes import edited
 from advisor.harness.layout import Site
 from advisor.rule import (
     Advice,
@@ -154,11 +155,11 @@ class UnusedOutputs(Rule):
             known = [each for each in calls if each is not None]
             if len(there) != 1 or not keep_last(draft, there[0], keeps, known):
                 return Advice(text, "whether other positions are read as well cannot be told from the source")
-            return drafts.edit(text) or Advice(text, "the file is not the script's own")
+            return edited(drafts, text)
         # Of labels a mask takes on the same line, too: only what a layer gives can be taken before it.
         if (len(there) != 1 and dim != BY_MASK) or not any(take_before(draft, node) for node in there):
             return Advice(text, "which layer the outputs are of cannot be told from the source")
-        return drafts.edit(text) or Advice(text, "the file is not the script's own")
+        return edited(drafts, text)
 
     EXAMPLES = (
         Example(

@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from advisor.command_line import given_fix
 from advisor.edit import Drafts
 from advisor.edit.every import done_every
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.beside import called_source, line_of, source_of
 from advisor.evidence.facts import OTHER
+from advisor.fixes import given_fix
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at
 
 if TYPE_CHECKING:

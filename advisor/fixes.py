@@ -1,4 +1,4 @@
-"""A fix that is an option of the script's own, or the edit that was made in its place."""
+"""What a rule's ``fix`` gives: the edit that was made, an option of the script's own, or advice."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ from advisor.rule import Advice, Argument
 
 if TYPE_CHECKING:
     from advisor.edit import Edit
+
+
+def edited(drafts: Drafts, text: str, summary: str = "") -> Edit | Advice:
+    """The edit that `drafts` hold; the advice `text` where a file is not the script's own.
+
+    `summary` says what the edit does where `text` does not.
+    """
+    return drafts.edit(summary or text) or Advice(text, "the file is not the script's own")
 
 
 def by_option(
@@ -32,4 +40,4 @@ def given_fix(
     """The fix that `answer` of :func:`advisor.edit.values.give` stands for: the edit in `drafts`, or an option."""
     if answer != EDITED:
         return by_option(drafts, draft, answer, code, text, considered)
-    return drafts.edit(text) or Advice(text, "the file is not the script's own")
+    return edited(drafts, text)
