@@ -15,10 +15,10 @@ from advisor.edit.batches import Written, give_batch_size, said_at, said_sizes, 
 from advisor.edit.calls import argument
 from advisor.edit.locate import call_at
 from advisor.edit.sources import text_of
-from advisor.edit.tied import divided_by, fixed_by_hand, said_to_others
+from advisor.edit.tied import divided_by, fixed_by_hand, said_to_others, takes_first
 from advisor.errors import AdvisorError
 from advisor.evidence import CAPTURES, COLD, Change
-from advisor.evidence.facts import OPTIMIZER
+from advisor.evidence.facts import OPTIMIZER, OTHER
 from advisor.evidence.from_lists import reading_s
 from advisor.evidence.handmade import accumulated, by_hand, loops_over, one_by_one
 from advisor.evidence.outside import source_of
@@ -88,7 +88,7 @@ _RATE = (
 # Share of the step in which lists become tensors, number by number. It grows with the batch, and so does what Python
 # does to make them; the model takes both for what does not: it said 3.8 times where such a mask took 220 of 340 ms.
 _MOST_LISTS = 0.1
-_MOST_OUTSIDE = 0.3  # of the step, in a function beside forward, backward and optimizer
+_MOST_OUTSIDE = 0.3  # of the step, in a function beside forward, backward and optimizer; of inference, beside forward
 
 
 class BatchSize(Rule):
@@ -140,6 +140,8 @@ class BatchSize(Rule):
             return
         found = evidence.outside  # a metric, say, of each sample: only an update of the weights does not grow
         if found is not None and found.share > _MOST_OUTSIDE and ".grad" not in source_of(found, text_of(found.file)):
+            return
+        if not trains and evidence.breakdown.share(OTHER) > _MOST_OUTSIDE:  # what is done with each output
             return
         backwards = call_sites(evidence, "backward") if trains and loader is None else ()
         rounds = accumulated(evidence, record, backwards, text_of)
@@ -583,6 +585,11 @@ loader = DataLoader(dataset, batch_size=args.batch_size)  # <-
                 "start = state.repeat(1, 32, 1)",
             )
         ),
+        Example(  # there is one in each
+            "for name, x in DataLoader(pictures, batch_size=1):  # <-\n    save(name[0], net(x).squeeze(0))\n",
+            "",
+            {"batch": 8, "recorded": 1},
+        ),
         Example(
             "BATCH = 16\nTOTAL = 64\nACCUM = TOTAL // BATCH\nloader = DataLoader(ds, batch_size=BATCH)  # <-\n",
             "",
@@ -698,6 +705,8 @@ def _tied(drafts: Drafts, finding: Finding, written: Written, size: int) -> str:
             line = said_to_others(draft, recorded, written.nodes) if line is None else line
             if line is not None:
                 return f"the size stands as a number at {at(Site(path, line))}, too"
+            if recorded == 1 and (line := takes_first(draft)) is not None:
+                return f"of each batch the first sample is taken at {at(Site(path, line))}: it has more then"
             # Of smaller batches more are accumulated: what is learned stays as it was.
             if size > recorded and (why := divided_by(drafts, draft, written.names, size)):
                 return f"{why}, in {os.path.basename(path)}" if path != own else why

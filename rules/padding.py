@@ -17,10 +17,7 @@ from advisor.edit.padded_by_hand import padded_by_hand
 from advisor.edit.scopes import is_literal, literal_equals, string_value
 from advisor.edit.values import give
 from advisor.errors import AdvisorError
-from advisor.evidence import Change
-from advisor.evidence.batch import OPERATOR_FIXED_S, WEIGHT_READ_S, WEIGHT_TRAINED_S
-from advisor.evidence.facts import BACKWARD, FORWARD, OTHER
-from advisor.evidence.model import spanning
+from advisor.fewer_columns import columns_spared
 from advisor.fixes import given_fix
 from advisor.harness.layout import Site
 from advisor.rule import (
@@ -28,7 +25,6 @@ from advisor.rule import (
     Argument,
     Example,
     Finding,
-    Gain,
     Rule,
     Safety,
     at,
@@ -48,17 +44,6 @@ _LEAST_PADDED = 0.2  # of the columns: batches of similar lengths differ by less
 _LEAST_GAIN = 1.1
 _LAYERS = ("Embedding", "EmbeddingBag")  # what makes whole numbers token ids
 _PACKED = "aten::_pack_padded_sequence"
-_ATTENTION = "scaled_dot_product"
-# Fewer columns fit into the caches. Encoders of 2 to 4 layers, 128 to 384 wide, with 256 columns over 128, 64, 32 and
-# 16 of them, two cores: 2.1 to 3.2, 4.1 to 6.6, 7.7 to 11.8 and 13 to 19, what calls and attention take included:
-# powers of 0.9 to 1.7. The one here was chosen with these and two measured cases at hand (clause_tagger_multiples 6.7,
-# comment_scores_padded 16.8), whose gains are no test of it.
-_BY_COLUMNS = 1.25
-# On a GPU attention's part is between the two: a power of the columns that are kept.
-_WITH_ATTENTION = 1.5
-# Of the time in forward and backward: making lists and tensors of so many columns, beside them. A DistilBERT's step of
-# 65 ms had 3 ms of it, and 1 when a thirteenth of the columns was left.
-_MOST_MAKING = 0.1
 _FULL = "max_length"
 # What lengths are rounded up to: Tensor Cores want multiples of 8 in 16 bits (NVIDIA, "Matrix Multiplication
 # Background"), and no more.
@@ -109,7 +94,7 @@ class Padding(Rule):
                 continue
             if not any(layer in model.layers for layer in _LAYERS):
                 continue
-            gain = _gain(evidence, model.padded)
+            gain = columns_spared(evidence, model.padded, _BASIS)
             if gain.likely < _LEAST_GAIN:
                 continue
             longest = round(model.width * (1.0 - model.padded))
@@ -343,34 +328,6 @@ loader = DataLoader(rows, collate_fn=collate)
         Example("enc = tok(texts, padding=how, max_length=128, return_tensors='pt')  # <-\n", ""),
         Example("enc = tok(texts, padding=True, max_length=128, return_tensors='pt')  # <-\n", ""),
     )
-
-
-def _gain(evidence: Evidence, padded: float) -> Gain:
-    """The step with as much less work as there are columns of padding; attention's part shrinks with their square.
-
-    On a CPU between two: only what the operators of forward and backward do themselves shrinks, or all of the time in
-    these, and as much again of making the tensors as that may be. What calls and weights take stays. On a GPU as if the
-    batch were smaller by those columns: what does not grow with it stays.
-    """
-    kept = 1.0 - padded
-    attends = [row for row in evidence.operators if _ATTENTION in row.name]
-    traced_s = evidence.trace_step_s
-    if evidence.device_is_gpu or not traced_s:
-        scale = kept ** (_WITH_ATTENTION if attends else 1.0)
-        return Gain.of_less(evidence.what_if(Change(batch_scale=scale)), scale, _BASIS)
-    breakdown, record = evidence.breakdown, evidence.record
-    within_s = (breakdown.share(FORWARD) + breakdown.share(BACKWARD)) * traced_s
-    within_s += min(_MOST_MAKING * within_s, breakdown.share(OTHER) * traced_s)
-    weights = sum(model.parameters for model in record.models) if record is not None else 0
-    stays_s = sum(row.count for row in evidence.operators) * OPERATOR_FIXED_S
-    stays_s += weights * (WEIGHT_TRAINED_S if evidence.trains else WEIGHT_READ_S)
-    square_s = sum(row.self_s for row in attends)
-    estimates = []
-    for whole_s in (evidence.step_model.operators_s, within_s):
-        spared = max(0.0, whole_s - square_s - stays_s) * (1.0 - kept**_BY_COLUMNS) + square_s * (1.0 - kept * kept)
-        change = Change(remove_host_s=spared * (evidence.step_s or traced_s) / traced_s)
-        estimates.append(evidence.what_if(change))
-    return Gain.prior(spanning(*estimates), _BASIS)
 
 
 def _files(evidence: Evidence) -> tuple[str, ...]:

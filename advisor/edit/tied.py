@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator
 
 import libcst as cst
+import libcst.matchers as m
 
 from advisor.edit.batches import is_harmless, is_name, is_number, read_within, readers
 from advisor.edit.calls import argument
@@ -147,6 +148,22 @@ def fixed_by_hand(draft: Draft, size: int) -> int | None:
         first = rows and not (makes and _is_of_one(draft, call))
         if state or first:
             return draft.line(call)
+    return None
+
+
+def takes_first(draft: Draft) -> int | None:
+    """The line where a loop takes the first of each of what it goes through, ``x[0]`` or ``x.squeeze(0)``.
+
+    Where these are batches of one, the rest of larger ones would be left out.
+    """
+    for loop in draft.nodes(cst.For):
+        targets = {node.value for node in draft.nodes(cst.Name, loop.target)}
+        index = m.Subscript(m.Name(), [m.SubscriptElement(m.Index(m.Integer("0")))])
+        squeezed = m.Call(m.Attribute(m.Name(), m.Name("squeeze")), [m.Arg(m.Integer("0"))])
+        for taken in m.findall(loop.body, index | squeezed):
+            of = taken if isinstance(taken, cst.Subscript) else cst.ensure_type(taken, cst.Call).func
+            if isinstance(of, (cst.Subscript, cst.Attribute)) and draft.code(of.value) in targets:
+                return draft.line(taken)
     return None
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from advisor.evidence.coverage import Coverage
 from advisor.evidence.facts import Steps
 from advisor.evidence.host import Host
-from advisor.evidence.outside import OURS
+from advisor.evidence.outside import OURS, name_of
 from advisor.evidence.stacks import Function, Stacks
 from advisor.harness.layout import Site
 from advisor.trace.tables import Trace
@@ -82,7 +82,7 @@ def spent_beside(detail: Trace, steps: Steps, files: Collection[str]) -> Beside 
         elif function.name in _UNNAMED and _is_users(function, files):
             calls, told = "", alone  # all(…), sum(…): what goes through the function's own expression
         elif users is not None and not function.is_of(users.path):
-            calls, told = function.name, took
+            calls, told = name_of(stacks, max(rows, key=taken.__getitem__)), took
     if users is None:
         return None
     of_the_step = int(host.own_work.within(stacks.start[holding], stacks.end[holding]).sum())

@@ -24,6 +24,8 @@ OURS = "advisor/harness/"  # a wrapper of the harness's is no call of the user's
 _WORTH_NAMING = (
     0.25  # of what is outside of the step's own work: stacks make what is mostly Python look longer beside it
 )
+# What decorators call the function that they put in place of another: torch's no_grad, torchmetrics' update.
+_WRAPPERS = ("decorate_context", "wrapped_func", "wrapper", "wrapped", "inner", "decorated")
 _Place = tuple[str, int, str, str]  # file, line, name, what it calls
 
 
@@ -172,12 +174,23 @@ def _place(stacks: Stacks, users: list[bool], row: int) -> _Place | None:
         function = stacks.functions[each]
         if users[each]:
             return function.path, function.line, function.name, called
-        called = called or _called(stacks, each)
+        called = called or name_of(stacks, each)
     return None
 
 
-def _called(stacks: Stacks, row: int) -> str:
-    """The name of a function; of a wrapper of the harness's that of what it wraps."""
-    while OURS in stacks.functions[row].path and row + 1 < len(stacks) and stacks.parent[row + 1] == row:
-        row += 1
-    return stacks.functions[row].name
+def name_of(stacks: Stacks, row: int) -> str:
+    """The name of the function that is called; of a wrapper (the harness's, a decorator's) that of what it wraps."""
+    function = stacks.functions[row]
+    while OURS in function.path or function.name in _WRAPPERS:
+        inner = _longest_inside(stacks, row)
+        if inner is None:
+            break
+        row, function = inner, stacks.functions[inner]
+    return function.name
+
+
+def _longest_inside(stacks: Stacks, row: int) -> int | None:
+    """Of the calls that a call makes the longest; None where it makes none."""
+    last = int(np.searchsorted(stacks.start, stacks.end[row]))
+    inside = row + 1 + np.flatnonzero(stacks.parent[row + 1 : last] == row)
+    return int(inside[np.argmax(stacks.end[inside] - stacks.start[inside])]) if len(inside) else None

@@ -2,8 +2,9 @@
 
 In three steps, while their time settles, each longer call of torch's functions in a forward is asked what it was given
 and what it gives, by a few numbers of each tensor: a line whose calls were given the same and gave the same in all
-three computes a constant, if what the models were given differed, or if nothing of that went into it. Of a library's
-own calls those count that work on what the script gives its model. Only on the CPU, where a call's time is its work.
+three computes a constant, if what the models were given differed, or if nothing of that went into it but a graph: the
+same in each step it is all that there is, no batch. Of a library's own calls those count that work on what the script
+gives its model. Only on the CPU, where a call's time is its work.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _FIRST, _WATCHED = 3, 3  # steps that pass before, and that are watched
 _LEAST_S = 0.2e-3  # of a call: shorter ones are not worth a word
 _SAMPLED = 64  # numbers of each tensor, spread over it by
 _STRIDES = (7919, 104729, 1299709, 15485863)  # primes, one for each dimension in turn
+_LEAST_NODES = 32  # of a graph; a batch of fewer rows may have as many columns of something else
 _MOST_FORWARDS, _MOST_CALLS = 200, 1000  # of a step: in a rollout of many the three would take long, and much memory
 # They make room, which the script may write to afterwards.
 _ROOM = frozenset(
@@ -110,7 +112,8 @@ class Constants:
             if has_fast_path(self._torch, module):
                 return
             tensors = list(given)
-            forward = Forward([self._numbers(each) for each in tensors], derived={id(each) for each in tensors})
+            batch = {id(each) for each in tensors if not _is_graph(each, tensors)}
+            forward = Forward([self._numbers(each) for each in tensors], derived=batch)
             self._steps[-1].forwards.append(forward)
             if len(self._steps[-1].forwards) > _MOST_FORWARDS:
                 self.stop()
@@ -245,6 +248,20 @@ class Constants:
             line.differentiated_s /= _WATCHED
             line.parametrized_s /= _WATCHED
         return sorted((each for each in lines if each.seconds >= _LEAST_S), key=lambda each: -each.seconds)
+
+
+def _is_graph(tensor: Any, given: Iterable[Any]) -> bool:
+    """Whether a tensor that a model is given says what the rows of another one have to do with one another.
+
+    A square matrix with as many rows, or two rows of numbers, the ends of edges between them.
+    """
+    if tensor.dim() != 2:
+        return False
+    others = [each.shape[0] for each in given if each is not tensor and each.dim() > 1 and each.is_floating_point()]
+    rows, columns = tensor.shape
+    if rows == columns:
+        return rows >= _LEAST_NODES and rows in others
+    return rows == 2 and not tensor.is_floating_point() and any(_LEAST_NODES <= each <= columns for each in others)
 
 
 def _in_main_thread() -> bool:

@@ -13,7 +13,7 @@ from .classes import own_classes
 from .layout import Model, Site, TensorInfo
 from .places import source_of
 from .sites import read_scalars
-from .tokens import columns, grown, padding
+from .tokens import columns, grown, padding, token_ids, unevenness
 
 _PADDED_CALLS = 16  # how many of a model's first calls are asked for their padding
 
@@ -27,8 +27,9 @@ class ModelRecords:
         self._gone: list[Model] = []  # records of modules that are no more
         self._made: dict[int, Site] = {}  # by identity: where the user's code makes a module
         self._lazy: set[int] = set()  # by identity: records of modules whose layers have not seen their first input
-        # By identity of a record: the record, and shares of padding in its first calls, on their device.
-        self._padding: dict[int, tuple[Model, list[Any]]] = {}
+        # By identity of a record: the record, and of its first calls the shares of padding, in all rows and in each, on
+        # their device, and the columns.
+        self._padding: dict[int, tuple[Model, list[Any], list[Any], set[int]]] = {}
         self._last_input: dict[int, Any] = {}  # by identity of the module: a weak reference to its latest input
 
     def of(self, module: Any) -> Model | None:
@@ -97,12 +98,12 @@ class ModelRecords:
     def ask_padding(self, module: Any, tensors: list[Any]) -> None:
         """How much of what it is given is padding, in its first calls."""
         record = self._records[id(module)]
-        _, shares = self._padding.setdefault(id(record), (record, []))
-        if len(shares) < _PADDED_CALLS:
-            share, width = padding(self._torch, tensors)
-            if share is not None:
-                shares.append(share)
-                record.width = width
+        _, in_all, in_each, widths = self._padding.setdefault(id(record), (record, [], [], set()))
+        if len(in_all) < _PADDED_CALLS and (ids := token_ids(self._torch, tensors)):
+            in_all.append(padding(self._torch, ids))
+            in_each.append(unevenness(self._torch, ids))
+            record.width = ids[0].shape[1]
+            widths.add(record.width)
 
     def compare_input(self, module: Any, tensors: list[Any]) -> None:
         """Is it called with the tensor of the call before, as Monte Carlo dropout does, and a benchmark?"""
@@ -148,10 +149,12 @@ class ModelRecords:
 
     def read_padding(self) -> None:
         """Have the records say how much padding their models were given; late, because reading waits for the device."""
-        for record, shares in self._padding.values():
-            values = read_scalars(shares)
-            if values:
+        for record, in_all, in_each, widths in self._padding.values():
+            if values := read_scalars(in_all):
                 record.padded = sum(values) / len(values)
+            # Where all batches have one width, that is what they are padded to, whatever is in them.
+            if len(widths) > 1 and (values := read_scalars(in_each)):
+                record.uneven = sum(values) / len(values)
 
 
 def _wraps_library_calls(torch: Any) -> bool:

@@ -27,7 +27,7 @@ class Forward:
     last: list[Any] = field(default_factory=list)  # what the last of these gave, and …
     result: list[Any] = field(default_factory=list)  # … once the forward is over, numbers of that
     differentiable: bool = False  # some of what they gave is: its weights are about to change
-    # Identities of the tensors that it was given, or that what was made of those.
+    # Identities of the tensors that it was given, a graph aside, or that what was made of those.
     derived: set[int] = field(default_factory=set)
     much: bool = False  # more was made of these than is looked at
 

@@ -42,11 +42,9 @@ def _may_be_ids(info: TensorInfo) -> bool:
     return len(info.shape) == 2 and info.dtype in _WHOLE
 
 
-def padding(torch: Any, tensors: list[Any]) -> tuple[Any, int]:
-    """The share of columns, at the end or at the beginning, that hold one and the same number in all rows; the columns.
-
-    Of integers with two dimensions, token ids and what goes with them (masks, labels): the least share of theirs, a
-    tensor on their device; 0 where a mask says that nothing is padding. None where there are no such tensors.
+def token_ids(torch: Any, tensors: list[Any]) -> list[Any]:
+    """Of tensors those that look like token ids and what goes with them (masks, labels): integers of one shape, with
+    two dimensions and not too few columns.
     """
     ids = [
         each
@@ -55,8 +53,14 @@ def padding(torch: Any, tensors: list[Any]) -> tuple[Any, int]:
         if each.dim() == 2 and each.dtype in (torch.int64, torch.int32) and each.numel()
     ]
     ids = [each for each in ids if each.shape == ids[0].shape and each.device == ids[0].device]
-    if not ids or ids[0].shape[1] < _LEAST_COLUMNS:
-        return None, 0
+    return ids if ids and ids[0].shape[1] >= _LEAST_COLUMNS else []
+
+
+def padding(torch: Any, ids: list[Any]) -> Any:
+    """The share of columns, at the end or at the beginning, that hold one and the same number in all rows of token ids.
+
+    The least share of those tensors, a tensor on their device; 0 where a mask says that nothing is padding.
+    """
     width = ids[0].shape[1]
     with torch.inference_mode():
         columns = torch.arange(width, device=ids[0].device)
@@ -74,4 +78,28 @@ def padding(torch: Any, tensors: list[Any]) -> tuple[Any, int]:
             whole = torch.where(mask & (corners[0] == 1), 0, width) if number else width
             ends.append(torch.where(behind == width, whole, runs))
         most = torch.stack(ends).amin(0).amax()
-        return torch.where((most == width) | (most == 1), 0, most) / width, width  # all begin with the same token
+        return torch.where((most == width) | (most == 1), 0, most) / width  # all begin with the same token
+
+
+def unevenness(torch: Any, ids: list[Any]) -> Any:
+    """The share of token ids that fill the rows up to one length, at their ends or at their beginnings.
+
+    The number that fills them is the one that the row with the longest run of one number ends with; zero in a mask. The
+    least share of those tensors, a tensor on their device; those of one number alone (token types) say nothing.
+    """
+    with torch.inference_mode():
+        shares = []
+        for each in ids:
+            mask = (each.amin() >= 0) & (each.amax() <= 1)
+            sides = []
+            for rows in (each, each.flip(1)):
+                last = rows[:, -1:]
+                runs = (rows == last).flip(1).cumprod(1).sum(1)
+                fill = torch.where(mask, 0, rows[runs.argmax(), -1])
+                sides.append(torch.where(last[:, 0] == fill, runs, 0).sum() / rows.numel())
+            share = torch.stack(sides).amax()
+            constant = (each == each[0, 0]).all()
+            # A mask of ones: nothing is padding. Ids of one number, or types of zeros: who knows.
+            shares.append(torch.where(constant & ~(mask & (each[0, 0] == 1)), 1.0, share))
+        least = torch.stack(shares).amin()
+        return torch.where(least == 1, 0.0, least)

@@ -14,7 +14,7 @@ from advisor.rules.padding import Padding
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
 from advisor.harness.layout import Model, Site
-from advisor.harness.tokens import padding
+from advisor.harness.tokens import padding, token_ids
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Argument, Finding
 from tests.conftest import QUICK
@@ -72,8 +72,7 @@ def test_columns_that_are_padding_in_all_rows_are_counted(left: bool) -> None:
     ids = ids_of(10, 48, 30, left=left)
     mask = (ids > 0).long()
     for given in ((ids,), (ids, mask), (mask, torch.zeros_like(ids), ids), (ids[1:2], mask[1:2]), (ids.int(),)):
-        share, width = padding(torch, list(given))
-        assert (float(share), width) == (0.25, 64)
+        assert float(padding(torch, token_ids(torch, list(given)))) == 0.25
 
 
 @pytest.mark.parametrize(
@@ -88,7 +87,7 @@ def test_columns_that_are_padding_in_all_rows_are_counted(left: bool) -> None:
     ],
 )
 def test_what_one_row_fills_is_no_padding(given: tuple[torch.Tensor, ...]) -> None:
-    assert float(padding(torch, list(given))[0]) == 0.0
+    assert float(padding(torch, token_ids(torch, list(given)))) == 0.0
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested")  # torch's own, once each
@@ -96,12 +95,12 @@ def test_tensors_of_other_layouts_are_not_asked() -> None:
     ids = torch.ones(4, 64, dtype=torch.int64)
     nested = torch.nested.nested_tensor([torch.ones(3), torch.ones(5)])
     for given in (ids.to_sparse(), ids.to_sparse_csr(), nested):
-        assert padding(torch, [given]) == (None, 0)
+        assert token_ids(torch, [given]) == []
 
 
 @pytest.mark.parametrize("given", [(torch.randn(4, 64),), (ids_of(1, 2, width=8),), (torch.zeros(0, 64).long(),), ()])
 def test_what_is_no_row_of_ids_is_not_asked(given: tuple[torch.Tensor, ...]) -> None:
-    assert padding(torch, list(given)) == (None, 0)
+    assert token_ids(torch, list(given)) == []
 
 
 def profiled(folder: Path, written: str, *options: str) -> Evidence:

@@ -33,7 +33,7 @@ class Graph(nn.Module):
         self.register_buffer("adjacency", weights + weights.T)
         self.out = nn.Linear(nodes, nodes)
 
-    def forward(self, x=None):
+    def forward(self, x=None, links=None):
         {forward}
 
 
@@ -82,6 +82,21 @@ def test_a_constant_beside_what_a_model_is_given_each_time_is_found(tmp_path: Pa
     run = run_of(tmp_path, drawn="pass")
     (line,) = [each for each in run.record.recomputed if each.site.line == 9]
     assert line.calls == 1 and line.site.function == "modes" and not line.whole
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_what_is_made_of_a_graph_that_a_model_is_given_each_time_is_found(tmp_path: Path) -> None:
+    """It comes with the features of its nodes: all that there is, and no batch that could be another one."""
+    run = run_of(
+        tmp_path,
+        before="whole = torch.randn(300, 200), torch.rand(300, 300)",
+        drawn="batch, links = whole",
+        forward="return self.out(modes(links + links.T) @ (x @ modes(x.T @ x)))",
+        loss="model(batch, links)",
+    )
+    (line,) = [each for each in run.record.recomputed if each.site.line == 9]
+    assert line.calls == 1 and not line.whole  # not the modes of what the nodes' features make
 
 
 @pytest.mark.slow
