@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -43,7 +44,26 @@ def is_user_file(filename: str) -> bool:
     path = os.path.realpath(filename)
     if path.startswith(_HERE) or any(part in path for part in _INSTALLED):
         return False
-    return not path.startswith(_STDLIB)
+    return not path.startswith(_STDLIB) and not _is_installed_elsewhere(path)
+
+
+def _is_installed_elsewhere(path: str) -> bool:
+    """Whether it is in a folder of ``sys.path`` that pip has installed into (``--target``), and the script is not."""
+    own = {os.path.dirname(os.path.realpath(sys.argv[0]))}
+    with contextlib.suppress(OSError):  # the folder is gone
+        own.add(os.path.realpath(os.getcwd()))
+    if any(path.startswith(folder + os.sep) for folder in own):
+        return False
+    folders = {os.path.realpath(each) for each in sys.path if each}
+    return any(path.startswith(folder + os.sep) and _has_installed(folder) for folder in folders - own)
+
+
+@functools.lru_cache(maxsize=64)
+def _has_installed(folder: str) -> bool:
+    """Whether pip has installed something right there."""
+    with contextlib.suppress(OSError):
+        return any(name.endswith(".dist-info") for name in os.listdir(folder))
+    return False
 
 
 def user_modules() -> dict[str, str]:

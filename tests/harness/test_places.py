@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,3 +24,22 @@ def test_our_own_files_behind_a_link_are_not_the_users(tmp_path: Path) -> None:
         command, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=60
     )
     assert answer.stdout.split() == ["False", "True"], answer.stderr
+
+
+def test_what_pip_installed_into_a_folder_of_its_own_is_not_the_users(tmp_path: Path) -> None:
+    """``pip install --target``: on the path, and nowhere near a site-packages."""
+    libraries, work = tmp_path / "libraries", tmp_path / "work"
+    (libraries / "words").mkdir(parents=True)
+    (libraries / "words-1.0.dist-info").mkdir()
+    (work / "parts-1.0.dist-info").mkdir(parents=True)  # beside the script, whose own files stay its own
+    ask = "import sys; from advisor.harness.places import is_user_file; print(*map(is_user_file, sys.argv[1:]))"
+    asked = [libraries / "words" / "stem.py", work / "parts" / "net.py", tmp_path / "other" / "net.py"]
+    answer = subprocess.run(
+        [sys.executable, "-c", ask, *map(str, asked)],
+        cwd=work,
+        env={"PYTHONPATH": os.pathsep.join(map(str, (Path(advisor.__file__).parents[1], libraries, work)))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert answer.stdout.split() == ["False", "True", "True"], answer.stderr
