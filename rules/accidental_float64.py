@@ -98,7 +98,7 @@ class AccidentalFloat64(Rule):
         if not gain.worth_it:
             return
         casts, default, made = _casts(evidence), _default(evidence), call_sites(evidence, "float64", every_step=False)
-        places = (*casts, *default, *made)
+        places = (*default, *casts, *made)  # what is converted is often so to what the default made
         source = _left_by(default) or (f"; {at(made[0].site)} makes it of an array" if made else "")
         yield Finding(
             rule=self.id,
@@ -160,7 +160,7 @@ class AccidentalFloat64(Rule):
             ):
                 drafts[site.file].change(cst.ensure_type(call.func, cst.Attribute).attr, lambda _: cst.Name("float"))
                 continue
-            if call is None or not _narrow(drafts[site.file], call, settings, bool(made)):
+            if call is None or not _narrow(drafts[site.file], call, settings, bool(made or default)):
                 return Advice(text, f"what makes float64 at {at(site)} cannot be told from the source")
         if settings.options:
             both = drafts.edit(text) is not None
