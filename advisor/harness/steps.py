@@ -18,6 +18,7 @@ _PATIENCE_SECONDS = 30.0
 _PATIENCE_WITH_OPTIMIZER = 180.0  # an agent may play that long before it first learns
 _LEAST_GRADIENTS = 3  # taken with no module called: by then the hooks of those that there are would have seen one
 _MOST_TURNS = 256  # of an inner loop for one of the outer: beyond that a first phase is over
+_MOST_ONCE = 3  # times that what comes once in a step may come before its turn is over: in a step that was cut short
 
 
 def sources_train() -> bool:
@@ -73,8 +74,9 @@ class LeastFrequent:
             mine, theirs = self._counts[key], self._counts[self.chosen]
             newcomer = key not in self._known and not self._keep_first
             self._since[key] = self._since.get(key, 0) + 1
-            # The chosen one has fallen silent: a first phase is over, another optimizer goes on alone.
-            silent = sum(self._since.values()) > 3 * self._ratio + 10
+            # The chosen one has fallen silent: a first phase is over, another optimizer goes on alone. Where each of
+            # many comes once in a step (the parts of a model that is called by them), it is only not its turn yet.
+            silent = sum(self._since.values()) > 3 * self._ratio + 10 and self._since[key] > _MOST_ONCE
             if mine < theirs or (newcomer and mine == theirs) or silent:
                 self.chosen, self.switched = key, True
                 self._since.clear()

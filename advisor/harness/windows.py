@@ -347,7 +347,8 @@ class Windows:
             self._interval(now)
             recent = self._intervals[-GROUP:]
             self._status.status.step_s = sum(interval.seconds for interval in recent) / len(recent)
-            if self.models.forwards == self._first_forwards and self.boundaries in (2, 3, 4):
+            # A loader that fetches ahead delivers two batches before the first is used.
+            if self.models.forwards == self._first_forwards and self.boundaries in (3, 4, 5):
                 self.models.descend()
             else:
                 self.models.hooks_on()

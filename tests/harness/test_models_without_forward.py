@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,45 @@ def test_parts_of_a_model_that_is_never_called_are_models(lines: str, models: li
     assert record.timing.samples_per_step == 16, "one batch, given from part to part"
     called = [each.calls_per_step for each in record.call_sites if each.kind == "Module.call"]
     assert called == [1.0] * len(models)
+
+
+AHEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.set_num_threads(1)
+
+
+def ahead(loader):  # timm's way: the next batch is on its way before the last one is used
+    held = None
+    for (batch,) in loader:
+        if held is not None:
+            yield held
+        held = batch
+    yield held
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(16, 32), nn.Linear(32, 4)
+
+    def forward(self, x):
+        return self.last(self.first(x).relu())
+
+
+net = Net().eval()
+with torch.inference_mode():
+    for _ in range(100):
+        for x in ahead(DataLoader(TensorDataset(torch.randn(8000, 16)), batch_size=64)):
+            net(x)
+"""
+
+
+def test_a_loader_that_fetches_ahead_does_not_have_the_parts_taken_for_the_model(tmp_path: Path) -> None:
+    script = tmp_path / "serve.py"
+    script.write_text(AHEAD)
+    command = Command(str(script), python=PYTHON, cwd=str(tmp_path))
+    record = measure(command, tmp_path / "run", replace(QUICK, step="loader"), timeout=120).record
+    assert [model.cls for model in record.models if model.calls] == ["Net"]

@@ -101,6 +101,13 @@ def test_ties_keep_the_first_of_things_that_begin_a_step() -> None:
     assert [chooser.event(key) for key in "ababab"] == [True, False, True, False, True, False]
 
 
+def test_of_many_that_come_once_in_each_step_the_first_begins_it() -> None:
+    """The parts of a model that is never called itself: none has fallen silent because the others have their turns."""
+    chooser, parts = LeastFrequent(keep_first=True), list(range(30))
+    begun = [key for key in [*parts[7:], *parts * 5] if chooser.event(key) and not chooser.switched]
+    assert begun == [7] * 6
+
+
 @pytest.mark.parametrize("steps", [*range(2, 40), 100, 1000])
 def test_a_plan_for_a_short_script_uses_no_more_intervals_than_there_are(steps: int) -> None:
     plan = Plan(Options(total_steps=steps))
