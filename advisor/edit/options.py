@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Collection
 
 import libcst as cst
 
 from advisor.edit.calls import argument
 from advisor.edit.draft import Draft, Drafts
-from advisor.edit.modules import with_neighbours
+from advisor.edit.modules import TooManyFilesError, with_neighbours, with_word
 from advisor.edit.names import last_part
 from advisor.edit.scopes import assigned_once, parse_number, string_value
 
@@ -24,8 +25,9 @@ _TEXT = ("", "str")  # argparse leaves the words of an option without a type as 
 def option_value(drafts: Drafts, draft: Draft, option: str, code: str) -> str | None:
     """What the command line says behind `option` for its value to be the one that the literal `code` is.
 
-    The option is declared in `draft`, or in a file beside it that it imports from. None where its type or choices do
-    not take the value, or cannot be told: the parser would end the script, or hand it something else.
+    The option is declared in `draft`, in a file beside it that it imports from, or in another one of the script's. None
+    where its type or choices do not take the value, or cannot be told: the parser would end the script, or hand it
+    something else.
     """
     try:
         value = ast.literal_eval(code)
@@ -45,12 +47,19 @@ def _declarations(drafts: Drafts, draft: Draft, option: str) -> list[tuple[Draft
         if each.source.path in seen:
             continue
         seen.add(each.source.path)
-        calls = [call for call in each.nodes(cst.Call) if last_part(call.func) in _DECLARE]
-        found = [call for call in calls if any(string_value(arg.value) == option for arg in call.args)]
-        if found:
-            return [(each, call) for call in found]
+        if found := _declared_in(each, option):
+            return found
         todo += with_neighbours(drafts, each)
+    # A file that is imported does not know of the one that has the parser.
+    with contextlib.suppress(TooManyFilesError):
+        others = [each for each in with_word(drafts, draft, option.lstrip("-")) if each.source.path not in seen]
+        return [call for each in others for call in _declared_in(each, option)]
     return []
+
+
+def _declared_in(draft: Draft, option: str) -> list[tuple[Draft, cst.Call]]:
+    calls = [call for call in draft.nodes(cst.Call) if last_part(call.func) in _DECLARE]
+    return [(draft, call) for call in calls if any(string_value(arg.value) == option for arg in call.args)]
 
 
 def _word(draft: Draft, call: cst.Call, value: bool | int | float | str) -> str | None:

@@ -87,3 +87,12 @@ def test_option_of_two_parsers_takes_what_both_do() -> None:
     """)
     assert said(two.format("type=int"), "8") == "8"
     assert said(two.format("choices=['a']"), "8") is None
+
+
+def test_an_option_is_found_in_the_script_that_imports_the_file() -> None:
+    script = "import data\nparser.add_argument('--num-workers', type=int, default=0)\ndata.load(parser.parse_args())\n"
+    texts = {"/nowhere/data.py": "def load(args):\n    return Loader(num_workers=args.num_workers)\n"}
+    modules = {"/nowhere/train.py": "__main__", "/nowhere/data.py": "data"}
+    for declared, expected in ((script, "2"), (script.replace("int", "float"), None)):
+        drafts = Drafts(Sources({**texts, "/nowhere/train.py": declared}, modules=modules))
+        assert option_value(drafts, drafts["/nowhere/data.py"], "--num-workers", "2") == expected
