@@ -26,10 +26,11 @@ _WITH_ATTENTION = 1.5
 _MOST_MAKING = 0.1
 
 
-def columns_spared(evidence: Evidence, padded: float, basis: str) -> Gain:
+def columns_spared(evidence: Evidence, padded: float, basis: str, attention: float = 2.0) -> Gain:
     """The gain of a step that computes on a share of `padded` fewer columns of token ids, a prior by that `basis`.
 
-    There is as much less work as there are fewer columns; attention's part shrinks with their square.
+    There is as much less work as there are fewer columns; attention's part shrinks with their power `attention`: their
+    square, where all batches become narrower alike.
 
     On a CPU between two: only what the operators of forward and backward do themselves shrinks, or all of the time in
     these, and as much again of making the tensors as that may be. What calls and weights take stays. On a GPU as if the
@@ -50,7 +51,7 @@ def columns_spared(evidence: Evidence, padded: float, basis: str) -> Gain:
     square_s = sum(row.self_s for row in attends)
     estimates = []
     for whole_s in (evidence.step_model.operators_s, within_s):
-        spared = max(0.0, whole_s - square_s - stays_s) * (1.0 - kept**_BY_COLUMNS) + square_s * (1.0 - kept * kept)
+        spared = max(0.0, whole_s - square_s - stays_s) * (1.0 - kept**_BY_COLUMNS) + square_s * (1.0 - kept**attention)
         change = Change(remove_host_s=spared * (evidence.step_s or traced_s) / traced_s)
         estimates.append(evidence.what_if(change))
     return Gain.prior(spanning(*estimates), basis)

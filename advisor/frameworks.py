@@ -40,7 +40,7 @@ _OF = {
 _DEFAULT = {"transformers": "TrainingArguments", "lightning": "Trainer", "accelerate": "Accelerator"}
 # transformers.HfArgumentParser: every field of TrainingArguments is an option of the command line; or a key in a file.
 _PARSES_COMMAND_LINE = "parse_args_into_dataclasses"
-_PARSES_FILE = ("parse_json_file", "parse_yaml_file")
+_PARSES_FILE = ("parse_json_file", "parse_yaml_file", "parse_dict")  # a dict of what the script read itself, mostly
 
 Then = Callable[[Drafts, Draft, cst.Call], str]
 Code = Callable[[Draft, cst.Call, str], str | None]

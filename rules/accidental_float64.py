@@ -52,6 +52,14 @@ _SOLVES = re.compile(r"^aten::(linalg_|_linalg_|cholesky|triangular_solve|lu_sol
 _NORMS = re.compile(r"^aten::_?linalg_(vector_norm|norm|matrix_norm|cross|vecdot|multi_dot|matmul|diagonal)$")
 _MAKERS = ("from_numpy", "tensor", "as_tensor")
 _FOLLOWS = m.Attribute(value=m.Name() | m.Attribute() | m.Subscript(), attr=m.Name("dtype"))
+# What makes tensors of the default type, whatever else it is given.
+_OF_DEFAULT_TYPE = frozenset(
+    f"torch.{name}"
+    for name in (
+        "zeros", "ones", "empty", "eye", "linspace", "logspace", "rand", "randn", "hann_window", "hamming_window",
+        "blackman_window", "bartlett_window", "kaiser_window",
+    )
+)  # fmt: skip
 # ``args.dtype`` is a setting, and no tensor's.
 _SETTING = re.compile(r"(arg|cfg|conf|opt|param|hp|flag|setting|self)\w*\.dtype$", re.IGNORECASE)
 # Float32 keeps seconds since 1970 to 128 seconds, and Julian days to a quarter of one.
@@ -160,7 +168,7 @@ class AccidentalFloat64(Rule):
             ):
                 drafts[site.file].change(cst.ensure_type(call.func, cst.Attribute).attr, lambda _: cst.Name("float"))
                 continue
-            if call is None or not _narrow(drafts[site.file], call, settings, bool(made or default)):
+            if call is None or not _narrow(drafts[site.file], call, settings, bool(made), bool(default)):
                 return Advice(text, f"what makes float64 at {at(site)} cannot be told from the source")
         if settings.options:
             both = drafts.edit(text) is not None
@@ -449,8 +457,11 @@ def _looked_up(draft: Draft, value: cst.BaseExpression) -> cst.BaseExpression | 
     return value.slice[0].slice.value if known is not None and dict_entry(known, "float32") is not None else None
 
 
-def _narrow(draft: Draft, call: cst.Call, settings: _Settings, followed: bool) -> bool:
-    """Have a call that makes or converts to float64 give float32; `followed`: what makes the data is changed, too."""
+def _narrow(draft: Draft, call: cst.Call, settings: _Settings, followed: bool, default: bool = False) -> bool:
+    """Have a call that makes or converts to float64 give float32; `followed`: what makes the data is changed, too.
+
+    Likewise `default`, the type of what is made without one.
+    """
     name = last_name(draft, call)
     if name in _MAKERS:
         asked = argument(call, "dtype")
@@ -463,6 +474,8 @@ def _narrow(draft: Draft, call: cst.Call, settings: _Settings, followed: bool) -
     types = [arg for arg in call.args if not _is_device(draft, arg)]
     if name == "to" and followed and len(types) == 1 and _follows(draft, types[0].value):
         return True  # model.to(x.dtype): as the data is, and that changes
+    if name == "to" and default and len(types) == 1 and _made_by_default(draft, types[0].value):
+        return True  # samples.to(self.window.dtype)
     if name in ("to", "set_default_dtype"):
         wide = [arg.value for arg in call.args if m.matches(arg.value, _WIDE)]
         if not wide:
@@ -484,6 +497,18 @@ def _is_device(draft: Draft, arg: cst.Arg) -> bool:
     if arg.keyword is not None:
         return arg.keyword.value in ("device", "non_blocking", "copy")
     return last_part(arg.value) in ("device", "dev")
+
+
+def _made_by_default(draft: Draft, value: cst.BaseExpression) -> bool:
+    """Whether it is the type of a tensor that the file makes in one place, of the default type."""
+    if not m.matches(value, _FOLLOWS):
+        return False
+    name = draft.code(cst.ensure_type(value, cst.Attribute).value)
+    values = [each.value for each in draft.nodes(cst.Assign) for to in each.targets if draft.code(to.target) == name]
+    made = values[0] if len(values) == 1 else None
+    if not isinstance(made, cst.Call) or argument(made, "dtype") is not None:
+        return False
+    return full_name(draft, made.func) in _OF_DEFAULT_TYPE
 
 
 def _follows(draft: Draft, value: cst.BaseExpression) -> bool:

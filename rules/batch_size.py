@@ -88,7 +88,7 @@ _RATE = (
 # Share of the step in which lists become tensors, number by number. It grows with the batch, and so does what Python
 # does to make them; the model takes both for what does not: it said 3.8 times where such a mask took 220 of 340 ms.
 _MOST_LISTS = 0.1
-_MOST_OUTSIDE = 0.3  # of the step, in a function beside forward, backward and optimizer; of inference, beside forward
+_MOST_OUTSIDE = 0.3  # of the step, in a function beside forward, backward and optimizer
 
 
 class BatchSize(Rule):
@@ -141,7 +141,8 @@ class BatchSize(Rule):
         found = evidence.outside  # a metric, say, of each sample: only an update of the weights does not grow
         if found is not None and found.share > _MOST_OUTSIDE and ".grad" not in source_of(found, text_of(found.file)):
             return
-        if not trains and evidence.breakdown.share(OTHER) > _MOST_OUTSIDE:  # what is done with each output
+        beside = evidence.beside if not trains else None  # what is done with each output: a picture is saved, say
+        if beside is not None and beside.part * evidence.breakdown.share(OTHER) > _MOST_OUTSIDE:
             return
         backwards = call_sites(evidence, "backward") if trains and loader is None else ()
         rounds = accumulated(evidence, record, backwards, text_of)
@@ -354,6 +355,9 @@ class BatchSize(Rule):
         written = written_at(drafts, draft, call) if call is not None else by_hand
         if tied := _tied(drafts, finding, written, size):
             return Advice(text, tied)
+        if call is not None and recorded == 1 and (line := takes_first(draft, call)) is not None:
+            first = at(Site(draft.source.path, line))
+            return Advice(text, f"of each batch the first sample is taken at {first}, and there would be more")
         if said:
             return _say(drafts, said, written, size, text, rate)
         if call is None:
@@ -490,6 +494,11 @@ net = nn.Sequential(nn.Linear(100, 32), nn.Unflatten(1, (32, 1)))
                 "config_values": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 16},
             },
         ),
+        Example(  # the first of what is in a batch is all of it
+            before="for batch in DataLoader(rows, batch_size=1):  # <-\n    total += net(batch[0])\n",
+            after="for batch in DataLoader(rows, batch_size=8):\n    total += net(batch[0])\n",
+            parameters={"batch": 8, "recorded": 1},
+        ),
         Example(  # fewer steps of an epoch, other loaders, labels that grow with the batch
             before="""
 import torch
@@ -585,10 +594,13 @@ loader = DataLoader(dataset, batch_size=args.batch_size)  # <-
                 "start = state.repeat(1, 32, 1)",
             )
         ),
-        Example(  # there is one in each
-            "for name, x in DataLoader(pictures, batch_size=1):  # <-\n    save(name[0], net(x).squeeze(0))\n",
-            "",
-            {"batch": 8, "recorded": 1},
+        *(
+            Example(f"loader = DataLoader(pictures, batch_size=1)  # <-\n{code}\n", "", {"batch": 8, "recorded": 1})
+            for code in (  # there is one in each
+                "for name, x in loader:\n    save(name[0], net(x))",
+                "for name, x in tqdm(loader):\n    y = net(x)\n    save(y.squeeze(0))",
+                "bar = tqdm(loader)\nfor batch in bar:\n    save(net(batch['image'])[0, 1])",
+            )
         ),
         Example(
             "BATCH = 16\nTOTAL = 64\nACCUM = TOTAL // BATCH\nloader = DataLoader(ds, batch_size=BATCH)  # <-\n",
@@ -705,8 +717,6 @@ def _tied(drafts: Drafts, finding: Finding, written: Written, size: int) -> str:
             line = said_to_others(draft, recorded, written.nodes) if line is None else line
             if line is not None:
                 return f"the size stands as a number at {at(Site(path, line))}, too"
-            if recorded == 1 and (line := takes_first(draft)) is not None:
-                return f"of each batch the first sample is taken at {at(Site(path, line))}: it has more then"
             # Of smaller batches more are accumulated: what is learned stays as it was.
             if size > recorded and (why := divided_by(drafts, draft, written.names, size)):
                 return f"{why}, in {os.path.basename(path)}" if path != own else why

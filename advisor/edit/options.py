@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import os
 from collections.abc import Collection
 
 import libcst as cst
@@ -53,7 +54,9 @@ def _declarations(drafts: Drafts, draft: Draft, option: str) -> list[tuple[Draft
     # A file that is imported does not know of the one that has the parser.
     with contextlib.suppress(TooManyFilesError):
         others = [each for each in with_word(drafts, draft, option.lstrip("-")) if each.source.path not in seen]
-        return [call for each in others for call in _declared_in(each, option)]
+        names = drafts.sources.modules
+        others.sort(key=lambda each: names.get(os.path.abspath(each.source.path)) != "__main__")  # the script's first
+        return next(filter(None, (_declared_in(each, option) for each in others)), [])
     return []
 
 

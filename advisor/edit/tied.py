@@ -151,20 +151,42 @@ def fixed_by_hand(draft: Draft, size: int) -> int | None:
     return None
 
 
-def takes_first(draft: Draft) -> int | None:
-    """The line where a loop takes the first of each of what it goes through, ``x[0]`` or ``x.squeeze(0)``.
+def takes_first(draft: Draft, call: cst.Call) -> int | None:
+    """The line where a loop over the batches of the loader that `call` makes takes the first sample of one.
 
-    Where these are batches of one, the rest of larger ones would be left out.
+    ``x[0]``, ``x[0, :8]`` or ``x.squeeze(0)``, of what the loop is given or of what it makes of that: where batches are
+    of one, the rest of larger ones would be left out. Of a batch that is a tuple, ``batch[0]`` is all of one part.
     """
+    names = {bound_to(draft, call)} - {""}
+    for assign in draft.nodes(cst.Assign):
+        if names & _words(draft, assign.value):  # tqdm(loader)
+            names |= {each for to in assign.targets for each in _names(draft, to)}
     for loop in draft.nodes(cst.For):
-        targets = {node.value for node in draft.nodes(cst.Name, loop.target)}
-        index = m.Subscript(m.Name(), [m.SubscriptElement(m.Index(m.Integer("0")))])
-        squeezed = m.Call(m.Attribute(m.Name(), m.Name("squeeze")), [m.Arg(m.Integer("0"))])
-        for taken in m.findall(loop.body, index | squeezed):
+        if not names & _words(draft, loop.iter) and call not in draft.nodes(cst.Call, loop.iter):
+            continue
+        whole = loop.target.value if isinstance(loop.target, cst.Name) else ""
+        known = _names(draft, loop.target)
+        for assign in draft.nodes(cst.Assign, loop.body):
+            if known & _words(draft, assign.value):
+                known |= {each for to in assign.targets for each in _names(draft, to)}
+        for taken in m.findall(loop.body, _FIRST):
             of = taken if isinstance(taken, cst.Subscript) else cst.ensure_type(taken, cst.Call).func
-            if isinstance(of, (cst.Subscript, cst.Attribute)) and draft.code(of.value) in targets:
+            assert isinstance(of, (cst.Subscript, cst.Attribute))
+            all_of_a_part = isinstance(taken, cst.Subscript) and draft.code(of.value) == whole
+            if known & _words(draft, of.value) and not all_of_a_part:
                 return draft.line(taken)
     return None
+
+
+def _words(draft: Draft, node: cst.CSTNode) -> set[str]:
+    """All names there, of ``self.n`` both."""
+    return {each.value for each in draft.nodes(cst.Name, node)}
+
+
+_ZERO = m.Integer("0")
+_FIRST = m.Subscript(slice=[m.SubscriptElement(m.Index(_ZERO)), m.ZeroOrMore()]) | m.Call(
+    m.Attribute(attr=m.Name("squeeze")), [m.Arg(_ZERO)]
+)
 
 
 def _sizes(call: cst.Call, name: str) -> list[cst.BaseExpression]:

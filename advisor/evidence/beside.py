@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
@@ -82,7 +83,7 @@ def spent_beside(detail: Trace, steps: Steps, files: Collection[str]) -> Beside 
         elif function.name in _UNNAMED and _is_users(function, files):
             calls, told = "", alone  # all(…), sum(…): what goes through the function's own expression
         elif users is not None and not function.is_of(users.path):
-            calls, told = name_of(stacks, max(rows, key=taken.__getitem__)), took
+            calls, told = _named(stacks, taken, rows) or function.name, took
     if users is None:
         return None
     of_the_step = int(host.own_work.within(stacks.start[holding], stacks.end[holding]).sum())
@@ -90,6 +91,15 @@ def spent_beside(detail: Trace, steps: Steps, files: Collection[str]) -> Beside 
         return None  # the loop over the steps, or what runs it
     file = next(each for each in sorted(files) if users.is_of(each))
     return Beside(file, 0 if users.name == _MODULE else users.line, users.name, calls, told / whole)
+
+
+def _named(stacks: Stacks, taken: list[int], rows: list[int]) -> str:
+    """What the calls, all of one function, are calls of: of a decorator's function it may be several; "" then."""
+    names: Counter[str] = Counter()
+    for row in rows:
+        names[name_of(stacks, row)] += taken[row]
+    ((name, took),) = names.most_common(1)
+    return name if took >= _MOST * sum(taken[row] for row in rows) else ""
 
 
 def _is_users(function: Function, files: Collection[str]) -> bool:

@@ -179,7 +179,10 @@ def _place(stacks: Stacks, users: list[bool], row: int) -> _Place | None:
 
 
 def name_of(stacks: Stacks, row: int) -> str:
-    """The name of the function that is called; of a wrapper (the harness's, a decorator's) that of what it wraps."""
+    """The name of the function that is called; of a wrapper (the harness's, a decorator's) that of what it wraps.
+
+    That is the longest of the calls it makes, where that takes half of its time.
+    """
     function = stacks.functions[row]
     while OURS in function.path or function.name in _WRAPPERS:
         inner = _longest_inside(stacks, row)
@@ -190,7 +193,14 @@ def name_of(stacks: Stacks, row: int) -> str:
 
 
 def _longest_inside(stacks: Stacks, row: int) -> int | None:
-    """Of the calls that a call makes the longest; None where it makes none."""
+    """Of the calls that a call makes the longest; None where none takes half of its time."""
     last = int(np.searchsorted(stacks.start, stacks.end[row]))
     inside = row + 1 + np.flatnonzero(stacks.parent[row + 1 : last] == row)
-    return int(inside[np.argmax(stacks.end[inside] - stacks.start[inside])]) if len(inside) else None
+    if OURS in stacks.functions[row].path:  # what it calls of its own is not what it wraps
+        inside = np.array([each for each in inside if OURS not in stacks.functions[each].path], np.int64)
+    if not len(inside):
+        return None
+    took = stacks.end[inside] - stacks.start[inside]
+    longest = int(np.argmax(took))
+    half = OURS in stacks.functions[row].path or 2 * took[longest] >= stacks.end[row] - stacks.start[row]
+    return int(inside[longest]) if half else None

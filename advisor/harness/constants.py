@@ -112,8 +112,8 @@ class Constants:
             if has_fast_path(self._torch, module):
                 return
             tensors = list(given)
-            batch = {id(each) for each in tensors if not _is_graph(each, tensors)}
-            forward = Forward([self._numbers(each) for each in tensors], derived=batch)
+            batch = {id(each) for each in tensors if not self._is_graph(each, tensors)}
+            forward = Forward([self._numbers(each) for each in tensors], {id(each) for each in tensors}, batch)
             self._steps[-1].forwards.append(forward)
             if len(self._steps[-1].forwards) > _MOST_FORWARDS:
                 self.stop()
@@ -159,18 +159,18 @@ class Constants:
         forward.last = made or forward.last
         forward.differentiable |= any(each.requires_grad for each in made)
         went_in = list(tensors_in(given, self._torch, limit=MOST_TENSORS))
+        # x[i] = y, x.copy_(y), x += y: x, and what x is a view of.
+        in_place = name == "__setitem__" or name.startswith("__i") or (name.endswith("_") and name[-2:] != "__")
+        written = [each for each in (went_in[0], went_in[0]._base) if each is not None] if in_place and went_in else []
         # Of many not all are looked at.
-        derived = len(went_in) == MOST_TENSORS or forward.much or not forward.derived.isdisjoint(map(id, went_in))
-        for each in made:  # an identity may be another one's that is gone
-            forward.derived.discard(id(each))
-        if derived:
-            forward.derived.update(map(id, made))
-            forward.much |= len(made) == MOST_TENSORS
-            # x[i] = y, x.copy_(y), x += y: x, and what x is a view of.
-            in_place = name == "__setitem__" or name.startswith("__i") or (name.endswith("_") and name[-2:] != "__")
-            if in_place and went_in:
-                written = went_in[0]
-                forward.derived.update(id(each) for each in (written, written._base) if each is not None)
+        many = len(went_in) == MOST_TENSORS or forward.much
+        both = forward.derived, forward.batch
+        derived, of_batch = (many or not those.isdisjoint(map(id, went_in)) for those in both)
+        for those, follows in zip(both, (derived, of_batch), strict=True):
+            those.difference_update(map(id, made))  # an identity may be another one's that is gone
+            if follows:
+                those.update(map(id, (*made, *written)))
+        forward.much |= derived and len(made) == MOST_TENSORS
         frame = user_frame() if made else None
         if frame is None:
             return
@@ -189,7 +189,7 @@ class Constants:
             known = [each for each, seen in zip(went_in, numbers, strict=True) if seen is not None]
             numbers = [*numbers, *map(self._by_place, known)]
         self._sites[site] = site_of(frame), [site_of(each) for each in islice(user_frames(), FRAMES)]
-        step.calls[site, name, number] = Call(seconds, len(step.forwards) - 1, numbers, results, derived, inside)
+        step.calls[site, name, number] = Call(seconds, len(step.forwards) - 1, numbers, results, of_batch, inside)
         if len(step.calls) > _MOST_CALLS:
             self.stop()
 
@@ -232,6 +232,27 @@ class Constants:
             at = stored_at(self._torch, tensor)
             return *numbers, at[self._places(at)].clone()
 
+    def _is_graph(self, tensor: Any, given: list[Any]) -> bool:
+        """Whether a tensor that a model is given says what the rows of another one have to do with one another.
+
+        A matrix with as many rows and columns that is symmetric, or mostly zeros; or two rows of numbers, the ends of
+        edges between them.
+        """
+        if tensor.is_nested or tensor.dim() != 2 or not may_compute(self._torch, stored_values(self._torch, tensor)):
+            return False
+        beside = [each for each in given if each is not tensor and not each.is_nested and each.dim() > 1]
+        others = [each.shape[0] for each in beside if each.is_floating_point() and each.shape[:2] != tensor.shape]
+        rows, columns = tensor.shape
+        if rows != columns:
+            ends = rows == 2 and not tensor.is_floating_point()
+            return ends and any(_LEAST_NODES <= each <= columns for each in others)
+        if rows < _LEAST_NODES or rows not in others or tensor.device.type != "cpu":
+            return False
+        if tensor.layout is not self._torch.strided:
+            return True
+        with self._unseen(), self._torch.no_grad():
+            return bool((tensor == 0).sum() * 2 > tensor.numel()) or bool(self._torch.equal(tensor, tensor.T))
+
     def _places(self, tensor: Any) -> tuple[Any, ...]:
         """A few of its elements, spread over it."""
         number = self._torch.arange(_SAMPLED, device="cpu")
@@ -248,20 +269,6 @@ class Constants:
             line.differentiated_s /= _WATCHED
             line.parametrized_s /= _WATCHED
         return sorted((each for each in lines if each.seconds >= _LEAST_S), key=lambda each: -each.seconds)
-
-
-def _is_graph(tensor: Any, given: Iterable[Any]) -> bool:
-    """Whether a tensor that a model is given says what the rows of another one have to do with one another.
-
-    A square matrix with as many rows, or two rows of numbers, the ends of edges between them.
-    """
-    if tensor.dim() != 2:
-        return False
-    others = [each.shape[0] for each in given if each is not tensor and each.dim() > 1 and each.is_floating_point()]
-    rows, columns = tensor.shape
-    if rows == columns:
-        return rows >= _LEAST_NODES and rows in others
-    return rows == 2 and not tensor.is_floating_point() and any(_LEAST_NODES <= each <= columns for each in others)
 
 
 def _in_main_thread() -> bool:

@@ -353,7 +353,8 @@ class Model:
     # its first calls; None where no input looks like padded ids.
     width: int = 0
     padded: float | None = None
-    # The share of these ids that fills the shorter rows up to the longest of their batch, where the columns vary.
+    # The share of these ids that fills the shorter rows up to the longest of their batch, where batches have widths of
+    # their own.
     uneven: float | None = None
     # Calls with token ids that are one column longer than those of the call before; the columns of the longest, and the
     # fewest of a call that was no such one, with which a text begins.

@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import os
 import weakref
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +16,27 @@ from .places import source_of
 from .sites import read_scalars
 from .tokens import columns, grown, padding, token_ids, unevenness
 
+_LEAST_WIDTHS = 3  # queries and passages have two, or training and evaluation
 _PADDED_CALLS = 16  # how many of a model's first calls are asked for their padding
+
+
+@dataclass
+class _Padding:
+    """How much padding a model's first calls were given."""
+
+    record: Model
+    calls: int = 0  # with token ids and without
+    in_all: list[Any] = field(default_factory=list)  # of each call with ids the share that is padding in all rows, …
+    in_each: list[Any] = field(default_factory=list)  # … and what else is padding in some; on their device
+    widths: set[int] = field(default_factory=set)
+
+    @property
+    def has_own_widths(self) -> bool:
+        """Whether each batch seems as wide as its longest row: not one of a few widths that all are padded to.
+
+        Where few calls have ids, the others are one token each of a text that is written: padding costs them little.
+        """
+        return 2 * len(self.in_all) > self.calls and len(self.widths) >= max(_LEAST_WIDTHS, len(self.in_all) / 4)
 
 
 class ModelRecords:
@@ -27,9 +48,7 @@ class ModelRecords:
         self._gone: list[Model] = []  # records of modules that are no more
         self._made: dict[int, Site] = {}  # by identity: where the user's code makes a module
         self._lazy: set[int] = set()  # by identity: records of modules whose layers have not seen their first input
-        # By identity of a record: the record, and of its first calls the shares of padding, in all rows and in each, on
-        # their device, and the columns.
-        self._padding: dict[int, tuple[Model, list[Any], list[Any], set[int]]] = {}
+        self._padding: dict[int, _Padding] = {}  # by identity of a record
         self._last_input: dict[int, Any] = {}  # by identity of the module: a weak reference to its latest input
 
     def of(self, module: Any) -> Model | None:
@@ -98,12 +117,16 @@ class ModelRecords:
     def ask_padding(self, module: Any, tensors: list[Any]) -> None:
         """How much of what it is given is padding, in its first calls."""
         record = self._records[id(module)]
-        _, in_all, in_each, widths = self._padding.setdefault(id(record), (record, [], [], set()))
-        if len(in_all) < _PADDED_CALLS and (ids := token_ids(self._torch, tensors)):
-            in_all.append(padding(self._torch, ids))
-            in_each.append(unevenness(self._torch, ids))
+        known = self._padding.setdefault(id(record), _Padding(record))
+        if len(known.in_all) == _PADDED_CALLS:
+            return
+        known.calls += 1
+        if ids := token_ids(self._torch, tensors):
+            in_all = padding(self._torch, ids)
+            known.in_all.append(in_all)
+            known.in_each.append(unevenness(self._torch, ids) - in_all)
             record.width = ids[0].shape[1]
-            widths.add(record.width)
+            known.widths.add(record.width)
 
     def compare_input(self, module: Any, tensors: list[Any]) -> None:
         """Is it called with the tensor of the call before, as Monte Carlo dropout does, and a benchmark?"""
@@ -149,12 +172,11 @@ class ModelRecords:
 
     def read_padding(self) -> None:
         """Have the records say how much padding their models were given; late, because reading waits for the device."""
-        for record, in_all, in_each, widths in self._padding.values():
-            if values := read_scalars(in_all):
-                record.padded = sum(values) / len(values)
-            # Where all batches have one width, that is what they are padded to, whatever is in them.
-            if len(widths) > 1 and (values := read_scalars(in_each)):
-                record.uneven = sum(values) / len(values)
+        for known in self._padding.values():
+            if values := read_scalars(known.in_all):
+                known.record.padded = sum(values) / len(values)
+            if known.has_own_widths and (values := read_scalars(known.in_each)):
+                known.record.uneven = sum(values) / len(values)
 
 
 def _wraps_library_calls(torch: Any) -> bool:

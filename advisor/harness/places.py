@@ -37,6 +37,7 @@ class _Known(dict[CodeType, bool]):
         return known
 
 
+@functools.lru_cache(maxsize=4096)
 def is_user_file(filename: str) -> bool:
     """Whether a person wrote this file, as far as its place tells: not installed, not Python's, not ours."""
     if filename.startswith("<"):
@@ -48,14 +49,25 @@ def is_user_file(filename: str) -> bool:
 
 
 def _is_installed_elsewhere(path: str) -> bool:
-    """Whether it is in a folder of ``sys.path`` that pip has installed into (``--target``), and the script is not."""
-    own = {os.path.dirname(os.path.realpath(sys.argv[0]))}
+    """Whether pip has installed into the nearest folder of ``sys.path`` around it (``--target``), not the script's."""
+    with contextlib.suppress(Exception):  # whatever the script has put on its path
+        own = _own_folders()
+        folders = {os.path.realpath(each) for each in sys.path if isinstance(each, str) and each}
+        around = [folder for folder in folders | own if path.startswith(folder + os.sep)]
+        nearest = max(around, key=len, default="")
+        return nearest not in own and bool(nearest) and _has_installed(nearest)
+    return False
+
+
+@functools.lru_cache(maxsize=1)
+def _own_folders() -> frozenset[str]:
+    """The script's folder and the one that it was started in, as they were when first asked for."""
+    found = set()
     with contextlib.suppress(OSError):  # the folder is gone
-        own.add(os.path.realpath(os.getcwd()))
-    if any(path.startswith(folder + os.sep) for folder in own):
-        return False
-    folders = {os.path.realpath(each) for each in sys.path if each}
-    return any(path.startswith(folder + os.sep) and _has_installed(folder) for folder in folders - own)
+        found.add(os.path.realpath(os.getcwd()))
+    if sys.argv and sys.argv[0]:
+        found.add(os.path.dirname(os.path.realpath(sys.argv[0])))
+    return frozenset(found)
 
 
 @functools.lru_cache(maxsize=64)

@@ -22,13 +22,14 @@ class Forward:
     """A model's call: numbers of the tensors that it was given, and, of one that is watched, what it did."""
 
     given: list[Any]
+    # Identities of the tensors that it was given, or that what was made of those; and of these what is not of a graph.
+    derived: set[int] = field(default_factory=set)
+    batch: set[int] = field(default_factory=set)
     called_from: list[Site] = field(default_factory=list)  # the user's frames that call it; none of one not watched
     seconds: float = 0.0  # in torch's functions
     last: list[Any] = field(default_factory=list)  # what the last of these gave, and …
     result: list[Any] = field(default_factory=list)  # … once the forward is over, numbers of that
     differentiable: bool = False  # some of what they gave is: its weights are about to change
-    # Identities of the tensors that it was given, a graph aside, or that what was made of those.
-    derived: set[int] = field(default_factory=set)
     much: bool = False  # more was made of these than is looked at
 
 
@@ -40,7 +41,7 @@ class Call:
     forward: int
     given: list[Any]  # numbers of what went in, and …
     made: list[Any]  # … of what came out
-    derived: bool  # some of what went in was made of what the model was given
+    of_batch: bool  # some of what went in was made of what the model was given, a graph aside
     inside: bool = False  # a library, which the script's line only calls
 
 
@@ -78,7 +79,7 @@ class Sameness:
             # Of a forward that was given the same in all steps, or what cannot be looked at, all may be the same.
             given = first.forwards[call.forward].given
             others_given = [each.forwards[one.forward].given for each, one in zip(others, again, strict=True)]
-            alone = len(given) < MOST_TENSORS and not any(each.derived for each in (call, *again))
+            alone = len(given) < MOST_TENSORS and not any(each.of_batch for each in (call, *again))
             if not alone and all(self._same(given, each, True) for each in others_given):
                 continue
             site, frames = sites[key[0]]

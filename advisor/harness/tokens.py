@@ -95,7 +95,7 @@ def unevenness(torch: Any, ids: list[Any]) -> Any:
             for rows in (each, each.flip(1)):
                 last = rows[:, -1:]
                 runs = (rows == last).flip(1).cumprod(1).sum(1)
-                fill = torch.where(mask, 0, rows[runs.argmax(), -1])
+                fill = torch.where(mask, 0, last[:, 0].gather(0, runs.argmax().view(1)))
                 sides.append(torch.where(last[:, 0] == fill, runs, 0).sum() / rows.numel())
             share = torch.stack(sides).amax()
             constant = (each == each[0, 0]).all()

@@ -348,7 +348,8 @@ class Windows:
             recent = self._intervals[-GROUP:]
             self._status.status.step_s = sum(interval.seconds for interval in recent) / len(recent)
             # A loader that fetches ahead delivers two batches before the first is used.
-            if self.models.forwards == self._first_forwards and self.boundaries in (3, 4, 5):
+            first = 3 if self.finder.kind == "loader" else 2
+            if self.models.forwards == self._first_forwards and first <= self.boundaries < first + 3:
                 self.models.descend()
             else:
                 self.models.hooks_on()

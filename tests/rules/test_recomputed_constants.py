@@ -90,9 +90,9 @@ def test_what_is_made_of_a_graph_that_a_model_is_given_each_time_is_found(tmp_pa
     """It comes with the features of its nodes: all that there is, and no batch that could be another one."""
     run = run_of(
         tmp_path,
-        before="whole = torch.randn(300, 200), torch.rand(300, 300)",
+        before="links = torch.rand(300, 300)\nwhole = torch.randn(300, 200), links + links.T",
         drawn="batch, links = whole",
-        forward="return self.out(modes(links + links.T) @ (x @ modes(x.T @ x)))",
+        forward="return self.out(modes(links) @ (x @ modes(x.T @ x)))",
         loss="model(batch, links)",
     )
     (line,) = [each for each in run.record.recomputed if each.site.line == 9]
@@ -122,6 +122,12 @@ def test_products_of_a_sparse_matrix_that_a_model_keeps_are_found(tmp_path: Path
     "parts",
     [
         {"drawn": "pass", "forward": "return self.out(x @ modes((x.T @ x).relu()))"},  # one batch for ever
+        {  # two of them, as wide as they are long: no graph
+            "before": "whole = torch.randn(200, 200), torch.randn(200, 200)",
+            "drawn": "batch, links = whole",
+            "forward": "return self.out(x @ modes(links + links.T))",
+            "loss": "model(batch, links)",
+        },
         {  # the same batch each time, written into a buffer first
             "drawn": "pass",
             "forward": "room = torch.zeros(200, 200)\n        room[:32] = x\n"
@@ -147,6 +153,7 @@ def test_products_of_a_sparse_matrix_that_a_model_keeps_are_found(tmp_path: Path
     ],
     ids=[
         "one-batch",
+        "two-batches",
         "one-batch-written",
         "batch",
         "random",
