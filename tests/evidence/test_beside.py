@@ -76,6 +76,29 @@ def beside(calls: list[tuple[str, float, float]], folder: Path) -> Beside | None
         ([DRAW, ("random.py(350): choices", 60, 800), ("random.py(351): <listcomp>", 70, 700)], "choices", 0.8),
         # A built-in function that goes through an expression of the function's.
         ([DRAW, ("<built-in function all>", 60, 800), ("train.py(4): <genexpr>", 70, 700)], "", 0.9),
+        # A decorator's function is named by what it wraps; not by what it does itself, nor by one of several.
+        (
+            [DRAW, ("torch/_contextlib.py(90): decorate_context", 60, 800), ("grid.py(9): save_image", 80, 700)],
+            "save_image",
+            0.8,
+        ),
+        (
+            [DRAW, ("torch/_contextlib.py(90): decorate_context", 60, 800), ("grad_mode.py(9): clone", 80, 100)],
+            "decorate_context",
+            0.8,
+        ),
+        (
+            [
+                DRAW,
+                *(
+                    (name, at, 400)
+                    for at in (60, 500)
+                    for name in ("metric.py(5): wrapped_func", f"metric.py({at}): compute_{at}")
+                ),
+            ],
+            "wrapped_func",
+            0.8,
+        ),
         # Half of it here, and half of it there.
         ([DRAW, ("random.py(350): choices", 60, 400), ("<built-in function sum>", 500, 400)], "", 0.9),
     ],

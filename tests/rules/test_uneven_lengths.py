@@ -1,16 +1,18 @@
-"""Batches of different lengths are found by running scripts that make them, and left alone where they are of like ones."""
+"""Batches of different lengths are found by running scripts that make them, those of like ones left alone."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
 from advisor.harness.layout import Site
-from advisor.harness.tokens import unevenness
+from advisor.harness.tokens import padding, unevenness
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding, Gain, Safety
 from rules.uneven_lengths import UnevenLengths
@@ -26,7 +28,8 @@ from torch.utils.data import DataLoader
 torch.manual_seed(0)
 torch.set_num_threads(1)
 draw = random.Random(0)
-texts = [[draw.randrange(1, 500) for _ in range(min(int(draw.lognormvariate(3.4, 0.85)) + 6, 300))] for _ in range(4000)]
+lengths = [min(int(draw.lognormvariate(3.4, 0.85)) + 6, 300) for _ in range(4000)]
+texts = [[draw.randrange(1, 500) for _ in range(length)] for length in lengths]
 {order}
 
 
@@ -107,6 +110,7 @@ def test_short_texts_beside_long_ones_are_told(body: str, safety: Safety, advice
     "parts",
     [
         pytest.param({"order": "texts.sort(key=len, reverse=True)"}, id="sorted"),
+        pytest.param({"width": "96 if rows[0][0] % 2 else 300"}, id="two widths"),
         pytest.param({"width": "300"}, id="one width"),  # what pads to it comes first
         pytest.param({"order": "texts = [text[:6] + text[:1] * (k % 3) for k, text in enumerate(texts)]"}, id="short"),
     ],
@@ -138,6 +142,19 @@ def test_what_fills_rows_up_is_counted(given: list[torch.Tensor], share: float) 
     assert float(unevenness(torch, given)) == pytest.approx(share)
 
 
+def test_counting_waits_for_no_device() -> None:
+    """What is read from a tensor is a number that a GPU would have to be waited for."""
+
+    class Reads(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            assert func is not torch.ops.aten._local_scalar_dense.default
+            return func(*args, **(kwargs or {}))
+
+    with Reads():
+        padding(torch, [IDS * MASK, MASK])
+        unevenness(torch, [IDS * MASK, MASK])
+
+
 @pytest.mark.parametrize(
     ("takes", "edited"),
     [
@@ -161,5 +178,11 @@ def test_trainer_is_told_by_its_version(takes: tuple[str, ...], edited: str, tmp
     assert isinstance(fix, Edit)
     (after,) = fix.after.values()
     assert edited in after.text
-    rows.write_text("class Rows:\n    def __getitem__(self, at):\n        return self.rows[at]\n")
-    assert isinstance(UnevenLengths().fix(finding, Sources()), Advice)
+    good = rows.read_text()
+    for other in (
+        "class Rows:\n    def __getitem__(self, at):\n        return self.rows[at]  # a dict with input_ids, perhaps\n",
+        f"{good}\nclass Held:\n    def __getitem__(self, at):\n        return self.texts[at]\n",
+        f"{good}\nscores = trainer.predict(held_out).predictions\n",
+    ):
+        rows.write_text(other)
+        assert isinstance(UnevenLengths().fix(finding, Sources()), Advice)
