@@ -111,7 +111,8 @@ def test_short_texts_beside_long_ones_are_told(body: str, safety: Safety, advice
     [
         pytest.param({"order": "texts.sort(key=len, reverse=True)"}, id="sorted"),
         pytest.param(
-            {"order": "texts = [text[:90] for text in texts]", "width": "96 if rows[0][0] % 2 else 128"}, id="two widths"
+            {"order": "texts = [text[:90] for text in texts]", "width": "96 if rows[0][0] % 2 else 128"},
+            id="two widths",
         ),
         pytest.param({"width": "300"}, id="one width"),  # what pads to it comes first
         pytest.param({"order": "texts = [text[:6] + text[:1] * (k % 3) for k, text in enumerate(texts)]"}, id="short"),
