@@ -204,6 +204,12 @@ model.to(device, dtype=torch.float32)
             before="torch.set_default_dtype(torch.float64)  # <- default\nmain()\n",
             after="torch.set_default_dtype(torch.float32)\nmain()\n",
         ),
+        Example(  # as a tensor of the default type is
+            before="import torch\ntorch.set_default_dtype(torch.float64)  # <- default\n"
+            "window = torch.hann_window(256, device=device)\nwave = pcm.to(window.dtype)  # <- casts\n",
+            after="import torch\ntorch.set_default_dtype(torch.float32)\n"
+            "window = torch.hann_window(256, device=device)\nwave = pcm.to(window.dtype)\n",
+        ),
         Example(
             before="x = torch.from_numpy(a)  # <- made\nmodel.to(x.dtype)  # <- casts\n",
             after="x = torch.from_numpy(a).float()\nmodel.to(x.dtype)\n",
@@ -299,6 +305,14 @@ def solve(n):
             "",
         ),
         Example("torch.set_default_dtype(getattr(torch, args.dtype))  # <- default\n", ""),
+        *(  # of whatever type that is
+            Example(
+                f"import torch\ntorch.set_default_dtype(torch.float64)  # <- default\nx = {made}\n"
+                "net.to(x.dtype)  # <- casts\n",
+                "",
+            )
+            for made in ("torch.load(path)", "torch.zeros(3, dtype=kind)", "rows[0]")
+        ),
         Example("net = Net().double()  # <- casts\n", "", {"unseen": "workers"}),
         Example("model = Net().double()  # <- casts\nt = torch.tensor(unix_seconds)  # <- made\n", ""),
         Example("model = Net().double()  # <- casts\nt = batch['timestamp'].double()  # <- casts, others\n", ""),

@@ -121,7 +121,7 @@ class BatchSize(Rule):
         if record is None:
             yield from self._of_bare_trace(evidence)
             return
-        loader = _feeding(evidence)
+        loader = evidence.feeding
         if loader is not None and (not loader.batch_size or (evidence.data_wait_share or 0.0) > _MOST_WAIT):
             return
         if record.tracebacks_s:  # what does not grow with the batch is anomaly detection, which has to go first
@@ -233,7 +233,7 @@ class BatchSize(Rule):
         gains = _gains(evidence, record, batch, None, True, scales)
         if not evidence.device_is_gpu:
             gains = {scale: _paid_once(evidence, scale) for scale in gains}
-        chosen, loader = _chosen(evidence, gains), _feeding(evidence)
+        chosen, loader = _chosen(evidence, gains), evidence.feeding
         if chosen is None or loader is None:
             return
         scale, gain = chosen
@@ -293,7 +293,7 @@ class BatchSize(Rule):
 
     def relieve(self, evidence: Evidence) -> Finding | None:
         """Half the batch."""
-        loader = _feeding(evidence)
+        loader = evidence.feeding
         if loader is None or not loader.batch_size or loader.batch_size < 2:
             return None
         half = loader.batch_size // 2
@@ -684,11 +684,6 @@ def _launched_for_batch(evidence: Evidence) -> float:
     start = evidence.trace.runtime.start[launch]
     beside = (assign(evidence.steps, start) >= 0) & ~evidence.host.optimizer.contains(start)
     return float(beside.sum()) / max(1, len(evidence.steps)) if len(launch) else float("inf")
-
-
-def _feeding(evidence: Evidence) -> Loader | None:
-    loaders = [each.record for each in evidence.loaders if each.record is not None]
-    return next((each for each in loaders if each.trains), loaders[0] if loaders else None)
 
 
 def _unmet(record: RunRecord, loader: Loader | None) -> tuple[str, ...]:

@@ -57,6 +57,7 @@ _GROUPED = (
 # What transformers' arguments are called: by version.
 _STRATEGY, _GROUP = "train_sampling_strategy", "group_by_length"
 _IDS = "input_ids"  # what Trainer takes the lengths from
+_NO_IDS = f"it takes the lengths from {_IDS!r}, which the samples may not have"
 _ITEM = "__getitem__"
 _ORDERED = ("predict", "do_predict", "prediction_loop", "evaluation_loop", "prediction_step")
 
@@ -94,7 +95,7 @@ class UnevenLengths(Rule):
             return
         (model,) = called
         share = model.uneven or 0.0
-        loader = _feeding(evidence)
+        loader = evidence.feeding
         if loader is not None and not _can_be_sorted(loader):
             return
         gain = columns_spared(evidence, share * (1.0 - _LEFT), _BASIS, _ATTENTION)
@@ -178,9 +179,9 @@ def _not_grouped(drafts: Drafts, finding: Finding) -> str:
             return "the script predicts with it, and what is predicted would be in another order than the samples"
         items = [each for each in draft.nodes(cst.FunctionDef) if each.name.value == _ITEM]
         if not all(_gives_ids(draft, each) for each in items):
-            return f"it takes the lengths from {_IDS!r}, which the samples may not have"
+            return _NO_IDS
         datasets += len(items)
-    return "" if datasets else f"it takes the lengths from {_IDS!r}, which the samples may not have"
+    return "" if datasets else _NO_IDS
 
 
 def _gives_ids(draft: Draft, function: cst.FunctionDef) -> bool:
@@ -195,12 +196,6 @@ def _uneven(model: Model, trains: bool) -> bool:
     if model.uneven is None or grows or not any(layer in model.layers for layer in _LAYERS):
         return False
     return model.uneven >= (_LEAST_IN_TRAINING if trains else _LEAST_UNEVEN)
-
-
-def _feeding(evidence: Evidence) -> Loader | None:
-    """The loader that feeds the steps."""
-    loaders = [each.record for each in evidence.loaders if each.record is not None]
-    return next((each for each in loaders if each.trains), loaders[0] if loaders else None)
 
 
 def _can_be_sorted(loader: Loader) -> bool:

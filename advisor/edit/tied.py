@@ -27,6 +27,11 @@ _OF_BATCHES = re.compile(r"batch|effective|global|accum", re.IGNORECASE)
 _ACCUMULATED = re.compile(r"accum|micro", re.IGNORECASE)
 _TO_COUNT = ("int", "round", "math.ceil", "math.floor", "numpy.ceil", "numpy.floor")
 _MANY = 20  # batches, and what is divided is the data: the fewest that the rule leaves of an epoch
+# x[0], x[0, :8], x.squeeze(0)
+_ZERO = m.Integer("0")
+_FIRST = m.Subscript(slice=[m.SubscriptElement(m.Index(_ZERO)), m.ZeroOrMore()]) | m.Call(
+    m.Attribute(attr=m.Name("squeeze")), [m.Arg(_ZERO)]
+)
 
 
 # Counts ------------------------------------------------------------------------------------------------------------
@@ -181,12 +186,6 @@ def takes_first(draft: Draft, call: cst.Call) -> int | None:
 def _words(draft: Draft, node: cst.CSTNode) -> set[str]:
     """All names there, of ``self.n`` both."""
     return {each.value for each in draft.nodes(cst.Name, node)}
-
-
-_ZERO = m.Integer("0")
-_FIRST = m.Subscript(slice=[m.SubscriptElement(m.Index(_ZERO)), m.ZeroOrMore()]) | m.Call(
-    m.Attribute(attr=m.Name("squeeze")), [m.Arg(_ZERO)]
-)
 
 
 def _sizes(call: cst.Call, name: str) -> list[cst.BaseExpression]:

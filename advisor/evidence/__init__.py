@@ -57,7 +57,7 @@ from advisor.evidence.syncs import sync_rows
 from advisor.evidence.verdict import bound_of, verdict_of
 from advisor.evidence.whatif import Change, Estimate
 from advisor.findings import Scalar
-from advisor.harness.layout import CallSite, RunRecord
+from advisor.harness.layout import CallSite, Loader, RunRecord
 from advisor.run import Run
 from advisor.trace.tables import Ints, Trace
 
@@ -297,6 +297,12 @@ class Evidence:
         if len(found) == len(made) == 1 and found[0].site is None:
             found = (replace(found[0], site=made[0]),)
         return found
+
+    @cached_property
+    def feeding(self) -> Loader | None:
+        """The record of the loader that most steps take a batch from, or of the one with the longest wait."""
+        loaders = [each.record for each in self.loaders if each.record is not None]
+        return next((each for each in loaders if each.trains), loaders[0] if loaders else None)
 
     @cached_property
     def data_wait_share(self) -> float | None:

@@ -193,14 +193,14 @@ def name_of(stacks: Stacks, row: int) -> str:
 
 
 def _longest_inside(stacks: Stacks, row: int) -> int | None:
-    """Of the calls that a call makes the longest; None where none takes half of its time."""
-    last = int(np.searchsorted(stacks.start, stacks.end[row]))
+    """Of the calls that a call makes the longest; None where it makes none, or a decorator's none of half its time."""
+    ours, end = OURS in stacks.functions[row].path, stacks.end[row]
+    last = int(np.searchsorted(stacks.start, end))
     inside = row + 1 + np.flatnonzero(stacks.parent[row + 1 : last] == row)
-    if OURS in stacks.functions[row].path:  # what it calls of its own is not what it wraps
+    if ours:  # what it calls of its own is not what it wraps; how long that takes says nothing
         inside = np.array([each for each in inside if OURS not in stacks.functions[each].path], np.int64)
     if not len(inside):
         return None
     took = stacks.end[inside] - stacks.start[inside]
     longest = int(np.argmax(took))
-    half = OURS in stacks.functions[row].path or 2 * took[longest] >= stacks.end[row] - stacks.start[row]
-    return int(inside[longest]) if half else None
+    return int(inside[longest]) if ours or 2 * took[longest] >= end - stacks.start[row] else None

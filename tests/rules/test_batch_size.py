@@ -8,8 +8,11 @@ import pytest
 from advisor.rules.batch_size import BatchSize
 
 from advisor.edit import Edit, Sources
+from advisor.evidence import Evidence
 from advisor.harness.layout import Site
+from advisor.launch import Command, measure
 from advisor.rule import Advice, Argument, Finding, Gain
+from tests.conftest import PYTHON, QUICK
 
 RULE = BatchSize()
 GAIN = Gain(1.1, 1.2, 1.3)
@@ -77,3 +80,29 @@ def test_option_of_batches_that_are_made_by_hand(
         assert isinstance(fix, Advice) and fix.why.startswith(answer)
     else:
         assert isinstance(fix, Argument) and fix.options == answer
+
+
+SCORES = """\
+import json
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.set_num_threads(1)
+net = torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(40)]).eval()
+rows = {{str(number): [number] * 4 for number in range({rows})}}
+with torch.inference_mode():
+    for _ in range(100):
+        for (x,) in DataLoader(TensorDataset(torch.randn(4000, 32)), batch_size=1):
+            scores = net(x)
+            text = json.dumps(rows, indent=1)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(("rows", "told"), [(1, True), (300, False)])
+def test_what_is_done_with_each_output_grows_with_the_batch(rows: int, told: bool, tmp_path: Path) -> None:
+    (tmp_path / "score.py").write_text(SCORES.format(rows=rows))
+    command = Command(str(tmp_path / "score.py"), python=PYTHON, cwd=str(tmp_path))
+    evidence = Evidence.from_run(measure(command, tmp_path / "run", QUICK, timeout=120))
+    assert bool(list(RULE.check(evidence))) is told

@@ -97,10 +97,11 @@ def test_dict_on_a_command_line_is_json(tmp_path: Path) -> None:
     assert isinstance(fix, Argument) and fix.options == {"--accelerator_config": '{"non_blocking": true}'}
 
 
-def test_file_that_a_parser_reads_is_edited(tmp_path: Path) -> None:
+@pytest.mark.parametrize("reads", ["parse_json_file('args.json')", "parse_dict(values)"])
+def test_file_that_a_parser_reads_is_edited(reads: str, tmp_path: Path) -> None:
     settings = tmp_path / "args.json"
     settings.write_text('{"output_dir": "out",\n "dataloader_num_workers": 0}\n')
-    (tmp_path / "train.py").write_text("(args,) = parser.parse_json_file('args.json')\n")
+    (tmp_path / "train.py").write_text(f"(args,) = parser.{reads}\n")
     made = {"config": (Site(str(tmp_path / "train.py"), 1),), "config_kind": "TrainingArguments"}
     finding = Finding(
         "x", "x", "", Gain(1.1, 1.2, 1.3), {}, parameters={**made, "config_values": {"dataloader_num_workers": 0}}
