@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -18,6 +18,7 @@ from advisor.edit.sources import text_of
 from advisor.edit.tied import divided_by, fixed_by_hand, said_to_others, takes_first
 from advisor.errors import AdvisorError
 from advisor.evidence import CAPTURES, COLD, Change
+from advisor.evidence.added_gradients import adds_up_gradients
 from advisor.evidence.facts import OPTIMIZER, OTHER
 from advisor.evidence.from_lists import reading_s
 from advisor.evidence.handmade import accumulated, by_hand, loops_over, one_by_one
@@ -27,6 +28,7 @@ from advisor.evidence.steps import assign
 from advisor.fixes import by_option, edited, given_fix
 from advisor.frameworks import configured, construction, told
 from advisor.harness.layout import Site
+from advisor.larger_batches import ACCUMULATES, added_up
 from advisor.rule import (
     Advice,
     Argument,
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
     from advisor.harness.layout import CallSite, Loader, RunRecord
 
 _TOGETHER = "Accumulate gradients over fewer, larger batches"
-_EACH_DEVICE, _ACCUMULATES = "per_device_train_batch_size", "gradient_accumulation_steps"  # TrainingArguments
+_EACH_DEVICE = "per_device_train_batch_size"  # of TrainingArguments
 _MORE_TOGETHER = (16, 32)  # times as many samples at once, where as many go into a step as before
 _SCALES = (2, 4, 8)  # more than eightfold is another training recipe, not a setting: it is not proposed unmeasured
 _AT_A_TIME = (8, 16, 32)  # samples of inference that take them one by one: it is no training's recipe
@@ -89,6 +91,9 @@ _RATE = (
 # does to make them; the model takes both for what does not: it said 3.8 times where such a mask took 220 of 340 ms.
 _MOST_LISTS = 0.1
 _MOST_OUTSIDE = 0.3  # of the step, in a function beside forward, backward and optimizer
+
+# For examples: gradients of eight batches, of four samples each, are added up.
+_OF_EIGHT = {"batch": 32, "recorded": 4, "times": 8, "together": 8}
 
 
 class BatchSize(Rule):
@@ -151,10 +156,11 @@ class BatchSize(Rule):
             return
         batch = loader.batch_size if loader is not None else by_hand(evidence, record)
         length = loader.dataset_length if loader is not None else None
-        together = _told_to_accumulate(evidence, loader) if trains else 1
-        if batch and together > 1:
-            yield from self._of_told(evidence, record, batch, together)
-            return
+        if loader is not None and batch and trains:
+            together, parameters = _added_together(evidence, loader)
+            if together > 1:
+                yield from self._of_told(evidence, record, loader, together, parameters)
+                return
         gains = _gains(evidence, record, batch, length, trains, _SCALES) if batch else {}
         chosen = _chosen(evidence, gains)
         if chosen is not None and batch and loops_over(evidence, forward_sites(evidence), text_of, batch):
@@ -227,18 +233,23 @@ class BatchSize(Rule):
         parameters: dict[str, object] = {"rounds": rounds}
         yield _added_up(evidence, record, rows, rounds, scale, gain, site=places[0].site, parameters=parameters)
 
-    def _of_told(self, evidence: Evidence, record: RunRecord, batch: int, rounds: int) -> Iterator[Finding]:
-        """The same where a framework is told how many batches go together."""
+    def _of_told(
+        self, evidence: Evidence, record: RunRecord, loader: Loader, rounds: int, parameters: Mapping[str, object]
+    ) -> Iterator[Finding]:
+        """The same of a loader's batches, where a framework is told how many go together, or the script counts them."""
+        batch = cast(int, loader.batch_size)
         scales = [scale for scale in (*_SCALES, *_MORE_TOGETHER) if rounds % scale == 0]
         gains = _gains(evidence, record, batch, None, True, scales)
         if not evidence.device_is_gpu:
             gains = {scale: _paid_once(evidence, scale) for scale in gains}
-        chosen, loader = _chosen(evidence, gains), evidence.feeding
-        if chosen is None or loader is None:
+        chosen = _chosen(evidence, gains)
+        if chosen is None:
             return
         scale, gain = chosen
-        parameters = {"framework": framework_of(loader.owner), "together": rounds, **construction(evidence)}
-        found = _added_up(evidence, record, batch, rounds, scale, gain, site=loader.site, parameters=parameters)
+        known = {"together": rounds, "framework": framework_of(loader.owner), "files": _files(evidence, record)}
+        found = _added_up(
+            evidence, record, batch, rounds, scale, gain, site=loader.site, parameters={**known, **parameters}
+        )
         yield replace(found, unmet=_unmet(record, loader))
 
     def _of_bare_trace(self, evidence: Evidence) -> Iterator[Finding]:
@@ -338,7 +349,14 @@ class BatchSize(Rule):
         if batch is None:
             text = f"Use a batch twice as large, {where(site)}, and more while the GPU idles. {rate}".strip()
             return Advice(text, " ".join(finding.unmet))
+        together = finding.parameters.get("together")
+        fewer = together // times if isinstance(together, int) and isinstance(times, int) else 0
         text = f"Use batch_size={batch} {where(site)}. {rate}".strip()
+        if fewer:
+            text = (
+                f"Use batch_size={batch} {where(site)}, and add up the gradients of {fewer} such batches, not of "
+                f"{together}: they come out the same (but for batch norms, which then see larger batches)."
+            )
         if finding.unmet:
             return Advice(text, " ".join(finding.unmet))
         if framework:
@@ -353,7 +371,7 @@ class BatchSize(Rule):
         call = call_at(draft, site, ("DataLoader",)) if not said else None
         by_hand = said_at(drafts, said, cast(int, recorded))
         written = written_at(drafts, draft, call) if call is not None else by_hand
-        if tied := _tied(drafts, finding, written, size):
+        if tied := _tied(drafts, finding, written, size, of_more=not fewer):
             return Advice(text, tied)
         if call is not None and recorded == 1 and (line := takes_first(draft, call)) is not None:
             first = at(Site(draft.source.path, line))
@@ -365,6 +383,8 @@ class BatchSize(Rule):
         option, why = give_batch_size(drafts, draft, call, size, recorded)
         if option is None:
             return Advice(text, why)
+        if fewer:
+            return added_up(drafts, finding, cast(int, together), fewer, (draft, option, size), written.names, text)
         return given_fix(drafts, draft, option, str(size), text, rate)
 
     def _told(self, finding: Finding, sources: Sources, framework: str, rate: str) -> Edit | Argument | Advice:
@@ -378,8 +398,9 @@ class BatchSize(Rule):
         together, times = finding.parameters.get("together"), finding.parameters.get("times")
         settings = {_EACH_DEVICE: str(batch)}
         if isinstance(together, int) and isinstance(times, int):
-            settings[_ACCUMULATES] = str(together // times)
-            text = f"{text.rstrip('.')} with {_ACCUMULATES}={together // times}."
+            name = ACCUMULATES[str(finding.parameters.get("config_kind") or "TrainingArguments")]
+            settings[name] = str(together // times)
+            text = f"{text.rstrip('.')} with {name}={together // times}."
         if framework != "transformers" or told(finding, "auto_find_batch_size"):
             return Advice(text, why)
         size, before = cast(int, batch), each or recorded
@@ -481,7 +502,7 @@ net = nn.Sequential(nn.Linear(100, 32), nn.Unflatten(1, (32, 1)))
             parameters={"batch": 32, "recorded": 8, "framework": "transformers"},
         ),
         Example(  # as many samples in a step as before
-            before='args = TrainingArguments(  # <- config\n'
+            before="args = TrainingArguments(  # <- config\n"
             '    "out", per_device_train_batch_size=2, gradient_accumulation_steps=16\n)\n',
             after="args = TrainingArguments(\n"
             '    "out", per_device_train_batch_size=16, gradient_accumulation_steps=2\n)\n',
@@ -493,6 +514,71 @@ net = nn.Sequential(nn.Linear(100, 32), nn.Unflatten(1, (32, 1)))
                 "framework": "transformers",
                 "config_values": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 16},
             },
+        ),
+        Example(  # its own loop counts them
+            before="""
+ACCUMULATE = 8
+loader = DataLoader(ds, batch_size=4, shuffle=True)  # <-
+for i, (x, y) in enumerate(loader):
+    loss = criterion(net(x), y) / ACCUMULATE
+    loss.backward()  # <- backward
+    if (i + 1) % ACCUMULATE == 0 or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+            after="""
+ACCUMULATE = 1
+loader = DataLoader(ds, batch_size=32, shuffle=True)
+for i, (x, y) in enumerate(loader):
+    loss = criterion(net(x), y) / ACCUMULATE
+    loss.backward()
+    if (i + 1) % ACCUMULATE == 0 or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+            parameters=_OF_EIGHT,
+        ),
+        Example(
+            before="""
+loader = DataLoader(ds, batch_size=4)  # <-
+trainer = L.Trainer(max_epochs=3, accumulate_grad_batches=8)  # <- config
+""",
+            after="""
+loader = DataLoader(ds, batch_size=32)
+trainer = L.Trainer(max_epochs=3, accumulate_grad_batches=1)
+""",
+            parameters=_OF_EIGHT | {"config_kind": "Trainer", "config_values": {"accumulate_grad_batches": 8}},
+        ),
+        Example(
+            before="""
+parser.add_argument("--bs", type=int, default=4)
+parser.add_argument("--accumulate", type=int, default=8)
+args = parser.parse_args()
+accelerator = Accelerator(gradient_accumulation_steps=args.accumulate)  # <- config
+loader = DataLoader(ds, batch_size=args.bs)  # <-
+""",
+            after="",
+            parameters=_OF_EIGHT | {"config_kind": "Accelerator", "config_values": {"gradient_accumulation_steps": 8}},
+            options={"--bs": "32", "--accumulate": "1"},
+        ),
+        Example(  # how many there are follows from how large they are
+            before="""
+MICRO_BATCH = 4
+rounds = 32 // MICRO_BATCH
+for i, x in enumerate(DataLoader(ds, batch_size=MICRO_BATCH)):  # <-
+    (net(x).mean() / rounds).backward()  # <- backward
+    if i % rounds == rounds - 1:
+        optimizer.step()
+""",
+            after="""
+MICRO_BATCH = 32
+rounds = 32 // MICRO_BATCH
+for i, x in enumerate(DataLoader(ds, batch_size=MICRO_BATCH)):
+    (net(x).mean() / rounds).backward()
+    if i % rounds == rounds - 1:
+        optimizer.step()
+""",
+            parameters=_OF_EIGHT,
         ),
         Example(  # the first of what is in a batch is all of it
             before="for batch in DataLoader(rows, batch_size=1):  # <-\n    total += net(batch[0])\n",
@@ -662,13 +748,22 @@ def _added_up(
     )
 
 
-def _told_to_accumulate(evidence: Evidence, loader: Loader | None) -> int:
-    """Of how many batches transformers' Trainer is told to add up the gradients; 1 where it is not."""
-    if loader is None or framework_of(loader.owner) != "transformers":
-        return 1
-    values = construction(evidence).get("config_values")
-    number = values.get(_ACCUMULATES) if isinstance(values, dict) else None
-    return number if isinstance(number, int) else 1
+def _added_together(evidence: Evidence, loader: Loader) -> tuple[int, dict[str, object]]:
+    """Of how many of the loader's batches the gradients are added up, and what a fix has to know; 1 where of one.
+
+    As many as a framework is told; else those of a step, where the source around the ``backward`` shows that it is so.
+    """
+    made = construction(evidence)
+    values, name = made.get("config_values"), ACCUMULATES.get(str(made.get("config_kind")), "")
+    number = values.get(name) if isinstance(values, dict) else None
+    if isinstance(number, int) and number > 1:
+        return number, made
+    rounds = evidence.step_model.batches_per_step
+    backwards = call_sites(evidence, "backward")
+    if rounds != int(rounds) or len(backwards) != 1 or abs(backwards[0].calls_per_step - rounds) > 0.02 * rounds:
+        return 1, made
+    site = backwards[0].site
+    return (int(rounds), {"backward": (site,)}) if adds_up_gradients(text_of(site.file), site.line) else (1, made)
 
 
 def _paid_once(evidence: Evidence, scale: int) -> Gain:
@@ -700,8 +795,11 @@ def _files(evidence: Evidence, record: RunRecord) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*model_files(evidence), *(each.file for each in record.models if each.file))))
 
 
-def _tied(drafts: Drafts, finding: Finding, written: Written, size: int) -> str:
-    """What would have to change with the size that is written there, in a clause; empty where nothing is seen."""
+def _tied(drafts: Drafts, finding: Finding, written: Written, size: int, of_more: bool) -> str:
+    """What would have to change with the size that is written there, in a clause; empty where nothing is seen.
+
+    With `of_more` an update of the weights is of more samples than before.
+    """
     recorded, own = finding.parameters.get("recorded"), finding.site.file if finding.site is not None else ""
     for path in dict.fromkeys((own, *written.files, *file_list(finding, "files"))):
         if not isinstance(recorded, int) or not drafts.sources.editable(path):
@@ -713,7 +811,7 @@ def _tied(drafts: Drafts, finding: Finding, written: Written, size: int) -> str:
             if line is not None:
                 return f"the size stands as a number at {at(Site(path, line))}, too"
             # Of smaller batches more are accumulated: what is learned stays as it was.
-            if size > recorded and (why := divided_by(drafts, draft, written.names, size)):
+            if of_more and size > recorded and (why := divided_by(drafts, draft, written.names, size)):
                 return f"{why}, in {os.path.basename(path)}" if path != own else why
     return ""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -27,38 +28,51 @@ _SETTINGS = {
         "load_best_model_at_end", "gradient_checkpointing", "gradient_checkpointing_kwargs", "group_by_length",
         "train_sampling_strategy",
     ),
-    "Trainer": ("precision", "accelerator", "benchmark", "detect_anomaly", "plugins", "gradient_clip_val"),
+    "Trainer": (
+        "precision", "accelerator", "benchmark", "detect_anomaly", "plugins", "gradient_clip_val",
+        "accumulate_grad_batches",
+    ),
     "Fabric": ("precision", "accelerator", "plugins"),
-    "Accelerator": ("mixed_precision", "dynamo_backend", "dynamo_plugin", "dataloader_config", "cpu"),
+    "Accelerator": (
+        "mixed_precision", "dynamo_backend", "dynamo_plugin", "dataloader_config", "cpu",
+        "gradient_accumulation_steps", "gradient_accumulation_plugin",
+    ),
 }  # fmt: skip
 _FRAMEWORKS = ("transformers", "lightning", "pytorch_lightning", "accelerate")
 
 Make = Callable[[Any], Any]
 
 
-def watch_frameworks(imports: PostImport, sites: CallSites) -> None:
-    """Remember the constructions, once the script imports the frameworks."""
+def watch_frameworks(imports: PostImport, sites_of: Callable[[], CallSites | None]) -> None:
+    """Remember the constructions, once the script imports the frameworks.
 
-    def on(module: str, cls: str, attribute: str, make: Make) -> None:
+    To be called before torch is imported: a script may leave that to a framework, whose module is half made then.
+    `sites_of` gives the call sites, None before torch is there.
+    """
+
+    def on(module: str, cls: str, attribute: str, make: Callable[[CallSites], Make]) -> None:
         def imported(loaded: ModuleType) -> None:
+            sites = sites_of()
+            if sites is None:
+                return
             with contextlib.suppress(AttributeError, TypeError):  # a version that has it elsewhere: nothing is recorded
-                sites.also(Patch(getattr(loaded, cls), attribute, make))
+                sites.also(Patch(getattr(loaded, cls), attribute, make(sites)))
 
         imports.when_imported(module, imported)
 
     # A dataclass: subclasses get constructors of their own, and all of those end in this method.
-    on("transformers.training_args", "TrainingArguments", "__post_init__", _made(sites, "TrainingArguments", True))
-    on("accelerate.accelerator", "Accelerator", "__init__", _made(sites, "Accelerator"))
+    on("transformers.training_args", "TrainingArguments", "__post_init__", _made("TrainingArguments", True))
+    on("accelerate.accelerator", "Accelerator", "__init__", _made("Accelerator"))
     for package in ("lightning.pytorch", "pytorch_lightning"):
-        on(f"{package}.trainer.trainer", "Trainer", "__init__", _made(sites, "Trainer"))
-        on(f"{package}.trainer.trainer", "Trainer", "fit", _fitted(sites))
-    on("lightning.fabric.fabric", "Fabric", "__init__", _made(sites, "Fabric"))
+        on(f"{package}.trainer.trainer", "Trainer", "__init__", _made("Trainer"))
+        on(f"{package}.trainer.trainer", "Trainer", "fit", _fitted)
+    on("lightning.fabric.fabric", "Fabric", "__init__", _made("Fabric"))
 
 
-def _made(sites: CallSites, kind: str, post: bool = False) -> Make:
+def _made(kind: str, post: bool = False) -> Callable[[CallSites], Make]:
     """Wraps a constructor; with `post` the method that a dataclass calls at its end, its fields filled."""
 
-    def make(original: Any) -> Any:
+    def make(sites: CallSites, original: Any) -> Any:
         def construct(made: Any, *args: Any, **kwargs: Any) -> Any:
             details: dict[str, Any] = {}
             with contextlib.suppress(Exception):  # recording must not cost the script anything
@@ -72,7 +86,7 @@ def _made(sites: CallSites, kind: str, post: bool = False) -> Make:
 
         return construct
 
-    return make
+    return lambda sites: partial(make, sites)
 
 
 def _details(kind: str, made: Any, given: Mapping[str, Any]) -> dict[str, Any]:

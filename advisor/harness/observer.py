@@ -46,6 +46,7 @@ class Observer:
         self.on_stop: Any = None  # the runner's: watch that the script really ends
         self._status.start()
         imports.when_imported("torch", self._torch_loaded)
+        watch_frameworks(imports, lambda: self.windows.sites if self.windows is not None else None)
 
     def note(self, text: str) -> None:
         if text not in self.record.notes:
@@ -66,7 +67,6 @@ class Observer:
         windows.loaders.install(look=self._options.windows == "all")
         windows.models.install()
         windows.sites.on()
-        watch_frameworks(self._imports, windows.sites)
         windows.inert.install()
         windows.garbage.install()
         windows.encoders.install()

@@ -311,7 +311,7 @@ def test_where_a_framework_is_told_its_settings_is_recorded(profiled: Profile, c
     kind, name, value = {
         "hf_trainer.py": ("TrainingArguments", "per_device_train_batch_size", 8),
         "lightning_trainer.py": ("Trainer", "accelerator", "cpu"),
-        "accelerate_loop.py": ("Accelerator", "cpu", True),
+        "accelerate_loop.py": ("Accelerator", "gradient_accumulation_steps", 2),
     }[case.script]
     kinds = ("TrainingArguments", "Trainer", "Fabric", "Accelerator")
     # transformers makes an Accelerator for itself, which is none of the script's.

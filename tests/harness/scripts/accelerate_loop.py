@@ -1,13 +1,13 @@
-"""Accelerate: prepared model, optimizer, loader and schedule; accumulation through its context manager."""
+"""Accelerate, imported before torch: prepared model, optimizer, loader, schedule; accumulation by its context."""
 
+import accelerate
 import torch
-from accelerate import Accelerator
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 
 def main():
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
     model = nn.Sequential(nn.Linear(128, 512), nn.ReLU(), nn.Linear(512, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loader = DataLoader(TensorDataset(torch.randn(25600, 128), torch.randint(0, 10, (25600,))), batch_size=16, shuffle=True)

@@ -1,0 +1,149 @@
+"""After how many batches the weights are updated: where a script's own loop counts them, to have it count others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Hashable, Iterator, Sequence
+
+import libcst as cst
+
+from advisor.edit.batches import read_within, readers
+from advisor.edit.draft import Draft, Drafts
+from advisor.edit.names import last_part
+from advisor.edit.origin import origin_of
+from advisor.edit.scopes import assignments, is_literal, literal_equals, scope_of
+from advisor.edit.values import bound_to
+
+_ACCUMULATES = re.compile(r"accum|micro", re.IGNORECASE)
+_COMPUTED = "computed"
+
+
+def counted_at(
+    drafts: Drafts, draft: Draft, line: int, rounds: int, batch: Collection[str]
+) -> tuple[tuple[cst.BaseExpression, ...] | None, str]:
+    """The expressions that have to be another number, for weights to be updated after as many batches; or None and why.
+
+    They are what the number of the batch is divided by to see that it is the last, and what the loss of the
+    ``backward`` on `line` is divided by, each of them `rounds` now, once for each place that they have it from. None of
+    them where that is computed from the batch size, which is called one of `batch`.
+    """
+    backwards = [each for each in draft.nodes(cst.Call) if draft.line(each) == line]
+    within = scope_of(draft, backwards[0]) if backwards else draft.module
+    counts = list(_conditions(draft, within))
+    if not counts:
+        return None, "where the script counts them cannot be told from the source"
+    found: dict[Hashable, cst.BaseExpression] = {}
+    for node, lone in counts:
+        key = _key(drafts, draft, node, rounds, batch)
+        if key is not None and lone and is_literal(node):
+            return None, f"the number stands twice on line {draft.line(node)}"
+        if key is not None:
+            found.setdefault(key, node)
+    divisors = [
+        node for node in _divisors(draft, within, backwards) if _key(drafts, draft, node, rounds, batch) is not None
+    ]
+    if not found or not divisors:
+        return None, "where the script counts them cannot be told from the source"
+    for node in divisors:
+        found.setdefault(_key(drafts, draft, node, rounds, batch), node)
+    for node in found.values():
+        if why := _makes(drafts, draft, node, rounds):
+            return None, why
+    return tuple(node for key, node in found.items() if key != _COMPUTED), ""
+
+
+def _makes(drafts: Drafts, draft: Draft, node: cst.BaseExpression, rounds: int) -> str:
+    """What is constructed with the number, too, in a clause: a model so wide, say; empty where nothing is seen."""
+    origin = origin_of(drafts, draft, node, rounds)
+    if origin is None or origin.option or origin.node is node or origin.draft is not draft:
+        return ""
+    name = bound_to(draft, origin.node)
+    for each, called in readers(draft, name, read_within(draft, origin.node)):
+        if called.rpartition(".")[2][:1].isupper():
+            return f"line {draft.line(each)} reads {name}, too, for something else"
+    return ""
+
+
+def _conditions(draft: Draft, within: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, bool]]:
+    """What counts are divided by, or compared with, for an update: each with whether it stands in more than one place.
+
+    ``i % 8 == 7`` says it twice.
+    """
+    here = [each for each in draft.nodes(cst.If, within) if _updates(draft, each.body) or _skips(each.body)]
+    for condition in here or [each for each in draft.nodes(cst.If) if _updates(draft, each.body)]:
+        tests: list[cst.BaseExpression] = [condition.test]
+        for name in draft.nodes(cst.Name, condition.test):
+            given = assignments(draft, name.value, scope_of(draft, condition))
+            tests += [each for each in given if each is not None and not is_literal(each)]
+        for test in tests:
+            remainders = [each for each in draft.nodes(cst.BinaryOperation, test) if _is(each, cst.Modulo)]
+            for remainder in remainders:
+                above = draft.parent(remainder)
+                twice = isinstance(above, cst.Comparison) and not any(
+                    literal_equals(each.comparator, 0) for each in above.comparisons
+                )
+                yield remainder.right, twice
+            if not remainders and test is condition.test:
+                for each in draft.nodes(cst.ComparisonTarget, test):
+                    if isinstance(each.operator, (cst.Equal, cst.GreaterThanEqual)):
+                        yield each.comparator, False
+
+
+def _updates(draft: Draft, body: cst.BaseSuite) -> bool:
+    """Whether something is told to step there."""
+    called = [each.func for each in draft.nodes(cst.Call, body)]
+    return any(isinstance(each, cst.Attribute) and each.attr.value == "step" for each in called)
+
+
+def _skips(body: cst.BaseSuite) -> bool:
+    last = body.body[-1] if body.body else None
+    return isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Continue)
+
+
+def _divisors(draft: Draft, within: cst.CSTNode, backwards: Sequence[cst.Call]) -> Iterator[cst.BaseExpression]:
+    """What the loss is divided by: in the call of ``backward``, or where what that is given was assigned."""
+    calls = [each for each in backwards if last_part(each.func).endswith("backward")]
+    read = {name.value for call in calls for name in draft.nodes(cst.Name, call)}
+    for node in draft.nodes(cst.BinaryOperation, within):
+        above = [*draft.ancestors(node)]
+        assign = next((each for each in above if isinstance(each, cst.Assign)), None)
+        targets = [last_part(each.target) for each in assign.targets] if assign is not None else []
+        if _is(node, cst.Divide) and (read.intersection(targets) or any(each in above for each in calls)):
+            yield node.right
+    for statement in draft.nodes(cst.AugAssign, within):
+        if isinstance(statement.operator, cst.DivideAssign) and last_part(statement.target) in read:
+            yield statement.value
+
+
+def _is(node: cst.BinaryOperation, operator: type[cst.BaseBinaryOp]) -> bool:
+    return isinstance(node.operator, operator)
+
+
+def _key(
+    drafts: Drafts, draft: Draft, node: cst.BaseExpression, rounds: int, batch: Collection[str]
+) -> Hashable | None:
+    """What says that `node` is `rounds`: equal for all that have it from one place. None where it is something else."""
+    origin = origin_of(drafts, draft, node, rounds)
+    if origin is not None and origin.option:
+        return origin.option if _ACCUMULATES.search(origin.option) else None
+    if origin is not None and origin.says(rounds):
+        return id(origin.node)
+    computed = _computed(draft, node)
+    if computed is not None and any(each.value in batch for each in draft.nodes(cst.Name, computed.right)):
+        return _COMPUTED
+    # A setting of a file, which is known when it is to be changed.
+    return draft.code(node) if origin is None and _ACCUMULATES.search(last_part(node)) else None
+
+
+def _computed(draft: Draft, node: cst.BaseExpression) -> cst.BinaryOperation | None:
+    """The division that a name is the result of, or an attribute, as far as its file assigns it once."""
+    name = last_part(node)
+    values = [
+        each.value
+        for each in draft.nodes(cst.Assign)
+        if len(each.targets) == 1 and last_part(each.targets[0].target) == name
+    ]
+    if len(values) != 1 or not name:
+        return None
+    parts = [each for each in draft.nodes(cst.BinaryOperation, values[0]) if _is(each, cst.FloorDivide)]
+    return parts[0] if len(parts) == 1 else None

@@ -1,0 +1,100 @@
+"""Fewer and larger batches whose gradients are added up: the fix, where their number is told to a framework or counted.
+
+It is two numbers, which have to change together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from advisor.edit import Draft, Drafts
+from advisor.edit.changes import is_set
+from advisor.edit.locate import call_at, last_name
+from advisor.edit.options import option_value
+from advisor.edit.rounds import counted_at
+from advisor.edit.values import EDITED, give, give_value
+from advisor.fixes import edited
+from advisor.frameworks import told
+from advisor.rule import Advice, Argument, Finding, site_list
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit
+
+# What says of how many batches the gradients are added up, by what is constructed with it.
+ACCUMULATES = {
+    "TrainingArguments": "gradient_accumulation_steps",
+    "Trainer": "accumulate_grad_batches",
+    "Accelerator": "gradient_accumulation_steps",
+}
+_OF_OBJECT = "gradient_accumulation_plugin"  # of Accelerator: says it instead, and more
+Given = tuple[Draft, str]  # what `give` answers, in which file
+
+
+def added_up(
+    drafts: Drafts,
+    finding: Finding,
+    rounds: int,
+    fewer: int,
+    batch: tuple[Draft, str, int],
+    names: Collection[str],
+    text: str,
+) -> Edit | Argument | Advice:
+    """The fix that adds up the gradients of `fewer` batches, not of `rounds`, beside larger ones.
+
+    `batch` is the file that says how large they are, what :func:`advisor.edit.values.give` has answered for it, and the
+    size; `names` are what it is called.
+    """
+    draft, answer, size = batch
+    counts, why = _told(drafts, finding, rounds, fewer)
+    if counts is None and not why:
+        counts, why = _counted(drafts, finding, rounds, fewer, names)
+    if counts is None:
+        return Advice(text, why)
+    numbers = [(draft, answer, size), *((of, given, fewer) for of, given in counts)]
+    if all(given == EDITED for _, given, _ in numbers):
+        return edited(drafts, text)
+    if any(given == EDITED for _, given, _ in numbers):
+        return Advice(text, "one of the two numbers is an option of the command line, and the other is not")
+    options = {}
+    for of, option, number in numbers:
+        word = option_value(drafts, of, option, str(number))
+        if word is None:
+            return Advice(text, f"{option} may not take {number}, by its type or choices")
+        options[option] = word
+    return Argument(options)
+
+
+def _told(drafts: Drafts, finding: Finding, rounds: int, fewer: int) -> tuple[list[Given] | None, str]:
+    """The setting of a framework; None and nothing where none was told, None and why where it cannot be changed."""
+    places, kind = site_list(finding, "config"), str(finding.parameters.get("config_kind", ""))
+    name = ACCUMULATES.get(kind, "")
+    if len(places) != 1 or told(finding, name) != rounds:
+        return None, ""
+    of = str(finding.parameters.get("config_class") or kind)
+    draft = drafts[places[0].file]
+    call = call_at(draft, places[0], (of,))
+    if call is None or last_name(draft, call) != of or told(finding, _OF_OBJECT) or is_set(drafts, draft, name):
+        return None, f"where {kind} is told their number cannot be told from the source"
+    given = give(drafts, draft, call, name, str(fewer), recorded=rounds, alone=True)
+    return ([(draft, given)], "") if given is not None else (None, f"where its {name} comes from cannot be told")
+
+
+def _counted(
+    drafts: Drafts, finding: Finding, rounds: int, fewer: int, names: Collection[str]
+) -> tuple[list[Given] | None, str]:
+    """What the script's own loop counts up to."""
+    places = site_list(finding, "backward")
+    if len(places) != 1:
+        return None, "where their number comes from cannot be told"
+    draft = drafts[places[0].file]
+    nodes, why = counted_at(drafts, draft, places[0].line, rounds, names)
+    if nodes is None:
+        return None, why
+    found = []
+    for node in nodes:
+        given = give_value(drafts, draft, node, str(fewer), rounds)
+        if given is None:
+            return None, "where their number comes from cannot be told from the source"
+        found.append((draft, given))
+    return found, ""
