@@ -150,15 +150,16 @@ class Host:
     def stepping(self, rows: Mask) -> Coverage:
         """The moments of these rows of ``Trace.annotations``, optimizers' steps, without what their closures do.
 
-        A step calls its closure first, and the closure ends with the backward; but for one that calls it many times.
+        A step calls its closure first, which ends with the backward, or where the trace says so (Lightning calls what
+        the user wants done between backward and step); but for one that calls it many times.
         """
-        annotations, backward = self.trace.annotations, self.backward
+        annotations = self.trace.annotations
         closing = rows & ~names_like(self.trace, annotations.name, _MANY_CLOSURES.match)
         start, end = annotations.start.copy(), annotations.end
-        if len(backward):
-            last = np.searchsorted(backward.start, end) - 1
-            inside = closing & (last >= 0) & (backward.start[last] >= start)
-            start[inside] = np.minimum(backward.end[last[inside]], end[inside])
+        for closed in filter(len, (self.backward, self._annotated(layout.CLOSURE_RANGE))):
+            last = np.searchsorted(closed.start, end) - 1
+            inside = closing & (last >= 0) & (closed.start[last] >= annotations.start)
+            start[inside] = np.clip(closed.end[last[inside]], start[inside], end[inside])
         return Coverage.of(start[rows], end[rows])
 
     @cached_property

@@ -32,6 +32,7 @@ DETAIL_SUFFIX = ".trace.json.gz"
 # The annotations that the harness adds to the traces; `evidence` knows them by these names.
 FORWARD_RANGE = "advisor.forward"
 BACKWARD_RANGE = "advisor.backward"
+CLOSURE_RANGE = "advisor.closure"  # what an optimizer's step has evaluated, before it steps
 DRAIN_RANGE = "advisor.drain"  # the harness waits for the device, at the end of a profiled window
 ENCODER_RANGE = "advisor.encoder"
 

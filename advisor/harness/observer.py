@@ -16,7 +16,7 @@ from . import environment, graphs, places, rates
 from .frameworks import watch_frameworks
 from .imports import PostImport
 from .journal import Journal
-from .layout import PARTIAL_JSON, RUN_JSON, Failure, Options, RunRecord, to_dict
+from .layout import CLOSURE_RANGE, PARTIAL_JSON, RUN_JSON, Failure, Options, RunRecord, to_dict
 from .patches import Patch
 from .places import owner, user_site
 from .status import StatusFile
@@ -96,15 +96,33 @@ class Observer:
             self.windows.saved(path)
 
     def _optimizer_steps(self, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        """Count how often L-BFGS evaluates its closure: a fit may be a single step of thousands of iterations.
+        """Mark, in a trace, what a step has evaluated; count how often L-BFGS does: a fit may be one step of thousands.
 
         The first step decides: what counts as a step does not change while steps are measured.
         """
-        if self._torch.compiler.is_compiling() or not isinstance(optimizer, self._torch.optim.LBFGS):
+        if self._torch.compiler.is_compiling() or self.windows is None:
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if not callable(closure):
             return None
+        if isinstance(optimizer, self._torch.optim.LBFGS):
+            closure = self._counted(optimizer, closure)
+        elif self.windows.sites.annotate:
+            closure = self._marked(closure)
+        else:
+            return None
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": closure}
+        return (args[0], closure, *args[2:]), kwargs
+
+    def _marked(self, closure: Any) -> Any:
+        def evaluate() -> Any:
+            with self._torch.autograd.profiler.record_function(CLOSURE_RANGE):
+                return closure()
+
+        return evaluate
+
+    def _counted(self, optimizer: Any, closure: Any) -> Any:
         evaluated, first = 0, optimizer not in self._by_evaluation
         self._by_evaluation.setdefault(optimizer, False)
 
@@ -117,9 +135,7 @@ class Observer:
                 self.windows.optimizer_step(optimizer)
             return closure()
 
-        if "closure" in kwargs:
-            return args, {**kwargs, "closure": evaluate}
-        return (args[0], evaluate, *args[2:]), kwargs
+        return evaluate
 
     def _optimizer_stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         # A constant to Dynamo: a compiled optimizer step keeps its graph whole.

@@ -282,9 +282,12 @@ def test_host_that_waits_for_work_which_does_not_start_is_said(shared_traces: Pa
     assert evidence.verdict.endswith("the host waits in hipMemcpyWithStream for work that is queued and does not start")
 
 
-@pytest.mark.parametrize(("optimizer", "share"), [("AdamW", 0.1), ("LBFGS", 0.9 - 0.5)])
+@pytest.mark.parametrize(
+    ("optimizer", "closed", "share"),
+    [("AdamW", 0, 0.1), ("AdamW", 950, 0.05), ("AdamW", 800, 0.1), ("LBFGS", 0, 0.9 - 0.5), ("LBFGS", 950, 0.9 - 0.5)],
+)
 def test_what_an_optimizers_closure_does_is_no_step_of_its_own(
-    builder: Any, tmp_path: Path, optimizer: str, share: float
+    builder: Any, tmp_path: Path, optimizer: str, closed: int, share: float
 ) -> None:
     build = builder()
     for number in range(3):
@@ -292,6 +295,8 @@ def test_what_an_optimizers_closure_does_is_no_step_of_its_own(
         build.step(number, at, at + 1000)
         build.annotation(f"Optimizer.step#{optimizer}.step", at + 100, at + 1000)
         build.annotation("advisor.backward", at + 400, at + 900)  # the closure: Python's 300 us, and this
+        if closed:
+            build.annotation("advisor.closure", at + 110, at + closed)
         build.operator("aten::addcdiv_", at + 910, at + 990)
     evidence = Evidence.from_trace(build.read(tmp_path))
     assert evidence.breakdown.share("optimizer") == pytest.approx(share)

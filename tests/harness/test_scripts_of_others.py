@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from advisor.evidence import Evidence
 from advisor.harness.layout import Loader, OptimizerInfo, RunRecord
 from advisor.trace import read_trace
 from tests.conftest import PYTHON, SCRIPTS, Profiled
@@ -320,6 +321,19 @@ def test_where_a_framework_is_told_its_settings_is_recorded(profiled: Profile, c
     assert f"{kind}(" in line_at(case.script, made.site.line)
     assert made.details["values"][name] == value
     assert name in made.details["takes"]
+
+
+@one("lightning_trainer.py")
+def test_what_an_optimizers_step_evaluates_ends_before_it_steps(profiled: Profile, case: Case) -> None:
+    evidence = Evidence.from_run(profile(profiled, case).run)
+    names, annotations = evidence.trace.names, evidence.trace.annotations
+    closed = [row for row, name in enumerate(annotations.name.tolist()) if names[name] == "advisor.closure"]
+    assert len(closed) == len(evidence.steps)
+    stepping = evidence.host.optimizer
+    # Lightning's closure ends with its hooks, behind the backward.
+    for row in closed:
+        assert not stepping.contains(annotations.end[row : row + 1] - 1).any()
+        assert stepping.contains(annotations.end[row : row + 1] + 1).any()
 
 
 @one("lightning_trainer.py")
