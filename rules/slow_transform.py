@@ -44,6 +44,7 @@ _WORTH_MOVING = 0.1  # share of the fetch that transforms on pixels thrown away 
 _CALLS, _LINES = 50, 100
 _TOKENIZER = re.compile("tokeniz", re.IGNORECASE)
 _FEW_WORKERS = 4  # where so many gain nothing, more will not
+_MUCH_BETTER = 1.25  # times as fast as with workers: from there on both are told of
 _MANY_LINES = 500  # of the user's code for one sample: a loop in Python, whatever it works on
 _LINE_S = 0.1e-6  # seconds that a line of Python takes, with a little of NumPy's scalars in it
 _LOOP_LEFT = 0.2  # of what is a loop in Python, where nobody knows over what
@@ -404,10 +405,10 @@ def _tokenizes(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> _Found
     """A tokenizer that takes the same text apart in every epoch."""
     line = longest_statement(loader)
     found = [part for part in loader.parts if part.kind == "transform" and _TOKENIZER.search(part.name)]
-    if line is None or not found or (not facts.workers and _workers_do(evidence, facts)):
+    if line is None or not found:
         return None
     part = share(loader, found[0])
-    if part < _MOST:
+    if part < _MOST or _workers_do(evidence, facts, part):
         return None
     return _Found(
         "tokenize",
@@ -423,12 +424,12 @@ def _decodes(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> _Found |
     """Files that are decoded in every epoch anew, though all samples together are small, and workers have no cores."""
     line = longest_statement(loader)
     what = reads_a_file(line) if line is not None else ""
-    if line is None or not what or not computes(facts) or (not facts.workers and _workers_do(evidence, facts)):
+    if line is None or not what or not computes(facts):
         return None
     # What transforms take may be on the same line, and be different each time.
     others = sum(share(loader, part) for part in loader.parts if part.kind == "transform")
     part, size = min(share(loader, line), 1.0 - others), _all_samples(loader)
-    if part < _MOST or not _comes_round(evidence, loader) or not 0 < size <= _FITS:
+    if not _better_kept(evidence, facts, loader, part):
         return None
     return _Found(
         "decode",
@@ -446,17 +447,17 @@ def _computes_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> _
     """The same for what the dataset's own functions compute of a sample, always the same by all that they call."""
     lines = [part for part in loader.parts if part.kind == "line"]
     line, size = max(lines, key=lambda part: part.seconds, default=None), _all_samples(loader)
-    if line is None or not computes(facts) or (not facts.workers and _workers_do(evidence, facts)):
+    if line is None or not computes(facts):
         return None
     part = share(loader, line)
-    if part < _MOST or not _comes_round(evidence, loader) or not 0 < size <= _FITS:
+    if not _better_kept(evidence, facts, loader, part):
         return None
     what = computes_the_same("".join(linecache.getlines(line.site.file)), line.site.line, _transform(evidence, loader))
     if not what or part * (facts.fetch_cpu_s or 0.0) < _LEAST_KEPT_S * (loader.batch_size or 1):
         return None
     return _Found(
         "compute",
-        f"{at(line.site)} takes {part:.0%} of making a batch, and {_of_workers(facts.workers or 0)}: {what} computes "
+        f"{at(line.site)} takes {part:.0%} of making a batch, and {_of_workers(evidence, facts)}: {what} computes "
         f"the same of a sample in every epoch anew; all {loader.dataset_length:,} together are {size / 1e6:,.0f} MB.",
         line.site,
         part,
@@ -472,16 +473,16 @@ def _pictures_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> _
     if not module.startswith("torchvision.datasets.") or cls not in _IN_MEMORY or not loader.transforms:
         return None
     names, size = [each.rpartition(".")[2] for each in loader.transforms], _all_samples(loader)
-    if not {*names} <= {*_SAME} or not computes(facts) or (not facts.workers and _workers_do(evidence, facts)):
+    if not {*names} <= {*_SAME} or not computes(facts):
         return None
     part = min(1.0, sum(share(loader, each) for each in loader.parts if each.kind == "transform"))
-    if part < _MOST or not _comes_round(evidence, loader) or not 0 < size <= _FITS:
+    if not _better_kept(evidence, facts, loader, part):
         return None
     what = ", ".join(names)
     return _Found(
         "pictures",
         f"{what} take{'s' if len(names) == 1 else ''} {part:.0%} of making a batch, and "
-        f"{_of_workers(facts.workers or 0)}: of a picture of {cls} they give the same in every epoch; all "
+        f"{_of_workers(evidence, facts)}: of a picture of {cls} they give the same in every epoch; all "
         f"{loader.dataset_length:,} together are {size / 1e6:,.0f} MB.",
         loader.site,
         part,
@@ -512,22 +513,39 @@ def _comes_round(evidence: Evidence, loader: Loader) -> bool:
     return loader.epochs >= _EPOCHS or any(_OVER_EPOCHS.search("".join(linecache.getlines(path))) for path in paths)
 
 
+def _better_kept(evidence: Evidence, facts: LoaderFacts, loader: Loader, part: float) -> bool:
+    """Whether samples are better kept from one epoch to the next than made anew, of which that is the share `part`."""
+    if part < _MOST or not _comes_round(evidence, loader) or not 0 < _all_samples(loader) <= _FITS:
+        return False
+    return not _workers_do(evidence, facts, part)
+
+
 def _all_samples(loader: Loader) -> float:
     """Bytes of all samples as they are handed out, by those of a batch; 0 where their number is unknown."""
     return sum(each.bytes for each in loader.tensors) / (loader.batch_size or 1) * (loader.dataset_length or 0)
 
 
-def _workers_do(evidence: Evidence, facts: LoaderFacts) -> bool:
-    """Whether worker processes would make a difference, where there are none: on few cores they may not."""
+def _workers_do(evidence: Evidence, facts: LoaderFacts, saved: float = 0.0) -> bool:
+    """Whether worker processes would make a difference, where there are none: on few cores they may not.
+
+    Not where to save the share `saved` of each fetch is much better.
+    """
+    best = _with_workers(evidence, facts)
+    return best > 0.0 and Gain.of(evidence.what_if(without(facts, saved))).likely < _MUCH_BETTER * best
+
+
+def _with_workers(evidence: Evidence, facts: LoaderFacts) -> float:
+    """The gain of a few worker processes, where there are none and that is worth it; else 0."""
     cores = int(evidence.record.environment.usable_cpus) if evidence.record is not None else 1
-    changes = [Change(workers=count, loader=facts.index) for count in range(1, max(1, min(cores, _FEW_WORKERS)) + 1)]
-    return any(Gain.of(evidence.what_if(change)).worth_it for change in changes)
+    counts = range(1, max(1, min(cores, _FEW_WORKERS)) + 1) if not facts.workers else ()
+    gains = [Gain.of(evidence.what_if(Change(workers=count, loader=facts.index))) for count in counts]
+    return max((gain.likely for gain in gains if gain.worth_it), default=0.0)
 
 
 def _heavy(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> _Found | None:
     """What computes most of the time, in workers that do not keep up, or with cores that leave no place for any."""
     line = longest_statement(loader)
-    if line is None or not computes(facts) or (not facts.workers and _workers_do(evidence, facts)):
+    if line is None or not computes(facts) or _workers_do(evidence, facts):
         return None
     longest = max(
         (part for part in loader.parts if part.kind == "transform"), key=lambda part: part.seconds, default=None
@@ -544,7 +562,7 @@ def _heavy(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> _Found | N
         return None
     return _Found(
         "heavy",
-        f"{what or at(site)} takes {part:.0%} of making a batch, {often}and {_of_workers(facts.workers or 0)}.",
+        f"{what or at(site)} takes {part:.0%} of making a batch, {often}and {_of_workers(evidence, facts)}.",
         site,
         part,
         part * less,
@@ -553,9 +571,11 @@ def _heavy(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> _Found | N
     )
 
 
-def _of_workers(workers: int) -> str:
+def _of_workers(evidence: Evidence, facts: LoaderFacts) -> str:
+    workers = facts.workers or 0
     if not workers:
-        return "workers would take the step's cores"
+        shared = _with_workers(evidence, facts) > 0.0
+        return "workers would do as much beside the step" if shared else "workers would take the step's cores"
     return f"the loader's {'worker does' if workers == 1 else f'{workers} workers do'} not keep up"
 
 

@@ -630,6 +630,24 @@ def test_what_is_computed_in_every_epoch_anew(
         assert isinstance(advice, Advice) and "Compute what bands returns at rows.py:5 once" in advice.text
 
 
+@pytest.mark.parametrize(("wait_ms", "told"), [(75.0, True), (50.0, False)])
+def test_what_is_better_kept_than_made_by_workers(wait_ms: float, told: bool, scene: Any, tmp_path: Path) -> None:
+    path = tmp_path / "rows.py"
+    path.write_text(
+        "import numpy as np\n\nclass Rows:\n    def __getitem__(self, i):\n        x = self.bands(self.rows[i])\n"
+        "        return x\n\n    def bands(self, row):\n        return np.abs(np.fft.rfft(row))\n"
+    )
+    made = scene(100.0)
+    made.record.environment.usable_cpus = 2.0
+    parts = [FetchPart("line", "__getitem__", Site(str(path), 5), wait_ms / 1e3)]
+    loader = fed(made, str(path), parts, wait_ms=wait_ms, fetch_ms=wait_ms, cpu_ms=wait_ms, num_workers=0)
+    loader.dataset_length, loader.epochs, loader.look_s = 500, 3, wait_ms / 1e3
+    assert list(LoaderWorkers().check(made.evidence(tmp_path)))  # they would be worth it in both
+    finding = found(TRANSFORM, made, tmp_path)
+    assert (finding is not None) == told
+    assert finding is None or "workers would do as much beside the step" in finding.summary
+
+
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
