@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from advisor.edit import Drafts
+from advisor.edit.encoded import encode_before_loop
+from advisor.edit.locate import call_at
 from advisor.evidence import Change
+from advisor.fixes import edited
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, by_way_of, where
 
 if TYPE_CHECKING:
-    from advisor.edit import Sources
+    from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
     from advisor.harness.layout import Recomputed
 
 _LEAST_GAIN = 1.10
+_DECODER = re.compile(r"transformers[/\\]models[/\\]")  # whose encoder get_encoder() gives
 
 
 class RecomputedConstants(Rule):
@@ -64,10 +70,11 @@ class RecomputedConstants(Rule):
                 "lines": tuple(each.site for each in record.recomputed),
                 "whole": longest.whole,
                 "given": longest.given,
+                "decodes": any(each.calls and _DECODER.search(each.file) for each in record.models),
             },
         )
 
-    def fix(self, finding: Finding, sources: Sources) -> Advice:
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Advice:
         lines = finding.parameters.get("lines")
         others = {at(each) for each in lines} - {at(finding.site)} if isinstance(lines, tuple) else set()
         also = f" (and at {', '.join(sorted(others))})" if others else ""
@@ -78,11 +85,13 @@ class RecomputedConstants(Rule):
                 "when they change only its author can tell",
             )
         if finding.parameters.get("given"):
-            return Advice(
+            text = (
                 f"Some of what the model is given {where(finding.site)}{also} is the same in every step: compute what "
                 "the model makes of that alone once, before the steps, by the part of it that does so (CLIP's "
-                "get_text_features, an encoder), and use the result until its weights change.",
-                "which part of the model computes it only its author can tell",
+                "get_text_features, an encoder), and use the result until its weights change."
+            )
+            return self._encoded(finding, sources, text) or Advice(
+                text, "which part of the model computes it only its author can tell"
             )
         return Advice(
             f"Compute what is computed {where(finding.site)}{also} once, where the module is made (or, "
@@ -91,11 +100,40 @@ class RecomputedConstants(Rule):
             "that it stays the same for all of the training only its author can tell",
         )
 
+    def _encoded(self, finding: Finding, sources: Sources, text: str) -> Edit | Advice | None:
+        """The fix where a model of transformers decodes token by token in a loop that encodes its input each time."""
+        if not finding.parameters.get("decodes") or finding.site is None:
+            return None
+        drafts = Drafts(sources)
+        draft = drafts[finding.site.file]
+        call = call_at(draft, finding.site)
+        if call is None:
+            return None
+        if why := encode_before_loop(draft, call):
+            return Advice(text, why)
+        return edited(drafts, f"Call the encoder once in front of the loop {where(finding.site)}, not for each token.")
+
     EXAMPLES = (
         Example(
             before="def forward(self, x):\n    modes = torch.linalg.eigh(self.graph)[1]  # <-\n    return modes @ x\n",
             after="",
             advice="register_buffer",
+        ),
+        Example(  # a loop over tokens, each of which encodes the text anew
+            before="""
+tokens = start
+for _ in range(40):
+    out = model(input_ids=text, attention_mask=mask, decoder_input_ids=tokens, past_key_values=kept)  # <-
+    tokens = out.logits.argmax(-1)
+""",
+            after="""
+tokens = start
+encoder_outputs = model.get_encoder()(input_ids=text, attention_mask=mask)
+for _ in range(40):
+    out = model(encoder_outputs=encoder_outputs, attention_mask=mask, decoder_input_ids=tokens, past_key_values=kept)
+    tokens = out.logits.argmax(-1)
+""",
+            parameters={"given": True, "decodes": True},
         ),
         Example(
             before="def answer(self, x):\n    return self.tower(x) @ self.items(self.all).T  # <-\n",
@@ -105,6 +143,11 @@ class RecomputedConstants(Rule):
         ),
     )
     LEAVES_ALONE = (
+        Example(  # nothing is encoded twice
+            "for x in texts:\n    out = model(input_ids=x, decoder_input_ids=y)  # <-\n",
+            "",
+            {"given": True, "decodes": True},
+        ),
         Example("out = clip(pixel_values=x, **prompts)  # <-\n", "", {"given": True}),
         Example("modes = torch.linalg.eigh(laplacian)[1]  # <-\n", ""),
     )

@@ -12,6 +12,7 @@ from advisor.edit import Sources
 from advisor.evidence.fetching import longest_statement, made_at, read_again
 from advisor.harness.layout import FetchPart, Loader, Site, TensorInfo
 from advisor.rule import Advice, Finding
+from rules.loader_workers import LoaderWorkers
 from rules.slow_collate import SlowCollate
 from rules.slow_transform import SlowTransform
 

@@ -1,0 +1,66 @@
+"""A loop that has a model of transformers decode token by token, and has it encode the same input each time: once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from advisor.edit.draft import Draft, Statement
+from advisor.edit.names import fresh_name
+
+_ENCODED = ("input_ids", "input_features", "pixel_values", "inputs_embeds")  # what an encoder is given, by its kind
+_DECODES, _GIVEN = "decoder_input_ids", "encoder_outputs"
+
+
+def encode_before_loop(draft: Draft, call: cst.Call) -> str:
+    """Have the encoder called in front of the loop around `call`, and its outputs given to the model; why not, or "".
+
+    ``model(input_ids=x, attention_mask=m, decoder_input_ids=y)`` encodes `x` and decodes `y`. What is encoded has to be
+    names that no round of the loop gives another value.
+    """
+    given = {arg.keyword.value: arg for arg in call.args if arg.keyword is not None}
+    encoded = [name for name in _ENCODED if name in given]
+    if len(given) != len(call.args) or _DECODES not in given or _GIVEN in given or len(encoded) != 1:
+        return "which part of the model computes it only its author can tell"
+    loop = _loop(draft, call)
+    if loop is None:
+        return "no loop calls the model there"
+    taken = [given[name] for name in (encoded[0], "attention_mask") if name in given]
+    bound = set(_changed(draft, loop))
+    read = {name.value for node in (call.func, *taken) for name in draft.nodes(cst.Name, node)}
+    if bound & read or not all(isinstance(arg.value, (cst.Name, cst.Attribute)) for arg in taken):
+        return "what the model encodes may be something else in each round"
+    name = fresh_name(draft, _GIVEN)
+    arguments = ", ".join(draft.code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)).strip() for arg in taken)
+    draft.insert_before(loop, f"{name} = {draft.code(call.func)}.get_encoder()({arguments})")
+    old = given[encoded[0]]
+    draft.change(old, lambda each: each.with_changes(keyword=cst.Name(_GIVEN), value=cst.Name(name)))
+    return ""
+
+
+def _loop(draft: Draft, call: cst.Call) -> Statement | None:
+    """The innermost loop around a call, where nothing but branches is between them."""
+    for above in draft.ancestors(call):
+        if isinstance(above, (cst.For, cst.While)):
+            return above
+        if isinstance(above, (cst.FunctionDef, cst.Lambda, cst.CompFor, cst.With, cst.Try)):
+            return None
+    return None
+
+
+def _changed(draft: Draft, loop: Statement) -> Iterator[str]:
+    """Names that a loop may give another value, or change in place: ``x``, ``self.x``, ``x[i]``, ``x.add_(1)``."""
+    targets: list[cst.BaseExpression] = [each.target for each in draft.nodes(cst.AssignTarget, loop)]
+    targets += [each.target for each in draft.nodes(cst.AugAssign, loop)]
+    targets += [each.target for each in draft.nodes(cst.AnnAssign, loop)]
+    targets += [each.target for each in draft.nodes(cst.NamedExpr, loop)]
+    targets += [each.target for each in (*draft.nodes(cst.For, loop), loop) if isinstance(each, cst.For)]
+    for target in targets:
+        if isinstance(target, cst.Attribute):
+            yield target.attr.value
+        else:
+            yield from (name.value for name in draft.nodes(cst.Name, target))
+    for call in draft.nodes(cst.Call, loop):
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value.endswith("_"):
+            yield from (name.value for name in draft.nodes(cst.Name, call.func.value))
