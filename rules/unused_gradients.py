@@ -9,7 +9,7 @@ import libcst as cst
 import numpy as np
 from libcst.helpers import get_full_name_for_node
 
-from advisor.edit import Drafts
+from advisor.edit import Draft, Drafts
 from advisor.edit.freezing import needed, tell_otherwise
 from advisor.edit.locate import outermost_at
 from advisor.edit.models import made_at
@@ -198,6 +198,25 @@ def main():
 """,
             parameters={"models": 1, "trained": ()},
         ),
+        Example(  # a method says which
+            before="""
+class Probe(nn.Module):
+    def trained(self):
+        return list(self.head.parameters())
+
+optimizer = torch.optim.AdamW(model.trained(), lr=1e-3)  # <- optimizers
+""",
+            after="""
+class Probe(nn.Module):
+    def trained(self):
+        return list(self.head.parameters())
+
+model.requires_grad_(False)
+model.head.requires_grad_(True)
+optimizer = torch.optim.AdamW(model.trained(), lr=1e-3)
+""",
+            parameters={"models": 1, "trained": ("head",)},
+        ),
         Example(
             before="head = [p for n, p in model.named_parameters() if 'head' in n]\nopt = SGD(head)  # <- optimizers\n",
             after="",
@@ -267,23 +286,18 @@ def _freeze(finding: Finding, drafts: Drafts) -> str:
         if bound is None:
             return f"what the model made {where(site)} is called cannot be told from the source"
         bound.draft.insert_after(bound.statement, f"{bound.name}.requires_grad_(False)")
-    return _freeze_rest(site_list(finding, "optimizers")[0], trained, drafts) if trained else ""
+    optimizers = site_list(finding, "optimizers")
+    return _freeze_rest(optimizers[0], trained, _files(finding), drafts) if trained else ""
 
 
-def _freeze_rest(optimizer: Site, trained: Sequence[str], drafts: Drafts) -> str:
+def _freeze_rest(optimizer: Site, trained: Sequence[str], files: Sequence[str], drafts: Drafts) -> str:
     """Freeze a model but for the parts of it that are `trained`, which the optimizer names; why not, as a clause."""
     draft = drafts[optimizer.file]
     call = outermost_at(draft, optimizer)
     statement = draft.statement(call) if call is not None else None
     if call is None or statement is None or not call.args:
         return "the call that makes the optimizer was not found"
-    given = [
-        get_full_name_for_node(each.func.value)
-        for each in draft.nodes(cst.Call, call.args[0])
-        if isinstance(each.func, cst.Attribute) and each.func.attr.value == "parameters"
-        if isinstance(each.func.value, (cst.Name, cst.Attribute))
-    ]
-    parts = [name for name in given if name]
+    parts = _weights_of(draft, call.args[0]) or _by_method(call.args[0].value, files, drafts)
     models = {name.removesuffix(f".{part}") for name in parts for part in trained if name.endswith(f".{part}")}
     if len(models) != 1 or {f"{model}.{part}" for model in models for part in trained} != set(parts):
         return "the parts that are trained cannot be told from what the optimizer is given"
@@ -292,3 +306,31 @@ def _freeze_rest(optimizer: Site, trained: Sequence[str], drafts: Drafts) -> str
         statement, f"{model}.requires_grad_(False)", *(f"{part}.requires_grad_(True)" for part in parts)
     )
     return ""
+
+
+def _weights_of(draft: Draft, within: cst.CSTNode) -> list[str]:
+    """What `within` calls ``parameters()`` of, by their names: "model.head"."""
+    given = [
+        get_full_name_for_node(each.func.value)
+        for each in draft.nodes(cst.Call, within)
+        if isinstance(each.func, cst.Attribute) and each.func.attr.value == "parameters"
+        if isinstance(each.func.value, (cst.Name, cst.Attribute))
+    ]
+    return [name for name in given if name]
+
+
+def _by_method(value: cst.BaseExpression, files: Sequence[str], drafts: Drafts) -> list[str]:
+    """The same of ``model.trainable()``, by what the one method of that name in `files` returns of ``self``."""
+    if not isinstance(value, cst.Call) or value.args or not isinstance(value.func, cst.Attribute):
+        return []
+    model, method = get_full_name_for_node(value.func.value), value.func.attr.value
+    found = [(of, each) for of in map(drafts.__getitem__, files) for each in of.nodes(cst.FunctionDef)]
+    named = [(of, each) for of, each in found if each.name.value == method]
+    if not model or len(named) != 1:
+        return []
+    draft, function = named[0]
+    returns = draft.nodes(cst.Return, function)
+    parts = _weights_of(draft, returns[0]) if len(returns) == 1 else []
+    if not parts or not all(part.startswith("self.") for part in parts):
+        return []
+    return [f"{model}.{part.removeprefix('self.')}" for part in parts]
