@@ -21,6 +21,7 @@ from advisor.rule import (
     Rule,
     Safety,
     at,
+    call_sites,
     file_list,
     model_files,
     site_list,
@@ -71,7 +72,9 @@ class DiscardedGradients(Rule):
         if not gain.worth_it:
             return
         models = record.discarded
-        site = next((each.site for each in models if each.site is not None), None)
+        alone = next((each.site for each in models if each.site is not None), None)  # computes nothing else of them
+        backwards = call_sites(evidence, "backward")
+        site = alone or (backwards[0].site if len(backwards) == 1 else None)
         named = " and ".join(dict.fromkeys(map(_named, models)))
         yield Finding(
             rule=self.id,
@@ -89,6 +92,7 @@ class DiscardedGradients(Rule):
             site=site,
             parameters={
                 "models": len(models),
+                "alone": alone is not None,
                 "held": any(each.held for each in models),
                 "parts": tuple(models[0].parts),
                 "made": tuple(each.made for each in models if each.made is not None),
@@ -205,6 +209,18 @@ class Run:
         self.model = Distiller(student, load(classes)).to(device)
         self.model.teacher.requires_grad_(False)
         self.optimizer = SGD(self.model.trainable(), lr=0.1)
+""",
+            parameters={"models": 1, "held": False, "parts": ("teacher",)},
+        ),
+        Example(  # others' gradients are clipped
+            before="""
+criterion = Distillation(load())  # <- made=Distillation(load())
+accelerator.clip_grad_norm_(student.parameters(), 5.0)
+""",
+            after="""
+criterion = Distillation(load())
+criterion.teacher.requires_grad_(False)
+accelerator.clip_grad_norm_(student.parameters(), 5.0)
 """,
             parameters={"models": 1, "held": False, "parts": ("teacher",)},
         ),
@@ -325,8 +341,8 @@ def _detached(finding: Finding, drafts: Drafts, others: bool) -> str:
     if others or finding.parameters.get("models") != 1:
         return "there are several such models"
     site = finding.site
-    if site is None:
-        return "several backward calls compute them"
+    if site is None or not finding.parameters.get("alone", True):
+        return "what is used of them is computed by the same backward, or several compute them"
     if finding.parameters.get("gives", "tensor") != "tensor":
         return "what it returns is no single tensor"
     name, file = (str(finding.parameters.get(key, "")) for key in ("name", "name_file"))
@@ -346,6 +362,6 @@ def _frozen(finding: Finding, drafts: Drafts, held: bool) -> str:
         return freeze_made(drafts, model, files, parts)
     if why := needed(drafts, files):
         return why
-    if site is None:
-        return "several backward calls compute them"
+    if site is None or not finding.parameters.get("alone", True):
+        return "what is used of them is computed by the same backward, or several compute them"
     return freeze_around(drafts, site, model, parts)

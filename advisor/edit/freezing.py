@@ -32,6 +32,7 @@ _NEEDS = (
     (re.compile(r"\bcheckpoint(_sequential)?\(|gradient_checkpointing"), "computes activations anew in the backward"),
     (re.compile(r"DistributedDataParallel|FullyShardedDataParallel|\bfully_shard\("), "trains with several processes"),
 )
+_OF_ITSELF = re.compile(r"\bself\.(named_)?parameters\(")
 _TURNS = ("backward", "step")  # calls that end one pass and begin the next
 _READS = ("item", "detach", "data", "shape", "size", "dtype")  # what may be asked of a result that has no graph
 
@@ -45,23 +46,26 @@ class Named:
     file: str = ""
 
 
-def needed(drafts: Drafts, files: Sequence[str], name: str = "", told: bool = False) -> str:
+def needed(drafts: Drafts, files: Sequence[str], *names: str, told: bool = False) -> str:
     """What the script does that needs gradients of all weights, as a clause; "" for nothing of the kind.
 
-    With the `name` of a model, what it says of other tensors' gradients is no matter: an image that is optimized, a
-    student whose gradients are clipped. With `told`, nor is what it says of what needs gradients.
+    With the `names` of a model, and of the part of it that is meant, what it says of other tensors' gradients is no
+    matter: an image that is optimized, a student whose gradients are clipped. With `told`, nor is what it says of what
+    needs gradients.
     """
     for draft in (drafts[path] for path in dict.fromkeys(files)):
         for pattern, what in _NEEDS:
             lines = [] if told and pattern is _SAYS else filter(pattern.search, draft.lines)
-            if any(_concerns(line, pattern, name) for line in lines):
+            if any(_concerns(line, pattern, names) for line in lines):
                 return f"the script {what}, in {os.path.basename(draft.source.path)}"
     return ""
 
 
-def _concerns(line: str, pattern: re.Pattern[str], name: str) -> bool:
-    """Whether what a line says may be about the model of that name; about any, where it has none."""
-    if not name or re.search(rf"\b{re.escape(name)}\b", line):
+def _concerns(line: str, pattern: re.Pattern[str], names: Sequence[str]) -> bool:
+    """Whether what a line says may be about the model of one of the names; about any, where it has none."""
+    if not all(names) or any(re.search(rf"\b{re.escape(name)}\b", line) for name in names or [""]):
+        return True
+    if len(names) > 1 and (pattern is _SAYS or _OF_ITSELF.search(line)):  # of what has that part, maybe
         return True
     if pattern is _SAYS:
         return re.search("[Pp]aram", line) is not None
@@ -78,9 +82,9 @@ def freeze_made(drafts: Drafts, model: Named, files: Sequence[str], parts: Seque
     if bound is None:
         return "where the script gives that model its name cannot be told from the source"
     # What is said of all of a model is said of its parts.
-    name = bound.name.rpartition(".")[2] if not parts else ""
-    if why := needed(drafts, files, name):
-        told = not parts and not needed(drafts, files, name, told=True) and tell_otherwise(drafts, files)
+    names = [path.rpartition(".")[2] for path in (bound.name, *parts)]
+    if why := needed(drafts, files, *names):
+        told = not parts and not needed(drafts, files, *names, told=True) and tell_otherwise(drafts, files)
         return "" if told else why
     bound.draft.insert_after(bound.statement, f"{'.'.join((bound.name, *parts))}.requires_grad_(False)")
     return ""
