@@ -11,10 +11,8 @@ from advisor.evidence.reports import without_reports
 from advisor.harness.layout import CallSite, Site
 
 Loop = ast.For | ast.ListComp | ast.GeneratorExp
-_BODIES = (
-    *(ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
-    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda),
-)
+_LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_BODIES = (*_LOOPS, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 # Calls in a body that make it a loop over steps, not over the samples of one.
 TRAINS = frozenset(("backward", "step", "zero_grad"))
 _ADDS_UP = (ast.Add, ast.Sub, ast.Mult)
@@ -50,12 +48,37 @@ def busiest_loop(taken: Sequence[CallSite], text_of: Callable[[str], str]) -> Si
     """The busiest loop of those that take parts of tensors at `taken`: its line, where its rounds are independent.
 
     None as well where the rounds of one that takes half as many parts need each other, for which of the loops the trace
-    shows could not be told then.
+    shows could not be told then. What takes parts in a function of no loop of its own belongs to that which hands it
+    on, as long as no loop calls it by its name; and what a loader takes to make a batch is on the line of the loop over
+    batches, which takes none.
     """
     most = max(map(_parts, taken), default=0)
     busiest = sorted((each for each in taken if 2 * _parts(each) >= most), key=lambda each: -_parts(each))
-    places = [_loop_of_parts(each, text_of(each.site.file)) for each in busiest]
+    texts = [text_of(each.site.file) for each in busiest]
+    places = [
+        _loop_of_parts(each, text)
+        for each, text in zip(busiest, texts, strict=True)
+        if not _handed_on(text, each.site.line) and not _by_iterator(text, each)
+    ]
     return places[0] if places and None not in places else None
+
+
+def _handed_on(text: str, line: int) -> bool:
+    """Whether `line` is in a function without a loop around it that no loop of the file calls by its name."""
+    function = around(text, line)
+    if not isinstance(function, ast.FunctionDef) or loop_over_parts(text, line) is not None:
+        return False
+    loops = [node for node in ast.walk(ast.parse(text)) if isinstance(node, _LOOPS)]
+    called = {node.func for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Call)}
+    return not any(ast.unparse(each).rpartition(".")[2] == function.name for each in called)
+
+
+def _by_iterator(text: str, taken: CallSite) -> bool:
+    """Whether what a loop goes through takes the parts, by itself: there is no index on the line of its ``for``."""
+    loop = around(text, taken.site.line + 1)
+    if taken.details.get("iterates") is not False or not isinstance(loop, ast.For) or loop.lineno != taken.site.line:
+        return False
+    return not any(isinstance(node, ast.Subscript) for node in ast.walk(loop.iter))
 
 
 def _parts(taken: CallSite) -> int:

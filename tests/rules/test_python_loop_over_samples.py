@@ -178,6 +178,43 @@ def test_rounds_that_call_the_same_function_are() -> None:
     assert found is not None and found.line == 1
 
 
+MINED = """class Triplets:
+    def hardest(self, negative):
+        return negative[negative > 0].min()
+
+    def terms(self, dist, choose):
+        found = []
+        for i in range(len(dist)):
+            found.append(choose(dist[i]))
+        return found
+
+for x, y in loader:
+    triplets.terms(net(x), triplets.hardest)
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("", "", 7),
+        ("choose(dist[i])", "self.hardest(dist[i])", None),  # by its name: whose rounds these are is not known
+        ("for x, y in loader", "for x, y in loader[0]", None),  # what is taken there may be a part of a tensor
+        ("for x, y in loader", "while x := loader()", None),
+    ],
+)
+def test_parts_taken_by_functions_and_loaders_belong_to_no_loop_of_their_own(
+    old: str, new: str, line: int | None
+) -> None:
+    text = MINED.replace(old, new)
+    taken = [
+        CallSite("Tensor.index", Site("train.py", number), 100 * times, 10.0, details={"iterates": False})
+        for number, times in ((3, 9), (8, 9), (11, 8))
+    ]
+    found = busiest_loop(taken, lambda path: text)
+    assert (None if found is None else found.line) == line
+
+
 @pytest.mark.parametrize(("pick", "share"), [("aten::index", 0.016), ("aten::select", 0.516)])
 def test_rounds_that_search_all_rows_work_on_their_own_only(
     pick: str, share: float, scene: Any, tmp_path: Path
