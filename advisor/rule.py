@@ -8,11 +8,13 @@ from __future__ import annotations
 import enum
 import inspect
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from advisor.edit.sources import text_of
 from advisor.harness.layout import CallSite, Site
 
 if TYPE_CHECKING:
@@ -287,6 +289,15 @@ def model_files(evidence: Evidence) -> tuple[str, ...]:
     script = evidence.record.script if evidence.record is not None else ""
     calls = (each.site.file for each in forward_sites(evidence))
     return tuple(dict.fromkeys(filter(None, (script, *calls, *own_files(evidence)))))
+
+
+def optimizer_files(evidence: Evidence) -> tuple[str, ...]:
+    """The user's own files that an optimizer's class is written in."""
+    if evidence.record is None:
+        return ()
+    classes = "|".join(re.escape(each.cls) for each in evidence.record.optimizers) or "$^"
+    written = re.compile(rf"^[ \t]*class ({classes})\b", re.MULTILINE)
+    return tuple(path for path in evidence.record.modules if written.search(text_of(path)))
 
 
 def file_list(finding: Finding, name: str) -> tuple[str, ...]:

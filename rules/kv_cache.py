@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,7 @@ _LEAST_CALLS = 8
 _LEAST_GAIN = 1.2
 _LAYERS = ("Embedding",)  # what makes whole numbers token ids
 _ATTENTION, _SOFTMAX = "scaled_dot_product", "aten::_softmax"
+_OF_SCORES = re.compile(r"\[\[\d+,\d+,\d+")  # shapes of three dimensions and more
 # What is left of the time of generating, worst, likely, best. GPT-2s through transformers' generate(), float32, two
 # cores, use_cache=True over False: 2 layers of width 64, 16 texts of 24 tokens 0.63; 3 of 128, 12 of 40 0.32; 6 of 384,
 # 4 of 48 after 16 0.25; 4 of 256, 8 of 64 after 32 0.13. The second is the model of the case smiles_policy_uncached,
@@ -67,6 +69,10 @@ _OWN = (
     "token only: what earlier tokens compute does not change where attention is causal. Positions go on from the "
     "cache's length."
 )
+_STATE = (
+    "Let each layer keep what it has made of the tokens it has seen (the state of its recurrence, the last inputs of a "
+    "convolution), and call the model with the newest token only."
+)
 
 
 class KVCache(Rule):
@@ -74,8 +80,8 @@ class KVCache(Rule):
 
     Where attention is causal, what the layers compute of a token does not depend on the ones that follow. Its keys and
     values can be kept (the KV cache), and each call computes the newest token only: time per token no longer grows
-    with the length of the text. Reported where the token ids that the model was called with were seen to grow by a
-    column from call to call.
+    with the length of the text. A recurrence (an LSTM, a state-space model) has its state to keep instead. Reported where
+    the token ids that the model was called with were seen to grow by a column from call to call.
 
     Under ``generate()`` of transformers the cache is there, unless something says ``use_cache=False``: that is what is
     changed then. A training that generates in each step (reinforcement learning) is looked at on a CPU only.
@@ -99,7 +105,7 @@ class KVCache(Rule):
             if model.calls < _LEAST_CALLS or model.grown < _LEAST_GROWN * model.calls:
                 continue
             width = model.grown_to
-            if width < 2 or not any(layer in model.layers for layer in _LAYERS) or not _attends(evidence):
+            if width < 2 or not any(layer in model.layers for layer in _LAYERS):
                 continue
             if evidence.trains:
                 gain = _beside_training(evidence, model.grown / model.calls)
@@ -122,7 +128,7 @@ class KVCache(Rule):
                     "step_s": evidence.step_s,
                 },
                 site=calls[0] if calls else None,
-                parameters={"library": not model.own, "generate": calls[:1]},
+                parameters={"library": not model.own, "generate": calls[:1], "recurrent": not _attends(evidence)},
             )
             return
 
@@ -132,7 +138,8 @@ class KVCache(Rule):
             if sources.has(site.file) and (fix := _told_to_cache(sources, site)) is not None:
                 return fix
         why = "what else reads the sequence only its author can tell" if library else "the model has no cache"
-        return Advice(f"At {at(finding.site)}: {_LIBRARY if library else _OWN}", why)
+        own = _STATE if finding.parameters.get("recurrent") else _OWN
+        return Advice(f"At {at(finding.site)}: {_LIBRARY if library else own}", why)
 
     EXAMPLES = (
         Example(
@@ -350,5 +357,10 @@ def kept_columns(model: Model) -> float:
 
 
 def _attends(evidence: Evidence) -> bool:
-    """Whether a step has attention: fused, or by a softmax of its own. Recurrent layers keep a state instead."""
-    return any(_ATTENTION in row.name or row.name == _SOFTMAX for row in evidence.operators)
+    """Whether a step has attention: fused, or by a softmax of its own, of more than a token's probabilities.
+
+    Recurrent layers keep a state instead.
+    """
+    softmax = evidence.operators.row(_SOFTMAX)
+    scores = softmax is not None and (not softmax.shapes or any(map(_OF_SCORES.match, softmax.shapes)))
+    return scores or any(_ATTENTION in row.name for row in evidence.operators)

@@ -92,6 +92,8 @@ class Padding(Rule):
         for model in record.models:
             if model.padded is None or model.padded < _LEAST_PADDED or not model.calls:
                 continue
+            if 2 * model.grown > model.calls:  # a text that is generated, and says one thing again and again
+                continue
             if not any(layer in model.layers for layer in _LAYERS):
                 continue
             gain = columns_spared(evidence, model.padded, _BASIS)

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING
 from advisor.edit import Drafts
 from advisor.edit.encoded import encode_before_loop
 from advisor.edit.locate import call_at
+from advisor.edit.sources import text_of
 from advisor.evidence import Change
+from advisor.evidence.encoding import encoding_share
 from advisor.fixes import edited
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, by_way_of, where
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
-    from advisor.harness.layout import Recomputed
+    from advisor.harness.layout import Recomputed, RunRecord
 
 _LEAST_GAIN = 1.10
+_MOST_TOKENS = 0.9  # of a text: the first one's encoding stays
 _DECODER = re.compile(r"transformers[/\\]models[/\\]")  # whose encoder get_encoder() gives
 
 
@@ -46,11 +49,14 @@ class RecomputedConstants(Rule):
         record = evidence.record
         if record is None or not record.recomputed or evidence.device_is_gpu or not evidence.step_s:
             return
+        longest = _longest(record.recomputed)
+        decodes = longest.given and _decodes(record, longest)
         seconds = sum(each.seconds for each in record.recomputed)
+        if decodes:  # all that encodes, not its longer calls alone
+            seconds = max(seconds, encoding_share(evidence.detail) * _MOST_TOKENS * evidence.step_s)
         gain = Gain.of(evidence.what_if(Change(remove_host_s=seconds)))
         if gain.likely < _LEAST_GAIN:
             return
-        longest = _longest(record.recomputed)
         whole = ", where a model is called" if longest.whole else ""
         whole = ", where a model is given some of the same tensors" if longest.given else whole
         function = f" in {longest.site.function}()" if longest.site.function not in ("", "<module>") else ""
@@ -70,7 +76,7 @@ class RecomputedConstants(Rule):
                 "lines": tuple(each.site for each in record.recomputed),
                 "whole": longest.whole,
                 "given": longest.given,
-                "decodes": any(each.calls and _DECODER.search(each.file) for each in record.models),
+                "decodes": decodes,
             },
         )
 
@@ -151,6 +157,13 @@ for _ in range(40):
         Example("out = clip(pixel_values=x, **prompts)  # <-\n", "", {"given": True}),
         Example("modes = torch.linalg.eigh(laplacian)[1]  # <-\n", ""),
     )
+
+
+def _decodes(record: RunRecord, found: Recomputed) -> bool:
+    """Whether a model of transformers is called there for one token after the other, with what it encodes."""
+    lines = text_of(found.site.file).splitlines()[found.site.line - 1 : found.site.end_line or found.site.line]
+    of_library = any(each.calls and _DECODER.search(each.file) for each in record.models)
+    return of_library and any("decoder_input_ids" in line for line in lines)
 
 
 def _longest(found: list[Recomputed]) -> Recomputed:

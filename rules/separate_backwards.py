@@ -57,7 +57,8 @@ class SeparateBackwards(Rule):
             return
         shared = shared_backward(evidence)
         calls = call_sites(evidence, "backward")
-        if shared is None or not calls or any(READS_GRADIENTS.search(text_of(path)) for path in model_files(evidence)):
+        files = (*model_files(evidence), *optimizer_files(evidence))
+        if shared is None or not calls or any(READS_GRADIENTS.search(text_of(path)) for path in files):
             return
         kernels = shared.kernel_scale if (shared.kernel_scale < 1).any() else None
         gain = Gain.of(

@@ -33,6 +33,11 @@ class Covariance:
     certain: bool
     held: cst.SimpleStatementLine | None
 
+    @property
+    def diagonal(self) -> bool:
+        """Whether it is that of a diagonal, which a call makes; that of a product is a name."""
+        return self.factor.endswith(")")
+
 
 def covariances(draft: Draft, line: int | None = None) -> Iterator[Covariance]:
     """Those in the function that begins at `line` (0: outside of all), or in the whole file."""

@@ -11,8 +11,9 @@ from advisor.edit import Draft, Edit, Sources
 from advisor.edit.covariances import covariances, factored
 from advisor.edit.sources import Source
 from advisor.evidence import Evidence
+from advisor.harness.layout import Site
 from advisor.launch import Command, measure
-from advisor.rule import Advice, Finding
+from advisor.rule import Advice, Finding, Gain
 from rules.covariance_factor import CovarianceFactor
 from tests.conftest import PYTHON, QUICK
 
@@ -145,3 +146,15 @@ def test_what_may_be_no_factor(body: str) -> None:
     text = "import torch\nimport torch.distributions as D\n\ndef f(m, x, given):\n    "
     text += body.replace("; ", "\n    ") + "\n"
     assert not any(each.certain for each in covariances(Draft(Source("train.py", text)), 4))
+
+
+def test_what_needs_no_matrices_is_said(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    text = "import torch\nimport torch.distributions as D\n\ndef f(m, x):\n    return D.MultivariateNormal(m, {})\n"
+    for given, said in (("torch.diag_embed(x.exp())", True), ("torch.linalg.cholesky(x) @ x.mT", False)):
+        script.write_text(text.format(given))
+        site = Site(str(script), 5)
+        finding = Finding("covariance-factor", "", "", Gain(1.2, 1.5, 2.0), {}, site, {"distributions": (site,)})
+        fix = CovarianceFactor().fix(finding, Sources())
+        assert isinstance(fix, Edit) == said
+        assert not isinstance(fix, Edit) or "needs no matrices at all" in fix.summary

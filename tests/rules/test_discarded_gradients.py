@@ -9,7 +9,7 @@ import pytest
 
 from advisor.edit import Edit, Sources
 from advisor.harness.layout import DiscardedGradients as Record
-from advisor.harness.layout import GradientRun, Site
+from advisor.harness.layout import GradientRun, OptimizerInfo, Site
 from advisor.rule import Advice, Finding
 from rules.discarded_gradients import DiscardedGradients
 
@@ -113,6 +113,17 @@ def test_a_model_that_nobody_trains_is_frozen_for_good(scene: Any, tmp_path: Pat
     assert clipped is not None and isinstance(DiscardedGradients().fix(clipped, Sources()), Edit)
     said = found(made, tmp_path, AMID, SCRIPT + "judge.requires_grad_(True)\n", held=False)
     assert said is not None and isinstance(DiscardedGradients().fix(said, Sources()), Advice)
+
+
+def test_an_optimizer_of_the_scripts_own_may_use_them(scene: Any, tmp_path: Path) -> None:
+    made = scene(40.0)
+    convolutions(made)
+    own = tmp_path / "sam.py"
+    own.write_text("class SAM(Optimizer):\n    def first_step(self):\n        self.climb([p.grad for p in self.all])\n")
+    made.record.modules = {str(own): "sam"}
+    assert found(made, tmp_path, AMID) is not None
+    made.record.optimizers.append(OptimizerInfo("SAM"))
+    assert found(made, tmp_path, AMID) is None
 
 
 def test_a_model_is_known_by_its_name_where_its_making_says_none(scene: Any, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from advisor.rules.kv_cache import KVCache, kept_columns
 
 from advisor.edit import Edit, Sources
+from advisor.evidence import Evidence
 from advisor.harness.layout import Model, Site, TensorInfo
 from advisor.harness.tokens import columns, grown
 from advisor.rule import Advice, Finding, Gain
@@ -89,6 +90,24 @@ def test_generation_without_a_cache_is_told(scene: Any, tmp_path: Path) -> None:
     assert isinstance(fix, Advice) and "past_key_values" not in fix.text
 
 
+def with_shapes(made: Any, folder: Path) -> Evidence:
+    evidence = made.evidence(folder)
+    return Evidence(trace=evidence.trace, record=evidence.record, detail=evidence.trace)
+
+
+def test_a_recurrence_keeps_its_state(scene: Any, tmp_path: Path) -> None:
+    made = generating(scene, attends=False, own={"Net": "/nowhere/train.py"})
+    # What the next token is drawn by is no attention.
+    made.each("cpu_op", "aten::_softmax", 48.0, 48.5, **{"Input Dims": [[4, 50280], [], []]})
+    (finding,) = KVCache().check(with_shapes(made, tmp_path))
+    fix = KVCache().fix(finding, Sources())
+    assert isinstance(fix, Advice) and "state of its recurrence" in fix.text
+    made.each("cpu_op", "aten::_softmax", 48.6, 48.9, **{"Input Dims": [[4, 8, 50, 50], [], []]})
+    (finding,) = KVCache().check(with_shapes(made, tmp_path))
+    fix = KVCache().fix(finding, Sources())
+    assert isinstance(fix, Advice) and "keys and values" in fix.text
+
+
 @pytest.mark.parametrize(
     "facts",
     [
@@ -96,7 +115,6 @@ def test_generation_without_a_cache_is_told(scene: Any, tmp_path: Path) -> None:
         {"calls": 5, "grown": 5},
         {"layers": {"Linear": 8}},
         {"work_ms": 1.0},
-        {"attends": False},  # a recurrent net
     ],
 )
 def test_other_calls_are_left_alone(scene: Any, tmp_path: Path, facts: dict[str, Any]) -> None:

@@ -173,6 +173,17 @@ def test_one_model_of_several_is_left_alone(scene: Any, tmp_path: Path) -> None:
     assert not found(made.evidence(tmp_path))
 
 
+def test_a_text_that_is_generated_is_not_padded(scene: Any, tmp_path: Path) -> None:
+    made = scene(50.0)
+    (model,) = made.record.models
+    model.layers, model.width, model.padded = {"Embedding": 1}, 64, 0.5  # the same word again and again
+    made.each("user_annotation", "advisor.forward", 0.0, 49.5)
+    made.each("cpu_op", "aten::bmm", 1.0, 49.0)
+    assert found(made.evidence(tmp_path))
+    model.grown = 36
+    assert not found(made.evidence(tmp_path))
+
+
 def test_sequences_that_are_packed_have_no_padding_any_more(scene: Any, tmp_path: Path) -> None:
     made = scene(50.0)
     made.record.models[0].layers = {"Embedding": 1}
