@@ -21,6 +21,7 @@ from advisor.rule import (
     Safety,
     call_sites,
     model_files,
+    optimizer_files,
     site_list,
     sites,
     where,

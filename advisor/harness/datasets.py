@@ -9,6 +9,8 @@ from typing import Any
 from .layout import Loader, Site
 from .places import source_of
 
+_DEEPEST = 8  # of datasets that hold one another
+
 
 def describe_source(torch: Any, record: Loader, dataset: Any, sampler: Any = None) -> None:
     """Into `record`: the class that makes the samples, and which of its attributes have a row in memory for each.
@@ -32,6 +34,8 @@ def describe_source(torch: Any, record: Loader, dataset: Any, sampler: Any = Non
     file, line = source_of(kind)
     if file:
         record.source_site = Site(file, line)
+    within = _innermost(data, dataset)
+    record.wraps = f"{type(within).__module__}.{type(within).__qualname__}" if within is not dataset else ""
     if joined:
         return
     with contextlib.suppress(TypeError, NotImplementedError, ValueError):
@@ -41,6 +45,16 @@ def describe_source(torch: Any, record: Loader, dataset: Any, sampler: Any = Non
         if getattr(kind, "__getitem__", None) is data.TensorDataset.__getitem__ and isinstance(tensors, tuple):
             held = {"tensors": tensors} if all(_has_rows(torch, each, length) for each in tensors) else {}
         record.rows = [] if hasattr(kind, "__getitems__") else sorted(held)
+
+
+def _innermost(data: Any, dataset: Any) -> Any:
+    """What a dataset takes its samples from that holds another one, and only that; else itself."""
+    for _ in range(_DEEPEST):
+        held = [each for each in getattr(dataset, "__dict__", {}).values() if isinstance(each, data.Dataset)]
+        if len(held) != 1:
+            break
+        (dataset,) = held
+    return dataset
 
 
 def _has_rows(torch: Any, value: Any, length: int) -> bool:

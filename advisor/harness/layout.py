@@ -192,6 +192,7 @@ class Loader:
     # ("tensors" of a TensorDataset); none of several that are put together.
     source: str = ""
     source_site: Site | None = None
+    wraps: str = ""  # the class of the dataset that it holds, and takes its samples from
     rows: list[str] = field(default_factory=list)
     chosen_by_tensor: bool = False  # the indices of a Subset, or of the sampler, are one
     trains: bool = False  # feeds the measured steps

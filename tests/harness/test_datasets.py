@@ -66,6 +66,33 @@ def test_the_dataset_below_what_chooses_and_joins(dataset: Dataset, source: str,
         assert record.source_site is not None and record.source_site.file == __file__
 
 
+class Split(Dataset):
+    """A part of another dataset, by hand."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset, self.chosen = dataset, [1, 2]
+
+
+class Pairs(Dataset):
+    def __init__(self) -> None:
+        self.left, self.right = Years(), Years()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "wraps"),
+    [
+        (Years(), ""),
+        (Split(Years()), "Years"),
+        (Subset(Split(Subset(Split(Years()), [0])), [0]), "Years"),
+        (Pairs(), ""),
+    ],
+)
+def test_what_a_dataset_holds_of_another_is_told(dataset: Dataset, wraps: str) -> None:
+    record = Loader()
+    describe_source(torch, record, dataset)
+    assert record.wraps.rpartition(".")[2] == wraps
+
+
 def test_indices_that_are_a_tensor_are_told() -> None:
     record = Loader()
     describe_source(torch, record, Subset(Years(), torch.tensor([1, 2])))

@@ -631,6 +631,27 @@ def test_what_is_computed_in_every_epoch_anew(
         assert isinstance(advice, Advice) and "Compute what bands returns at rows.py:5 once" in advice.text
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("x = torch.from_numpy(self.x[i].toarray()[0]).float()", "self.x"),
+        ("x = torch.as_tensor(features[i].todense()).squeeze(0)", "features"),
+        ("x = self.x[i]", ""),
+        ("x = self.graph(i).toarray()", ""),
+    ],
+)
+def test_rows_of_sparse_matrices_one_by_one(line: str, told: str, scene: Any, tmp_path: Path) -> None:
+    path = tmp_path / "rows.py"
+    path.write_text(f"class Rows:\n    def __getitem__(self, i):\n        {line}\n        return x\n")
+    made = scene(100.0)
+    fed(made, str(path), [FetchPart("line", "__getitem__", Site(str(path), 3), 0.1)])
+    finding = found(TRANSFORM, made, tmp_path)
+    assert (finding.parameters["what"] if finding is not None else "") == told
+    if finding is not None:
+        advice = TRANSFORM.fix(finding, Sources())
+        assert isinstance(advice, Advice) and f"x = {told}[indices].toarray()" in advice.text
+
+
 @pytest.mark.parametrize(("wait_ms", "told"), [(75.0, True), (50.0, False)])
 def test_what_is_better_kept_than_made_by_workers(wait_ms: float, told: bool, scene: Any, tmp_path: Path) -> None:
     path = tmp_path / "rows.py"
@@ -656,6 +677,8 @@ def test_what_is_better_kept_than_made_by_workers(wait_ms: float, told: bool, sc
         ({"transforms": ["ToTensor", "RandomCrop"]}, False),
         ({"source": "torchvision.datasets.folder.ImageFolder"}, False),  # which reads files
         ({"source": "__main__.MNIST"}, False),
+        ({"source": "__main__.Split", "wraps": "torchvision.datasets.mnist.MNIST"}, True),
+        ({"source": "__main__.Split", "wraps": "__main__.Scans"}, False),
         ({"epochs": 1}, False),
         ({"epochs": 1, "script": "trainer = Trainer(max_epochs=4)\n"}, True),
         ({"epochs": 1, "script": "trainer = Trainer(max_epochs=1)\n"}, False),
@@ -674,6 +697,7 @@ def test_pictures_in_memory_that_each_epoch_transforms_alike(
     loader.transforms = changed.get("transforms", ["ToTensor", "Normalize"])
     loader.tensors = [TensorInfo([32, 1, 28, 28], "float32", "cpu", False, 32 * 28 * 28 * 4)]
     loader.source, loader.site = changed.get("source", "torchvision.datasets.mnist.MNIST"), Site(str(path), 1)
+    loader.wraps = changed.get("wraps", "")
     loader.dataset_length, loader.epochs = changed.get("dataset_length", 60_000), changed.get("epochs", 3)
     finding = found(TRANSFORM, made, tmp_path)
     assert (finding is not None and finding.parameters["kind"] == "pictures") == expected
