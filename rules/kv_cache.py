@@ -80,8 +80,8 @@ class KVCache(Rule):
 
     Where attention is causal, what the layers compute of a token does not depend on the ones that follow. Its keys and
     values can be kept (the KV cache), and each call computes the newest token only: time per token no longer grows
-    with the length of the text. A recurrence (an LSTM, a state-space model) has its state to keep instead. Reported where
-    the token ids that the model was called with were seen to grow by a column from call to call.
+    with the length of the text. A recurrence (an LSTM, a state-space model) has its state to keep instead. Reported
+    where the token ids that the model was called with were seen to grow by a column from call to call.
 
     Under ``generate()`` of transformers the cache is there, unless something says ``use_cache=False``: that is what is
     changed then. A training that generates in each step (reinforcement learning) is looked at on a CPU only.

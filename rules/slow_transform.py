@@ -65,8 +65,8 @@ _PARSED_BASIS = "text of 5,000 rows against the same numbers in a binary file: 1
 _READ = 1000.0
 _READ_BASIS = "a row of an .npz's member against one of the array in memory: 12 ms and 0.3 us (measured)"
 _SPARSE_ROW = re.compile(r"(\b(?:self\.)?\w+)\[\w+\]\.(?:toarray|todense)\(")
-# 1024 rows of 108 numbers, a seventh of them not zero, took 24 ms one by one and 0.5 ms at once; of 5,000, a hundredth of
-# them not zero, 26 and 1.5 ms (SciPy's CSR, one thread): 50 and 17 times less, of which this is the lesser.
+# 1024 rows of 108 numbers, a seventh of them not zero, took 24 ms one by one and 0.5 ms at once; of 5,000, a hundredth
+# of them not zero, 26 and 1.5 ms (SciPy's CSR, one thread): 50 and 17 times less, of which this is the lesser.
 _SPARSE_ROWS = 17.0
 _SPARSE_BASIS = "rows of a sparse matrix, a batch at once: 17 to 50 times less CPU (measured)"
 # Of what is looked up instead, a few microseconds a sample stay, from _LEAST_KEPT_S of CPU a sample on.
@@ -360,7 +360,8 @@ def _rows_of_sparse(loader: Loader) -> _Found | None:
     part = share(loader, line)
     return _Found(
         "sparse",
-        f"{at(line.site)} takes {part:.0%} of making a batch: rows of the sparse matrix {said[1]} are taken out one by one.",
+        f"{at(line.site)} takes {part:.0%} of making a batch: rows of the sparse matrix {said[1]} are taken out one by "
+        "one.",
         line.site,
         part,
         part * (1.0 - 1.0 / _SPARSE_ROWS),
