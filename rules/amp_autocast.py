@@ -20,6 +20,7 @@ from advisor.evidence.halves import (
     has_bf16,
     in_16_bits,
     linear_on_cpu,
+    linear_with_casts,
     multiplies_sparse,
     no_faster,
     scaling_s,
@@ -63,8 +64,10 @@ _MOST_CASTING = 0.2
 # signal, of 24 to 96 (1.04). AMX multiplies bfloat16 at up to 16 times float32's rate (Intel's manual).
 _CPU_SCALE = {"amx_bf16": 0.35, "avx512_bf16": 0.45}
 # Attention's fused kernels have no use for 16 bits there: of 24 to 512 tokens, heads of 16 to 64, 0.85 to 1.05 forward
-# and, with the backward, 0.94 to 1.2 from 256 tokens on, 2.0 to 4.1 of fewer (torch 2.15, avx512_bf16, two cores).
-_ATTENTION, _ATTENTION_BACKWARD = 1.0, 1.3
+# and, with the backward, 0.94 to 1.2 from 256 tokens on, 2.0 to 4.1 of fewer (torch 2.15, avx512_bf16, two cores; on
+# AMD's with it the same, 1.07 of 256 and 2.1 to 3.1 of 41 to 128, which is 2.6 to 3.9 of the backward alone).
+_ATTENTION, _ATTENTION_BACKWARD, _ATTENTION_BACKWARD_SHORT, _MANY_TOKENS = 1.0, 1.3, 3.0, 256
+_TOKENS = re.compile(r"\[\[\d+,\d+,(\d+),\d+\]")
 # In NHWC convolutions gain less (3x3 of 32 to 256 channels 0.54 to 0.76, where NCHW has 0.31 to 0.76), and norms lose,
 # forward and backward together (batch norms 1.3 to 2.2, group norms 0.95 to 5.3).
 _NHWC_CONVOLUTION, _NHWC_NORMS = 0.65, {"batch_norm": 1.5, "group_norm": 3.0}
@@ -88,7 +91,8 @@ _SPARSE = (
     'torch.autocast("cuda", enabled=False) around them and x.float() in.'
 )
 _FAST_PATH = "aten::_transformer_encoder_layer_fwd"
-_LEAST_ON_CPU = 1.10  # the scales above spread too far to promise less
+# The scales above spread too far to promise less: for 1.14 0.98 was measured (a text encoder of width 192, AMD).
+_LEAST_ON_CPU = 1.15
 _CPU_MATRIX = re.compile(
     r"aten::(addmm|mm|bmm|baddbmm|mkldnn_convolution|convolution_backward|_scaled_dot_product\w*)$"
 )
@@ -641,9 +645,10 @@ def _on_cpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
         return None
     share = sum(row.share for row in rows)
     weights = sum(model.parameters for model in evidence.record.models) if evidence.record is not None else 0
-    casts = calls * _CAST_S + weights * _CAST_WEIGHT_S
     wide = _CPU_SCALE[unit]
-    scales = _scales(evidence, wide)
+    linear = linear_with_casts(evidence)
+    casts = sum(row.count for row in rows if row.name not in linear) * _CAST_S + weights * _CAST_WEIGHT_S
+    scales = _scales(evidence, wide) | linear
     change = Change(operator_scale=scales, remove_host_s=-casts)
     figures: dict[str, float | str | None] = {"matrix_operator_share": share, "instructions": unit}
     return change, figures, f"{share:.0%} of the step is matrix operators in float32 on a CPU with {unit}."
@@ -656,7 +661,7 @@ def _scales(evidence: Evidence, wide: float) -> dict[str, float]:
     scales = linear_on_cpu(evidence, wide)
     for row in evidence.operators:
         if "scaled_dot_product" in row.name:
-            scales[row.name] = _ATTENTION_BACKWARD if row.name.endswith("backward") else _ATTENTION
+            scales[row.name] = _attention_backward(row.shapes) if row.name.endswith("backward") else _ATTENTION
         elif "conv" in row.name and _CPU_MATRIX.match(row.name):
             scales[row.name] = _scale(row.shapes, max(wide, _NHWC_CONVOLUTION) if nhwc else wide)
         elif _CPU_MATRIX.match(row.name):
@@ -667,6 +672,13 @@ def _scales(evidence: Evidence, wide: float) -> dict[str, float]:
             )
             scales.update((row.name, scale) for scale in norms)
     return no_faster(evidence, scales)
+
+
+def _attention_backward(shapes: tuple[str, ...]) -> float:
+    """What is left of the time of attention's backward, by its tokens: the third number of the first shape."""
+    tokens = [int(found[1]) for shape in shapes if (found := _TOKENS.match(shape)) is not None]
+    each = [_ATTENTION_BACKWARD if count >= _MANY_TOKENS else _ATTENTION_BACKWARD_SHORT for count in tokens]
+    return sum(each) / len(each) if each else _ATTENTION_BACKWARD
 
 
 def _sensitive(evidence: Evidence) -> bool:

@@ -33,9 +33,9 @@ def counted_at(
     if not counts:
         return None, "where the script counts them cannot be told from the source"
     found: dict[Hashable, cst.BaseExpression] = {}
-    for node, lone in counts:
+    for node, twice in counts:
         key = _key(drafts, draft, node, rounds, batch)
-        if key is not None and lone and is_literal(node):
+        if key is not None and twice and is_literal(node):
             return None, f"the number stands twice on line {draft.line(node)}"
         if key is not None:
             found.setdefault(key, node)

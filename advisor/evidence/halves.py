@@ -45,10 +45,16 @@ _SCALER_S, _SCALER_TENSOR_S = 150e-6, 0.5e-6
 # Bytes a second of GPUs that the table of peaks does not have, parts of one and laptops' among them: those with Tensor
 # Cores have 190 (an eighth of an A100, a GeForce RTX 3050 of a laptop) to 900e9 (product pages).
 _BANDWIDTH = 400e9
-# What is left of the time of linear layers on AMD's processors with instructions for bfloat16, measured on one, with
+# What is left of the time of linear layers on AMD's processors with instructions for bfloat16, where the run did not
+# measure how fast that is, measured on one, with
 # autocast: two MLPs of width 1024 were 2.2 and 2.3 times as fast, where 1.4 was predicted with 0.45, rows of a table
 # through 128 units 1.8 for 1.24; with weights in 16 bits a scoring that is nine tenths linear layers 4.2 (0.16).
 _AMD_LINEAR_SCALE, _LINEAR = 0.20, ("aten::addmm", "aten::mm")
+# With autocast, of a linear layer's forward and backward, casts included, beyond what is left of large products: 1.7 at
+# 2 MFLOP a product, 1.24 at 8, 0.9 at 25, 0.6 at 100, 0.51 to 0.56 at 270, 0.44 to 0.53 from 500 on, where large ones
+# take 0.47 (256 to 6144 rows, widths of 64 to 1024; torch 2.15, two cores of an EPYC with AVX512_BF16).
+_CAST_LEFT, _CAST_POWER, _CAST_MOST = 3.1, 0.66, 2.0
+_TWO_MATRICES = re.compile(r"\[(\d+),(\d+)\],\[(\d+),(\d+)\]")
 # Products whose time in 16 bits is measured to be at least this much of float32's get no faster: what is fitted to
 # processors on which they do does not hold, the measured ratio does.
 _NO_FASTER = 0.8
@@ -186,9 +192,41 @@ def no_faster(evidence: Evidence, scales: dict[str, float]) -> dict[str, float]:
 
 
 def linear_on_cpu(evidence: Evidence, scale: float) -> dict[str, float]:
-    """Operator of linear layers → what is left of its time in bfloat16, where that is less than the usual `scale`."""
-    cpu = evidence.record.environment.cpu if evidence.record is not None else ""
-    return dict.fromkeys(_LINEAR, min(scale, _AMD_LINEAR_SCALE)) if cpu.startswith("AMD") else {}
+    """Operator of linear layers → what is left of its time in bfloat16, where that is less than the usual `scale`.
+
+    On AMD's processors, as fast as the run has measured them.
+    """
+    if not _is_amd(evidence):
+        return {}
+    return dict.fromkeys(_LINEAR, min(scale, rate_on_cpu(evidence, _LINEAR[0]) or _AMD_LINEAR_SCALE))
+
+
+def linear_with_casts(evidence: Evidence) -> dict[str, float]:
+    """Operator of linear layers → what autocast leaves of its time, casts included; nothing where no rate is measured.
+
+    By the size of the products that were seen most often.
+    """
+    rate = rate_on_cpu(evidence, _LINEAR[0])
+    if rate is None or not _is_amd(evidence):
+        return {}
+    left = {}
+    for name in _LINEAR:
+        row = evidence.operators.row(name)
+        sizes = [size for shape in (row.shapes if row is not None else ()) if (size := _product_flop(shape))]
+        if sizes:
+            each = [min(_CAST_MOST, rate + _CAST_LEFT * (size / 1e6) ** -_CAST_POWER) for size in sizes]
+            left[name] = sum(each) / len(each)
+    return left
+
+
+def _product_flop(shape: str) -> float:
+    """Operations of a product of two matrices of these shapes, an addmm's bias aside; 0 where they are others."""
+    found = _TWO_MATRICES.search(shape)
+    return 2.0 * int(found[1]) * int(found[2]) * int(found[4]) if found is not None and found[2] == found[3] else 0.0
+
+
+def _is_amd(evidence: Evidence) -> bool:
+    return evidence.record is not None and evidence.record.environment.cpu.startswith("AMD")
 
 
 def has_bf16(evidence: Evidence) -> bool:
