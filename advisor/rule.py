@@ -10,11 +10,10 @@ import inspect
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from advisor.edit.sources import text_of
 from advisor.harness.layout import CallSite, Site
 
 if TYPE_CHECKING:
@@ -291,8 +290,8 @@ def model_files(evidence: Evidence) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, (script, *calls, *own_files(evidence)))))
 
 
-def optimizer_files(evidence: Evidence) -> tuple[str, ...]:
-    """The user's own files that an optimizer's class is written in."""
+def optimizer_files(evidence: Evidence, text_of: Callable[[str], str]) -> tuple[str, ...]:
+    """The user's own files that an optimizer's class is written in; `text_of` gives a file's text."""
     if evidence.record is None:
         return ()
     classes = "|".join(re.escape(each.cls) for each in evidence.record.optimizers) or "$^"

@@ -65,7 +65,7 @@ class DiscardedGradients(Rule):
         if unused_backward(evidence) is not None:
             return  # the rule unused-gradients tells of it
         files = model_files(evidence)
-        if any(READS_GRADIENTS.search(text_of(path)) for path in (*files, *optimizer_files(evidence))):
+        if any(READS_GRADIENTS.search(text_of(path)) for path in (*files, *optimizer_files(evidence, text_of))):
             return
         kernels = discarded.kernel_scale if (discarded.kernel_scale < 1).any() else None
         change = Change(remove_host_s=discarded.seconds / evidence.inflation, kernel_scale=kernels)

@@ -58,7 +58,7 @@ class SeparateBackwards(Rule):
             return
         shared = shared_backward(evidence)
         calls = call_sites(evidence, "backward")
-        files = (*model_files(evidence), *optimizer_files(evidence))
+        files = (*model_files(evidence), *optimizer_files(evidence, text_of))
         if shared is None or not calls or any(READS_GRADIENTS.search(text_of(path)) for path in files):
             return
         kernels = shared.kernel_scale if (shared.kernel_scale < 1).any() else None

@@ -132,7 +132,7 @@ def _key(
     if computed is not None and any(each.value in batch for each in draft.nodes(cst.Name, computed.right)):
         return _COMPUTED
     # A setting of a file, which is known when it is to be changed.
-    return draft.code(node) if origin is None and _ACCUMULATES.search(last_part(node)) else None
+    return draft.code(node) if origin is None and _ACCUMULATES.search(draft.code(node)) else None
 
 
 def _computed(draft: Draft, node: cst.BaseExpression) -> cst.BinaryOperation | None:

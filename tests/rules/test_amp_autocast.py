@@ -132,3 +132,47 @@ def test_a_part_of_a_card_casts_no_faster_than_the_card(scene: Any, tmp_path: Pa
 )
 def test_products_of_sparse_matrices_are_known_by_their_operators(operators: list[str], sparse: bool) -> None:
     assert multiplies_sparse(operators, []) is sparse
+
+
+def on_amd(scene: Any, folder: Path, product: str, tokens: int = 0) -> Evidence:
+    """A CPU step of 50 ms: 30 of products of these shapes, 10 of attention's backward over so many tokens."""
+    made = scene(50.0)
+    made.each("user_annotation", "advisor.forward", 0.2, 30.2)
+    for name, begin, shapes in (("mm", 0.5, product), ("mm", 15.2, product)):
+        made.operator(f"aten::{name}", begin, begin + 14.5, **{"Input Dims": json.loads(shapes)})
+    if tokens:
+        made.operator(
+            "aten::_scaled_dot_product_flash_attention_for_cpu_backward", 31.0, 41.0,
+            **{"Input Dims": [[8, 4, tokens, 32], [8, 4, tokens, 32]]},
+        )  # fmt: skip
+    environment = made.record.environment
+    environment.cpu, environment.cpu_flags = "AMD EPYC", ["avx512f", "avx512_bf16"]
+    environment.rates = {"bfloat16": {"product": 0.47, "convolution": 0.54}}
+    evidence: Evidence = made.evidence(folder)
+    return Evidence(trace=evidence.trace, record=evidence.record, detail=evidence.trace)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "left"),
+    [
+        ("[[2048, 1024], [1024, 1024]]", 0.48),  # measured 0.48, casts included
+        ("[[768, 256], [256, 256]]", 0.62),  # 0.64
+        ("[[768, 128], [128, 128]]", 0.84),  # 0.90
+        ("[[256, 128], [128, 128]]", 1.23),  # 1.24
+        ("[[256, 16], [16, 16]]", 2.0),
+    ],
+)
+def test_small_products_gain_less(shapes: str, left: float, scene: Any, tmp_path: Path) -> None:
+    evidence = on_amd(scene, tmp_path, shapes)
+    assert linear_with_casts(evidence)["aten::mm"] == pytest.approx(left, abs=0.02)
+    assert evidence.record is not None
+    evidence.record.environment.rates = {}
+    assert linear_with_casts(evidence) == {}
+
+
+@pytest.mark.parametrize(("tokens", "told"), [(0, True), (512, True), (64, False)])
+def test_attention_over_few_tokens_takes_longer_backwards(
+    tokens: int, told: bool, scene: Any, tmp_path: Path
+) -> None:
+    evidence = on_amd(scene, tmp_path, "[[2048, 1024], [1024, 1024]]", tokens)
+    assert bool(list(AmpAutocast().check(evidence))) == told
