@@ -1,4 +1,4 @@
-"""What a loop encodes in each round is encoded in front of it, where that is sure to be the same; else it is said why."""
+"""What a loop encodes in each round is encoded in front of it, where that is sure to be the same; else why not."""
 
 from __future__ import annotations
 

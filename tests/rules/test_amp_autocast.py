@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from advisor.rules.amp_autocast import AmpAutocast
 
-from advisor.evidence.halves import casting_s, multiplies_sparse, scaling_s
+from advisor.evidence import Evidence
+from advisor.evidence.halves import casting_s, linear_with_casts, multiplies_sparse, scaling_s
 from tests.rules.test_checks import ELEMENTWISE, SGEMM, busy_gpu, found
 
 ATTENTION = (
@@ -171,8 +173,6 @@ def test_small_products_gain_less(shapes: str, left: float, scene: Any, tmp_path
 
 
 @pytest.mark.parametrize(("tokens", "told"), [(0, True), (512, True), (64, False)])
-def test_attention_over_few_tokens_takes_longer_backwards(
-    tokens: int, told: bool, scene: Any, tmp_path: Path
-) -> None:
+def test_attention_over_few_tokens_takes_longer_backwards(tokens: int, told: bool, scene: Any, tmp_path: Path) -> None:
     evidence = on_amd(scene, tmp_path, "[[2048, 1024], [1024, 1024]]", tokens)
     assert bool(list(AmpAutocast().check(evidence))) == told
