@@ -17,6 +17,7 @@ from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.halves import (
     casting_s,
+    few_rows,
     has_bf16,
     in_16_bits,
     linear_on_cpu,
@@ -91,8 +92,8 @@ _SPARSE = (
     'torch.autocast("cuda", enabled=False) around them and x.float() in.'
 )
 _FAST_PATH = "aten::_transformer_encoder_layer_fwd"
-# The scales above spread too far to promise less: for 1.14 0.98 was measured (a text encoder of width 192, AMD).
-_LEAST_ON_CPU = 1.15
+# The scales above spread too far to promise less: for 1.18 0.98 was measured (a text encoder of width 192, AMD).
+_LEAST_ON_CPU = 1.20
 _CPU_MATRIX = re.compile(
     r"aten::(addmm|mm|bmm|baddbmm|mkldnn_convolution|convolution_backward|_scaled_dot_product\w*)$"
 )
@@ -647,7 +648,8 @@ def _on_cpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
     weights = sum(model.parameters for model in evidence.record.models) if evidence.record is not None else 0
     wide = _CPU_SCALE[unit]
     linear = linear_with_casts(evidence)
-    casts = sum(row.count for row in rows if row.name not in linear) * _CAST_S + weights * _CAST_WEIGHT_S
+    weights_s = weights * _CAST_WEIGHT_S * (few_rows(evidence) if linear else 1.0)
+    casts = sum(row.count for row in rows if row.name not in linear) * _CAST_S + weights_s
     scales = _scales(evidence, wide) | linear
     change = Change(operator_scale=scales, remove_host_s=-casts)
     figures: dict[str, float | str | None] = {"matrix_operator_share": share, "instructions": unit}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -53,7 +54,7 @@ _AMD_LINEAR_SCALE, _LINEAR = 0.20, ("aten::addmm", "aten::mm")
 # With autocast, of a linear layer's forward and backward, casts included, beyond what is left of large products: 1.7 at
 # 2 MFLOP a product, 1.24 at 8, 0.9 at 25, 0.6 at 100, 0.51 to 0.56 at 270, 0.44 to 0.53 from 500 on, where large ones
 # take 0.47 (256 to 6144 rows, widths of 64 to 1024; torch 2.15, two cores of an EPYC with AVX512_BF16).
-_CAST_LEFT, _CAST_POWER, _CAST_MOST = 3.1, 0.66, 2.0
+_CAST_LEFT, _CAST_POWER, _CAST_MOST, _CAST_ROWS = 3.1, 0.66, 2.0, 256
 _TWO_MATRICES = re.compile(r"\[(\d+),(\d+)\],\[(\d+),(\d+)\]")
 # Products whose time in 16 bits is measured to be at least this much of float32's get no faster: what is fitted to
 # processors on which they do does not hold, the measured ratio does.
@@ -204,25 +205,33 @@ def linear_on_cpu(evidence: Evidence, scale: float) -> dict[str, float]:
 def linear_with_casts(evidence: Evidence) -> dict[str, float]:
     """Operator of linear layers → what autocast leaves of its time, casts included; nothing where no rate is measured.
 
-    By the size of the products that were seen most often.
+    By the sizes of the products that were seen most often, each by its work.
     """
     rate = rate_on_cpu(evidence, _LINEAR[0])
     if rate is None or not _is_amd(evidence):
         return {}
     left = {}
     for name in _LINEAR:
-        row = evidence.operators.row(name)
-        sizes = [size for shape in (row.shapes if row is not None else ()) if (size := _product_flop(shape))]
-        if sizes:
-            each = [min(_CAST_MOST, rate + _CAST_LEFT * (size / 1e6) ** -_CAST_POWER) for size in sizes]
-            left[name] = sum(each) / len(each)
+        work = [2.0 * math.prod(each) for each in _products(evidence, name)]
+        if work:
+            spent = [each * min(_CAST_MOST, rate + _CAST_LEFT * (each / 1e6) ** -_CAST_POWER) for each in work]
+            left[name] = sum(spent) / sum(work)
     return left
 
 
-def _product_flop(shape: str) -> float:
-    """Operations of a product of two matrices of these shapes, an addmm's bias aside; 0 where they are others."""
-    found = _TWO_MATRICES.search(shape)
-    return 2.0 * int(found[1]) * int(found[2]) * int(found[4]) if found is not None and found[2] == found[3] else 0.0
+def few_rows(evidence: Evidence) -> float:
+    """From 0, where the largest product of linear layers has as many rows as those that :func:`linear_with_casts` was
+    measured on, to 1 where it has none: how much the casts of their weights come on top of that.
+    """
+    largest = max((each for name in _LINEAR for each in _products(evidence, name)), key=math.prod, default=(0,))
+    return max(0.0, 1.0 - min(largest) / _CAST_ROWS)
+
+
+def _products(evidence: Evidence, name: str) -> list[tuple[int, int, int]]:
+    """Rows, columns and what is summed over, of an operator's most frequent products; an addmm's bias is left out."""
+    row = evidence.operators.row(name)
+    found = [_TWO_MATRICES.search(shape) for shape in (row.shapes if row is not None else ())]
+    return [(int(each[1]), int(each[4]), int(each[2])) for each in found if each is not None and each[2] == each[3]]
 
 
 def _is_amd(evidence: Evidence) -> bool:
