@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from advisor.edit import Draft, Drafts
 from advisor.edit.changes import is_set
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.options import option_value
 from advisor.edit.rounds import counted_at
+from advisor.edit.scopes import literal_equals
 from advisor.edit.values import EDITED, give, give_value
 from advisor.fixes import edited
 from advisor.frameworks import told
@@ -76,7 +79,10 @@ def _told(drafts: Drafts, finding: Finding, rounds: int, fewer: int) -> tuple[li
     call = call_at(draft, places[0], (of,))
     if call is None or last_name(draft, call) != of or told(finding, _OF_OBJECT) or is_set(drafts, draft, name):
         return None, f"where {kind} is told their number cannot be told from the source"
-    given = give(drafts, draft, call, name, str(fewer), recorded=rounds, alone=True)
+    remainders = [each for each in draft.nodes(cst.BinaryOperation) if isinstance(each.operator, cst.Modulo)]
+    if any(literal_equals(each.right, rounds) for each in remainders):
+        return None, f"the script counts up to {rounds} itself, too"
+    given = give(drafts, draft, call, name, str(fewer), recorded=rounds)  # whoever reads it means the same by it
     return ([(draft, given)], "") if given is not None else (None, f"where its {name} comes from cannot be told")
 
 

@@ -354,8 +354,10 @@ class BatchSize(Rule):
         text = f"Use batch_size={batch} {where(site)}. {rate}".strip()
         if fewer:
             text = (
-                f"Use batch_size={batch} {where(site)}, and add up the gradients of {fewer} such batches, not of "
-                f"{together}: they come out the same (but for batch norms, which then see larger batches)."
+                f"Use batch_size={batch} {where(site)}, and "
+                + (f"add up the gradients of {fewer} such batches" if fewer > 1 else "update the weights after each")
+                + f", not after {together}: they come out the same (but for batch norms, which then see larger "
+                "batches)."
             )
         if finding.unmet:
             return Advice(text, " ".join(finding.unmet))
@@ -561,6 +563,21 @@ loader = DataLoader(ds, batch_size=args.bs)  # <-
             parameters=_OF_EIGHT | {"config_kind": "Accelerator", "config_values": {"gradient_accumulation_steps": 8}},
             options={"--bs": "32", "--accumulate": "1"},
         ),
+        Example(  # what a schedule counts by is the same number
+            before="""
+ACCUMULATE = 8
+accelerator = Accelerator(gradient_accumulation_steps=ACCUMULATE)  # <- config
+loader = DataLoader(ds, batch_size=4)  # <-
+total = 3 * len(loader) // ACCUMULATE
+""",
+            after="""
+ACCUMULATE = 1
+accelerator = Accelerator(gradient_accumulation_steps=ACCUMULATE)
+loader = DataLoader(ds, batch_size=32)
+total = 3 * len(loader) // ACCUMULATE
+""",
+            parameters=_OF_EIGHT | {"config_kind": "Accelerator", "config_values": {"gradient_accumulation_steps": 8}},
+        ),
         Example(  # how many there are follows from how large they are
             before="""
 MICRO_BATCH = 4
@@ -699,6 +716,17 @@ loader = DataLoader(dataset, batch_size=args.batch_size)  # <-
             "",
             {"batch": 64, "recorded": 16, "framework": "transformers"},
         ),
+        Example(  # its loop counts them once more
+            """
+accelerator = Accelerator(gradient_accumulation_steps=8)  # <- config
+for i, x in enumerate(DataLoader(ds, batch_size=4)):  # <-
+    accelerator.backward(net(x).mean())
+    if (i + 1) % 8 == 0:
+        optimizer.step()
+""",
+            "",
+            _OF_EIGHT | {"config_kind": "Accelerator", "config_values": {"gradient_accumulation_steps": 8}},
+        ),
         Example(  # how many go together is computed
             "args = TrainingArguments(  # <- config\n    'out', per_device_train_batch_size=2, "
             "gradient_accumulation_steps=rounds(2)\n)\n",
@@ -756,9 +784,12 @@ def _added_together(evidence: Evidence, loader: Loader) -> tuple[int, dict[str, 
     made = construction(evidence)
     values, name = made.get("config_values"), ACCUMULATES.get(str(made.get("config_kind")), "")
     number = values.get(name) if isinstance(values, dict) else None
-    if isinstance(number, int) and number > 1:
-        return number, made
     rounds = evidence.step_model.batches_per_step
+    by_trainer = framework_of(loader.owner) == "transformers"
+    # Of arguments that a loop of the script's own reads its source has to say what they mean.
+    of_it = by_trainer == (made.get("config_kind") == "TrainingArguments")
+    if isinstance(number, int) and number > 1 and of_it and (by_trainer or number == rounds):
+        return number, made
     backwards = call_sites(evidence, "backward")
     if rounds != int(rounds) or len(backwards) != 1 or abs(backwards[0].calls_per_step - rounds) > 0.02 * rounds:
         return 1, made

@@ -215,10 +215,12 @@ class Run:
         ),
         Example(  # others' gradients are clipped
             before="""
+student = Student()
 criterion = Distillation(load())  # <- made=Distillation(load())
 accelerator.clip_grad_norm_(student.parameters(), 5.0)
 """,
             after="""
+student = Student()
 criterion = Distillation(load())
 criterion.teacher.requires_grad_(False)
 accelerator.clip_grad_norm_(student.parameters(), 5.0)
@@ -300,6 +302,7 @@ class Trainer:
                 {"models": 1, "held": False, "parts": ("teacher",)},
             )
             for line in (
+                "def clip(module):\n    clip_grad_norm_(module.parameters(), 1.0)",
                 "clip_grad_norm_(model.parameters(), 1.0)",
                 "for w in model.parameters():\n    w.requires_grad = epoch > 3",
             )

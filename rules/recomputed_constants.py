@@ -162,7 +162,8 @@ for _ in range(40):
 def _decodes(record: RunRecord, found: Recomputed) -> bool:
     """Whether a model of transformers is called there for one token after the other, with what it encodes."""
     lines = text_of(found.site.file).splitlines()[found.site.line - 1 : found.site.end_line or found.site.line]
-    of_library = any(each.calls and _DECODER.search(each.file) for each in record.models)
+    called = [each for each in record.models if each.calls]
+    of_library = bool(called) and all(_DECODER.search(each.file) for each in called)
     return of_library and any("decoder_input_ids" in line for line in lines)
 
 

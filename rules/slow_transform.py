@@ -64,7 +64,7 @@ _PARSED_BASIS = "text of 5,000 rows against the same numbers in a binary file: 1
 # A row of a member of an .npz, 1,500 pictures of 48 x 48, compressed: 12 ms of CPU; of the array in memory 0.3 us.
 _READ = 1000.0
 _READ_BASIS = "a row of an .npz's member against one of the array in memory: 12 ms and 0.3 us (measured)"
-_SPARSE_ROW = re.compile(r"(\b(?:self\.)?\w+)\[\w+\]\.(?:toarray|todense)\(")
+_SPARSE_ROW = re.compile(r"((?:\b\w+\.)*\b\w+)\[\w+\]\.(?:toarray|todense)\(")
 # 1024 rows of 108 numbers, a seventh of them not zero, took 24 ms one by one and 0.5 ms at once; of 5,000, a hundredth
 # of them not zero, 26 and 1.5 ms (SciPy's CSR, one thread): 50 and 17 times less, of which this is the lesser.
 _SPARSE_ROWS = 17.0
@@ -232,7 +232,7 @@ _ADVICE = {
         "Take all rows of a batch at once, not one by one at {at}: give the dataset __getitems__(self, indices), which "
         "the loader calls for a whole batch where there is one, with x = {what}[indices].toarray() in it, and which "
         "returns a list of samples.",
-        "what else makes a sample only its author can tell",
+        "whether that is one matrix, and what else makes a sample, only its author can tell",
     ),
     "again": (
         "Read {what} once, not at {at}: in __init__, where it fits into memory (each worker then has it, too). Of an "

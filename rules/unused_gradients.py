@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 import numpy as np
-from libcst.helpers import get_full_name_for_node
 
 from advisor.edit import Draft, Drafts
 from advisor.edit.freezing import needed, tell_otherwise
 from advisor.edit.locate import outermost_at
 from advisor.edit.models import made_at
-from advisor.edit.names import full_name
+from advisor.edit.names import full_name, plain_name
 from advisor.evidence import Change
 from advisor.evidence.unused_gradients import unused_backward
 from advisor.fixes import edited
@@ -310,20 +309,15 @@ def _freeze_rest(optimizer: Site, trained: Sequence[str], files: Sequence[str], 
 
 def _weights_of(draft: Draft, within: cst.CSTNode) -> list[str]:
     """What `within` calls ``parameters()`` of, by their names: "model.head"."""
-    given = [
-        get_full_name_for_node(each.func.value)
-        for each in draft.nodes(cst.Call, within)
-        if isinstance(each.func, cst.Attribute) and each.func.attr.value == "parameters"
-        if isinstance(each.func.value, (cst.Name, cst.Attribute))
-    ]
-    return [name for name in given if name]
+    called = [each.func for each in draft.nodes(cst.Call, within) if isinstance(each.func, cst.Attribute)]
+    return [name for each in called if each.attr.value == "parameters" and (name := plain_name(each.value))]
 
 
 def _by_method(value: cst.BaseExpression, files: Sequence[str], drafts: Drafts) -> list[str]:
     """The same of ``model.trainable()``, by what the one method of that name in `files` returns of ``self``."""
     if not isinstance(value, cst.Call) or value.args or not isinstance(value.func, cst.Attribute):
         return []
-    model, method = get_full_name_for_node(value.func.value), value.func.attr.value
+    model, method = plain_name(value.func.value), value.func.attr.value
     found = [(of, each) for of in map(drafts.__getitem__, files) for each in of.nodes(cst.FunctionDef)]
     named = [(of, each) for of, each in found if each.name.value == method]
     if not model or len(named) != 1:

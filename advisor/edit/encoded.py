@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
 from advisor.edit.draft import Draft, Statement
-from advisor.edit.names import fresh_name
+from advisor.edit.names import fresh_name, last_part
 
 _ENCODED = ("input_ids", "input_features", "pixel_values", "inputs_embeds")  # what an encoder is given, by its kind
+# What else a model may be given there: nothing that its encoder reads as well, but for the mask.
+_TAKEN = (
+    *("attention_mask", "use_cache", "past_key_values", "cache_position"),
+    *("decoder_input_ids", "decoder_attention_mask", "decoder_position_ids"),
+)
+_TRAINS = ("backward", "step", "zero_grad")
 _DECODES, _GIVEN = "decoder_input_ids", "encoder_outputs"
 
 
@@ -21,15 +27,19 @@ def encode_before_loop(draft: Draft, call: cst.Call) -> str:
     """
     given = {arg.keyword.value: arg for arg in call.args if arg.keyword is not None}
     encoded = [name for name in _ENCODED if name in given]
-    if len(given) != len(call.args) or _DECODES not in given or _GIVEN in given or len(encoded) != 1:
+    others = given.keys() - {*encoded, *_TAKEN}
+    if len(given) != len(call.args) or _DECODES not in given or others or len(encoded) != 1:
         return "which part of the model computes it only its author can tell"
     loop = _loop(draft, call)
     if loop is None:
         return "no loop calls the model there"
+    if any(last_part(each.func) in _TRAINS for each in draft.nodes(cst.Call, loop)):
+        return "the loop trains, and what the encoder gives changes with its weights"
     taken = [given[name] for name in (encoded[0], "attention_mask") if name in given]
     bound = set(_changed(draft, loop))
     read = {name.value for node in (call.func, *taken) for name in draft.nodes(cst.Name, node)}
-    if bound & read or not all(isinstance(arg.value, (cst.Name, cst.Attribute)) for arg in taken):
+    plain = all(isinstance(arg.value, (cst.Name, cst.Attribute)) for arg in taken)
+    if bound & read or _may_rebind(draft, loop, call, taken) or not plain:
         return "what the model encodes may be something else in each round"
     name = fresh_name(draft, _GIVEN)
     arguments = ", ".join(draft.code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)).strip() for arg in taken)
@@ -49,12 +59,20 @@ def _loop(draft: Draft, call: cst.Call) -> Statement | None:
     return None
 
 
+def _may_rebind(draft: Draft, loop: Statement, call: cst.Call, taken: Sequence[cst.Arg]) -> bool:
+    """Whether the loop calls another method of an object whose attribute is encoded: ``self.x`` may be another then."""
+    roots = {draft.code(arg.value).partition(".")[0] for arg in taken if isinstance(arg.value, cst.Attribute)}
+    called = [each.func for each in draft.nodes(cst.Call, loop) if each is not call]
+    return any(isinstance(each, cst.Attribute) and draft.code(each.value) in roots for each in called)
+
+
 def _changed(draft: Draft, loop: Statement) -> Iterator[str]:
     """Names that a loop may give another value, or change in place: ``x``, ``self.x``, ``x[i]``, ``x.add_(1)``."""
     targets: list[cst.BaseExpression] = [each.target for each in draft.nodes(cst.AssignTarget, loop)]
     targets += [each.target for each in draft.nodes(cst.AugAssign, loop)]
     targets += [each.target for each in draft.nodes(cst.AnnAssign, loop)]
     targets += [each.target for each in draft.nodes(cst.NamedExpr, loop)]
+    targets += [each.name for each in draft.nodes(cst.AsName, loop) if isinstance(each.name, cst.Name)]
     targets += [each.target for each in (*draft.nodes(cst.For, loop), loop) if isinstance(each, cst.For)]
     for target in targets:
         if isinstance(target, cst.Attribute):

@@ -32,7 +32,6 @@ _NEEDS = (
     (re.compile(r"\bcheckpoint(_sequential)?\(|gradient_checkpointing"), "computes activations anew in the backward"),
     (re.compile(r"DistributedDataParallel|FullyShardedDataParallel|\bfully_shard\("), "trains with several processes"),
 )
-_OF_ITSELF = re.compile(r"\bself\.(named_)?parameters\(")
 _TURNS = ("backward", "step")  # calls that end one pass and begin the next
 _READS = ("item", "detach", "data", "shape", "size", "dtype")  # what may be asked of a result that has no graph
 
@@ -56,20 +55,30 @@ def needed(drafts: Drafts, files: Sequence[str], *names: str, told: bool = False
     for draft in (drafts[path] for path in dict.fromkeys(files)):
         for pattern, what in _NEEDS:
             lines = [] if told and pattern is _SAYS else filter(pattern.search, draft.lines)
-            if any(_concerns(line, pattern, names) for line in lines):
+            if any(_concerns(line, pattern, names, draft.lines) for line in lines):
                 return f"the script {what}, in {os.path.basename(draft.source.path)}"
     return ""
 
 
-def _concerns(line: str, pattern: re.Pattern[str], names: Sequence[str]) -> bool:
-    """Whether what a line says may be about the model of one of the names; about any, where it has none."""
+def _concerns(line: str, pattern: re.Pattern[str], names: Sequence[str], lines: Sequence[str]) -> bool:
+    """Whether what a line says may be about the model of one of the names; about any, where it has none.
+
+    `lines` are those of its file.
+    """
     if not all(names) or any(re.search(rf"\b{re.escape(name)}\b", line) for name in names or [""]):
         return True
-    if len(names) > 1 and (pattern is _SAYS or _OF_ITSELF.search(line)):  # of what has that part, maybe
+    if len(names) > 1 and (pattern is _SAYS or not _of_another(line, lines)):  # of what has that part, maybe
         return True
     if pattern is _SAYS:
         return re.search("[Pp]aram", line) is not None
     return pattern is not _CLIPS or re.search(r"\w\.parameters\(", line) is None  # those of another model
+
+
+def _of_another(line: str, lines: Sequence[str]) -> bool:
+    """Whether a line is about the parameters of what its file gives a name: no function's parameter, no ``self``."""
+    found = re.search(r"\b(\w+)\.(?:named_)?parameters\(", line)
+    given = re.compile(rf"^\s*(?:\w+, *)*{found[1]}(?:, *\w+)* *=[^=]") if found is not None else None
+    return given is not None and any(map(given.search, lines))
 
 
 def freeze_made(drafts: Drafts, model: Named, files: Sequence[str], parts: Sequence[str] = ()) -> str:

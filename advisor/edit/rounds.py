@@ -15,6 +15,7 @@ from advisor.edit.scopes import assignments, is_literal, literal_equals, scope_o
 from advisor.edit.values import bound_to
 
 _ACCUMULATES = re.compile(r"accum|micro", re.IGNORECASE)
+_OTHERS = re.compile(r"sched|warm|prof|bar\b", re.IGNORECASE)  # what is told to step, and is no optimizer
 _COMPUTED = "computed"
 
 
@@ -29,13 +30,14 @@ def counted_at(
     """
     backwards = [each for each in draft.nodes(cst.Call) if draft.line(each) == line]
     within = scope_of(draft, backwards[0]) if backwards else draft.module
-    counts = list(_conditions(draft, within))
+    loop = draft.loop(backwards[0]) if backwards else None
+    counts = list(_conditions(draft, loop or within)) or ([] if loop else list(_conditions(draft, draft.module)))
     if not counts:
         return None, "where the script counts them cannot be told from the source"
     found: dict[Hashable, cst.BaseExpression] = {}
     for node, twice in counts:
         key = _key(drafts, draft, node, rounds, batch)
-        if key is not None and twice and is_literal(node):
+        if key is not None and twice:
             return None, f"the number stands twice on line {draft.line(node)}"
         if key is not None:
             found.setdefault(key, node)
@@ -46,10 +48,22 @@ def counted_at(
         return None, "where the script counts them cannot be told from the source"
     for node in divisors:
         found.setdefault(_key(drafts, draft, node, rounds, batch), node)
+    if left := _left_alone(draft, loop or within, rounds, [*(node for node, _ in counts), *divisors]):
+        return None, left
     for node in found.values():
         if why := _makes(drafts, draft, node, rounds):
             return None, why
     return tuple(node for key, node in found.items() if key != _COMPUTED), ""
+
+
+def _left_alone(draft: Draft, around: cst.CSTNode, rounds: int, known: Sequence[cst.BaseExpression]) -> str:
+    """Where else a number is compared, or divided by, that may be the same count, in a clause; "" for nowhere."""
+    compared: list[cst.BaseExpression] = [each.comparator for each in draft.nodes(cst.ComparisonTarget, around)]
+    compared += [each.right for each in draft.nodes(cst.BinaryOperation, around) if _is(each, cst.Modulo)]
+    for each in compared:
+        if each not in known and any(literal_equals(each, number) for number in (rounds, rounds - 1)):
+            return f"line {draft.line(each)} has such a number, too, which may mean the same"
+    return ""
 
 
 def _makes(drafts: Drafts, draft: Draft, node: cst.BaseExpression, rounds: int) -> str:
@@ -64,13 +78,14 @@ def _makes(drafts: Drafts, draft: Draft, node: cst.BaseExpression, rounds: int) 
     return ""
 
 
-def _conditions(draft: Draft, within: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, bool]]:
+def _conditions(draft: Draft, around: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, bool]]:
     """What counts are divided by, or compared with, for an update: each with whether it stands in more than one place.
 
-    ``i % 8 == 7`` says it twice.
+    ``i % 8 == 7`` says it twice, and so may ``i % n == 7``.
     """
-    here = [each for each in draft.nodes(cst.If, within) if _updates(draft, each.body) or _skips(each.body)]
-    for condition in here or [each for each in draft.nodes(cst.If) if _updates(draft, each.body)]:
+    for condition in draft.nodes(cst.If, around):
+        if not _updates(draft, condition.body) and not _skips(condition.body):
+            continue
         tests: list[cst.BaseExpression] = [condition.test]
         for name in draft.nodes(cst.Name, condition.test):
             given = assignments(draft, name.value, scope_of(draft, condition))
@@ -79,10 +94,12 @@ def _conditions(draft: Draft, within: cst.CSTNode) -> Iterator[tuple[cst.BaseExp
             remainders = [each for each in draft.nodes(cst.BinaryOperation, test) if _is(each, cst.Modulo)]
             for remainder in remainders:
                 above = draft.parent(remainder)
-                twice = isinstance(above, cst.Comparison) and not any(
-                    literal_equals(each.comparator, 0) for each in above.comparisons
+                compared = [each.comparator for each in above.comparisons] if isinstance(above, cst.Comparison) else []
+                literal = is_literal(remainder.right)
+                yield (
+                    remainder.right,
+                    any(not literal_equals(each, 0) and (literal or is_literal(each)) for each in compared),
                 )
-                yield remainder.right, twice
             if not remainders and test is condition.test:
                 for each in draft.nodes(cst.ComparisonTarget, test):
                     if isinstance(each.operator, (cst.Equal, cst.GreaterThanEqual)):
@@ -90,9 +107,12 @@ def _conditions(draft: Draft, within: cst.CSTNode) -> Iterator[tuple[cst.BaseExp
 
 
 def _updates(draft: Draft, body: cst.BaseSuite) -> bool:
-    """Whether something is told to step there."""
-    called = [each.func for each in draft.nodes(cst.Call, body)]
-    return any(isinstance(each, cst.Attribute) and each.attr.value == "step" for each in called)
+    """Whether an optimizer, or a scaler for one, is told something there: no schedule alone, and no profiler."""
+    called = [each.func for each in draft.nodes(cst.Call, body) if isinstance(each.func, cst.Attribute)]
+    return any(
+        each.attr.value == "zero_grad" or (each.attr.value == "step" and not _OTHERS.search(draft.code(each.value)))
+        for each in called
+    )
 
 
 def _skips(body: cst.BaseSuite) -> bool:
@@ -104,12 +124,15 @@ def _divisors(draft: Draft, within: cst.CSTNode, backwards: Sequence[cst.Call]) 
     """What the loss is divided by: in the call of ``backward``, or where what that is given was assigned."""
     calls = [each for each in backwards if last_part(each.func).endswith("backward")]
     read = {name.value for call in calls for name in draft.nodes(cst.Name, call)}
-    for node in draft.nodes(cst.BinaryOperation, within):
-        above = [*draft.ancestors(node)]
-        assign = next((each for each in above if isinstance(each, cst.Assign)), None)
-        targets = [last_part(each.target) for each in assign.targets] if assign is not None else []
-        if _is(node, cst.Divide) and (read.intersection(targets) or any(each in above for each in calls)):
-            yield node.right
+    given = [arg.value for call in calls for arg in call.args]
+    given += [call.func.value for call in calls if isinstance(call.func, cst.Attribute)]
+    given += [arg.value for each in given if isinstance(each, cst.Call) for arg in each.args]  # scaler.scale(loss)
+    for assign in draft.nodes(cst.Assign, within):
+        if read.intersection(last_part(each.target) for each in assign.targets):
+            given.append(assign.value)
+    for each in given:
+        if isinstance(each, cst.BinaryOperation) and _is(each, cst.Divide):
+            yield each.right
     for statement in draft.nodes(cst.AugAssign, within):
         if isinstance(statement.operator, cst.DivideAssign) and last_part(statement.target) in read:
             yield statement.value

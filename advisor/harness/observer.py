@@ -28,6 +28,11 @@ from .windows import Windows
 _MANY_EVALUATIONS = 50
 
 
+def _is_torchs(optimizer: Any) -> bool:
+    """Whether its step is known to take a closure first: one of a script's own may be given anything there."""
+    return str(getattr(type(optimizer).step, "__module__", "")).startswith("torch.optim.")
+
+
 class Observer:
     """One per run. The script's process has exactly one; its workers have none."""
 
@@ -107,7 +112,7 @@ class Observer:
             return None
         if isinstance(optimizer, self._torch.optim.LBFGS):
             closure = self._counted(optimizer, closure)
-        elif self.windows.sites.annotate:
+        elif self.windows.sites.annotate and ("closure" in kwargs or _is_torchs(optimizer)):
             closure = self._marked(closure)
         else:
             return None
@@ -116,9 +121,9 @@ class Observer:
         return (args[0], closure, *args[2:]), kwargs
 
     def _marked(self, closure: Any) -> Any:
-        def evaluate() -> Any:
+        def evaluate(*args: Any, **kwargs: Any) -> Any:
             with self._torch.autograd.profiler.record_function(CLOSURE_RANGE):
-                return closure()
+                return closure(*args, **kwargs)
 
         return evaluate
 

@@ -64,6 +64,10 @@ def test_encoder_is_called_in_front_of_the_loop() -> None:
         ("for t in r:\n    y = model(input_ids=self.x, decoder_input_ids=y)\n    self.x += 1", "something else"),
         ("for t in r:\n    y = model(input_ids=f(x), decoder_input_ids=y)", "something else"),
         ("for t in r:\n    with torch.no_grad():\n        y = model(input_ids=x, decoder_input_ids=y)", "no loop"),
+        ("for t in r:\n    y = model(input_ids=x, decoder_input_ids=y, global_attention_mask=g)", "only its author"),
+        ("for t in r:\n    y = model(input_ids=x, decoder_input_ids=y)\n    y.loss.backward()", "the loop trains"),
+        ("for t in r:\n    with f() as x:\n        pass\n    y = model(input_ids=x, decoder_input_ids=y)", "something"),
+        ("for t in r:\n    y = model(input_ids=self.x, decoder_input_ids=y)\n    self.refresh()", "something else"),
         ("for t in r:\n    f = lambda y: model(input_ids=x, decoder_input_ids=y)", "no loop"),
     ],
 )

@@ -36,6 +36,19 @@ def counted(code: str, rounds: int = 8, batch: tuple[str, ...] = ()) -> tuple[li
         ),
         pytest.param(
             """
+            for i, x in enumerate(loader):
+                if i % 8 == 0:
+                    optimizer.zero_grad()
+                loss = cross_entropy(net(x) / 8, y) / 8
+                loss.backward()
+                if (i + 1) % 8 == 0:
+                    optimizer.step()
+            """,
+            [(2, "8"), (6, "8"), (4, "8")],
+            id="gradients made zero in front",
+        ),
+        pytest.param(
+            """
             N = 8
             for i, x in enumerate(loader):
                 loss = net(x)
@@ -117,13 +130,19 @@ def test_nothing_where_the_batch_size_says_it() -> None:
     ("code", "why"),
     [
         pytest.param("if i % 8 == 7:", "stands twice", id="twice"),
+        pytest.param("if i % N == 7:", "stands twice", id="twice, once by name"),
+        pytest.param("if count == 7:", "cannot be told", id="from 0"),
+        pytest.param("if epoch % 8 == 0:\n        sched.step()\n    if ready(i):", "cannot be told", id="a schedule's"),
+        pytest.param("seen = i % 8 == 1\n    if (i + 1) % 8 == 0:", "such a number, too", id="another count"),
         pytest.param("if i % every(8) == 0:", "cannot be told", id="computed"),
         pytest.param("if ready(i):", "cannot be told", id="elsewhere"),
         pytest.param("if (i + 1) % 4 == 0:", "cannot be told", id="another number"),
     ],
 )
 def test_what_cannot_be_told_is_said(code: str, why: str) -> None:
-    script = f"for i, x in enumerate(loader):\n    (net(x) / 8).backward()\n    {code}\n        optimizer.step()\n"
+    script = (
+        f"N = 8\nfor i, x in enumerate(loader):\n    (net(x) / 8).backward()\n    {code}\n        optimizer.step()\n"
+    )
     places, reason = counted(script)
     assert places is None and why in reason
 
