@@ -1,4 +1,4 @@
-"""Fewer and larger batches whose gradients are added up: the fix, where their number is told to a framework or counted.
+"""Batches whose gradients are added up: how many, as a framework is told or the script counts, and the fix to fewer.
 
 It is two numbers, which have to change together.
 """
@@ -16,13 +16,17 @@ from advisor.edit.locate import call_at, last_name
 from advisor.edit.options import option_value
 from advisor.edit.rounds import counted_at
 from advisor.edit.scopes import literal_equals
+from advisor.edit.sources import text_of
 from advisor.edit.values import EDITED, give, give_value
+from advisor.evidence.added_gradients import adds_up_gradients
 from advisor.fixes import edited
-from advisor.frameworks import told
-from advisor.rule import Advice, Argument, Finding, site_list
+from advisor.frameworks import construction, told
+from advisor.rule import Advice, Argument, Finding, call_sites, framework_of, site_list
 
 if TYPE_CHECKING:
     from advisor.edit import Edit
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import Loader
 
 # What says of how many batches the gradients are added up, by what is constructed with it.
 ACCUMULATES = {
@@ -32,6 +36,27 @@ ACCUMULATES = {
 }
 _OF_OBJECT = "gradient_accumulation_plugin"  # of Accelerator: says it instead, and more
 Given = tuple[Draft, str]  # what `give` answers, in which file
+
+
+def added_together(evidence: Evidence, loader: Loader) -> tuple[int, dict[str, object]]:
+    """Of how many of the loader's batches the gradients are added up, and what a fix has to know; 1 where of one.
+
+    As many as a framework is told; else those of a step, where the source around the ``backward`` shows that it is so.
+    """
+    made = construction(evidence)
+    values, name = made.get("config_values"), ACCUMULATES.get(str(made.get("config_kind")), "")
+    number = values.get(name) if isinstance(values, dict) else None
+    rounds = evidence.step_model.batches_per_step
+    by_trainer = framework_of(loader.owner) == "transformers"
+    # Of arguments that a loop of the script's own reads its source has to say what they mean.
+    of_it = by_trainer == (made.get("config_kind") == "TrainingArguments")
+    if isinstance(number, int) and number > 1 and of_it and (by_trainer or number == rounds):
+        return number, made
+    backwards = call_sites(evidence, "backward")
+    if rounds != int(rounds) or len(backwards) != 1 or abs(backwards[0].calls_per_step - rounds) > 0.02 * rounds:
+        return 1, made
+    site = backwards[0].site
+    return (int(rounds), {"backward": (site,)}) if adds_up_gradients(text_of(site.file), site.line) else (1, made)
 
 
 def added_up(

@@ -18,7 +18,6 @@ from advisor.edit.sources import text_of
 from advisor.edit.tied import divided_by, fixed_by_hand, said_to_others, takes_first
 from advisor.errors import AdvisorError
 from advisor.evidence import CAPTURES, COLD, Change
-from advisor.evidence.added_gradients import adds_up_gradients
 from advisor.evidence.facts import OPTIMIZER, OTHER
 from advisor.evidence.from_lists import reading_s
 from advisor.evidence.handmade import accumulated, by_hand, loops_over, one_by_one
@@ -28,7 +27,7 @@ from advisor.evidence.steps import assign
 from advisor.fixes import by_option, edited, given_fix
 from advisor.frameworks import configured, construction, told
 from advisor.harness.layout import Site
-from advisor.larger_batches import ACCUMULATES, added_up
+from advisor.larger_batches import ACCUMULATES, added_together, added_up
 from advisor.rule import (
     Advice,
     Argument,
@@ -157,7 +156,7 @@ class BatchSize(Rule):
         batch = loader.batch_size if loader is not None else by_hand(evidence, record)
         length = loader.dataset_length if loader is not None else None
         if loader is not None and batch and trains:
-            together, parameters = _added_together(evidence, loader)
+            together, parameters = added_together(evidence, loader)
             if together > 1:
                 yield from self._of_told(evidence, record, loader, together, parameters)
                 return
@@ -774,27 +773,6 @@ def _added_up(
         parameters={"batch": batch * scale, "recorded": batch, "times": scale, **parameters},
         safety=Safety.NUMERIC,
     )
-
-
-def _added_together(evidence: Evidence, loader: Loader) -> tuple[int, dict[str, object]]:
-    """Of how many of the loader's batches the gradients are added up, and what a fix has to know; 1 where of one.
-
-    As many as a framework is told; else those of a step, where the source around the ``backward`` shows that it is so.
-    """
-    made = construction(evidence)
-    values, name = made.get("config_values"), ACCUMULATES.get(str(made.get("config_kind")), "")
-    number = values.get(name) if isinstance(values, dict) else None
-    rounds = evidence.step_model.batches_per_step
-    by_trainer = framework_of(loader.owner) == "transformers"
-    # Of arguments that a loop of the script's own reads its source has to say what they mean.
-    of_it = by_trainer == (made.get("config_kind") == "TrainingArguments")
-    if isinstance(number, int) and number > 1 and of_it and (by_trainer or number == rounds):
-        return number, made
-    backwards = call_sites(evidence, "backward")
-    if rounds != int(rounds) or len(backwards) != 1 or abs(backwards[0].calls_per_step - rounds) > 0.02 * rounds:
-        return 1, made
-    site = backwards[0].site
-    return (int(rounds), {"backward": (site,)}) if adds_up_gradients(text_of(site.file), site.line) else (1, made)
 
 
 def _paid_once(evidence: Evidence, scale: int) -> Gain:

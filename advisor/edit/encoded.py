@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
+from advisor.edit.dataflow import targets_of
 from advisor.edit.draft import Draft, Statement
+from advisor.edit.in_place import written_in_place
 from advisor.edit.names import fresh_name, last_part
 
 _ENCODED = ("input_ids", "input_features", "pixel_values", "inputs_embeds")  # what an encoder is given, by its kind
@@ -68,17 +70,10 @@ def _may_rebind(draft: Draft, loop: Statement, call: cst.Call, taken: Sequence[c
 
 def _changed(draft: Draft, loop: Statement) -> Iterator[str]:
     """Names that a loop may give another value, or change in place: ``x``, ``self.x``, ``x[i]``, ``x.add_(1)``."""
-    targets: list[cst.BaseExpression] = [each.target for each in draft.nodes(cst.AssignTarget, loop)]
-    targets += [each.target for each in draft.nodes(cst.AugAssign, loop)]
-    targets += [each.target for each in draft.nodes(cst.AnnAssign, loop)]
-    targets += [each.target for each in draft.nodes(cst.NamedExpr, loop)]
-    targets += [each.name for each in draft.nodes(cst.AsName, loop) if isinstance(each.name, cst.Name)]
-    targets += [each.target for each in (*draft.nodes(cst.For, loop), loop) if isinstance(each, cst.For)]
-    for target in targets:
+    for target in targets_of(draft, loop):
         if isinstance(target, cst.Attribute):
             yield target.attr.value
         else:
             yield from (name.value for name in draft.nodes(cst.Name, target))
-    for call in draft.nodes(cst.Call, loop):
-        if isinstance(call.func, cst.Attribute) and call.func.attr.value.endswith("_"):
-            yield from (name.value for name in draft.nodes(cst.Name, call.func.value))
+    for written in written_in_place(draft, loop):
+        yield from (name.value for name in draft.nodes(cst.Name, written))

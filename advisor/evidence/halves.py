@@ -47,9 +47,9 @@ _SCALER_S, _SCALER_TENSOR_S = 150e-6, 0.5e-6
 # Cores have 190 (an eighth of an A100, a GeForce RTX 3050 of a laptop) to 900e9 (product pages).
 _BANDWIDTH = 400e9
 # What is left of the time of linear layers on AMD's processors with instructions for bfloat16, where the run did not
-# measure how fast that is, measured on one, with
-# autocast: two MLPs of width 1024 were 2.2 and 2.3 times as fast, where 1.4 was predicted with 0.45, rows of a table
-# through 128 units 1.8 for 1.24; with weights in 16 bits a scoring that is nine tenths linear layers 4.2 (0.16).
+# measure their rate: set on one, with autocast, on which two MLPs of width 1024 were 2.2 and 2.3 times as fast, where
+# 1.4 was predicted with 0.45, rows of a table through 128 units 1.8 for 1.24; with weights in 16 bits a scoring that is
+# nine tenths linear layers 4.2 (0.16).
 _AMD_LINEAR_SCALE, _LINEAR = 0.20, ("aten::addmm", "aten::mm")
 # With autocast, of a linear layer's forward and backward, casts included, beyond what is left of large products: 1.7 at
 # 2 MFLOP a product, 1.24 at 8, 0.9 at 25, 0.6 at 100, 0.51 to 0.56 at 270, 0.44 to 0.53 from 500 on, where large ones
