@@ -122,7 +122,8 @@ class StepModel:
         in_line = sum(self._fetch(loader)[1] for loader in self.evidence.loaders if loader.workers == 0)
         if rest <= 0:
             return 1.0
-        return min(max(1.0, (record.timing.cpu_s - in_line) / rest), max(1.0, self.cores or 1.0))
+        own = record.timing.cpu_s - in_line - (record.timing.openblas_s or 0.0)
+        return min(max(1.0, own / rest), max(1.0, self.cores or 1.0))
 
     @property
     def on_cpu(self) -> bool:

@@ -8,6 +8,7 @@ from types import ModuleType
 from .imports import PostImport
 from .journal import Journal
 from .loaders import fetch_patches
+from .openblas import OpenBlas
 from .options import home, read_options
 from .savers import protect
 from .status import tell_child_trains
@@ -30,8 +31,11 @@ def join(options_path: str) -> None:
         protect(imports, journal)
         journal.install()
 
+    openblas = OpenBlas()
+    imports.when_imported("numpy", openblas.numpy_loaded)
+
     def fetcher_loaded(module: ModuleType) -> None:
-        for patch in fetch_patches(options.run_dir, -1, None):
+        for patch in fetch_patches(options.run_dir, -1, None, openblas=openblas):
             patch.on()
 
     def torch_loaded(torch: ModuleType) -> None:

@@ -203,7 +203,9 @@ class Loader:
     wait_s: float | None = None  # per step: blocked in __next__
     # Seconds to make one batch: measured in __next__ without workers, inside the worker with them.
     fetch_s: float | None = None
-    fetch_cpu_s: float | None = None  # CPU seconds of that (all threads of the fetching process)
+    fetch_cpu_s: float | None = None  # CPU seconds of that (all threads of that process but OpenBLAS's)
+    # With workers: CPU seconds per batch of the threads that NumPy's OpenBLAS started there, also between fetches.
+    openblas_s: float | None = None
     fetch_spread: float | None = None  # standard deviation over mean, batch by batch
     fetches: list[list[float]] = field(default_factory=list)  # by worker, in order: seconds of its first batches
     start_s: float | None = None  # making the iterator (starting workers) and waiting for the first batch
@@ -244,6 +246,8 @@ class Timing:
     intervals: list[float] = field(default_factory=list)  # clean ones, in order
     loader_wait_s: list[float] = field(default_factory=list)  # per clean interval
     cpu_s: float | None = None  # CPU seconds per step, this process, all threads
+    # … of them of the threads that NumPy's OpenBLAS started, while no batch was made in this process.
+    openblas_s: float | None = None
     children_cpu_s: float | None = None  # CPU seconds per step of worker processes, where it can be read
     samples_per_step: float | None = None
     # Cores that other programs kept busy, of those that this one may use, and that nobody used; None where unknown.
@@ -305,6 +309,7 @@ class Environment:
     usable_cpus: float = 1.0  # affinity and cgroup quota counted
     intraop_threads: int = 1
     interop_threads: int = 1
+    openblas_threads: int | None = None  # of NumPy's products; None where it has no OpenBLAS
     shm_bytes: int | None = None  # free in /dev/shm
     compiler: str = ""  # C++ compiler found, "" if none
     triton: str = ""

@@ -21,11 +21,13 @@ from typing import Any
 from .datasets import describe_source
 from .fetching import Looks, look_off, look_on, read_looks
 from .layout import Loader, Site, TensorInfo
+from .openblas import OpenBlas
 from .patches import Patch
 from .places import owner, source_of, user_site
 
 FETCH_FILE = "fetches.bin"
-_RECORD = struct.Struct("<qddd")  # pid, when it ended (CLOCK_MONOTONIC), seconds, CPU seconds
+# Process, when it ended (CLOCK_MONOTONIC), seconds, CPU seconds, CPU seconds until now of OpenBLAS's threads.
+_RECORD = struct.Struct("<qdddd")
 # Single fetches of workers that are written down, of all workers of a loader: bursts that are rarer than that are not
 # known from one window anyway.
 _MOST_FETCHES = 1024
@@ -59,37 +61,45 @@ def tensors_in(value: Any, torch: Any, limit: int = 16) -> Iterator[Any]:
             stack.extend(reversed(list(vars(item).values())[:64]))
 
 
-def append_fetch(path: str, seconds: float, cpu_seconds: float) -> None:
+def append_fetch(path: str, seconds: float, cpu_seconds: float, openblas_s: float) -> None:
     """One line of a worker's: a single appending write is whole even when several workers write at once."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
-        os.write(descriptor, _RECORD.pack(os.getpid(), time.monotonic(), seconds, cpu_seconds))
+        os.write(descriptor, _RECORD.pack(os.getpid(), time.monotonic(), seconds, cpu_seconds, openblas_s))
     finally:
         os.close(descriptor)
 
 
-def fetch_patches(run_dir: str, main_pid: int, fetched: Any, current: Any = None) -> list[Patch]:
-    """Time the making of each batch, in this process (``fetched(seconds, cpu)``) or, in a worker, into the file.
+def fetch_patches(
+    run_dir: str, main_pid: int, fetched: Any, current: Any = None, openblas: OpenBlas | None = None
+) -> list[Patch]:
+    """Time the making of each batch, in this process or, in a worker, into the file.
 
-    ``current()`` is the index of the loader that is asked for a batch in this process.
+    In this process ``fetched(seconds, cpu, openblas)`` is told, the last two in CPU seconds; those of OpenBLAS's
+    threads are not among the others. ``current()`` is the index of the loader that is asked for a batch.
     """
     import torch
     from torch.utils.data._utils import fetch as module
 
     path, looks, threads = os.path.join(run_dir, FETCH_FILE), Looks(run_dir), torch.get_num_threads
+    beside = openblas or OpenBlas()
 
     def make(original: Any) -> Any:
         def fetch(self: Any, possibly_batched_index: Any) -> Any:
             began, began_cpu, began_thread = time.perf_counter(), time.process_time(), time.thread_time()
+            began_beside = beside.cpu_s()
             try:
                 loader = current() if os.getpid() == main_pid else -1
                 return looks.fetch(original, self, possibly_batched_index, loader)
             finally:
                 seconds, cpu = time.perf_counter() - began, time.process_time() - began_cpu
+                now_beside = beside.cpu_s()
+                others = now_beside - began_beside
                 if os.getpid() == main_pid:
-                    fetched(seconds, _computed(seconds, cpu, time.thread_time() - began_thread, threads()))
+                    computed = _computed(seconds, cpu - others, time.thread_time() - began_thread, threads())
+                    fetched(seconds, computed, others)
                 elif not looks.late:
-                    append_fetch(path, seconds, cpu)
+                    append_fetch(path, seconds, max(0.0, cpu - others), now_beside)
 
         return fetch
 
@@ -111,7 +121,7 @@ def _computed(seconds: float, process_s: float, thread_s: float, threads: int) -
 class Loaders:
     """All loaders of the run. ``listener`` hears of batches and epochs: see :class:`windows.Windows`."""
 
-    def __init__(self, torch: ModuleType, run_dir: str, listener: Any) -> None:
+    def __init__(self, torch: ModuleType, run_dir: str, listener: Any, openblas: OpenBlas | None = None) -> None:
         self._torch: Any = torch
         self._run_dir = run_dir
         self._listener = listener
@@ -130,6 +140,7 @@ class Loaders:
         self.wait = 0.0  # seconds blocked since it was last set to 0
         self.delivered: dict[int, int] = {}  # loader → batches since it was last cleared
         self.samples = 0
+        self.openblas_s = 0.0  # CPU seconds of OpenBLAS's threads while batches were made, in the timing window
         self.fetching = -1  # the loader that is asked for a batch at this moment
         self.timing = False
         self._batch_samples: dict[int, int] = {}
@@ -138,7 +149,7 @@ class Loaders:
             Patch(data.DataLoader, "__init__", self._made),
             Patch(data.DataLoader, "__iter__", self._iterated),
             Patch(data._BaseDataLoaderIter, "__next__", self._next),
-            *fetch_patches(run_dir, os.getpid(), self._fetched, lambda: self._current),
+            *fetch_patches(run_dir, os.getpid(), self._fetched, lambda: self._current, openblas),
         ]
 
     def install(self, look: bool = True) -> None:
@@ -151,6 +162,7 @@ class Loaders:
         """Forget what was measured so far: the figures of the record come from the timing window."""
         look_off(self._run_dir)
         self._fetches.clear()
+        self.openblas_s = 0.0
         self.timing, self.observe = True, False
         self._timing_began = time.monotonic()
 
@@ -278,7 +290,8 @@ class Loaders:
 
         return fetch_next
 
-    def _fetched(self, seconds: float, cpu: float) -> None:
+    def _fetched(self, seconds: float, cpu: float, openblas: float) -> None:
+        self.openblas_s += openblas
         self._fetches.setdefault(self._current, []).append((seconds, cpu))
 
     def _look(self, index: int, batch: Any) -> None:
@@ -339,15 +352,18 @@ class Loaders:
         read_looks(self._run_dir, self.records, lambda pid: self._pids.get(pid, self._only_with_workers()))
         by_loader = {index: list(pairs) for index, pairs in self._fetches.items()}
         by_worker: dict[int, dict[int, list[float]]] = {}
+        beside: dict[int, dict[int, list[float]]] = {}
         path = os.path.join(self._run_dir, FETCH_FILE)
         if os.path.exists(path):
             with open(path, "rb") as file:
                 data = file.read()
-            for pid, ended, seconds, cpu in _RECORD.iter_unpack(data[: len(data) // _RECORD.size * _RECORD.size]):
+            data = data[: len(data) // _RECORD.size * _RECORD.size]
+            for pid, ended, seconds, cpu, openblas in _RECORD.iter_unpack(data):
                 index = self._pids.get(pid, self._only_with_workers())
                 if index is not None and ended >= self._timing_began:
                     by_loader.setdefault(index, []).append((seconds, cpu))
                     by_worker.setdefault(index, {}).setdefault(pid, []).append(seconds)
+                    beside.setdefault(index, {}).setdefault(pid, []).append(openblas)
         for index, pairs in by_loader.items():
             if not 0 <= index < len(self.records) or not pairs:
                 continue
@@ -356,6 +372,10 @@ class Loaders:
             record.fetch_cpu_s = statistics.fmean(cpu for _, cpu in pairs)
             if len(pairs) > 1 and record.fetch_s > 0:
                 record.fetch_spread = statistics.stdev(seconds for seconds, _ in pairs) / record.fetch_s
+            spans = [each for each in beside.get(index, {}).values() if len(each) > 1]
+            if spans:
+                batches = sum(len(each) - 1 for each in spans)
+                record.openblas_s = sum(each[-1] - each[0] for each in spans) / batches
             # Epochs whose workers are started anew have others each: those that made most stand for all.
             longest = sorted(by_worker.get(index, {}).values(), key=len, reverse=True)[: record.num_workers]
             if not record.persistent_workers:  # the first one is part of starting the worker

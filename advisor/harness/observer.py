@@ -17,6 +17,7 @@ from .frameworks import watch_frameworks
 from .imports import PostImport
 from .journal import Journal
 from .layout import CLOSURE_RANGE, PARTIAL_JSON, RUN_JSON, Failure, Options, RunRecord, to_dict
+from .openblas import OpenBlas
 from .patches import Patch
 from .places import owner, user_site
 from .status import StatusFile
@@ -50,6 +51,8 @@ class Observer:
         self.stop_requested = False
         self.on_stop: Any = None  # the runner's: watch that the script really ends
         self._status.start()
+        self._openblas = OpenBlas()
+        imports.when_imported("numpy", self._openblas.numpy_loaded)
         imports.when_imported("torch", self._torch_loaded)
         watch_frameworks(imports, lambda: self.windows.sites if self.windows is not None else None)
 
@@ -66,7 +69,7 @@ class Observer:
         self._torch = torch
         if self._options.seed is not None:
             torch.manual_seed(self._options.seed)
-        windows = self.windows = Windows(torch, self._options, self.record, self._status)
+        windows = self.windows = Windows(torch, self._options, self.record, self._status, self._openblas)
         windows.on_finish = self._finish
         windows.on_profiled = self._keep_partial
         windows.loaders.install(look=self._options.windows == "all")
@@ -235,6 +238,7 @@ class Observer:
         record.training_steps = [*record.training_steps[: record.training], record.steps]
         record.seen = dict(windows.finder.seen)
         record.environment = environment.environment(torch)
+        record.environment.openblas_threads = self._openblas.threads
         kind, _, index = windows.device().partition(":")
         record.device = environment.device(torch, kind, int(index or 0))
         record.memory.host_total, record.memory.host_available = environment.host_memory()

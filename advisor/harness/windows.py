@@ -22,6 +22,7 @@ from .loaders import Loaders
 from .looking import is_capturing
 from .models import Models
 from .neighbours import Neighbours
+from .openblas import OpenBlas
 from .optimizers import Optimizers, parameters_of
 from .places import FRAMES, site_of, user_frames, user_site
 from .plan import Plan
@@ -54,7 +55,14 @@ MOST_REPEATS = 3  # how often a profile window is begun anew when an evaluation 
 class Windows:
     """Listens to everything that happens in the script and decides what is measured when."""
 
-    def __init__(self, torch: ModuleType, options: Options, record: RunRecord, status: StatusFile) -> None:
+    def __init__(
+        self,
+        torch: ModuleType,
+        options: Options,
+        record: RunRecord,
+        status: StatusFile,
+        openblas: OpenBlas | None = None,
+    ) -> None:
         self._torch: Any = torch
         self._options = options
         self.record = record
@@ -62,7 +70,8 @@ class Windows:
         self.pid = os.getpid()
         self.finder = StepFinder(options.step)
         self.plan = Plan(options)
-        self.loaders = Loaders(torch, options.run_dir, self)
+        self._openblas = openblas or OpenBlas()
+        self.loaders = Loaders(torch, options.run_dir, self, self._openblas)
         self.models = Models(torch, options.losses, self)
         self.sites = CallSites(torch, options.losses, self)
         self.blocking = Blocking(self.sites)
@@ -89,7 +98,7 @@ class Windows:
         self._profiler: OurProfiler | None = None
         self._overdue = 0
         self.leave_at_once = False
-        self._cpu = (0.0, 0.0)
+        self._cpu = (0.0, 0.0, 0.0)
         self._compiled = 0
         self._rows: set[int] = set()  # that models got, step by step, before the timing window
         self._usual: set[str] = set()  # causes that come with most steps: part of the step
@@ -508,11 +517,15 @@ class Windows:
         self._enter("timing")
         self._neighbours.begin()
         self.loaders.start_timing()
-        self._cpu = (time.process_time(), children_cpu(self.loaders.worker_pids()))
+        self._cpu = self._cpu_seconds()
         self._clear_interval()
         self._clock.reset()
         self._clock.mark()
         self._last = self._timing_began = time.perf_counter()
+
+    def _cpu_seconds(self) -> tuple[float, float, float]:
+        """Until now: of this process, of the loaders' workers, of the threads that OpenBLAS started here."""
+        return time.process_time(), children_cpu(self.loaders.worker_pids()), self._openblas.cpu_s()
 
     def _gpu(self) -> int | None:
         """The index of the GPU that the steps run on, which need not be the current device; None where it is none."""
@@ -539,7 +552,7 @@ class Windows:
         return (steps >= options.min_steps and elapsed >= least) or elapsed >= options.max_seconds
 
     def _end_timing(self) -> None:
-        cpu = time.process_time() - self._cpu[0], children_cpu(self.loaders.worker_pids()) - self._cpu[1]
+        cpu = [now - began for now, began in zip(self._cpu_seconds(), self._cpu, strict=True)]
         timing = self.record.timing
         if by_device := self._clock.seconds():
             rows = zip(by_device, self._intervals, strict=False)
@@ -551,6 +564,8 @@ class Windows:
         self._usual = usual_causes(self._intervals)
         steps = max(len(self._intervals), 1)
         timing.cpu_s, timing.children_cpu_s = cpu[0] / steps, max(cpu[1], 0.0) / steps
+        if self._openblas.threads is not None:
+            timing.openblas_s = max(cpu[2] - self.loaders.openblas_s, 0.0) / steps
         record = self.record
         record.unused_gradients = self.unused.found
         record.discarded, record.accumulated = self.discarded.found, self.discarded.accumulated

@@ -309,7 +309,7 @@ def test_a_look_that_is_going_on_ends_when_the_timing_begins(tmp_path: Path) -> 
     assert len(batches) == 4 and data.traced == [False, True, False, False]
     assert record.looks == 1 and record.item_lines is None
     # Nor does its time count for one of the measurement.
-    assert (tmp_path / FETCH_FILE).stat().st_size == 3 * 32
+    assert (tmp_path / FETCH_FILE).stat().st_size == 3 * 40
 
 
 def test_a_look_ends_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,97 @@
+"""The threads of NumPy's OpenBLAS: how many there are, and what CPU time they take.
+
+A thread of OpenBLAS that has nothing left to do does not sleep at once. It looks for the next product again and again,
+for some 2**26 cycles (``THREAD_TIMEOUT`` in OpenBLAS's ``Makefile.rule``: 26 ms at 2.6 GHz), on a core that the
+operators of torch may want. No clock of the process tells one from the other; the clock of each thread does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+import time
+from types import ModuleType
+
+# What names of its functions begin and end with: NumPy's wheels have a build of their own, with 64-bit integers.
+_PREFIXES, _SUFFIXES = ("scipy_", ""), ("64_", "_64_", "")
+_LOOKS = 100  # for threads of a process that was forked: what has made no product by then makes none
+_PTHREADS = 1  # of openblas_get_parallel: threads of its own; 0 none, 2 those of OpenMP
+
+
+class OpenBlas:
+    """Of this process, or of one forked from it that computes on one thread otherwise, as a loader's workers do.
+
+    Linux only; elsewhere no threads are known.
+    """
+
+    def __init__(self) -> None:
+        self._library: ctypes.CDLL | None = None
+        self._affixes = "", ""
+        self._clocks: list[int] = []  # one per thread that it started; see `_clock`
+        self._looked = 0  # how often they were looked for
+        self._pid = os.getpid()
+
+    def numpy_loaded(self, numpy: ModuleType) -> None:
+        """To be called when NumPy has just been imported: its threads are the ones that Python did not start."""
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            self._find(os.path.dirname(numpy.__file__ or ""))
+
+    @property
+    def threads(self) -> int | None:
+        """Those that its products run on, the calling one among them; None where no OpenBLAS was found."""
+        return self._call("get_num_threads") if self._library is not None else None
+
+    def cpu_s(self) -> float:
+        """CPU seconds that the threads which it started have taken until now; 0.0 where they are not known."""
+        if self._library is None:
+            return 0.0
+        try:
+            if os.getpid() != self._pid:  # where they are started with the first product
+                self._clocks, self._pid, self._looked = [], os.getpid(), 0
+            if not self._clocks and self._looked < _LOOKS:
+                self._know_threads()
+            return sum(map(time.clock_gettime, self._clocks))
+        except OSError:  # a thread that has ended: OpenBLAS was given another number of them
+            self._clocks, self._looked = [], _LOOKS
+            return 0.0
+
+    def _find(self, package: str) -> None:
+        for path in _mapped(package):
+            library = ctypes.CDLL(path)  # it is there already, and stays
+            for prefix in _PREFIXES:
+                for suffix in _SUFFIXES:
+                    if hasattr(library, f"{prefix}openblas_get_num_threads{suffix}"):
+                        self._library, self._affixes = library, (prefix, suffix)
+        if self._library is not None and self._call("get_parallel") == _PTHREADS:
+            self._know_threads()
+        # Later torch has threads, too, which are not told apart.
+        self._looked = _LOOKS
+
+    def _know_threads(self) -> None:
+        self._looked += 1
+        known = {thread.native_id for thread in threading.enumerate()} | {os.getpid()}
+        others = sorted({int(name) for name in os.listdir("/proc/self/task")} - known)
+        # More than it has: another library has started some, too.
+        if len(others) == (self.threads or 1) - 1:
+            self._clocks = [_clock(thread) for thread in others]
+
+    def _call(self, name: str) -> int:
+        function = getattr(self._library, f"{self._affixes[0]}openblas_{name}{self._affixes[1]}")
+        function.restype = ctypes.c_int
+        return int(function())
+
+
+def _mapped(package: str) -> list[str]:
+    """The files of OpenBLAS in this process; those that came with `package` where there are some."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        paths = {line.split(maxsplit=5)[5].rstrip("\n") for line in file if "openblas" in line and line.count("/")}
+    own = {path for path in paths if path.startswith((f"{package}.libs{os.sep}", f"{package}{os.sep}"))}
+    return sorted(own or paths)
+
+
+def _clock(thread: int) -> int:
+    """The id of the CPU clock of a thread, for `time.clock_gettime` (Linux's ``include/linux/posix-timers.h``)."""
+    per_thread, scheduled = 4, 2
+    return (~thread << 3) | per_thread | scheduled

@@ -1,0 +1,95 @@
+"""What OpenBLAS's threads take is lost to PyTorch's operators, where these want all cores, and only there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.edit import Sources
+from advisor.rule import Advice, Finding, Variable
+from rules.openblas_threads import OpenblasThreads
+
+RULE = OpenblasThreads()
+
+
+def beside(made: Any, openblas_ms: float, threads: int = 2, intraop: int = 2, cores: float = 2.0) -> Any:
+    """Threads of OpenBLAS that take so much in each step, outside of the making of batches."""
+    environment, timing = made.record.environment, made.record.timing
+    environment.openblas_threads, environment.intraop_threads, environment.usable_cpus = threads, intraop, cores
+    timing.openblas_s, timing.idle_cores = openblas_ms / 1e3, 0.0
+    return made
+
+
+def found(made: Any, folder: Path) -> Finding | None:
+    findings = list(RULE.check(made.evidence(folder)))
+    assert len(findings) <= 1
+    return findings[0] if findings else None
+
+
+def after_ms(finding: Finding) -> float:
+    return 100.0 / finding.gain.likely
+
+
+def test_a_second_beside_the_operators_costs_them_a_second(scene: Any, tmp_path: Path) -> None:
+    made = beside(scene(100.0), 60.0)
+    made.operator("aten::mm", 0.0, 100.0)
+    finding = found(made, tmp_path)
+    assert finding is not None and after_ms(finding) == pytest.approx(40.0, rel=0.02)
+    assert "among 2 threads" in finding.summary and "60.0 ms" in finding.summary
+
+
+def test_what_python_takes_leaves_a_core_for_them(scene: Any, tmp_path: Path) -> None:
+    made = beside(scene(100.0), 60.0)
+    made.operator("aten::mm", 0.0, 60.0)
+    finding = found(made, tmp_path)
+    assert finding is not None and after_ms(finding) == pytest.approx(80.0, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("openblas_ms", "settings"),
+    [
+        pytest.param(0.0, {}, id="no-product"),
+        pytest.param(2.0, {}, id="seldom"),
+        pytest.param(60.0, {"cores": 4.0}, id="cores-are-left"),
+        pytest.param(60.0, {"intraop": 1}, id="one-thread-for-operators"),
+        pytest.param(0.0, {"threads": 1}, id="one-thread"),
+    ],
+)
+def test_nothing_is_lost(openblas_ms: float, settings: dict[str, Any], scene: Any, tmp_path: Path) -> None:
+    made = beside(scene(100.0), openblas_ms, **settings)
+    made.operator("aten::mm", 0.0, 100.0)
+    assert found(made, tmp_path) is None
+
+
+def test_on_a_gpu_the_operators_do_not_want_the_cores(scene: Any, tmp_path: Path) -> None:
+    made = beside(scene(100.0, gpu="NVIDIA A100-SXM4-40GB"), 60.0)
+    made.kernel("gemm", 0.0, 90.0, 0.0)
+    assert found(made, tmp_path) is None
+
+
+def test_threads_of_workers_take_the_cores_of_all(scene: Any, tmp_path: Path) -> None:
+    made = beside(scene(100.0), 0.0)
+    made.loader(wait_ms=0.0, fetch_ms=80.0, cpu_ms=20.0, num_workers=2, openblas_s=0.05)
+    made.operator("aten::mm", 0.0, 100.0)
+    finding = found(made, tmp_path)
+    assert finding is not None and "in the loader's workers" in finding.summary
+    assert after_ms(finding) == pytest.approx(100.0 - 50.0 - 0.75 * 20.0, rel=0.05)
+    made.record.timing.idle_cores = 0.5
+    assert found(made, tmp_path) is None
+
+
+def test_it_is_set_from_outside_unless_the_script_sets_it(scene: Any, tmp_path: Path) -> None:
+    made = beside(scene(100.0), 60.0)
+    made.operator("aten::mm", 0.0, 100.0)
+    script = tmp_path / "train.py"
+    made.record.script = str(script)
+    script.write_text("import numpy as np\n")
+    finding = found(made, tmp_path)
+    assert finding is not None and RULE.fix(finding, Sources()) == Variable({"OPENBLAS_NUM_THREADS": "1"})
+    other = tmp_path / "other.py"
+    other.write_text('import os\nos.environ["OPENBLAS_NUM_THREADS"] = "2"\nimport numpy as np\n')
+    made.record.script = str(other)
+    finding = found(made, tmp_path)
+    assert finding is not None and isinstance(RULE.fix(finding, Sources()), Advice)
