@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
-from advisor.evidence.facts import LOADER
+from advisor.evidence.coverage import Coverage
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, Variable
 
 if TYPE_CHECKING:
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from advisor.harness.layout import RunRecord
 
 _VARIABLE = "OPENBLAS_NUM_THREADS"
-# In workers, where a step wants all cores, its own threads and the other workers' wait too: a worker's own thread took
-# four to five times as long beside those of OpenBLAS. Measured on two cores with one or two workers, models of four
-# sizes: 151, 155, 241, 239, 296, 279 ms a step, and 39, 35, 106, 120, 61, 64 with one thread; by this 37, 34, 102, 97,
-# 65, 61. With a core that idles one worker lost nothing; two lost 40 of 52 ms to each other.
-_SLOWED = 0.75  # share of the CPU time of a worker's own thread that is waiting
-_MOST = 0.78  # of a step, or of a fetch
+# While Python or NumPy runs, on one thread, OpenBLAS's have a core of their own. But each time it begins to, a product
+# waits for threads whose core an operator's idle thread still holds: measured, 2.5 ms.
+_HELD_S = 2.5e-3
+# Seconds that a step loses per CPU second of OpenBLAS's threads in the workers, where it wants all cores. Measured on
+# two cores with one or two workers, a model of four sizes and an encoder: 1.43, 1.25, 1.32, 1.13, 1.59, 1.11 and 0.84.
+_LOST = 1.15
+_MOST = 0.78  # of a step, or of a fetch. Two workers that made batches side by side, beside a step that slept: 0.77
 _MOST_OPERATORS = 0.9  # of the time in which they run
 _IDLE = 0.1  # share of the cores: with more of them idle, nobody waits for one
 
@@ -92,21 +93,26 @@ def _beside_operators(evidence: Evidence, record: RunRecord) -> tuple[str, float
     """Of the script's own process: for how long a step's operators shared their cores, and the step without that.
 
     A second in which another thread had one of two cores cost the operators a second: 0.92 to 1.17 were measured, with
-    two multi-layer perceptrons, two convolutional nets, an LSTM and two encoders that took 0.6 to 72 ms alone. While
-    Python or NumPy runs, on one thread, the others have a core of their own: that much is taken off.
+    two multi-layer perceptrons, two convolutional nets, an LSTM and two encoders that took 0.6 to 72 ms alone.
     """
-    threads, own, traced = record.environment.openblas_threads or 1, evidence.breakdown.mean_s(LOADER), 0.0
-    traced = max(0.0, (evidence.trace_step_s or 0.0) - own)
-    if evidence.device_is_gpu or not traced or not evidence.step_s:
+    threads = record.environment.openblas_threads or 1
+    if evidence.device_is_gpu or not evidence.step_s:
         return "", 0.0, Change()
     cores = math.floor(record.environment.usable_cpus)
     crowded = threads - 1 - max(0, cores - record.environment.intraop_threads)
-    operators = sum(row.self_s - row.loading_s for row in evidence.operators.rows)
-    alone = max(0.0, 1.0 - operators / traced)  # share of what is left of a step besides loading
     rest = (1.0 - min(1.0, evidence.data_wait_share or 0.0)) * evidence.step_s
     each = (record.timing.openblas_s or 0.0) / (threads - 1)
-    seconds = max(0.0, each - alone * rest) * max(0.0, crowded / (threads - 1))
+    seconds = max(0.0, each - _between_operators_s(evidence)) * max(0.0, crowded / (threads - 1))
     return "while PyTorch's operators run,", seconds, Change(remove_host_s=min(seconds, _MOST_OPERATORS * rest))
+
+
+def _between_operators_s(evidence: Evidence) -> float:
+    """Seconds per step in which the host neither loads data nor runs an operator, for long."""
+    steps, operators = evidence.steps, evidence.trace.operators
+    busy = Coverage.of(operators.start, operators.end).union(evidence.host.loader)
+    gaps = Coverage.of(steps.start, steps.end).minus(busy)
+    lengths = (gaps.end - gaps.start) / 1e9 - _HELD_S
+    return float(lengths[lengths > 0].sum()) / max(1, len(steps))
 
 
 def _in_workers(evidence: Evidence, record: RunRecord) -> tuple[str, float, Change]:
@@ -120,10 +126,10 @@ def _in_workers(evidence: Evidence, record: RunRecord) -> tuple[str, float, Chan
         return "", 0.0, Change()
     batches = evidence.step_model.batches_per_step
     seconds = facts.openblas_s * batches
-    lost = min(_MOST, (seconds + _SLOWED * facts.fetch_cpu_s * batches) / step_s)
-    if not evidence.device_is_gpu:
-        return "in the loader's workers", seconds, Change(cpu_scale=1.0 - lost)
-    change = Change(fetch_s=(1.0 - lost) * (facts.fetch_s or 0.0), fetch_cpu_s=(1.0 - _SLOWED) * facts.fetch_cpu_s)
+    if evidence.device_is_gpu:
+        change = Change(fetch_s=(1.0 - _MOST) * (facts.fetch_s or 0.0), fetch_cpu_s=(1.0 - _MOST) * facts.fetch_cpu_s)
+    else:
+        change = Change(cpu_scale=1.0 - min(_MOST, _LOST * seconds / step_s))
     return "in the loader's workers", seconds, change
 
 

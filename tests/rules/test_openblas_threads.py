@@ -44,7 +44,8 @@ def test_what_python_takes_leaves_a_core_for_them(scene: Any, tmp_path: Path) ->
     made = beside(scene(100.0), 60.0)
     made.operator("aten::mm", 0.0, 60.0)
     finding = found(made, tmp_path)
-    assert finding is not None and after_ms(finding) == pytest.approx(80.0, rel=0.02)
+    # Of 40 ms of Python, 2.5 were lost to a product that waited for its threads.
+    assert finding is not None and after_ms(finding) == pytest.approx(100.0 - (60.0 - 37.5), rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_threads_of_workers_take_the_cores_of_all(scene: Any, tmp_path: Path) ->
     made.operator("aten::mm", 0.0, 100.0)
     finding = found(made, tmp_path)
     assert finding is not None and "in the loader's workers" in finding.summary
-    assert after_ms(finding) == pytest.approx(100.0 - 50.0 - 0.75 * 20.0, rel=0.05)
+    assert after_ms(finding) == pytest.approx(100.0 - 1.15 * 50.0, rel=0.02)
     made.record.timing.idle_cores = 0.5
     assert found(made, tmp_path) is None
 
