@@ -17,7 +17,8 @@ from itertools import islice
 from types import ModuleType
 from typing import Any
 
-from .layout import Recomputed, Repeated, Site
+from .gathered import Gathers
+from .layout import Gathered, Recomputed, Repeated, Site
 from .loaders import tensors_in
 from .looking import (
     function_modes,
@@ -69,7 +70,9 @@ class Constants:
         self._steps: list[Step] = []
         self.found: list[Recomputed] = []
         self.repeated: list[Repeated] = []
+        self.gathered: list[Gathered] = []
         self._repeats = Repeats(self._torch, self._numbers, self._sameness.alike)
+        self._gathers = Gathers(self._torch)
 
     def give_up(self) -> None:
         """Never watch again: a mode is one of the things that what is compiled is compiled anew for."""
@@ -80,6 +83,7 @@ class Constants:
         """Watch no more; what is known stays."""
         self.forward_ends()
         self._repeats.clear()
+        self._gathers.clear()
         self._steps.clear()
         self._ended = _FIRST + _WATCHED
 
@@ -92,13 +96,16 @@ class Constants:
                 if len(self._steps) == _WATCHED:
                     self.found = self._sameness.constants(self._steps, self._sites, self._timed)
                 self.repeated = self._computed_again()
+                self.gathered = self._looked_up_before()
             self._repeats.clear()
+            self._gathers.clear()
             self._steps.clear()
         elif self._ended < _FIRST:
             self._timed.append([])
         elif self._ended < _FIRST + _WATCHED:
             self._steps.append(Step())
             self._repeats.clear()
+            self._gathers.clear()
 
     def forward_begins(self, module: Any, given: Iterable[Any]) -> None:
         """A model is called with the tensors `given`."""
@@ -270,6 +277,21 @@ class Constants:
             line.parametrized_s /= _WATCHED
         return sorted((each for each in lines if each.seconds >= _LEAST_S), key=lambda each: -each.seconds)
 
+    def _looked_up_before(self) -> list[Gathered]:
+        if len(self._steps) != _WATCHED:
+            return []
+        lines = list(self._gathers.lines.values())
+        for line in lines:
+            for name in ("calls", "linear", "rows", "distinct", "seconds", "differentiated_s"):
+                setattr(line, name, getattr(line, name) / _WATCHED)
+        return sorted((each for each in lines if each.seconds >= _LEAST_S), key=lambda each: -each.seconds)
+
+    def looked_up(self, name: str, given: tuple[Any, Any], result: Any, seconds: float) -> None:
+        """One of torch's functions has run in a watched forward, perhaps on rows that were looked up."""
+        if self._steps:
+            with self._unseen():
+                self._gathers.called(name, given[0], given[1] or {}, result, seconds)
+
 
 def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
@@ -289,6 +311,8 @@ def _watching(constants: Constants) -> Any:
             seconds = time.perf_counter() - began
             with contextlib.suppress(Exception):
                 constants.called_again(key, result, seconds)
+            with contextlib.suppress(Exception):
+                constants.looked_up(name, (args, kwargs), result, seconds)
             with contextlib.suppress(Exception):
                 constants.called(name, (args, kwargs), result, seconds)
             return result

@@ -473,6 +473,22 @@ class Repeated:
 
 
 @dataclass
+class Gathered:
+    """A line whose functions of torch were given rows that had been looked up, some of them several times."""
+
+    site: Site = field(default_factory=Site)
+    called_from: list[Site] = field(default_factory=list)  # the user's frames in which it runs, from the inside out
+    looked_up_at: Site = field(default_factory=Site)  # the first time, where there are several
+    joined: bool = False  # with columns of other origin, before it was called
+    calls: float = 0.0  # in a step, and …
+    linear: float = 0.0  # … how many of linear layers, …
+    rows: float = 0.0  # … of so many rows together, …
+    distinct: float = 0.0  # … of which so many can differ, …
+    seconds: float = 0.0  # … what the others take, on the host; of that …
+    differentiated_s: float = 0.0  # … whose results a backward goes through
+
+
+@dataclass
 class Encoder:
     """One ``nn.TransformerEncoder`` that was called in the profiled windows."""
 
@@ -573,6 +589,7 @@ class RunRecord:
     backward_nodes: list[list[GradientRun]] = field(default_factory=list)
     recomputed: list[Recomputed] = field(default_factory=list)  # the longest first
     repeated: list[Repeated] = field(default_factory=list)  # likewise
+    gathered: list[Gathered] = field(default_factory=list)  # likewise
     gradients: int = 0  # of parameters that a backward pass computes, where some are unused, and …
     gradients_needed: int = 0  # … how many of them are done when the last of those is that an optimizer takes
     kept_graphs: list[KeptGraphs] = field(default_factory=list)

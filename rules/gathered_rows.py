@@ -1,0 +1,110 @@
+"""A layer is given rows that were looked up, the same ones many times, and computes each copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from advisor.evidence import Change
+from advisor.harness.layout import Site
+from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, by_way_of, where
+
+if TYPE_CHECKING:
+    from advisor.edit import Sources
+    from advisor.evidence import Evidence
+
+_LEAST_GAIN = 1.10
+# Of a backward over its forward: a matrix product has two there. Where the step's is longer, that has other reasons.
+_MOST_BACKWARD = 2.0
+# Where only some of a layer's columns were looked up, its parts have to be looked up and added instead: that takes as
+# long as the memory does, a third of what the products of a small layer take.
+_JOINED = 0.65
+
+
+class GatheredRows(Rule):
+    """Linear layers run on rows that were looked up, so that each of a few rows is computed many times.
+
+    A graph network that takes ``phi(h[source])`` computes a node's message once per edge; ``phi(h)[source]`` computes
+    it once per node, and gives the same, as linear layers and activations treat each row alike. So does a projection
+    of embedded tokens, where there are fewer words than tokens. A layer on
+    ``torch.cat([h[source], h[target], edge], -1)`` is the sum of three: those of the nodes can be computed before the
+    lookup, too. Reported where a run has seen it: functions of torch that were given the rows of a lookup, or what
+    such functions made of them.
+
+    When not: dropout or a batch norm between the lookup and the layer is meant to see each copy; the rows are a few of
+    very many. On a GPU it is not reported: there calls take no time of their own.
+
+    Source: the time that these calls took, undisturbed; of their backward a prior, by the step's own. DGL user guide,
+    "Writing efficient message passing code", which splits a layer on joined features in this way.
+    """
+
+    id = "gathered-rows"
+    title = "Compute rows before they are looked up, not after"
+    safety = Safety.NUMERIC
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record = evidence.record
+        if record is None or evidence.device_is_gpu or not evidence.step_s:
+            return
+        lines = [each for each in record.gathered if each.linear]
+        if not lines:
+            return
+        shares = evidence.breakdown.share("forward"), evidence.breakdown.share("backward")
+        ratio = min(_MOST_BACKWARD, shares[1] / shares[0]) if shares[0] else 0.0
+        seconds = sum(
+            (each.seconds + ratio * each.differentiated_s) * (_JOINED if each.joined else 1.0)
+            for each in record.gathered
+        )
+        gain = Gain.of(evidence.what_if(Change(remove_host_s=seconds)))
+        if gain.likely < _LEAST_GAIN:
+            return
+        longest = lines[0]
+        way = by_way_of(longest.site, longest.called_from)
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"Layers at {at(longest.site)}{way} are given {longest.rows:,.0f} rows a step, of which only "
+            f"{longest.distinct:,.0f} differ: they were looked up at {at(longest.looked_up_at)}"
+            + (", and joined with others." if longest.joined else "."),
+            gain=gain,
+            evidence={
+                "rows": longest.rows,
+                "different_rows": longest.distinct,
+                "gathered_forward_s": sum(each.seconds for each in record.gathered),
+                "seconds_saved": seconds,
+                "step_s": evidence.step_s,
+            },
+            site=longest.site,
+            parameters={"looked_up": longest.looked_up_at, "joined": longest.joined},
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Advice:
+        looked_up = finding.parameters.get("looked_up")
+        place = f" {where(looked_up)}" if isinstance(looked_up, Site) else ""
+        if finding.parameters.get("joined"):
+            return Advice(
+                f"Split the layer {where(finding.site)}: linear(cat([h[i], e], -1)) is F.linear(h, W[:, :n])[i] + "
+                f"F.linear(e, W[:, n:], b), with W the layer's weight and n the columns of h. Then the rows that are "
+                f"looked up{place} are computed once each.",
+                "the columns that belong together only its author can tell",
+            )
+        return Advice(
+            f"Call the layers {where(finding.site)} with all rows first, and look up{place} what they give: "
+            "layers(h)[index] for layers(h[index]). Linear layers and activations give the same.",
+            "how the result gets to where it is looked up only its author can decide",
+        )
+
+    EXAMPLES = (
+        Example(
+            before="def forward(self, h, source):\n    return self.phi(h[source])  # <-\n",
+            after="",
+            advice="with all rows first",
+        ),
+        Example(
+            before="m = self.edge(torch.cat([h[i], h[j], e], -1))  # <-\n",
+            after="",
+            parameters={"joined": True},
+            advice="Split the layer",
+        ),
+    )
+    LEAVES_ALONE = (Example("m = self.phi(h[source])  # <-\n", ""),)

@@ -1,0 +1,76 @@
+"""Rows that were looked up are followed through what treats each of them alike, and no further."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+
+from advisor.harness.gathered import Gathers
+from advisor.harness.layout import Gathered
+
+NODES, EDGES = torch.randn(10, 8), torch.randint(10, (40,))
+WEIGHT, WIDE = torch.randn(8, 8), torch.randn(8, 12)
+
+
+def followed(compute: Callable[[], Any]) -> list[Gathered]:
+    gathers = Gathers(torch)
+
+    class Watching(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            gathers.called(getattr(func, "__name__", ""), args, kwargs or {}, result, 1.0)
+            return result
+
+    with Watching():
+        compute()
+    return list(gathers.lines.values())
+
+
+@pytest.mark.parametrize(
+    "look_up",
+    [
+        pytest.param(lambda: NODES[EDGES], id="index"),
+        pytest.param(lambda: NODES.index_select(0, EDGES), id="index_select"),
+        pytest.param(lambda: torch.index_select(NODES, dim=0, index=EDGES), id="index_select-by-name"),
+        pytest.param(lambda: F.embedding(EDGES, NODES), id="embedding"),
+        pytest.param(lambda: NODES.view(2, 5, 8)[EDGES % 2, EDGES % 5], id="two-indices"),
+    ],
+)
+def test_a_layer_on_rows_that_were_looked_up(look_up: Callable[[], Any]) -> None:
+    (line,) = followed(lambda: F.linear(look_up(), WEIGHT))
+    assert (line.calls, line.linear, line.rows, line.joined) == (1, 1, 40, False)
+    assert line.distinct == pytest.approx(10) and line.seconds == pytest.approx(0.75)
+
+
+def test_what_follows_is_counted_too() -> None:
+    (line,) = followed(lambda: F.linear(F.relu(F.linear(NODES[EDGES], WEIGHT), inplace=True), WEIGHT))
+    assert (line.calls, line.linear) == (3, 2)
+
+
+def test_of_joined_columns_those_count_that_were_looked_up() -> None:
+    distances = torch.randn(40, 4)
+    (line,) = followed(lambda: F.linear(F.linear(torch.cat([NODES[EDGES], distances], -1), WIDE), WEIGHT))
+    assert line.joined and line.calls == 1
+    assert line.seconds == pytest.approx(0.75 * 8 / 12)
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        pytest.param(lambda: F.linear(NODES, WEIGHT)[EDGES], id="before"),
+        pytest.param(lambda: F.linear(NODES[torch.randperm(10)], WEIGHT), id="each-once"),
+        pytest.param(lambda: F.linear(NODES[EDGES] * torch.rand(40, 1), WEIGHT), id="weighted"),
+        pytest.param(lambda: F.linear(F.dropout(NODES[EDGES]), WEIGHT), id="dropout"),
+        pytest.param(lambda: F.linear(NODES[EDGES].add_(torch.rand(40, 1)), WEIGHT), id="written-to"),
+        pytest.param(lambda: F.linear(NODES[NODES[:, 0] > 0], WEIGHT), id="mask"),
+        pytest.param(lambda: F.linear(NODES[2:], WEIGHT), id="slice"),
+        pytest.param(lambda: F.linear(torch.cat([NODES[EDGES], NODES]), WEIGHT), id="joined-below"),
+    ],
+)
+def test_what_is_not_the_same_for_each_copy(compute: Callable[[], Any]) -> None:
+    assert followed(compute) == []
