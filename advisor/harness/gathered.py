@@ -1,6 +1,6 @@
 """What a step's forwards compute of rows that were looked up: the same each time that one of them was taken.
 
-``phi(h[source])`` computes a node's message once per edge, ``phi(h)[source]`` once per node. A function that treats each
+``phi(h[source])`` computes a node's message once per edge, ``phi(h)[source]`` once per node. What treats each
 row alike may as well come before the lookup: as long as nothing that differs from row to row has gone in, all copies of
 a row give the same.
 """
