@@ -16,6 +16,7 @@ from typing import Any
 
 from .layout import Gathered, Site
 from .places import FRAMES, site_of, user_frames
+from .repeats import draws
 
 _LEAST_COPIES = 1.5  # of a row, on average
 # Of each row alone, and the same for equal ones. Dropout and batch norm are not.
@@ -62,8 +63,8 @@ class Gathers:
                 self._keep(result, looked_up, 1.0, _here())
         elif name in ("cat", "concat", "concatenate"):
             self._joined(args, kwargs, result)
-        elif name == _LINEAR or name in _OF_ROWS:
-            rows = self._known(args[0], writes=1 if result is args[0] else 0)
+        elif name == _LINEAR or name in _OF_ROWS or ("dropout" in name and not draws(name, kwargs)):
+            rows = self._known(args[0], written=result is args[0])
             if rows is None:
                 return
             whole = rows.columns >= 1.0
@@ -84,12 +85,12 @@ class Gathers:
             share = sum(rows.share * rows.columns * columns for rows, columns in known) / width
             self._keep(result, share, width / result.shape[-1], known[0][0].site)
 
-    def _known(self, tensor: Any, writes: int = 0) -> _Rows | None:
-        """What is known of it, if nobody but the call itself, so many times, has written to it since."""
+    def _known(self, tensor: Any, written: bool = False) -> _Rows | None:
+        """What is known of it, if nobody has written to it since, but for the call itself where that may have."""
         rows = self._rows.get(id(tensor))
         if rows is None or rows.tensor() is not tensor or tensor is None:
             return None
-        return rows if rows.version == tensor._version - writes else None
+        return rows if tensor._version - rows.version in ((0, 1) if written else (0,)) else None
 
     def _keep(self, tensor: Any, share: float, columns: float, site: Site | None) -> None:
         if site is not None and tensor.dim() >= 2 and not tensor.is_inference():

@@ -64,7 +64,7 @@ class Repeats:
 
     def key(self, name: str, given: Any) -> Any:
         """What a call is that begins; None for one that is not looked at."""
-        if name in _ASKING or any(each in name for each in _DRAWING) or len(self._calls) > _MOST_CALLS:
+        if name in _ASKING or draws(name, given[1]) or len(self._calls) > _MOST_CALLS:
             return None
         tensors: list[Identity] = []
         key = name, self._key(given, tensors)
@@ -132,6 +132,13 @@ class Repeats:
             counts_as = (*own, self._fresh)
         self._known[own] = counts_as, _holder(tensor)
         return counts_as
+
+
+def draws(name: str, kwargs: dict[str, Any] | None) -> bool:
+    """Whether a function of torch's draws random numbers; the dropout of a model in eval() does not."""
+    if "dropout" in name and (kwargs or {}).get("training") is False:
+        return False
+    return any(each in name for each in _DRAWING)
 
 
 def _makes_weights() -> bool:

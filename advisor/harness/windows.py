@@ -260,8 +260,13 @@ class Windows:
             self.sites.add("gc.collect", user_site())
 
     def in_step(self) -> bool:
-        """Whether what happens now is part of a step before the timing window, and of no evaluation beside it."""
-        return self.phase == "settle" and "evaluation" not in self._causes
+        """Whether what happens now is part of a step before the timing window, and of no evaluation beside it.
+
+        A model that most steps put into eval() (for an attack, a rollout) is part of them.
+        """
+        if self.phase != "settle":
+            return False
+        return "evaluation" not in self._causes or "evaluation" in usual_causes(self._intervals)
 
     def fetching(self) -> bool:
         """Whether a batch is being made at this moment."""

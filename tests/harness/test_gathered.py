@@ -52,6 +52,11 @@ def test_what_follows_is_counted_too() -> None:
     assert (line.calls, line.linear) == (3, 2)
 
 
+def test_the_dropout_of_a_model_in_eval_changes_nothing() -> None:
+    (line,) = followed(lambda: F.linear(F.dropout(NODES[EDGES], training=False), WEIGHT))
+    assert (line.calls, line.linear) == (2, 1)
+
+
 def test_of_joined_columns_those_count_that_were_looked_up() -> None:
     distances = torch.randn(40, 4)
     (line,) = followed(lambda: F.linear(F.linear(torch.cat([NODES[EDGES], distances], -1), WIDE), WEIGHT))

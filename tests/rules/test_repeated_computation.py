@@ -250,3 +250,43 @@ def test_samples_of_a_loop_that_are_alike_by_chance_are_no_repetition(tmp_path: 
         (line,) = (number for number, text in enumerate(lines, 1) if piece in text)
         evidence.record.repeated = [Repeated(Site(str(script), line), calls=30.0, seconds=0.3 * evidence.step_s)]
         assert len(list(RULE.check(evidence))) == told
+
+
+ATTACK = """\
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+net = nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 26 * 26, 64), nn.ReLU(),
+                    nn.Dropout(0.5), nn.Linear(64, 10))
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+for step in range(300):
+    x, y = torch.rand(16, 1, 28, 28), torch.randint(10, (16,))
+    net.eval()
+    attacked = x + 0.001 * torch.randn_like(x)
+    for _ in range(4):
+        attacked.requires_grad_()
+        loss = F.kl_div(F.log_softmax(net(attacked), 1), F.softmax(net(x), 1), reduction="sum")
+        (gradient,) = torch.autograd.grad(loss, [attacked])
+        attacked = (attacked.detach() + 0.003 * gradient.sign()).clamp(0, 1)
+    net.train()
+    optimizer.zero_grad()
+    F.cross_entropy(net(attacked), y).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_a_model_that_each_step_puts_into_eval_is_part_of_it(tmp_path: Path) -> None:
+    """An attack compares with what the model gives for the untouched pictures, in each of its steps anew."""
+    (tmp_path / "train.py").write_text(ATTACK)
+    run = measure(Command(str(tmp_path / "train.py"), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
+    lines = run.record.repeated
+    # Convolution, activations, flattening, linear layers; the dropout does nothing there, and what follows is the same.
+    assert lines and all(each.site.line == 16 for each in lines)
+    assert sum(each.calls for each in lines) >= 3 * 7
+    (finding,) = RULE.check(Evidence.from_run(run))
+    assert finding.site is not None and finding.site.line == 16
