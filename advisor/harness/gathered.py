@@ -16,7 +16,7 @@ from typing import Any
 
 from .layout import Gathered, Site
 from .places import FRAMES, site_of, user_frames
-from .repeats import draws
+from .repeats import draws, when_differentiated
 
 _LEAST_COPIES = 1.5  # of a row, on average
 # Of each row alone, and the same for equal ones. Dropout and batch norm are not.
@@ -112,7 +112,7 @@ class Gathers:
         line.rows += result.numel() // max(1, result.shape[-1])
         line.distinct += rows.share * (result.numel() // max(1, result.shape[-1]))
         line.seconds += saved
-        line.differentiated_s += saved if result.requires_grad else 0.0
+        when_differentiated([result], saved, line)
 
 
 def _here() -> Site | None:

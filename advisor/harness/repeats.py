@@ -18,7 +18,7 @@ from itertools import islice
 from types import FrameType, ModuleType
 from typing import Any
 
-from .layout import Repeated, Site
+from .layout import Gathered, Repeated, Site
 from .places import FRAMES, is_users, site_of, user_frames
 
 _MOST_CALLS = 20_000  # of a step: what comes after them is not looked at
@@ -82,9 +82,9 @@ class Repeats:
             for each, same in zip(made, first.results, strict=True):
                 self._known[_memory(each)] = same, _holder(each)
             if key[0] not in _CONSTANT:
-                self._count(seconds, any(each.requires_grad for each in made))
+                self._count(seconds, made)
 
-    def _count(self, seconds: float, differentiated: bool) -> None:
+    def _count(self, seconds: float, made: list[Any]) -> None:
         frames = tuple(site_of(each) for each in islice(user_frames(), FRAMES))
         if not frames:
             return
@@ -94,7 +94,7 @@ class Repeats:
             line = self.lines[id(frames[0])] = Repeated(site=frames[0], called_from=list(frames))
         line.calls += 1
         line.seconds += seconds
-        line.differentiated_s += seconds if differentiated else 0.0
+        when_differentiated(made, seconds, line)
         line.parametrized_s += seconds if _makes_weights() else 0.0
 
     def _same(self, one: Any, other: Any) -> bool:
@@ -132,6 +132,19 @@ class Repeats:
             counts_as = (*own, self._fresh)
         self._known[own] = counts_as, _holder(tensor)
         return counts_as
+
+
+def when_differentiated(made: list[Any], seconds: float, line: Repeated | Gathered) -> None:
+    """Count the seconds once a backward comes through what was made: ``torch.autograd.grad`` may go another way."""
+    node = next((each.grad_fn for each in made if each.grad_fn is not None), None)
+    if node is None:
+        return
+    left = [seconds]  # for one backward; a graph that is kept may see several
+
+    def passed(gradients: Any) -> None:
+        line.differentiated_s += left.pop() if left else 0.0
+
+    node.register_prehook(passed)
 
 
 def draws(name: str, kwargs: dict[str, Any] | None) -> bool:
