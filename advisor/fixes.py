@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts
 from advisor.edit.options import option_value
+from advisor.edit.sources import text_of
 from advisor.edit.values import EDITED
+from advisor.evidence.outside import users_files
 from advisor.rule import Advice, Argument
 
 if TYPE_CHECKING:
     from advisor.edit import Edit
+    from advisor.harness.layout import RunRecord
 
 
 def edited(drafts: Drafts, text: str, summary: str = "") -> Edit | Advice:
@@ -41,3 +45,8 @@ def given_fix(
     if answer != EDITED:
         return by_option(drafts, draft, answer, code, text, considered)
     return edited(drafts, text)
+
+
+def sets_variable(record: RunRecord, name: str) -> bool:
+    """Whether the script seems to write that variable of the environment: one from outside would not last."""
+    return not os.path.isfile(record.script) or any(name in text_of(file) for file in users_files(record))

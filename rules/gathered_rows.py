@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.evidence import Change
+from advisor.evidence.backwards import backward_over_forward
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, by_way_of, where
 
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
 
 _LEAST_GAIN = 1.10
-# Of a backward over its forward: a matrix product has two there. Where the step's is longer, that has other reasons.
-_MOST_BACKWARD = 2.0
 # Where only some of a layer's columns were looked up, its parts have to be looked up and added instead: that takes as
 # long as the memory does, a third of what the products of a small layer take.
 _JOINED = 0.65
@@ -49,8 +48,7 @@ class GatheredRows(Rule):
         lines = [each for each in record.gathered if each.linear]
         if not lines:
             return
-        shares = evidence.breakdown.share("forward"), evidence.breakdown.share("backward")
-        ratio = min(_MOST_BACKWARD, shares[1] / shares[0]) if shares[0] else 0.0
+        ratio = backward_over_forward(evidence)
         seconds = sum(
             (each.seconds + ratio * each.differentiated_s) * (_JOINED if each.joined else 1.0)
             for each in record.gathered
@@ -63,7 +61,7 @@ class GatheredRows(Rule):
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=f"Layers at {at(longest.site)}{way} are given {longest.rows:,.0f} rows a step, of which only "
+            summary=f"Layers at {at(longest.site)}{way} are given {longest.rows:,.0f} rows, of which only "
             f"{longest.distinct:,.0f} differ: they were looked up at {at(longest.looked_up_at)}"
             + (", and joined with others." if longest.joined else "."),
             gain=gain,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import math
-import os
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -14,12 +13,11 @@ import numpy as np
 
 from advisor.edit import Drafts
 from advisor.edit.locate import call_at
-from advisor.edit.sources import text_of
 from advisor.edit.values import give
 from advisor.evidence import Change
 from advisor.evidence.coded import names_like
 from advisor.evidence.steps import assign
-from advisor.fixes import edited, given_fix
+from advisor.fixes import edited, given_fix, sets_variable
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, Variable, at, call_sites
 
@@ -104,7 +102,9 @@ class LoaderOversubscribed(Rule):
             parameters={
                 "cores": cores,
                 "recorded": threads,
-                "variable": not sites and _asked(record) in (str(threads), _UNSET) and not _sets_itself(record),
+                "variable": not sites
+                and _asked(record) in (str(threads), _UNSET)
+                and not sets_variable(record, _VARIABLE),
             },
         )
 
@@ -240,8 +240,3 @@ def _computes_or_multiplies(name: str) -> bool:
 
 def _asked(record: RunRecord) -> str:
     return record.environment.variables.get(_VARIABLE, _UNSET)
-
-
-def _sets_itself(record: RunRecord) -> bool:
-    """Whether the script writes the variable, so that one from outside would not last."""
-    return not os.path.isfile(record.script) or _VARIABLE in text_of(record.script)

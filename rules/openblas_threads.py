@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from advisor.edit.sources import text_of
+import numpy as np
+from numpy.typing import NDArray
+
 from advisor.evidence import Change
 from advisor.evidence.coverage import Coverage
+from advisor.fixes import sets_variable
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, Variable
 
 if TYPE_CHECKING:
@@ -23,9 +25,11 @@ _VARIABLE = "OPENBLAS_NUM_THREADS"
 _HELD_S = 2.5e-3
 # Seconds that a step loses per CPU second of OpenBLAS's threads in the workers, where it wants all cores. Measured on
 # two cores with one or two workers, a model of four sizes and an encoder: 1.43, 1.25, 1.32, 1.13, 1.59, 1.11 and 0.84.
-_LOST = 1.15
+# That is what these threads take of the machine, twice and a bit.
+_LOST = 2.3
 _MOST = 0.78  # of a step, or of a fetch. Two workers that made batches side by side, beside a step that slept: 0.77
 _MOST_OPERATORS = 0.9  # of the time in which they run
+_LEAST_SHARE = 0.1  # of the workers' CPU time
 _IDLE = 0.1  # share of the cores: with more of them idle, nobody waits for one
 
 
@@ -39,7 +43,8 @@ class OpenblasThreads(Rule):
     CPU, whose threads wait for each other, run on what cores are left; in a loader's workers they take the cores of the
     other workers. What these threads take is measured in the undisturbed steps, by each thread's own clock.
 
-    When not: most of what the script computes are large products of NumPy's, which are faster with more threads.
+    When not: most of what the script computes are large products of NumPy's, which are faster with more threads. It is
+    not reported where these could lose as much as is gained.
 
     Source: OpenBLAS, ``Makefile.rule`` (``THREAD_TIMEOUT``) and ``driver/others/blas_server.c``; NumPy docs, "Global
     configuration options" (number of threads used for linear algebra); both numbers as measured with NumPy 2.4.
@@ -71,7 +76,7 @@ class OpenblasThreads(Rule):
                     "usable_cpus": record.environment.usable_cpus,
                     "step_s": evidence.step_s,
                 },
-                parameters={"variable": not _sets_itself(record)},
+                parameters={"variable": not sets_variable(record, _VARIABLE)},
             )
             return
 
@@ -101,18 +106,33 @@ def _beside_operators(evidence: Evidence, record: RunRecord) -> tuple[str, float
     cores = math.floor(record.environment.usable_cpus)
     crowded = threads - 1 - max(0, cores - record.environment.intraop_threads)
     rest = (1.0 - min(1.0, evidence.data_wait_share or 0.0)) * evidence.step_s
-    each = (record.timing.openblas_s or 0.0) / (threads - 1)
-    seconds = max(0.0, each - _between_operators_s(evidence)) * max(0.0, crowded / (threads - 1))
+    lengths = _between_operators_s(evidence)
+    in_line, making = _in_line_s(evidence)
+    each = ((record.timing.openblas_s or 0.0) - in_line) / (threads - 1)
+    free = float(np.maximum(0.0, lengths - _HELD_S).sum()) / max(1, len(evidence.steps))
+    seconds = max(0.0, each - free) * max(0.0, crowded / (threads - 1))
+    # A product lasts while the thread that called it is inside: were it all large products, so long would they take.
+    products = float(lengths.sum()) / max(1, len(evidence.steps)) + making
+    if seconds <= products * (threads - 1) / threads:
+        return "", 0.0, Change()
     return "while PyTorch's operators run,", seconds, Change(remove_host_s=min(seconds, _MOST_OPERATORS * rest))
 
 
-def _between_operators_s(evidence: Evidence) -> float:
-    """Seconds per step in which the host neither loads data nor runs an operator, for long."""
+def _in_line_s(evidence: Evidence) -> tuple[float, float]:
+    """CPU seconds per step of OpenBLAS's threads while batches are made in the step's process, and of that itself."""
+    records = [each.record for each in evidence.loaders if each.workers == 0 and each.record is not None]
+    batches = evidence.step_model.batches_per_step
+    openblas = sum(each.openblas_s or 0.0 for each in records)
+    return batches * openblas, batches * sum(each.fetch_cpu_s or 0.0 for each in records)
+
+
+def _between_operators_s(evidence: Evidence) -> NDArray[np.float64]:
+    """Seconds of each time in the steps in which the host neither loads data nor runs an operator."""
     steps, operators = evidence.steps, evidence.trace.operators
     busy = Coverage.of(operators.start, operators.end).union(evidence.host.loader)
     gaps = Coverage.of(steps.start, steps.end).minus(busy)
-    lengths = (gaps.end - gaps.start) / 1e9 - _HELD_S
-    return float(lengths[lengths > 0].sum()) / max(1, len(steps))
+    lengths: NDArray[np.float64] = (gaps.end - gaps.start) / 1e9
+    return lengths
 
 
 def _in_workers(evidence: Evidence, record: RunRecord) -> tuple[str, float, Change]:
@@ -127,12 +147,11 @@ def _in_workers(evidence: Evidence, record: RunRecord) -> tuple[str, float, Chan
     batches = evidence.step_model.batches_per_step
     seconds = facts.openblas_s * batches
     if evidence.device_is_gpu:
-        change = Change(fetch_s=(1.0 - _MOST) * (facts.fetch_s or 0.0), fetch_cpu_s=(1.0 - _MOST) * facts.fetch_cpu_s)
+        share = facts.openblas_s / (facts.openblas_s + facts.fetch_cpu_s)
+        if share < _LEAST_SHARE:
+            return "", 0.0, Change()
+        change = Change(fetch_s=(1.0 - min(_MOST, share)) * (facts.fetch_s or 0.0))
     else:
-        change = Change(cpu_scale=1.0 - min(_MOST, _LOST * seconds / step_s))
+        lost = _LOST * seconds / record.environment.usable_cpus / step_s
+        change = Change(cpu_scale=1.0 - min(_MOST, lost))
     return "in the loader's workers", seconds, change
-
-
-def _sets_itself(record: RunRecord) -> bool:
-    """Whether the script writes the variable, so that one from outside would not last."""
-    return not os.path.isfile(record.script) or _VARIABLE in text_of(record.script)

@@ -10,6 +10,7 @@ from advisor.edit import Drafts
 from advisor.edit.parametrized import cache_weights
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
+from advisor.evidence.backwards import backward_over_forward
 from advisor.evidence.handmade import loop_place
 from advisor.evidence.rounds import around
 from advisor.fixes import edited
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
     from advisor.harness.layout import Site
 
 _LEAST_GAIN = 1.10
-# Of a backward over its forward: a matrix product has two products there, what is elementwise one. Where the step's own
-# is longer, it is for other reasons (second derivatives, recomputed activations).
-_MOST_BACKWARD = 2.0
 _NEARLY_ALL = 0.9
 
 
@@ -75,7 +73,7 @@ class RepeatedComputation(Rule):
         if not repeated:
             return
         forward = sum(each.seconds for each in repeated)
-        backward = sum(each.differentiated_s for each in repeated) * _backward_over_forward(evidence)
+        backward = sum(each.differentiated_s for each in repeated) * backward_over_forward(evidence)
         gain = Gain.of(evidence.what_if(Change(remove_host_s=forward + backward)))
         if gain.likely < _LEAST_GAIN:
             return
@@ -159,8 +157,3 @@ def _by_chance(site: Site, over_samples: Site | None) -> bool:
     inside = around(text_of(site.file), site.line)
     line = inside.iter.lineno if isinstance(inside, ast.For) else getattr(inside, "lineno", 0)
     return bool(line == over_samples.line)
-
-
-def _backward_over_forward(evidence: Evidence) -> float:
-    forward, backward = evidence.breakdown.share("forward"), evidence.breakdown.share("backward")
-    return min(_MOST_BACKWARD, backward / forward) if forward else 0.0

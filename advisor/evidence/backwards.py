@@ -17,10 +17,21 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.trace.intervals import Ints
 
+_MOST_BACKWARD = 2.0  # over the forward
 NODE = "autograd::engine::evaluate_function: "  # how autograd's engine names what it computes, by the node's own name
 
 Part = tuple[int, int, float]
 """From, to (ns), and which share of it is for nothing."""
+
+
+def backward_over_forward(evidence: Evidence) -> float:
+    """How many times as long as its forward the backward of something takes, by the whole step's.
+
+    A matrix product has two products there, what is elementwise one. Where the step's own is longer, it is for other
+    reasons (second derivatives, recomputed activations).
+    """
+    forward, backward = evidence.breakdown.share("forward"), evidence.breakdown.share("backward")
+    return min(_MOST_BACKWARD, backward / forward) if forward else 0.0
 
 
 def backward_calls(evidence: Evidence) -> tuple[Ints, Ints]:

@@ -13,9 +13,10 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import fields, replace
 from itertools import islice
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from .gathered import Gathers
 from .layout import Gathered, Recomputed, Repeated, Site
@@ -269,28 +270,36 @@ class Constants:
     def _computed_again(self) -> list[Repeated]:
         if len(self._steps) != _WATCHED:
             return []
-        lines = list(self._repeats.lines.values())
-        for line in lines:
-            line.calls /= _WATCHED
-            line.seconds /= _WATCHED
-            line.differentiated_s /= _WATCHED
-            line.parametrized_s /= _WATCHED
-        return sorted((each for each in lines if each.seconds >= _LEAST_S), key=lambda each: -each.seconds)
+        return _longest(self._repeats.lines.values())
 
     def _looked_up_before(self) -> list[Gathered]:
         if len(self._steps) != _WATCHED:
             return []
         lines = list(self._gathers.lines.values())
         for line in lines:
-            for name in ("calls", "linear", "rows", "distinct", "seconds", "differentiated_s"):
-                setattr(line, name, getattr(line, name) / _WATCHED)
-        return sorted((each for each in lines if each.seconds >= _LEAST_S), key=lambda each: -each.seconds)
+            for name in ("rows", "distinct"):
+                setattr(line, name, getattr(line, name) / max(1.0, line.calls))
+        return _longest(lines)
 
     def looked_up(self, name: str, given: tuple[Any, Any], result: Any, seconds: float) -> None:
         """One of torch's functions has run in a watched forward, perhaps on rows that were looked up."""
         if self._steps:
             with self._unseen():
                 self._gathers.called(name, given[0], given[1] or {}, result, seconds)
+
+
+_Line = TypeVar("_Line", Repeated, Gathered)
+
+
+def _longest(lines: Iterable[_Line]) -> list[_Line]:
+    """What a step has of each line, the longest first: copies, as a backward may still add to the lines themselves."""
+    per_step = ("calls", "linear", "seconds", "differentiated_s", "parametrized_s")
+    found = []
+    for line in lines:
+        if line.seconds >= _WATCHED * _LEAST_S:
+            kept = [each.name for each in fields(line) if each.name in per_step]
+            found.append(replace(line, **{name: getattr(line, name) / _WATCHED for name in kept}))
+    return sorted(found, key=lambda each: -each.seconds)
 
 
 def _in_main_thread() -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from types import ModuleType
 from typing import Any
@@ -23,9 +23,10 @@ _LEAST_COPIES = 1.5  # of a row, on average
 _OF_ROWS = frozenset(
     (
         *("relu", "silu", "gelu", "elu", "selu", "celu", "mish", "leaky_relu", "tanh", "sigmoid", "softplus"),
-        *("softsign", "hardswish", "exp", "square", "layer_norm", "rms_norm", "softmax", "log_softmax"),
+        *("softsign", "hardswish", "exp", "square"),
     )
 )
+_NORMS = ("layer_norm", "rms_norm")  # of rows alone where they are of the last dimension
 _LINEAR = "linear"
 
 
@@ -35,8 +36,10 @@ class _Rows:
 
     tensor: weakref.ref[Any]
     version: int
+    index: tuple[Any, ...]  # what they were looked up by; kept, that its memory is no other's
     share: float  # different rows over all
     columns: float  # of its last dimension, the share that was looked up
+    joined: bool  # of rows of other origin, or looked up by something else: as a whole each is another
     site: Site
 
 
@@ -59,19 +62,19 @@ class Gathers:
             return
         looked_up = _looked_up(self.torch, name, args, kwargs, result)
         if looked_up is not None:
-            if looked_up * _LEAST_COPIES <= 1.0:
-                self._keep(result, looked_up, 1.0, _here())
+            share, index = looked_up
+            if share * _LEAST_COPIES <= 1.0 and (site := _here()) is not None:
+                self._keep(result, _Rows(weakref.ref(result), 0, index, share, 1.0, False, site))
         elif name in ("cat", "concat", "concatenate"):
             self._joined(args, kwargs, result)
-        elif name == _LINEAR or name in _OF_ROWS or ("dropout" in name and not draws(name, kwargs)):
-            rows = self._known(args[0], written=result is args[0])
+        elif _of_rows(name, args, kwargs):
+            rows = self._known(args[0], written=result is args[0] and name in _OF_ROWS)
             if rows is None:
                 return
-            whole = rows.columns >= 1.0
-            if whole or name == _LINEAR:
+            if not rows.joined or name == _LINEAR:
                 self._count(rows, result, seconds, name)
-            if whole:
-                self._keep(result, rows.share, 1.0, rows.site)
+            if not rows.joined:
+                self._keep(result, rows)
 
     def _joined(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Columns side by side, some of which were looked up."""
@@ -83,7 +86,10 @@ class Gathers:
         width = sum(rows.columns * columns for rows, columns in known)
         if known and width:
             share = sum(rows.share * rows.columns * columns for rows, columns in known) / width
-            self._keep(result, share, width / result.shape[-1], known[0][0].site)
+            first = known[0][0]
+            same = len(known) == len(parts) and all(_same(rows.index, first.index) for rows, _ in known)
+            joined = not same or any(rows.joined for rows, _ in known)
+            self._keep(result, replace(first, share=share, columns=width / result.shape[-1], joined=joined))
 
     def _known(self, tensor: Any, written: bool = False) -> _Rows | None:
         """What is known of it, if nobody has written to it since, but for the call itself where that may have."""
@@ -92,9 +98,9 @@ class Gathers:
             return None
         return rows if tensor._version - rows.version in ((0, 1) if written else (0,)) else None
 
-    def _keep(self, tensor: Any, share: float, columns: float, site: Site | None) -> None:
-        if site is not None and tensor.dim() >= 2 and not tensor.is_inference():
-            self._rows[id(tensor)] = _Rows(weakref.ref(tensor), tensor._version, share, columns, site)
+    def _keep(self, tensor: Any, rows: _Rows) -> None:
+        if tensor.dim() >= 2 and not tensor.is_inference():
+            self._rows[id(tensor)] = replace(rows, tensor=weakref.ref(tensor), version=tensor._version)
 
     def _count(self, rows: _Rows, result: Any, seconds: float, name: str) -> None:
         frames = tuple(site_of(each) for each in islice(user_frames(), FRAMES))
@@ -104,7 +110,7 @@ class Gathers:
         if line is None:
             self._sites.append(frames)
             line = self.lines[id(frames[0])] = Gathered(
-                site=frames[0], called_from=list(frames), looked_up_at=rows.site, joined=rows.columns < 1.0
+                site=frames[0], called_from=list(frames), looked_up_at=rows.site, joined=rows.joined
             )
         saved = seconds * rows.columns * (1.0 - rows.share)
         line.calls += 1
@@ -120,21 +126,46 @@ def _here() -> Site | None:
     return site_of(frame) if frame is not None else None
 
 
-def _looked_up(torch: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> float | None:
-    """Rows that there are over rows of the result, of a function that looks them up; None of another one."""
+def _of_rows(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a function treats each row alone, and equal ones alike."""
+    if name in _NORMS:
+        shape = kwargs.get("normalized_shape", args[1] if len(args) > 1 else ())
+        return isinstance(shape, (list, tuple)) and len(shape) == 1
+    return name == _LINEAR or name in _OF_ROWS or (name == "dropout" and not draws(name, kwargs))
+
+
+def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Whether two lookups are by the same rows: both hold their tensors, so that memory tells them apart."""
+
+    def where(tensor: Any) -> tuple[Any, ...]:
+        return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor._version
+
+    return list(map(where, one)) == list(map(where, other))
+
+
+def _looked_up(
+    torch: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+) -> tuple[float, tuple[Any, ...]] | None:
+    """Rows that there are over rows of the result, and by what, of a function that looks them up; None of another."""
     rows, second = args[0], args[1] if len(args) > 1 else None
     taken = result.numel() // max(1, result.shape[-1]) if result.dim() else 0
-    if name == "embedding":
-        rows, dimensions = kwargs.get("weight", second), 1
-    elif name == "index_select" and kwargs.get("dim", second) == 0:
-        dimensions = 1
+    if name == "embedding":  # of torch.nn.functional (indices, weight), of torch the other way round
+        given = (rows, kwargs.get("weight", second))
+        if not all(isinstance(each, torch.Tensor) for each in given):
+            return None
+        (rows, index) = given if given[0].is_floating_point() else given[::-1]
+        indices: tuple[Any, ...] = (index,)
+    elif name == "index_select":
+        dim = kwargs.get("dim", second)
+        if not isinstance(dim, int) or dim not in (0, -rows.dim()):
+            return None
+        indices = (kwargs.get("index", args[2] if len(args) > 2 else None),)
     elif name == "__getitem__":
         indices = second if isinstance(second, tuple) else (second,)
-        dimensions = len(indices)
-        if not all(isinstance(each, torch.Tensor) and each.dtype in (torch.int64, torch.int32) for each in indices):
-            return None
     else:
         return None
-    if not isinstance(rows, torch.Tensor) or rows.dim() <= dimensions or not taken:
+    if not all(isinstance(each, torch.Tensor) and each.dtype in (torch.int64, torch.int32) for each in indices):
         return None
-    return float(math.prod(rows.shape[:-1])) / taken
+    if not isinstance(rows, torch.Tensor) or rows.dim() <= len(indices) or not taken:
+        return None
+    return float(math.prod(rows.shape[:-1])) / taken, indices

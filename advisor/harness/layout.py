@@ -204,7 +204,7 @@ class Loader:
     # Seconds to make one batch: measured in __next__ without workers, inside the worker with them.
     fetch_s: float | None = None
     fetch_cpu_s: float | None = None  # CPU seconds of that (all threads of that process but OpenBLAS's)
-    # With workers: CPU seconds per batch of the threads that NumPy's OpenBLAS started there, also between fetches.
+    # CPU seconds per batch of the threads that NumPy's OpenBLAS started: while one is made, in workers also in between.
     openblas_s: float | None = None
     fetch_spread: float | None = None  # standard deviation over mean, batch by batch
     fetches: list[list[float]] = field(default_factory=list)  # by worker, in order: seconds of its first batches
@@ -246,8 +246,7 @@ class Timing:
     intervals: list[float] = field(default_factory=list)  # clean ones, in order
     loader_wait_s: list[float] = field(default_factory=list)  # per clean interval
     cpu_s: float | None = None  # CPU seconds per step, this process, all threads
-    # … of them of the threads that NumPy's OpenBLAS started, while no batch was made in this process.
-    openblas_s: float | None = None
+    openblas_s: float | None = None  # … of them of the threads that NumPy's OpenBLAS started
     children_cpu_s: float | None = None  # CPU seconds per step of worker processes, where it can be read
     samples_per_step: float | None = None
     # Cores that other programs kept busy, of those that this one may use, and that nobody used; None where unknown.
@@ -482,10 +481,10 @@ class Gathered:
     joined: bool = False  # with columns of other origin, before it was called
     calls: float = 0.0  # in a step, and …
     linear: float = 0.0  # … how many of linear layers, …
-    rows: float = 0.0  # … of so many rows together, …
-    distinct: float = 0.0  # … of which so many can differ, …
-    seconds: float = 0.0  # … what the others take, on the host; of that …
+    seconds: float = 0.0  # … what the copies take, on the host; of that …
     differentiated_s: float = 0.0  # … whose results a backward goes through
+    rows: float = 0.0  # of a call, and …
+    distinct: float = 0.0  # … how many of them can differ
 
 
 @dataclass

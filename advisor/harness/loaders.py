@@ -134,13 +134,13 @@ class Loaders:
         self._pids: dict[int, int] = {}  # worker's pid → loader
         self._worker_pids: set[int] = set()
         self._fetches: dict[int, list[tuple[float, float]]] = {}  # in this process, by loader
+        self._openblas: dict[int, list[float]] = {}  # likewise
         self._starts: dict[int, list[float]] = {}
         self._current = -1
         self.observe = True  # look into batches; off in the timing window
         self.wait = 0.0  # seconds blocked since it was last set to 0
         self.delivered: dict[int, int] = {}  # loader → batches since it was last cleared
         self.samples = 0
-        self.openblas_s = 0.0  # CPU seconds of OpenBLAS's threads while batches were made, in the timing window
         self.fetching = -1  # the loader that is asked for a batch at this moment
         self.timing = False
         self._batch_samples: dict[int, int] = {}
@@ -162,7 +162,7 @@ class Loaders:
         """Forget what was measured so far: the figures of the record come from the timing window."""
         look_off(self._run_dir)
         self._fetches.clear()
-        self.openblas_s = 0.0
+        self._openblas.clear()
         self.timing, self.observe = True, False
         self._timing_began = time.monotonic()
 
@@ -291,7 +291,7 @@ class Loaders:
         return fetch_next
 
     def _fetched(self, seconds: float, cpu: float, openblas: float) -> None:
-        self.openblas_s += openblas
+        self._openblas.setdefault(self._current, []).append(openblas)
         self._fetches.setdefault(self._current, []).append((seconds, cpu))
 
     def _look(self, index: int, batch: Any) -> None:
@@ -373,7 +373,9 @@ class Loaders:
             if len(pairs) > 1 and record.fetch_s > 0:
                 record.fetch_spread = statistics.stdev(seconds for seconds, _ in pairs) / record.fetch_s
             spans = [each for each in beside.get(index, {}).values() if len(each) > 1]
-            if spans:
+            if own := self._openblas.get(index):
+                record.openblas_s = statistics.fmean(own)
+            elif spans:
                 batches = sum(len(each) - 1 for each in spans)
                 record.openblas_s = sum(each[-1] - each[0] for each in spans) / batches
             # Epochs whose workers are started anew have others each: those that made most stand for all.

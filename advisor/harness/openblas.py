@@ -1,8 +1,8 @@
 """The threads of NumPy's OpenBLAS: how many there are, and what CPU time they take.
 
 A thread of OpenBLAS that has nothing left to do does not sleep at once. It looks for the next product again and again,
-for some 2**26 cycles (``THREAD_TIMEOUT`` in OpenBLAS's ``Makefile.rule``: 26 ms at 2.6 GHz), on a core that the
-operators of torch may want. No clock of the process tells one from the other; the clock of each thread does.
+for 2**28 cycles in NumPy's build (``thread_timeout`` of OpenBLAS's ``blas_server.c``), a tenth of a second, on a core
+that the operators of torch may want. No clock of the process tells one from the other; the clock of each thread does.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ class OpenBlas:
     def __init__(self) -> None:
         self._library: ctypes.CDLL | None = None
         self._affixes = "", ""
+        self._pthreads = False  # whether it starts threads of its own
         self._clocks: list[int] = []  # one per thread that it started; see `_clock`
         self._looked = 0  # how often they were looked for
+        self._sum = 0.0  # of theirs, when they were last asked
         self._pid = os.getpid()
 
     def numpy_loaded(self, numpy: ModuleType) -> None:
@@ -45,17 +47,18 @@ class OpenBlas:
 
     def cpu_s(self) -> float:
         """CPU seconds that the threads which it started have taken until now; 0.0 where they are not known."""
-        if self._library is None:
+        if not self._pthreads:
             return 0.0
         try:
             if os.getpid() != self._pid:  # where they are started with the first product
-                self._clocks, self._pid, self._looked = [], os.getpid(), 0
+                self._clocks, self._pid, self._looked, self._sum = [], os.getpid(), 0, 0.0
             if not self._clocks and self._looked < _LOOKS:
                 self._know_threads()
-            return sum(map(time.clock_gettime, self._clocks))
-        except OSError:  # a thread that has ended: OpenBLAS was given another number of them
+            self._sum = max(self._sum, sum(map(time.clock_gettime, self._clocks)))
+        except Exception:
+            # Before a process is forked OpenBLAS ends its threads. Those of later products are not told from torch's.
             self._clocks, self._looked = [], _LOOKS
-            return 0.0
+        return self._sum
 
     def _find(self, package: str) -> None:
         for path in _mapped(package):
@@ -64,10 +67,10 @@ class OpenBlas:
                 for suffix in _SUFFIXES:
                     if hasattr(library, f"{prefix}openblas_get_num_threads{suffix}"):
                         self._library, self._affixes = library, (prefix, suffix)
-        if self._library is not None and self._call("get_parallel") == _PTHREADS:
+        self._looked = _LOOKS  # later torch has threads, too, which are not told apart
+        self._pthreads = self._library is not None and self._call("get_parallel") == _PTHREADS
+        if self._pthreads:
             self._know_threads()
-        # Later torch has threads, too, which are not told apart.
-        self._looked = _LOOKS
 
     def _know_threads(self) -> None:
         self._looked += 1

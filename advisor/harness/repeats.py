@@ -41,6 +41,7 @@ class _Made:
 
     results: list[Identity]
     numbers: list[Any]
+    recorded: bool  # by autograd
 
 
 @dataclass
@@ -76,8 +77,9 @@ class Repeats:
         if not made:
             return
         numbers, first = [self.numbers(each) for each in made], self._calls.get(key)
-        if first is None:
-            self._calls[key] = _Made([self._identity(each) for each in made], numbers)
+        recorded = any(each.requires_grad for each in made)
+        if first is None or (recorded and not first.recorded):  # a loss cannot be made of what no_grad() gave
+            self._calls[key] = _Made([self._identity(each) for each in made], numbers, recorded)
         elif len(first.results) == len(made) and all(map(self._same, first.numbers, numbers)):
             for each, same in zip(made, first.results, strict=True):
                 self._known[_memory(each)] = same, _holder(each)

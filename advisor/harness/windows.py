@@ -98,7 +98,8 @@ class Windows:
         self._profiler: OurProfiler | None = None
         self._overdue = 0
         self.leave_at_once = False
-        self._cpu = (0.0, 0.0, 0.0)
+        self._cpu = (0.0, 0.0)
+        self._openblas_s = 0.0  # of its threads, when the interval began
         self._compiled = 0
         self._rows: set[int] = set()  # that models got, step by step, before the timing window
         self._usual: set[str] = set()  # causes that come with most steps: part of the step
@@ -445,6 +446,7 @@ class Windows:
         self.models.begin_interval()
         self.loaders.delivered.clear()
         self.garbage.take()
+        self._openblas_s = self._openblas.cpu_s()
         self._compiled = compiled_frames()
 
     def _interval(self, now: float) -> None:
@@ -456,7 +458,9 @@ class Windows:
         unknown = self.models.rows_differ and self.finder.kind == "forward"
         samples = self.loaders.samples or (0 if unknown else self.models.samples)
         waited, collected = self.loaders.wait, self.garbage.take()
-        self._intervals.append(Interval(now - self._last, frozenset(self._causes), waited, samples, collected))
+        openblas = self._openblas.cpu_s() - self._openblas_s
+        row = Interval(now - self._last, frozenset(self._causes), waited, samples, collected, openblas)
+        self._intervals.append(row)
         self._last = now
         self._clear_interval()
 
@@ -528,9 +532,9 @@ class Windows:
         self._clock.mark()
         self._last = self._timing_began = time.perf_counter()
 
-    def _cpu_seconds(self) -> tuple[float, float, float]:
-        """Until now: of this process, of the loaders' workers, of the threads that OpenBLAS started here."""
-        return time.process_time(), children_cpu(self.loaders.worker_pids()), self._openblas.cpu_s()
+    def _cpu_seconds(self) -> tuple[float, float]:
+        """Until now: of this process, of the loaders' workers."""
+        return time.process_time(), children_cpu(self.loaders.worker_pids())
 
     def _gpu(self) -> int | None:
         """The index of the GPU that the steps run on, which need not be the current device; None where it is none."""
@@ -569,8 +573,6 @@ class Windows:
         self._usual = usual_causes(self._intervals)
         steps = max(len(self._intervals), 1)
         timing.cpu_s, timing.children_cpu_s = cpu[0] / steps, max(cpu[1], 0.0) / steps
-        if self._openblas.threads is not None:
-            timing.openblas_s = max(cpu[2] - self.loaders.openblas_s, 0.0) / steps
         record = self.record
         record.unused_gradients = self.unused.found
         record.discarded, record.accumulated = self.discarded.found, self.discarded.accumulated

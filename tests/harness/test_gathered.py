@@ -31,6 +31,12 @@ def followed(compute: Callable[[], Any]) -> list[Gathered]:
     return list(gathers.lines.values())
 
 
+def gated_and_dropped() -> torch.Tensor:
+    rows = NODES[EDGES]
+    rows *= torch.rand(40, 1)
+    return F.dropout(rows, training=False)
+
+
 @pytest.mark.parametrize(
     "look_up",
     [
@@ -38,6 +44,8 @@ def followed(compute: Callable[[], Any]) -> list[Gathered]:
         pytest.param(lambda: NODES.index_select(0, EDGES), id="index_select"),
         pytest.param(lambda: torch.index_select(NODES, dim=0, index=EDGES), id="index_select-by-name"),
         pytest.param(lambda: F.embedding(EDGES, NODES), id="embedding"),
+        pytest.param(lambda: torch.embedding(NODES, EDGES), id="torch.embedding"),
+        pytest.param(lambda: NODES.index_select(-2, EDGES), id="from-the-last-dimension"),
         pytest.param(lambda: NODES.view(2, 5, 8)[EDGES % 2, EDGES % 5], id="two-indices"),
     ],
 )
@@ -64,6 +72,26 @@ def test_of_joined_columns_those_count_that_were_looked_up() -> None:
     assert line.seconds == pytest.approx(0.75 * 8 / 12)
 
 
+def test_both_ends_of_an_edge_differ_together() -> None:
+    """Each is looked up, but no two edges have the same both: of the first layer the parts can be computed before."""
+    other, wide = torch.randint(10, (40,)), torch.randn(8, 16)
+    (line,) = followed(
+        lambda: F.linear(F.relu(F.linear(torch.cat([NODES[EDGES], NODES[other]], -1), wide)), WEIGHT)
+    )
+    assert (line.joined, line.calls) == (True, 1) and line.seconds == pytest.approx(0.75)
+
+
+def test_two_columns_of_one_lookup_are_one() -> None:
+    ends, wide = torch.stack([EDGES, EDGES]), torch.randn(8, 16)
+
+    def twice() -> torch.Tensor:
+        both = torch.cat([NODES[ends[0]], NODES[ends[0]]], -1)
+        return F.linear(F.relu(F.linear(both, wide)), WEIGHT)
+
+    (line,) = followed(twice)
+    assert (line.joined, line.calls) == (False, 3)
+
+
 @pytest.mark.parametrize(
     "compute",
     [
@@ -72,6 +100,11 @@ def test_of_joined_columns_those_count_that_were_looked_up() -> None:
         pytest.param(lambda: F.linear(NODES[EDGES] * torch.rand(40, 1), WEIGHT), id="weighted"),
         pytest.param(lambda: F.linear(F.dropout(NODES[EDGES]), WEIGHT), id="dropout"),
         pytest.param(lambda: F.linear(NODES[EDGES].add_(torch.rand(40, 1)), WEIGHT), id="written-to"),
+        pytest.param(lambda: F.linear(gated_and_dropped(), WEIGHT), id="written-to-and-dropout-of-eval"),
+        pytest.param(lambda: F.linear(NODES[EDGES].softmax(0), WEIGHT), id="softmax-over-rows"),
+        pytest.param(
+            lambda: F.linear(F.layer_norm(NODES[EDGES.view(20, 2)], (2, 8)), WEIGHT), id="norm-over-two-dimensions"
+        ),
         pytest.param(lambda: F.linear(NODES[NODES[:, 0] > 0], WEIGHT), id="mask"),
         pytest.param(lambda: F.linear(NODES[2:], WEIGHT), id="slice"),
         pytest.param(lambda: F.linear(torch.cat([NODES[EDGES], NODES]), WEIGHT), id="joined-below"),

@@ -288,5 +288,36 @@ def test_a_model_that_each_step_puts_into_eval_is_part_of_it(tmp_path: Path) -> 
     # Convolution, activations, flattening, linear layers; the dropout does nothing there, and what follows is the same.
     assert lines and all(each.site.line == 16 for each in lines)
     assert sum(each.calls for each in lines) >= 3 * 7
+    assert not any(each.differentiated_s for each in lines)  # the gradient is asked for by the attacked ones alone
     (finding,) = RULE.check(Evidence.from_run(run))
     assert finding.site is not None and finding.site.line == 16
+
+
+EVALUATED = """\
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+net = nn.Sequential(nn.Linear(200, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+x, y = torch.randn(1500, 200), torch.randint(10, (1500,))
+for epoch in range(300):
+    net.train()
+    optimizer.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    optimizer.step()
+    net.eval()
+    with torch.no_grad():
+        right = (net(x).argmax(1) == y).float().mean()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_a_loss_is_no_repetition_of_an_evaluation(tmp_path: Path) -> None:
+    """All of the data in each step, and an evaluation of the same after it, with the weights that the next one has."""
+    (tmp_path / "train.py").write_text(EVALUATED)
+    run = measure(Command(str(tmp_path / "train.py"), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
+    assert not run.record.repeated and not list(RULE.check(Evidence.from_run(run)))
