@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
 
 _LEAST_GAIN = 1.10
-# Where only some of a layer's columns were looked up, its parts have to be looked up and added instead: that takes as
-# long as the memory does, a third of what the products of a small layer take.
-_JOINED = 0.65
 
 
 class GatheredRows(Rule):
@@ -49,10 +46,9 @@ class GatheredRows(Rule):
         if not lines:
             return
         ratio = backward_over_forward(evidence)
-        seconds = sum(
-            (each.seconds + ratio * each.differentiated_s) * (_JOINED if each.joined else 1.0)
-            for each in record.gathered
-        )
+        # Where a layer is split, its parts have to be looked up and added, and nothing is joined: measured once, that
+        # took less (1.25 times as fast, 1.16 by what follows).
+        seconds = sum(each.seconds + ratio * each.differentiated_s for each in record.gathered)
         gain = Gain.of(evidence.what_if(Change(remove_host_s=seconds)))
         if gain.likely < _LEAST_GAIN:
             return
