@@ -23,9 +23,9 @@ _VARIABLE = "OPENBLAS_NUM_THREADS"
 # While Python or NumPy runs, on one thread, OpenBLAS's have a core of their own. But each time it begins to, a product
 # waits for threads whose core an operator's idle thread still holds: measured, 2.5 ms.
 _HELD_S = 2.5e-3
-# Seconds that a step loses per CPU second of OpenBLAS's threads in the workers, where it wants all cores. Measured on
-# two cores with one or two workers, a model of four sizes and an encoder: 1.43, 1.25, 1.32, 1.13, 1.59, 1.11 and 0.84.
-# That is what these threads take of the machine, twice and a bit.
+# What a step that wants all cores loses to OpenBLAS's threads in the workers, over the share of all cores that these
+# take. Measured on two cores with one or two workers, a model of four sizes and an encoder: 2.9, 2.5, 2.6, 2.3, 3.2,
+# 2.2 and 1.7.
 _LOST = 2.3
 _MOST = 0.78  # of a step, or of a fetch. Two workers that made batches side by side, beside a step that slept: 0.77
 _MOST_OPERATORS = 0.9  # of the time in which they run
@@ -47,7 +47,7 @@ class OpenblasThreads(Rule):
     not reported where these could lose as much as is gained.
 
     Source: OpenBLAS, ``Makefile.rule`` (``THREAD_TIMEOUT``) and ``driver/others/blas_server.c``; NumPy docs, "Global
-    configuration options" (number of threads used for linear algebra); both numbers as measured with NumPy 2.4.
+    configuration options" (number of threads used for linear algebra). 2²⁰ and 2²⁸ were measured with NumPy 2.4.
     """
 
     id = "openblas-threads"
@@ -140,7 +140,9 @@ def _in_workers(evidence: Evidence, record: RunRecord) -> tuple[str, float, Chan
     loader = evidence.loaders[0] if evidence.loaders else None
     step_s, timing = evidence.step_s, record.timing
     facts = loader.record if loader is not None else None
-    if loader is None or facts is None or not facts.openblas_s or not step_s or not facts.fetch_cpu_s:
+    if loader is None or not loader.workers or facts is None or not step_s:
+        return "", 0.0, Change()
+    if not facts.openblas_s or not facts.fetch_cpu_s:
         return "", 0.0, Change()
     if timing.idle_cores is None or timing.idle_cores > _IDLE * record.environment.usable_cpus:
         return "", 0.0, Change()

@@ -84,6 +84,13 @@ def test_what_they_take_while_a_batch_is_made_is_not_taken_from_the_operators(sc
     assert finding is not None and after_ms(finding) == pytest.approx(50.0, rel=0.02)
 
 
+def test_a_loader_without_workers_has_none(scene: Any, tmp_path: Path) -> None:
+    made = beside(scene(100.0), 20.0)
+    made.loader(wait_ms=20.0, fetch_ms=20.0, cpu_ms=20.0, num_workers=0, openblas_s=0.02)
+    made.operator("aten::mm", 20.0, 100.0)
+    assert found(made, tmp_path) is None
+
+
 def test_batches_for_a_gpu_are_made_faster_by_what_they_take(scene: Any, tmp_path: Path) -> None:
     made = beside(scene(100.0, gpu="NVIDIA A100-SXM4-40GB"), 0.0)
     loader = made.loader(wait_ms=80.0, fetch_ms=190.0, cpu_ms=95.0, num_workers=2, openblas_s=0.095)
