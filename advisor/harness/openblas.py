@@ -31,6 +31,7 @@ class OpenBlas:
         self._affixes = "", ""
         self._pthreads = False  # whether it starts threads of its own
         self._clocks: list[int] = []  # one per thread that it started; see `_clock`
+        self._others: set[int] = set()  # threads of a forked process before its first product: torch starts some
         self._looked = 0  # how often they were looked for
         self._sum = 0.0  # of theirs, when they were last asked
         self._pid = os.getpid()
@@ -51,8 +52,8 @@ class OpenBlas:
             return 0.0
         try:
             if os.getpid() != self._pid:  # where they are started with the first product
-                self._clocks, self._pid, self._looked, self._sum = [], os.getpid(), 0, 0.0
-            if not self._clocks and self._looked < _LOOKS:
+                self._pid, self._others, self._clocks, self._looked, self._sum = os.getpid(), _threads(), [], 0, 0.0
+            elif not self._clocks and self._looked < _LOOKS:
                 self._know_threads()
             self._sum = max(self._sum, sum(map(time.clock_gettime, self._clocks)))
         except Exception:
@@ -74,16 +75,21 @@ class OpenBlas:
 
     def _know_threads(self) -> None:
         self._looked += 1
-        known = {thread.native_id for thread in threading.enumerate()} | {os.getpid()}
-        others = sorted({int(name) for name in os.listdir("/proc/self/task")} - known)
+        pythons = {thread.native_id for thread in threading.enumerate()} | {os.getpid()}
+        found = sorted(_threads() - self._others - pythons)
         # More than it has: another library has started some, too.
-        if len(others) == (self.threads or 1) - 1:
-            self._clocks = [_clock(thread) for thread in others]
+        if len(found) == (self.threads or 1) - 1:
+            self._clocks = [_clock(thread) for thread in found]
 
     def _call(self, name: str) -> int:
         function = getattr(self._library, f"{self._affixes[0]}openblas_{name}{self._affixes[1]}")
         function.restype = ctypes.c_int
         return int(function())
+
+
+def _threads() -> set[int]:
+    """All of this process, by Linux's numbers."""
+    return {int(name) for name in os.listdir("/proc/self/task")}
 
 
 def _mapped(package: str) -> list[str]:
