@@ -1,4 +1,4 @@
-"""What a rule's ``fix`` gives: the edit that was made, an option of the script's own, or advice."""
+"""What a rule's ``fix`` gives: the edit that was made, an option of the script's own, a variable, or advice."""
 
 from __future__ import annotations
 

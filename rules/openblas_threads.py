@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +34,15 @@ _LEAST_SHARE = 0.1  # of the workers' CPU time
 _IDLE = 0.1  # share of the cores: with more of them idle, nobody waits for one
 
 
+@dataclass(frozen=True)
+class _Taken:
+    """Seconds per step that OpenBLAS's threads take somewhere, in words, and what would be different without them."""
+
+    where: str
+    seconds: float
+    without: Change
+
+
 class OpenblasThreads(Rule):
     """NumPy's matrix products leave threads behind that take the model's cores.
 
@@ -59,19 +69,19 @@ class OpenblasThreads(Rule):
         threads = (record.environment.openblas_threads or 1) if record is not None else 1
         if record is None or threads < 2:
             return
-        for where, seconds, change in (_beside_operators(evidence, record), _in_workers(evidence, record)):
-            gain = Gain.of(evidence.what_if(change))
-            if not gain.worth_it:
+        for found in (_beside_operators(evidence, record), _in_workers(evidence, record)):
+            gain = Gain.of(evidence.what_if(found.without)) if found is not None else None
+            if found is None or gain is None or not gain.worth_it:
                 continue
             yield Finding(
                 rule=self.id,
                 title=self.title,
                 summary=f"NumPy's OpenBLAS splits products among {threads} threads, which then look for the next one: "
-                f"{where} that takes {seconds * 1e3:.1f} ms of CPU time in each step.",
+                f"{found.where} that takes {found.seconds * 1e3:.1f} ms of CPU time in each step.",
                 gain=gain,
                 evidence={
                     "openblas_threads": threads,
-                    "openblas_cpu_s": seconds,
+                    "openblas_cpu_s": found.seconds,
                     "intraop_threads": record.environment.intraop_threads,
                     "usable_cpus": record.environment.usable_cpus,
                     "step_s": evidence.step_s,
@@ -94,7 +104,7 @@ class OpenblasThreads(Rule):
     LEAVES_ALONE = (Example("features = frames @ filters\n", "", {"variable": True}),)
 
 
-def _beside_operators(evidence: Evidence, record: RunRecord) -> tuple[str, float, Change]:
+def _beside_operators(evidence: Evidence, record: RunRecord) -> _Taken | None:
     """Of the script's own process: for how long a step's operators shared their cores, and the step without that.
 
     A second in which another thread had one of two cores cost the operators a second: 0.92 to 1.17 were measured, with
@@ -102,7 +112,7 @@ def _beside_operators(evidence: Evidence, record: RunRecord) -> tuple[str, float
     """
     threads = record.environment.openblas_threads or 1
     if evidence.device_is_gpu or not evidence.step_s:
-        return "", 0.0, Change()
+        return None
     cores = math.floor(record.environment.usable_cpus)
     crowded = threads - 1 - max(0, cores - record.environment.intraop_threads)
     rest = (1.0 - min(1.0, evidence.data_wait_share or 0.0)) * evidence.step_s
@@ -114,8 +124,9 @@ def _beside_operators(evidence: Evidence, record: RunRecord) -> tuple[str, float
     # A product lasts while the thread that called it is inside: were it all large products, so long would they take.
     products = float(lengths.sum()) / max(1, len(evidence.steps)) + making
     if seconds <= products * (threads - 1) / threads:
-        return "", 0.0, Change()
-    return "while PyTorch's operators run,", seconds, Change(remove_host_s=min(seconds, _MOST_OPERATORS * rest))
+        return None
+    change = Change(remove_host_s=min(seconds, _MOST_OPERATORS * rest))
+    return _Taken("while PyTorch's operators run,", seconds, change)
 
 
 def _in_line_s(evidence: Evidence) -> tuple[float, float]:
@@ -135,25 +146,25 @@ def _between_operators_s(evidence: Evidence) -> NDArray[np.float64]:
     return lengths
 
 
-def _in_workers(evidence: Evidence, record: RunRecord) -> tuple[str, float, Change]:
+def _in_workers(evidence: Evidence, record: RunRecord) -> _Taken | None:
     """The same of the loader's workers."""
     loader = evidence.loaders[0] if evidence.loaders else None
     step_s, timing = evidence.step_s, record.timing
     facts = loader.record if loader is not None else None
     if loader is None or not loader.workers or facts is None or not step_s:
-        return "", 0.0, Change()
+        return None
     if not facts.openblas_s or not facts.fetch_cpu_s:
-        return "", 0.0, Change()
+        return None
     if timing.idle_cores is None or timing.idle_cores > _IDLE * record.environment.usable_cpus:
-        return "", 0.0, Change()
+        return None
     batches = evidence.step_model.batches_per_step
     seconds = facts.openblas_s * batches
     if evidence.device_is_gpu:
         share = facts.openblas_s / (facts.openblas_s + facts.fetch_cpu_s)
         if share < _LEAST_SHARE:
-            return "", 0.0, Change()
+            return None
         change = Change(fetch_s=(1.0 - min(_MOST, share)) * (facts.fetch_s or 0.0))
     else:
         lost = _LOST * seconds / record.environment.usable_cpus / step_s
         change = Change(cpu_scale=1.0 - min(_MOST, lost))
-    return "in the loader's workers", seconds, change
+    return _Taken("in the loader's workers", seconds, change)

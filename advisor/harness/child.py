@@ -35,7 +35,7 @@ def join(options_path: str) -> None:
     imports.when_imported("numpy", openblas.numpy_loaded)
 
     def fetcher_loaded(module: ModuleType) -> None:
-        for patch in fetch_patches(options.run_dir, -1, None, openblas=openblas):
+        for patch in fetch_patches(options.run_dir, -1, openblas):
             patch.on()
 
     def torch_loaded(torch: ModuleType) -> None:

@@ -13,10 +13,9 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import fields, replace
 from itertools import islice
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 from .gathered import Gathers
 from .layout import Gathered, Recomputed, Repeated, Site
@@ -96,8 +95,8 @@ class Constants:
             with contextlib.suppress(Exception):
                 if len(self._steps) == _WATCHED:
                     self.found = self._sameness.constants(self._steps, self._sites, self._timed)
-                self.repeated = self._computed_again()
-                self.gathered = self._looked_up_before()
+                    self.repeated = self._repeats.lines.per_step(_WATCHED, _LEAST_S)
+                    self.gathered = self._gathers.lines.per_step(_WATCHED, _LEAST_S)
             self._repeats.clear()
             self._gathers.clear()
             self._steps.clear()
@@ -222,6 +221,12 @@ class Constants:
             with self._unseen():
                 self._repeats.called(key, result, seconds)
 
+    def looked_up(self, name: str, given: tuple[Any, Any], result: Any, seconds: float) -> None:
+        """One of torch's functions has run in a watched forward, perhaps on rows that were looked up."""
+        if self._steps:
+            with self._unseen():
+                self._gathers.called(name, given[0], given[1] or {}, result, seconds)
+
     def _numbers(self, tensor: Any) -> Any:
         """A few of its numbers and their sum, with its shape; None for what cannot be looked at.
 
@@ -266,40 +271,6 @@ class Constants:
         number = self._torch.arange(_SAMPLED, device="cpu")
         sizes = enumerate(tensor.shape)
         return tuple((number * _STRIDES[i % len(_STRIDES)] + number * number) % size for i, size in sizes)
-
-    def _computed_again(self) -> list[Repeated]:
-        if len(self._steps) != _WATCHED:
-            return []
-        return _longest(self._repeats.lines.values())
-
-    def _looked_up_before(self) -> list[Gathered]:
-        if len(self._steps) != _WATCHED:
-            return []
-        lines = list(self._gathers.lines.values())
-        for line in lines:
-            for name in ("rows", "distinct"):
-                setattr(line, name, getattr(line, name) / max(1.0, line.calls))
-        return _longest(lines)
-
-    def looked_up(self, name: str, given: tuple[Any, Any], result: Any, seconds: float) -> None:
-        """One of torch's functions has run in a watched forward, perhaps on rows that were looked up."""
-        if self._steps:
-            with self._unseen():
-                self._gathers.called(name, given[0], given[1] or {}, result, seconds)
-
-
-_Line = TypeVar("_Line", Repeated, Gathered)
-
-
-def _longest(lines: Iterable[_Line]) -> list[_Line]:
-    """What a step has of each line, the longest first: copies, as a backward may still add to the lines themselves."""
-    per_step = ("calls", "linear", "seconds", "differentiated_s", "parametrized_s")
-    found = []
-    for line in lines:
-        if line.seconds >= _WATCHED * _LEAST_S:
-            kept = [each.name for each in fields(line) if each.name in per_step]
-            found.append(replace(line, **{name: getattr(line, name) / _WATCHED for name in kept}))
-    return sorted(found, key=lambda each: -each.seconds)
 
 
 def _in_main_thread() -> bool:

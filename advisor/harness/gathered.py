@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import weakref
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from types import ModuleType
 from typing import Any
 
+from .by_line import ByLine, when_differentiated
 from .layout import Gathered, Site
-from .places import FRAMES, site_of, user_frames
-from .repeats import draws, when_differentiated
+from .places import site_of, user_frame
+from .repeats import draws
 
 _LEAST_COPIES = 1.5  # of a row, on average
 # Of each row alone, and the same for equal ones. Dropout and batch norm are not.
@@ -30,12 +30,10 @@ _NORMS = ("layer_norm", "rms_norm")  # of rows alone where they are of the last 
 _LINEAR = "linear"
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Rows:
-    """A tensor whose rows were looked up, or are functions of such rows."""
+    """Rows that were looked up, or functions of such rows."""
 
-    tensor: weakref.ref[Any]
-    version: int
     index: tuple[Any, ...]  # what they were looked up by; kept, that its memory is no other's
     share: float  # different rows over all
     columns: float  # of its last dimension, the share that was looked up
@@ -48,9 +46,9 @@ class Gathers:
     """Told of each function of torch's that a watched forward calls; one for each training."""
 
     torch: ModuleType
-    lines: dict[int, Gathered] = field(default_factory=dict)
-    _sites: list[tuple[Site, ...]] = field(default_factory=list)  # kept, that their identities are theirs alone
-    _rows: dict[int, _Rows] = field(default_factory=dict)
+    lines: ByLine[Gathered] = field(default_factory=ByLine)
+    # Identity of a tensor → the tensor, how often it had been written to, and its rows.
+    _rows: dict[int, tuple[weakref.ref[Any], int, _Rows]] = field(default_factory=dict)
 
     def clear(self) -> None:
         """Forget the tensors of a step."""
@@ -64,7 +62,7 @@ class Gathers:
         if looked_up is not None:
             share, index = looked_up
             if share * _LEAST_COPIES <= 1.0 and (site := _here()) is not None:
-                self._keep(result, _Rows(weakref.ref(result), 0, index, share, 1.0, False, site))
+                self._keep(result, _Rows(index, share, columns=1.0, joined=False, site=site))
         elif name in ("cat", "concat", "concatenate"):
             self._joined(args, kwargs, result)
         elif _of_rows(name, args, kwargs):
@@ -93,36 +91,39 @@ class Gathers:
 
     def _known(self, tensor: Any, written: bool = False) -> _Rows | None:
         """What is known of it, if nobody has written to it since, but for the call itself where that may have."""
-        rows = self._rows.get(id(tensor))
-        if rows is None or rows.tensor() is not tensor or tensor is None:
+        known = self._rows.get(id(tensor))
+        if known is None:
             return None
-        return rows if tensor._version - rows.version in ((0, 1) if written else (0,)) else None
+        (alive, version, rows), now = known, getattr(tensor, "_version", -1)
+        return rows if alive() is tensor and version <= now <= version + written else None
 
     def _keep(self, tensor: Any, rows: _Rows) -> None:
         if tensor.dim() >= 2 and not tensor.is_inference():
-            self._rows[id(tensor)] = replace(rows, tensor=weakref.ref(tensor), version=tensor._version)
+            self._rows[id(tensor)] = weakref.ref(tensor), tensor._version, rows
 
     def _count(self, rows: _Rows, result: Any, seconds: float, name: str) -> None:
-        frames = tuple(site_of(each) for each in islice(user_frames(), FRAMES))
-        if not frames:
-            return
-        line = self.lines.get(id(frames[0]))
-        if line is None:
-            self._sites.append(frames)
-            line = self.lines[id(frames[0])] = Gathered(
-                site=frames[0], called_from=list(frames), looked_up_at=rows.site, joined=rows.joined
+        taken = result.numel() // max(1, result.shape[-1])
+        line = self.lines.here(
+            lambda site, frames: Gathered(
+                site=site,
+                called_from=frames,
+                looked_up_at=rows.site,
+                joined=rows.joined,
+                rows=taken,
+                distinct=round(rows.share * taken),
             )
+        )
+        if line is None:
+            return
         saved = seconds * rows.columns * (1.0 - rows.share)
         line.calls += 1
         line.linear += name == _LINEAR
-        line.rows += result.numel() // max(1, result.shape[-1])
-        line.distinct += rows.share * (result.numel() // max(1, result.shape[-1]))
         line.seconds += saved
         when_differentiated([result], saved, line)
 
 
 def _here() -> Site | None:
-    frame = next(iter(user_frames()), None)
+    frame = user_frame()
     return site_of(frame) if frame is not None else None
 
 

@@ -71,7 +71,7 @@ def append_fetch(path: str, seconds: float, cpu_seconds: float, openblas_s: floa
 
 
 def fetch_patches(
-    run_dir: str, main_pid: int, fetched: Any, current: Any = None, openblas: OpenBlas | None = None
+    run_dir: str, main_pid: int, openblas: OpenBlas, fetched: Any = None, current: Any = None
 ) -> list[Patch]:
     """Time the making of each batch, in this process or, in a worker, into the file.
 
@@ -82,18 +82,17 @@ def fetch_patches(
     from torch.utils.data._utils import fetch as module
 
     path, looks, threads = os.path.join(run_dir, FETCH_FILE), Looks(run_dir), torch.get_num_threads
-    beside = openblas or OpenBlas()
 
     def make(original: Any) -> Any:
         def fetch(self: Any, possibly_batched_index: Any) -> Any:
             began, began_cpu, began_thread = time.perf_counter(), time.process_time(), time.thread_time()
-            began_beside = beside.cpu_s()
+            began_beside = openblas.cpu_s()
             try:
                 loader = current() if os.getpid() == main_pid else -1
                 return looks.fetch(original, self, possibly_batched_index, loader)
             finally:
                 seconds, cpu = time.perf_counter() - began, time.process_time() - began_cpu
-                now_beside = beside.cpu_s()
+                now_beside = openblas.cpu_s()
                 others = now_beside - began_beside
                 if os.getpid() == main_pid:
                     computed = _computed(seconds, cpu - others, time.thread_time() - began_thread, threads())
@@ -121,7 +120,7 @@ def _computed(seconds: float, process_s: float, thread_s: float, threads: int) -
 class Loaders:
     """All loaders of the run. ``listener`` hears of batches and epochs: see :class:`windows.Windows`."""
 
-    def __init__(self, torch: ModuleType, run_dir: str, listener: Any, openblas: OpenBlas | None = None) -> None:
+    def __init__(self, torch: ModuleType, run_dir: str, listener: Any, openblas: OpenBlas) -> None:
         self._torch: Any = torch
         self._run_dir = run_dir
         self._listener = listener
@@ -149,7 +148,7 @@ class Loaders:
             Patch(data.DataLoader, "__init__", self._made),
             Patch(data.DataLoader, "__iter__", self._iterated),
             Patch(data._BaseDataLoaderIter, "__next__", self._next),
-            *fetch_patches(run_dir, os.getpid(), self._fetched, lambda: self._current, openblas),
+            *fetch_patches(run_dir, os.getpid(), openblas, self._fetched, lambda: self._current),
         ]
 
     def install(self, look: bool = True) -> None:

@@ -14,12 +14,12 @@ import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import islice
 from types import FrameType, ModuleType
 from typing import Any
 
-from .layout import Gathered, Repeated, Site
-from .places import FRAMES, is_users, site_of, user_frames
+from .by_line import ByLine, when_differentiated
+from .layout import Repeated
+from .places import is_users
 
 _MOST_CALLS = 20_000  # of a step: what comes after them is not looked at
 _MOST_ITEMS = 256  # of a list that a function is given
@@ -51,8 +51,7 @@ class Repeats:
     torch: ModuleType
     numbers: Callable[[Any], Any]  # a few of a tensor's, to compare them by
     alike: Callable[[Any, Any], bool]
-    lines: dict[int, Repeated] = field(default_factory=dict)
-    _sites: list[tuple[Site, ...]] = field(default_factory=list)  # kept, that their identities are theirs alone
+    lines: ByLine[Repeated] = field(default_factory=ByLine)
     _calls: dict[Any, _Made] = field(default_factory=dict)
     # Identity of a tensor → what it counts as, and the tensor, whose memory goes to another once it is gone.
     _known: dict[Identity, tuple[Identity, Any]] = field(default_factory=dict)
@@ -87,13 +86,9 @@ class Repeats:
                 self._count(seconds, made)
 
     def _count(self, seconds: float, made: list[Any]) -> None:
-        frames = tuple(site_of(each) for each in islice(user_frames(), FRAMES))
-        if not frames:
-            return
-        line = self.lines.get(id(frames[0]))
+        line = self.lines.here(lambda site, frames: Repeated(site=site, called_from=frames))
         if line is None:
-            self._sites.append(frames)
-            line = self.lines[id(frames[0])] = Repeated(site=frames[0], called_from=list(frames))
+            return
         line.calls += 1
         line.seconds += seconds
         when_differentiated(made, seconds, line)
@@ -134,19 +129,6 @@ class Repeats:
             counts_as = (*own, self._fresh)
         self._known[own] = counts_as, _holder(tensor)
         return counts_as
-
-
-def when_differentiated(made: list[Any], seconds: float, line: Repeated | Gathered) -> None:
-    """Count the seconds once a backward comes through what was made: ``torch.autograd.grad`` may go another way."""
-    node = next((each.grad_fn for each in made if each.grad_fn is not None), None)
-    if node is None:
-        return
-    left = [seconds]  # for one backward; a graph that is kept may see several
-
-    def passed(gradients: Any) -> None:
-        line.differentiated_s += left.pop() if left else 0.0
-
-    node.register_prehook(passed)
 
 
 def draws(name: str, kwargs: dict[str, Any] | None) -> bool:

@@ -61,7 +61,7 @@ class Windows:
         options: Options,
         record: RunRecord,
         status: StatusFile,
-        openblas: OpenBlas | None = None,
+        openblas: OpenBlas,
     ) -> None:
         self._torch: Any = torch
         self._options = options
@@ -70,7 +70,7 @@ class Windows:
         self.pid = os.getpid()
         self.finder = StepFinder(options.step)
         self.plan = Plan(options)
-        self._openblas = openblas or OpenBlas()
+        self._openblas = openblas
         self.loaders = Loaders(torch, options.run_dir, self, self._openblas)
         self.models = Models(torch, options.losses, self)
         self.sites = CallSites(torch, options.losses, self)

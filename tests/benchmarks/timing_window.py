@@ -23,6 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.harness.layout import Options, RunRecord
+from advisor.harness.openblas import OpenBlas
 from advisor.harness.status import StatusFile
 from advisor.harness.windows import Windows
 
@@ -68,7 +69,7 @@ def measure(width: int, pairs: int) -> tuple[float, list[float]]:
     """(bare seconds per step, ratio of each pair: with our hooks over without)."""
     with tempfile.TemporaryDirectory() as folder:
         options = Options(run_dir=folder, min_seconds=1e9, max_seconds=1e9, settle_max_steps=10)
-        windows = Windows(torch, options, RunRecord(started=time.time()), StatusFile(folder))
+        windows = Windows(torch, options, RunRecord(started=time.time()), StatusFile(folder), OpenBlas())
         windows.loaders.install()
         windows.models.install()
         windows.sites.on()

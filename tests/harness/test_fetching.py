@@ -20,6 +20,7 @@ from advisor.harness import tracing
 from advisor.harness.fetching import LOOKS_FILE, look_off, look_on, read_looks
 from advisor.harness.layout import Loader
 from advisor.harness.loaders import FETCH_FILE, _computed, fetch_patches
+from advisor.harness.openblas import OpenBlas
 from advisor.harness.transforms import transforms_of
 from advisor.launch import Command, measure
 from advisor.run import Run
@@ -77,7 +78,7 @@ def loop(samples: list[torch.Tensor]) -> torch.Tensor:
 
 def seen(folder: Path, loader: DataLoader[Any]) -> tuple[list[Any], Loader]:
     """All batches of `loader`, made under our eyes, and the record of what was seen."""
-    patches = fetch_patches(str(folder), -1, None, None)
+    patches = fetch_patches(str(folder), -1, OpenBlas())
     look_on(str(folder))
     try:
         for patch in patches:
@@ -322,7 +323,7 @@ def test_a_look_ends_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_nothing_is_looked_at_while_the_timing_runs(tmp_path: Path) -> None:
-    patches = fetch_patches(str(tmp_path), -1, None, None)
+    patches = fetch_patches(str(tmp_path), -1, OpenBlas())
     look_on(str(tmp_path))
     look_off(str(tmp_path))
     for patch in patches:

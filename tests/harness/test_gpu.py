@@ -22,6 +22,7 @@ from advisor.harness.kept_graphs import Graphs
 from advisor.harness.layout import Memory, Options, RunRecord
 from advisor.harness.looking import is_capturing, may_compute
 from advisor.harness.models import Models
+from advisor.harness.openblas import OpenBlas
 from advisor.harness.status import StatusFile
 from advisor.harness.windows import Windows
 from advisor.launch import Command, measure
@@ -157,7 +158,7 @@ def test_memory_that_graphs_keep_is_the_scripts_own_devices() -> None:
 
 
 def windows_of(tmp_path: Path) -> Windows:
-    return Windows(torch, Options(run_dir=str(tmp_path)), RunRecord(), StatusFile(str(tmp_path)))
+    return Windows(torch, Options(run_dir=str(tmp_path)), RunRecord(), StatusFile(str(tmp_path)), OpenBlas())
 
 
 @pytest.mark.parametrize(("device", "index"), [("cuda:1", 1), ("cuda:0", 0), ("cuda", 0), ("cpu", None), ("mps", None)])

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from advisor.rules.fused_optimizer import FusedOptimizer
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
@@ -14,6 +13,7 @@ from advisor.harness import layout
 from advisor.harness.layout import Site
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding, Gain
+from advisor.rules.fused_optimizer import FusedOptimizer
 from tests.conftest import PYTHON, QUICK
 
 RULE = FusedOptimizer()
