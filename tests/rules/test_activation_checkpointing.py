@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from advisor.rules.activation_checkpointing import ActivationCheckpointing
 
 from advisor.edit import Sources
 from advisor.harness.layout import Site
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding, Gain
-from advisor.rules.activation_checkpointing import ActivationCheckpointing
 from advisor.run import Run
 from tests.conftest import PYTHON, QUICK
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from advisor.rules.amp_autocast import AmpAutocast
 
 from advisor.evidence import Evidence
 from advisor.evidence.halves import casting_s, linear_with_casts, multiplies_sparse, scaling_s
-from advisor.rules.amp_autocast import AmpAutocast
 from tests.rules.test_checks import ELEMENTWISE, SGEMM, busy_gpu, found
 
 ATTENTION = (

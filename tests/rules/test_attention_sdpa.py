@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from advisor.rules.attention_sdpa import AttentionSdpa
 
 from advisor.edit import Drafts, Edit, Sources
 from advisor.edit.attention import attentions, fuse
@@ -16,7 +17,6 @@ from advisor.edit.attention_weights import leave_weights, unread_weights
 from advisor.evidence import Evidence
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Finding, Gain
-from advisor.rules.attention_sdpa import AttentionSdpa
 
 LAYER = """
 import math

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from advisor.rules.batch_size import BatchSize
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
 from advisor.harness.layout import Site
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Argument, Finding, Gain
-from advisor.rules.batch_size import BatchSize
 from tests.conftest import PYTHON, QUICK
 
 RULE = BatchSize()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from advisor.rules.batched_indexing import BatchedIndexing
 from torch.utils.data import default_collate, default_convert
 
 from advisor.edit import Edit, Sources
@@ -16,7 +17,6 @@ from advisor.evidence import Evidence, bulk
 from advisor.harness.layout import Loader, Site
 from advisor.launch import Command, measure
 from advisor.rule import Finding
-from advisor.rules.batched_indexing import BatchedIndexing
 from tests.conftest import QUICK
 
 COLLATE = "torch.utils.data._utils.collate.default_collate"

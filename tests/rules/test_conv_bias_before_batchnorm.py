@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from advisor.rules.conv_bias_before_batchnorm import ConvBiasBeforeBatchnorm
 
 from advisor.edit import Sources
 from advisor.rule import Finding
-from advisor.rules.conv_bias_before_batchnorm import ConvBiasBeforeBatchnorm
 
 ADD, SUM, CONV = (
     "vectorized_elementwise_kernel<4, CUDAFunctor_add>",

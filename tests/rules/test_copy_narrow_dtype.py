@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from advisor.rules.copy_narrow_dtype import CASTS, CopyNarrowDtype
 
 from advisor.edit import Edit, Sources
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Example, Finding, Gain
 from advisor.rulecheck import marked
-from advisor.rules.copy_narrow_dtype import CASTS, CopyNarrowDtype
 from tests.rules.test_checks import TENSOR_CORE, copying, found
 
 SCRIPT = """

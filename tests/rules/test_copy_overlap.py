@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from advisor.rules.copy_overlap import CopyOverlap
 
 from advisor.edit import Sources
 from advisor.harness.layout import TensorInfo
 from advisor.rule import Finding
-from advisor.rules.copy_overlap import CopyOverlap
 
 A100 = "NVIDIA A100-SXM4-40GB"
 KERNEL = "void at::native::vectorized_elementwise_kernel<4>"

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from advisor.rules.copy_pinned_async import CopyPinnedAsync
 
 from advisor.edit import Sources
 from advisor.evidence import Change
 from advisor.harness.layout import TensorInfo
 from advisor.rule import Advice
-from advisor.rules.copy_pinned_async import CopyPinnedAsync
 from tests.rules.test_checks import TENSOR_CORE, copying, found
 from tests.rules.test_copy_narrow_dtype import waiting
 

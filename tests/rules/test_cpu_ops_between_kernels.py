@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from advisor.rules.cpu_ops_between_kernels import CpuOpsBetweenKernels
 
 from advisor.edit import Sources
 from advisor.harness.layout import CallSite, Site
 from advisor.rule import Advice, Finding
-from advisor.rules.cpu_ops_between_kernels import CpuOpsBetweenKernels
 
 A100 = "NVIDIA A100-SXM4-40GB"
 KERNEL = "void at::native::vectorized_elementwise_kernel<4>"

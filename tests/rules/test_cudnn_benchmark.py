@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from advisor.rules.cudnn_benchmark import CudnnBenchmark
+
 from tests.rules.test_checks import A100, CONVOLUTION, ELEMENTWISE
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from advisor.rules.data_dependent_sync import DataDependentSync
 
 from advisor.diagnose import diagnose
 from advisor.edit import Sources
 from advisor.evidence import Evidence
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding
-from advisor.rules.data_dependent_sync import DataDependentSync
 from advisor.run import Run
 from tests.conftest import PYTHON, QUICK
 

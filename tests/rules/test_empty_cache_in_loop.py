@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from advisor.rules.allocator_retries import AllocatorRetries
+from advisor.rules.empty_cache_in_loop import EmptyCacheInLoop
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
 from advisor.harness.layout import Memory
 from advisor.rule import Advice, Finding, Rule, Variable
-from advisor.rules.allocator_retries import AllocatorRetries
-from advisor.rules.empty_cache_in_loop import EmptyCacheInLoop
 
 A100 = "NVIDIA A100-SXM4-40GB"
 KERNEL = "void at::native::vectorized_elementwise_kernel<4>"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from advisor.rules.fused_optimizer import FusedOptimizer
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
@@ -13,7 +14,6 @@ from advisor.harness import layout
 from advisor.harness.layout import Site
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding, Gain
-from advisor.rules.fused_optimizer import FusedOptimizer
 from tests.conftest import PYTHON, QUICK
 
 RULE = FusedOptimizer()

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from advisor.rules.host_sync import HostSync
 
 from advisor.edit import Sources
 from advisor.rule import Advice
-from advisor.rules.host_sync import HostSync
 from tests.rules.test_checks import A100, ELEMENTWISE, TENSOR_CORE, found
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from advisor.rules.kv_cache import KVCache, kept_columns
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
 from advisor.harness.layout import Model, Site, TensorInfo
 from advisor.harness.tokens import columns, grown
 from advisor.rule import Advice, Finding, Gain
-from advisor.rules.kv_cache import KVCache, kept_columns
 
 
 def info(*shape: int, dtype: str = "int64") -> TensorInfo:

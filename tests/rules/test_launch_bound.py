@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from advisor.rules.launch_bound import LaunchBound
 
 from advisor.analyze import analyze
 from advisor.edit import Edit, Sources
 from advisor.harness.layout import CallSite, Site
 from advisor.rule import Advice, Finding
-from advisor.rules.launch_bound import LaunchBound
 
 A100 = "NVIDIA A100-SXM4-40GB"
 KERNEL = "void at::native::vectorized_elementwise_kernel<4>"

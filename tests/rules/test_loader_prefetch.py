@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from advisor.rules.loader_prefetch import LoaderPrefetch
 
 from advisor.rule import Finding
-from advisor.rules.loader_prefetch import LoaderPrefetch
 
 STEP, USUAL, SLOW = 0.012, 0.002, 0.3
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from advisor.rules.loader_workers import LoaderWorkers
 
 from advisor.edit import Edit, Sources
 from advisor.harness.layout import Site, TensorInfo
 from advisor.rule import Advice, Argument, Finding, Gain
-from advisor.rules.loader_workers import LoaderWorkers
 
 
 def run(scene: Any, **facts: Any) -> Any:

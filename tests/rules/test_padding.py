@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from advisor.rules.padding import Padding
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
@@ -16,7 +17,6 @@ from advisor.harness.layout import Model, Site
 from advisor.harness.tokens import padding, token_ids
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Argument, Finding
-from advisor.rules.padding import Padding
 from tests.conftest import QUICK
 
 SCRIPT = """

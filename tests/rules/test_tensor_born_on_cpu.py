@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from advisor.rules.copy_pinned_async import CopyPinnedAsync
+from advisor.rules.tensor_born_on_cpu import TensorBornOnCpu
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
 from advisor.harness.layout import CallSite, Site
 from advisor.rule import Finding, Safety
-from advisor.rules.copy_pinned_async import CopyPinnedAsync
-from advisor.rules.tensor_born_on_cpu import TensorBornOnCpu
 
 A100 = "NVIDIA A100-SXM4-40GB"
 KERNEL = "void at::native::vectorized_elementwise_kernel<4>"

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from advisor.rules.tensor_core_alignment import TensorCoreAlignment
 
 from advisor.edit import Sources
 from advisor.evidence import Evidence
 from advisor.evidence.alignment import misaligned_products
 from advisor.evidence.devices import peak_of
 from advisor.rule import Finding
-from advisor.rules.tensor_core_alignment import TensorCoreAlignment
 from advisor.trace import find_traces, read_trace
 
 A100 = "NVIDIA A100-SXM4-40GB"

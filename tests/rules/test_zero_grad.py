@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from advisor.rules.zero_grad import ZeroGrad
 
 from advisor.edit import Edit, Sources
 from advisor.harness.layout import Site
 from advisor.rule import Finding, Gain, Safety
-from advisor.rules.zero_grad import ZeroGrad
 from tests.rules.test_checks import busy_cpu
 
 
