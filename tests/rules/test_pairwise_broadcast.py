@@ -68,6 +68,7 @@ def places(findings: list[Finding]) -> set[tuple[str, int]]:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("pairs")
+@pytest.mark.sessions  # whether a line is told of goes by its share of the time: alone, like the next
 def test_lines_that_sum_over_pairs_are_found_and_rewritten(run: Run, tmp_path: Path) -> None:
     findings = list(PairwiseBroadcast().check(Evidence.from_run(run)))
     assert places(findings) == {("parts.py", 7), ("parts.py", 12)}
