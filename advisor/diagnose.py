@@ -22,6 +22,7 @@ Fix = Edit | Argument | Variable | Advice
 
 # Advice is not tried by itself: of two findings alike, the one with a fix at hand comes first.
 _ADVICE_WEIGHT = 0.75
+_MATTERS = 0.25  # of another one's expected gain
 
 
 @dataclass(frozen=True)
@@ -132,15 +133,25 @@ def _fault(rule: Rule, error: Exception) -> str:
 
 
 def rank(found: Iterable[Diagnosed]) -> list[Diagnosed]:
-    """Largest expected gain first; a finding comes behind those that its rule names in ``after``."""
+    """Largest expected gain first; right before a finding those that its rule names in ``after``.
+
+    Not those that promise next to nothing beside it: they would hide what matters, and what it promises hardly changes
+    with them.
+    """
     waiting = sorted(found, key=lambda each: (-_score(each), each.rule.id))
     ranked: list[Diagnosed] = []
     while waiting:
-        present = {each.rule.id for each in waiting}
-        free = [each for each in waiting if not present & set(each.rule.after) - {each.rule.id}]
-        ranked.append((free or waiting)[0])
-        waiting.remove(ranked[-1])
+        _place(waiting[0], waiting, ranked)
     return ranked
+
+
+def _place(each: Diagnosed, waiting: list[Diagnosed], ranked: list[Diagnosed]) -> None:
+    """Move one from `waiting` to `ranked`, and before it those that it comes after, the best of them first."""
+    waiting.remove(each)
+    for other in tuple(waiting):
+        if other in waiting and other.rule.id in each.rule.after and _score(other) >= _MATTERS * _score(each):
+            _place(other, waiting, ranked)
+    ranked.append(each)
 
 
 def _score(each: Diagnosed) -> float:

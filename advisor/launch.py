@@ -135,6 +135,7 @@ def measure(
         _clear(run_dir)
         record = _once(command, run_dir, options, deadline, timeout, progress)
         alike = options.total_steps and first.training == record.training
+        alike = alike and (first.timing.clock, record.timing.clock) != ("host", "cuda")
         if alike and first.timing.step_s is not None and record.timing.steps < first.timing.steps:
             # The first run had more undisturbed steps than the cut one: its times are the better ones.
             keep = record.timing

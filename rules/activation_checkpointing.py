@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _FULL = 0.85  # of the device's memory: the share up to which `batch-size` would fill it
 _BUSY = 0.8  # of the step: a device that computes for longer has nothing to win from a larger batch
+# Unless so few samples fill nearly all of its memory: then the next longer one does not fit.
+_FEW_SAMPLES, _NEARLY_ALL = 4, 0.92
 # Of the peak: with fewer activations there is little that checkpointing could take away.
 _LEAST_ACTIVATIONS = 0.4
 _TRAINING_COPIES = 4  # of the parameters: they themselves, gradients, Adam's two moments
@@ -40,9 +42,10 @@ class ActivationCheckpointing(Rule):
     checkpointing a block keeps only its input and computes the rest once more in the backward: of a model of n equal
     blocks only n inputs and one block's activations are left. That costs about a forward pass more, and frees the
     memory for a larger batch. Reported where the peak is near the capacity, most of it neither parameters nor their
-    gradients and moments, while the GPU waits for its small kernels to be launched.
+    gradients and moments, while the GPU waits for its small kernels to be launched; or where a handful of samples fills
+    nearly all of it, so that the next longer one fails.
 
-    When not: the GPU is busy all the time (a larger batch brings nothing, the second forward costs); lower precision
+    When not: the GPU is busy all the time and nothing has to grow (the second forward costs); lower precision
     (``amp-autocast``) has not been tried, which halves activations and is faster besides; layers in the block draw
     random numbers in ways of their own (the states of torch's generators are put back, others are not), or are batch
     norms, which then count each batch twice.
@@ -63,13 +66,15 @@ class ActivationCheckpointing(Rule):
         model = next((each for each in record.models if each.parameters and each.blocks), None)
         if model is None or memory.share is None or memory.share < _FULL or _checkpoints(record, model):
             return
-        if evidence.breakdown.share("kernel") > _BUSY:
+        batch = next((each.batch_size for each in record.loaders if each.trains and each.batch_size), None)
+        short = batch is not None and batch <= _FEW_SAMPLES and memory.share >= _NEARLY_ALL
+        busy = evidence.shares.get("kernel", 0.0)
+        if busy > _BUSY and not short:
             return
         kept = _activations(record, memory.peak)
         name, blocks = _block(model)
         if kept < _LEAST_ACTIVATIONS * memory.peak or blocks < _LEAST_BLOCKS:
             return
-        batch = next((each.batch_size for each in record.loaders if each.trains and each.batch_size), None)
         owners = [owner for each in record.optimizers if (owner := framework_of(each.owner))]
         yield Finding(
             rule=self.id,
@@ -77,12 +82,13 @@ class ActivationCheckpointing(Rule):
             summary=f"{memory.share:.0%} of the GPU's memory is taken"
             + (f" with {batch} sample{'' if batch == 1 else 's'} a step" if batch else "")
             + f", {kept / memory.peak:.0%} of that by activations, while the GPU computes for "
-            f"{evidence.breakdown.share('kernel'):.0%} of the step: a larger batch has no room.",
+            f"{busy:.0%} of the step: {'a longer sample' if short else 'a larger batch'} has "
+            "no room.",
             gain=Gain(1.0, 1.0, 1.0, _BASIS),
             evidence={
                 "peak_memory_share": memory.share,
                 "activation_bytes": kept,
-                "kernel_share": evidence.breakdown.share("kernel"),
+                "kernel_share": busy,
                 "batch_size": batch,
                 "blocks": blocks,
             },

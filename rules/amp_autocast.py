@@ -17,6 +17,7 @@ from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.halves import (
     casting_s,
+    casts_on_host_s,
     few_rows,
     has_bf16,
     in_16_bits,
@@ -610,6 +611,7 @@ def _on_gpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
     }
     scales = evidence.trains and not has_bf16(evidence)
     scaling, on_host = scaling_s(evidence) if scales else (0.0, 0.0)
+    on_host += casts_on_host_s(evidence)
     change = Change(kernel_scale=in_16_bits(evidence, single, casting + scaling), remove_host_s=-on_host)
     return change, figures, single.summary
 

@@ -133,7 +133,7 @@ class BatchSize(Rule):
         lists = [each for each in call_sites(evidence, "from_list") if each.details.get("loader", -1) == -1]
         if sum(map(reading_s, lists)) > _MOST_LISTS * (evidence.step_s or 0.0):
             return
-        if evidence.device_is_gpu and evidence.breakdown.share("kernel") > _BUSY:
+        if evidence.device_is_gpu and evidence.shares.get("kernel", 0.0) > _BUSY:
             return
         trains = any(each.steps for each in record.optimizers)
         alone = None if trains or loader is not None else one_by_one(record, forward_sites(evidence), text_of)

@@ -410,8 +410,10 @@ def _on_gpu(evidence: Evidence) -> _Found | None:
     conversions = [row for row in evidence.kernels if _CONVERSION.search(row.name)]
     native = [row for row in evidence.kernels if row.kind == "conv" and row.matrix == "on"]
     share, native_share = sum(row.share for row in conversions), sum(row.share for row in native)
-    if evidence.record is None:
-        native = []  # how much a convolution gains beyond its conversions is known for whole models only
+    if evidence.record is None or evidence.compiled:
+        # How much a convolution gains beyond its conversions is known for whole models only; Inductor chooses the order
+        # itself, and convolves in NHWC (pytorch/pytorch, issue 99773).
+        native = []
     if not conversions and not native:
         return None
     scale = {row.name: 0.0 for row in conversions} | {row.name: _GPU_SCALE for row in native if row not in conversions}

@@ -93,7 +93,11 @@ class CompileGraphBreaks(Rule):
                 f", and {running:.0f} graphs of what it calls." if running > expected else "."
             )
         else:
-            named, gain = breaks, Gain.prior(evidence.what_if(Change(remove_host_s=cuts_s)), _CUTS)
+            # A value that is read there, of a tensor on the GPU, waits for it as well.
+            lines = {(each.site.file, each.site.line) for each in breaks if each.site is not None}
+            read = [row.index for row in evidence.syncs if any((s.site.file, s.site.line) in lines for s in row.sites)]
+            change = Change(remove_host_s=cuts_s, remove_syncs=read)
+            named, gain = breaks, Gain.prior(evidence.what_if(change), _CUTS)
             what = f"The model is cut into pieces at {_lines(breaks)}: {running:.0f} compiled graphs run in every step."
         if gain.likely < _LEAST_GAIN:
             return

@@ -45,10 +45,14 @@ if TYPE_CHECKING:
     from advisor.harness.layout import CallSite, Loader, Site
     from advisor.trace.tables import Ints
 
-# Bytes per second that pinned memory reaches on the slowest bus still in use, PCIe 3.0 x16 (15.75 GB/s on paper,
-# about 12 in NVIDIA's bandwidthTest); a pageable copy goes through a staging buffer at a fraction of the bus.
-_PINNED_RATE = 12e9
-_LEAST_FACTOR = 0.3
+# Bytes per second that pinned memory reaches, where the run has no such copies to go by: on the slowest bus still in
+# use, PCIe 3.0 x16 (15.75 GB/s on paper), about 12 in NVIDIA's bandwidthTest; the data centres' GPUs of compute
+# capability 8.0 have PCIe 4.0 and reach some 25, those of 9.0 and 10.0 have 5.0 and reach 55 (nvbandwidth's sample
+# output), of which less is counted on, as virtual machines have less. A pageable copy goes through a staging buffer at
+# a fraction of the bus.
+_PINNED_RATE, _PINNED_RATES = 12e9, {(8, 0): 22e9, (9, 0): 40e9, (10, 0): 40e9}
+_LEAST_FACTOR = 0.15
+_LARGE = 1 << 20  # bytes: smaller copies are about starting them
 _SAID_S = 5e-6  # less is 0.00 ms
 _ABOUT = 1.1  # counts of the run and of the trace differ by so much, where an epoch ends in between
 
@@ -462,8 +466,19 @@ def _factors(evidence: Evidence, changed: Ints) -> NDArray[np.float64]:
     taken = float((copies.end - copies.start)[slow].sum(dtype=np.float64)) / 1e9
     if taken:
         size = float(copies.bytes[slow].sum(dtype=np.float64))
-        factors[slow] = min(1.0, max(_LEAST_FACTOR, size / _PINNED_RATE / taken))
+        factors[slow] = min(1.0, max(_LEAST_FACTOR, size / _pinned_rate(evidence) / taken))
     return factors
+
+
+def _pinned_rate(evidence: Evidence) -> float:
+    """Bytes per second of the trace's own copies from pinned memory, or what the device's bus is known for."""
+    copies = evidence.trace.copies
+    to_device = names_like(evidence.trace, copies.kind, "HtoD".__eq__)
+    pinned = to_device & ~copies.pageable & (copies.bytes >= _LARGE)
+    taken = float((copies.end - copies.start)[pinned].sum(dtype=np.float64)) / 1e9
+    if taken:
+        return float(copies.bytes[pinned].sum(dtype=np.float64)) / taken
+    return _PINNED_RATES.get(evidence.capability, _PINNED_RATE) if evidence.capability else _PINNED_RATE
 
 
 def _in_a_library(copy: CallSite) -> bool:

@@ -18,6 +18,7 @@ from advisor.edit.names import full_name, last_part
 from advisor.edit.regions import LOSS
 from advisor.edit.scopes import assigned_once, scope_of, string_value
 from advisor.evidence import Change
+from advisor.evidence.devices import peak_of
 from advisor.fixes import edited
 from advisor.rule import (
     Advice,
@@ -38,15 +39,17 @@ from advisor.rule import (
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
+    from advisor.evidence.whatif import Estimate
     from advisor.harness.layout import RunRecord
 
 # Time of the computing on a GPU over that on the CPU: a prior. A T4 has 8.1 TFLOP/s in float32 and 320 GB/s (data
-# sheet), a server CPU of 16 AVX2 cores about 1 TFLOP/s and 40 to 80 GB/s.
-_SCALE = 0.15
+# sheet), a server CPU of 16 AVX2 cores about 1 TFLOP/s and 40 to 80 GB/s. Others go by their memory, which most of a
+# step waits for, but no operator takes less than it takes to launch its kernels.
+_SCALE, _BANDWIDTH, _LAUNCHING_S = 0.15, 320e9, 4e-6
 # What makes a tensor on the CPU, unless it is told where; and the methods behind it that say so.
 _MAKERS = (PLAIN | RANDOM | {"tensor", "from_numpy", "linspace"}) - {each for each in PLAIN | RANDOM if "like" in each}
 _ELSEWHERE = ("to", "cuda", "type_as")
-_BASIS = "prior: a GPU computes about 7 times as fast as the CPU; loading stays as it is"
+_BASIS = "prior: this GPU computes about {times:.0f} times as fast as the CPU; loading stays as it is"
 
 
 class DeviceUnused(Rule):
@@ -79,7 +82,10 @@ class DeviceUnused(Rule):
         stage = len(on_cpu) < len(models) and evidence.device_is_gpu
         if evidence.device_is_gpu and not stage:
             return
-        gain = _stage_gain(evidence) if stage else Gain.of(evidence.what_if(Change(cpu_scale=_SCALE)), basis=_BASIS)
+        left = _left(evidence, gpus[0])
+        basis = _BASIS.format(times=1 / left)
+        estimate = _of_stage(evidence, left) if stage else evidence.what_if(Change(cpu_scale=left))
+        gain = Gain.of(estimate, basis=basis)
         if not gain.worth_it:
             return
         names = ", ".join(dict.fromkeys(model.cls for model in on_cpu))
@@ -276,10 +282,19 @@ def _is_moved(draft: Draft, call: cst.Call) -> bool:
     return any(last_part(each.value) in names for each in moves)
 
 
-def _stage_gain(evidence: Evidence) -> Gain:
+def _left(evidence: Evidence, gpu: str) -> float:
+    """What that GPU takes of the time that computing takes now."""
+    peak = peak_of(gpu)
+    by_memory = _SCALE * _BANDWIDTH / peak.bandwidth if peak is not None else _SCALE
+    calls = sum(row.count for row in evidence.operators)
+    launching = calls * _LAUNCHING_S / evidence.step_s if evidence.step_s and not evidence.device_is_gpu else 0.0
+    return min(1.0, max(by_memory, launching))
+
+
+def _of_stage(evidence: Evidence, left: float) -> Estimate:
     """A stage on the CPU while the GPU waits: the operators between kernels go down to a fraction."""
     waiting = evidence.breakdown.mean_s("idle_operators") / max(evidence.inflation, 1.0)
-    return Gain.of(evidence.what_if(Change(remove_host_s=waiting * (1 - _SCALE))), basis=_BASIS)
+    return evidence.what_if(Change(remove_host_s=waiting * (1 - left)))
 
 
 def _unmet(record: RunRecord) -> tuple[str, ...]:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
     from advisor.harness.layout import OptimizerInfo
+    from advisor.trace.tables import Ints
 
 # What is left of a step on a CPU: best, likely, worst. Measured with torch 2.15, one thread of an AVX-512 processor,
 # tensors of 64 to 10 million elements, fused over for-loop: Adam and AdamW 0.10 to 0.39, Adagrad 0.14 to 0.39. SGD with
@@ -69,6 +70,9 @@ _CPU_BASIS = "prior: a fused step takes 0.24 (Adam) to 0.35 (SGD) of a for-loop'
 # that the code makes, torch/optim/adam.py and sgd.py, `_multi_tensor_*` against the fused kernels. AdamW: 7 of 20, Adam
 # 7 of 18, SGD with momentum 5 of 8.
 _KERNELS_ON_GPU = {"Adam": 7 / 18, "AdamW": 7 / 20, "SGD": 5 / 8}
+# Bytes that a fused Adam moves for a parameter: it reads it, its gradient and two moments, and writes all but the
+# gradient, 4 bytes each; SGD with momentum less.
+_FUSED_BYTES = 28
 # The same of an optimizer that a script's author wrote with an operator for each term. One was measured, an Adam with
 # decoupled decay over 246 small tensors: the fused AdamW made the step 2.4 times as fast.
 _WRITTEN_OUT = (0.1, 0.2, 0.45)
@@ -86,6 +90,8 @@ _LEAST_CALLS = 40  # per step of a bare trace: ten parameters, each with what ma
 _INTERRUPTED = 3.0  # times what the optimizer usually takes: what is above was not the optimizer
 # Of the host's time: a dozen calls for each list of tensors become one; grouping the tensors stays.
 _HOST_ON_GPU = 0.5
+# With ``foreach=False`` each parameter has these calls and launches to itself, which are all but gone.
+_HOST_OF_A_LOOP = 0.05
 _GPU_BASIS = "prior: memory traffic of the fused kernels over that of the foreach ones, half of the host's time"
 
 _MODULES = ("torch.optim.", "torch.optim.adam.", "torch.optim.adamw.", "torch.optim.sgd.", "torch.optim.adagrad.")
@@ -158,7 +164,7 @@ class FusedOptimizer(Rule):
         places = tuple(each.site for each in chosen if each.site is not None)
         classes = " and ".join(dict.fromkeys(each.cls for each in chosen))
         count = sum(each.parameters for each in chosen)
-        how = "as lists of tensors" if evidence.device_is_gpu else "one by one"
+        how = "as lists of tensors" if evidence.device_is_gpu and not _loops(chosen) else "one by one"
         yield Finding(
             rule=self.id,
             title=self.title,
@@ -525,8 +531,30 @@ def _on_gpu(evidence: Evidence, chosen: list[OptimizerInfo], stepping: Coverage)
     known = np.flatnonzero(launch >= 0)
     launched = stepping.contains(trace.runtime.start[launch[known]])
     factors[known[launched]] = left
-    removed = _undisturbed_s(evidence, stepping) * (1.0 - _HOST_ON_GPU)
+    host = _HOST_ON_GPU
+    if _loops(chosen):
+        host = _HOST_OF_A_LOOP
+        factors[known[launched]] = _of_a_loop(evidence, chosen, known[launched])
+    removed = _undisturbed_s(evidence, stepping) * (1.0 - host)
     return Gain.prior(evidence.what_if(Change(kernel_scale=factors, remove_host_s=removed)), _GPU_BASIS)
+
+
+def _loops(chosen: list[OptimizerInfo]) -> bool:
+    """Whether these optimizers were told not to take lists of tensors, which is what they do on a GPU otherwise."""
+    return all(each.foreach is False for each in chosen)
+
+
+def _of_a_loop(evidence: Evidence, chosen: list[OptimizerInfo], kernels: Ints) -> float:
+    """What is left of the kernels of such a loop: what moving the parameters' memory takes, of kernels that are mostly
+    about starting; as much as of lists of tensors at the most.
+    """
+    most = float(np.mean([1.0 if _plain(each) else _KERNELS_ON_GPU[each.cls] for each in chosen]))
+    table, record, peak = evidence.trace.kernels, evidence.record, evidence.peak
+    spent_s = float((table.end - table.start)[kernels].sum()) / 1e9 / max(1, len(evidence.steps))
+    if record is None or peak is None or not spent_s:
+        return most
+    weights = sum(model.parameters for model in record.models if model.calls)
+    return min(most, max(0.02, weights * _FUSED_BYTES / peak.bandwidth / spent_s))
 
 
 def _excludes(given: cst.Arg | None) -> bool:

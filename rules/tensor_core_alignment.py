@@ -50,7 +50,7 @@ class TensorCoreAlignment(Rule):
         if not evidence.device_is_gpu or evidence.amd or evidence.peak is None:
             return
         window = evidence.detail if evidence.detail is not None else evidence.trace
-        found = misaligned_products(window, evidence.peak)
+        found = misaligned_products(window, evidence.peak, evidence.capability)
         if not found.scale:
             return
         estimate, said = once_fed(evidence, Change(kernel_scale=found.scale))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -14,22 +15,20 @@ from advisor.edit.names import after_imports, ensure_name, full_name
 from advisor.edit.values import give_value
 from advisor.evidence import Change
 from advisor.evidence.matrix import format_of
+from advisor.evidence.products import left_of_products, shares_units
 from advisor.fixes import edited
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, once_fed
 
 if TYPE_CHECKING:
     from advisor.edit import Draft, Edit, Sources
     from advisor.evidence import Evidence
+    from advisor.evidence.facts import KernelRow
 
-# A TF32 product's time over the float32 one's. The A100's peaks are 19.5 and 156 TFLOP/s (data sheet); PyTorch's
-# CUDA notes measure 7x on a 10240-square product; smaller ones are held back by memory, so less is expected.
-_SCALE = 0.35
-# Where a GPU has as many TF32 as float32 operations a second (GeForce, A10G, L40) only what float32 does not reach of
-# its peak can be gained: a product reaches some 20 of an A10's 31.2 TFLOP/s (NVIDIA/cutlass, issue 941), cuBLAS 29.2 of
-# an RTX 4070 Ti's 35.5 (Yinghan-Li/YHs_Sample, issue 4).
-_REACHED = 0.7
-# Those of GeForce have these compute capabilities, which professional cards share with them.
-_OF_GEFORCE = ((8, 6), (8, 9), (12, 0), (12, 1))
+# A TF32 product's time over the float32 one's, where the device's peaks are not known (evidence/products.py where they
+# are). The A100's are 19.5 and 156 TFLOP/s (data sheet); PyTorch's CUDA notes measure 7x on a 10240-square product;
+# smaller ones are held back by memory, so less is expected. GeForce cards have as many TF32 as float32 operations a
+# second: only what float32 does not reach of its peak can be gained.
+_SCALE, _SCALE_OF_GEFORCE = 0.35, 0.75
 _LEAST_SHARE = 0.05  # of kernel time: less cannot make the step 3 % faster
 
 
@@ -38,7 +37,8 @@ class Tf32Matmul(Rule):
 
     From compute capability 8.0 (Ampere) on, Tensor Cores multiply float32 matrices with inputs rounded to 10 bits of
     mantissa (TF32) and float32 sums, several times faster. PyTorch uses that for convolutions by default, for matrix
-    products only after ``torch.set_float32_matmul_precision("high")``. One line, no change of dtypes.
+    products only after ``torch.set_float32_matmul_precision("high")``. One line, no change of dtypes. A script that
+    switches it off itself, for convolutions too, is told of at its place.
 
     When not: the computation needs all of float32 (solvers, long recurrences, double differences); the run already
     uses autocast, whose products are on the Tensor Cores anyway; ``NVIDIA_TF32_OVERRIDE=0`` is set, which no script
@@ -60,44 +60,55 @@ class Tf32Matmul(Rule):
             return
         # In a bare trace the kernels say it: float32 products off the Tensor Cores are products without TF32.
         precision = record.environment.matmul_precision if record is not None else ""
-        if precision not in ("highest", "") or (record is not None and any(model.autocast for model in record.models)):
+        if record is not None and any(model.autocast for model in record.models):
             return
-        products = [row for row in evidence.kernels if row.kind == "gemm"]
+        kinds = ["gemm"] if precision in ("highest", "") else []
+        if record is not None and record.environment.cudnn_tf32 is False:
+            kinds.append("conv")  # they use it unless they are told not to
+        products = [row for row in evidence.kernels if row.kind in kinds]
         off = [row for row in products if row.matrix == "off" and format_of(row.name) == "float32"]
         share = sum(row.share for row in off)
         narrow = sum(row.share for row in products if format_of(row.name) == "narrow")
         if share < _LEAST_SHARE or (record is None and narrow > share):
             return  # autocast is on, or the weights are in 16 bits: what is left is meant to be float32
-        estimate, fed = once_fed(
-            evidence, Change(kernel_scale=dict.fromkeys((row.name for row in off), _scale(evidence)))
-        )
+        estimate, fed = once_fed(evidence, Change(kernel_scale={row.name: _scale(evidence, row) for row in off}))
         gain = Gain.of(estimate)
         if gain.worth_it:
+            found = [kind for kind in kinds if any(row.kind == kind for row in off)]
+            named = " and ".join({"gemm": "matrix products", "conv": "convolutions"}[each] for each in found)
             yield Finding(
                 rule=self.id,
                 title=self.title,
-                summary=f"{share:.0%} of the kernels' time is float32 matrix products off the Tensor Cores." + fed,
+                summary=f"{share:.0%} of the kernels' time is float32 {named} off the Tensor Cores." + fed,
                 gain=gain,
                 evidence={
                     "matmul_off_tensor_cores_share": share,
                     "matmul_precision": precision,
                     "capability": ".".join(map(str, capability)),
                 },
-                parameters={"script": evidence.script},
+                parameters={"script": evidence.script, "kinds": tuple(found)},
             )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
-        text = 'Call torch.set_float32_matmul_precision("high") before the first step.'
+        given = finding.parameters.get("kinds")
+        kinds = set(given) if isinstance(given, tuple) else {"gemm"}
+        parts = ['torch.set_float32_matmul_precision("high")'] if "gemm" in kinds else []
+        parts += ["torch.backends.cudnn.allow_tf32 = True"] if "conv" in kinds else []
+        text = f"Call {parts[0]} before the first step." if "gemm" in kinds else f"Set {parts[0]}."
+        if len(parts) == 2:
+            text = f"Call {parts[0]} before the first step, and set {parts[1]}."
         script = str(finding.parameters.get("script") or "")
         if not script or not sources.has(script):
             return Advice(text, "the script's file is unknown")
         drafts = Drafts(sources)
         draft = drafts[script]
-        calls = [each for each in draft.nodes(cst.Call) if last_name(draft, each) == "set_float32_matmul_precision"]
-        if calls:
-            return _as_the_script_sets_it(drafts, draft, calls, text)
-        if "allow_tf32" in draft.source.text or "fp32_precision" in draft.source.text:
+        says = list(_settings(draft))
+        if says:
+            return _as_the_script_sets_it(drafts, draft, says, kinds, text)
+        if any(each in draft.source.text for each in _SETTINGS):
             return Advice(text, "the script sets the precision itself, in another way")
+        if "conv" in kinds:
+            return Advice(text, "where convolutions are told not to use TF32 was not found")
         if not after_imports(draft, f'{ensure_name(draft, "torch")}.set_float32_matmul_precision("high")'):
             return Advice(text, "the script imports nothing at its top level")
         return edited(drafts, text)
@@ -163,6 +174,42 @@ def main():
     torch.set_float32_matmul_precision(PRECISION)
 """,
         ),
+        Example(
+            before="""
+import torch
+
+torch.backends.cuda.matmul.allow_tf32 = False  # as the paper had it
+torch.backends.cudnn.allow_tf32 = False
+model = Net().cuda()
+""",
+            after="""
+import torch
+
+torch.backends.cuda.matmul.allow_tf32 = True  # as the paper had it
+torch.backends.cudnn.allow_tf32 = True
+model = Net().cuda()
+""",
+            parameters={"kinds": ("gemm", "conv")},
+        ),
+        Example(  # convolutions only: what is said of products stays
+            before="""
+import torch
+
+torch.backends.cuda.matmul.allow_tf32 = False
+torch.backends.cudnn.allow_tf32 = False
+""",
+            after="""
+import torch
+
+torch.backends.cuda.matmul.allow_tf32 = False
+torch.backends.cudnn.allow_tf32 = True
+""",
+            parameters={"kinds": ("conv",)},
+        ),
+        Example(
+            before='import torch\ntorch.backends.fp32_precision = "ieee"\n',
+            after='import torch\ntorch.backends.fp32_precision = "tf32"\n',
+        ),
         Example(  # an option decides, whose default the run had
             before="""
 import torch
@@ -177,7 +224,11 @@ if args.precision:
         ),
     )
     LEAVES_ALONE = (
-        Example("import torch\ntorch.backends.cuda.matmul.allow_tf32 = False\n", ""),
+        Example("import torch\nif args.exact:\n    torch.backends.cuda.matmul.allow_tf32 = False\n", ""),
+        Example("import torch\nwith torch.backends.cudnn.flags(allow_tf32=False):\n    train()\n", ""),
+        Example(  # what convolutions are told is not what products are
+            "import torch\ntorch.backends.cudnn.allow_tf32 = False\n", "", {"kinds": ("gemm", "conv")}
+        ),
         Example(  # in that branch "highest" is what was asked for
             "import torch\nif args.strict:\n    torch.set_float32_matmul_precision('highest')\n", ""
         ),
@@ -186,31 +237,74 @@ if args.precision:
     )
 
 
-def _as_the_script_sets_it(
-    drafts: Drafts, draft: Draft, calls: Sequence[cst.Call], text: str
-) -> Edit | Argument | Advice:
-    """Change what the script's own calls say, all that say "highest" as the run did, or the option that says it.
+# Where a script says it: the function, and what is assigned to, each with what it is for. The second and the third are
+# since PyTorch 2.9; a script that mixes them with the first ones is told so by an error.
+_CALL, _PRODUCTS, _CONVOLUTIONS = "torch.set_float32_matmul_precision", frozenset(("gemm",)), frozenset(("conv",))
+_ASSIGNED = {
+    "torch.backends.cuda.matmul.allow_tf32": _PRODUCTS,
+    "torch.backends.cudnn.allow_tf32": _CONVOLUTIONS,
+    "torch.backends.cuda.matmul.fp32_precision": _PRODUCTS,
+    "torch.backends.cudnn.fp32_precision": _CONVOLUTIONS,
+    "torch.backends.cudnn.conv.fp32_precision": _CONVOLUTIONS,
+    "torch.backends.fp32_precision": _PRODUCTS | _CONVOLUTIONS,
+}
+_SETTINGS = ("set_float32_matmul_precision", "allow_tf32", "fp32_precision")
 
-    A call in a branch is for those who ask for its precision; only an option may decide there, which is asked for, too.
+
+@dataclass(frozen=True)
+class _Says:
+    """A place where the script sets the precision of ``kinds``: ``value`` is given as ``now`` and becomes ``then``."""
+
+    node: cst.CSTNode
+    kinds: frozenset[str]
+    value: cst.BaseExpression | None  # None where it is not the plain call or assignment that is meant
+    now: object
+    then: str
+
+
+def _settings(draft: Draft) -> Iterator[_Says]:
+    for call in draft.nodes(cst.Call):
+        if last_name(draft, call) == "set_float32_matmul_precision":
+            plain = len(call.args) == 1 and full_name(draft, call.func) == _CALL
+            yield _Says(call, _PRODUCTS, call.args[0].value if plain else None, "highest", '"high"')
+    for assign in draft.nodes(cst.Assign):
+        kinds = _ASSIGNED.get(full_name(draft, assign.targets[0].target)) if len(assign.targets) == 1 else None
+        name = draft.code(assign.targets[0].target)
+        if kinds is not None and name.endswith("allow_tf32"):
+            yield _Says(assign, kinds, assign.value, False, "True")
+        elif kinds is not None:
+            yield _Says(assign, kinds, assign.value, "ieee", '"tf32"')
+
+
+def _as_the_script_sets_it(
+    drafts: Drafts, draft: Draft, says: Sequence[_Says], kinds: set[str], text: str
+) -> Edit | Argument | Advice:
+    """Change what the script itself says of these kinds, all that says so as the run did, or the option that says it.
+
+    A place in a branch is for those who ask for its precision; only an option may decide there, which is asked for,
+    too.
     """
     itself = Advice(text, "the script decides on the precision itself")
+    chosen = [each for each in says if each.kinds & kinds]
+    if kinds - {kind for each in chosen for kind in each.kinds}:
+        return itself
     options: dict[str, str] = {}
-    for call in calls:
-        if len(call.args) != 1 or full_name(draft, call.func) != "torch.set_float32_matmul_precision":
+    for each in chosen:
+        if each.value is None:
             return itself
-        option = give_value(drafts, draft, call.args[0].value, '"high"', "highest")
-        if option is None or (not option and conditional(draft, call)):
+        option = give_value(drafts, draft, each.value, each.then, each.now)
+        if option is None or (not option and conditional(draft, each.node)):
             return itself
-        options |= {option: "high"} if option else {}
+        options |= {option: each.then.strip('"')} if option else {}
     edit = drafts.edit(text)
     if options:
         return Argument(options) if edit is None else Advice(text, "an option and the source both say so")
     return edit or itself
 
 
-def _scale(evidence: Evidence) -> float:
+def _scale(evidence: Evidence, row: KernelRow) -> float:
     """A TF32 product's time over the float32 one's, on this device."""
-    if evidence.peak is None and evidence.capability in _OF_GEFORCE:
-        return _REACHED
-    single, tf32 = (evidence.peak.of(each) if evidence.peak else None for each in ("float32", "tf32"))
-    return max(_SCALE, min(1.0, _REACHED * single / tf32)) if single and tf32 else _SCALE
+    left = left_of_products(evidence, row, "float32", "tf32")
+    if left is None:
+        return _SCALE_OF_GEFORCE if shares_units(evidence) else _SCALE
+    return left

@@ -49,6 +49,13 @@ EARLIER_FILES = (
 Tree = dict[str, tuple[int, str, int]]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """The scripts' figures and findings are those of a CPU: a GPU of this machine stays out of sight, unless tests that
+    are marked `gpu` are asked for."""
+    if config.option.markexpr != "gpu" and os.path.exists("/proc/driver/nvidia"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 @dataclass(frozen=True)
 class Profiled:
     """A script that was run under the harness, in a copy of its folder.

@@ -19,6 +19,7 @@ from advisor.evidence.copies import copy_facts
 from advisor.evidence.device import DeviceWork
 from advisor.evidence.devices import Peak, peak_of
 from advisor.evidence.facts import (
+    IDLE_CLASSES,
     IDLE_LOADER,
     IDLE_SYNC,
     IDLE_UNKNOWN,
@@ -107,6 +108,13 @@ class Evidence:
         return self.steps if self.record is not None else device_windows(self.steps, self.device)
 
     @cached_property
+    def shown_steps(self) -> Steps:
+        """The same for a picture of one step: in a run, too, a device may be far behind until its last step ends."""
+        if self.record is None or not self.device_is_gpu:
+            return self.device_steps
+        return device_windows(self.steps, self.device, drained=True)
+
+    @cached_property
     def step_s(self) -> float | None:
         """Mean seconds per step: the timing window's where there is a run, else the trace's; None without either."""
         timed = self.record.timing.step_s if self.record is not None else None
@@ -141,17 +149,32 @@ class Evidence:
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """Class → share of the step, as reported: the breakdown's, with the wait for data as it was timed on a CPU.
+        """Class → share of the step, as reported: the breakdown's, of the step as it was timed without a profiler.
 
-        A loader that works in the script's process is slowed by the profiler more than the rest (many small
-        operators): the timing window's wait takes the place of the traced one, and the rest shares what remains.
+        On a CPU a loader that works in the script's process is slowed by the profiler more than the rest (many small
+        operators): the timing window's wait takes the place of the traced one, and the rest shares what remains. A
+        GPU's work takes as long as ever: what the traced step takes longer, it idled; the first traced step begins
+        with no work queued, besides.
         """
         shares, waited = self.breakdown.shares, self.data_wait_share
+        if self.record is not None and self.breakdown.on_device:
+            return self._idling_less(shares)
         if self.record is None or self.breakdown.on_device or waited is None or shares.get(LOADER, 1.0) == 1.0:
             return shares
         rest = (1.0 - waited) / (1.0 - shares[LOADER])
         parts = {name: waited if name == LOADER else share * rest for name, share in shares.items()}
         return exact_shares(tuple(parts), np.array([round(part * 1e12) for part in parts.values()], np.int64))
+
+    def _idling_less(self, shares: dict[str, float]) -> dict[str, float]:
+        """`shares` of a GPU's traced step with as much less idling as the step takes less when it is not traced."""
+        idle = sum(share for name, share in shares.items() if name in IDLE_CLASSES)
+        undisturbed, traced = self.step_s, self.trace_step_s
+        if not idle or not undisturbed or not traced or undisturbed >= traced:
+            return shares
+        left = max(0.0, idle - (1.0 - undisturbed / traced)) / idle
+        parts = {name: share * (left if name in IDLE_CLASSES else 1.0) for name, share in shares.items()}
+        whole = sum(parts.values())
+        return exact_shares(tuple(parts), np.array([round(part / whole * 1e12) for part in parts.values()], np.int64))
 
     @cached_property
     def idle_gaps(self) -> IdleGaps:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from advisor.evidence.matrix import format_of, is_optimizer
+from advisor.evidence.products import left_of_products
 from advisor.evidence.replay import LAUNCH
 
 if TYPE_CHECKING:
@@ -18,11 +19,23 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.evidence.facts import KernelRow
 
-# A kernel's time in 16 bits over its time now. Matrix work off the Tensor Cores: their peak is 8 to 16 times
-# float32's (V100 125 to 15.7, A100 312 to 19.5 TFLOP/s, data sheets), memory holds most products to about a third.
-# On them already it is TF32, at half the 16-bit rate (A100 156 to 312 TFLOP/s), or float32 on AMD's matrix cores, at a
-# quarter (MI250 45.3 to 181 a die). Other kernels move half the bytes, but normalization stays in float32.
+# A kernel's time in 16 bits over its time now, where the device's peaks are not known (products.py). Matrix work off
+# the Tensor Cores: their peak is 8 to 16 times float32's (V100 125 to 15.7, A100 312 to 19.5 TFLOP/s, data sheets),
+# memory holds most products to about a third. On them already it is TF32, at half the 16-bit rate (A100 156 to 312
+# TFLOP/s), or float32 on AMD's matrix cores, at a quarter (MI250 45.3 to 181 a die). Other kernels move half the bytes,
+# but normalization stays in float32.
 _SCALE = {"off": 0.35, "unknown": 0.7, "on": 0.65, "": 0.85}
+# Not batch norm: in networks of convolutions all between these is in 16 bits, and moves half the bytes. ResNet-50 on an
+# A100 becomes 2.6 times as fast as with TF32, the order of channels changed with it (NVIDIA/DeepLearningExamples,
+# ResNet50 v1.5).
+_BETWEEN_CONVOLUTIONS = re.compile(
+    r"batch_norm|relu|clamp|threshold|hardtanh|hardswish|silu|gelu|pool|dropout|^aten::(add|mul|cat)_?$"
+)
+_BETWEEN_SCALE, _CONVOLUTIONAL = 0.55, 0.5
+# Autocast casts a product's inputs, and its backward their gradients, each with an operator and a launch of its own:
+# two of them for a product, at the 5 us or more that eager PyTorch takes for each. On an H200 a model that waits for its
+# launches takes 222 ms with it, and 181 without (sgl-project/sglang-omni, issue 1652).
+_CASTS_S = 10e-6
 # Attention in float32 on NVIDIA's Tensor Cores makes each product of three in TF32. The same kernels in float16 take
 # 0.23 to 0.33 of the time on an A100, 256 to 8192 tokens (facebookresearch/xformers, pull request 587); flash
 # attention, which 16 bits allow for, takes less.
@@ -170,10 +183,32 @@ def in_16_bits(evidence: Evidence, single: Single, casting_s: float = 0.0) -> di
             return 1.0
         if row.matrix in ("on", "off"):
             pieces = row.kind == "attention" and form == "float32" and row.matrix == "on" and not evidence.amd
-            return (_ATTENTION_SCALE if pieces else _SCALE[row.matrix]) + casting_s / single.per_step_s
+            return (_ATTENTION_SCALE if pieces else _of_products(evidence, row)) + casting_s / single.per_step_s
+        if between and _BETWEEN_CONVOLUTIONS.search(row.operator):
+            return _BETWEEN_SCALE
         return _SCALE.get(row.matrix, 1.0) if recorded or row.matrix != "unknown" else 1.0
 
+    between = recorded and _mostly_convolutions(evidence)
     return {row.name: factor(row) for row in evidence.kernels}
+
+
+def _of_products(evidence: Evidence, row: KernelRow) -> float:
+    now, then = "tf32" if row.matrix == "on" else "float32", "bfloat16" if has_bf16(evidence) else "float16"
+    left = None if evidence.amd else left_of_products(evidence, row, now, then)
+    return _SCALE[row.matrix] if left is None else left
+
+
+def _mostly_convolutions(evidence: Evidence) -> bool:
+    rows = [row for row in evidence.kernels if row.matrix]
+    return sum(row.share for row in rows if row.kind == "conv") > _CONVOLUTIONAL * sum(row.share for row in rows)
+
+
+def casts_on_host_s(evidence: Evidence) -> float:
+    """Host seconds per step that autocast takes for its casts; 0 where a compiler makes them."""
+    if evidence.compiled:
+        return 0.0
+    products = sum(row.count for row in evidence.kernels if row.matrix and format_of(row.name) in ("float32", "tf32"))
+    return products * _CASTS_S / max(1, len(evidence.steps))
 
 
 def rate_on_cpu(evidence: Evidence, operator: str, dtype: str = "bfloat16") -> float | None:

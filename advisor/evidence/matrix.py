@@ -101,6 +101,7 @@ _NARROW = re.compile(
     r"(?i:(?<![ft])f16|fp16|bf16|bfloat16|half|e4m3|e5m2|fp8|f8f8|i8i8|int8|mxfp4|e2m1|hgemm|h884|h1688|h16816|flash|"
     r"nvjet|_BBS_|_HHS_|Cijk_\w+_(B|H)B?_)"
 )
+_TF32 = re.compile(r"tf32|TF32|(?<![a-z0-9])s1688(gemm|fprop|dgrad|wgrad|cudnn)|nvjet_(sm\d+_)?ss\w_")
 # Tensile's letter of the types behind the layouts of A and B: S, SB, S_B are float32, on MFMA instructions too.
 # PyTorch's memory-efficient attention, forward and backward, names its type (aten/src/ATen/native/transformers/cuda/
 # mem_eff_attention): of float32 it makes each product of three in TF32 from sm80 on.
@@ -140,14 +141,14 @@ def format_of(name: str) -> str:
     """``narrow | tf32 | float32 | wide`` for matrix work: 16 bits and fewer, TF32, 32 bits, 64 bits or complex; "".
 
     Names on Tensor Cores that do not tell are taken for narrow, those off them for float32; AMD's matrix cores multiply
-    float32 itself.
+    float32 itself. cuBLAS's "nvjet" has a letter for each type: "tst" is bfloat16, "hsh" float16, "sss" float32.
     """
     cores = cores_of(name)
     if cores == NONE:
         return ""
     if _WIDE.search(name):
         return "wide"
-    if cores != OFF and re.search(r"tf32|TF32|(?<![a-z0-9])s1688(gemm|fprop|dgrad|wgrad|cudnn)", name):
+    if cores != OFF and _TF32.search(name):
         return "narrow" if re.search(r"(?<!t)f16|bf16|fp16", name) else "tf32"
     if _SINGLE.search(name):
         return "float32"

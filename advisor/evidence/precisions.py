@@ -18,13 +18,20 @@ from advisor.evidence.worked import self_shares
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
-    from advisor.evidence.facts import OperatorRow
+    from advisor.evidence.facts import KernelRow, OperatorRow
 
 _OF_LISTS = re.compile(r"aten::_(foreach|fused)_")  # their types are recorded as a list of tensors, no more
 # Work in float32 over the same in float64: a register holds twice as many values, and memory moves half the bytes.
 # Measured on a CPU with fixtures/planted/double_features: 0.47 to 0.49 of the step's CPU time.
-# GPUs for data centres compute float64 at half of float32's rate (A100 data sheet: 9.7 and 19.5 TFLOP/s), others less.
 _NARROWER = 0.47
+# On GPUs whatever waits for memory takes half as long as well. Matrix work goes by the rates of the data sheets. GPUs
+# for data centres (these capabilities) compute float64 at half of float32's rate, and on their Tensor Cores as fast as
+# float32 off them (A100 9.7, 19.5 and 19.5 TFLOP/s, H200 34, 67 and 67); a T4 at a 32nd, GeForce at a 64th.
+_FULL_RATE, _ON_TENSOR_CORES = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0)), re.compile(r"d884|dmma|tensorop_d|f64f64")
+_SAME_RATE, _OF_A_FRACTION = 0.9, 0.06
+# With TF32, which convolutions have by default, an eighth of float32's time is left (evidence/products.py).
+_TF32_FROM, _TF32_SCALE = (8, 0), 0.16
+_KERNEL_FIXED_S = 3e-6  # no kernel takes less, in whatever type
 # oneDNN has no convolutions in float64, and PyTorch's own unfold the input: nine kinds of two cores with AVX-512, torch
 # 2.14, took 0.04 to 0.48 of that in float32 and their backward 0.09 to 0.41, in the middle 0.2 and 0.3; convolutions of
 # one by one, which need no unfolding, and of three channels 0.5 to 1.
@@ -130,7 +137,29 @@ def in_float32(
 
 def kernels_in_float32(evidence: Evidence) -> dict[str, float]:
     """The same for kernels, by the type in their names."""
-    return {row.name: _NARROWER for row in evidence.kernels if _KERNEL.search(row.name)}
+    return {row.name: _of_kernel(evidence, row) for row in evidence.kernels if _KERNEL.search(row.name)}
+
+
+def _of_kernel(evidence: Evidence, row: KernelRow) -> float:
+    left, capability = _NARROWER, evidence.capability
+    if row.matrix and capability is not None:
+        tf32 = capability >= _TF32_FROM and _has_tf32(evidence, row.kind)
+        if capability not in _FULL_RATE:
+            left = _OF_A_FRACTION
+        elif _ON_TENSOR_CORES.search(row.name):
+            left = _SAME_RATE * (_TF32_SCALE if tf32 else 1.0)
+        elif tf32:
+            left = _NARROWER * _TF32_SCALE
+    each_s = row.total_s / max(1, row.count)
+    return min(1.0, left + _KERNEL_FIXED_S / each_s) if each_s and left < _NARROWER else left
+
+
+def _has_tf32(evidence: Evidence, kind: str) -> bool:
+    """Whether float32 is multiplied as TF32 in the run: convolutions are by default, products where the script says."""
+    environment = evidence.record.environment if evidence.record is not None else None
+    if kind == "conv":
+        return environment is None or environment.cudnn_tf32 is not False
+    return environment is not None and environment.matmul_precision not in ("highest", "")
 
 
 def _factor(row: OperatorRow, left: float) -> float:

@@ -54,9 +54,11 @@ def step_windows(trace: Trace) -> Steps:
     return Steps(np.array([lo]), np.array([hi]), np.zeros(1, np.int64), busiest_lane(trace), pseudo=True)
 
 
-def device_windows(steps: Steps, device: DeviceWork) -> Steps:
+def device_windows(steps: Steps, device: DeviceWork, drained: bool = False) -> Steps:
     """The same steps by the device, where it is far behind a host that waits for nothing: their host was done with them
     long before. Each ends when the work is done that was launched until the host's end of it.
+
+    `drained`: the host waits for the device at the end of the last one, as the harness does.
 
     A host may be a thousand launches ahead: five steps of a compiled model took it 12 ms, and the device 850.
     """
@@ -72,6 +74,8 @@ def device_windows(steps: Steps, device: DeviceWork) -> Steps:
     done = np.maximum.accumulate(device.items_end[known[order]])
     at_device = np.where(before > 0, done[np.maximum(before - 1, 0)], bounds)
     late = at_device[1:] - bounds[1:]
+    if drained:
+        late = late[:-1] if len(late) > 1 else late
     # One late step at the end is one that waited for something; the host is ahead of all of them.
     if late[-1] < _BEHIND * (bounds[-1] - bounds[0]) or (len(late) > 1 and 4 * np.median(late[:-1]) < late[-1]):
         return steps

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -30,6 +31,9 @@ _CPU_FLAGS = (
     *("avx2", "avx_ne_convert", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_fp16"),
     *("sve", "bf16"),  # Arm's
 )
+
+# "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun …", "… Open Kernel Module for x86_64  580.126.09 …"
+_DRIVER = re.compile(r"\b\d{3,}\.\d+(\.\d+)?\b")
 
 
 def usable_cpus() -> float:
@@ -177,7 +181,8 @@ def device(torch: Any, kind: str, index: int) -> Device:
         facts.hip = str(torch.version.hip or "")
         # Native bfloat16 arithmetic since Ampere (CUDA C++ Programming Guide, compute capability 8.0); CDNA has it.
         facts.bf16 = properties.major >= 8 or bool(torch.version.hip)
-        facts.driver = next(iter(_read("/proc/driver/nvidia/version").partition("Kernel Module")[2].split()), "")
+        found = _DRIVER.search(_read("/proc/driver/nvidia/version").partition("\n")[0])
+        facts.driver = found[0] if found is not None else ""
     elif kind == "cpu":
         name, flags = _cpu()
         facts.name, facts.count = name, 1

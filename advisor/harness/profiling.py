@@ -48,7 +48,7 @@ class OurProfiler:
         self.path: str | None = None
         self.started_at = 0.0  # perf_counter at the boundary where the active part began
         activities = [torch.profiler.ProfilerActivity.CPU]
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         with Inert.ours(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a short script leaves no step for a warm-up: our business, not its log's

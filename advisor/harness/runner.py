@@ -40,6 +40,8 @@ HANG_FILE = "hang.txt"
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
+# As PyTorch, CUDA's libraries (CUBLAS_STATUS_ALLOC_FAILED) and the system say it, in small letters.
+_NO_MEMORY = ("out of memory", "can't allocate memory", "_status_alloc_failed")
 # Standard modules that only we load, as far as a script with torch is concerned.
 _OURS_ONLY = ("statistics", "decimal", "fractions", "shlex", "resource")
 
@@ -244,7 +246,7 @@ def _failed(error: BaseException, observer: Observer) -> int:
     kind = "exception"
     text = str(error)
     out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    if out_of_memory or "out of memory" in text.lower() or "can't allocate memory" in text:
+    if out_of_memory or any(each in text.lower() for each in _NO_MEMORY):
         kind = "oom"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         kind = "no_room"

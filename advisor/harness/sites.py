@@ -21,6 +21,7 @@ from .layout import BACKWARD_RANGE, CallSite, Site
 from .looking import is_capturing, may_compute
 from .patches import Patch
 from .places import is_ours, is_users, user_site
+from .profiling import Inert
 
 # Where a tensor's own methods read its values for each other.
 _TENSORS_OWN = ("torch._tensor", "torch._tensor_str")
@@ -166,8 +167,8 @@ class CallSites:
 
         def make(original: Any) -> Any:
             def call(*args: Any, **kwargs: Any) -> Any:
-                if compiling() or getattr(nested, "on", False) or is_capturing(torch):
-                    return original(*args, **kwargs)
+                if compiling() or getattr(nested, "on", False) or Inert.depth or is_capturing(torch):
+                    return original(*args, **kwargs)  # our own profiler synchronizes
                 if reads and args[0].is_cpu:
                     self._cpu_reads += 1
                     if self._cpu_reads > _MOST_CPU_READS or listener.fetching():
@@ -203,6 +204,7 @@ class CallSites:
             Patch(tensor, "numpy", self._wrap("Tensor.numpy", _source)),
             Patch(tensor, "__float__", self._wrap("Tensor.item", _source)),
             Patch(tensor, "__int__", self._wrap("Tensor.item", _source)),
+            Patch(tensor, "__index__", self._wrap("Tensor.item", _source)),  # range(n), x[:n]
             Patch(tensor, "__bool__", self._wrap("Tensor.item", _source)),
         ]
         patches = [

@@ -538,7 +538,7 @@ class Windows:
 
     def _gpu(self) -> int | None:
         """The index of the GPU that the steps run on, which need not be the current device; None where it is none."""
-        if not (self._torch.cuda.is_available() and self._torch.cuda.is_initialized()):
+        if not self._torch.cuda.is_initialized():
             return None
         kind, _, index = self.device().partition(":")
         return int(index or 0) if kind == "cuda" else None
@@ -560,13 +560,17 @@ class Windows:
         least = options.min_seconds * (0.4 if self.inert.timed else 1.0)
         return (steps >= options.min_steps and elapsed >= least) or elapsed >= options.max_seconds
 
-    def _end_timing(self) -> None:
-        cpu = [now - began for now, began in zip(self._cpu_seconds(), self._cpu, strict=True)]
-        timing = self.record.timing
+    def _by_device(self) -> None:
+        """On a GPU the steps' times are those between its own marks: the host runs ahead."""
         if by_device := self._clock.seconds():
             rows = zip(by_device, self._intervals, strict=False)
             self._intervals = [row._replace(seconds=measured) for measured, row in rows]
-            timing.clock = "cuda"
+            self.record.timing.clock = "cuda"
+
+    def _end_timing(self) -> None:
+        cpu = [now - began for now, began in zip(self._cpu_seconds(), self._cpu, strict=True)]
+        timing = self.record.timing
+        self._by_device()
         self.loaders.stop_timing()
         summarize(timing, self._intervals, self.loaders.records)
         self._count_samples()
@@ -726,7 +730,8 @@ class Windows:
         self.leave_at_once = self.leave_at_once or (self.phase == "detail" and self._profiler is not None)
         timing = self.record.timing
         if timing.step_s is None and self._intervals:
-            if self.phase in ("timing",):
+            if self.phase == "timing":
+                self._by_device()
                 self.loaders.stop_timing()
             else:
                 self.loaders.without_timing()

@@ -48,9 +48,17 @@ def details(evidence: Evidence) -> Details:
         _operators(evidence),
     ]
     return Details(
-        picture=picture.draw(evidence.trace, gaps=_gaps(evidence)),
+        picture=picture.draw(evidence.trace, gaps=_gaps(evidence), steps=_steps(evidence)),
         tables=[table for table in tables if table.rows],
     )
+
+
+def _steps(evidence: Evidence) -> tuple[tuple[int, int, int], ...]:
+    """(number, start, end) of the steps by a device that is far behind the host; none where the trace's own will do."""
+    steps = evidence.shown_steps
+    if not steps.behind:
+        return ()
+    return tuple(zip(steps.number.tolist(), steps.start.tolist(), steps.end.tolist(), strict=True))
 
 
 def _gaps(evidence: Evidence) -> tuple[tuple[int, int, str], ...]:

@@ -6,6 +6,7 @@ merged with their neighbours in the same cell, and the cell is the smallest one 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import msgspec
@@ -50,13 +51,19 @@ class Picture(msgspec.Struct, frozen=True):
         return sum(len(lane.start) for lane in self.lanes)
 
 
-def draw(trace: Trace, gaps: tuple[tuple[int, int, str], ...] = (), most_boxes: int = MOST_BOXES) -> Picture | None:
+def draw(
+    trace: Trace,
+    gaps: tuple[tuple[int, int, str], ...] = (),
+    most_boxes: int = MOST_BOXES,
+    steps: Sequence[tuple[int, int, int]] = (),
+) -> Picture | None:
     """The picture of the step that is nearest to the mean one, or of the whole trace where it has no steps.
 
-    ``gaps`` are idle times of the device as (start ns, end ns, the breakdown's class), drawn in a lane of their
-    own. None when the trace has nothing to draw.
+    ``steps`` are (number, start ns, end ns), where they are others than the trace's own. ``gaps`` are idle times of the
+    device as (start ns, end ns, the breakdown's class), drawn in a lane of their own. None when the trace has nothing
+    to draw.
     """
-    window = _typical_step(trace)
+    window = _typical_step(trace, steps)
     if window is None:
         return None
     title, begin, end = window
@@ -87,14 +94,18 @@ def draw(trace: Trace, gaps: tuple[tuple[int, int, str], ...] = (), most_boxes: 
     )
 
 
-def _typical_step(trace: Trace) -> tuple[str, int, int] | None:
+def _typical_step(trace: Trace, steps: Sequence[tuple[int, int, int]]) -> tuple[str, int, int] | None:
     """(title, start, end) of the step whose duration is nearest to the mean."""
+    if steps:
+        mean = sum(end - start for _, start, end in steps) / len(steps)
+        number, start, end = min(steps, key=lambda each: abs(each[2] - each[1] - mean))
+        return f"step {number}", start, end
     if len(trace.steps):
         durations = trace.steps.end - trace.steps.start
         index = int(np.argmin(np.abs(durations - durations.mean())))
         if durations[index] > 0:
-            number = trace.name(int(trace.steps.name[index])).partition("#")[2] or str(index)
-            return f"step {number}", int(trace.steps.start[index]), int(trace.steps.end[index])
+            named = trace.name(int(trace.steps.name[index])).partition("#")[2] or str(index)
+            return f"step {named}", int(trace.steps.start[index]), int(trace.steps.end[index])
     tables = [table for table in (trace.kernels, trace.copies, trace.operators, trace.annotations) if len(table)]
     if not tables:
         return None

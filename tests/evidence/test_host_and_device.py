@@ -24,6 +24,7 @@ from advisor.harness.layout import (
     Site,
     Timing,
 )
+from advisor.report.details import details
 from advisor.trace import read_trace
 
 V100 = "v100-resnet50-workers0.pt.trace.json.gz"
@@ -86,11 +87,16 @@ def test_the_harness_own_wait_at_the_end_of_a_window_is_none_of_the_hosts(builde
         build.step(number, at, bounds[number + 1])
         build.kernel(5 + 1000 * number, 1000 + 1000 * number, launched=at + 3)
         build.operator("aten::mm", at + 1, at + 75)
+    build.annotation("Optimizer.step#SGD.step", 230, 3004)
     build.annotation("advisor.drain", 240, 3003)
     build.runtime("cudaDeviceSynchronize", 241, 3002)
     record = RunRecord(timing=Timing(step_s=1e-3, settled=True), profile_step_s=1e-3)
     evidence = Evidence(build.read(tmp_path), record)
     assert evidence.syncs == ()
+    assert (evidence.shown_steps.end // 1000).tolist() == [1000, 2000, 3005]  # a picture shows the device's work for one
+    picture = details(evidence).picture
+    assert picture is not None and picture.duration_ns == pytest.approx(1_000_000, rel=0.02)
+    assert evidence.host.optimizer.total == 11_000  # torch calls the hook that waits inside of the step's range
     script = script_of(evidence.steps, evidence.device)
     assert script is not None and script.host_ns == pytest.approx(80_000, rel=0.1)
     assert evidence.what_if(Change(launch_scale=0.5)).speedup[1] == pytest.approx(1.0, abs=0.01)

@@ -445,6 +445,7 @@ FAILING = {
     "no torch": ("print('done')", 3, "never imported torch"),
     "full disk": ("raise OSError(28, 'No space left on device')", 2, "free some space"),
     "out of memory": ("raise MemoryError", 1, "out of memory"),
+    "no handle": ("raise RuntimeError('CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling x')", 1, "out of memory"),
     "exec": ("import os; os.execv('/bin/true', ['true'])", 1, "os.exec"),
     "killed": ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", 1, "SIGTERM"),
     "interrupts itself": ("raise KeyboardInterrupt", 1, "interrupted"),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from advisor.harness import models
+from advisor.harness import environment, models
 from advisor.harness.encoders import Encoders
 from advisor.harness.gauges import DeviceClock
 from advisor.harness.gpu_memory import GpuMemory
@@ -43,6 +43,26 @@ def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is made of the harness here goes with the test."""
     monkeypatch.setattr(torch, "compile", torch.compile)  # put back afterwards
     monkeypatch.setattr(models, "_active", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\nGCC: 12.2.0", "535.183.01"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.126.09  Release Build\nGCC: 12", "580.126.09"),
+        ("", ""),
+    ],
+)
+def test_the_driver_s_version_is_read(text: str, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = SimpleNamespace(
+        name="NVIDIA H200", major=9, minor=0, total_memory=140 * GIB, multi_processor_count=132
+    )
+    cuda = SimpleNamespace(
+        get_device_properties=lambda index: properties, device_count=lambda: 1, get_arch_list=lambda: ["sm_90"]
+    )
+    monkeypatch.setattr(environment, "_read", lambda path: text)
+    found = environment.device(SimpleNamespace(cuda=cuda, version=SimpleNamespace(hip=None)), "cuda", 0)
+    assert (found.driver, found.capability, found.bf16) == (version, [9, 0], True)
 
 
 # The script's own device.

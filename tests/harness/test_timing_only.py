@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from advisor.harness.layout import Options, RunRecord
+from advisor import launch
+from advisor.harness.layout import Options, RunRecord, Timing
 from advisor.harness.plan import Plan
 from advisor.launch import Command, measure
 from tests.conftest import PYTHON, QUICK, SCRIPTS
@@ -96,3 +97,43 @@ def test_what_a_script_does_beside_its_few_steps_is_told(seconds: int, told: boo
     command = Command(script=str(path), python=PYTHON, cwd=str(tmp_path))
     notes = measure(command, tmp_path / "run", QUICK, timeout=240).record.notes
     assert any("--step forward --skip" in note for note in notes) is told
+
+
+BY_DEVICE = """
+import sys
+import torch
+
+# A device's own marks, as of a GPU behind the host: half a second from each to the next.
+(gauges,) = [module for name, module in list(sys.modules.items()) if name.endswith("harness.gauges")]
+gauges.DeviceClock.seconds = lambda self: [0.5] * 100
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(12):
+    optimizer.zero_grad()
+    model(torch.randn(8, 64)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_script_that_is_over_while_it_is_timed_is_timed_by_the_device_too(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(BY_DEVICE)
+    options = replace(QUICK, windows="timing", min_seconds=60.0, max_seconds=60.0, total_steps=12)
+    record = measure(Command(str(path), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", options).record
+    assert record.timing.clock == "cuda" and record.timing.step_s == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("clocks", "kept"), [(("host", "cuda"), 0.2), (("cuda", "cuda"), 0.1), (("host", "host"), 0.1)])
+def test_times_of_the_host_do_not_replace_a_device_s(
+    clocks: tuple[str, str], kept: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = iter(
+        RunRecord(steps=30, complete=complete, ended="finished", timing=Timing(steps=steps, step_s=step_s, clock=clock))
+        for complete, steps, step_s, clock in ((False, 20, 0.1, clocks[0]), (True, 8, 0.2, clocks[1]))
+    )
+    monkeypatch.setattr(launch, "_once", lambda *rest: next(runs))
+    monkeypatch.setattr(launch, "_clear", lambda folder: None)
+    monkeypatch.setattr(launch.endings, "check", lambda *rest: None)
+    (tmp_path / "run").mkdir()
+    record = measure(Command("train.py", python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", Options()).record
+    assert record.timing.step_s == kept

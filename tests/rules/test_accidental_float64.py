@@ -13,7 +13,7 @@ import pytest
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
-from advisor.evidence.precisions import in_own_convolutions
+from advisor.evidence.precisions import in_own_convolutions, kernels_in_float32
 from advisor.harness.layout import CallSite, Site
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Rule
@@ -200,3 +200,26 @@ def test_what_convolutions_in_float64_do_for_each_sample_goes_with_them(tmp_path
             assert not in_own_convolutions(evidence)
     measured = took["double"] / took["float"]
     assert finding.gain.likely > 1.8 and finding.gain.low <= measured * 1.5 and measured <= finding.gain.high * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "kind", "precision", "left"),
+    [
+        pytest.param("ampere_dgemm_128x64_nn", [8, 0], "gemm", "highest", 0.47, id="half-the-rate"),
+        pytest.param("cutlass_80_tensorop_d884gemm_64x64", [8, 0], "gemm", "highest", 0.9, id="on-tensor-cores"),
+        pytest.param("cutlass_80_tensorop_d884gemm_64x64", [9, 0], "gemm", "high", 0.9 * 0.16, id="to-tf32"),
+        pytest.param("ampere_dgemm_128x64_nn", [8, 9], "gemm", "highest", 0.06, id="geforce"),
+        pytest.param("implicit_convolve_dgemm<double>", [9, 0], "conv", "highest", 0.47 * 0.16, id="convolutions"),
+        pytest.param("elementwise_kernel<double>", [8, 9], "other", "highest", 0.47, id="waits-for-memory"),
+    ],
+)
+def test_what_float32_leaves_of_a_gpu_s_kernel_is_by_its_units(
+    name: str, capability: list[int], kind: str, precision: str, left: float, scene: Any, tmp_path: Path
+) -> None:
+    made = scene(50.0, "a GPU")
+    made.record.device.capability, made.record.environment.matmul_precision = capability, precision
+    made.kernel(name, 0.2, 49.0, launched=0.1)
+    evidence = made.evidence(tmp_path)
+    (row,) = evidence.kernels
+    assert row.kind == kind
+    assert kernels_in_float32(evidence) == {name: pytest.approx(left, abs=1e-3)}

@@ -57,6 +57,15 @@ def test_left_alone(facts: dict[str, Any], scene: Any, tmp_path: Path) -> None:
     assert found(full(scene, **facts), tmp_path) is None
 
 
+def test_a_few_samples_that_fill_all_of_it_are_told_of(scene: Any, tmp_path: Path) -> None:
+    made = full(scene, peak=38 * GIB, busy_ms=9.5)
+    finding = found(made, tmp_path)
+    assert finding is not None and finding.summary.endswith("of the step: a longer sample has no room.")
+    assert "95% of the GPU's memory is taken with 4 samples a step" in finding.summary
+    made.record.loaders[0].batch_size = 64
+    assert found(made, tmp_path) is None
+
+
 def test_left_alone_where_it_is_done_already(scene: Any, tmp_path: Path) -> None:
     made = full(scene)
     made.record.models[0].checkpointing = True

@@ -10,8 +10,8 @@ import pytest
 from advisor.rules.amp_autocast import AmpAutocast
 
 from advisor.evidence import Evidence
-from advisor.evidence.halves import casting_s, linear_with_casts, multiplies_sparse, scaling_s
-from tests.rules.test_checks import ELEMENTWISE, SGEMM, busy_gpu, found
+from advisor.evidence.halves import casting_s, casts_on_host_s, linear_with_casts, multiplies_sparse, scaling_s
+from tests.rules.test_checks import CONVOLUTION, ELEMENTWISE, SGEMM, busy_gpu, found
 
 ATTENTION = (
     "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float, cutlass::arch::Sm80, "
@@ -176,3 +176,28 @@ def test_small_products_gain_less(shapes: str, left: float, scene: Any, tmp_path
 def test_attention_over_few_tokens_takes_longer_backwards(tokens: int, told: bool, scene: Any, tmp_path: Path) -> None:
     evidence = on_amd(scene, tmp_path, "[[2048, 1024], [1024, 1024]]", tokens)
     assert bool(list(AmpAutocast().check(evidence))) == told
+
+
+def test_what_is_between_convolutions_is_in_16_bits_too(scene: Any, tmp_path: Path) -> None:
+    """Batch norm, ReLU and pooling move half the bytes there; beside products of a transformer they stay float32."""
+    made = scene(50.0, "NVIDIA A100-SXM4-40GB")
+    made.operator("aten::empty", 0.0, 0.002)
+    for number, (name, kernel, end) in enumerate(
+        (("aten::cudnn_convolution", CONVOLUTION, 25.0), ("aten::cudnn_batch_norm", "bn_fw_tr", 49.8))
+    ):
+        made.operator(name, 0.01 + 0.02 * number, 0.025 + 0.02 * number)
+        made.kernel(kernel, 0.1 if not number else 25.0, end, launched=0.015 + 0.02 * number)
+    made.each("cuda_runtime", "cudaDeviceSynchronize", 0.06, 49.9)
+    finding = found(made, tmp_path, "amp-autocast")
+    assert finding is not None
+    assert finding.gain.likely == pytest.approx(1 / (0.5 * 0.5 + 0.5 * 0.55), rel=0.03)
+
+
+def test_casts_take_the_host_time_where_it_is_what_is_waited_for(scene: Any, tmp_path: Path) -> None:
+    """Forty products of 0.1 ms, launched every 0.25: shorter kernels gain nothing, and the casts are called as well."""
+    made = scene(10.0, "NVIDIA A100-SXM4-40GB")
+    for number in range(40):
+        made.operator("aten::mm", 0.25 * number, 0.25 * number + 0.02)
+        made.kernel(SGEMM, 0.25 * number + 0.03, 0.25 * number + 0.13, launched=0.25 * number + 0.01)
+    assert casts_on_host_s(made.evidence(tmp_path)) == pytest.approx(40 * 10e-6)
+    assert found(made, tmp_path, "amp-autocast") is None

@@ -61,6 +61,12 @@ def test_a_rule_comes_behind_those_it_names_in_after(scene: Any, tmp_path: Path)
     assert order(second, first, scene=scene, folder=tmp_path) == ["first", "second"]
 
 
+def test_what_hardly_matters_does_not_go_before_what_does(scene: Any, tmp_path: Path) -> None:
+    tiny, large = Made("tiny", Gain(1.04, 1.06, 1.08)), Made("large", Gain(2.0, 2.2, 2.5), after=("tiny", "small"))
+    small, other = Made("small", Gain(1.2, 1.3, 1.4)), Made("other", Gain(1.3, 1.5, 1.6))
+    assert order(tiny, large, small, other, scene=scene, folder=tmp_path) == ["small", "large", "other", "tiny"]
+
+
 def test_rules_that_name_each_other_are_still_ranked(scene: Any, tmp_path: Path) -> None:
     a, b = Made("a", Gain(1, 1.1, 1.2), after=("b",)), Made("b", Gain(1, 1.2, 1.3), after=("a",))
     assert order(a, b, scene=scene, folder=tmp_path) == ["b", "a"]

@@ -176,6 +176,21 @@ def test_batch_norm_of_images_saves_its_statistics(scene: Any, tmp_path: Path) -
     assert 1.15 < finding.gain.likely < 1.3
 
 
+def test_batch_norm_on_a_gpu_reads_once_less(scene: Any, tmp_path: Path) -> None:
+    made = scene(10.0, "NVIDIA A100-SXM4-40GB")
+    made.record.call_sites = [each for each in made.record.call_sites if each.kind != "backward"]
+    made.record.optimizers, model = [], made.record.models[0]
+    model.training, model.layers = True, {"Conv2d": 2, "BatchNorm2d": 2}
+    made.operator("aten::cudnn_convolution", 0.02, 0.06)
+    made.kernel("implicit_convolve_sgemm", 0.1, 5.0, launched=0.03)
+    made.operator("aten::cudnn_batch_norm", 0.1, 0.2)
+    made.kernel("bn_fw_tr_1C11_kernel_NCHW", 5.0, 9.8, launched=0.15)
+    made.each("cuda_runtime", "cudaDeviceSynchronize", 0.25, 9.9)
+    finding = found(made, tmp_path, "missing-eval")
+    assert finding is not None
+    assert finding.gain.likely == pytest.approx(10 / (10 - 4.8 * 0.33), rel=0.03)
+
+
 # half-inference
 
 

@@ -119,3 +119,14 @@ def test_a_real_trace_agrees(shared_traces: Path) -> None:
     assert {size for size, _ in found.sizes} >= {38313, 606}
     assert all(0.5 <= factor < 1 for factor in found.scale.values())
     assert not list(TensorCoreAlignment().check(Evidence.from_trace(trace)))  # it does not say which GPU it is of
+
+
+@pytest.mark.parametrize(("capability", "left_ms"), [([8, 0], 3.2), ([9, 0], 1.0)])
+def test_hopper_loses_more_by_odd_sizes(
+    capability: list[int], left_ms: float, scene: Any, tmp_path: Path
+) -> None:
+    made = products(scene, BF16, (8, 6400, 0.13), (8, 25600, 0.5), ODD)
+    made.record.device.capability = capability
+    finding = found(made, tmp_path)
+    assert finding is not None
+    assert finding.gain.likely == pytest.approx(20 / (20 - 6.4 + left_ms), rel=0.03)

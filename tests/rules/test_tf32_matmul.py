@@ -21,14 +21,14 @@ def multiplying(scene: Any, name: str, capability: list[int]) -> Any:
 @pytest.mark.parametrize(
     ("name", "capability", "left"),
     [
-        pytest.param("NVIDIA A100-SXM4-40GB", [8, 0], 0.35, id="in-the-table"),
+        pytest.param("NVIDIA A100-SXM4-40GB", [8, 0], 1.1 * 19.5 / 156, id="in-the-table"),
         pytest.param("NVIDIA A100-SXM4-40GB MIG 1g.5gb", [8, 0], 0.35, id="a-part-of-a-card"),
         pytest.param("NVIDIA H20", [9, 0], 0.35, id="of-a-data-centre"),
-        pytest.param("NVIDIA GeForce RTX 4090", [8, 9], 0.7, id="geforce-in-the-table"),
-        pytest.param("NVIDIA GeForce RTX 3050", [8, 6], 0.7, id="geforce-30"),
-        pytest.param("NVIDIA GeForce RTX 4060 Ti", [8, 9], 0.7, id="geforce-40"),
-        pytest.param("NVIDIA GeForce RTX 3080 Laptop GPU", [8, 6], 0.7, id="geforce-of-a-laptop"),
-        pytest.param("NVIDIA GeForce RTX 5070", [12, 0], 0.7, id="geforce-50"),
+        pytest.param("NVIDIA GeForce RTX 4090", [8, 9], 0.75, id="geforce-in-the-table"),
+        pytest.param("NVIDIA GeForce RTX 3050", [8, 6], 0.75, id="geforce-30"),
+        pytest.param("NVIDIA GeForce RTX 4060 Ti", [8, 9], 0.75, id="geforce-40"),
+        pytest.param("NVIDIA GeForce RTX 3080 Laptop GPU", [8, 6], 0.75, id="geforce-of-a-laptop"),
+        pytest.param("NVIDIA GeForce RTX 5070", [12, 0], 0.75, id="geforce-50"),
     ],
 )
 def test_geforce_multiplies_no_faster_in_tf32_than_its_peak_in_float32(
@@ -46,3 +46,13 @@ def test_a_variable_that_forbids_it_cannot_be_overruled(
     made = multiplying(scene, "NVIDIA A100-SXM4-40GB", [8, 0])
     made.record.environment.variables = override
     assert (found(made, tmp_path, "tf32-matmul") is None) is silent
+
+
+def test_convolutions_that_are_told_not_to_are_told_of(scene: Any, tmp_path: Path) -> None:
+    made = busy_gpu(scene, ("sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nhwckrsc_nchw_simt", 0.9), (ELEMENTWISE, 0.1))
+    made.record.environment.matmul_precision = "high"
+    assert found(made, tmp_path, "tf32-matmul") is None
+    made.record.environment.cudnn_tf32 = False
+    finding = found(made, tmp_path, "tf32-matmul")
+    assert finding is not None and finding.parameters["kinds"] == ("conv",)
+    assert "float32 convolutions off the Tensor Cores" in finding.summary

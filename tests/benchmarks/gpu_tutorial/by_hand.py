@@ -74,7 +74,6 @@ def main():
                 T.Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
             ]
         )
-    normalize = T.Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     train_set = GeneratedCIFAR10(args.images, transform=transform)
 
     batch_size = args.batch_size
@@ -112,7 +111,7 @@ def main():
             inputs = data[0].to(device, non_blocking=non_blocking)
             labels = data[1].to(device, non_blocking=non_blocking)
             if args.stage >= UINT8:
-                inputs = normalize(inputs.float().div(255))
+                inputs = inputs.float().div_(127.5).sub_(1.0)  # T.Normalize would read a value, and wait
             with autocast:
                 outputs = model(inputs)
                 loss = criterion(outputs, labels)

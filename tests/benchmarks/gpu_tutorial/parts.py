@@ -265,7 +265,7 @@ class _Tuned:
 
     def _less(self, stage: int, why: str) -> str:
         """Halve what there was no room for; a sentence that says so, or nothing where it was another failure."""
-        if "out of memory" in why and stage >= LARGER_BATCH:
+        if ("out of memory" in why or "_alloc_failed" in why.lower()) and stage >= LARGER_BATCH:
             which = stage >= AUTOCAST
             self._batches[which] //= 2
             return f"a batch of {self._batches[which] * 2} did not fit the device's memory: {self._batches[which]}"

@@ -1,0 +1,42 @@
+"""What is left of a GPU's matrix products in a narrower format, by its maker's peaks and by how long they take now.
+
+Set on products of square matrices that owners of sixteen GPUs measured with one script (zzc0721/torch-performance-test-
+data, issues 64 to 200, torch 2.7 to 2.11). Of float32's time TF32 and 16 bits left, at 2048 and at 4096: H100 0.15 and
+0.13, 0.07 and 0.07; A100 0.11 and 0.14, 0.07 and 0.07; V100 16 bits 0.16 and 0.14; A40 0.49 and 0.42, 0.22 and 0.20;
+RTX 4090 0.78 and 0.63, 0.33 and 0.35; A10G 0.89 and 0.76, 0.36 and 0.37. Of TF32's time 16 bits left 0.45 to 0.55.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from advisor.evidence import Evidence
+    from advisor.evidence.facts import KernelRow
+
+# Times the ratio of the peaks. These count float32 on units that do integers as well in some GPUs (compute capability
+# 8.6, 8.9, 12.x), of which products reach some two thirds: there is less to gain.
+_OF_PEAKS, _OF_SHARED_PEAKS = 1.1, 0.75
+_SHARED = ((8, 6), (8, 9), (12, 0), (12, 1))
+# What a kernel takes however fast it multiplies: 1024 x 1024 products took up to 16 us more than their share of it.
+_FIXED_S = 7e-6
+
+
+def left_of_products(evidence: Evidence, row: KernelRow, now: str, then: str) -> float | None:
+    """A kernel's time with its products in format `then` over its time `now` (names of ``Peak.flops``).
+
+    None where the device's peaks are not known, or it does not have the format.
+    """
+    peak = evidence.peak
+    before, after = (peak.of(each) if peak is not None else None for each in (now, then))
+    if not before or not after:
+        return None
+    shared = now == "float32" and evidence.capability in _SHARED
+    each_s = row.total_s / max(1, row.count)
+    of_peaks = 1.0 if now == "tf32" else _OF_SHARED_PEAKS if shared else _OF_PEAKS
+    return min(1.0, of_peaks * before / after + (_FIXED_S / each_s if each_s else 1.0))
+
+
+def shares_units(evidence: Evidence) -> bool:
+    """Whether the device's float32 units are counted twice in what its maker says, as those of GeForce are."""
+    return evidence.capability in _SHARED
