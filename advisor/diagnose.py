@@ -149,7 +149,8 @@ def _place(each: Diagnosed, waiting: list[Diagnosed], ranked: list[Diagnosed]) -
     """Move one from `waiting` to `ranked`, and before it those that it comes after, the best of them first."""
     waiting.remove(each)
     for other in tuple(waiting):
-        if other in waiting and other.rule.id in each.rule.after and _score(other) >= _MATTERS * _score(each):
+        first = other.rule.id in each.rule.after and each.rule.id not in other.rule.after
+        if first and other in waiting and _score(other) >= _MATTERS * _score(each):
             _place(other, waiting, ranked)
     ranked.append(each)
 

@@ -63,8 +63,8 @@ _LEAST_SHARE = 0.05  # of the step, in elementwise work on the scores: below it 
 # numbers 0.65 to 0.87 in training and 0.60 to 0.97 in inference; with heads of 64 the transformer 0.88.
 _LEFT_ON_GPU, _LEFT_ON_CPU = (0.02, 0.1, 0.3), (0.05, 0.2, 0.5)
 # Its products in 16 bits wait for memory as well, with heads of so few numbers: 64 of them make some 60 operations a
-# byte of scores, and an A100 and an H200 do 200. A GPT written out became 1.66 times as fast with the function on an A100
-# (rasbt/LLMs-from-scratch, ch05/10), where a tenth left of the elementwise work alone does not explain it.
+# byte of scores, and an A100 and an H200 do 200. A GPT written out became 1.66 times as fast with the function on an
+# A100 (rasbt/LLMs-from-scratch, ch05/10), which a tenth left of the elementwise work alone does not explain.
 _PRODUCTS_LEFT_ON_GPU, _FEW_NUMBERS = (0.4, 0.6, 1.0), 128
 # So much of all operations on the scores, products too, is left where each of them gets its pages anew: seven shapes of
 # 30 to 256 MB, torch 2.14 on two cores, 0.19 to 0.35 in training and 0.16 to 0.52 in inference, against 0.6 to 0.8 of

@@ -15,7 +15,7 @@ from advisor.edit.names import after_imports, ensure_name, full_name
 from advisor.edit.values import give_value
 from advisor.evidence import Change
 from advisor.evidence.matrix import format_of
-from advisor.evidence.products import left_of_products, shares_units
+from advisor.evidence.products import left_of_products, reading_weights, shares_units
 from advisor.fixes import edited
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, once_fed
 
@@ -71,7 +71,8 @@ class Tf32Matmul(Rule):
         narrow = sum(row.share for row in products if format_of(row.name) == "narrow")
         if share < _LEAST_SHARE or (record is None and narrow > share):
             return  # autocast is on, or the weights are in 16 bits: what is left is meant to be float32
-        estimate, fed = once_fed(evidence, Change(kernel_scale={row.name: _scale(evidence, row) for row in off}))
+        least = reading_weights(evidence, sum(row.per_step_s for row in off), 4)
+        estimate, fed = once_fed(evidence, Change(kernel_scale={row.name: _scale(evidence, row, least) for row in off}))
         gain = Gain.of(estimate)
         if gain.worth_it:
             found = [kind for kind in kinds if any(row.kind == kind for row in off)]
@@ -302,9 +303,9 @@ def _as_the_script_sets_it(
     return edit or itself
 
 
-def _scale(evidence: Evidence, row: KernelRow) -> float:
+def _scale(evidence: Evidence, row: KernelRow, least: float) -> float:
     """A TF32 product's time over the float32 one's, on this device."""
-    left = left_of_products(evidence, row, "float32", "tf32")
+    left = left_of_products(evidence, row, "float32", "tf32", least)
     if left is None:
         return _SCALE_OF_GEFORCE if shares_units(evidence) else _SCALE
     return left

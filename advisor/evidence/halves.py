@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from advisor.evidence.matrix import format_of, is_optimizer
-from advisor.evidence.products import left_of_products
+from advisor.evidence.products import left_of_products, reading_weights
 from advisor.evidence.replay import LAUNCH
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ _BETWEEN_CONVOLUTIONS = re.compile(
 )
 _BETWEEN_SCALE, _CONVOLUTIONAL = 0.55, 0.5
 # Autocast casts a product's inputs, and its backward their gradients, each with an operator and a launch of its own:
-# two of them for a product, at the 5 us or more that eager PyTorch takes for each. On an H200 a model that waits for its
-# launches takes 222 ms with it, and 181 without (sgl-project/sglang-omni, issue 1652).
+# two of them for a product, at the 5 us or more that eager PyTorch takes for each. On an H200 a model that waits for
+# its launches takes 222 ms with it, and 181 without (sgl-project/sglang-omni, issue 1652).
 _CASTS_S = 10e-6
 # Attention in float32 on NVIDIA's Tensor Cores makes each product of three in TF32. The same kernels in float16 take
 # 0.23 to 0.33 of the time on an A100, 256 to 8192 tokens (facebookresearch/xformers, pull request 587); flash
@@ -183,18 +183,19 @@ def in_16_bits(evidence: Evidence, single: Single, casting_s: float = 0.0) -> di
             return 1.0
         if row.matrix in ("on", "off"):
             pieces = row.kind == "attention" and form == "float32" and row.matrix == "on" and not evidence.amd
-            return (_ATTENTION_SCALE if pieces else _of_products(evidence, row)) + casting_s / single.per_step_s
+            return (_ATTENTION_SCALE if pieces else _of_products(evidence, row, least)) + casting_s / single.per_step_s
         if between and _BETWEEN_CONVOLUTIONS.search(row.operator):
             return _BETWEEN_SCALE
         return _SCALE.get(row.matrix, 1.0) if recorded or row.matrix != "unknown" else 1.0
 
     between = recorded and _mostly_convolutions(evidence)
+    least = reading_weights(evidence, single.per_step_s, 2)
     return {row.name: factor(row) for row in evidence.kernels}
 
 
-def _of_products(evidence: Evidence, row: KernelRow) -> float:
+def _of_products(evidence: Evidence, row: KernelRow, least: float) -> float:
     now, then = "tf32" if row.matrix == "on" else "float32", "bfloat16" if has_bf16(evidence) else "float16"
-    left = None if evidence.amd else left_of_products(evidence, row, now, then)
+    left = None if evidence.amd else left_of_products(evidence, row, now, then, least)
     return _SCALE[row.matrix] if left is None else left
 
 

@@ -22,10 +22,11 @@ _SHARED = ((8, 6), (8, 9), (12, 0), (12, 1))
 _FIXED_S = 7e-6
 
 
-def left_of_products(evidence: Evidence, row: KernelRow, now: str, then: str) -> float | None:
+def left_of_products(evidence: Evidence, row: KernelRow, now: str, then: str, least: float = 0.0) -> float | None:
     """A kernel's time with its products in format `then` over its time `now` (names of ``Peak.flops``).
 
-    None where the device's peaks are not known, or it does not have the format.
+    `least` is what reading the weights leaves of it. None where the device's peaks are not known, or it does not have
+    the format.
     """
     peak = evidence.peak
     before, after = (peak.of(each) if peak is not None else None for each in (now, then))
@@ -34,7 +35,19 @@ def left_of_products(evidence: Evidence, row: KernelRow, now: str, then: str) ->
     shared = now == "float32" and evidence.capability in _SHARED
     each_s = row.total_s / max(1, row.count)
     of_peaks = 1.0 if now == "tf32" else _OF_SHARED_PEAKS if shared else _OF_PEAKS
-    return min(1.0, of_peaks * before / after + (_FIXED_S / each_s if each_s else 1.0))
+    return min(1.0, max(least, of_peaks * before / after) + (_FIXED_S / each_s if each_s else 1.0))
+
+
+def reading_weights(evidence: Evidence, seconds: float, size: int) -> float:
+    """What reading weights of `size` bytes each leaves of `seconds` per step in products, however fast they are.
+
+    Once in an inference; in training the backward reads them again, and writes as many gradients.
+    """
+    if evidence.record is None or evidence.peak is None or not seconds:
+        return 0.0
+    weights = sum(model.parameters for model in evidence.record.models if model.calls)
+    passes = 3 if evidence.trains else 1
+    return min(1.0, passes * weights * size / evidence.peak.bandwidth / seconds)
 
 
 def shares_units(evidence: Evidence) -> bool:

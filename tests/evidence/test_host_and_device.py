@@ -93,7 +93,7 @@ def test_the_harness_own_wait_at_the_end_of_a_window_is_none_of_the_hosts(builde
     record = RunRecord(timing=Timing(step_s=1e-3, settled=True), profile_step_s=1e-3)
     evidence = Evidence(build.read(tmp_path), record)
     assert evidence.syncs == ()
-    assert (evidence.shown_steps.end // 1000).tolist() == [1000, 2000, 3005]  # a picture shows the device's work for one
+    assert (evidence.shown_steps.end // 1000).tolist() == [1000, 2000, 3005]  # what a picture shows
     picture = details(evidence).picture
     assert picture is not None and picture.duration_ns == pytest.approx(1_000_000, rel=0.02)
     assert evidence.host.optimizer.total == 11_000  # torch calls the hook that waits inside of the step's range

@@ -123,7 +123,9 @@ def test_a_script_that_is_over_while_it_is_timed_is_timed_by_the_device_too(tmp_
     assert record.timing.clock == "cuda" and record.timing.step_s == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(("clocks", "kept"), [(("host", "cuda"), 0.2), (("cuda", "cuda"), 0.1), (("host", "host"), 0.1)])
+@pytest.mark.parametrize(
+    ("clocks", "kept"), [(("host", "cuda"), 0.2), (("cuda", "cuda"), 0.1), (("host", "host"), 0.1)]
+)
 def test_times_of_the_host_do_not_replace_a_device_s(
     clocks: tuple[str, str], kept: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,7 +57,7 @@ def test_larger_and_surer_gains_come_first(scene: Any, tmp_path: Path) -> None:
 
 
 def test_a_rule_comes_behind_those_it_names_in_after(scene: Any, tmp_path: Path) -> None:
-    first, second = Made("first", Gain(1.0, 1.1, 1.2)), Made("second", Gain(1.5, 2.0, 2.5), after=("first", "absent"))
+    first, second = Made("first", Gain(1.2, 1.3, 1.4)), Made("second", Gain(1.5, 2.0, 2.5), after=("first", "absent"))
     assert order(second, first, scene=scene, folder=tmp_path) == ["first", "second"]
 
 

@@ -131,7 +131,7 @@ def test_a_loop_over_parameters_on_a_gpu_is_mostly_launches(scene: Any, tmp_path
         made.kernel(f"elementwise_{number}", 10.2 + 0.39 * number, 10.21 + 0.39 * number, launched=10.1 + 0.39 * number)
     finding = found(made, tmp_path)
     assert finding is not None and "100 parameters one by one" in finding.summary
-    assert finding.gain.likely > 3
+    assert finding.gain.likely > 2
 
 
 def test_plain_sgd_moves_as_much_fused_as_not(scene: Any, tmp_path: Path) -> None:

@@ -49,7 +49,8 @@ def test_a_variable_that_forbids_it_cannot_be_overruled(
 
 
 def test_convolutions_that_are_told_not_to_are_told_of(scene: Any, tmp_path: Path) -> None:
-    made = busy_gpu(scene, ("sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nhwckrsc_nchw_simt", 0.9), (ELEMENTWISE, 0.1))
+    name = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nhwckrsc_nchw_simt"
+    made = busy_gpu(scene, (name, 0.9), (ELEMENTWISE, 0.1))
     made.record.environment.matmul_precision = "high"
     assert found(made, tmp_path, "tf32-matmul") is None
     made.record.environment.cudnn_tf32 = False

@@ -7,6 +7,7 @@ issues 79, 112, 108, 140, 185, 126, 114, 78 and 124).
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 
 from advisor.evidence.devices import peak_of
 from advisor.evidence.facts import KernelRow
-from advisor.evidence.products import left_of_products
+from advisor.evidence.products import left_of_products, reading_weights
+from tests.rules.test_checks import SGEMM, busy_gpu
 
 MEASURED = (
     ("NVIDIA H100 80GB HBM3", (9, 0), "tf32", {1024: (37.39, 119.6), 2048: (49.58, 334.99), 4096: (51.88, 402.15)}),
@@ -28,7 +30,7 @@ MEASURED = (
     ("NVIDIA GeForce RTX 3080", (8, 6), "tf32", {2048: (21.07, 26.3), 4096: (20.86, 30.62), 8192: (20.97, 31.85)}),
     ("NVIDIA GeForce RTX 4090", (8, 9), "tf32", {2048: (53.84, 69.24), 4096: (53.02, 84.44), 8192: (53.41, 85.65)}),
     ("NVIDIA GeForce RTX 4090", (8, 9), "float16", {2048: (53.84, 159.38), 4096: (53.02, 168.38)}),
-    ("NVIDIA GeForce RTX 5090", (12, 0), "bfloat16", {2048: (69.83, 171.53), 4096: (64.5, 182.19), 8192: (66.91, 234.66)}),
+    ("NVIDIA GeForce RTX 5090", (12, 0), "bfloat16", {4096: (64.5, 182.19), 8192: (66.91, 234.66)}),
 )
 
 
@@ -60,3 +62,11 @@ def test_a_short_kernel_gains_little() -> None:
 def test_what_is_not_known_is_not_said() -> None:
     assert left_of_products(on("NVIDIA H20", (9, 0)), kernel(1e-3), "float32", "tf32") is None
     assert left_of_products(on("Tesla V100-SXM2-16GB", (7, 0)), kernel(1e-3), "float32", "tf32") is None
+
+
+def test_reading_the_weights_takes_its_time_in_any_format(scene: Any, tmp_path: Path) -> None:
+    made = busy_gpu(scene, (SGEMM, 1.0), step_ms=10.0)
+    made.record.models[0].parameters = 200_000_000
+    evidence = made.evidence(tmp_path)
+    assert reading_weights(evidence, 1e-3, 2) == pytest.approx(3 * 200e6 * 2 / 1555e9 / 1e-3)
+    assert left_of_products(evidence, evidence.kernels[0], "float32", "tf32", 0.5) == pytest.approx(0.5, abs=0.01)
