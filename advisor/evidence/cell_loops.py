@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from advisor.evidence.bindings import bound, made_of, names_in
@@ -33,11 +33,14 @@ def cell_loops(text: str) -> tuple[CellLoop, ...] | None:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return None
-    cells = set(_cells(tree))
+    cells, lists = set(_cells(tree)), set(_lists(tree))
+    loops = [loop for loop in ast.walk(tree) if isinstance(loop, ast.For)]
     calls = {id(node) for node in ast.walk(tree) if _cell_of(node, cells)}
+    calls |= {id(call) for loop in loops for _, call in _of_lists(loop, lists)}
+    calls |= {id(node) for node in ast.walk(tree) if isinstance(node, ast.Call) and _element_of(node.func, lists)}
     found = []
-    for loop in ast.walk(tree):
-        if isinstance(loop, ast.For) and (known := _known(loop, cells)):
+    for loop in loops:
+        if known := _known(loop, cells) or _known_on_top(loop, lists):
             found.append(CellLoop(loop.iter.lineno, tuple(name for name, _ in known)))
             calls -= {id(call) for _, call in known}
     return tuple(found) if not calls else None
@@ -49,6 +52,114 @@ def _cells(tree: ast.AST) -> Iterator[str]:
         for name, made in _assigned(node) if isinstance(node, ast.Assign) else ():
             if isinstance(made, ast.Call) and ast.unparse(made.func).rpartition(".")[2] == _CELL:
                 yield ast.unparse(name)
+
+
+def _lists(tree: ast.AST) -> Iterator[str]:
+    """``self.cells`` of each list of cells, one on top of the other: ``nn.ModuleList(nn.LSTMCell(…) for …)``."""
+    for node in ast.walk(tree):
+        for name, made in _assigned(node) if isinstance(node, ast.Assign) else ():
+            if not (isinstance(made, ast.Call) and ast.unparse(made.func).rpartition(".")[2] == "ModuleList" and made.args):
+                continue
+            given = made.args[0]
+            parts = [given.elt] if isinstance(given, (ast.ListComp, ast.GeneratorExp)) else getattr(given, "elts", [])
+            if parts and all(
+                isinstance(each, ast.Call) and ast.unparse(each.func).rpartition(".")[2] == _CELL for each in parts
+            ):
+                yield ast.unparse(name)
+
+
+def _element_of(node: ast.AST, lists: set[str]) -> str:
+    """The list that ``self.cells[i]`` is an element of; ""."""
+    name = ast.unparse(node.value) if isinstance(node, ast.Subscript) else ""
+    return name if name in lists else ""
+
+
+def _of_lists(loop: ast.For, lists: set[str]) -> list[tuple[str, ast.Call]]:
+    """The lists whose elements a round of this loop calls by the name that it gives them, with the calls."""
+    over = [ast.unparse(node) for node in ast.walk(loop.iter) if isinstance(node, (ast.Name, ast.Attribute))]
+    names = names_in(loop.target)
+    return [
+        (each, node)
+        for each in dict.fromkeys(over)
+        if each in lists
+        for statement in loop.body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
+    ]
+
+
+def _known_on_top(loop: ast.For, lists: set[str]) -> list[tuple[str, ast.Call]]:
+    """The same for cells on top of each other, which a loop inside of `loop` calls one by one for an element.
+
+    ``h[i], c[i] = cell(x, (h[i], c[i])); x = h[i]``: the lowest of them is given what is known before, each other one
+    the state of the one below.
+    """
+    inner = [each for each in loop.body if isinstance(each, ast.For)]
+    if len(inner) != 1 or _ends_or_trains(loop):
+        return []
+    (levels,) = inner
+    inside = list(_inside(loop))
+    called = _of_lists(levels, lists)
+    called += [(name, n) for n in inside if isinstance(n, ast.Call) and (name := _element_of(n.func, lists))]
+    stepping = [each for each in levels.body if isinstance(each, ast.Assign) and any(each.value is n for _, n in called)]
+    if len(called) != 1 or len(stepping) != 1 or len(stepping[0].targets) != 1:
+        return []
+    (name, call), (target,) = called[0], stepping[0].targets
+    states = _of_level(target, levels)
+    if not states or _given(call) != ast.unparse(target).strip("()") or not isinstance(call.args[0], ast.Name):
+        return []
+    others = [node for node in inside if isinstance(node, ast.Assign) and node is not stepping[0]]
+    if any(names_in(each) & states for node in others for each in node.targets):
+        return []  # a mask, a reset
+    up = call.args[0].id
+
+    def given(nodes: Iterable[ast.AST]) -> list[ast.expr]:
+        return [value for each, value in bound(nodes) if names_in(each) == {up}]
+
+    first = given(node for each in loop.body if each is not levels for node in ast.walk(each))
+    first += [loop.iter] if up in names_in(loop.target) else []
+    above = given(_inside(levels))
+    if not first or len(above) != 1 or not names_in(above[0]) & states:
+        return []
+    computed = made_of(states | {up}, _links(inside))
+    return [] if any(names_in(each) & computed for each in first) else [(name, call)]
+
+
+def _of_level(target: ast.expr, levels: ast.For) -> set[str]:
+    """``{"h", "c"}`` of ``h[i], c[i]``, with what the loop over the levels counts; nothing of anything else."""
+    parts = target.elts if isinstance(target, ast.Tuple) else [target]
+    names = set[str]()
+    for each in parts:
+        if not (isinstance(each, ast.Subscript) and isinstance(each.value, ast.Name)):
+            return set()
+        if not names_in(each.slice) & names_in(levels.target):
+            return set()
+        names.add(each.value.id)
+    return names
+
+
+def _inside(loop: ast.For) -> Iterator[ast.AST]:
+    for statement in loop.body:
+        yield from ast.walk(statement)
+
+
+def _ends_or_trains(loop: ast.For) -> bool:
+    """Whether a round may be the last, or is a step of a training."""
+    inside = list(_inside(loop))
+    methods = {node.func.attr for node in inside if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
+    return bool(methods & TRAINS) or any(isinstance(node, _LEAVES) for node in inside)
+
+
+def _links(inside: list[ast.AST]) -> list[tuple[ast.expr, ast.expr]]:
+    """(name, value) of what a round gives values, and puts into what."""
+    # x[i] = h gives no name but x a value.
+    links = [(target.value if isinstance(target, ast.Subscript) else target, value) for target, value in bound(inside)]
+    for node in inside:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            method = node.func.attr  # found.append(h), found.copy_(h)
+            if method in _COLLECTS or (method.endswith("_") and not method.startswith("_")):
+                links += [(node.func.value, each) for each in node.args]
+    return links
 
 
 def _assigned(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -68,10 +179,8 @@ def _cell_of(node: ast.AST, cells: set[str]) -> str:
 
 def _known(loop: ast.For, cells: set[str]) -> list[tuple[str, ast.Call]]:
     """The cells that a round calls, with the calls; none where one of them is not given what is known before."""
-    inside = [node for statement in loop.body for node in ast.walk(statement)]
-    called = [name for node in inside if (name := _cell_of(node, cells))]
-    methods = {node.func.attr for node in inside if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
-    if not called or methods & TRAINS or any(isinstance(node, _LEAVES) for node in inside):
+    called = [name for node in _inside(loop) if (name := _cell_of(node, cells))]
+    if not called or _ends_or_trains(loop):
         return []
     found = []
     for statement in loop.body:
@@ -109,12 +218,5 @@ def _only_here(loop: ast.For, statement: ast.Assign) -> bool:
 
 def _from_state(loop: ast.For, statement: ast.Assign, call: ast.Call) -> bool:
     """Whether what the cell is given as input has come from its own state, by whatever way."""
-    inside = [node for each in loop.body for node in ast.walk(each)]
-    # x[i] = h gives no name but x a value.
-    links = [(target.value if isinstance(target, ast.Subscript) else target, value) for target, value in bound(inside)]
-    for node in inside:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            method = node.func.attr  # found.append(h), found.copy_(h)
-            if method in _COLLECTS or (method.endswith("_") and not method.startswith("_")):
-                links += [(node.func.value, each) for each in node.args]
+    links = _links(list(_inside(loop)))
     return bool(names_in(call.args[0]) & made_of(names_in(statement.targets[0]), links))

@@ -27,6 +27,24 @@ KNOWN = {
     "backwards": "for t in reversed(range(n)):\n    h = self.low(x[t], h)\n",
     "a second layer": "for t in range(n):\n    h = self.low(x[t], h)\n    g = self.upper(h, g)\n    found.append(g)\n",
 }  # fmt: skip
+LEVELS = "self.levels = nn.ModuleList(nn.LSTMCell(8 if i == 0 else 16, 16) for i in range(2))\n"
+ON_TOP = {
+    "states as pairs": "for e in x.unbind(1):\n    for i, cell in enumerate(self.levels):\n"
+    "        s[i] = cell(e, s[i])\n        e = s[i][0]\n    found.append(e)\n",
+    "two lists": "for t in range(n):\n    e = self.embed(x[:, t])\n    for i, cell in enumerate(self.levels):\n"
+    "        h[i], c[i] = cell(e, (h[i], c[i]))\n        e = self.drop(h[i])\n    found.append(h[-1])\n",
+    "by number": "for t in range(n):\n    e = x[t]\n    for i in range(2):\n"
+    "        h[i], c[i] = self.levels[i](e, (h[i], c[i]))\n        e = h[i]\n    y[:, t] = e\n",
+}
+NOT_ON_TOP = {
+    "a decoder": ON_TOP["by number"].replace("e = x[t]", "e = self.embed(y[:, t - 1])"),
+    "attention": ON_TOP["two lists"].replace("x[:, t])", "x[:, t] + self.look(h[-1]))"),
+    "a mask": ON_TOP["two lists"].replace("        e =", "        h[i] = h[i] * mask[t]\n        e ="),
+    "its own input for each": ON_TOP["by number"].replace("        e = h[i]\n", ""),
+    "a way out": ON_TOP["by number"] + "    if e.sum() > 3:\n        break\n",
+    "one level, elsewhere": ON_TOP["by number"] + "h, c = self.levels[0](x, (h, c))\n",
+    "levels alone": "for i, cell in enumerate(self.levels):\n    h[i], c[i] = cell(e, (h[i], c[i]))\n    e = h[i]\n",
+}  # fmt: skip
 NEEDED = {
     "a decoder": "for t in range(n):\n    h = self.low(y, h)\n    y = self.out(h)\n",
     "a decoder that collects": "for t in range(n):\n    h = self.low(found[-1], h)\n    found.append(self.out(h))\n",
@@ -55,6 +73,16 @@ def test_loops_over_what_is_known(text: str) -> None:
 @pytest.mark.parametrize("text", NEEDED.values(), ids=NEEDED.keys())
 def test_loops_that_need_what_they_computed(text: str) -> None:
     assert cell_loops(MADE + text) is None
+
+
+@pytest.mark.parametrize("text", ON_TOP.values(), ids=ON_TOP.keys())
+def test_cells_on_top_of_each_other(text: str) -> None:
+    assert cell_loops(LEVELS + text) == (CellLoop(2, ("self.levels",)),)
+
+
+@pytest.mark.parametrize("text", NOT_ON_TOP.values(), ids=NOT_ON_TOP.keys())
+def test_cells_on_top_of_each_other_that_need_what_they_computed(text: str) -> None:
+    assert cell_loops(LEVELS + text) is None
 
 
 def test_cells_by_the_names_of_the_source() -> None:
