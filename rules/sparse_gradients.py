@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -107,7 +108,13 @@ class SparseGradients(Rule):
         # Giving memory back is no operator: it takes no more than what lies between them.
         between = (evidence.trace_step_s or 0.0) - sum(row.self_s for row in evidence.operators)
         freed = min(max(0.0, between), sum(_freed_s(each, optimizer.cls) for each in tables))
+        others = other_lookups(evidence, tables)
+        places, alike = _places(evidence)
+        at_once = len(places) == 1 and alike  # small tables become sparse with the large ones
         left = sum(_sparse_s(each, optimizer.cls) for each in tables)
+        if others is not None and at_once:
+            left += sum(number * cost for number, cost in zip(others, _COST_NS[optimizer.cls], strict=True)) / 1e9
+        unknown = others != (0, 0) and not (others is not None and at_once)
         share = min(1.0, (spent + freed) / (evidence.trace_step_s or 1.0))
         scale = {name: 1.0 - each for name, each in shares.items()}
         relieved = 1.0 - _RELIEF * share  # of all that stays, without what is freed now
@@ -116,9 +123,7 @@ class SparseGradients(Rule):
         if gain.likely < _LEAST_GAIN:
             return
         exact = optimizer.cls in _EXACT and not optimizer.fused
-        others = other_lookups(evidence, tables)
-        places, alike = _places(evidence)
-        if others and not (len(places) == 1 and alike):
+        if unknown:
             places = ()  # which of them makes the large ones is not known
         yield Finding(
             rule=self.id,
@@ -138,7 +143,7 @@ class SparseGradients(Rule):
                 "optimizers": optimizer_sites(evidence),
                 "optimizer": optimizer.cls,
                 "exact": exact,
-                "others": others,
+                "others": unknown,
                 "files": model_files(evidence),
             },
             safety=Safety.NUMERIC if exact else None,
@@ -282,6 +287,10 @@ def _places(evidence: Evidence) -> tuple[tuple[Site, ...], bool]:
             if isinstance(node, (ast.For, ast.ListComp, ast.GeneratorExp, ast.DictComp))
             for each in ast.walk(node)
         }
+        # A function that is called several times makes several, too.
+        named = Counter(ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call))
+        helpers = [node for node in tree.body if isinstance(node, ast.FunctionDef) and named[node.name] > 1]
+        looping |= {each for node in helpers for each in ast.walk(node)}
         for each in dict.fromkeys(each for holder in holders for each in ast.walk(holder)):
             if not isinstance(each, ast.Call) or ast.unparse(each.func).rpartition(".")[2] not in _NAMES:
                 continue

@@ -78,14 +78,18 @@ def dense_tables(evidence: Evidence) -> list[Tables]:
     return sorted(tables, key=lambda each: -each.elements)
 
 
-def other_lookups(evidence: Evidence, tables: list[Tables]) -> bool:
-    """Whether the steps look something up in a table that is none of `tables`."""
+def other_lookups(evidence: Evidence, tables: list[Tables]) -> tuple[float, float] | None:
+    """(rows, numbers) per step that are looked up in tables that are none of `tables`; None without shapes."""
     trace = evidence.detail
     if trace is None or not len(trace.operators):
-        return True
-    inside = assign(step_windows(trace), trace.operators.start) >= 0
+        return None
+    steps = step_windows(trace)
+    inside = assign(steps, trace.operators.start) >= 0
     known = {(each.rows, each.width) for each in tables}
-    return any(shape not in known for shape, _ in _pairs(trace, inside, _LOOKUPS))
+    pairs = _pairs(trace, inside, _LOOKUPS).items()
+    found = [(count * prod(where), table[-1]) for (table, where), count in pairs if table not in known]
+    rows, numbers = sum(rows for rows, _ in found), sum(rows * width for rows, width in found)
+    return rows / max(1, len(steps)), numbers / max(1, len(steps))
 
 
 def dense_work(evidence: Evidence, tables: list[Tables]) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from advisor.evidence import Evidence
 from advisor.evidence.embeddings import dense_tables, dense_work, other_lookups
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding, Safety
-from rules.sparse_gradients import SparseGradients
+from rules.sparse_gradients import SparseGradients, _places
 from tests.conftest import PYTHON, QUICK
 
 SCRIPT = """\
@@ -67,7 +68,7 @@ def test_dense_tables_are_found_and_made_sparse(tmp_path: Path) -> None:
     (tables,) = dense_tables(evidence)
     assert (tables.rows, tables.width, tables.number) == (60_000, 32, 2)
     assert tables.lookups == pytest.approx(128)
-    assert not other_lookups(evidence, [tables])
+    assert other_lookups(evidence, [tables]) == (0, 0)
     shares = dense_work(evidence, [tables])
     assert shares["aten::embedding_dense_backward"] == pytest.approx(1.0) and shares["aten::add_"] > 0.5
     assert shares.get("aten::addmm", 0.0) == 0.0 and "aten::index_select" not in shares
@@ -107,3 +108,16 @@ def test_adam_is_told_of_its_sparse_kind(tmp_path: Path) -> None:
 )
 def test_silent_where_they_would_gain_nothing(tmp_path: Path, parts: dict[str, str]) -> None:
     assert not findings(evidence_of(tmp_path, **parts))
+
+
+@pytest.mark.parametrize(("tables", "alike"), [("lookup(9, 4), lookup(8, 4)", True), ("lookup(9, 4), 0", False)])
+def test_a_helper_that_makes_every_table_is_the_place(tables: str, alike: bool, scene: Any, tmp_path: Path) -> None:
+    path = tmp_path / "ranker.py"
+    path.write_text(
+        "from torch import nn\n\ndef lookup(rows, width):\n    return nn.Embedding(rows, width)\n\n"
+        f"class Net(nn.Module):\n    def __init__(self):\n        self.user, self.shop = {tables}\n"
+    )
+    made = scene(10.0)
+    made.record.models[0].file, made.record.models[0].own = str(path), {"Net": str(path)}
+    (place,), several = _places(made.evidence(tmp_path))
+    assert (place.file, place.line, several) == (str(path), 4, alike)
