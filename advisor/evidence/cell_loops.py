@@ -50,7 +50,7 @@ def _cells(tree: ast.AST) -> Iterator[str]:
     """``self.cell`` of each that is made."""
     for node in ast.walk(tree):
         for name, made in _assigned(node) if isinstance(node, ast.Assign) else ():
-            if isinstance(made, ast.Call) and ast.unparse(made.func).rpartition(".")[2] == _CELL:
+            if _makes(made, _CELL):
                 yield ast.unparse(name)
 
 
@@ -58,14 +58,16 @@ def _lists(tree: ast.AST) -> Iterator[str]:
     """``self.cells`` of each list of cells, one on top of the other: ``nn.ModuleList(nn.LSTMCell(…) for …)``."""
     for node in ast.walk(tree):
         for name, made in _assigned(node) if isinstance(node, ast.Assign) else ():
-            if not (isinstance(made, ast.Call) and ast.unparse(made.func).rpartition(".")[2] == "ModuleList" and made.args):
+            if not _makes(made, "ModuleList") or not isinstance(made, ast.Call) or not made.args:
                 continue
             given = made.args[0]
             parts = [given.elt] if isinstance(given, (ast.ListComp, ast.GeneratorExp)) else getattr(given, "elts", [])
-            if parts and all(
-                isinstance(each, ast.Call) and ast.unparse(each.func).rpartition(".")[2] == _CELL for each in parts
-            ):
+            if parts and all(_makes(each, _CELL) for each in parts):
                 yield ast.unparse(name)
+
+
+def _makes(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name
 
 
 def _element_of(node: ast.AST, lists: set[str]) -> str:
@@ -101,7 +103,8 @@ def _known_on_top(loop: ast.For, lists: set[str]) -> list[tuple[str, ast.Call]]:
     inside = list(_inside(loop))
     called = _of_lists(levels, lists)
     called += [(name, n) for n in inside if isinstance(n, ast.Call) and (name := _element_of(n.func, lists))]
-    stepping = [each for each in levels.body if isinstance(each, ast.Assign) and any(each.value is n for _, n in called)]
+    calls = [call for _, call in called]
+    stepping = [each for each in levels.body if isinstance(each, ast.Assign) and each.value in calls]
     if len(called) != 1 or len(stepping) != 1 or len(stepping[0].targets) != 1:
         return []
     (name, call), (target,) = called[0], stepping[0].targets

@@ -53,6 +53,7 @@ def discarded_backward(evidence: Evidence) -> DiscardedBackward | None:
     done = np.flatnonzero(names_like(evidence.trace, operators.name, GRADIENT.__eq__) & (step_of >= 0))
     done = done[np.argsort(operators.start[done], kind="stable")]
     passes = [[run.kind for run in runs for _ in range(run.count)] for runs in record.accumulated]
+    done, passes = _with_others(evidence, done, passes)
     kinds = [kind for each in passes for kind in each]
     lanes, counts = np.unique(operators.lane[done]), np.bincount(step_of[done], minlength=len(steps))
     if len(lanes) != 1 or (counts != len(kinds)).any():
@@ -66,6 +67,26 @@ def discarded_backward(evidence: Evidence) -> DiscardedBackward | None:
         seconds=sum((end - start) * share for start, end, share in parts) / 1e9 / len(steps),
         kernel_scale=kernels_left(evidence, parts, int(lanes[0])),
     )
+
+
+def _with_others(evidence: Evidence, done: Ints, passes: list[list[str]]) -> tuple[Ints, list[list[str]]]:
+    """The gradients `done` in the script's calls of ``backward``, and the `passes` with those that are no parameter's.
+
+    A gradient penalty differentiates by its images, too: ``torch.autograd.grad`` comes to them, and so does the
+    penalty's own backward. They are used; where a pass has others than used ones nothing may be amiss.
+    """
+    operators, steps = evidence.trace.operators, len(evidence.steps)
+    begin, end = backward_calls(evidence)
+    if not passes or len(begin) != len(passes) * steps:
+        return done, passes
+    call = np.searchsorted(begin, operators.start[done], side="right") - 1
+    inside = (call >= 0) & (operators.start[done] < end[np.maximum(call, 0)])
+    counts = np.bincount(call[inside], minlength=len(begin)).reshape(steps, len(passes))
+    more = counts[0] - [len(each) for each in passes]
+    used = [set(each) <= {"used"} for each in passes]
+    if (counts != counts[0]).any() or (more < 0).any() or any(more[i] and not used[i] for i in range(len(passes))):
+        return done, passes
+    return done[inside], [each + ["used"] * int(count) for each, count in zip(passes, more.tolist(), strict=True)]
 
 
 def _nodes(evidence: Evidence, lane: int) -> Ints:

@@ -368,3 +368,52 @@ def test_what_a_target_costs_that_goes_through_a_frozen_network(tmp_path: Path) 
     # Of seven convolutions' backwards three are for nothing, and half of another three.
     whole = evidence.breakdown.mean_s("backward")
     assert 0.45 * whole < found.seconds < 0.8 * whole
+
+
+PENALTY = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+maker = nn.Sequential(nn.Linear(32, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 256))
+judge = nn.Sequential(nn.Linear(256, 256), nn.LeakyReLU(), nn.Linear(256, 1))
+first = torch.optim.Adam(judge.parameters(), lr=1e-4)
+second = torch.optim.Adam(maker.parameters(), lr=1e-4)
+
+
+def clear():
+    first.zero_grad()
+    second.zero_grad()
+
+
+for step in range(300):
+    real, made = torch.randn(64, 256), maker(torch.randn(64, 32))
+    loss = judge(made).mean() - judge(real).mean()
+    clear()
+    loss.backward()
+    first.step()
+    between = (0.5 * real + 0.5 * made.detach()).requires_grad_()
+    (slope,) = torch.autograd.grad(judge(between).sum(), between, create_graph=True)
+    clear()
+    (slope.norm(dim=1) - 1).square().mean().backward()
+    first.step()
+    clear()
+    (-judge(maker(torch.randn(64, 32))).mean()).backward()
+    second.step()
+"""
+
+
+@pytest.mark.sessions
+def test_a_gradient_penalty_beside_it_hides_nothing(tmp_path: Path) -> None:
+    """It comes to the images, too, twice in each step: what is made of them is no parameter's gradient."""
+    script = tmp_path / "script.py"
+    script.write_text(PENALTY)
+    result = measure(Command(script=str(script), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
+    evidence = Evidence.from_run(result)
+    found = discarded_backward(evidence)
+    assert found is not None
+    # The judge's loss goes back through the maker, which is a quarter of the backwards, and the maker's computes the
+    # judge's gradients.
+    whole = evidence.breakdown.mean_s("backward")
+    assert 0.15 * whole < found.seconds < 0.55 * whole
