@@ -44,7 +44,7 @@ def _may_be_ids(info: TensorInfo) -> bool:
 
 def token_ids(torch: Any, tensors: list[Any]) -> list[Any]:
     """Of tensors those that look like token ids and what goes with them (masks, labels): integers of one shape, with
-    two dimensions and not too few columns.
+    two dimensions and not too few columns. Of several texts, a question and a document, the longest.
     """
     ids = [
         each
@@ -52,7 +52,8 @@ def token_ids(torch: Any, tensors: list[Any]) -> list[Any]:
         if may_compute(torch, each)
         if each.dim() == 2 and each.dtype in (torch.int64, torch.int32) and each.numel()
     ]
-    ids = [each for each in ids if each.shape == ids[0].shape and each.device == ids[0].device]
+    longest = max(ids, key=lambda each: each.shape[1], default=None)
+    ids = [each for each in ids if each.shape == longest.shape and each.device == longest.device]
     return ids if ids and ids[0].shape[1] >= _LEAST_COLUMNS else []
 
 
