@@ -219,7 +219,8 @@ class Constants:
         """The call with this key has run, perhaps not for the first time in the step."""
         if key is not None and self._steps:
             with self._unseen():
-                self._repeats.called(key, result, seconds)
+                own = user_frame() is self._caller  # a library's model at work, with nothing of the user's in between
+                self._repeats.called(key, result, seconds, len(self._steps[-1].forwards), own)
 
     def looked_up(self, name: str, given: tuple[Any, Any], result: Any, seconds: float) -> None:
         """One of torch's functions has run in a watched forward, perhaps on rows that were looked up."""

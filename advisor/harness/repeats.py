@@ -42,6 +42,7 @@ class _Made:
     results: list[Identity]
     numbers: list[Any]
     recorded: bool  # by autograd
+    forward: int  # of the step's
 
 
 @dataclass
@@ -70,19 +71,22 @@ class Repeats:
         key = name, self._key(given, tensors)
         return key if tensors or name in _CONSTANT else None
 
-    def called(self, key: Any, result: Any, seconds: float) -> None:
-        """The call of that key took so long, and gave `result`."""
+    def called(self, key: Any, result: Any, seconds: float, forward: int = 0, library: bool = False) -> None:
+        """The call of that key took so long, and gave `result`, in that one of the step's forwards.
+
+        What a `library` does twice in one forward is not the script's to keep.
+        """
         made = [each for each in _flat(result) if isinstance(each, self.torch.Tensor)]
         if not made:
             return
         numbers, first = [self.numbers(each) for each in made], self._calls.get(key)
         recorded = any(each.requires_grad for each in made)
         if first is None or (recorded and not first.recorded):  # a loss cannot be made of what no_grad() gave
-            self._calls[key] = _Made([self._identity(each) for each in made], numbers, recorded)
+            self._calls[key] = _Made([self._identity(each) for each in made], numbers, recorded, forward)
         elif len(first.results) == len(made) and all(map(self._same, first.numbers, numbers)):
             for each, same in zip(made, first.results, strict=True):
                 self._known[_memory(each)] = same, _holder(each)
-            if key[0] not in _CONSTANT:
+            if key[0] not in _CONSTANT and not (library and first.forward == forward):
                 self._count(seconds, made)
 
     def _count(self, seconds: float, made: list[Any]) -> None:

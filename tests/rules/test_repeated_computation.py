@@ -321,3 +321,27 @@ def test_a_loss_is_no_repetition_of_an_evaluation(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(EVALUATED)
     run = measure(Command(str(tmp_path / "train.py"), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
     assert not run.record.repeated and not list(RULE.check(Evidence.from_run(run)))
+
+
+OF_A_LIBRARY = """\
+import torch
+from transformers import T5Config, T5EncoderModel
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = T5EncoderModel(T5Config(vocab_size=40, d_model=64, d_kv=8, d_ff=64, num_layers=3, num_heads=8)).eval()
+mask = torch.ones(6, 320, dtype=torch.long)
+mask[:, 200:] = 0
+for step in range(150):
+    with torch.no_grad():
+        out = model(torch.randint(3, 40, (6, 320)), attention_mask=mask)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_what_a_library_s_model_does_in_each_of_its_layers_is_not_the_script_s(tmp_path: Path) -> None:
+    """T5 adds the mask to its table of positions in each layer anew: no line of the script could keep that."""
+    (tmp_path / "embed.py").write_text(OF_A_LIBRARY)
+    run = measure(Command(str(tmp_path / "embed.py"), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
+    assert run.record.complete and run.record.repeated == []
