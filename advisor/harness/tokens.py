@@ -52,9 +52,11 @@ def token_ids(torch: Any, tensors: list[Any]) -> list[Any]:
         if may_compute(torch, each)
         if each.dim() == 2 and each.dtype in (torch.int64, torch.int32) and each.numel()
     ]
-    longest = max(ids, key=lambda each: each.shape[1], default=None)
+    if not ids:
+        return []
+    longest = max(ids, key=lambda each: int(each.shape[1]))
     ids = [each for each in ids if each.shape == longest.shape and each.device == longest.device]
-    return ids if ids and ids[0].shape[1] >= _LEAST_COLUMNS else []
+    return ids if longest.shape[1] >= _LEAST_COLUMNS else []
 
 
 def padding(torch: Any, ids: list[Any]) -> Any:
