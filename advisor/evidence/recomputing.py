@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from advisor.evidence import Evidence
+    from advisor.trace.intervals import Ints
 
 # What only a forward calls: the derivatives of these are other operators.
 _ONLY_FORWARD = re.compile(
@@ -53,11 +54,27 @@ def recomputed_forward(evidence: Evidence) -> Recomputed | None:
             continue
         # The node that began last: a block is computed again before the first of its own nodes begins.
         around = np.searchsorted(operators.start[at], operators.start[there], side="right") - 1
-        parts: list[Part] = [
-            (int(operators.start[members].min()), int(operators.end[members].max()), 1.0)
-            for node in np.unique(around[around >= 0]).tolist()
-            if len(members := there[around == node])
-        ]
+        here = np.flatnonzero(operators.lane == lane)
+        here = here[np.argsort(operators.start[here], kind="stable")]
+        parts: list[Part] = []
+        for node in np.unique(around[around >= 0]).tolist():
+            members = there[around == node]
+            end = _ends(evidence, int(at[node]), int(operators.end[members].max()), here, at)
+            parts.append((int(operators.start[members].min()), end, 1.0))
         seconds += sum(end - start for start, end, _ in parts) / 1e9 / len(steps)
         left = np.minimum(left, kernels_left(evidence, parts, lane))
     return Recomputed(min(1.0, len(again) / len(first)), seconds, left) if seconds else None
+
+
+def _ends(evidence: Evidence, node: int, last: int, here: Ints, nodes: Ints) -> int:
+    """When the part of `node` is over that computes something again, whose last known layer ended at `last` (ns).
+
+    Either other nodes begin inside of it, which differentiate what was computed, or the last thing that it does is its
+    own derivative. `here` are all operators of its thread, `nodes` all nodes, both in the order in which they begin.
+    """
+    operators = evidence.trace.operators
+    for rows, which in ((nodes, 0), (here, -1)):
+        inside = rows[(operators.start[rows] >= last) & (operators.end[rows] <= operators.end[node])]
+        if len(inside):
+            return int(operators.start[inside[which]])
+    return last
