@@ -94,8 +94,8 @@ class NeedlessCheckpointing(Rule):
             rule=self.id,
             title=self.title,
             summary=f"The backward computes {again.share:.0%} of the forward's layers once more, "
-            f"{again.seconds * 1e3:.1f} ms of the traced step, and {memory.peak / memory.capacity:.0%} of the memory is "
-            "taken at its peak.",
+            f"{again.seconds * 1e3:.1f} ms of the traced step, and {memory.peak / memory.capacity:.0%} of the memory "
+            "is taken at its peak.",
             gain=gain,
             evidence={
                 "recomputed_share": again.share,
