@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 # a fraction of the bus.
 _PINNED_RATE, _PINNED_RATES = 12e9, {(8, 0): 22e9, (9, 0): 40e9, (10, 0): 40e9}
 _LEAST_FACTOR = 0.15
-_LARGE = 1 << 20  # bytes: smaller copies are about starting them
+_LARGE, _TELLING = 1 << 20, 4 << 20  # bytes: smaller copies are about starting them; of fewer in all nothing is told
 _SAID_S = 5e-6  # less is 0.00 ms
 _ABOUT = 1.1  # counts of the run and of the trace differ by so much, where an epoch ends in between
 
@@ -473,11 +473,12 @@ def _factors(evidence: Evidence, changed: Ints) -> NDArray[np.float64]:
 def _pinned_rate(evidence: Evidence) -> float:
     """Bytes per second of the trace's own copies from pinned memory, or what the device's bus is known for."""
     copies = evidence.trace.copies
-    to_device = names_like(evidence.trace, copies.kind, "HtoD".__eq__)
-    pinned = to_device & ~copies.pageable & (copies.bytes >= _LARGE)
+    said = names_like(evidence.trace, copies.name, lambda name: "HtoD" in name and "Pinned" in name)
+    pinned = said & (copies.bytes >= _LARGE)
     taken = float((copies.end - copies.start)[pinned].sum(dtype=np.float64)) / 1e9
-    if taken:
-        return float(copies.bytes[pinned].sum(dtype=np.float64)) / taken
+    size = float(copies.bytes[pinned].sum(dtype=np.float64))
+    if size >= _TELLING:
+        return size / taken
     return _PINNED_RATES.get(evidence.capability, _PINNED_RATE) if evidence.capability else _PINNED_RATE
 
 

@@ -44,8 +44,9 @@ if TYPE_CHECKING:
 
 # Time of the computing on a GPU over that on the CPU: a prior. A T4 has 8.1 TFLOP/s in float32 and 320 GB/s (data
 # sheet), a server CPU of 16 AVX2 cores about 1 TFLOP/s and 40 to 80 GB/s. Others go by their memory, which most of a
-# step waits for, but no operator takes less than it takes to launch its kernels.
-_SCALE, _BANDWIDTH, _LAUNCHING_S = 0.15, 320e9, 4e-6
+# step waits for, but no operator takes less than it takes to launch its kernels: 8 us or so, of the five that make up
+# one that computes.
+_SCALE, _BANDWIDTH, _LAUNCHING_S = 0.15, 320e9, 1.5e-6
 # What makes a tensor on the CPU, unless it is told where; and the methods behind it that say so.
 _MAKERS = (PLAIN | RANDOM | {"tensor", "from_numpy", "linspace"}) - {each for each in PLAIN | RANDOM if "like" in each}
 _ELSEWHERE = ("to", "cuda", "type_as")
@@ -286,8 +287,10 @@ def _left(evidence: Evidence, gpu: str) -> float:
     """What that GPU takes of the time that computing takes now."""
     peak = peak_of(gpu)
     by_memory = _SCALE * _BANDWIDTH / peak.bandwidth if peak is not None else _SCALE
-    calls = sum(row.count for row in evidence.operators)
-    launching = calls * _LAUNCHING_S / evidence.step_s if evidence.step_s and not evidence.device_is_gpu else 0.0
+    rows = evidence.operators
+    calls = sum(row.count * (1.0 - row.loading_s / row.self_s if row.self_s else 1.0) for row in rows)
+    computing_s = (evidence.step_s or 0.0) * (1.0 - evidence.shares.get("loader", 0.0))
+    launching = calls * _LAUNCHING_S / computing_s if computing_s and not evidence.device_is_gpu else 0.0
     return min(1.0, max(by_memory, launching))
 
 

@@ -92,6 +92,7 @@ _INTERRUPTED = 3.0  # times what the optimizer usually takes: what is above was 
 _HOST_ON_GPU = 0.5
 # With ``foreach=False`` each parameter has these calls and launches to itself, which are all but gone.
 _HOST_OF_A_LOOP = 0.05
+_LOOP_BASIS = "prior: all but one of the loop's launches go, and what the fused kernel moves in memory stays"
 _GPU_BASIS = "prior: memory traffic of the fused kernels over that of the foreach ones, half of the host's time"
 
 _MODULES = ("torch.optim.", "torch.optim.adam.", "torch.optim.adamw.", "torch.optim.sgd.", "torch.optim.adagrad.")
@@ -531,12 +532,12 @@ def _on_gpu(evidence: Evidence, chosen: list[OptimizerInfo], stepping: Coverage)
     known = np.flatnonzero(launch >= 0)
     launched = stepping.contains(trace.runtime.start[launch[known]])
     factors[known[launched]] = left
-    host = _HOST_ON_GPU
+    host, basis = _HOST_ON_GPU, _GPU_BASIS
     if _loops(chosen):
-        host = _HOST_OF_A_LOOP
+        host, basis = _HOST_OF_A_LOOP, _LOOP_BASIS
         factors[known[launched]] = _of_a_loop(evidence, chosen, known[launched])
     removed = _undisturbed_s(evidence, stepping) * (1.0 - host)
-    return Gain.prior(evidence.what_if(Change(kernel_scale=factors, remove_host_s=removed)), _GPU_BASIS)
+    return Gain.prior(evidence.what_if(Change(kernel_scale=factors, remove_host_s=removed)), basis)
 
 
 def _loops(chosen: list[OptimizerInfo]) -> bool:

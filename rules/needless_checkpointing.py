@@ -36,6 +36,7 @@ from advisor.rule import (
 if TYPE_CHECKING:
     from advisor.edit import Draft, Edit, Sources
     from advisor.evidence import Evidence
+    from advisor.harness.layout import RunRecord
 
 _LEAST_SHARE = 0.3  # of the layers: of fewer the saving could not be told from nothing
 # A transformer's block keeps 2 bytes for each number of its input with checkpointing, and 34 without, 5 more for each
@@ -43,8 +44,12 @@ _LEAST_SHARE = 0.3  # of the layers: of fewer the saving could not be told from 
 # Models", equations 1 and 2): 17 times as much, and 30 with scores of 350 tokens and heads 64 wide.
 _TIMES, _TIMES_WITH_SCORES, _SOFTMAX = 17, 30, "aten::_softmax"
 _ROOM = 0.8  # of the memory, which the longest sample may ask more of than the measured ones
-_PROCESS = 700e6  # bytes of a process with torch and transformers before any model is made: the host's memory counts
+# Bytes of a process before any model is made, where the host's memory counts: with torch, and with transformers; and
+# the least that is taken for activations then.
+_PROCESS, _PROCESS_OF_TRANSFORMERS, _LEAST_KEPT = 250e6, 650e6, 100e6
 _SWITCH = "gradient_checkpointing_enable"
+# What switches it on by another way: peft's, whose default it is, unsloth's, diffusers'.
+_ELSEWHERE = re.compile(r"prepare_model_for_kbit_training|use_gradient_checkpointing|\benable_gradient_checkpointing")
 _SAYS = re.compile(r"gradient_checkpointing|checkpoint_wrapper|torch\.utils(\.checkpoint| import [^\n]*\bcheckpoint)")
 
 
@@ -58,7 +63,8 @@ class NeedlessCheckpointing(Rule):
     activations that are kept now.
 
     When not: longer samples than those measured are to come; the memory is for a larger batch, which gains more on a
-    GPU that waits for its launches; the same script is for a smaller GPU, too.
+    GPU that waits for its launches; the same script is for a smaller GPU, too. Batch norms in a block count each batch
+    twice with checkpointing, and once without.
 
     Source: PyTorch docs, ``torch.utils.checkpoint``; Hugging Face, "GPU training", "Gradient checkpointing" (about a
     fifth slower); Korthikanti et al. 2022 on what is kept. The time is the trace's own.
@@ -79,8 +85,9 @@ class NeedlessCheckpointing(Rule):
         again = recomputed_forward(evidence)
         if again is None or again.share < _LEAST_SHARE or not memory.peak or not memory.capacity:
             return
-        weights = sum(model.parameter_bytes for model in record.models)
-        kept = max(0.0, memory.peak - weights - (0.0 if memory.on_device else _PROCESS))
+        kept = _kept(evidence, record, memory.peak)
+        if kept is None:
+            return
         times = _TIMES if evidence.operators.row(_SOFTMAX) is None else _TIMES_WITH_SCORES
         if memory.peak + times * kept > _ROOM * memory.capacity:
             return
@@ -105,6 +112,8 @@ class NeedlessCheckpointing(Rule):
                 "step_s": evidence.step_s,
             },
             site=next(_places(files), None),
+            # Batch norms count each batch twice where it is computed twice.
+            safety=Safety.BEHAVIOUR if any("BatchNorm" in each for m in record.models for each in m.layers) else None,
             parameters={
                 "script": record.script,
                 "files": files,
@@ -119,7 +128,7 @@ class NeedlessCheckpointing(Rule):
         drafts = Drafts(sources)
         calls = [(drafts[path], call) for path in files for call in _switches(drafts[path])]
         if not calls and finding.parameters.get("framework") == "transformers":
-            text = "Pass TrainingArguments(gradient_checkpointing=False), the default"
+            text = "Pass TrainingArguments(gradient_checkpointing=False)."
             return configured(
                 finding, sources, "transformers", {"gradient_checkpointing": "False"}, text, "Trainer runs the model"
             )
@@ -127,9 +136,12 @@ class NeedlessCheckpointing(Rule):
         text = f"Switch activation checkpointing off{where}, while memory has room."
         if not calls:
             return Advice(text, "where it is switched on cannot be told from the source")
+        other = next((each for path in files if (each := _ELSEWHERE.search(text_of(path)))), None)
+        if other is not None:
+            return Advice(text, f"{other[0]} may switch it on as well")
         for draft, call in calls:
             statement = draft.statement(call)
-            if statement is None or not m.matches(statement, m.SimpleStatementLine([m.Expr(m.Call())])):
+            if statement is None or not isinstance(draft.parent(call), cst.Expr):
                 return Advice(text, "the call is part of another statement")
             if conditional(draft, call):
                 return Advice(text, "a condition decides whether it is switched on")
@@ -167,10 +179,23 @@ trainer = Trainer(model, args)
     LEAVES_ALONE = (
         Example("if args.checkpointing:\n    model.gradient_checkpointing_enable()\n", ""),
         Example("for block in self.blocks:\n    x = checkpoint(block, x, use_reentrant=False)\n", ""),
+        Example("model = prepare_model_for_kbit_training(model)\nmodel.gradient_checkpointing_enable()\n", ""),
+        Example("model.apply(lambda each: each.gradient_checkpointing_enable())\n", ""),
         Example(
             'model.gradient_checkpointing_enable()\nargs = TrainingArguments("out", gradient_checkpointing=True)\n', ""
         ),
     )
+
+
+def _kept(evidence: Evidence, record: RunRecord, peak: int) -> float | None:
+    """Bytes of the peak that may be activations; None where they cannot be told from the weights."""
+    on_device = evidence.memory.on_device
+    there = [model for model in record.models if any(not each.startswith("cpu") for each in model.devices) == on_device]
+    kept = float(peak - sum(model.parameter_bytes for model in there))
+    if on_device:
+        return kept if kept > 0 else None
+    kept -= _PROCESS_OF_TRANSFORMERS if "transformers" in record.environment.packages else _PROCESS
+    return max(_LEAST_KEPT, kept)
 
 
 def _switches(draft: Draft) -> list[cst.Call]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from advisor.edit import Drafts
+from advisor.edit.calls import argument
 from advisor.edit.guard import conditional
 from advisor.edit.locate import last_name
 from advisor.edit.names import after_imports, ensure_name, full_name
@@ -227,6 +228,9 @@ if args.precision:
     LEAVES_ALONE = (
         Example("import torch\nif args.exact:\n    torch.backends.cuda.matmul.allow_tf32 = False\n", ""),
         Example("import torch\nwith torch.backends.cudnn.flags(allow_tf32=False):\n    train()\n", ""),
+        Example(
+            "import torch\ntorch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False\n", ""
+        ),
         Example(  # what convolutions are told is not what products are
             "import torch\ntorch.backends.cudnn.allow_tf32 = False\n", "", {"kinds": ("gemm", "conv")}
         ),
@@ -269,12 +273,15 @@ def _settings(draft: Draft) -> Iterator[_Says]:
             plain = len(call.args) == 1 and full_name(draft, call.func) == _CALL
             yield _Says(call, _PRODUCTS, call.args[0].value if plain else None, "highest", '"high"')
     for assign in draft.nodes(cst.Assign):
-        kinds = _ASSIGNED.get(full_name(draft, assign.targets[0].target)) if len(assign.targets) == 1 else None
-        name = draft.code(assign.targets[0].target)
-        if kinds is not None and name.endswith("allow_tf32"):
-            yield _Says(assign, kinds, assign.value, False, "True")
-        elif kinds is not None:
-            yield _Says(assign, kinds, assign.value, "ieee", '"tf32"')
+        for each in assign.targets:
+            name = full_name(draft, each.target)
+            if kinds := _ASSIGNED.get(name):
+                value = assign.value if len(assign.targets) == 1 else None
+                old, new = (False, "True") if name.endswith("allow_tf32") else ("ieee", '"tf32"')
+                yield _Says(assign, kinds, value, old, new)
+    for call in draft.nodes(cst.Call):
+        if (argument(call, "allow_tf32") or argument(call, "fp32_precision")) is not None:  # cudnn.flags(…)
+            yield _Says(call, _PRODUCTS | _CONVOLUTIONS, None, None, "")
 
 
 def _as_the_script_sets_it(

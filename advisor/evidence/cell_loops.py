@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from advisor.evidence.bindings import bound, made_of, names_in
@@ -11,7 +11,7 @@ from advisor.evidence.rounds import TRAINS
 
 _CELL = "LSTMCell"
 _COLLECTS = frozenset(("append", "appendleft", "extend", "insert", "add", "put"))
-_LEAVES = (ast.Break, ast.Return, ast.Yield, ast.YieldFrom, ast.Await)
+_LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Await)
 
 
 @dataclass(frozen=True)
@@ -111,21 +111,42 @@ def _known_on_top(loop: ast.For, lists: set[str]) -> list[tuple[str, ast.Call]]:
     states = _of_level(target, levels)
     if not states or _given(call) != ast.unparse(target).strip("()") or not isinstance(call.args[0], ast.Name):
         return []
-    others = [node for node in inside if isinstance(node, ast.Assign) and node is not stepping[0]]
-    if any(names_in(each) & states for node in others for each in node.targets):
+    if isinstance(call.func, ast.Subscript) and not names_in(call.func.slice) & names_in(levels.target):
+        return []  # the same cell for each level
+    if any(names_in(each) & states for each, value in bound(inside) if value is not call) or _written(inside, states):
         return []  # a mask, a reset
-    up = call.args[0].id
-
-    def given(nodes: Iterable[ast.AST]) -> list[ast.expr]:
-        return [value for each, value in bound(nodes) if names_in(each) == {up}]
-
-    first = given(node for each in loop.body if each is not levels for node in ast.walk(each))
-    first += [loop.iter] if up in names_in(loop.target) else []
-    above = given(_inside(levels))
-    if not first or len(above) != 1 or not names_in(above[0]) & states:
+    up, hidden = call.args[0].id, _hidden(target)
+    above = [value for each, value in bound(_inside(levels)) if names_in(each) == {up}]
+    if len(above) != 1 or ast.unparse(_dropped(above[0])) != hidden:
         return []
+    before = loop.body[: loop.body.index(levels)]
+    first = [each.value for each in before if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == up]
+    first += [loop.iter] if up in names_in(loop.target) else []
     computed = made_of(states | {up}, _links(inside))
-    return [] if any(names_in(each) & computed for each in first) else [(name, call)]
+    return [] if not first or any(names_in(each) & computed for each in first) else [(name, call)]
+
+
+def _hidden(target: ast.expr) -> str:
+    """What the state is called that goes up, of ``h[i], c[i]`` or of ``s[i]``, a pair."""
+    return ast.unparse(target.elts[0]) if isinstance(target, ast.Tuple) else f"{ast.unparse(target)}[0]"
+
+
+def _dropped(value: ast.expr) -> ast.expr:
+    """What a dropout is given: ``nn.LSTM`` has one between its layers."""
+    if isinstance(value, ast.Call) and len(value.args) == 1 and "drop" in ast.unparse(value.func).lower():
+        return value.args[0]
+    return value
+
+
+def _written(inside: list[ast.AST], states: set[str]) -> bool:
+    """``h[i].mul_(mask)``: whether a method changes a state in place."""
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr.endswith("_")
+        and names_in(node.func.value) & states
+        for node in inside
+    )
 
 
 def _of_level(target: ast.expr, levels: ast.For) -> set[str]:

@@ -78,8 +78,8 @@ def dense_tables(evidence: Evidence) -> list[Tables]:
     return sorted(tables, key=lambda each: -each.elements)
 
 
-def other_lookups(evidence: Evidence, tables: list[Tables]) -> tuple[float, float] | None:
-    """(rows, numbers) per step that are looked up in tables that are none of `tables`; None without shapes."""
+def other_lookups(evidence: Evidence, tables: list[Tables]) -> tuple[float, float, float] | None:
+    """(lookups, rows, numbers) per step of tables that are none of `tables`; None without shapes."""
     trace = evidence.detail
     if trace is None or not len(trace.operators):
         return None
@@ -87,9 +87,10 @@ def other_lookups(evidence: Evidence, tables: list[Tables]) -> tuple[float, floa
     inside = assign(steps, trace.operators.start) >= 0
     known = {(each.rows, each.width) for each in tables}
     pairs = _pairs(trace, inside, _LOOKUPS).items()
-    found = [(count * prod(where), table[-1]) for (table, where), count in pairs if table not in known]
-    rows, numbers = sum(rows for rows, _ in found), sum(rows * width for rows, width in found)
-    return rows / max(1, len(steps)), numbers / max(1, len(steps))
+    found = [(count, count * prod(where), table[-1]) for (table, where), count in pairs if table not in known]
+    lookups, rows = sum(count for count, _, _ in found), sum(rows for _, rows, _ in found)
+    numbers, each = sum(rows * width for _, rows, width in found), max(1, len(steps))
+    return lookups / each, rows / each, numbers / each
 
 
 def dense_work(evidence: Evidence, tables: list[Tables]) -> dict[str, float]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _ONLY_FORWARD = re.compile(
     r"^aten::(linear|conv[123]d|scaled_dot_product_attention|layer_norm|group_norm|batch_norm|rms_norm|lstm|gru)$"
 )
+_OPERATOR = re.compile(r"^aten::")
 
 
 @dataclass(frozen=True)
@@ -42,39 +43,39 @@ def recomputed_forward(evidence: Evidence) -> Recomputed | None:
     layers = names_like(trace, operators.name, _ONLY_FORWARD.match) & (assign(steps, operators.start) >= 0)
     rows = np.flatnonzero(layers)
     inside = evidence.host.backward.contains(operators.start[rows])
-    first, again = rows[~inside], rows[inside]
+    first, again = rows[~inside], rows[inside & (operators.sequence[rows] >= 0)]  # no derivative is recorded
     if not len(first) or not len(again):
         return None
     nodes = np.flatnonzero(names_like(trace, operators.name, lambda name: name.startswith(NODE)))
     nodes = nodes[np.argsort(operators.start[nodes], kind="stable")]
     seconds, left = 0.0, np.ones(len(trace.kernels))
+    recorded = names_like(trace, operators.name, _OPERATOR.match) & (operators.sequence >= 0)
     for lane in np.unique(operators.lane[again]).tolist():
         there, at = again[operators.lane[again] == lane], nodes[operators.lane[nodes] == lane]
         if not len(at):
             continue
         # The node that began last: a block is computed again before the first of its own nodes begins.
         around = np.searchsorted(operators.start[at], operators.start[there], side="right") - 1
-        here = np.flatnonzero(operators.lane == lane)
-        here = here[np.argsort(operators.start[here], kind="stable")]
+        here = np.flatnonzero((operators.lane == lane) & recorded)
         parts: list[Part] = []
         for node in np.unique(around[around >= 0]).tolist():
             members = there[around == node]
-            end = _ends(evidence, int(at[node]), int(operators.end[members].max()), here, at)
-            parts.append((int(operators.start[members].min()), end, 1.0))
+            start = int(operators.start[members].min())
+            end = _ends(evidence, int(at[node]), start, here, at)
+            parts.append((start, end, 1.0))
         seconds += sum(end - start for start, end, _ in parts) / 1e9 / len(steps)
         left = np.minimum(left, kernels_left(evidence, parts, lane))
     return Recomputed(min(1.0, len(again) / len(first)), seconds, left) if seconds else None
 
 
-def _ends(evidence: Evidence, node: int, last: int, here: Ints, nodes: Ints) -> int:
-    """When the part of `node` is over that computes something again, whose last known layer ended at `last` (ns).
+def _ends(evidence: Evidence, node: int, start: int, recorded: Ints, nodes: Ints) -> int:
+    """When the part of `node` is over, begun at `start` (ns), that computes something again.
 
-    Either other nodes begin inside of it, which differentiate what was computed, or the last thing that it does is its
-    own derivative. `here` are all operators of its thread, `nodes` all nodes, both in the order in which they begin.
+    That is what autograd has `recorded` in it (operators of its thread): its own derivative is not. Where it
+    differentiates what it has computed at once, other `nodes` begin inside of it, in their order.
     """
     operators = evidence.trace.operators
-    for rows, which in ((nodes, 0), (here, -1)):
-        inside = rows[(operators.start[rows] >= last) & (operators.end[rows] <= operators.end[node])]
-        if len(inside):
-            return int(operators.start[inside[which]])
-    return last
+    nested = nodes[(operators.start[nodes] >= start) & (operators.end[nodes] <= operators.end[node])]
+    end = int(operators.start[nested[0]] if len(nested) else operators.end[node])
+    inside = recorded[(operators.start[recorded] >= start) & (operators.end[recorded] <= end)]
+    return int(operators.end[inside].max()) if len(inside) else start

@@ -9,8 +9,16 @@ from typing import Any
 import pytest
 from advisor.rules.amp_autocast import AmpAutocast
 
-from advisor.evidence import Evidence
-from advisor.evidence.halves import casting_s, casts_on_host_s, linear_with_casts, multiplies_sparse, scaling_s
+from advisor.evidence import Change, Evidence
+from advisor.evidence.halves import (
+    casting_s,
+    casts_on_host_s,
+    in_16_bits,
+    linear_with_casts,
+    multiplies_sparse,
+    scaling_s,
+    single_precision,
+)
 from tests.rules.test_checks import CONVOLUTION, ELEMENTWISE, SGEMM, busy_gpu, found
 
 ATTENTION = (
@@ -194,10 +202,16 @@ def test_what_is_between_convolutions_is_in_16_bits_too(scene: Any, tmp_path: Pa
 
 
 def test_casts_take_the_host_time_where_it_is_what_is_waited_for(scene: Any, tmp_path: Path) -> None:
-    """Forty products of 0.1 ms, launched every 0.25: shorter kernels gain nothing, and the casts are called as well."""
+    """Forty products that follow each other, launched every 0.1 ms: shorter ones wait for their launches, and casts."""
     made = scene(10.0, "NVIDIA A100-SXM4-40GB")
     for number in range(40):
-        made.operator("aten::mm", 0.25 * number, 0.25 * number + 0.02)
-        made.kernel(SGEMM, 0.25 * number + 0.03, 0.25 * number + 0.13, launched=0.25 * number + 0.01)
-    assert casts_on_host_s(made.evidence(tmp_path)) == pytest.approx(40 * 10e-6)
-    assert found(made, tmp_path, "amp-autocast") is None
+        made.operator("aten::mm", 0.1 * number, 0.1 * number + 0.02)
+        made.kernel(SGEMM, 0.24 * number + 0.03, 0.24 * number + 0.26, launched=0.1 * number + 0.01)
+    made.each("cuda_runtime", "cudaDeviceSynchronize", 4.0, 9.9)
+    evidence = made.evidence(tmp_path)
+    assert casts_on_host_s(evidence) == pytest.approx(40 * 10e-6)
+    with_casts = found(made, tmp_path, "amp-autocast")
+    single = single_precision(evidence)
+    assert with_casts is not None and single is not None
+    without = evidence.what_if(Change(kernel_scale=in_16_bits(evidence, single, casting_s(evidence)))).speedup[1]
+    assert with_casts.gain.likely < without - 0.01

@@ -202,11 +202,11 @@ def test_padding_that_costs_nothing_is_left_alone(scene: Any, tmp_path: Path) ->
     made.each("cpu_op", "aten::bmm", 1.0, 2.0)
     made.each("cpu_op", "aten::sleep", 2.0, 49.0)
     assert not found(made.evidence(tmp_path))
+
+
 def test_of_a_question_and_a_document_the_document_counts() -> None:
     question, document = torch.zeros(4, 20, dtype=torch.int64), torch.randint(1, 50, (4, 300))
     question[:, :6], document[:, 270:] = 7, 0
     for given in ([question, document], [document, question]):
         (ids,) = token_ids(torch, given)
         assert ids is document and float(padding(torch, [ids])) == pytest.approx(0.1)
-
-

@@ -68,7 +68,7 @@ def test_dense_tables_are_found_and_made_sparse(tmp_path: Path) -> None:
     (tables,) = dense_tables(evidence)
     assert (tables.rows, tables.width, tables.number) == (60_000, 32, 2)
     assert tables.lookups == pytest.approx(128)
-    assert other_lookups(evidence, [tables]) == (0, 0)
+    assert other_lookups(evidence, [tables]) == (0, 0, 0)
     shares = dense_work(evidence, [tables])
     assert shares["aten::embedding_dense_backward"] == pytest.approx(1.0) and shares["aten::add_"] > 0.5
     assert shares.get("aten::addmm", 0.0) == 0.0 and "aten::index_select" not in shares
