@@ -82,8 +82,7 @@ class ActivationCheckpointing(Rule):
             summary=f"{memory.share:.0%} of the GPU's memory is taken"
             + (f" with {batch} sample{'' if batch == 1 else 's'} a step" if batch else "")
             + f", {kept / memory.peak:.0%} of that by activations, while the GPU computes for "
-            f"{busy:.0%} of the step: {'a longer sample' if short else 'a larger batch'} has "
-            "no room.",
+            f"{busy:.0%} of the step: {'a longer sample' if short else 'a larger batch'} has no room.",
             gain=Gain(1.0, 1.0, 1.0, _BASIS),
             evidence={
                 "peak_memory_share": memory.share,

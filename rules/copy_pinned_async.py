@@ -479,7 +479,7 @@ def _pinned_rate(evidence: Evidence) -> float:
     size = float(copies.bytes[pinned].sum(dtype=np.float64))
     if size >= _TELLING:
         return size / taken
-    return _PINNED_RATES.get(evidence.capability, _PINNED_RATE) if evidence.capability else _PINNED_RATE
+    return _PINNED_RATES.get(evidence.capability or (0, 0), _PINNED_RATE)
 
 
 def _in_a_library(copy: CallSite) -> bool:

@@ -91,7 +91,7 @@ _INTERRUPTED = 3.0  # times what the optimizer usually takes: what is above was 
 # Of the host's time: a dozen calls for each list of tensors become one; grouping the tensors stays.
 _HOST_ON_GPU = 0.5
 # With ``foreach=False`` each parameter has these calls and launches to itself, which are all but gone.
-_HOST_OF_A_LOOP = 0.05
+_HOST_OF_A_LOOP, _LEAST_OF_A_LOOP = 0.05, 0.02
 _LOOP_BASIS = "prior: all but one of the loop's launches go, and what the fused kernel moves in memory stays"
 _GPU_BASIS = "prior: memory traffic of the fused kernels over that of the foreach ones, half of the host's time"
 
@@ -535,7 +535,7 @@ def _on_gpu(evidence: Evidence, chosen: list[OptimizerInfo], stepping: Coverage)
     host, basis = _HOST_ON_GPU, _GPU_BASIS
     if _loops(chosen):
         host, basis = _HOST_OF_A_LOOP, _LOOP_BASIS
-        factors[known[launched]] = _of_a_loop(evidence, chosen, known[launched])
+        factors[known[launched]] = _of_a_loop(evidence, known[launched], left)
     removed = _undisturbed_s(evidence, stepping) * (1.0 - host)
     return Gain.prior(evidence.what_if(Change(kernel_scale=factors, remove_host_s=removed)), basis)
 
@@ -545,17 +545,16 @@ def _loops(chosen: list[OptimizerInfo]) -> bool:
     return all(each.foreach is False for each in chosen)
 
 
-def _of_a_loop(evidence: Evidence, chosen: list[OptimizerInfo], kernels: Ints) -> float:
+def _of_a_loop(evidence: Evidence, kernels: Ints, most: float) -> float:
     """What is left of the kernels of such a loop: what moving the parameters' memory takes, of kernels that are mostly
-    about starting; as much as of lists of tensors at the most.
+    about starting; as much as of lists of tensors, `most`, where it is more.
     """
-    most = float(np.mean([1.0 if _plain(each) else _KERNELS_ON_GPU[each.cls] for each in chosen]))
     table, record, peak = evidence.trace.kernels, evidence.record, evidence.peak
     spent_s = float((table.end - table.start)[kernels].sum()) / 1e9 / max(1, len(evidence.steps))
     if record is None or peak is None or not spent_s:
         return most
     weights = sum(model.parameters for model in record.models if model.calls)
-    return min(most, max(0.02, weights * _FUSED_BYTES / peak.bandwidth / spent_s))
+    return min(most, max(_LEAST_OF_A_LOOP, weights * _FUSED_BYTES / peak.bandwidth / spent_s))
 
 
 def _excludes(given: cst.Arg | None) -> bool:

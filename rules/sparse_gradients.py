@@ -115,7 +115,7 @@ class SparseGradients(Rule):
         if others is not None and at_once:
             costs = (_COST_S * 1e9, *_COST_NS[optimizer.cls])
             left += sum(number * cost for number, cost in zip(others, costs, strict=True)) / 1e9
-        unknown = others != (0, 0, 0) and not (others is not None and at_once)
+        unknown = others is None or (others != (0, 0, 0) and not at_once)
         share = min(1.0, (spent + freed) / (evidence.trace_step_s or 1.0))
         scale = {name: 1.0 - each for name, each in shares.items()}
         relieved = 1.0 - _RELIEF * share  # of all that stays, without what is freed now

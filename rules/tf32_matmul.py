@@ -106,7 +106,7 @@ class Tf32Matmul(Rule):
         draft = drafts[script]
         says = list(_settings(draft))
         if says:
-            return _as_the_script_sets_it(drafts, draft, says, kinds, text)
+            return _as_the_script_sets_it(drafts, draft, says, kinds, "Allow TF32 where the script rules it out.")
         if any(each in draft.source.text for each in _SETTINGS):
             return Advice(text, "the script sets the precision itself, in another way")
         if "conv" in kinds:
@@ -242,8 +242,8 @@ if args.precision:
     )
 
 
-# Where a script says it: the function, and what is assigned to, each with what it is for. The second and the third are
-# since PyTorch 2.9; a script that mixes them with the first ones is told so by an error.
+# Where a script says it: the function, and what is assigned to, each with what it is for. ``fp32_precision`` is there
+# since PyTorch 2.9; a script that mixes it with the others is told so by an error.
 _CALL, _PRODUCTS, _CONVOLUTIONS = "torch.set_float32_matmul_precision", frozenset(("gemm",)), frozenset(("conv",))
 _ASSIGNED = {
     "torch.backends.cuda.matmul.allow_tf32": _PRODUCTS,

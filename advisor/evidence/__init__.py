@@ -157,9 +157,11 @@ class Evidence:
         with no work queued, besides.
         """
         shares, waited = self.breakdown.shares, self.data_wait_share
-        if self.record is not None and self.breakdown.on_device:
+        if self.record is None:
+            return shares
+        if self.breakdown.on_device:
             return self._idling_less(shares)
-        if self.record is None or self.breakdown.on_device or waited is None or shares.get(LOADER, 1.0) == 1.0:
+        if waited is None or shares.get(LOADER, 1.0) == 1.0:
             return shares
         rest = (1.0 - waited) / (1.0 - shares[LOADER])
         parts = {name: waited if name == LOADER else share * rest for name, share in shares.items()}

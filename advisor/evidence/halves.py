@@ -174,6 +174,8 @@ def _lead_of_optimizer_s(evidence: Evidence) -> float:
 def in_16_bits(evidence: Evidence, single: Single, casting_s: float = 0.0) -> dict[str, float]:
     """Kernel name → its time in 16 bits over its time now; the products are charged with `casting_s` more per step."""
     recorded = evidence.record is not None
+    between = recorded and _mostly_convolutions(evidence)
+    least = reading_weights(evidence, single.per_step_s, 2)
 
     def factor(row: KernelRow) -> float:
         form = format_of(row.name)
@@ -188,8 +190,6 @@ def in_16_bits(evidence: Evidence, single: Single, casting_s: float = 0.0) -> di
             return _BETWEEN_SCALE
         return _SCALE.get(row.matrix, 1.0) if recorded or row.matrix != "unknown" else 1.0
 
-    between = recorded and _mostly_convolutions(evidence)
-    least = reading_weights(evidence, single.per_step_s, 2)
     return {row.name: factor(row) for row in evidence.kernels}
 
 

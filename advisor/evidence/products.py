@@ -20,6 +20,7 @@ _OF_PEAKS, _OF_SHARED_PEAKS = 1.1, 0.75
 _SHARED = ((8, 6), (8, 9), (12, 0), (12, 1))
 # What a kernel takes however fast it multiplies: 1024 x 1024 products took up to 16 us more than their share of it.
 _FIXED_S = 7e-6
+# The most that reading weights is taken to leave: embeddings are among the weights, and no product reads them whole.
 _READING = 0.5
 
 
@@ -33,7 +34,7 @@ def left_of_products(evidence: Evidence, row: KernelRow, now: str, then: str, le
     before, after = (peak.of(each) if peak is not None else None for each in (now, then))
     if not before or not after:
         return None
-    shared = now == "float32" and evidence.capability in _SHARED
+    shared = now == "float32" and shares_units(evidence)
     each_s = row.total_s / max(1, row.count)
     of_peaks = 1.0 if now == "tf32" else _OF_SHARED_PEAKS if shared else _OF_PEAKS
     return min(1.0, max(least, of_peaks * before / after) + (_FIXED_S / each_s if each_s else 1.0))
@@ -42,8 +43,7 @@ def left_of_products(evidence: Evidence, row: KernelRow, now: str, then: str, le
 def reading_weights(evidence: Evidence, seconds: float, size: int) -> float:
     """What reading weights of `size` bytes each leaves of `seconds` per step in products, however fast they are.
 
-    Once in an inference; in training the backward reads them again, and writes as many gradients. Tables of which only
-    rows are read are among the weights, so that it is no more than what reading alone would leave of a format: half.
+    Once in an inference; in training the backward reads them again, and writes as many gradients. Half at the most.
     """
     if evidence.record is None or evidence.peak is None or not seconds:
         return 0.0

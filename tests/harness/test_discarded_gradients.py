@@ -357,17 +357,22 @@ for step in range(300):
 """
 
 
-@pytest.mark.sessions
-def test_what_a_target_costs_that_goes_through_a_frozen_network(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(PERCEPTUAL)
-    result = measure(Command(script=str(script), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
+def discarded_by(text: str, folder: Path) -> tuple[float, float]:
+    """Seconds of a step of that script that go over gradients that are dropped, and all of its backwards'."""
+    script = folder / "script.py"
+    script.write_text(text)
+    result = measure(Command(script=str(script), python=PYTHON, cwd=str(folder)), folder / "run", QUICK)
     evidence = Evidence.from_run(result)
     found = discarded_backward(evidence)
     assert found is not None
+    return found.seconds, evidence.breakdown.mean_s("backward")
+
+
+@pytest.mark.sessions
+def test_what_a_target_costs_that_goes_through_a_frozen_network(tmp_path: Path) -> None:
+    found, whole = discarded_by(PERCEPTUAL, tmp_path)
     # Of seven convolutions' backwards three are for nothing, and half of another three.
-    whole = evidence.breakdown.mean_s("backward")
-    assert 0.45 * whole < found.seconds < 0.8 * whole
+    assert 0.45 * whole < found < 0.8 * whole
 
 
 PENALTY = """\
@@ -407,13 +412,7 @@ for step in range(300):
 @pytest.mark.sessions
 def test_a_gradient_penalty_beside_it_hides_nothing(tmp_path: Path) -> None:
     """It comes to the images, too, twice in each step: what is made of them is no parameter's gradient."""
-    script = tmp_path / "script.py"
-    script.write_text(PENALTY)
-    result = measure(Command(script=str(script), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
-    evidence = Evidence.from_run(result)
-    found = discarded_backward(evidence)
-    assert found is not None
+    found, whole = discarded_by(PENALTY, tmp_path)
     # The judge's loss goes back through the maker, which is a quarter of the backwards, and the maker's computes the
     # judge's gradients.
-    whole = evidence.breakdown.mean_s("backward")
-    assert 0.15 * whole < found.seconds < 0.55 * whole
+    assert 0.15 * whole < found < 0.55 * whole
