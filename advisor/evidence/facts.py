@@ -252,7 +252,8 @@ class LoaderFacts:
 
     ``wait_s`` is per step: the host blocked in ``__next__`` (timing window where there is a run, else the trace);
     ``wait_share`` of the step of the same source. ``fetch_s`` makes one batch; None where it cannot be known (from
-    a trace alone it is known only for a loader without workers).
+    a trace alone it is known only for a loader without workers). ``single_s`` makes one on one thread, as a worker
+    does, and ``fetch_cpu_s`` is the processor's time of that where it is known.
     """
 
     record: LoaderRecord | None
@@ -263,6 +264,7 @@ class LoaderFacts:
     exposed_share: float  # share of the step in which device (or CPU) work really stood still for it
     fetch_s: float | None
     fetch_cpu_s: float | None
+    single_s: float | None
     start_s: float | None  # per epoch: starting the iterator
     batches: int | None  # per epoch
     site: Site | None

@@ -33,13 +33,21 @@ def _recorded(record: RunRecord, step_s: float | None, exposed: float) -> tuple[
                 wait_share=min(1.0, wait / step_s) if step_s else 0.0,
                 exposed_share=exposed * wait / total if total > 0 else 0.0,
                 fetch_s=loader.fetch_s if loader.fetch_s is not None or loader.num_workers else loader.wait_s,
-                fetch_cpu_s=loader.fetch_cpu_s,
+                fetch_cpu_s=_single_cpu_s(loader),
+                single_s=loader.single_s,
                 start_s=loader.start_s,
                 batches=loader.batches,
                 site=loader.site,
             )
         )
     return tuple(sorted(facts, key=lambda fact: -fact.wait_s))
+
+
+def _single_cpu_s(loader: Loader) -> float | None:
+    """CPU seconds to make a batch on one thread: idle threads of OpenMP's spin, and count as if they computed."""
+    if loader.fetch_cpu_s is None or loader.single_cpu_s is None:
+        return loader.fetch_cpu_s
+    return min(loader.fetch_cpu_s, loader.single_cpu_s)
 
 
 def _feeds(loader: Loader) -> bool:
@@ -63,6 +71,7 @@ def _traced(steps: Steps, host: Host, step_s: float | None, exposed: float) -> t
         exposed_share=exposed,
         fetch_s=waited if single else None,
         fetch_cpu_s=None,
+        single_s=None,
         start_s=None,
         batches=None,
         site=None,

@@ -105,6 +105,11 @@ class StepModel:
         cpu = loader.fetch_cpu_s
         return wall, wall if cpu is None else cpu * batches
 
+    def _in_line_s(self, loader: LoaderFacts) -> float:
+        """CPU seconds per step that count as this process's while it makes the batches: spinning threads' as well."""
+        measured = loader.record.fetch_cpu_s if loader.record is not None else None
+        return self._fetch(loader)[1] if measured is None else measured * self._batches(loader)
+
     @cached_property
     def wait_s(self) -> float:
         """Seconds per step that the host is blocked in loaders."""
@@ -119,7 +124,7 @@ class StepModel:
         if record is None or record.timing.cpu_s is None:
             return 1.0
         rest = self.step_s - self.wait_s
-        in_line = sum(self._fetch(loader)[1] for loader in self.evidence.loaders if loader.workers == 0)
+        in_line = sum(self._in_line_s(loader) for loader in self.evidence.loaders if loader.workers == 0)
         if rest <= 0:
             return 1.0
         own = record.timing.cpu_s - in_line - (record.timing.openblas_s or 0.0)
@@ -231,6 +236,8 @@ class StepModel:
         new_cpu = cpu if change.fetch_cpu_s is None else change.fetch_cpu_s * batches
         if change.fetch_s is not None and change.fetch_cpu_s is None:
             new_cpu = cpu * new_wall / wall if wall > 0 else new_wall
+        if workers and loader.workers == 0 and loader.single_s is not None and loader.fetch_s:
+            new_wall *= loader.single_s / loader.fetch_s  # a worker has one thread
         new_wall, new_cpu = (batch.larger_fetch_s(each, change.batch_scale) for each in (new_wall, new_cpu))
         others = max(0.0, self.wait_s - loader.wait_s)
         if workers == 0:

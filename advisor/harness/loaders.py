@@ -81,7 +81,7 @@ def fetch_patches(
     import torch
     from torch.utils.data._utils import fetch as module
 
-    path, looks, threads = os.path.join(run_dir, FETCH_FILE), Looks(run_dir), torch.get_num_threads
+    path, looks, threads = os.path.join(run_dir, FETCH_FILE), Looks(torch, run_dir), torch.get_num_threads
 
     def make(original: Any) -> Any:
         def fetch(self: Any, possibly_batched_index: Any) -> Any:

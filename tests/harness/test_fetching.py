@@ -434,6 +434,36 @@ def test_spinning_threads_are_none_of_a_fetch(process_s: float, thread_s: float,
     assert _computed(0.1, process_s, thread_s, 2) == computed_s
 
 
+class Threads(Rows):
+    """Notes how many threads torch has when each sample is made."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([float(torch.get_num_threads())])
+
+
+def test_some_fetches_are_made_on_one_thread_as_a_worker_makes_them(tmp_path: Path) -> None:
+    asked = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        batches, record = seen(tmp_path, DataLoader(Threads(None), batch_size=4))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(asked)
+    assert [int(batch[0]) for batch in batches] == [2, 2, 2, 2, 2, 1, 1, 2, 2, 2]
+    assert record.single_s is not None and record.single_cpu_s is not None
+    assert 0 < record.single_s < 0.1
+
+
+def test_with_one_thread_there_is_nothing_to_compare(tmp_path: Path) -> None:
+    asked = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        _, record = seen(tmp_path, DataLoader(Rows(Twice()), batch_size=4))
+    finally:
+        torch.set_num_threads(asked)
+    assert record.looks == 2 and record.single_s is None
+
+
 def test_a_loader_that_waits_only_so_long_is_not_looked_at(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.replace("CONTEXT", "'fork', timeout=20"))
