@@ -23,10 +23,11 @@ from .layout import FetchPart, Loader, Site
 from .tracing import Counted, Inside, Longest, Timed, Traced
 
 LOOKS_FILE, LOOKING_FILE = "looks.jsonl", "looking"
-# Of the fetches of one dataset in one process, from 1: the first ones load, compile and fill caches.
-_TIMED, _COUNTED, _INSIDE, _SINGLE = (2, 4), (3,), 5, (6, 7)
-_LAST = 7
-_LONGEST = 1.0  # seconds: a dataset whose first fetch takes longer is left alone
+# Of the fetches of one dataset in one process: the first ones load, compile and fill caches. Where there are threads for
+# it one is made with a single one early: a script that takes long for each has few of them before it is timed.
+_ORDER = ("first", "timed", "counted", "timed", "inside")
+_ORDER_WITH_THREADS = ("first", "timed", "single", "counted", "timed", "inside", "single")
+_LONGEST = 1.0  # seconds: the lines of a dataset whose first fetch takes longer are not traced
 
 
 def look_on(run_dir: str) -> None:
@@ -46,7 +47,7 @@ class Looks:
     def __init__(self, torch: ModuleType, run_dir: str) -> None:
         self._torch: Any = torch
         self._run_dir = run_dir
-        self._fetched: dict[tuple[int, int], int] = {}  # (process, dataset) → fetches so far; _LAST for no more
+        self._left: dict[tuple[int, int], list[str]] = {}  # (process, dataset) → looks to come
         self._longest: dict[tuple[int, int], Longest | None] = {}  # likewise → the line to look into
         self.late = False  # the last fetch was looked at until after the looking was over: its time is not its own
 
@@ -54,22 +55,24 @@ class Looks:
         """``original(fetcher, index)``, looked at where it is its turn; `loader` is -1 where it is not known."""
         self.late = False
         key = os.getpid(), id(getattr(fetcher, "dataset", None))
-        number = self._fetched.get(key, 0) + 1
-        if number > _LAST:
+        left = self._left.get(key)
+        if left is not None and not left:
             return original(fetcher, index)
         if sys.gettrace() is not None or not self._looking():
             return original(fetcher, index)
-        self._fetched[key] = number
-        if number == 1:
+        if left is None:
+            left = self._left[key] = list(_ORDER_WITH_THREADS if self._torch.get_num_threads() > 1 else _ORDER)
+        kind = left.pop(0)
+        if kind == "first":
             began = time.perf_counter()
             batch = original(fetcher, index)
             if time.perf_counter() - began > _LONGEST:
-                self._fetched[key] = _LAST
+                left[:] = [each for each in left if each == "single"]
             return batch
-        if number in _SINGLE:
+        if kind == "single":
             return self._single(original, fetcher, index, loader)
         try:
-            look = self._look(number, key, fetcher.dataset)
+            look = self._look(kind, key, fetcher.dataset)
         except Exception:
             look = None
         if look is None:
@@ -97,8 +100,6 @@ class Looks:
         spectrograms on 16 cores 15 s of processor time were counted per second, which one thread computes in less.
         """
         threads = self._torch.get_num_threads()
-        if threads <= 1:
-            return original(fetcher, index)
         self._torch.set_num_threads(1)
         began, began_cpu = time.perf_counter(), time.process_time()
         try:
@@ -111,13 +112,13 @@ class Looks:
             if not self.late:
                 self._append({"single": (seconds, cpu)}, len(index) if isinstance(index, (list, tuple)) else 1, loader)
 
-    def _look(self, number: int, key: tuple[int, int], dataset: Any) -> Traced | None:
-        """What the fetch of that number is looked at with; None where there is nothing to be seen in it."""
-        if number in _COUNTED:
+    def _look(self, kind: str, key: tuple[int, int], dataset: Any) -> Traced | None:
+        """What a fetch is looked at with; None where there is nothing to be seen in it."""
+        if kind == "counted":
             return Counted(self._looking)
-        if number in _TIMED:
+        if kind == "timed":
             return Timed(self._looking, dataset)
-        longest = self._longest.get(key) if number == _INSIDE else None
+        longest = self._longest.get(key)
         return Inside(self._looking, longest) if longest is not None else None
 
     def _looking(self) -> bool:

@@ -49,6 +49,8 @@ OVERDUE_SECONDS, OVERDUE_STEPS = 15.0, 10
 # is all Python makes about a million a second, and sorting them takes many times as long; the wrappers know the call
 # sites without them.
 LONGEST_WITH_STACKS, MOST_WITH_STACKS = 0.5, 400_000
+# Times `settle_max_seconds`: so long may steps take, besides, in which Dynamo compiles.
+MOST_COMPILING = 10
 MOST_REPEATS = 3  # how often a profile window is begun anew when an evaluation falls into it
 
 
@@ -474,7 +476,10 @@ class Windows:
             self.record.timing.settled = True
             return True
         elapsed = sum(row.seconds for row in self._intervals)
-        late = count >= self._options.settle_max_steps or elapsed >= self._options.settle_max_seconds
+        # Dynamo gives a function up after eight graphs: what is measured is to be what the script runs at then.
+        compiling = sum(row.seconds for row in self._intervals if "compilation" in row.causes)
+        most = self._options.settle_max_seconds
+        late = count >= self._options.settle_max_steps or elapsed - min(compiling, MOST_COMPILING * most) >= most
         if late:
             self.note(
                 f"the step time had not settled after {count} steps ({elapsed:.0f} s): successive groups of {GROUP} "

@@ -24,6 +24,7 @@ from advisor.harness.looking import is_capturing, may_compute
 from advisor.harness.models import Models
 from advisor.harness.openblas import OpenBlas
 from advisor.harness.status import StatusFile
+from advisor.harness.timing import Interval
 from advisor.harness.windows import Windows
 from advisor.launch import Command, measure
 from tests.conftest import PYTHON, QUICK
@@ -192,6 +193,20 @@ def test_the_device_is_the_one_of_the_parameters(
     assert windows._gpu() == index
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     assert windows._gpu() is None
+
+
+def test_compiling_is_none_of_the_time_in_which_steps_are_to_settle(tmp_path: Path, unwatched: None) -> None:
+    """An H200: each new length was compiled anew, 12 s a step, and 30 s were over before Dynamo gave up."""
+    windows = windows_of(tmp_path)
+    compiling, plain = frozenset(["compilation"]), frozenset[str]()
+    windows._intervals = [Interval(12.0, compiling, 0.0, 8) for _ in range(8)]
+    assert not windows._settled(0.0)
+    windows._intervals += [Interval(seconds, plain, 0.0, 8) for seconds in (11.0, 9.0)]
+    assert not windows._settled(0.0)
+    windows._intervals.append(Interval(10.5, plain, 0.0, 8))
+    assert windows._settled(0.0) and not windows.record.timing.settled
+    windows._intervals = [Interval(12.0 + 2 * (number % 3), compiling, 0.0, 8) for number in range(30)]
+    assert windows._settled(0.0), "what compiles for ever is measured as it is"
 
 
 # Memory of the timing window.
