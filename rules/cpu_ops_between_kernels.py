@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from advisor.evidence import Change
@@ -12,6 +12,7 @@ from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_
 if TYPE_CHECKING:
     from advisor.edit import Sources
     from advisor.evidence import Evidence
+    from advisor.harness.layout import CallSite
 
 _NAMED = 4  # so many places are named
 
@@ -49,13 +50,7 @@ class CpuOpsBetweenKernels(Rule):
         if not gain.worth_it:
             return
         trips = len(found.round_trips) / len(evidence.steps)
-        places = sites(
-            tuple(
-                each
-                for each in call_sites(evidence, "Tensor.to", "Tensor.cuda")
-                if each.details.get("to_device") == "cuda" and each.details.get("bytes") in found.sizes
-            )
-        )[:_NAMED]
+        places = sites(_copies(evidence, found.sizes))[:_NAMED]
         named = f" ({', '.join(found.operators)})" if found.operators else ""
         yield Finding(
             rule=self.id,
@@ -94,3 +89,17 @@ class CpuOpsBetweenKernels(Rule):
         ),
     )
     LEAVES_ALONE = (Example("for x, y in loader:\n    x = x.to(device)  # <- places\n", ""),)
+
+
+def _copies(evidence: Evidence, sizes: Collection[int]) -> tuple[CallSite, ...]:
+    """Where what the CPU computes is copied to the GPU, by its bytes.
+
+    A line that copies several tensors a step is known by the last one's: it is named where no other line fits.
+    """
+    copies = tuple(
+        each
+        for each in call_sites(evidence, "Tensor.to", "Tensor.cuda")
+        if each.details.get("to_device") == "cuda" and each.details.get("from_device", "cpu") == "cpu"
+    )
+    exact = tuple(each for each in copies if each.details.get("bytes") in sizes)
+    return exact or tuple(each for each in copies if each.calls_per_step > 1 and not each.details.get("pinned"))

@@ -19,6 +19,7 @@ from advisor.evidence import CAPTURES, COLD, Change
 from advisor.evidence.coded import names_like
 from advisor.evidence.fusion import too_old_for_triton
 from advisor.evidence.host import LAUNCH_PERIOD_NS
+from advisor.evidence.sized import sized_syncs
 from advisor.evidence.varying import sizes_vary
 from advisor.fixes import edited
 from advisor.rule import (
@@ -225,6 +226,12 @@ def _unmet(evidence: Evidence) -> tuple[str, ...]:
         found.append("Input shapes change between steps: pad them to a few sizes first.")
     if any(row.cause == "item" for row in evidence.syncs):
         found.append("A value is read back from the GPU in the step, which a graph cannot hold: see host-sync.")
+    sized = sized_syncs(evidence.steps, evidence.device, evidence.nesting)
+    if sized.count >= 1:
+        found.append(
+            f"The values of tensors decide the size of others {sized.count:.0f} time(s) a step ({', '.join(sized.calls)}): "
+            "a graph's sizes are fixed, and so must these be first."
+        )
     backwards, steps = (sum(c.calls_per_step for c in call_sites(evidence, k)) for k in ("backward", "Optimizer.step"))
     if backwards > max(1.0, steps) + _RARELY:
         found.append("Gradients of several backwards are summed up, and a graph writes each one's to the same memory.")

@@ -23,8 +23,8 @@ from .layout import FetchPart, Loader, Site
 from .tracing import Counted, Inside, Longest, Timed, Traced
 
 LOOKS_FILE, LOOKING_FILE = "looks.jsonl", "looking"
-# Of the fetches of one dataset in one process: the first ones load, compile and fill caches. Where there are threads for
-# it one is made with a single one early: a script that takes long for each has few of them before it is timed.
+# Of the fetches of one dataset in one process: the first ones load, compile and fill caches. Where there are threads,
+# one is made with a single one early: a script that takes long for each has few of them before it is timed.
 _ORDER = ("first", "timed", "counted", "timed", "inside")
 _ORDER_WITH_THREADS = ("first", "timed", "single", "counted", "timed", "inside", "single")
 _LONGEST = 1.0  # seconds: the lines of a dataset whose first fetch takes longer are not traced

@@ -212,8 +212,8 @@ class Loader:
     # From a few fetches before the timing window (:mod:`.fetching`), in whatever process makes the batches.
     looks: int = 0  # fetches that were timed by part
     look_s: float | None = None  # seconds of one of them
-    # Of a fetch on one thread of torch's, as in a worker, where the process that makes the batches has several: wall and
-    # CPU seconds (of that process).
+    # Of a fetch on one thread of torch's, as in a worker, where the process that makes the batches has several: seconds
+    # and CPU seconds (of that process).
     single_s: float | None = None
     single_cpu_s: float | None = None
     parts: list[FetchPart] = field(default_factory=list)  # the longest first, those inside of a line after all others

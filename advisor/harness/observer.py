@@ -76,6 +76,7 @@ class Observer:
         windows.models.install()
         windows.sites.on()
         windows.inert.install()
+        windows.replays.install()
         windows.garbage.install()
         windows.encoders.install()
         windows.models.watch(

@@ -28,6 +28,7 @@ from .places import FRAMES, site_of, user_frames, user_site
 from .plan import Plan
 from .profiling import Inert, OurProfiler
 from .python_calls import PythonCalls
+from .replays import Replays
 from .sites import CallSites
 from .sizes import Sizes
 from .status import StatusFile, tell_child_trains
@@ -109,6 +110,8 @@ class Windows:
         self._backwards = 0
         self._zero_checked = False
         self.optimizers = Optimizers()
+        self.replays = Replays(torch, self._replayed)
+        self._replaying = False
         self.constants = Constants(torch)
         self.unused = Unused(self.models.roots, self.optimizers.parameters, self.models.made)
         self.discarded = Discarded(self.models.outermost, self.optimizers.groups, self.models.made)
@@ -156,13 +159,21 @@ class Windows:
             self.sites.add("Optimizer.step", user_site())
             self.blocking.stepped()
         if is_capturing(self._torch):
-            return  # taken down, not done: no step ends here
+            self.replays.take_down(optimizer)
+            return  # not done: no step ends here
         if self.finder.optimizer_step(key):
             self._boundary()
         elif self.finder.restarted:
             self._training_begins()
         else:
             self._check_overdue()
+
+    def _replayed(self, optimizer: Any) -> None:
+        """A CUDA graph was launched that holds a step: what came before were rehearsals of it."""
+        if not self._replaying:
+            self._replaying = True
+            self._restart("the script began to replay its step as a CUDA graph")
+        self.optimizer_step(optimizer)
 
     def before_batch(self, index: int) -> None:
         if self.phase == "waiting":

@@ -195,6 +195,43 @@ def test_the_device_is_the_one_of_the_parameters(
     assert windows._gpu() is None
 
 
+def test_a_replay_of_a_captured_step_ends_a_step(
+    tmp_path: Path, unwatched: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No GPU here: a graph of which only Python's part is there, around real steps on the CPU."""
+    replayed = list[int]()
+
+    class Graph:
+        def capture_end(self) -> None: ...
+
+        def replay(self) -> None:
+            replayed.append(1)
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    windows, capturing = windows_of(tmp_path), False
+    monkeypatch.setattr("advisor.harness.windows.is_capturing", lambda _: capturing)
+    windows.replays.install()
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    for _ in range(3):
+        windows.optimizer_step(optimizer)
+    assert windows.phase == "settle" and windows.boundaries == 3
+    graph, other = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    other.capture_end()
+    capturing = True
+    windows.optimizer_step(optimizer)
+    capturing = False
+    graph.capture_end()
+    assert windows.boundaries == 3
+    for _ in range(4):
+        other.replay()  # type: ignore[no-untyped-call]
+    assert windows.boundaries == 3
+    graph.replay()  # type: ignore[no-untyped-call]
+    assert windows.phase == "settle" and windows.boundaries == 1, "the steps before were rehearsals"
+    graph.replay()  # type: ignore[no-untyped-call]
+    assert windows.boundaries == 2 and len(replayed) == 6
+    assert not windows.record.notes
+
+
 def test_compiling_is_none_of_the_time_in_which_steps_are_to_settle(tmp_path: Path, unwatched: None) -> None:
     """An H200: each new length was compiled anew, 12 s a step, and 30 s were over before Dynamo gave up."""
     windows = windows_of(tmp_path)
