@@ -2,6 +2,8 @@
 
 The replay keeps what was observed between cause and effect. A piece of device work starts when its stream is free, it
 has been launched, and what it visibly waited for on another stream is done, plus the delay that remained in the trace.
+What passes between a launch and a start on an idle stream is the launch's own latency: behind earlier work it is over
+before that work is, and costs nothing.
 The host goes on as fast as it did, unless it waits: for the device, for data, or because a queue is full. So a replay
 without a change gives the traced step, and one with a change tells what was hidden behind what.
 
@@ -20,7 +22,7 @@ from advisor.evidence.coded import Mask, names_like
 from advisor.evidence.copies import following_sync, waiting_uploads
 from advisor.evidence.device import DeviceWork
 from advisor.evidence.facts import Steps
-from advisor.evidence.idle import PREPARING_NS, setting_up
+from advisor.evidence.idle import PREPARING_NS, QUEUED_NS, setting_up
 from advisor.trace.tables import Ints
 
 # Launches that may be under way before the host has to wait (CUDA's queue holds 1024).
@@ -28,6 +30,8 @@ QUEUE_DEPTH = 1000
 PASSES = 3
 # Work that starts within this time of the end of work on another stream has waited for it (event latency: 1-10 µs).
 DEPENDS_NS = 10_000
+# Between two kernels that are queued on one stream, where the trace shows none (medians on an H200: 0.96 to 1.5 µs).
+PAUSE_NS = 1_000
 # A launch call that takes much longer than usual while the device works was waiting for room in the queue: the replay
 # models that itself.
 LAUNCH_CAP = 5
@@ -48,8 +52,9 @@ class Script:
 
     Host events in order: ``kind``; ``gap`` host time before it; ``length`` of the call itself; ``row`` in
     ``Trace.runtime`` (-1 for a load). Items are numbered in the order of their launch, those of event e from
-    ``first[e]`` to ``first[e + 1]``. Per item: its index in DeviceWork.items_* (``items``), ``stream``, ``delay``,
-    ``after`` (an item on another stream, -1). Per event: ``waits_for`` the item that a synchronization ended with (-1),
+    ``first[e]`` to ``first[e + 1]``. Per item: its index in DeviceWork.items_* (``items``), ``stream``, ``latency``
+    (least time from the launch to the start), ``delay`` (likewise from the end of what it waits for), ``after`` (an
+    item on another stream, -1). Per event: ``waits_for`` the item that a synchronization ended with (-1),
     ``tail`` what it took after that; negative for a copy whose last part is still under way when the call returns.
 
     A copy from pageable memory in whose call the host waits for the stream is a synchronization with that copy: what
@@ -64,6 +69,7 @@ class Script:
     first: list[int]
     items: Ints
     stream: list[int]
+    latency: list[int]
     delay: list[int]
     after: list[int]
     waits_for: list[int]
@@ -117,11 +123,11 @@ def replay(script: Script, variation: Variation) -> float:
                 host = max(host, queue[-QUEUE_DEPTH])
             for item in launched:
                 stream = script.stream[item]
-                ready = max(free.get(stream, 0.0), host)
+                ready = free.get(stream, 0.0)
                 after = script.after[item]
                 if after >= 0:
                     ready = max(ready, end[after])
-                finished = ready + script.delay[item] + duration[item]
+                finished = max(ready + script.delay[item], host + script.latency[item]) + duration[item]
                 end[item] = free[stream] = finished
                 queue.append(finished)
             if kind != SYNC:
@@ -178,14 +184,26 @@ def script_of(steps: Steps, device: DeviceWork) -> Script | None:
     known = row >= 0
     event_of_row[row[known]] = np.flatnonzero(known)
     first, items = _items_by_event(device, event_of_row, start, begin, close)
-    stream, delay, after = _dependencies(device, items)
-    shorter = np.repeat(set_up, np.diff(first))
-    delay = np.maximum(0, np.array(delay, np.int64) - shorter).tolist()
+    stream, latency, delay, after = _dependencies(device, items, np.repeat(set_up, np.diff(first)))
     waits_for, tail = _waits(device, kind, start, stop, first, items, uploads)
     drained = int(host.drained.within(np.array([begin]), np.array([close]))[0])
     end_gap = max(0, close - int(max(reached[-1], stop[-1])) - drained)
     return Script(
-        count, kind.tolist(), gap, length, row, first, items, stream, delay, after, waits_for, tail, usual, end_gap
+        count,
+        kind.tolist(),
+        gap,
+        length,
+        row,
+        first,
+        items,
+        stream,
+        latency,
+        delay,
+        after,
+        waits_for,
+        tail,
+        usual,
+        end_gap,
     )
 
 
@@ -254,8 +272,12 @@ def _items_by_event(
     return first.tolist(), chosen
 
 
-def _dependencies(device: DeviceWork, items: Ints) -> tuple[list[int], list[int], list[int]]:
-    """(stream, remaining delay, which of `items` on another stream it waited for or -1), for each of `items`."""
+def _dependencies(
+    device: DeviceWork, items: Ints, set_up: Ints
+) -> tuple[list[int], list[int], list[int], list[int]]:
+    """(stream, latency of the launch, delay behind earlier work, which of `items` on another stream it waited for or
+    -1), for each of `items`; `set_up`: what their launch took for once, and will not in the steps to come.
+    """
     trace = device.trace
     start, end = device.items_start, device.items_end
     stream, launch = device.items_stream, device.items_launch
@@ -279,10 +301,23 @@ def _dependencies(device: DeviceWork, items: Ints) -> tuple[list[int], list[int]
         after[late[near]] = other[near]
         ready[late[near]] = np.maximum(ready[late[near]], end[other[near]])
     unknown = ready < -(1 << 61)
-    delay = np.where(unknown, 0, np.maximum(0, start - ready))
+    remains = np.where(unknown, 0, np.maximum(0, start - ready))
+    remains[items] = np.maximum(0, remains[items] - set_up)
+    # On an idle stream it is the launch that an item waited for, and on one that was busy until shortly before. What
+    # passes before it starts is over behind earlier work, where only the stream's own pause is left.
+    since = np.where(launch >= 0, np.maximum(0, start - launched), 0)
+    idle = usable & (launched >= ready) & ~unknown
+    usual = int(np.median(remains[idle])) if idle.any() else 0
+    idle = usable & (launched + usual > ready) & ~unknown
+    latent = idle & (remains <= QUEUED_NS)  # what takes longer waited for something that the trace does not show
+    queued = usable & ~idle & ~unknown & (remains <= QUEUED_NS)
+    pause = int(np.median(remains[queued])) if queued.any() else PAUSE_NS
+    latency = np.where(idle, since, np.minimum(usual, since))
+    latency[items] = np.maximum(0, latency[items] - set_up)
+    delay = np.where(latent, np.minimum(remains, pause), remains)
     position = np.full(len(start) + 1, -1, np.int64)  # the last place is what -1 reads
     position[items] = np.arange(len(items))
-    return stream[items].tolist(), delay[items].tolist(), position[after[items]].tolist()
+    return stream[items].tolist(), latency[items].tolist(), delay[items].tolist(), position[after[items]].tolist()
 
 
 def _waits(

@@ -32,7 +32,7 @@ def waiting(scene: Any, *operators: str, idle_after: bool = True) -> Any:
         start = 10.5 + 0.2 * index
         made.kernel(KERNEL, start + 0.03, start + 0.12, launched=start)
     if not idle_after:
-        made.kernel(KERNEL, 10.4, 19.9, launched=10.35)
+        made.kernel(KERNEL, 10.13, 19.9, launched=10.12)
     return made
 
 
