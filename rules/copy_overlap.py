@@ -52,6 +52,8 @@ class CopyOverlap(Rule):
         if evidence.record is not None:
             loaders = [each for each in evidence.record.loaders if each.trains and not framework_of(each.owner)]
             sizes = {tensor.bytes for each in loaders for tensor in each.tensors if tensor.pinned and tensor.bytes}
+            if not any(each.trains for each in evidence.record.loaders):  # batches of the script's own
+                sizes = {size for each in places if each.details.get("pinned") and (size := each.details.get("bytes"))}
             places = tuple(each for each in places if each.details.get("bytes") in sizes and _asynchronous(each))
             if not places:
                 return
@@ -92,7 +94,7 @@ class CopyOverlap(Rule):
         where = ", ".join(dict.fromkeys(at(site) for site in site_list(finding, "copies"))) or "your script"
         return Advice(
             f"Copy the next batch on a stream of its own, instead of at {where}: stream = torch.cuda.Stream(); "
-            "with torch.cuda.stream(stream): take the next batch from the loader and copy it with non_blocking=True; "
+            "with torch.cuda.stream(stream): take the next batch and copy it with non_blocking=True; "
             "before a batch is used, torch.cuda.current_stream().wait_stream(stream), and of each of its tensors "
             "x.record_stream(torch.cuda.current_stream()). torchtnt.utils.data.CudaDataPrefetcher(loader, device) does "
             "that around a loader.",

@@ -60,22 +60,21 @@ def recomputed_forward(evidence: Evidence) -> Recomputed | None:
         parts: list[Part] = []
         for node in np.unique(around[around >= 0]).tolist():
             members = there[around == node]
-            start = int(operators.start[members].min())
-            end = _ends(evidence, int(at[node]), start, here, at)
-            parts.append((start, end, 1.0))
+            parts.append((*_span(evidence, int(at[node]), int(operators.start[members].min()), here, at), 1.0))
         seconds += sum(end - start for start, end, _ in parts) / 1e9 / len(steps)
         left = np.minimum(left, kernels_left(evidence, parts, lane))
     return Recomputed(min(1.0, len(again) / len(first)), seconds, left) if seconds else None
 
 
-def _ends(evidence: Evidence, node: int, start: int, recorded: Ints, nodes: Ints) -> int:
-    """When the part of `node` is over, begun at `start` (ns), that computes something again.
+def _span(evidence: Evidence, node: int, layer: int, recorded: Ints, nodes: Ints) -> tuple[int, int]:
+    """Begin and end (ns) of the part of `node` that computes something again, with a layer that begins at `layer`.
 
-    That is what autograd has `recorded` in it (operators of its thread): its own derivative is not. Where it
-    differentiates what it has computed at once, other `nodes` begin inside of it, in their order.
+    That is what autograd has `recorded` in it (operators of its thread): its own derivative is not. The norm that a
+    block begins with, written out, comes before its first layer. Where the node differentiates what it has computed at
+    once, other `nodes` begin inside of it, in their order.
     """
     operators = evidence.trace.operators
-    nested = nodes[(operators.start[nodes] >= start) & (operators.end[nodes] <= operators.end[node])]
+    nested = nodes[(operators.start[nodes] >= layer) & (operators.end[nodes] <= operators.end[node])]
     end = int(operators.start[nested[0]] if len(nested) else operators.end[node])
-    inside = recorded[(operators.start[recorded] >= start) & (operators.end[recorded] <= end)]
-    return int(operators.end[inside].max()) if len(inside) else start
+    inside = recorded[(operators.start[recorded] >= operators.start[node]) & (operators.end[recorded] <= end)]
+    return (int(operators.start[inside].min()), int(operators.end[inside].max())) if len(inside) else (layer, layer)
