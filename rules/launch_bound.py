@@ -229,8 +229,8 @@ def _unmet(evidence: Evidence) -> tuple[str, ...]:
     sized = sized_syncs(evidence.steps, evidence.device, evidence.nesting)
     if sized.count >= 1:
         found.append(
-            f"The values of tensors decide the size of others {sized.count:.0f} time(s) a step ({', '.join(sized.calls)}): "
-            "a graph's sizes are fixed, and so must these be first."
+            f"The values of tensors decide the size of others {sized.count:.0f} time(s) a step "
+            f"({', '.join(sized.calls)}): a graph's sizes are fixed, and so must these be first."
         )
     backwards, steps = (sum(c.calls_per_step for c in call_sites(evidence, k)) for k in ("backward", "Optimizer.step"))
     if backwards > max(1.0, steps) + _RARELY:
