@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
 
 _CALLS = ("aten::_cudnn_attention_forward", "aten::_cudnn_attention_backward")
-# A call whose plan is there takes 0.1 to 0.2 ms of the host's time. Plans took 49 to 106 ms on an H200 (torch 2.11), 55 to 70 ms on a Blackwell (flashinfer #5245), 440 and 550 ms on a B200 (FunASR #3704).
+# A call whose plan is there takes 0.1 to 0.2 ms of the host's time. Plans took 49 to 106 ms on an H200 (torch 2.11), 55
+# to 70 ms on a Blackwell (flashinfer #5245), 440 and 550 ms on a B200 (FunASR #3704).
 _PLAN_NS = 20_000_000
 _LEAST_PLANS = 0.5  # a step, and in more than one step: a first one, or an epoch's last batch, is no habit
 _SETTINGS = ("cudnn_sdp", "CUDNN_ATTENTION", "CUDNN_SDPA")

@@ -47,6 +47,10 @@ _NORM_SCALE, _NORM_1D_SCALE = 0.22, 0.64
 # once, with those that are learned they read once (torch's batch_norm_collect_statistics and cuDNN's alike).
 _NORM_KERNELS = ("aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm")
 _NORM_KERNEL_SCALE = 0.67
+# And the host calls less: it counts no batches, makes no statistics and, where gradients are recorded, keeps nothing
+# for them. Microseconds per layer beside an H200, torch 2.11, 40 layers on 8x32x16x16: 61 to 23 with gradients, 34 to
+# 19 without; dropout, of a small tensor, 23 to 6.
+_NORM_HOST_S, _NORM_HOST_WITH_GRADIENTS_S, _DROPOUT_HOST_S = 15e-6, 38e-6, 17e-6
 
 
 class MissingEval(Rule):
@@ -84,13 +88,15 @@ class MissingEval(Rule):
         if not gain.worth_it:
             return
         norm = evidence.operators.row(_NORM)
+        norms = _norms(evidence) if _layers(model, "BatchNorm") else 0.0
         forwards = forward_sites(evidence)
         site = model.made or (forwards[0].site if forwards else None)
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=f"{model.cls} infers in training mode, {dropout_s * 1e3:.2f} ms of the traced step in dropouts; "
-            "its outputs are not those of the trained model either.",
+            summary=f"{model.cls} infers in training mode, {dropout_s * 1e3:.2f} ms of the traced step in dropouts"
+            + (f" and {norms:.0f} batch norms with each batch's own statistics" if norms else "")
+            + "; its outputs are not those of the trained model either.",
             gain=gain,
             evidence={
                 "dropout_s": dropout_s,
@@ -196,9 +202,20 @@ def _without(evidence: Evidence, model: Model) -> tuple[float, Change]:
     elif _layers(model, "BatchNorm"):
         flat = _layers(model, "BatchNorm1d") == _layers(model, "BatchNorm")
         operators[_NORM] = _NORM_1D_SCALE if flat else _NORM_SCALE
+    host_s = dropout_s / evidence.inflation
+    if evidence.device_is_gpu:
+        norms = _norms(evidence)
+        dropouts = row.count if (row := evidence.operators.row("aten::native_dropout")) is not None else 0.0
+        each_s = _NORM_HOST_WITH_GRADIENTS_S if model.grad_enabled else _NORM_HOST_S
+        host_s = norms * (each_s if _layers(model, "BatchNorm") else 0.0) + dropouts * _DROPOUT_HOST_S
     return dropout_s, Change(
-        remove_host_s=dropout_s / evidence.inflation, operator_scale=operators or None, kernel_scale=kernels or None
+        remove_host_s=host_s, operator_scale=operators or None, kernel_scale=kernels or None
     )
+
+
+def _norms(evidence: Evidence) -> float:
+    """Batch norms per step."""
+    return sum(row.count for name in _NORM_KERNELS if (row := evidence.operators.row(name)) is not None)
 
 
 def _inclusive_s(evidence: Evidence) -> float:

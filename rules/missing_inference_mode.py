@@ -52,6 +52,11 @@ if TYPE_CHECKING:
 # 1.1 us in a chain of 80 elementwise operators (240 to 150 us), 1.2 in 20 small Linear layers with ReLU (280 to 210),
 # 1.2 in a recurrent cell written out (760 to 520).
 _NODE_S = 1.2e-6
+# Beside a GPU the host makes larger ones: an H200's, torch 2.11, small tensors, 0.9 to 2.2 us in a chain of 80
+# elementwise operators, 1.7 in 20 Linear layers with ReLU. A batch norm in training mode 27 us (61 to 34), with what
+# the backward would need of it.
+_NODE_ON_GPU_S, _NORM_ON_GPU_S = 1.7e-6, 27e-6
+_NORMS = ("aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm")
 # A byte that the graph keeps is written to memory that is not in the cache, where the next operator would otherwise
 # take over a buffer just freed. Linear and elementwise layers on one core with 1 MiB of second-level cache, by the size
 # of a tensor: 0.07 to 0.13 ns up to 512 KiB, 0.02 up to 2 MiB, none from 4 MiB on, which no cache holds either way. 16
@@ -70,6 +75,7 @@ _LARGE_BYTES, _LARGE_LEFT = 28e6, 0.25
 _VALUES, _VALUES_LEFT = ("aten::linalg_eigvalsh", "aten::linalg_svdvals"), 0.45
 _MASKED = re.compile(r"\[(\[\d+(, ?\d+){3}\], ?){3}\[\d")  # the fused kernel takes four dimensions only
 _BASIS = "prior: 1.2 us per node of the graph, 0.1 ns per byte that it keeps in small tensors (six models on a CPU)"
+_GPU_BASIS = "prior: 1.7 us of the host per node of the graph, 27 per batch norm in training mode (beside an H200)"
 _CPU = 0  # c10::DeviceType
 
 
@@ -108,7 +114,12 @@ class MissingInferenceMode(Rule):
         vectors_s = 0.0 if evidence.device_is_gpu else _spent_s(evidence, _VALUES.__contains__) / evidence.inflation
         left = _LARGE_LEFT if get_pages_anew(evidence, attention_scores(evidence), _LARGE_BYTES) else _STEPWISE_LEFT
         saved = nodes * _NODE_S + moving_s + stepwise_s * (1.0 - left) + vectors_s * (1.0 - _VALUES_LEFT)
-        gain = Gain.prior(evidence.what_if(Change(remove_host_s=saved)), _BASIS)
+        if evidence.device_is_gpu:
+            norms = sum(row.count for name in _NORMS if (row := evidence.operators.row(name)) is not None)
+            trained = any(each.training for each in models)
+            saved = nodes * _NODE_ON_GPU_S + (norms * _NORM_ON_GPU_S if trained else 0.0)
+        basis = _GPU_BASIS if evidence.device_is_gpu else _BASIS
+        gain = Gain.prior(evidence.what_if(Change(remove_host_s=saved)), basis)
         if not gain.worth_it:
             return
         yield Finding(
