@@ -13,7 +13,7 @@ from advisor.evidence import Change
 from advisor.evidence.coded import names_like
 from advisor.evidence.steps import assign
 from advisor.fixes import edited
-from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, once_fed
+from advisor.rule import WIDEST, Advice, Example, Finding, Gain, Rule, Safety, once_fed
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
@@ -64,7 +64,8 @@ class CudnnAttentionPlans(Rule):
         share = min(1.0, building_s / evidence.trace_step_s)
         estimate, fed = once_fed(evidence, Change(remove_host_s=share * (evidence.step_s or 0.0)))
         whole = Gain.of(estimate)
-        gain = Gain(1.0 + _LATER * (whole.low - 1.0), whole.likely, whole.high, _BASIS)
+        low = max(1.0 + _LATER * (whole.low - 1.0), whole.high / WIDEST)
+        gain = Gain(min(low, whole.likely), whole.likely, whole.high, _BASIS)
         if not gain.worth_it:
             return
         yield Finding(

@@ -64,6 +64,16 @@ def found(made: Any, folder: Path) -> Finding | None:
     return findings[0] if findings else None
 
 
+def test_a_line_that_copies_several_tensors_is_named_where_no_other_fits(scene: Any, tmp_path: Path) -> None:
+    """``boxes, labels, scores = (t.to(device) for t in targets)``: what is known of it are the last one's bytes."""
+    made = augmenting(scene)
+    site = made.record.call_sites[-1]
+    site.details["bytes"], site.calls_per_step = 134_400, 4.0
+    made.call("Tensor.to", 9, from_device="cpu", to_device="cuda", bytes=19_660_800, pinned=True)
+    finding = found(made, tmp_path)
+    assert finding is not None and finding.site is not None and finding.site.line == 14
+
+
 def test_an_augmentation_before_the_copy_is_found_at_the_copy(scene: Any, tmp_path: Path) -> None:
     finding = found(augmenting(scene), tmp_path)
     assert finding is not None and finding.site is not None and finding.site.line == 14

@@ -47,3 +47,23 @@ def test_what_a_scaler_reads_for_another_optimizer_stays(scene: Any, tmp_path: P
     assert finding.parameters["inside"] == {}
     fix = HostSync().fix(finding, Sources({"/nowhere/train.py": "\n" * 13 + "losses.append(loss.item())\n"}))
     assert isinstance(fix, Advice) and "train.py:14" in fix.text and "train.py:17" not in fix.text
+
+
+@pytest.mark.parametrize(("reads", "reported"), [(100, True), (10, False)])
+def test_reading_costs_the_host_something_where_nothing_waits(
+    reads: int, reported: bool, scene: Any, tmp_path: Path
+) -> None:
+    """185 values a step, each there already when it is read: 10 us of the host, which makes the step, for each."""
+    made = scene(20.0, A100)
+    for number in range(reads):
+        start = 0.18 * number
+        made.kernel(ELEMENTWISE, start + 0.02, start + 0.022, launched=start + 0.01)
+        made.operator("aten::item", start + 0.1, start + 0.115)
+        made.copy("Memcpy DtoH (Device -> Pageable)", start + 0.104, start + 0.105, 4, launched=start + 0.101,
+                  returned=start + 0.106)  # fmt: skip
+        made.each("cuda_runtime", "cudaStreamSynchronize", start + 0.107, start + 0.11)
+    made.call("Tensor.item", 14, per_step=float(reads), device="cuda")
+    finding = found(made, tmp_path, "host-sync")
+    assert (finding is not None) is reported
+    if finding is not None:
+        assert 1.04 < finding.gain.likely < 1.1 and "reading takes the host 1.0 ms" in finding.summary

@@ -191,6 +191,39 @@ def test_batch_norm_on_a_gpu_reads_once_less(scene: Any, tmp_path: Path) -> None
     assert finding.gain.likely == pytest.approx(10 / (10 - 4.8 * 0.33), rel=0.03)
 
 
+def norming(scene: Any, grad: bool = True) -> Any:
+    """An inference of 10 ms beside a GPU that is idle for nearly all of it, 100 batch norms in training mode."""
+    made = scene(10.0, "NVIDIA A100-SXM4-40GB")
+    made.record.call_sites = [each for each in made.record.call_sites if each.kind != "backward"]
+    made.record.optimizers, model = [], made.record.models[0]
+    model.training, model.layers, model.grad_enabled, model.output_grad = True, {"BatchNorm2d": 100}, grad, grad
+    for number in range(100):
+        start = 0.1 * number
+        known = {"Sequence number": number} if grad else {}
+        made.operator("aten::cudnn_batch_norm", start, start + 0.09, **known)
+        made.kernel("bn_fw_tr_1C11_kernel_NCHW", start + 0.06, start + 0.064, launched=start + 0.05)
+    return made
+
+
+@pytest.mark.parametrize(("grad", "saved_ms"), [(True, 3.8), (False, 1.5)])
+def test_batch_norm_in_training_mode_takes_the_host_longer(
+    grad: bool, saved_ms: float, scene: Any, tmp_path: Path
+) -> None:
+    finding = found(norming(scene, grad), tmp_path, "missing-eval")
+    assert finding is not None
+    assert finding.gain.likely == pytest.approx(10 / (10 - saved_ms), rel=0.05)
+    assert "100 batch norms with each batch's own statistics" in finding.summary
+
+
+def test_gradients_nobody_needs_cost_the_host_beside_a_gpu(scene: Any, tmp_path: Path) -> None:
+    finding = found(norming(scene), tmp_path, "missing-inference-mode")
+    assert finding is not None
+    assert finding.gain.likely == pytest.approx(10 / (10 - 2.7 - 0.17), rel=0.05)
+    assert "H200" in finding.gain.basis
+
+
+# half-inference
+
 # half-inference
 
 

@@ -47,6 +47,28 @@ def test_short_kernels_far_apart_are_found(scene: Any, tmp_path: Path) -> None:
     assert isinstance(fix, Advice) and "reduce-overhead" in fix.text
 
 
+def test_a_launchs_latency_is_gone_with_the_launches(scene: Any, tmp_path: Path) -> None:
+    """An H200's liquid network: 4438 kernels of 1.5 us, each 9 us after its launch; as a graph a tenth of the step."""
+    made = scene(6.0, A100)
+    for number in range(300):
+        start = 0.02 * number
+        made.operator("aten::mul", start, start + 0.015)
+        made.kernel(KERNEL, start + 0.015, start + 0.0165, launched=start + 0.006)
+    finding = found(made, tmp_path)
+    # 0.45 ms of kernels, 0.3 of pauses between them, and what is left of 6 ms of launching.
+    assert finding is not None and 4.5 < finding.gain.likely < 8.5
+
+
+def test_sizes_that_only_the_gpu_knows_keep_a_graph_from_holding_the_step(scene: Any, tmp_path: Path) -> None:
+    made = launching(scene, 0.005)
+    made.operator("aten::nonzero", 5.9, 5.999)
+    made.copy("Memcpy DtoH (Device -> Pinned)", 5.99, 5.992, 8, launched=5.91, returned=5.92)
+    made.each("cuda_runtime", "cudaStreamSynchronize", 5.93, 5.995)
+    finding = found(made, tmp_path)
+    assert finding is not None
+    assert "decide the size of others 1 time(s) a step (nonzero)" in " ".join(finding.unmet)
+
+
 @pytest.mark.parametrize(
     ("calls", "found_here"), [pytest.param(62, True, id="97-us-a-launch"), pytest.param(40, False, id="150-us")]
 )
