@@ -118,7 +118,7 @@ class BatchSize(Rule):
     id = "batch-size"
     title = "Use a larger batch"
     safety = Safety.BEHAVIOUR
-    after = ("loader-workers", "amp-autocast", "channels-last")
+    after = ("debug-modes-left-on", "loader-workers", "amp-autocast", "channels-last")
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         record = evidence.record

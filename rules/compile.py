@@ -115,7 +115,7 @@ class Compile(Rule):
     title = "Compile the model"
     safety = Safety.NUMERIC
     takes_memory = True
-    after = ("amp-autocast", "channels-last")
+    after = ("debug-modes-left-on", "amp-autocast", "channels-last")
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         record = evidence.record

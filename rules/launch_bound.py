@@ -77,7 +77,7 @@ class LaunchBound(Rule):
     id = "launch-bound"
     title = "Launch the step's kernels as a graph"
     safety = Safety.NUMERIC
-    after = ("host-sync",)
+    after = ("debug-modes-left-on", "host-sync")
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         if not evidence.device_is_gpu or evidence.bound != "host" or serving_engine(evidence):

@@ -11,6 +11,7 @@ from libcst.helpers import get_full_name_for_node
 from advisor.edit.callers import calls_of
 from advisor.edit.calls import argument, has_starred, unpacked
 from advisor.edit.draft import Draft, Drafts
+from advisor.edit.hparams import kept_parameter
 from advisor.edit.modules import TooManyFilesError
 from advisor.edit.scopes import assignments, is_parameter, parameter_names, scope_of, self_assignments, string_value
 
@@ -56,6 +57,9 @@ class _Names:
                 followed = self.of(draft, own, depth - 1, base)
                 if followed or not base or not _unknown(own):
                     return followed
+            kept = kept_parameter(draft, node) if depth else None
+            if kept is not None:
+                return self._passed(draft, kept[0], node.attr.value, depth - 1, base)[0]
             before = self.of(draft, node.value, depth, base=True)
             return [*before, node.attr.value] if before else []
         if isinstance(node, cst.Subscript) and len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Index):

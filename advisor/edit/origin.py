@@ -19,6 +19,7 @@ from advisor.edit.changes import is_set, renames, sets_by_text, settings_of
 from advisor.edit.displays import displays_of
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.held import held_by, held_by_module, is_local
+from advisor.edit.hparams import kept_parameter
 from advisor.edit.modules import TooManyFilesError, beside, with_neighbours, with_word
 from advisor.edit.names import full_name, imported_as, last_part
 from advisor.edit.objects import Candidate, Maker, Objects, field_value, is_dataclass
@@ -177,6 +178,9 @@ class _Trace:
                 return self._constant(other, name, depth) if not is_set(self._drafts, other, name) else None
         if is_set(self._drafts, draft, name):
             return self._set_once(draft, node, depth)
+        kept = kept_parameter(draft, node)
+        if kept is not None:
+            return self._from_callers(draft, *kept, depth)
         makers = self._objects.makers(draft, base, depth)
         if makers:
             return self._field(makers, name, depth)
