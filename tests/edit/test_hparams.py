@@ -1,4 +1,4 @@
-"""What Lightning's ``save_hyperparameters()`` keeps is changed where the class is made, or in the file it is read from."""
+"""What Lightning's ``save_hyperparameters()`` keeps is changed where the class is made, or in the file it came from."""
 
 from __future__ import annotations
 
