@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from advisor.trace.tables import Ints
 
 _FRAMEWORKS = ("TrainingArguments", "Trainer", "Trainer.fit", "Fabric", "Accelerator")
+_MOST_OF_A_BATCH = 4  # tensors that a line copies a step: more are layers' weights, or states, that come and go
 _EXPOSED = 0.5  # of the copies' time: from here on they are not hidden
 
 
@@ -53,7 +54,8 @@ class CopyOverlap(Rule):
             loaders = [each for each in evidence.record.loaders if each.trains and not framework_of(each.owner)]
             sizes = {tensor.bytes for each in loaders for tensor in each.tensors if tensor.pinned and tensor.bytes}
             if not any(each.trains for each in evidence.record.loaders):  # batches of the script's own
-                sizes = {size for each in places if each.details.get("pinned") and (size := each.details.get("bytes"))}
+                few = [each for each in places if each.calls_per_step <= _MOST_OF_A_BATCH]
+                sizes = {size for each in few if each.details.get("pinned") and (size := each.details.get("bytes"))}
             places = tuple(each for each in places if each.details.get("bytes") in sizes and _asynchronous(each))
             if not places:
                 return

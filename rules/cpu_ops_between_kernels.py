@@ -102,4 +102,5 @@ def _copies(evidence: Evidence, sizes: Collection[int]) -> tuple[CallSite, ...]:
         if each.details.get("to_device") == "cuda" and each.details.get("from_device", "cpu") == "cpu"
     )
     exact = tuple(each for each in copies if each.details.get("bytes") in sizes)
-    return exact or tuple(each for each in copies if each.calls_per_step > 1 and not each.details.get("pinned"))
+    several = tuple(each for each in copies if each.calls_per_step > 1 and not each.details.get("pinned"))
+    return exact or (several if len(several) == 1 else ())

@@ -9,6 +9,7 @@ import numpy as np
 
 from advisor.edit import Drafts
 from advisor.edit.names import after_imports, ensure_name
+from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.coded import names_like
 from advisor.evidence.steps import assign
@@ -18,6 +19,7 @@ from advisor.rule import WIDEST, Advice, Example, Finding, Gain, Rule, Safety, o
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
+    from advisor.trace.tables import Ints
 
 _CALLS = ("aten::_cudnn_attention_forward", "aten::_cudnn_attention_backward")
 # A call whose plan is there takes 0.1 to 0.2 ms of the host's time. Plans took 49 to 106 ms on an H200 (torch 2.11), 55
@@ -54,13 +56,14 @@ class CudnnAttentionPlans(Rule):
         if not evidence.device_is_gpu or not len(steps) or not evidence.trace_step_s:
             return
         step = assign(steps, operators.start)
+        calls = np.flatnonzero((step >= 0) & names_like(evidence.trace, operators.name, _CALLS.__contains__))
         took = operators.end - operators.start
-        plans = (step >= 0) & names_like(evidence.trace, operators.name, _CALLS.__contains__) & (took >= _PLAN_NS)
-        count = float(plans.sum()) / len(steps)
+        took[calls] -= _waited(evidence, operators.start[calls], operators.end[calls])
+        plans = calls[took[calls] >= _PLAN_NS]
+        count = len(plans) / len(steps)
         if count < _LEAST_PLANS or len(np.unique(step[plans])) < 2:
             return
         building_s = float(took[plans].sum()) / 1e9 / len(steps)
-        # No operators are called meanwhile that a profiler would make longer.
         share = min(1.0, building_s / evidence.trace_step_s)
         estimate, fed = once_fed(evidence, Change(remove_host_s=share * (evidence.step_s or 0.0)))
         whole = Gain.of(estimate)
@@ -75,7 +78,7 @@ class CudnnAttentionPlans(Rule):
             f"{building_s * 1e3:.1f} ms of the host's time, in which nothing is launched." + fed,
             gain=gain,
             evidence={"plans_per_step": count, "plans_s": building_s, "step_s": evidence.step_s},
-            parameters={"script": evidence.script},
+            parameters={"script": evidence.script, "chosen": _chosen(evidence)},
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Advice:
@@ -86,7 +89,7 @@ class CudnnAttentionPlans(Rule):
             return Advice(text, "the script's file is unknown")
         drafts = Drafts(sources)
         draft = drafts[script]
-        if any(each in draft.source.text for each in _SETTINGS):
+        if finding.parameters.get("chosen") or any(each in draft.source.text for each in _SETTINGS):
             return Advice(text, "the script chooses the kernels of attention itself")
         if not after_imports(draft, f"{ensure_name(draft, 'torch')}.backends.cuda.enable_cudnn_sdp(False)"):
             return Advice(text, "the script imports nothing at its top level")
@@ -107,3 +110,20 @@ class CudnnAttentionPlans(Rule):
         Example("import torch\ntorch.backends.cuda.enable_cudnn_sdp(True)\n", ""),
         Example("from torch.nn.attention import SDPBackend, sdpa_kernel\nKERNEL = SDPBackend.CUDNN_ATTENTION\n", ""),
     )
+
+
+def _waited(evidence: Evidence, start: Ints, end: Ints) -> Ints:
+    """ns of each call that the driver takes to give memory, or the device to be done."""
+    runtime, host = evidence.trace.runtime, evidence.host
+    rows = np.flatnonzero(host.allocation_rows | host.sync_rows)
+    rows = rows[np.argsort(runtime.start[rows], kind="stable")]
+    spent = np.append(0, np.cumsum(runtime.end[rows] - runtime.start[rows]))
+    first, last = (np.searchsorted(runtime.start[rows], edge) for edge in (start, end))
+    waited: Ints = spent[last] - spent[first]
+    return waited
+
+
+def _chosen(evidence: Evidence) -> bool:
+    """Whether any of the script's modules says itself which kernels attention takes."""
+    files = evidence.record.modules if evidence.record is not None else ()
+    return any(each in text_of(file) for file in files for each in _SETTINGS)

@@ -79,11 +79,17 @@ class HostSync(Rule):
         if not rows or (evidence.record is not None and not places):
             return
         # No more can go than the host was seen to wait, and what it takes to read a value that is there.
-        reading_s = sum(row.count for row in rows if row.direction == "DtoH") * _READ_S
+        reads = sum(row.count for row in rows if row.direction == "DtoH") - sum(each.calls_per_step for each in scaled)
+        reading_s = max(0.0, reads) * _READ_S
         waiting_s = sum(row.total_s for row in rows)
         if waiting_s + reading_s * evidence.inflation < _LEAST_WAIT * (evidence.trace_step_s or 0.0):
             return
-        estimate = evidence.what_if(Change(remove_syncs=[row.index for row in rows], remove_host_s=reading_s))
+        syncs = [row.index for row in rows]
+        estimate = evidence.what_if(Change(remove_syncs=syncs))
+        # All of a read goes, and the synchronization is a part of it.
+        rest_s = reading_s - (estimate.before - estimate.likely)
+        if rest_s > 0.0:
+            estimate = evidence.what_if(Change(remove_syncs=syncs, remove_host_s=rest_s))
         gain = Gain.prior(estimate, _BESIDE_SCALER) if scaled else Gain.of(estimate)
         if not gain.worth_it:
             return

@@ -723,9 +723,10 @@ def _candidates(evidence: Evidence, facts: LoaderFacts, now: int) -> list[int]:
     if record is None:
         return [each for each in (2, 4, 8) if each > now]  # another machine's cores are unknown
     cores = max(1, math.floor(record.environment.usable_cpus))
-    if facts.fetch_s and facts.fetch_cpu_s is not None and facts.fetch_cpu_s > 0:
+    fetch_s = facts.single_s or facts.fetch_s
+    if fetch_s and facts.fetch_cpu_s is not None and facts.fetch_cpu_s > 0:
         # Workers that wait (disk, network) share a core: as many fit as waits overlap.
-        cores = math.ceil(cores * min(4.0, facts.fetch_s / facts.fetch_cpu_s))
+        cores = math.ceil(cores * min(4.0, fetch_s / facts.fetch_cpu_s))
     most = min(_MOST, max(cores, 1))
     loader = facts.record
     if loader is not None and loader.iterable and not _divides_its_data(loader):

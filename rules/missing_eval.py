@@ -207,7 +207,8 @@ def _without(evidence: Evidence, model: Model) -> tuple[float, Change]:
         norms = _norms(evidence)
         dropouts = row.count if (row := evidence.operators.row("aten::native_dropout")) is not None else 0.0
         each_s = _NORM_HOST_WITH_GRADIENTS_S if model.grad_enabled else _NORM_HOST_S
-        host_s = norms * (each_s if _layers(model, "BatchNorm") else 0.0) + dropouts * _DROPOUT_HOST_S
+        drawn_s = dropouts * _DROPOUT_HOST_S if dropouts else host_s  # of others' dropouts all that they call
+        host_s = norms * (each_s if _layers(model, "BatchNorm") else 0.0) + drawn_s
     return dropout_s, Change(
         remove_host_s=host_s, operator_scale=operators or None, kernel_scale=kernels or None
     )

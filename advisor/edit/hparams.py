@@ -20,12 +20,25 @@ def kept_parameter(draft: Draft, node: cst.Attribute) -> tuple[cst.FunctionDef, 
     holder = draft.enclosing_class(node)
     if holder is None or not _is_kept(draft, node.value):
         return None
-    made = next((each for each in draft.nodes(cst.FunctionDef, holder) if each.name.value == "__init__"), None)
+    makers = [each for each in draft.nodes(cst.FunctionDef, holder) if each.name.value == "__init__"]
+    made = next((each for each in makers if draft.enclosing_class(each) is holder), None)
     own = parameter(made, node.attr.value) if made is not None else None
-    if made is None or own is None:
+    if made is None or own is None or list(assignments(draft, node.attr.value, made)):
+        return None  # Lightning keeps what the name stands for when it is called
+    if any(_is_written(draft, each) for each in draft.nodes(cst.Attribute) if get_full_name_for_node(each) == _KEPT):
         return None
     calls = [each for each in draft.nodes(cst.Call, made) if get_full_name_for_node(each.func) == _KEEPS]
     return (made, own) if len(calls) == 1 and _keeps(calls[0], node.attr.value) else None
+
+
+def _is_written(draft: Draft, kept: cst.Attribute) -> bool:
+    """Whether something else may be put into ``self.hparams`` there: by item, by a method, by whom it is given to."""
+    above = draft.parent(kept)
+    if isinstance(above, cst.Subscript):
+        return isinstance(draft.parent(above), (cst.AssignTarget, cst.AugAssign, cst.AnnAssign))
+    if isinstance(above, cst.Attribute):
+        return isinstance(outer := draft.parent(above), cst.Call) and outer.func is above
+    return isinstance(above, cst.Arg)
 
 
 def _is_kept(draft: Draft, base: cst.BaseExpression) -> bool:

@@ -62,7 +62,8 @@ def share(loader: Loader, part: FetchPart) -> float:
 
 def computes(facts: LoaderFacts) -> bool:
     """Whether making a batch computes; what waits for a disk or a server does not."""
-    return bool(facts.fetch_s and facts.fetch_cpu_s is not None and facts.fetch_cpu_s >= _COMPUTES * facts.fetch_s)
+    fetch_s = facts.single_s or facts.fetch_s  # where the CPU's time is that of one thread
+    return bool(fetch_s and facts.fetch_cpu_s is not None and facts.fetch_cpu_s >= _COMPUTES * fetch_s)
 
 
 def without(facts: LoaderFacts, saved: float) -> Change:

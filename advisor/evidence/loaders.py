@@ -34,7 +34,7 @@ def _recorded(record: RunRecord, step_s: float | None, exposed: float) -> tuple[
                 exposed_share=exposed * wait / total if total > 0 else 0.0,
                 fetch_s=loader.fetch_s if loader.fetch_s is not None or loader.num_workers else loader.wait_s,
                 fetch_cpu_s=_single_cpu_s(loader),
-                single_s=loader.single_s,
+                single_s=None if loader.num_workers else loader.single_s,
                 start_s=loader.start_s,
                 batches=loader.batches,
                 site=loader.site,
@@ -45,7 +45,7 @@ def _recorded(record: RunRecord, step_s: float | None, exposed: float) -> tuple[
 
 def _single_cpu_s(loader: Loader) -> float | None:
     """CPU seconds to make a batch on one thread: idle threads of OpenMP's spin, and count as if they computed."""
-    if loader.fetch_cpu_s is None or loader.single_cpu_s is None:
+    if loader.fetch_cpu_s is None or loader.single_cpu_s is None or loader.num_workers:
         return loader.fetch_cpu_s
     return min(loader.fetch_cpu_s, loader.single_cpu_s)
 

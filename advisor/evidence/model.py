@@ -37,9 +37,11 @@ NOISE, NOISE_ON_CPU = 0.01, 0.12
 # second: the estimate of the overhead is a rough one.
 _DISTURBED, _LEAST_HOST_SCALE = 0.97, 0.4
 # Host time without the profiler over that with it. Nine runs on an H200 whose step the host made: 0.48 to 0.93, 0.55 in
-# the middle; of two that their kernels made, the fixed scripts showed half at most. Less than the first is none's.
+# the middle; of two that their kernels made, the fixed scripts showed half at most.
 _FASTEST_HOST, _USUAL_HOST = 0.2, 0.5
-_FLAT = 1.03  # times as long: a replay in which the host's pace makes no more difference does not tell it
+# A replay in which the host's pace makes no more difference than the first, times the step, does not tell it, and one
+# in which it makes so much more as the second tells it fully.
+_FLAT, _TOLD = 1.03, 0.12
 # Of a CPU step with a larger batch: how much of the operators' time, and of the whole step, may be the same for any
 # batch. Five tiny nets took 4.3 to 7.2 times as many samples per second with eight times the batch: 0.88 to 0.98 was.
 _MOST_CONSTANT, _MOST_FIXED = 0.97, 0.98
@@ -177,18 +179,19 @@ class StepModel:
 
         low, high = _FASTEST_HOST, 1.0
         fastest, traced = replayed(low), replayed(high)
-        if traced <= self.step_s:
-            return high if traced > _FLAT * replayed(_USUAL_HOST) else _USUAL_HOST
-        # A step that its kernels take does not say how fast the host is.
-        if fastest > self.step_s or traced <= _FLAT * fastest:
+        # A step that its kernels take does not say how fast the host is, and one that they nearly take says little.
+        told = min(1.0, max(0.0, (traced / fastest - _FLAT) / _TOLD)) if fastest else 0.0
+        if fastest > self.step_s or not told:
             return _USUAL_HOST
+        if traced <= self.step_s:
+            return told * high + (1.0 - told) * _USUAL_HOST
         for _ in range(7):
             middle = (low + high) / 2
             if replayed(middle) > self.step_s:
                 high = middle
             else:
                 low = middle
-        return (low + high) / 2
+        return told * (low + high) / 2 + (1.0 - told) * _USUAL_HOST
 
     @cached_property
     def _base(self) -> Variation:
@@ -248,8 +251,8 @@ class StepModel:
         new_cpu = cpu if change.fetch_cpu_s is None else change.fetch_cpu_s * batches
         if change.fetch_s is not None and change.fetch_cpu_s is None:
             new_cpu = cpu * new_wall / wall if wall > 0 else new_wall
-        if workers and loader.workers == 0 and loader.single_s is not None and loader.fetch_s:
-            new_wall *= loader.single_s / loader.fetch_s  # a worker has one thread
+        if workers:
+            new_wall *= _of_one_thread(loader)
         new_wall, new_cpu = (batch.larger_fetch_s(each, change.batch_scale) for each in (new_wall, new_cpu))
         others = max(0.0, self.wait_s - loader.wait_s)
         if workers == 0:
@@ -325,7 +328,7 @@ class StepModel:
         wall, _ = self._fetch(loader)
         if change.fetch_s is not None:
             wall = change.fetch_s * self._batches(loader)
-        fetch_s = batch.larger_fetch_s(wall, change.batch_scale)
+        fetch_s = batch.larger_fetch_s(wall * _of_one_thread(loader), change.batch_scale)
         return fetch_s / change.workers * 0.97
 
     def _threads(self, change: Change) -> float:
@@ -347,7 +350,8 @@ class StepModel:
             per_epoch = loader.start_s * max(1.0, workers / loader.workers)
         else:
             context = record.context or (self.evidence.record.environment.start_method if self.evidence.record else "")
-            per_epoch = pipeline.start_s(workers, self._fetch(loader)[0] / self._batches(loader), context)
+            fetch_s = self._fetch(loader)[0] * _of_one_thread(loader) / self._batches(loader)
+            per_epoch = pipeline.start_s(workers, fetch_s, context)
         return per_epoch / loader.batches * self._batches(loader)
 
     def _with_wait(self, change: Change, wait_s: float) -> tuple[float, float, float, str]:
@@ -370,10 +374,17 @@ class StepModel:
 
     @cached_property
     def _in_line(self) -> bool:
-        """Whether the device works off one stream, in no more time than a step without the profiler takes."""
+        """Whether the device works off one stream, piece by piece, in no more time than the step without the profiler.
+
+        Kernels of one stream overlap with programmatic dependent launch, and where a graph's branches are shown as one.
+        """
         assert self.script is not None
-        busy_s = float(self._as_traced.duration[self.script.items].sum()) / self.script.steps / 1e9
-        return len(set(self.script.stream)) == 1 and busy_s <= self.step_s
+        items = self.script.items
+        start, end = self.evidence.device.items_start[items], self.evidence.device.items_end[items]
+        order = np.argsort(start, kind="stable")
+        overlaps = bool((start[order[1:]] < end[order[:-1]]).any())
+        busy_s = float(self._as_traced.duration[items].sum()) / self.script.steps / 1e9
+        return len(set(self.script.stream)) == 1 and not overlaps and busy_s <= self.step_s
 
     def _without_host(self, change: Change, wait_s: float) -> tuple[float, float, float, str]:
         """Device work whose launches are not in the trace (a trimmed file): only the work itself can shrink or grow."""
@@ -578,3 +589,8 @@ def _narrow(low: float, likely: float, high: float) -> tuple[float, float, float
         shrink = np.log(WIDEST) / (above + below)
         low, high = likely * float(np.exp(-below * shrink)), likely * float(np.exp(above * shrink))
     return low, likely, high
+
+
+def _of_one_thread(loader: LoaderFacts) -> float:
+    """How much longer a batch takes in a worker, which has one thread, than it does in the script's own process."""
+    return loader.single_s / loader.fetch_s if loader.single_s is not None and loader.fetch_s else 1.0

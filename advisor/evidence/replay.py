@@ -307,10 +307,12 @@ def _dependencies(
     # passes before it starts is over behind earlier work, where only the stream's own pause is left.
     since = np.where(launch >= 0, np.maximum(0, start - launched), 0)
     idle = usable & (launched >= ready) & ~unknown
-    usual = int(np.median(remains[idle])) if idle.any() else 0
-    idle = usable & (launched + usual > ready) & ~unknown
-    latent = idle & (remains <= QUEUED_NS)  # what takes longer waited for something that the trace does not show
-    queued = usable & ~idle & ~unknown & (remains <= QUEUED_NS)
+    known = idle & (remains <= QUEUED_NS)
+    usual = int(np.median(remains[known])) if known.any() else 0
+    idle |= usable & (launched + usual > ready) & (since <= 2 * usual) & (after < 0) & ~unknown
+    # What takes longer waited for something that the trace does not show, or for another stream.
+    latent = idle & (remains <= QUEUED_NS) & (after < 0)
+    queued = usable & (launched + usual <= ready) & ~unknown & (remains <= QUEUED_NS)
     pause = int(np.median(remains[queued])) if queued.any() else PAUSE_NS
     latency = np.where(idle, since, np.minimum(usual, since))
     latency[items] = np.maximum(0, latency[items] - set_up)

@@ -2,10 +2,10 @@
 
 Looked at are a few fetches per process before the timing window: some are timed by line and transform, one is counted
 (lines of the user's code that run, calls of torch), one is timed inside the line that takes longest. Where torch has
-several threads, as the script's own process has and a worker has not, the next ones are made with one. Workers append
-what they saw to a file in the run folder, and look only while another file is there, which the script's own process
-takes away when the timing begins. A look that is going on then ends, and so does one that takes too long; neither is
-written down. Nothing that fails here fails in the script.
+several threads, as the script's own process has and a worker has not, one or two are made on a single one. Workers
+append what they saw to a file in the run folder, and look only while another file is there, which the script's own
+process takes away when the timing begins. A tracing that is going on then ends, and so does one that takes too long;
+neither is written down. Nothing that fails here fails in the script.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import contextlib
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from .layout import FetchPart, Loader, Site
+from .timing import compiled_frames
 from .tracing import Counted, Inside, Longest, Timed, Traced
 
 LOOKS_FILE, LOOKING_FILE = "looks.jsonl", "looking"
@@ -27,6 +29,8 @@ LOOKS_FILE, LOOKING_FILE = "looks.jsonl", "looking"
 # one is made with a single one early: a script that takes long for each has few of them before it is timed.
 _ORDER = ("first", "timed", "counted", "timed", "inside")
 _ORDER_WITH_THREADS = ("first", "timed", "single", "counted", "timed", "inside", "single")
+# Seconds that a fetch on one thread may take at worst, and from which on one of them has to do.
+_MOST_SINGLE, _LONG_SINGLE = 8.0, 1.0
 _LONGEST = 1.0  # seconds: the lines of a dataset whose first fetch takes longer are not traced
 
 
@@ -48,6 +52,7 @@ class Looks:
         self._torch: Any = torch
         self._run_dir = run_dir
         self._left: dict[tuple[int, int], list[str]] = {}  # (process, dataset) → looks to come
+        self._whole: dict[tuple[int, int], int] = {}  # likewise → samples of the first batch
         self._longest: dict[tuple[int, int], Longest | None] = {}  # likewise → the line to look into
         self.late = False  # the last fetch was looked at until after the looking was over: its time is not its own
 
@@ -66,11 +71,13 @@ class Looks:
         if kind == "first":
             began = time.perf_counter()
             batch = original(fetcher, index)
-            if time.perf_counter() - began > _LONGEST:
-                left[:] = [each for each in left if each == "single"]
+            self._plan(left, time.perf_counter() - began)
+            self._whole[key] = _samples(index)
             return batch
         if kind == "single":
-            return self._single(original, fetcher, index, loader)
+            alike = _samples(index) == self._whole.get(key) and not compiled_frames()
+            single = alike and threading.current_thread() is threading.main_thread()
+            return self._single(original, fetcher, index, loader) if single else original(fetcher, index)
         try:
             look = self._look(kind, key, fetcher.dataset)
         except Exception:
@@ -91,7 +98,17 @@ class Looks:
                 if look.whole and not self.late:
                     if isinstance(look, Timed):
                         self._longest[key] = look.longest()
-                    self._append(look.seen(), len(index) if isinstance(index, (list, tuple)) else 1, loader)
+                    self._append(look.seen(), _samples(index), loader)
+
+    def _plan(self, left: list[str], seconds: float) -> None:
+        """What is left out of the looks to come after a first fetch that took so long."""
+        if seconds > _LONGEST:
+            left[:] = [each for each in left if each == "single"]
+        # On one thread it may take as many times as long as there are threads.
+        worst = seconds * self._torch.get_num_threads()
+        keep = 0 if worst > _MOST_SINGLE else 1 if worst > _LONG_SINGLE else len(left)
+        for number in [at for at, each in enumerate(left) if each == "single"][keep:][::-1]:
+            del left[number]
 
     def _single(self, original: Any, fetcher: Any, index: Any, loader: int) -> Any:
         """The fetch as a worker makes it, whose operators run on one thread.
@@ -103,14 +120,15 @@ class Looks:
         self._torch.set_num_threads(1)
         began, began_cpu = time.perf_counter(), time.process_time()
         try:
-            return original(fetcher, index)
+            batch = original(fetcher, index)
         finally:
             seconds, cpu = time.perf_counter() - began, time.process_time() - began_cpu
             if self._torch.get_num_threads() == 1:  # else the dataset has set them itself
                 self._torch.set_num_threads(threads)
-            self.late = not self._looking()
-            if not self.late:
-                self._append({"single": (seconds, cpu)}, len(index) if isinstance(index, (list, tuple)) else 1, loader)
+        self.late = not self._looking()
+        if not self.late and not getattr(fetcher, "ended", False):  # a stream's last batch may be a part of one
+            self._append({"single": (seconds, cpu)}, _samples(index), loader)
+        return batch
 
     def _look(self, kind: str, key: tuple[int, int], dataset: Any) -> Traced | None:
         """What a fetch is looked at with; None where there is nothing to be seen in it."""
@@ -134,6 +152,10 @@ class Looks:
                 os.write(descriptor, line.encode())
             finally:
                 os.close(descriptor)
+
+
+def _samples(index: Any) -> int:
+    return len(index) if isinstance(index, (list, tuple)) else 1
 
 
 def read_looks(run_dir: str, records: list[Loader], loader_of: Callable[[int], int | None]) -> None:

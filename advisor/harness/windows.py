@@ -50,8 +50,8 @@ OVERDUE_SECONDS, OVERDUE_STEPS = 15.0, 10
 # is all Python makes about a million a second, and sorting them takes many times as long; the wrappers know the call
 # sites without them.
 LONGEST_WITH_STACKS, MOST_WITH_STACKS = 0.5, 400_000
-# Times `settle_max_seconds`: so long may steps take, besides, in which Dynamo compiles.
-MOST_COMPILING = 10
+# Times `settle_max_seconds`: so long may steps take, besides, in which Dynamo compiles: eight graphs of a function.
+MOST_COMPILING = 4
 MOST_REPEATS = 3  # how often a profile window is begun anew when an evaluation falls into it
 
 
@@ -170,9 +170,14 @@ class Windows:
 
     def _replayed(self, optimizer: Any) -> None:
         """A CUDA graph was launched that holds a step: what came before were rehearsals of it."""
-        if not self._replaying:
+        if not self._replaying and self.finder.kind in ("", "optimizer") and self.phase != "done":
             self._replaying = True
+            if self.phase == "detail":  # all else is measured
+                self.leave_at_once = True
+                self._complete()
             self._restart("the script began to replay its step as a CUDA graph")
+            self.record.timing = Timing()
+            self.record.windows.clear()
         self.optimizer_step(optimizer)
 
     def before_batch(self, index: int) -> None:

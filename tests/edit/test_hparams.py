@@ -69,7 +69,11 @@ def test_a_settings_file_behind_it_is_changed() -> None:
         ("self.save_hyperparameters(*names)", "h.batch_size"),
         ("pass", "h.batch_size"),
         ("self.save_hyperparameters()", "h.batch"),
-        ("self.save_hyperparameters()\n        self.hparams.batch_size = 4", "h.batch_size + 0"),
+        ("self.save_hyperparameters()\n        self.hparams.batch_size = 8", "h.batch_size"),
+        ("self.save_hyperparameters()\n        self.hparams['batch_size'] = 4", "h.batch_size"),
+        ("self.save_hyperparameters()\n        self.hparams.update({'batch_size': 4})", "h.batch_size"),
+        ("self.save_hyperparameters()\n        tune(self.hparams)", "h.batch_size"),
+        ("batch_size = batch_size // 1\n        self.save_hyperparameters()", "h.batch_size"),
     ],
 )
 def test_what_may_be_something_else_is_left_alone(keeps: str, read: str) -> None:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from advisor.harness import tracing
-from advisor.harness.fetching import LOOKS_FILE, look_off, look_on, read_looks
+from advisor.harness.fetching import _ORDER_WITH_THREADS, LOOKS_FILE, Looks, look_off, look_on, read_looks
 from advisor.harness.layout import Loader
 from advisor.harness.loaders import FETCH_FILE, _computed, fetch_patches
 from advisor.harness.openblas import OpenBlas
@@ -452,6 +452,48 @@ def test_some_fetches_are_made_on_one_thread_as_a_worker_makes_them(tmp_path: Pa
     assert [int(batch[0]) for batch in batches] == [2, 2, 1, 2, 2, 2, 1, 2, 2, 2]
     assert record.single_s is not None and record.single_cpu_s is not None
     assert 0 < record.single_s < 0.1
+
+
+class Short(IterableDataset[torch.Tensor]):
+    """Ends in the fetch that would be the first on one thread: the third of batches of four."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for number in range(self.length):
+            time.sleep(0.002)
+            yield torch.full((2,), float(number))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(Short(8), id="a-stream-that-is-over"),
+        pytest.param(Short(9), id="a-streams-last-batch"),
+        pytest.param(Rows(Twice(), 9), id="a-last-batch-of-one"),
+    ],
+)
+def test_what_is_no_whole_batch_is_not_timed_on_one_thread(data: Dataset[torch.Tensor], tmp_path: Path) -> None:
+    asked = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        batches, record = seen(tmp_path, DataLoader(data, batch_size=4))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(asked)
+    assert len(batches) in (2, 3) and record.single_s is None
+
+
+@pytest.mark.parametrize(("seconds", "threads", "singles"), [(0.2, 2, 2), (0.4, 4, 1), (1.5, 2, 1), (0.6, 16, 0)])
+def test_a_slow_fetch_is_not_made_on_one_thread_for_long(
+    seconds: float, threads: int, singles: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    left = list(_ORDER_WITH_THREADS)
+    Looks(torch, str(tmp_path))._plan(left, seconds)
+    assert left.count("single") == singles
+    assert ("timed" in left) is (seconds <= 1.0)
 
 
 def test_with_one_thread_there_is_nothing_to_compare(tmp_path: Path) -> None:

@@ -232,6 +232,17 @@ def test_a_replay_of_a_captured_step_ends_a_step(
     assert not windows.record.notes
 
 
+def test_replays_do_not_end_steps_that_the_script_names_itself(
+    tmp_path: Path, unwatched: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows = windows_of(tmp_path)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    for _ in range(3):
+        windows.explicit_step()
+    windows._replayed(optimizer)
+    assert windows.boundaries == 3 and windows.finder.kind == "explicit"
+
+
 def test_compiling_is_none_of_the_time_in_which_steps_are_to_settle(tmp_path: Path, unwatched: None) -> None:
     """An H200: each new length was compiled anew, 12 s a step, and 30 s were over before Dynamo gave up."""
     windows = windows_of(tmp_path)

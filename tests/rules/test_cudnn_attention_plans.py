@@ -48,6 +48,13 @@ def test_left_alone(facts: dict[str, Any], scene: Any, tmp_path: Path) -> None:
     assert found(attending(scene, **facts), tmp_path, "cudnn-attention-plans") is None
 
 
+def test_a_call_that_waits_for_memory_builds_no_plan(scene: Any, tmp_path: Path) -> None:
+    made = attending(scene)
+    for start in (10.5, 80.5):
+        made.each("cuda_runtime", "cudaMalloc", start, start + 45.0)
+    assert found(made, tmp_path, "cudnn-attention-plans") is None
+
+
 def test_who_chooses_the_kernels_is_told_and_not_edited(scene: Any, tmp_path: Path) -> None:
     finding = found(attending(scene), tmp_path, "cudnn-attention-plans")
     assert finding is not None
