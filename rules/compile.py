@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from advisor import compiled
 from advisor.edit import Drafts
 from advisor.edit.compiling import compile_refused, keeps_wrapped_weights
 from advisor.edit.derivatives import differentiates_twice
-from advisor.edit.models import binding
-from advisor.edit.names import ensure_name, framework_used
+from advisor.edit.names import ensure_name
 from advisor.edit.sources import text_of
 from advisor.evidence import CAPTURES, COLD, Change
 from advisor.evidence.fusion import (
@@ -24,7 +24,6 @@ from advisor.evidence.fusion import (
     overhead_of_function_s,
     overhead_s,
     sized_by_data,
-    too_old_for_triton,
 )
 from advisor.evidence.matrix import is_optimizer
 from advisor.fixes import edited
@@ -42,15 +41,9 @@ from advisor.rule import (
     call_sites,
     file_list,
     forward_sites,
-    framework_of,
     model_files,
     once_fed,
-    optimizer_sites,
-    own_files,
-    serving_engine,
     site_list,
-    sites,
-    unless_source,
     where,
 )
 
@@ -147,9 +140,6 @@ class Compile(Rule):
         if gain.likely < (_LEAST_GAIN if evidence.device_is_gpu else _LEAST_ON_CPU) or _too_short(evidence, gain):
             return
         forwards = forward_sites(evidence)
-        optimizers = record.optimizers if record is not None else []
-        owners = [owner for each in optimizers if (owner := framework_of(each.owner))]
-        moves = call_sites(evidence, "Module.to", "Module.cuda", "Module.eval", every_step=False)
         yield Finding(
             rule=self.id,
             title=self.title,
@@ -159,15 +149,11 @@ class Compile(Rule):
             evidence={"fusible_share": share, "leaf_layers": layers, "step_s": evidence.step_s},
             site=forwards[0].site if forwards else None,
             parameters={
-                "forward": sites(forwards),
-                "moves": sites(moves),
-                "optimizer": optimizer_sites(evidence),
-                "own": own_files(evidence),
-                "framework": owners[0] if owners else serving_engine(evidence),
+                **compiled.places(evidence),
                 **construction(evidence),
                 "graphs": record is None and evidence.bound == "host" and not evidence.trains,
             },
-            unmet=(*_unmet(evidence), *not_in_place(evidence)),
+            unmet=(*compiled.unmet(evidence), *not_in_place(evidence)),
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
@@ -178,8 +164,7 @@ class Compile(Rule):
         if finding.parameters.get("graphs"):
             text += ' With mode="reduce-overhead" its kernels are launched as one CUDA graph, if shapes do not change.'
         forwards, drafts = site_list(finding, "forward"), Drafts(sources)
-        framework = str(finding.parameters.get("framework") or "")
-        framework = framework or next((f for site in forwards if (f := framework_used(drafts[site.file]))), "")
+        framework = compiled.framework(finding, drafts)
         if framework:
             text = _FRAMEWORKS[framework]
         if finding.unmet:
@@ -192,15 +177,8 @@ class Compile(Rule):
                 if refused := compile_refused(drafts[path], in_place=False) or keeps_wrapped_weights(drafts[path]):
                     return Advice(text, refused)
             return configured(finding, sources, framework, settings, text, why) if settings else Advice(text, why)
-        if not forwards:
-            return Advice(text, "the place of the forward is unknown")
-        bound = binding(drafts, forwards, site_list(finding, "moves"), site_list(finding, "optimizer"))
-        if bound is None:
-            return Advice(text, "where the script makes its model cannot be told from the source")
-        for path in dict.fromkeys((bound.draft.source.path, *(site.file for site in forwards), *own)):
-            if why := compile_refused(drafts[path], bound.name):
-                return Advice(text, why)
-        bound.draft.insert_after(bound.statement, f"{bound.name}.compile()")
+        if why := compiled.put(finding, drafts):
+            return Advice(text, why)
         return edited(drafts, text)
 
     EXAMPLES = (
@@ -375,7 +353,7 @@ def _of_a_function(evidence: Evidence) -> Iterator[Finding]:
         evidence={"fusible_share": saved / step_s, "operators_per_call": found.operators, "step_s": step_s},
         site=Site(found.file, found.line),
         parameters={"function": found.name},
-        unmet=_unmet(evidence),
+        unmet=compiled.unmet(evidence),
     )
 
 
@@ -401,18 +379,3 @@ def _decorate(sources: Sources, site: Site, name: str, unmet: str) -> Edit | Adv
     decorator = cst.Decorator(cst.parse_expression(ensure_name(draft, "torch.compile")))
     draft.change(found[0], lambda updated: updated.with_changes(decorators=[decorator]))
     return edited(drafts, text)
-
-
-def _unmet(evidence: Evidence) -> tuple[str, ...]:
-    record = evidence.record
-    if record is None:
-        unknown = "The trace does not say whether its PyTorch is 2.0 or later, nor whether there is a C++ compiler."
-        return (*too_old_for_triton(evidence), *unless_source(evidence, unknown))
-    found = [*too_old_for_triton(evidence)]
-    if evidence.device_is_gpu and not record.environment.triton:
-        found.append("Triton is not installed: pip install triton.")
-    if not record.environment.compiler:
-        found.append("There is no C++ compiler: install one (apt-get install g++).")
-    if record.shapes_vary:
-        found.append("Input shapes change between steps: pad them to a few sizes first, or compile with dynamic=True.")
-    return tuple(found)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from advisor import compiled as in_place
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import argument
 from advisor.edit.kept_outputs import kept_output
@@ -17,7 +18,7 @@ from advisor.edit.names import framework_used, full_name
 from advisor.edit.values import give
 from advisor.evidence import CAPTURES, COLD, Change
 from advisor.evidence.coded import names_like
-from advisor.evidence.fusion import too_old_for_triton
+from advisor.evidence.fusion import not_in_place, too_old_for_triton
 from advisor.evidence.host import LAUNCH_PERIOD_NS
 from advisor.evidence.sized import sized_syncs
 from advisor.evidence.varying import sizes_vary
@@ -42,6 +43,7 @@ from advisor.rule import (
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
+    from advisor.harness.layout import Site
 
 _GRAPH_LAUNCH = re.compile(r"(cuda|hip|cu)GraphLaunch")
 _LEAST_LAUNCHES = 10  # per step: with fewer it is no model's step
@@ -55,6 +57,7 @@ _LONGEST_S = LAUNCH_PERIOD_NS / 1e9
 _LEFT = (0.03, 0.12, 0.4)
 _RARELY = 0.5  # of the steps: a backward more than the optimizers' steps, once in a while, is no accumulation
 _LEAST_GAIN = 1.10  # a prior asks for more than what could just be measured
+_MODE = 'mode="reduce-overhead"'
 _BASIS = "prior: one launch in place of all that a graph can hold"
 
 
@@ -114,25 +117,20 @@ class LaunchBound(Rule):
                 "step_s": evidence.step_s,
             },
             site=place.site if place is not None else None,
-            parameters={"compiled": sites(compiled), "forward": sites(forwards)},
-            unmet=_unmet(evidence),
+            parameters={**in_place.places(evidence), "compiled": sites(compiled)},
+            unmet=_unmet(evidence) if compiled else (*_unmet(evidence), *_uncompiled(evidence)),
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         places = site_list(finding, "compiled")
         if not places:
-            how = 'with mode="reduce-overhead", or record it as a CUDA graph.'
-            text = f"Compile the model called {where(finding.site)} {how}"
-            return Advice(
-                text, " ".join(finding.unmet) or "graphs are made when compiling, and nothing is compiled yet"
-            )
+            return _compiled(finding, Drafts(sources))
         text = f'Pass mode="reduce-overhead" to the compilation {where(places[0])}.'
         if finding.unmet:
             return Advice(text, " ".join(finding.unmet))
         drafts, calls = Drafts(sources), dict[Draft, list[cst.Call]]()
         for site in site_list(finding, "forward"):
-            forward = call_at(drafts[site.file], site) if sources.editable(site.file) else None
-            if forward is not None:
+            if (forward := _forward_at(drafts, site)) is not None:
                 calls.setdefault(drafts[site.file], []).append(forward)
         for site in places:
             draft = drafts[site.file]
@@ -146,14 +144,8 @@ class LaunchBound(Rule):
             if give(drafts, draft, call, "mode", '"reduce-overhead"') != "":
                 return Advice(text, "where its arguments come from cannot be told from the source")
             calls.setdefault(draft, []).extend(_calls_of_compiled(draft, call))
-        for draft, forwards in calls.items():
-            if (line := kept_output(draft, forwards)) is not None:
-                place = f"{os.path.basename(draft.source.path)}:{line}"
-                why = (
-                    f"{place} keeps an output beyond the model's next call, and graphs write to the same memory again: "
-                )
-                why += "keep its .clone(), and call torch.compiler.cudagraph_mark_step_begin() in front of each step"
-                return Advice(text, why)
+        if why := _keeps(calls):
+            return Advice(text, why)
         return edited(drafts, text)
 
     EXAMPLES = (
@@ -167,6 +159,27 @@ model = torch.compile(Net().cuda())  # fused  # <- compiled
 import torch
 
 model = torch.compile(Net().cuda(), mode="reduce-overhead")  # fused
+""",
+        ),
+        Example(
+            before="""
+import torch
+from torch import nn
+
+net = nn.Sequential(nn.Linear(4, 4)).cuda()
+for x in batches:
+    loss = net(x).sum()  # <- forward=net(x)
+    loss.backward()
+""",
+            after="""
+import torch
+from torch import nn
+
+net = nn.Sequential(nn.Linear(4, 4)).cuda()
+net.compile(mode="reduce-overhead")
+for x in batches:
+    loss = net(x).sum()
+    loss.backward()
 """,
         ),
         Example(
@@ -187,7 +200,6 @@ net.compile(
         Example('import torch\nf = torch.compile(g, mode="max-autotune")  # <- compiled\n', ""),
         Example('import torch\nf = torch.compile(g, backend="onnxrt")  # <- compiled\n', ""),
         Example("import torch\nf = torch.compile(g, **how)  # <- compiled\n", ""),
-        Example("model = Net().cuda()\n", ""),
         *(
             Example(f"import torch\nmodel = torch.compile(Net().cuda())  # <- compiled\n{code}", "")
             for code in (
@@ -196,6 +208,47 @@ net.compile(
             )
         ),
     )
+
+
+def _compiled(finding: Finding, drafts: Drafts) -> Edit | Advice:
+    """Have a model that is not compiled yet be compiled so that it is launched as graphs."""
+    text = f"Compile the model called {where(finding.site)} with {_MODE}, or record it as a CUDA graph."
+    if finding.unmet:
+        return Advice(text, " ".join(finding.unmet))
+    if not all(drafts.sources.has(site.file) for site in site_list(finding, "forward")):
+        return Advice(text, "graphs are made when compiling, nothing is compiled yet, and the source is not there")
+    if framework := in_place.framework(finding, drafts):
+        return Advice(text, f"{framework} runs the model")
+    calls = dict[Draft, list[cst.Call]]()
+    for site in site_list(finding, "forward"):
+        if (forward := _forward_at(drafts, site)) is not None:
+            calls.setdefault(drafts[site.file], []).append(forward)
+    if why := _keeps(calls) or in_place.put(finding, drafts, _MODE):
+        return Advice(text, why)
+    return edited(drafts, text, f"Compile the model called {where(finding.site)} with {_MODE}.")
+
+
+def _forward_at(drafts: Drafts, site: Site) -> cst.Call | None:
+    return call_at(drafts[site.file], site) if drafts.sources.editable(site.file) else None
+
+
+def _keeps(calls: Mapping[Draft, list[cst.Call]]) -> str:
+    """Which line keeps an output of these calls beyond the next one, as a clause that says what to do; or nothing."""
+    for draft, forwards in calls.items():
+        if (line := kept_output(draft, forwards)) is not None:
+            return (
+                f"{os.path.basename(draft.source.path)}:{line} keeps an output beyond the model's next call, and "
+                "graphs write to the same memory again: keep its .clone(), and call "
+                "torch.compiler.cudagraph_mark_step_begin() in front of each step"
+            )
+    return ""
+
+
+def _uncompiled(evidence: Evidence) -> tuple[str, ...]:
+    """What stands against compiling a model that is not compiled yet."""
+    known = _unmet(evidence)
+    found = (*in_place.unmet(evidence), *not_in_place(evidence))
+    return tuple(each for each in found if each not in known and not each.startswith("Input shapes change"))
 
 
 def _calls_of_compiled(draft: Draft, call: cst.Call) -> list[cst.Call]:

@@ -31,6 +31,12 @@ def launching(scene: Any, kernel_ms: float, calls: int = 60, call: str = "") -> 
     return made
 
 
+def replaced(finding: Finding, line: int) -> Finding:
+    """The same finding with the model's call at another line."""
+    site = Site("/nowhere/train.py", line)
+    return dataclasses.replace(finding, site=site, parameters=finding.parameters | {"forward": (site,)})
+
+
 def found(made: Any, folder: Path) -> Finding | None:
     findings = list(LaunchBound().check(made.evidence(folder)))
     assert len(findings) <= 1
@@ -67,6 +73,55 @@ def test_sizes_that_only_the_gpu_knows_keep_a_graph_from_holding_the_step(scene:
     finding = found(made, tmp_path)
     assert finding is not None
     assert "decide the size of others 1 time(s) a step (nonzero)" in " ".join(finding.unmet)
+
+
+TRAINING = """\
+import torch
+from torch import nn
+
+net = nn.Linear(4, 4).cuda()
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+kept = []
+
+
+for x in batches:
+    out = net(x)
+    out.sum().backward()
+"""
+
+
+def test_a_model_that_is_not_compiled_is_compiled_into_graphs(scene: Any, tmp_path: Path) -> None:
+    finding = found(launching(scene, 0.005), tmp_path)
+    assert finding is not None and not finding.unmet
+    made = LaunchBound().fix(replaced(finding, 10), Sources({"/nowhere/train.py": TRAINING}))
+    assert isinstance(made, Edit)
+    assert 'net.compile(mode="reduce-overhead")\n' in next(iter(made.texts.values()))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("    out.sum()", "    kept.append(out)\n    out.sum()", "keeps an output beyond"),
+        ("kept = []", "torch.jit.trace(net, example)", "traces or exports"),
+        ("from torch import nn", "import lightning as L\nfrom torch import nn", "lightning runs the model"),
+    ],
+)
+def test_graphs_are_not_made_where_the_script_forbids_it(
+    old: str, new: str, why: str, scene: Any, tmp_path: Path
+) -> None:
+    finding = found(launching(scene, 0.005), tmp_path)
+    assert finding is not None
+    text = TRAINING.replace(old, new)
+    line = next(at for at, each in enumerate(text.splitlines(), 1) if "net(x)" in each)
+    made = LaunchBound().fix(replaced(finding, line), Sources({"/nowhere/train.py": text}))
+    assert isinstance(made, Advice) and why in made.why
+
+
+def test_without_a_compiler_there_are_no_graphs_to_be_had_by_it(scene: Any, tmp_path: Path) -> None:
+    made = launching(scene, 0.005)
+    made.record.environment.compiler = ""
+    finding = found(made, tmp_path)
+    assert finding is not None and "There is no C++ compiler" in " ".join(finding.unmet)
 
 
 @pytest.mark.parametrize(
