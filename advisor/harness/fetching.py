@@ -11,6 +11,7 @@ neither is written down. Nothing that fails here fails in the script.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import sys
@@ -117,14 +118,15 @@ class Looks:
         spectrograms on 16 cores 15 s of processor time were counted per second, which one thread computes in less.
         """
         threads = self._torch.get_num_threads()
-        self._torch.set_num_threads(1)
+        set_threads = inspect.unwrap(self._torch.set_num_threads)  # the script's own calls are written down
+        set_threads(1)
         began, began_cpu = time.perf_counter(), time.process_time()
         try:
             batch = original(fetcher, index)
         finally:
             seconds, cpu = time.perf_counter() - began, time.process_time() - began_cpu
             if self._torch.get_num_threads() == 1:  # else the dataset has set them itself
-                self._torch.set_num_threads(threads)
+                set_threads(threads)
         self.late = not self._looking()
         if not self.late and not getattr(fetcher, "ended", False):  # a stream's last batch may be a part of one
             self._append({"single": (seconds, cpu)}, _samples(index), loader)

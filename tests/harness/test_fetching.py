@@ -485,6 +485,29 @@ def test_what_is_no_whole_batch_is_not_timed_on_one_thread(data: Dataset[torch.T
     assert len(batches) in (2, 3) and record.single_s is None
 
 
+IN_LINE = """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.set_num_threads(2)
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, in DataLoader(TensorDataset(torch.randn(4000, 8)), batch_size=8):
+    optimizer.zero_grad()
+    model(x).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_threads_that_the_harness_sets_are_not_taken_for_the_scripts(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(IN_LINE)
+    command = Command(str(tmp_path / "train.py"), python=sys.executable, cwd=str(tmp_path))
+    measure(command, tmp_path / "run", QUICK, timeout=120.0)
+    record = Run.load(str(tmp_path / "run")).record
+    assert record.loaders[0].single_s is not None
+    assert [(each.site.line, each.calls) for each in record.call_sites if each.kind == "set_num_threads"] == [(4, 1)]
+
+
 @pytest.mark.parametrize(("seconds", "threads", "singles"), [(0.2, 2, 2), (0.4, 4, 1), (1.5, 2, 1), (0.6, 16, 0)])
 def test_a_slow_fetch_is_not_made_on_one_thread_for_long(
     seconds: float, threads: int, singles: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
