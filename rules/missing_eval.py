@@ -11,6 +11,7 @@ from advisor.edit import Drafts
 from advisor.edit.models import binding, made_at
 from advisor.evidence import Change
 from advisor.evidence.coded import names_like
+from advisor.evidence.norms import BATCH_NORMS, batch_norms
 from advisor.evidence.steps import assign
 from advisor.fixes import edited
 from advisor.rule import (
@@ -45,7 +46,6 @@ _NORM = "aten::native_batch_norm"
 _NORM_SCALE, _NORM_1D_SCALE = 0.22, 0.64
 # On a GPU its kernels wait for memory: with the batch's own statistics they read what they are given twice and write it
 # once, with those that are learned they read once (torch's batch_norm_collect_statistics and cuDNN's alike).
-_NORM_KERNELS = ("aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm")
 _NORM_KERNEL_SCALE = 0.67
 # And the host calls less: it counts no batches, makes no statistics and, where gradients are recorded, keeps nothing
 # for them. Microseconds per layer beside an H200, torch 2.11, 40 layers on 8x32x16x16: 61 to 23 with gradients, 34 to
@@ -88,7 +88,7 @@ class MissingEval(Rule):
         if not gain.worth_it:
             return
         norm = evidence.operators.row(_NORM)
-        norms = _norms(evidence) if _layers(model, "BatchNorm") else 0.0
+        norms = batch_norms(evidence) if _layers(model, "BatchNorm") else 0.0
         forwards = forward_sites(evidence)
         site = model.made or (forwards[0].site if forwards else None)
         yield Finding(
@@ -198,13 +198,13 @@ def _without(evidence: Evidence, model: Model) -> tuple[float, Change]:
     operators: dict[str, float] = {}
     kernels = {row.name: 0.0 for row in evidence.kernels if row.operator == "aten::native_dropout"}
     if _layers(model, "BatchNorm") and evidence.device_is_gpu:
-        kernels |= {row.name: _NORM_KERNEL_SCALE for row in evidence.kernels if row.operator in _NORM_KERNELS}
+        kernels |= {row.name: _NORM_KERNEL_SCALE for row in evidence.kernels if row.operator in BATCH_NORMS}
     elif _layers(model, "BatchNorm"):
         flat = _layers(model, "BatchNorm1d") == _layers(model, "BatchNorm")
         operators[_NORM] = _NORM_1D_SCALE if flat else _NORM_SCALE
     host_s = dropout_s / evidence.inflation
     if evidence.device_is_gpu:
-        norms = _norms(evidence)
+        norms = batch_norms(evidence)
         dropouts = row.count if (row := evidence.operators.row("aten::native_dropout")) is not None else 0.0
         each_s = _NORM_HOST_WITH_GRADIENTS_S if model.grad_enabled else _NORM_HOST_S
         drawn_s = dropouts * _DROPOUT_HOST_S if dropouts else host_s  # of others' dropouts all that they call
@@ -212,11 +212,6 @@ def _without(evidence: Evidence, model: Model) -> tuple[float, Change]:
     return dropout_s, Change(
         remove_host_s=host_s, operator_scale=operators or None, kernel_scale=kernels or None
     )
-
-
-def _norms(evidence: Evidence) -> float:
-    """Batch norms per step."""
-    return sum(row.count for name in _NORM_KERNELS if (row := evidence.operators.row(name)) is not None)
 
 
 def _inclusive_s(evidence: Evidence) -> float:

@@ -25,6 +25,7 @@ from advisor.edit.regions import suspends
 from advisor.evidence import Change
 from advisor.evidence.coded import names_like
 from advisor.evidence.host import Host
+from advisor.evidence.norms import batch_norms
 from advisor.evidence.scores import attention_scores, get_pages_anew
 from advisor.evidence.steps import assign, step_windows
 from advisor.fixes import edited
@@ -56,7 +57,6 @@ _NODE_S = 1.2e-6
 # elementwise operators, 1.7 in 20 Linear layers with ReLU. A batch norm in training mode 27 us (61 to 34), with what
 # the backward would need of it.
 _NODE_ON_GPU_S, _NORM_ON_GPU_S = 1.7e-6, 27e-6
-_NORMS = ("aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm")
 # A byte that the graph keeps is written to memory that is not in the cache, where the next operator would otherwise
 # take over a buffer just freed. Linear and elementwise layers on one core with 1 MiB of second-level cache, by the size
 # of a tensor: 0.07 to 0.13 ns up to 512 KiB, 0.02 up to 2 MiB, none from 4 MiB on, which no cache holds either way. 16
@@ -115,9 +115,8 @@ class MissingInferenceMode(Rule):
         left = _LARGE_LEFT if get_pages_anew(evidence, attention_scores(evidence), _LARGE_BYTES) else _STEPWISE_LEFT
         saved = nodes * _NODE_S + moving_s + stepwise_s * (1.0 - left) + vectors_s * (1.0 - _VALUES_LEFT)
         if evidence.device_is_gpu:
-            norms = sum(row.count for name in _NORMS if (row := evidence.operators.row(name)) is not None)
-            trained = any(each.training for each in models)
-            saved = nodes * _NODE_ON_GPU_S + (norms * _NORM_ON_GPU_S if trained else 0.0)
+            norms = batch_norms(evidence) if any(each.training for each in models) else 0.0
+            saved = nodes * _NODE_ON_GPU_S + norms * _NORM_ON_GPU_S
         basis = _GPU_BASIS if evidence.device_is_gpu else _BASIS
         gain = Gain.prior(evidence.what_if(Change(remove_host_s=saved)), basis)
         if not gain.worth_it:

@@ -171,11 +171,12 @@ class StepModel:
         """Factor on host time with which the replay takes the measured step; 1 for a bare trace, as it was traced."""
         if self.host_scale is not None:
             return self.host_scale
-        if self.script is None or self.evidence.record is None:
+        script = self.script
+        if script is None or self.evidence.record is None:
             return 1.0
 
         def replayed(scale: float) -> float:
-            return replay(self.script, replace(self._as_traced, host_scale=scale)) / 1e9  # type: ignore[arg-type]
+            return replay(script, replace(self._as_traced, host_scale=scale)) / 1e9
 
         low, high = _FASTEST_HOST, 1.0
         fastest, traced = replayed(low), replayed(high)
