@@ -76,7 +76,8 @@ class AccidentalFloat64(Rule):
     type Float but found Double"), and ``model.double()`` looks like the remedy. Everything is done in double precision
     from there on: on a CPU half as many values fit into a vector register and a cache line, on GPUs float64 runs at a
     half to a 64th of float32's rate. Found by the types of the matrix operators' inputs, not by what the script
-    says: a sum or a scalar in float64 costs nothing.
+    says: a sum or a scalar in float64 costs nothing. On a CPU all other operators count, too, where the parameters are
+    in float32 and arrays of NumPy's, made tensors as they were, have converted what is computed from them.
 
     When not: the problem needs the digits (ill-conditioned solves, physics, long sums, times, checking gradients).
 
@@ -91,9 +92,8 @@ class AccidentalFloat64(Rule):
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         record = evidence.record
         total, double = evidence.flops.per_step, evidence.flops.by_dtype.get("float64", 0.0)
-        if record is None or not total or double < _LEAST_SHARE * total:
-            return
-        if _needs_digits(evidence, record):
+        of_products = bool(total) and double >= _LEAST_SHARE * total
+        if record is None or _needs_digits(evidence, record) or not (of_products or _promoted(evidence, record)):
             return
         whole = any(model.dtypes == ["float64"] for model in record.models)
         change = Change(
@@ -111,10 +111,19 @@ class AccidentalFloat64(Rule):
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=f"{double / total:.0%} of the matrix work of each step is in float64"
+            summary=(
+                f"{double / total:.0%} of the matrix work of each step is in float64"
+                if of_products
+                else f"{_share_of_time(evidence):.0%} of the time of each step's operators goes into float64, to which "
+                "the parameters' float32 is converted"
+            )
             + (f", parameters included{source}." if whole else f"{source}."),
             gain=gain,
-            evidence={"float64_share_of_flops": double / total, "step_s": evidence.step_s},
+            evidence={
+                "float64_share_of_flops": double / total if total else 0.0,
+                "float64_share_of_operators": _share_of_time(evidence),
+                "step_s": evidence.step_s,
+            },
             site=places[0].site if places else None,
             parameters={
                 "casts": sites(casts),
@@ -345,6 +354,27 @@ for i, s in enumerate(env):
             "",
         ),
     )
+
+
+def _promoted(evidence: Evidence, record: RunRecord) -> bool:
+    """Whether much else than products is in float64 because arrays were, though all parameters are in float32.
+
+    Who wants the digits has the parameters in float64, too, or says so somewhere.
+    """
+    if evidence.device_is_gpu or _casts(evidence) or _default(evidence):
+        return False
+    called = [model for model in record.models if model.calls]
+    if not called or any(model.dtypes != ["float32"] for model in called):
+        return False
+    made = call_sites(evidence, "float64", every_step=False)
+    return bool(made) and _share_of_time(evidence) >= _LEAST_SHARE
+
+
+def _share_of_time(evidence: Evidence) -> float:
+    """Share of the operators' own time whose first floating input is in float64."""
+    shares, rows = typed_shares(evidence, "double"), evidence.operators
+    total = sum(row.self_s for row in rows)
+    return sum(row.self_s * shares.get(row.name, 0.0) for row in rows) / total if total else 0.0
 
 
 def _needs_digits(evidence: Evidence, record: RunRecord) -> bool:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from advisor.edit import Drafts
+from advisor.edit.archives import read_archives
 from advisor.evidence.deterministic import computes_the_same
 from advisor.evidence.fetching import (
     beside,
@@ -19,6 +21,7 @@ from advisor.evidence.fetching import (
     longest_statement,
     looped,
     made_at,
+    member_of,
     mentions,
     read_again,
     reads_a_file,
@@ -26,10 +29,11 @@ from advisor.evidence.fetching import (
     without,
 )
 from advisor.evidence.whatif import Change
+from advisor.fixes import edited
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at
 
 if TYPE_CHECKING:
-    from advisor.edit import Sources
+    from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
     from advisor.evidence.facts import LoaderFacts
     from advisor.harness.layout import FetchPart, Loader, Site
@@ -152,13 +156,19 @@ class SlowTransform(Rule):
                     "step_s": evidence.step_s,
                 },
                 site=found.site,
-                parameters={"kind": found.kind, "what": found.what},
+                parameters={"kind": found.kind, "what": found.what, "bytes": found.bytes},
             )
 
-    def fix(self, finding: Finding, sources: Sources) -> Advice:
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Advice:
         what = str(finding.parameters.get("what", "")) or "what is called there"
         text, why = _ADVICE.get(str(finding.parameters.get("kind", "")), _ADVICE["heavy"])
-        return Advice(text.format(at=at(finding.site), what=what), why)
+        text, size = text.format(at=at(finding.site), what=what), finding.parameters.get("bytes")
+        if finding.site is None or not isinstance(size, float) or not 0 < size <= _FITS:
+            return Advice(text, why)
+        drafts = Drafts(sources)
+        why = read_archives(drafts[finding.site.file], finding.site.line)
+        told = f"Read the archives into memory once, when the dataset is made: about {size / 1e6:,.0f} MB."
+        return Advice(text, why) if why else edited(drafts, told)
 
     EXAMPLES = (
         Example(
@@ -180,6 +190,31 @@ class SlowTransform(Rule):
             advice="keep the arrays",
         ),
         Example(
+            before="""
+import numpy as np
+
+class Tiles:
+    def __init__(self, paths):
+        self.shards = [np.load(path) for path in paths]
+
+    def __getitem__(self, i):
+        shard, row = self.locate(i)
+        return shard["x"][row]  # <-
+""",
+            after="""
+import numpy as np
+
+class Tiles:
+    def __init__(self, paths):
+        self.shards = [dict(np.load(path)) for path in paths]
+
+    def __getitem__(self, i):
+        shard, row = self.locate(i)
+        return shard["x"][row]
+""",
+            parameters={"kind": "again", "what": "shard['x']", "bytes": 4e7},
+        ),
+        Example(
             before="class Signals(Dataset):\n    def __getitem__(self, i):\n        return bands(self.x[i])  # <- f\n",
             after="",
             parameters={"kind": "loop", "what": "bands"},
@@ -193,6 +228,21 @@ class SlowTransform(Rule):
         ),
     )
     LEAVES_ALONE = (
+        *(
+            Example(
+                "import numpy as np\n\nclass Tiles:\n    def __init__(self, path):\n"
+                f"        {made}\n\n    def __getitem__(self, i):\n        return self.read['x'][i]  # <- self.read\n",
+                "",
+                {"kind": "again", "what": "self.read['x']", "bytes": size},
+            )
+            for made, size in (
+                ("self.read = np.load(path)", 4e9),
+                ("self.read = np.load(path)", None),
+                ("self.read = np.load(path); self.names = self.read.files", 4e7),
+                ("self.read = open_all(np.load(path))", 4e7),
+                ("self.read, self.other = np.load(path), np.load(path)", 4e7),
+            )
+        ),
         Example("loader = DataLoader(MNIST(root, transform=ToTensor()))  # <-\n", "", {"kind": "pictures"}),
         Example("x = Image.open(self.paths[i])  # <-\n", "", {"kind": "decode", "what": "Image.open"}),
         Example("x = self.rows[i]  # <-\n", "", {"kind": "parse", "what": "json.load"}),
@@ -210,6 +260,7 @@ class _Found:
     saved: float  # of the fetch
     what: str
     basis: str = ""
+    bytes: float | None = None  # of all archives, where it is known
 
 
 _TITLES = {
@@ -372,6 +423,22 @@ def _rows_of_sparse(loader: Loader) -> _Found | None:
 
 def _reads_again(loader: Loader) -> _Found | None:
     """What is the same for all samples, and read from its file for each of them."""
+    members = [part for part in loader.parts if part.kind == "npz"]
+    part = min(1.0, sum(share(loader, each) for each in members))
+    if part >= _MOST:
+        what = member_of(members[0].site, members[0].name)
+        also = f" (with {len(members) - 1} more)" if len(members) > 1 else ""
+        return _Found(
+            "again",
+            f"{at(members[0].site)}{also} takes {part:.0%} of making a batch: {what} is read from its file anew for "
+            "every sample, whole, for a part of it.",
+            members[0].site,
+            part,
+            part * (1.0 - 1.0 / _READ),
+            what,
+            _READ_BASIS,
+            (loader.archive_row_bytes or 0.0) * (loader.dataset_length or 0) or None,
+        )
     for kind in ("line", "inside"):
         read = [(part, *read_again(part)) for part in loader.parts if part.kind == kind]
         lines = [each for each in read if each[1]]

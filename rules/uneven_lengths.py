@@ -28,7 +28,7 @@ from advisor.rule import (
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
-    from advisor.harness.layout import Loader, Model
+    from advisor.harness.layout import Loader
 
 # Of the token ids. Where the order of the samples is part of the training it has to be worth more.
 _LEAST_UNEVEN, _LEAST_IN_TRAINING = 0.3, 0.4
@@ -68,8 +68,8 @@ class UnevenLengths(Rule):
     A batch takes as long as its longest sequence in all rows. Where lengths differ much, batches made in the order of
     the data, or by chance, each hold a long one. Made of sequences of like length they hold next to no padding: in
     inference sorted by length, longest first; in training by chance among neighbours in length, the batches in random
-    order. Reported where the ids that the model was called with were seen to end in padding, in batches that are
-    padded each to a length of its own.
+    order. Reported where the ids that the model was called with (or its recordings, spectrograms, series) were seen
+    to end in padding, in batches that are padded each to a length of its own.
 
     When not: requests that come one by one; a model that packs its sequences, or a compiled one that wants few shapes;
     training where the length goes with what is learned, for then batches are no longer drawn alike (the loss is
@@ -91,10 +91,13 @@ class UnevenLengths(Rule):
         if any(part in row.name for row in evidence.operators for part in _UNPADDED):
             return
         called = [model for model in record.models if model.calls]
-        if len(called) != 1 or not _uneven(called[0], evidence.trains):
-            return
+        if len(called) != 1 or 2 * called[0].grown > called[0].calls:
+            return  # a text that is written; batches are one column wider than others by chance
         (model,) = called
-        share = model.uneven or 0.0
+        texts = model.uneven is not None and any(layer in model.layers for layer in _LAYERS)
+        share = (model.uneven if texts else model.filled) or 0.0
+        if share < (_LEAST_IN_TRAINING if evidence.trains else _LEAST_UNEVEN):
+            return
         loader = evidence.feeding
         if loader is not None and not _can_be_sorted(loader):
             return
@@ -106,14 +109,15 @@ class UnevenLengths(Rule):
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=f"{share:.0%} of the token ids that {model.cls} is called with fill shorter sequences up to the "
-            "longest of their batch.",
+            summary=f"{share:.0%} of the {'token ids' if texts else 'values'} that {model.cls} is called with fill "
+            "shorter sequences up to the longest of their batch.",
             gain=gain,
             evidence={"padding_share": share, "step_s": evidence.step_s},
             site=made or (forwards[0].site if forwards else None),
             parameters={
                 "trains": evidence.trains,
                 "framework": framework_of(loader.owner) if loader is not None else "",
+                "texts": texts,
                 "dataset": loader.dataset_file if loader is not None else "",
                 **construction(evidence),
             },
@@ -123,7 +127,7 @@ class UnevenLengths(Rule):
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         if not finding.parameters.get("trains"):
             return Advice(_SORTED, "where the results go only its author can tell")
-        if finding.parameters.get("framework") != "transformers":
+        if finding.parameters.get("framework") != "transformers" or finding.parameters.get("texts") is False:
             return Advice(
                 f"{_GROUPED[:-1]}, {where(finding.site)}.",
                 "whether samples may be drawn by their length only its author can tell",
@@ -188,14 +192,6 @@ def _gives_ids(draft: Draft, function: cst.FunctionDef) -> bool:
     """Whether a dataset's samples are dicts, written out there, that have token ids."""
     keys = [each.key for each in draft.nodes(cst.DictElement, function)]
     return any(string_value(each) == _IDS for each in keys)
-
-
-def _uneven(model: Model, trains: bool) -> bool:
-    """Whether enough of what it is called with is padding, of batches each as wide as its longest row."""
-    grows = 2 * model.grown > model.calls  # a text that is written; batches are one column wider than others by chance
-    if model.uneven is None or grows or not any(layer in model.layers for layer in _LAYERS):
-        return False
-    return model.uneven >= (_LEAST_IN_TRAINING if trains else _LEAST_UNEVEN)
 
 
 def _can_be_sorted(loader: Loader) -> bool:

@@ -220,6 +220,17 @@ def read_again(line: FetchPart) -> tuple[str, bool]:
     return "", False
 
 
+def member_of(site: Site, key: str) -> str:
+    """How a line writes the member `key` that it asks an archive for: ``shard["images"]``."""
+    tree = _tree(site.file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if not isinstance(node, ast.Subscript) or not node.lineno <= site.line <= (node.end_lineno or node.lineno):
+            continue
+        if isinstance(node.slice, ast.Constant) and node.slice.value == key:
+            return ast.unparse(node)
+    return f"the member {key!r}"
+
+
 def reads_a_file(line: FetchPart) -> str:
     """What a line of a dataset reads and decodes a file with, and does nothing else with it: ``Image.open``.
 

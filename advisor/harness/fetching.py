@@ -187,6 +187,9 @@ def _into(record: Loader, rows: list[dict[str, Any]]) -> None:
     record.looks = len(timed)
     if timed:
         record.look_s = sum(row["seconds"] for row in timed) / len(timed)
+        record.frames = sorted({each for row in timed for each in row.get("frames", ())})
+        if sizes := [each for row in timed for each in row.get("row_bytes", ())]:
+            record.archive_row_bytes = sum(sizes) / len(sizes)
         # What is inside of a line takes no longer than the line: it comes after them all.
         record.parts = [*_mean([row["parts"] for row in timed]), *_mean(inside)]
     samples = sum(row["samples"] for row in counted)

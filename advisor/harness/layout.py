@@ -150,7 +150,9 @@ class TensorInfo:
 class FetchPart:
     """A part of making a batch. ``kind``: line (of the outermost function of the user's that makes a sample) |
     transform (that the dataset holds; its line is part of a "line") | inside (a line of the function that takes nearly
-    all of the longest "line", which calls it, directly or not) | collate. ``site`` is where the code is written.
+    all of the longest "line", which calls it, directly or not) | pandas, npz (what a line of the user's, in any
+    function, asks of pandas, or a member that it has an archive read which was open before; part of a "line") |
+    collate. ``site`` is where the code is written.
     """
 
     kind: str = ""
@@ -217,6 +219,13 @@ class Loader:
     single_s: float | None = None
     single_cpu_s: float | None = None
     parts: list[FetchPart] = field(default_factory=list)  # the longest first, those inside of a line after all others
+    # What is true of any of the DataFrames that samples are taken out of: "upcast" (all columns are numbers, of several
+    # types, of which a row makes one), "date NAME" (that column has dates), "labels" (the index is not the number of
+    # the row).
+    frames: list[str] = field(default_factory=list)
+    # Bytes that all members of an archive (.npz) that was open before take in memory, for each row of the one that a
+    # sample is taken out of.
+    archive_row_bytes: float | None = None
     item_lines: float | None = None  # per sample: lines of the user's code that run to make it …
     item_calls: float | None = None  # … and calls of torch
     collate_lines: float | None = None  # the same in the collate function
@@ -366,6 +375,8 @@ class Model:
     # The share of these ids that fills the shorter rows up to the longest of their batch, where batches have widths of
     # their own.
     uneven: float | None = None
+    # The same of recordings, series, pictures of lines: of its largest input, where batches differ in one length alone.
+    filled: float | None = None
     # Calls with token ids that are one column longer than those of the call before; the columns of the longest, and the
     # fewest of a call that was no such one, with which a text begins.
     grown: int = 0

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from .classes import own_classes
+from .filling import features, filled, lengthwise
 from .layout import Model, Site, TensorInfo
 from .places import source_of
 from .sites import read_scalars
@@ -29,6 +30,9 @@ class _Padding:
     in_all: list[Any] = field(default_factory=list)  # of each call with ids the share that is padding in all rows, …
     in_each: list[Any] = field(default_factory=list)  # … and what else is padding in some; on their device
     widths: set[int] = field(default_factory=set)
+    features: tuple[int, ...] = ()  # the shape of the latest call's, where that has no ids
+    filled: list[Any] = field(default_factory=list)  # likewise of features: what fills samples up, …
+    lengths: set[int] = field(default_factory=set)  # … to these lengths
 
     @property
     def has_own_widths(self) -> bool:
@@ -36,7 +40,15 @@ class _Padding:
 
         Where few calls have ids, the others are one token each of a text that is written: padding costs them little.
         """
-        return 2 * len(self.in_all) > self.calls and len(self.widths) >= max(_LEAST_WIDTHS, len(self.in_all) / 4)
+        return self._differ(self.widths, self.in_all)
+
+    @property
+    def has_own_lengths(self) -> bool:
+        """The same of features."""
+        return self._differ(self.lengths, self.filled)
+
+    def _differ(self, widths: set[int], asked: list[Any]) -> bool:
+        return 2 * len(asked) > self.calls and len(widths) >= max(_LEAST_WIDTHS, len(asked) / 4)
 
 
 class ModelRecords:
@@ -118,15 +130,26 @@ class ModelRecords:
         """How much of what it is given is padding, in its first calls."""
         record = self._records[id(module)]
         known = self._padding.setdefault(id(record), _Padding(record))
-        if len(known.in_all) == _PADDED_CALLS:
+        if max(len(known.in_all), len(known.filled)) == _PADDED_CALLS:
             return
         known.calls += 1
+        self._ask_filling(known, tensors)
         if ids := token_ids(self._torch, tensors):
             in_all = padding(self._torch, ids)
             known.in_all.append(in_all)
             known.in_each.append(unevenness(self._torch, ids) - in_all)
             record.width = ids[0].shape[1]
             known.widths.add(record.width)
+
+    def _ask_filling(self, known: _Padding, tensors: list[Any]) -> None:
+        given = features(self._torch, tensors)
+        if given is None:
+            return
+        shape, before = tuple(given.shape), known.features
+        known.features = shape
+        if dimension := lengthwise(shape, before):
+            known.filled.append(filled(self._torch, given, dimension))
+            known.lengths.add(shape[dimension])
 
     def compare_input(self, module: Any, tensors: list[Any]) -> None:
         """Is it called with the tensor of the call before, as Monte Carlo dropout does, and a benchmark?"""
@@ -177,6 +200,8 @@ class ModelRecords:
                 known.record.padded = sum(values) / len(values)
             if known.has_own_widths and (values := read_scalars(known.in_each)):
                 known.record.uneven = sum(values) / len(values)
+            if known.has_own_lengths and (values := read_scalars(known.filled)):
+                known.record.filled = sum(values) / len(values)
 
 
 def _wraps_library_calls(torch: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -11,6 +12,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from .places import is_users
+from .tables import facts, library_of, opens_archive, row_bytes, table_of
 from .transforms import attribute, code_of, collate_of, first_argument, images_in, pixels_of, transforms_of, written_at
 
 # Seconds. Under a look Python takes many times as long (3 times timed, 37 times counted, in a loop of short lines): one
@@ -86,8 +88,23 @@ class Longest(NamedTuple):
     seconds: float
 
 
+class _Asked(NamedTuple):
+    """A library's function that runs, what was asked of which (with the line that asks), and since when."""
+
+    frame: FrameType
+    what: tuple[str, Line, str]
+    since: float
+
+
+def _nothing(frame: FrameType, event: str, arg: Any) -> None:
+    """Traces nothing."""
+
+
 class Timed(Traced):
-    """Seconds by line of the outermost function of the user's, by transform that the dataset holds, in the collate."""
+    """Seconds by line of the outermost function of the user's, by transform that the dataset holds, in the collate.
+
+    And what any line of the user's asks of pandas, or of NumPy's archives.
+    """
 
     def __init__(self, looking: Callable[[], bool], dataset: Any) -> None:
         super().__init__(looking)
@@ -103,6 +120,12 @@ class Timed(Traced):
         self.calling: set[Line] = set()  # lines that call another function of the user's
         self._images: dict[str, tuple[int, int]] = {}  # identity and pixels by variable, before the line that runs
         self._imaged = 0
+        self.asked: dict[tuple[str, Line, str], float] = {}  # by the library, the line that asks, the key it asks for
+        self.tables: dict[int, Any] = {}  # by identity, of pandas: what was asked
+        self.row_bytes: dict[int, float] = {}  # by identity, of archives that were open before: see there
+        self._opened: set[int] = set()  # identities of archives that were not
+        self._running_library: _Asked | None = None
+        self._asked_before: set[tuple[CodeType, Line]] = set()  # functions of pandas that were looked at
         self.collate_s = self.seconds = 0.0
         self.collate: Any = None
 
@@ -128,6 +151,10 @@ class Timed(Traced):
 
     def called(self, frame: FrameType) -> Any:
         code = frame.f_code
+        now = time.perf_counter()
+        if self._outer is not None and self._running_library is None and (library := library_of(frame)):
+            return self._is_asked(library, frame, now)
+        self._opened.add(opens_archive(frame))
         if self._outer is not None and is_users(frame):
             self.calling.add((self._outer.f_code, self._line))
         if code in self._codes:
@@ -144,6 +171,40 @@ class Timed(Traced):
             self._outer, self._line, self._since = frame, frame.f_lineno or 0, time.perf_counter()
             return self._in_outer
         return None
+
+    def _is_asked(self, library: str, frame: FrameType, now: float) -> Any:
+        """A function of a library's begins that the user's code calls."""
+        caller = frame.f_back
+        if caller is None or not is_users(caller):
+            return None
+        line = caller.f_code, caller.f_lineno or 0
+        key = ""
+        if library == "npz":
+            if id(frame.f_locals.get("self")) in self._opened:  # it is of one sample alone
+                return None
+            key = str(frame.f_locals.get("key"))
+        elif (frame.f_code, line) not in self._asked_before:
+            self._asked_before.add((frame.f_code, line))
+            table = table_of(frame)
+            if table is not None:
+                self.tables[id(table)] = table
+        self._running_library = _Asked(frame, (library, line, key), now)
+        frame.f_trace_lines = False
+        sys.settrace(_nothing)  # the functions within it, of which there are many, are not to take longer by us
+        return self._in_library
+
+    def _in_library(self, frame: FrameType, event: str, arg: Any) -> Any:
+        asked = self._running_library
+        if event == "return" and asked is not None and asked.frame is frame:
+            self._running_library = None
+            sys.settrace(self._safely)
+            self.counts()
+            self.asked[asked.what] = self.asked.get(asked.what, 0.0) + time.perf_counter() - asked.since
+            archive = frame.f_locals.get("self")
+            if asked.what[0] == "npz" and id(archive) not in self.row_bytes:
+                with contextlib.suppress(Exception):
+                    self.row_bytes[id(archive)] = row_bytes(archive, arg)
+        return self._in_library
 
     def _whose(self, frame: FrameType) -> int | None:
         """The identity of the transform that `frame` runs."""
@@ -216,9 +277,12 @@ class Timed(Traced):
         for order, (whose, took) in enumerate(self.transforms.items()):
             pixels = self.pixels.get(whose, (0, 0))
             parts.append(("transform", *written_at(self._transforms[whose]), order, *pixels, took))
+        for (library, (code, line), key), took in sorted(self.asked.items(), key=lambda each: -each[1])[:_MOST_LINES]:
+            parts.append((library, key or code.co_name, code.co_filename, line, 0, 0, 0, took))
         if self.collate is not None:
             parts.append(("collate", *written_at(self.collate), 0, 0, 0, self.collate_s))
-        return {"seconds": self.seconds, "parts": parts}
+        frames = sorted(set[str]().union(*map(facts, self.tables.values())))
+        return {"seconds": self.seconds, "parts": parts, "frames": frames, "row_bytes": [*self.row_bytes.values()]}
 
 
 @dataclass

@@ -172,12 +172,8 @@ class Windows:
         """A CUDA graph was launched that holds a step: what came before were rehearsals of it."""
         if not self._replaying and self.finder.kind in ("", "optimizer") and self.phase != "done":
             self._replaying = True
-            if self.phase == "detail":  # all else is measured
-                self.leave_at_once = True
-                self._complete()
-            self._restart("the script began to replay its step as a CUDA graph")
-            self.record.timing = Timing()
-            self.record.windows.clear()
+            self._complete_in_detail()
+            self._forget_measured("the script began to replay its step as a CUDA graph")
         self.optimizer_step(optimizer)
 
     def before_batch(self, index: int) -> None:
@@ -347,10 +343,7 @@ class Windows:
         if time.perf_counter() - self._last < limit:
             return
         self.note(f"no step ended for {limit:.0f} s in the {self.phase} window, which was given up")
-        if self.phase == "detail":
-            self.leave_at_once = True
-            self._complete()
-            return
+        self._complete_in_detail()
         profiler, self._profiler = self._profiler, None
         profiler.abandon()
         self._discard(profiler)
@@ -366,6 +359,12 @@ class Windows:
         self.indexing.off()
         self._enter("done")
         self.on_finish(again=False)
+
+    def _complete_in_detail(self) -> None:
+        """End the script if only the detail window is missing, which cannot be filled any more."""
+        if self.phase == "detail":
+            self.leave_at_once = True
+            self._complete()
 
     def _slow_boundary(self, now: float) -> None:
         """A boundary outside the timing window, where a few microseconds do not matter."""
@@ -414,9 +413,7 @@ class Windows:
         """Something else ends the steps from here on: often another training, maybe after a first step of a kind."""
         if self.phase == "done":
             return
-        if self.phase == "detail":  # all else is measured
-            self.leave_at_once = True
-            self._complete()
+        self._complete_in_detail()
         wanted = self._options.training
         if wanted is not None and self.finder.training > wanted and self.phase != "waiting":
             self.finished = True  # as if the script were over
@@ -425,15 +422,19 @@ class Windows:
         if another:
             self.record.training_steps.append(self.boundaries)
         self.record.training = self.finder.training
-        self._restart()
-        self.record.timing = Timing()
-        self.record.windows.clear()
+        self._forget_measured("what ends a step changed")
         if another:
             self.sites.forget()
             self.models.forget_outputs()
 
+    def _forget_measured(self, why: str) -> None:
+        """Begin to settle again, for steps that have nothing to do with those before."""
+        self._restart(why)
+        self.record.timing = Timing()
+        self.record.windows.clear()
+
     def _restart(self, why: str = "what ends a step changed") -> None:
-        """Forget what was measured, and begin to settle again."""
+        """Begin to settle again; a timing window that is full stays."""
         if self.phase in ("waiting", "done"):
             return
         if self.phase in ("profile", "detail") and self._profiler is not None:

@@ -123,6 +123,65 @@ def test_silent_where_batches_are_of_like_lengths(parts: dict[str, str], tmp_pat
     assert evidence.record is not None and evidence.record.models[0].calls and not findings
 
 
+SOUNDS = """\
+import random
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+draw = random.Random(0)
+sounds = [torch.randn(min(int(draw.lognormvariate(7.2, 0.8)) + 400, 12000)) for _ in range(1200)]
+{order}
+
+
+def collate(rows):
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+class Listener(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ears = nn.Sequential(
+            nn.Conv1d(1, 24, 16, stride=4), nn.ReLU(), nn.Conv1d(24, 48, 8, stride=2), nn.ReLU(), nn.Conv1d(48, 48, 8)
+        )
+
+    def forward(self, sound):
+        return self.ears(sound.unsqueeze(1)).mean(2)
+
+
+model = Listener()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+for _ in range(50):
+    for sound in DataLoader(sounds, batch_size=16, {drawn}collate_fn=collate):
+        loss = model(sound).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_short_recordings_beside_long_ones_are_told(tmp_path: Path) -> None:
+    evidences = []
+    for name, parts in (
+        ("mixed", {"order": "", "drawn": "shuffle=True, "}),
+        ("sorted", {"order": "sounds.sort(key=len)", "drawn": ""}),
+    ):
+        script = tmp_path / f"{name}.py"
+        script.write_text(SOUNDS.format(**parts))
+        run = measure(Command(str(script), python=PYTHON, cwd=str(tmp_path)), tmp_path / name, QUICK, timeout=120)
+        evidences.append(Evidence.from_run(run))
+    (finding,) = UnevenLengths().check(evidences[0])
+    assert finding.gain.likely > 1.5 and "of the values that Listener is called with" in finding.summary
+    fix = UnevenLengths().fix(finding, Sources())
+    assert isinstance(fix, Advice) and "Make batches of samples of like length" in fix.text
+    assert not list(UnevenLengths().check(evidences[1]))
+
+
 LENGTHS = torch.tensor([5, 40, 12, 20])
 MASK = (torch.arange(40) < LENGTHS[:, None]).long()
 IDS = torch.randint(5, 100, (4, 40), generator=torch.Generator().manual_seed(0))

@@ -1,0 +1,54 @@
+"""What a dataset takes its samples out of, where that is a library's: pandas' tables, NumPy's archives."""
+
+from __future__ import annotations
+
+from types import FrameType
+from typing import Any
+
+_NUMBERS, _DATES = tuple("biuf"), tuple("mM")  # kinds of NumPy's types
+_ARCHIVES = ("numpy.lib._npyio_impl", "numpy.lib.npyio")  # since NumPy 2, and before
+
+
+def library_of(frame: FrameType) -> str:
+    """Which library is asked where this frame of Python begins: "pandas", "npz" (a member of an archive), or ""."""
+    name = frame.f_globals.get("__name__")
+    if not isinstance(name, str):
+        return ""
+    if name in _ARCHIVES:
+        return "npz" if frame.f_code.co_name == "__getitem__" else ""
+    return "pandas" if name.startswith("pandas.") else ""
+
+
+def opens_archive(frame: FrameType) -> int:
+    """The identity of the archive that is opened there; 0 where none is."""
+    opens = frame.f_code.co_name == "__init__" and frame.f_globals.get("__name__") in _ARCHIVES
+    return id(frame.f_locals.get("self")) if opens else 0
+
+
+def table_of(frame: FrameType) -> Any:
+    """The DataFrame, or the column of one, whose method or indexer runs; None for anything else, a row, say."""
+    found: Any = frame.f_locals.get("self")
+    found = getattr(found, "obj", found) if type(found).__name__.endswith("Indexer") else found
+    if type(found).__name__ == "Series":
+        return found if getattr(found.index.dtype, "kind", "") in "iu" else None
+    return found if type(found).__name__ == "DataFrame" else None
+
+
+def facts(table: Any) -> set[str]:
+    """What :attr:`.layout.Loader.frames` says of a table of pandas."""
+    whole = type(table).__name__ == "DataFrame"
+    types = dict(table.dtypes) if whole else {table.name: table.dtype}
+    kinds = {name: getattr(each, "kind", "") for name, each in types.items()}
+    found = {f"date {name}" for name, kind in kinds.items() if kind in _DATES}
+    if len({str(each) for each in types.values()}) > 1 and all(kind in _NUMBERS for kind in kinds.values()):
+        found.add("upcast")
+    index = table.index
+    if type(index).__name__ != "RangeIndex" or index.start != 0 or index.step != 1:
+        found.add("labels")
+    return found
+
+
+def row_bytes(archive: Any, member: Any) -> float:
+    """Bytes of all members of an archive, as they are in memory, for each row of one of them."""
+    rows = len(member) if getattr(member, "ndim", 0) else 0
+    return sum(each.file_size for each in archive.zip.infolist()) / rows if rows else 0.0

@@ -1,0 +1,116 @@
+"""What of making a batch pandas takes, and what is told of the tables that samples come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from tests.harness.test_fetching import seen
+
+ROWS = 40
+
+
+class Flights(Dataset[Any]):
+    def __init__(self, frame: pd.DataFrame, columns: list[str]) -> None:
+        self.frame, self.columns = frame, columns
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def __getitem__(self, i: int) -> Any:
+        row = self.frame.iloc[i]
+        x = torch.tensor(row[self.columns].to_numpy(dtype="float32"))
+        return x, float(row["late"])
+
+
+class Noted(Flights):
+    """Asks for one column after another, by a function of its own; the rest is no work of pandas'."""
+
+    def __getitem__(self, i: int) -> Any:
+        return torch.rand(100, 100) @ torch.rand(100, 100), self.late(i)
+
+    def late(self, i: int) -> float:
+        return float(self.frame["late"].iloc[i])
+
+
+class Kept(Flights):
+    def __init__(self, frame: pd.DataFrame, columns: list[str]) -> None:
+        super().__init__(frame, columns)
+        self.values = frame[columns].to_numpy()
+
+    def __getitem__(self, i: int) -> Any:
+        return torch.tensor(self.values[i].astype("float32"))
+
+
+def frame(**more: Any) -> pd.DataFrame:
+    numbers = np.random.default_rng(0).normal(size=(ROWS, 3))
+    return pd.DataFrame({"a": numbers[:, 0], "b": numbers[:, 1], "late": numbers[:, 2], **more})
+
+
+def lines(parts: list[Any]) -> dict[str, float]:
+    """Seconds by the source of each line that asks pandas."""
+    source = Path(__file__).read_text().splitlines()
+    return {source[part.site.line - 1].strip(): part.seconds for part in parts if part.kind == "pandas"}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_lines_that_ask_pandas_are_timed(workers: int, tmp_path: Path) -> None:
+    data = Flights(frame(carrier="AA"), ["a", "b"])
+    plain = list(DataLoader(data, batch_size=5))
+    batches, record = seen(tmp_path, DataLoader(data, batch_size=5, num_workers=workers))
+    for (x, y), (x2, y2) in zip(plain, batches, strict=True):
+        assert torch.equal(x, x2) and torch.equal(y, y2)
+    took = lines(record.parts)
+    assert {each.split(" = ")[0].split(",")[0] for each in took} == {"row", "x", "return x"}
+    assert max(took, key=lambda line: took[line]).startswith("x = ")
+    assert record.look_s is not None and 0.5 * record.look_s < sum(took.values()) < record.look_s
+    whole = sum(part.seconds for part in record.parts if part.kind == "line")
+    assert sum(took.values()) < whole  # each is a part of its line
+    assert record.frames == []
+
+
+def test_a_function_that_the_dataset_calls_is_who_asks(tmp_path: Path) -> None:
+    _, record = seen(tmp_path, DataLoader(Noted(frame(), ["a"]), batch_size=5))
+    took = lines(record.parts)
+    assert list(took) == ['return float(self.frame["late"].iloc[i])']
+
+
+def test_arrays_of_columns_ask_nothing(tmp_path: Path) -> None:
+    _, record = seen(tmp_path, DataLoader(Kept(frame(), ["a", "b"]), batch_size=5))
+    assert not lines(record.parts) and record.frames == []
+
+
+@pytest.mark.parametrize(
+    ("table", "facts"),
+    [
+        (frame(), []),
+        (frame(name="x"), []),
+        (frame(stops=1), ["upcast"]),  # whole numbers among others: a row makes them floating
+        (frame(stops=1, name="x"), []),  # a row of objects keeps them
+        (frame(day=pd.Timestamp("2026-11-27")), ["date day"]),
+        (frame().sample(frac=1.0, random_state=0), ["labels"]),
+        (frame().iloc[::-1], ["labels"]),
+        (frame().iloc[10:], ["labels"]),
+        (frame().set_index(pd.Index([f"row {i}" for i in range(ROWS)])), ["labels"]),
+    ],
+    ids=["alike", "of objects", "upcast", "kept", "dates", "mixed up", "backwards", "a part", "named"],
+)
+def test_what_a_row_does_to_its_numbers_is_told(table: pd.DataFrame, facts: list[str], tmp_path: Path) -> None:
+    _, record = seen(tmp_path, DataLoader(Flights(table, ["a", "b"]), batch_size=5))
+    assert record.frames == facts
+
+
+def test_a_column_that_is_kept_is_a_table(tmp_path: Path) -> None:
+    class Labels(Flights):
+        def __getitem__(self, i: int) -> Any:
+            return float(self.columns.iloc[i])  # type: ignore[attr-defined]
+
+    mixed = frame().sample(frac=1.0, random_state=0)
+    _, record = seen(tmp_path, DataLoader(Labels(mixed, mixed["late"]), batch_size=5))
+    assert record.frames == ["labels"]
