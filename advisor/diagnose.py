@@ -113,8 +113,12 @@ def _apply(rule: Rule, evidence: Evidence, sources: Sources, notes: list[str]) -
 
 
 def _explained(found: Sequence[Diagnosed]) -> list[Diagnosed]:
-    """Without the findings of fallback rules where another one promises half of their gain, or more."""
-    most = max((math.log(each.finding.gain.likely) for each in found if not each.rule.fallback), default=0.0)
+    """Without the findings of fallback rules where another one promises half of their gain, or more.
+
+    Not one that makes the model's operators faster: what a fallback finds is beside them.
+    """
+    others = [each for each in found if not each.rule.fallback and not each.rule.of_operators]
+    most = max((math.log(each.finding.gain.likely) for each in others), default=0.0)
     return [each for each in found if not each.rule.fallback or most < math.log(each.finding.gain.likely) / 2]
 
 

@@ -181,6 +181,7 @@ class Rule(ABC):
     conflicts: ClassVar[tuple[str, ...]] = ()  # rules whose fixes exclude this one
     takes_memory: ClassVar[bool] = False  # out of memory, its fix is tried once more with a smaller batch
     fallback: ClassVar[bool] = False  # reported only where no other rule explains what it does
+    of_operators: ClassVar[bool] = False  # it makes the model's own operators faster, and explains nothing beside them
     EXAMPLES: ClassVar[tuple[Example, ...]] = ()
     LEAVES_ALONE: ClassVar[tuple[Example, ...]] = ()  # `after` unused: no edit must come out
 

@@ -126,6 +126,7 @@ class AmpAutocast(Rule):
     id = "amp-autocast"
     title = "Compute forward and loss in 16 bits with autocast"
     safety = Safety.NUMERIC
+    of_operators = True
     after = ("loader-workers",)
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:

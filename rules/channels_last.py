@@ -87,6 +87,7 @@ class ChannelsLast(Rule):
     id = "channels-last"
     title = "Keep images in channels-last order"
     safety = Safety.NUMERIC
+    of_operators = True
     after = ("amp-autocast",)
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:

@@ -77,6 +77,7 @@ class EmulatedPrecision(Rule):
     id = "emulated-precision"
     title = "Compute in float32, in which this processor is faster"
     safety = Safety.NUMERIC
+    of_operators = True
     conflicts = ("amp-autocast", "half-inference")
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:

@@ -129,6 +129,7 @@ class FusedOptimizer(Rule):
     id = "fused-optimizer"
     title = "Use the fused optimizer"
     safety = Safety.NUMERIC
+    of_operators = True
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         record = evidence.record

@@ -78,6 +78,7 @@ class HalfInference(Rule):
     id = "half-inference"
     title = "Infer in 16 bits"
     safety = Safety.NUMERIC
+    of_operators = True
     after = ("missing-eval", "missing-inference-mode")
     conflicts = ("amp-autocast",)
 

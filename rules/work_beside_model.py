@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
 
-_LEAST = 0.3  # of the step
+_LEAST = 0.25  # of the step
 _MOST = 0.95
 # What is left of it: where a cheaper way to the same is known, and where it has yet to be found.
 _LEFT_KNOWN, _LEFT = 0.05, 0.2
+_OF_TRAINING = ("clip_grad_norm_", "clip_grad_value_")  # between backward and optimizer, and part of the step
 _EVERY = 50  # steps: how often what is already done every so many steps, and now in each, is done by the fix
 _BASIS = "what it takes, undisturbed; prior: a twentieth of it is left where a cheaper way is known, else a fifth"
 
@@ -54,6 +55,11 @@ _CHEAPER = (
         r"\b(roc_auc_score|average_precision_score|confusion_matrix|f1_score)\(",
         "A metric over all that was seen so far takes longer with each step: keep sums or a histogram of scores and "
         "add each batch to them, or compute it every so many steps.",
+    ),
+    (
+        r"\b(get_model|create_model|from_pretrained|load_from_checkpoint|load_model)\(",
+        "A model that is made and loaded anew for each batch is the same each time: keep it (functools.cached_property "
+        "for a property, functools.lru_cache for a function, or an attribute that __init__ sets).",
     ),
     (
         r"\b(deepcopy)\(",
@@ -95,7 +101,7 @@ class WorkBesideModel(Rule):
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         found = evidence.beside
-        if found is None or evidence.device_is_gpu or not evidence.step_s:
+        if found is None or evidence.device_is_gpu or not evidence.step_s or found.calls in _OF_TRAINING:
             return
         share = evidence.breakdown.share(OTHER) * found.part
         if share < _LEAST:

@@ -184,9 +184,10 @@ class Discarded(GradientWatch):
         tensors = {each.parameter: own[each.parameter] for each in mine}
         sites = list({id(each.site): each.site for each in mine}.values())
         (site,) = sites if len(sites) == 1 else (None,)
-        # Elsewhere the same call computes what is used of this model, too.
-        kept = {id(each) for each in mine}
-        both = any(each.site is site and each.parameter in own and id(each) not in kept for each in step)
+        parts = list(islice(whole_parts(inner, set(tensors)), MOST_PARTS)) if tensors.keys() < own.keys() else []
+        # Elsewhere the same call computes what is used of this model, too; or of the parts of one that holds several.
+        kept, of_it = {id(each) for each in mine}, tensors if parts and "" not in parts else own
+        both = any(each.site is site and each.parameter in of_it and id(each) not in kept for each in step)
         name, file = _name_of(root)
         return DiscardedGradients(
             cls=type(inner).__name__,
@@ -196,7 +197,7 @@ class Discarded(GradientWatch):
             tensors=len(tensors),
             bytes=sum(each.numel() * each.element_size() for each in tensors.values()),
             held=not tensors.keys() <= self._sizes.keys(),
-            parts=list(islice(whole_parts(inner, set(tensors)), MOST_PARTS)) if tensors.keys() < own.keys() else [],
+            parts=parts,
             backwards=len({each.backward for each in mine}),
             site=None if both else site,
         )

@@ -316,6 +316,12 @@ class Models:
         with self._lock:
             self._hook_roots()
 
+    def hook_new(self) -> None:
+        """The same where modules were made since the watching thread looked."""
+        if self._count != self._hooked_at:
+            self._hooked_at = self._count
+            self.hooks_on()
+
     def _hook_roots(self) -> None:
         if self._without:
             return

@@ -219,6 +219,8 @@ class Windows:
         if self.phase == "waiting":
             self.models.announced = True
             self.models.hooks_on()
+        elif self.finder.kind == "forward" and self.phase != "done":
+            self.models.hook_new()  # one that is loaded anew for each batch is called before the watching thread looks
         if not training:
             self._evaluates()
 
