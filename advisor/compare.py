@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from advisor.errors import AdvisorError
 from advisor.harness.layout import RunRecord
@@ -20,7 +20,8 @@ from advisor.harness.layout import RunRecord
 Verdict = Literal["kept", "reverted", "inconclusive"]
 
 LEAST_PAIRS = 3
-EPOCH_START = "epoch start"  # as the harness names what it sets aside
+EPOCH_START, CHECKPOINT = "epoch start", "checkpoint"  # as the harness names what it sets aside
+LEAST_CHECKPOINTS, MUCH_MORE_OFTEN = 3, 1.5
 CONFIDENCE = 0.95
 # Pairs are looked at again and again, after the third, fourth … eighth, and each look is a chance to see what is not
 # there: with 95 % at each, a script was told apart from itself in up to 9 % of simulated sessions, with this in less
@@ -84,8 +85,23 @@ class Comparison:
 # Costs ---------------------------------------------------------------------------------------------------------------
 
 
-def cost(record: RunRecord, epoch_starts: bool = False) -> Cost:
-    """What a step of this run costs, its share of the starts of epochs counted in or not.
+class BetweenSteps(NamedTuple):
+    """Which of the things that happen between steps a comparison counts."""
+
+    epoch_starts: bool = False
+    checkpoints: bool = False
+
+    @classmethod
+    def of(cls, before: Sequence[RunRecord], after: Sequence[RunRecord]) -> BetweenSteps:
+        """What a comparison of these runs counts."""
+        return cls(epoch_starts_count([*before, *after]), checkpoints_count(before, after))
+
+
+STEPS_ALONE = BetweenSteps()
+
+
+def cost(record: RunRecord, between: BetweenSteps = STEPS_ALONE) -> Cost:
+    """What a step of this run costs, with its share of what counts of what is `between` steps.
 
     Raises AdvisorError when the run has no step time that could be compared.
     """
@@ -98,8 +114,9 @@ def cost(record: RunRecord, epoch_starts: bool = False) -> Cost:
             "script again."
         )
     timing = record.timing
-    if epoch_starts:
-        step_s += timing.aside.get(EPOCH_START, 0.0) / max(timing.steps + timing.aside_counts.get(EPOCH_START, 0), 1)
+    for counts, cause in ((between.epoch_starts, EPOCH_START), (between.checkpoints, CHECKPOINT)):
+        if counts:
+            step_s += timing.aside.get(cause, 0.0) / max(timing.steps + timing.aside_counts.get(cause, 0), 1)
     return Cost(step_s, samples if samples is not None and _positive(samples) else None)
 
 
@@ -113,6 +130,22 @@ def epoch_starts_count(records: Sequence[RunRecord]) -> bool:
     return min(counts, default=0) >= 1 and max(counts) >= 2
 
 
+def checkpoints_count(before: Sequence[RunRecord], after: Sequence[RunRecord]) -> bool:
+    """Whether a comparison of these runs counts what checkpoints cost: where one side saves them much more often.
+
+    Else they cost both sides the same, and a disk's moods would only hide what differs.
+    """
+    counts = [[record.timing.aside_counts.get(CHECKPOINT, 0) for record in side] for side in (before, after)]
+    if max((max(each, default=0) for each in counts), default=0) < LEAST_CHECKPOINTS:
+        return False
+    rates = [
+        statistics.median(count / max(record.timing.steps + count, 1) for record, count in zip(side, each, strict=True))
+        for side, each in zip((before, after), counts, strict=True)
+        if side
+    ]
+    return len(rates) == 2 and max(rates) > MUCH_MORE_OFTEN * min(rates)
+
+
 def costs(before: RunRecord, after: RunRecord) -> tuple[float, float]:
     """Comparable costs of two runs: seconds per sample when both know how many a step has and these differ, else
     seconds per step. Raises as :func:`cost` does."""
@@ -122,8 +155,8 @@ def costs(before: RunRecord, after: RunRecord) -> tuple[float, float]:
 
 def group_costs(before: Sequence[RunRecord], after: Sequence[RunRecord]) -> tuple[list[float], list[float]]:
     """As :func:`costs`, for several runs on either side: all in the same unit."""
-    epochs = epoch_starts_count([*before, *after])
-    first, second = [cost(record, epochs) for record in before], [cost(record, epochs) for record in after]
+    between = BetweenSteps.of(before, after)
+    first, second = [cost(record, between) for record in before], [cost(record, between) for record in after]
     if per_sample(first, second):
         return [each.per_sample_s for each in first], [each.per_sample_s for each in second]
     return [each.step_s for each in first], [each.step_s for each in second]

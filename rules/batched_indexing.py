@@ -13,6 +13,7 @@ from advisor.edit.locate import call_at
 from advisor.edit.names import fresh_name, from_module, full_name, last_part
 from advisor.edit.scopes import assigned_once, scope_of
 from advisor.evidence import Change, bulk
+from advisor.evidence.fetching import begins_anew
 from advisor.fixes import edited
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, file_list, model_files, where
 
@@ -63,7 +64,7 @@ class BatchedIndexing(Rule):
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         for facts in evidence.loaders:
             loader = facts.record
-            if loader is None or not facts.fetch_s or facts.wait_share < _LEAST_WAIT:
+            if loader is None or not facts.fetch_s or facts.wait_share < _LEAST_WAIT or begins_anew(loader):
                 continue
             if loader.cls != "DataLoader" or not loader.tensors or loader.tensors[0].device != "cpu":
                 continue

@@ -11,7 +11,6 @@ from advisor.edit.sources import text_of
 from advisor.evidence.coverage import Coverage
 from advisor.frameworks import construction
 from advisor.rule import (
-    WIDEST,
     Advice,
     Argument,
     Example,
@@ -34,8 +33,6 @@ _HEAVY = 0.25  # of the time: an evaluation of a tenth of the data after each ep
 _EACH = 0.9  # calls per step from which on each step makes one
 _ENOUGH = 0.05  # of the time: what evaluating is brought down to
 _LEAST_SEEN = 3  # evaluations in the timing window: two do not say how regularly they come
-# Of the seconds that go to evaluating, what the prediction takes for certain: they are a mean of few.
-_SURE, _MORE = 0.9, 1.05
 _COLLECTS = re.compile(r"^\s*(import|from)\s+(gym|gymnasium|pettingzoo|procgen|dm_control|stable_baselines3)\b", re.M)
 _BASIS = "measured: the evaluations' share of the time"
 _RUNS = re.compile(r"\.(train|fit)\(")  # the call in which a framework evaluates by itself
@@ -100,7 +97,7 @@ class EvaluationHeavy(Rule):
             summary=f"Every {every:.0f} steps the training stops for {each * 1e3:.1f} ms to evaluate"
             + (f", at {at(site)}" if site is not None else "")
             + f": {share:.0%} of its time.",
-            gain=_gain(period, saved, every * step_s),
+            gain=Gain.of_pauses(period, saved, every * step_s, _BASIS),
             evidence={
                 "evaluation_share": share,
                 "evaluation_s": each,
@@ -185,7 +182,7 @@ def _in_each_step(evidence: Evidence, record: RunRecord) -> Finding | None:
         title=EvaluationHeavy.title,
         summary=f"Every step the training stops for {share * step_s * 1e3:.1f} ms to evaluate, at {at(site)}: "
         f"{share:.0%} of its time.",
-        gain=_gain(step_s, saved, (1 - share) * step_s),
+        gain=Gain.of_pauses(step_s, saved, (1 - share) * step_s, _BASIS),
         evidence={
             "evaluation_share": share,
             "evaluation_s": share * step_s,
@@ -196,9 +193,3 @@ def _in_each_step(evidence: Evidence, record: RunRecord) -> Finding | None:
         parameters={"every": times},
     )
 
-
-def _gain(period: float, saved: float, steps: float) -> Gain:
-    """The gain where of `period` seconds `saved` go away; `steps` are those that stay whatever happens."""
-    likely = period / (period - saved)
-    low = max(period / (period - _SURE * saved), likely / 1.4)
-    return Gain(low, likely, min(WIDEST * low, period / max(period - _MORE * saved, steps)), _BASIS)

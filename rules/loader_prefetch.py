@@ -13,6 +13,7 @@ from advisor.edit.locate import call_at
 from advisor.edit.values import give
 from advisor.edit.workers import only_with_workers
 from advisor.evidence import Change
+from advisor.evidence.fetching import begins_anew
 from advisor.evidence.prefetch import DEFAULT, SHM_SHARE, made_ahead_bytes
 from advisor.fixes import given_fix
 from advisor.frameworks import configured, construction
@@ -53,6 +54,8 @@ class LoaderPrefetch(Rule):
         for facts in evidence.loaders:
             record = facts.record
             if run is None or record is None or not record.fetches or facts.wait_share < _LEAST_WAIT:
+                continue
+            if begins_anew(record):
                 continue
             chosen = _choose(evidence, facts, run, record)
             if chosen is None:

@@ -26,6 +26,7 @@ from advisor.edit.sources import text_of
 from advisor.edit.values import EDITED, give, in_mapping
 from advisor.edit.workers import may_be_imported_again, only_with_workers, unpicklable
 from advisor.evidence import Change
+from advisor.evidence.fetching import begins_anew
 from advisor.evidence.prefetch import DEFAULT, SHM_SHARE, made_ahead_bytes
 from advisor.fixes import by_option, edited
 from advisor.frameworks import configured, construction, takes
@@ -88,6 +89,8 @@ class LoaderWorkers(Rule):
         for facts in evidence.loaders:
             if facts.wait_share < _LEAST_WAIT and not _starts_again(facts):
                 continue
+            if facts.record is not None and begins_anew(facts.record):
+                continue  # workers would be started for each batch
             chosen = _choose(evidence, facts)
             if chosen is None:
                 continue

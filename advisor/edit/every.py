@@ -49,12 +49,12 @@ class _Guard:
     done: tuple[cst.CSTNode, ...]
 
 
-def done_every(drafts: Drafts, site: Site, steps: int) -> str | None:
-    """Have what is done at `site`, now in each step, be done every so many `steps`, where a number decides that.
+def done_every(drafts: Drafts, site: Site, steps: int, now: int = 1) -> str | None:
+    """Have what is done at `site`, every `now` steps, be done every so many `steps`, where a number decides that.
 
     The number is looked for around the line, around the one call of its function, and in the function that begins at
-    the line or that it calls. It has to be 1, and to decide about nothing else; what it decides about may only report:
-    names that it binds are read nowhere else, no attribute is set, nothing is trained, drawn, or chosen.
+    the line or that it calls. It has to be `now`, and to decide about nothing else; what it decides about may only
+    report: names that it binds are read nowhere else, no attribute is set, nothing is trained, drawn, or chosen.
 
     Returns EDITED, the option of the command line, or None where no such number is known, as
     :func:`~advisor.edit.values.give` does.
@@ -64,9 +64,9 @@ def done_every(drafts: Drafts, site: Site, steps: int) -> str | None:
         node = _at(draft, site)
         guard = _around(drafts, draft, node, _DEPTH) if node is not None else None
         guard = guard or (_inside(drafts, draft, node) if node is not None else None)
-        if guard is None or not _only_reports(drafts, guard) or not _is_alone(drafts, guard):
+        if guard is None or not _only_reports(drafts, guard) or not _is_alone(drafts, guard, now):
             return None
-        return give_value(drafts, guard.draft, guard.every, str(steps), 1)
+        return give_value(drafts, guard.draft, guard.every, str(steps), now)
     except (TooManyFilesError, AdvisorError):
         return None
 
@@ -220,13 +220,13 @@ def _binds(draft: Draft, name: cst.Name) -> bool:
 # The number.
 
 
-def _is_alone(drafts: Drafts, guard: _Guard) -> bool:
+def _is_alone(drafts: Drafts, guard: _Guard, now: int) -> bool:
     """Whether the number is written once, read by this condition, and by nothing else."""
     draft, every = guard.draft, guard.every
     if is_literal(every):
         return True
-    origin = origin_of(drafts, draft, every, 1)
-    if origin is not None and (not origin.says(1) or origin.converted):
+    origin = origin_of(drafts, draft, every, now)
+    if origin is not None and (not origin.says(now) or origin.converted):
         return False
     names = {last_name_of(every)}
     if origin is not None and origin.option:

@@ -60,6 +60,17 @@ def share(loader: Loader, part: FetchPart) -> float:
     return min(1.0, part.seconds / loader.look_s) if loader.look_s else 0.0
 
 
+_LEAST_ITERATORS = 6  # of a loader that is asked for a new one for each batch
+_UNUSED = 4.0  # times as many batches as each iterator was asked for
+
+
+def begins_anew(loader: Loader) -> bool:
+    """Whether the script makes an iterator for each batch or two, of a loader that has many more to give."""
+    if loader.epochs < _LEAST_ITERATORS or not loader.batches:
+        return False
+    return loader.batches >= _UNUSED * loader.fetched / loader.epochs and loader.fetched < 2.5 * loader.epochs
+
+
 def computes(facts: LoaderFacts) -> bool:
     """Whether making a batch computes; what waits for a disk or a server does not."""
     fetch_s = facts.single_s or facts.fetch_s  # where the CPU's time is that of one thread

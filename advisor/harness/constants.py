@@ -240,7 +240,12 @@ class Constants:
             shape = tuple(tensor.shape) if stored is tensor else (*tensor.shape, *stored.shape)
             if not stored.numel():
                 return shape, None, None
-            numbers = shape, stored[self._places(stored)].clone(), stored.sum()
+            few = stored[self._places(stored)].clone()
+            numbers = shape, few, stored.sum()
+            if stored is tensor and few.numel() > 1 and bool((few == few.flatten()[0]).all()):
+                # Mostly one number, as what is written one-hot: what tells two of them apart is where the others are.
+                others = (stored != few.flatten()[0]).nonzero()
+                return *numbers, others[self._places(others)].clone() if others.numel() else None
             if stored is tensor:
                 return numbers
             at = stored_at(self._torch, tensor)

@@ -200,6 +200,7 @@ class Loader:
     trains: bool = False  # feeds the measured steps
     fetched: int = 0  # batches delivered in the run
     epochs: int = 0  # times iterated
+    iterated: Site | None = None  # where the user's code asked for an iterator at first; None inside a library
     remade: int = 0  # loaders that were made at its place later, when it was gone: in each epoch, say
     # From the timing window; None where the loader was not used there.
     wait_s: float | None = None  # per step: blocked in __next__
@@ -274,6 +275,7 @@ class Timing:
     aside: dict[str, float] = field(default_factory=dict)  # cause → seconds in the window, beyond a step's own
     aside_counts: dict[str, int] = field(default_factory=dict)
     evaluation_every: float | None = None  # steps from one evaluation to the next; None before a second was seen
+    checkpoint_every: float | None = None  # the same of checkpoints
 
 
 @dataclass

@@ -242,6 +242,8 @@ class Loaders:
             self._iterators[index] = _reference(iterator)
             record = self.records[index]
             record.epochs += 1
+            if record.epochs == 1:
+                record.iterated = user_site()
             self._starts.setdefault(index, []).append(elapsed)
             if self.timing:
                 self.wait += elapsed

@@ -120,5 +120,7 @@ class Sameness:
     def alike(self, one: Any, other: Any) -> bool:
         """Whether the numbers of two tensors are the same, to the bit."""
         (shape, *numbers), (another, *others) = one, other
+        if shape != another or [each is None for each in numbers] != [each is None for each in others]:
+            return False
         pairs = zip(numbers, others, strict=True)
-        return shape == another and all(a is b or bool(self._torch.equal(a, b)) for a, b in pairs)
+        return all(a is b or bool(self._torch.equal(a, b)) for a, b in pairs)

@@ -57,13 +57,20 @@ def summarize(timing: Timing, intervals: list[Interval], loaders: list[Loader]) 
             timing.aside[cause] = timing.aside.get(cause, 0.0) + max(interval.seconds - timing.step_s, 0.0)
             timing.aside_counts[cause] = timing.aside_counts.get(cause, 0) + 1
     if "evaluation" not in usual:
-        places = [place for place, row in enumerate(intervals) if "evaluation" in row.causes]
-        timing.evaluation_every = (places[-1] - places[0]) / (len(places) - 1) if len(places) > 1 else None
+        timing.evaluation_every = _every(intervals, "evaluation")
+    if "checkpoint" not in usual:
+        timing.checkpoint_every = _every(intervals, "checkpoint")
     waits = statistics.fmean(timing.loader_wait_s)
     for loader in loaders:
         if loader.trains:
             loader.wait_s = waits
             waits = 0.0  # several loaders in one step: the wait is known for all together, and shown once
+
+
+def _every(intervals: list[Interval], cause: str) -> float | None:
+    """Steps from one interval in which that happened to the next; None before a second was seen."""
+    places = [place for place, row in enumerate(intervals) if cause in row.causes]
+    return (places[-1] - places[0]) / (len(places) - 1) if len(places) > 1 else None
 
 
 def _samples(samples: list[int], from_loader: bool) -> float | None:

@@ -237,7 +237,11 @@ class Windows:
             self.sites.add("Module.train", user_site())
 
     def saved(self, path: str) -> None:
-        self._causes.add("checkpoint")
+        """A checkpoint is written, which is no step: also in the timing window its place is taken down."""
+        if "checkpoint" not in self._causes:
+            self._causes.add("checkpoint")
+            if self.phase != "waiting":
+                self.sites.add("checkpoint", user_site())
 
     def made_graph(self, tensor: Any, number: int = 0, loss: bool = False) -> None:
         """A model's output, or the loss where no output is seen: does its graph outlive the step?"""

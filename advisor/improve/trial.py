@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from advisor import compare
-from advisor.compare import LEAST_PAIRS, Comparison
+from advisor.compare import LEAST_PAIRS, BetweenSteps, Comparison
 from advisor.findings import Measured, Numerics
 from advisor.findings import Status as Verdict
 from advisor.improve.bench import Bench, BudgetError, TrialError, Version
@@ -74,19 +74,18 @@ class _Pairs:
         before, after = self.before[:count], self.after[:count]
         numerics, _ = compare_numerics(self.safety, [run.record for run in before], [run.record for run in after])
         comparison = self.comparison()
-        records = [run.record for run in (*before, *after)]
-        epochs = compare.epoch_starts_count(records)
+        between = compare.BetweenSteps.of([run.record for run in before], [run.record for run in after])
         measured = Measured(
-            before_ms=_mean_step(before, epochs) * 1e3,
-            after_ms=_mean_step(after, epochs) * 1e3,
+            before_ms=_mean_step(before, between) * 1e3,
+            after_ms=_mean_step(after, between) * 1e3,
             speedup=comparison.speedup,
             low=comparison.low,
             high=comparison.high,
             loss_drift=numerics.drift if numerics else None,
             pairs=count,
             smallest_gain=comparison.smallest_gain(self.min_gain),
-            before_samples_per_s=throughput(before, epochs),
-            after_samples_per_s=throughput(after, epochs),
+            before_samples_per_s=throughput(before, between),
+            after_samples_per_s=throughput(after, between),
         )
         folders = tuple(run.folder for run in before), tuple(run.folder for run in after)
         return Result(status, reason, measured, numerics, *folders, kind)
@@ -172,16 +171,16 @@ def _reason(status: str, comparison: Comparison, min_gain: float) -> str:
     )
 
 
-def _mean_step(runs: Sequence[Run], epochs: bool) -> float:
-    return math.fsum(compare.cost(run.record, epochs).step_s for run in runs) / len(runs)
+def _mean_step(runs: Sequence[Run], between: BetweenSteps) -> float:
+    return math.fsum(compare.cost(run.record, between).step_s for run in runs) / len(runs)
 
 
-def throughput(runs: Sequence[Run], epochs: bool = False) -> float | None:
-    """Samples per second over runs of one version; None where a run does not know its samples.
+def throughput(runs: Sequence[Run], between: BetweenSteps = compare.STEPS_ALONE) -> float | None:
+    """Samples per second over runs of one version, with what counts of what is `between` steps.
 
-    ``epochs`` counts the starts of epochs in.
+    None where a run does not know its samples.
     """
-    found = [compare.cost(run.record, epochs) for run in runs]
+    found = [compare.cost(run.record, between) for run in runs]
     samples = [each.samples for each in found if each.samples]
     if len(samples) < len(found):
         return None

@@ -1,0 +1,128 @@
+"""Saving checkpoints takes a large part of the time of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from advisor.edit import Drafts
+from advisor.edit.every import done_every
+from advisor.fixes import given_fix
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, where
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit, Sources
+    from advisor.evidence import Evidence
+
+_HEAVY = 0.1  # of the time
+_ENOUGH = 0.02  # of the time: what saving is brought down to
+_LEAST_SEEN = 3  # checkpoints in the timing window: two do not say how regularly they come
+_BASIS = "measured: the checkpoints' share of the time"
+
+
+class CheckpointHeavy(Rule):
+    """The training stops to save so often that saving takes a large part of its time.
+
+    A checkpoint is read when something went wrong, and then costs the steps since the last one: saved every 50 seconds,
+    of which it takes one, that is 25 seconds of work on average. What happens between two steps while a file of weights
+    is written (by its name: ``.pt``, ``.ckpt``, ``.safetensors`` ...) is timed and set aside from the steps; where the
+    checkpoints come regularly, their seconds and the steps between them give their share of the run.
+
+    When not: each of them is kept to be looked at; the machine may be taken away at any moment. What has to be saved
+    that often can be copied in the step and written by a thread beside the next ones.
+
+    Source: PyTorch docs, ``torch.distributed.checkpoint.async_save``; Hugging Face Transformers,
+    ``TrainingArguments.save_steps``; Young 1974, "A first order approximation to the optimum checkpoint interval".
+    """
+
+    id = "checkpoint-heavy"
+    title = "Save checkpoints less often"
+    safety = Safety.EXACT
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record, step_s = evidence.record, evidence.step_s
+        if record is None or not evidence.trains or record.timing.from_profile or not step_s:
+            return
+        timing = record.timing
+        count, seconds = timing.aside_counts.get("checkpoint", 0), timing.aside.get("checkpoint", 0.0)
+        every = timing.checkpoint_every
+        if not every or count < _LEAST_SEEN:
+            return
+        each = seconds / count
+        period = every * step_s + each
+        share = each / period
+        if share < _HEAVY:
+            return
+        # So rarely that it takes its 2 %: a whole multiple of what it is now.
+        times = max(2, round(each * (1 - _ENOUGH) / (_ENOUGH * every * step_s)))
+        places = sorted(call_sites(evidence, "checkpoint", every_step=False), key=lambda place: -place.calls)
+        site = places[0].site if places else None
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"Every {every:.0f} steps the training stops for {each * 1e3:.1f} ms to save a checkpoint"
+            + (f", at {at(site)}" if site is not None else "")
+            + f": {share:.0%} of its time.",
+            gain=Gain.of_pauses(period, each * (1 - 1 / times), every * step_s, _BASIS),
+            evidence={
+                "checkpoint_share": share,
+                "checkpoint_s": each,
+                "steps_between_checkpoints": every,
+                "step_s": step_s,
+            },
+            site=site,
+            parameters={"every": round(every * times), "now": round(every)},
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        every, now, site = finding.parameters.get("every"), finding.parameters.get("now"), finding.site
+        text = f"Save a checkpoint every {every} steps {where(site)}"
+        drafts = Drafts(sources)
+        if site is not None and isinstance(every, int) and isinstance(now, int):
+            seldom = done_every(drafts, site, every, now)
+            if seldom is not None:
+                return given_fix(drafts, drafts[site.file], seldom, str(every), f"{text}.", f"{text}.")
+        return Advice(
+            f"{text}, or copy the weights there and have a thread write them, as "
+            "torch.distributed.checkpoint.async_save does.",
+            "how often the training has to be saved only its author knows",
+        )
+
+    EXAMPLES = (
+        Example(
+            before="""
+import torch
+
+for step, x in enumerate(batches):
+    train(net, x)
+    if step % 5 == 0:
+        torch.save({"net": net.state_dict(), "step": step}, "last.pt")  # <-
+        print(step)
+""",
+            after="""
+import torch
+
+for step, x in enumerate(batches):
+    train(net, x)
+    if step % 100 == 0:
+        torch.save({"net": net.state_dict(), "step": step}, "last.pt")
+        print(step)
+""",
+            parameters={"every": 100, "now": 5},
+        ),
+        Example(
+            before="for x in batches:\n    train(net, x)\n    keep(net, 'last.pt')  # <-\n",
+            after="",
+            parameters={"every": 40, "now": 1},
+            advice="async_save",
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("for x in batches:\n    torch.save(net.state_dict(), 'net.pt')  # <-\n", "", {"every": 40, "now": 1}),
+        Example(  # what was saved is read again
+            "import torch\n\nfor step, x in enumerate(batches):\n    if step % 5 == 0:\n"
+            "        torch.save(net.state_dict(), 'net.pt')  # <-\n    old.load_state_dict(torch.load('net.pt'))\n",
+            "",
+            {"every": 100, "now": 5},
+        ),
+    )
