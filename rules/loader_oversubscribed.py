@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import libcst as cst
 import numpy as np
 
-from advisor.edit import Drafts
-from advisor.edit.locate import call_at
-from advisor.edit.values import give
 from advisor.evidence import Change
 from advisor.evidence.coded import names_like
 from advisor.evidence.steps import assign
-from advisor.fixes import edited, given_fix, sets_variable
-from advisor.harness.layout import Site
-from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, Variable, at, call_sites
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, Variable, at
+from advisor.threads import VARIABLE, asked, asking, by_variable, use_threads
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
-    from advisor.harness.layout import RunRecord
 
 _LEAST = 2.0  # threads per core: with fewer, what it costs is within what a busy machine costs anyway
 # Seconds by which each thread without a core of its own makes a parallel operator longer: it is started, gets the core
@@ -44,7 +37,6 @@ _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 # FLOP/s and core: products of 4096 rows by 16 to 32 columns ran at 7.5e9 with 16 threads on 2 cores, and 39e9 with 2.
 _BOUNDED_RATE = 15e9
 _OF_LISTS = re.compile(r"aten::_(fused|foreach)_")  # one call goes over many tensors, each of them in parallel
-_VARIABLE, _UNSET = "OMP_NUM_THREADS", "not set"
 _BASIS = "30 µs per operator and thread without a core (measured on 2 cores)"
 
 
@@ -82,15 +74,12 @@ class LoaderOversubscribed(Rule):
         gain = Gain.prior(evidence.what_if(_with_cores_only(evidence, threads, cores)), _BASIS)
         if not gain.worth_it:
             return
-        calls = call_sites(evidence, "set_num_threads", every_step=False)
-        sites = [each.site for each in calls if each.details.get("threads") == threads]
-        if not calls and _asked(record) == str(threads):
-            sites = _assignments(record.script, str(threads))
+        sites = asking(evidence, record, threads)
         yield Finding(
             rule=self.id,
             title=self.title,
             summary=f"The operators run with {threads} threads on {cores} core{'s' if cores > 1 else ''}"
-            + (f", as {at(sites[-1])} asks for." if sites else f"; {_VARIABLE} is {_asked(record)}."),
+            + (f", as {at(sites[-1])} asks for." if sites else f"; {VARIABLE} is {asked(record)}."),
             gain=gain,
             evidence={
                 "threads": threads,
@@ -102,32 +91,12 @@ class LoaderOversubscribed(Rule):
             parameters={
                 "cores": cores,
                 "recorded": threads,
-                "variable": not sites
-                and _asked(record) in (str(threads), _UNSET)
-                and not sets_variable(record, _VARIABLE),
+                "variable": by_variable(record, threads, sites),
             },
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Variable | Advice:
-        cores, site = str(finding.parameters.get("cores", 1)), finding.site
-        if site is None:
-            if finding.parameters.get("variable"):
-                return Variable({_VARIABLE: cores})
-            return Advice(
-                f"Call torch.set_num_threads({cores}), or set {_VARIABLE}={cores}, or leave both away.",
-                "where the number of threads comes from was not seen",
-            )
-        text = f"Use {cores} threads at {at(site)}, one per core."
-        drafts = Drafts(sources)
-        draft = drafts[site.file]
-        recorded = finding.parameters.get("recorded")
-        call = call_at(draft, site, ("set_num_threads",))
-        if call is None:
-            return _assign(drafts, site, str(recorded), cores, text)
-        option = give(drafts, draft, call, "int", cores, ("int",), recorded, alone=True) if call.args else None
-        if option is None:
-            return Advice(text, "where the number of threads comes from cannot be told from the source")
-        return given_fix(drafts, draft, option, cores, text)
+        return use_threads(finding, sources)
 
     EXAMPLES = (
         Example(
@@ -166,34 +135,6 @@ torch.set_num_threads(args.threads)  # <-
         Example('os.environ["OMP_NUM_THREADS"] = str(32)  # <-\n', "", {"cores": 2, "recorded": 32}),
         Example("torch.set_num_threads(8)  # <-\n", "", {"cores": 2, "recorded": 32}),
     )
-
-
-def _assignments(script: str, value: str) -> list[Site]:
-    """Where the script gives the variable this value: ``os.environ["OMP_NUM_THREADS"] = "32"``, or by setdefault."""
-    try:
-        with open(script, encoding="utf-8") as file:
-            tree = ast.parse(file.read())
-    except (OSError, SyntaxError, ValueError):
-        return []
-    found = []
-    for statement in ast.walk(tree):
-        if isinstance(statement, (ast.Assign, ast.Expr)):
-            texts = [node.value for node in ast.walk(statement) if isinstance(node, ast.Constant)]
-            if sorted(map(str, texts)) == sorted((_VARIABLE, value)):
-                found.append(Site(script, statement.lineno))
-    return found
-
-
-def _assign(drafts: Drafts, site: Site, value: str, cores: str, text: str) -> Edit | Advice:
-    """Another value for the variable, in the one string of the line that is its value."""
-    draft = drafts[site.file]
-    strings = [node for node in draft.nodes(cst.SimpleString) if draft.line(node) == site.line]
-    values = [node for node in strings if node.evaluated_value == value]
-    if len(values) != 1 or not any(node.evaluated_value == _VARIABLE for node in strings):
-        return Advice(text, "the number of threads is not written there as such")
-    quote = values[0].quote
-    draft.replace(values[0], f"{quote}{cores}{quote}")
-    return edited(drafts, text)
 
 
 def _with_cores_only(evidence: Evidence, threads: int, cores: int) -> Change:
@@ -237,6 +178,3 @@ def _computes(name: str) -> bool:
 def _computes_or_multiplies(name: str) -> bool:
     return name.startswith("aten::")
 
-
-def _asked(record: RunRecord) -> str:
-    return record.environment.variables.get(_VARIABLE, _UNSET)

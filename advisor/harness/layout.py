@@ -320,6 +320,9 @@ class Environment:
     cpu_flags: list[str] = field(default_factory=list)  # those of environment._CPU_FLAGS
     # Of a run on a CPU, measured: type of 16 bits → "product", "convolution" → its seconds over float32's (rates.py).
     rates: dict[str, dict[str, float]] = field(default_factory=dict)
+    # Where the script's operators run with fewer threads than there are cores, measured: "product", "convolution",
+    # "elementwise" → how many times as fast it is with a thread for each core.
+    more_threads: dict[str, float] = field(default_factory=dict)
     usable_cpus: float = 1.0  # affinity and cgroup quota counted
     intraop_threads: int = 1
     interop_threads: int = 1

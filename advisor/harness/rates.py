@@ -1,4 +1,4 @@
-"""How fast this processor multiplies in 16 bits, against float32, measured.
+"""How fast this processor multiplies in 16 bits, against float32, and with more threads, measured.
 
 Its flags do not say. AVX512_BF16 doubles the rate on one processor and halves it on another: where a hypervisor hides
 AMX from a Xeon that has it, products in bfloat16 take 1.9 times as long as in float32 (measured with torch 2.14, 256 to
@@ -30,7 +30,7 @@ def rates(torch: Any) -> dict[str, dict[str, float]]:
     alone both measure the same within a tenth. A type that torch cannot multiply in is left out.
     """
     found: dict[str, dict[str, float]] = {}
-    with _one_thread(torch), torch.inference_mode(), torch.autocast("cpu", enabled=False):
+    with _threads(torch, 1), torch.inference_mode(), torch.autocast("cpu", enabled=False):
         for name in TYPES:
             try:
                 narrow = getattr(torch, name)
@@ -40,10 +40,40 @@ def rates(torch: Any) -> dict[str, dict[str, float]]:
     return found
 
 
+def more_threads(torch: Any, cores: float) -> dict[str, float]:
+    """What the script's number of threads takes times as long as one thread for each core; empty where it has as many.
+
+    Two matrices of 768 rows, eight pictures of 64 channels of 56 by 56, a million numbers; best of alternating calls.
+    """
+    now, most = torch.get_num_threads(), max(1, int(cores))
+    if now >= most:
+        return {}
+    found = {}
+    with torch.inference_mode(), torch.autocast("cpu", enabled=False):
+        matrix = torch.ones(768, 768, dtype=torch.float32, device="cpu")
+        images = torch.ones(8, 64, 56, 56, dtype=torch.float32, device="cpu")
+        kernel = torch.ones(64, 64, 3, 3, dtype=torch.float32, device="cpu")
+        numbers = torch.ones(1 << 20, dtype=torch.float32, device="cpu")
+        calls: dict[str, Callable[[], object]] = {
+            "product": lambda: torch.mm(matrix, matrix),
+            "convolution": lambda: torch.conv2d(images, kernel, padding=1),
+            "elementwise": lambda: torch.tanh(numbers),
+        }
+        for name, call in calls.items():
+            best = {now: float("inf"), most: float("inf")}
+            for _ in range(_PAIRS):
+                for threads in best:
+                    with _threads(torch, threads):
+                        call()  # the first one starts threads
+                        best[threads] = min(best[threads], _seconds(call))
+            found[name] = round(best[now] / best[most], 2)
+    return found
+
+
 @contextlib.contextmanager
-def _one_thread(torch: Any) -> Iterator[None]:
+def _threads(torch: Any, number: int) -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(number)
     try:
         yield
     finally:
