@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from .layout import Gathered, Repeated, Site
+from .layout import Gathered, OneHot, Repeated, Site
 from .places import FRAMES, site_of, user_frames
 
-Line = TypeVar("Line", Repeated, Gathered)
+Line = TypeVar("Line", Repeated, Gathered, OneHot)
 
 
 class ByLine(Generic[Line]):
@@ -47,7 +47,7 @@ class ByLine(Generic[Line]):
         return sorted(found, key=lambda each: -each.seconds)
 
 
-def when_differentiated(made: list[Any], seconds: float, line: Repeated | Gathered) -> None:
+def when_differentiated(made: list[Any], seconds: float, line: Repeated | Gathered | OneHot) -> None:
     """Count the seconds once a backward comes through what was made: ``torch.autograd.grad`` may go another way."""
     node = next((each.grad_fn for each in made if each.grad_fn is not None), None)
     if node is None:

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from .gathered import Gathers
-from .layout import Gathered, Recomputed, Repeated, Site
+from .layout import Gathered, OneHot, Recomputed, Repeated, Site
 from .loaders import tensors_in
 from .looking import (
     function_modes,
@@ -30,6 +30,7 @@ from .looking import (
     stored_at,
     stored_values,
 )
+from .one_hot import OneHots
 from .places import FRAMES, site_of, user_frame, user_frames
 from .repeats import Repeats
 from .sameness import DECOMPOSES, MOST_TENSORS, Call, Forward, Sameness, Step
@@ -71,8 +72,10 @@ class Constants:
         self.found: list[Recomputed] = []
         self.repeated: list[Repeated] = []
         self.gathered: list[Gathered] = []
+        self.one_hot: list[OneHot] = []
         self._repeats = Repeats(self._torch, self._numbers, self._sameness.alike)
         self._gathers = Gathers(self._torch)
+        self._one_hots = OneHots(self._torch)
 
     def give_up(self) -> None:
         """Never watch again: a mode is one of the things that what is compiled is compiled anew for."""
@@ -84,6 +87,7 @@ class Constants:
         self.forward_ends()
         self._repeats.clear()
         self._gathers.clear()
+        self._one_hots.clear()
         self._steps.clear()
         self._ended = _FIRST + _WATCHED
 
@@ -97,8 +101,10 @@ class Constants:
                     self.found = self._sameness.constants(self._steps, self._sites, self._timed)
                     self.repeated = self._repeats.lines.per_step(_WATCHED, _LEAST_S)
                     self.gathered = self._gathers.lines.per_step(_WATCHED, _LEAST_S)
+                    self.one_hot = self._one_hots.lines.per_step(_WATCHED, _LEAST_S)
             self._repeats.clear()
             self._gathers.clear()
+            self._one_hots.clear()
             self._steps.clear()
         elif self._ended < _FIRST:
             self._timed.append([])
@@ -106,6 +112,7 @@ class Constants:
             self._steps.append(Step())
             self._repeats.clear()
             self._gathers.clear()
+            self._one_hots.clear()
 
     def forward_begins(self, module: Any, given: Iterable[Any]) -> None:
         """A model is called with the tensors `given`."""
@@ -227,6 +234,7 @@ class Constants:
         if self._steps:
             with self._unseen():
                 self._gathers.called(name, given[0], given[1] or {}, result, seconds)
+                self._one_hots.called(name, given[0], result, seconds)
 
     def _numbers(self, tensor: Any) -> Any:
         """A few of its numbers and their sum, with its shape; None for what cannot be looked at.

@@ -508,6 +508,20 @@ class Gathered:
 
 
 @dataclass
+class OneHot:
+    """A line that multiplies rows which are zeros and a single one."""
+
+    site: Site = field(default_factory=Site)
+    called_from: list[Site] = field(default_factory=list)  # the user's frames in which it runs, from the inside out
+    calls: float = 0.0  # in a step, and …
+    seconds: float = 0.0  # … what the products take, on the host; of that …
+    differentiated_s: float = 0.0  # … whose results a backward goes through; …
+    making_s: float = 0.0  # … and what making these rows takes, where the forward does
+    rows: int = 0  # of its first call, and …
+    columns: int = 0  # … numbers in each
+
+
+@dataclass
 class Encoder:
     """One ``nn.TransformerEncoder`` that was called in the profiled windows."""
 
@@ -609,6 +623,7 @@ class RunRecord:
     recomputed: list[Recomputed] = field(default_factory=list)  # the longest first
     repeated: list[Repeated] = field(default_factory=list)  # likewise
     gathered: list[Gathered] = field(default_factory=list)  # likewise
+    one_hot: list[OneHot] = field(default_factory=list)  # likewise
     gradients: int = 0  # of parameters that a backward pass computes, where some are unused, and …
     gradients_needed: int = 0  # … how many of them are done when the last of those is that an optimizer takes
     kept_graphs: list[KeptGraphs] = field(default_factory=list)

@@ -610,7 +610,7 @@ class Windows:
         record.discarded, record.accumulated = self.discarded.found, self.discarded.accumulated
         record.backward_nodes = self.discarded.nodes
         record.recomputed, record.repeated = self.constants.found, self.constants.repeated
-        record.gathered = self.constants.gathered
+        record.gathered, record.one_hot = self.constants.gathered, self.constants.one_hot
         record.gradients, record.gradients_needed = self.unused.gradients, self.unused.needed
         record.kept_graphs, record.growth_bytes, record.growth_steps = self.graphs.end(len(self._intervals))
         if beside := self._neighbours.end():
