@@ -31,38 +31,43 @@ _BASIS = "what it takes, undisturbed; prior: a twentieth of it is left where a c
 # By how the call reads in the source: what does the same for less, by NumPy's and PyTorch's documentation.
 _CHEAPER = (
     (
-        r"\b(randperm|permutation)\(",
+        r"\b(\w+) = (?:torch|np|numpy|pd)\.(?P<name>cat|concat|concatenate|vstack|hstack|append)\(\W*\1\b",
+        "What is joined to all that came before copies all of it in each step, ever more: append() what each step gives "
+        "to a list, and join the list once, after the loop.",
+    ),
+    (
+        r"\b(?P<name>randperm|permutation)\(",
         "Of a permutation of n numbers only those that the step uses are needed: make one for each pass over the data, "
         "and take the next ones of it in each step, or draw k of n by torch.randint(n, (k,)), with repetitions.",
     ),
     (
-        r"\b(choice)\(.*\bp=",
+        r"\b(?P<name>choice)\(.*\bp=",
         "Drawing with probabilities p adds all of them up in each call: keep cdf = numpy.cumsum(p) and look random "
         "numbers up in it, cdf.searchsorted(rng.random(k)), for all samples of a batch in one call.",
     ),
     (
-        r"\b(?:np|numpy)\.random\.(choice)\(.*\breplace=False",
+        r"\b(?:np|numpy)\.random\.(?P<name>choice)\(.*\breplace=False",
         "numpy.random.choice without replacement permutes all n for the few that it gives: "
         "rng = numpy.random.default_rng(seed) once, and rng.choice(n, k, replace=False), does not; "
         "rng.integers(n, size=k) draws with repetitions.",
     ),
     (
-        r"\b(conv1d|conv2d|convolve|correlate)\(",
+        r"\b(?P<name>conv1d|conv2d|convolve|correlate)\(",
         "A convolution takes as many operations per value as its kernel is long: for hundreds of taps and more, "
         "multiply the spectra instead (torch.fft.rfft of both, zero-padded; torchaudio.functional.fftconvolve).",
     ),
     (
-        r"\b(roc_auc_score|average_precision_score|confusion_matrix|f1_score)\(",
+        r"\b(?P<name>roc_auc_score|average_precision_score|confusion_matrix|f1_score)\(",
         "A metric over all that was seen so far takes longer with each step: keep sums or a histogram of scores and "
         "add each batch to them, or compute it every so many steps.",
     ),
     (
-        r"\b(get_model|create_model|from_pretrained|load_from_checkpoint|load_model)\(",
+        r"\b(?P<name>get_model|create_model|from_pretrained|load_from_checkpoint|load_model)\(",
         "A model that is made and loaded anew for each batch is the same each time: keep it (functools.cached_property "
         "for a property, functools.lru_cache for a function, or an attribute that __init__ sets).",
     ),
     (
-        r"\b(deepcopy)\(",
+        r"\b(?P<name>deepcopy)\(",
         "copy.deepcopy copies all there is, object by object: keep the tensors that are needed, and copy_() into them.",
     ),
 )
@@ -142,7 +147,7 @@ class WorkBesideModel(Rule):
         Example(
             before="import torch\n\nfor step in range(steps):\n    index = torch.randperm(len(data))[:64]  # <-\n",
             after="",
-            parameters={"name": "randperm", "cheaper": _CHEAPER[0][1]},
+            parameters={"name": "randperm", "cheaper": _CHEAPER[1][1]},
             advice="torch.randint",
         ),
         Example(
@@ -186,6 +191,6 @@ def _cheaper(calls: str, source: str, called: str = "") -> str:
     `called`: the functions that it calls, as the source has them.
     """
     for written, text in _CHEAPER:
-        if any(calls in ("", name) for name in re.findall(written, source)):
+        if any(calls in ("", found["name"]) for found in re.finditer(written, source)):
             return text
     return _ALL_BOXES if _BOXES.search(f"{source}\n{called}") else ""
