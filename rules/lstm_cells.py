@@ -1,4 +1,4 @@
-"""A loop in Python calls an LSTM cell for one element of a sequence after another."""
+"""A loop in Python calls an LSTM, or its cell, for one element of a sequence after another."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class LstmCells(Rule):
 
     Only the state has to wait for the element before. ``nn.LSTM`` takes the whole sequence: the products with the
     inputs become one large product, oneDNN computes the gates, and neither Python nor autograd is asked for every
-    element. Reported where every call of a cell in the script's files is of that kind, and the trace shows them.
+    element. So it is with an ``nn.LSTM`` that is given a sequence of one element in each round. Reported where every
+    call of a cell in the script's files is of that kind, and the trace shows them.
 
     When not: the next input is made of the state (a decoder that reads what it wrote, attention in each round); the
     state is masked or reset on the way (for sequences of different lengths ``nn.utils.rnn.pack_padded_sequence`` does
@@ -74,9 +75,17 @@ class LstmCells(Rule):
                 "step_s": evidence.step_s,
             },
             site=place.site,
+            parameters={"whole": place.cells if place.whole else ""},
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Advice:
+        if whole := finding.parameters.get("whole"):
+            return Advice(
+                f"Give {whole} the whole sequence at once, in front of the loop at {at(finding.site)}: "
+                f"out, state = {whole}(x, state), of which out has what each round gives. What a round does to its "
+                "input and output, embed and project it, is done to all elements at once in the same way.",
+                "what else goes on in a round only its author can tell",
+            )
         return Advice(
             f"Replace the loop at {at(finding.site)} by one call of nn.LSTM with the whole sequence "
             "(batch_first=True where the batch comes first; num_layers for cells on top of each other): its output has "
@@ -90,6 +99,12 @@ class LstmCells(Rule):
             before="for t in range(x.size(1)):  # <-\n    h, c = self.cell(x[:, t], (h, c))\n    found.append(h)\n",
             after="",
             advice="one call of nn.LSTM",
+        ),
+        Example(
+            before="for t in range(n):  # <-\n    y, state = self.rnn(x[:, t : t + 1], state)\n    z.append(y)\n",
+            after="",
+            parameters={"whole": "self.rnn"},
+            advice="Give self.rnn the whole sequence at once",
         ),
     )
     LEAVES_ALONE = (Example("for t in range(x.size(1)):  # <-\n    h, c = self.cell(x[:, t], (h, c))\n", ""),)
@@ -109,6 +124,7 @@ def _whole_s(environment: Environment, found: Cells) -> float:
 class _Place:
     site: Site
     cells: str  # what the loop calls, in words
+    whole: bool  # an nn.LSTM
 
 
 def _place(evidence: Evidence) -> _Place | None:
@@ -118,5 +134,7 @@ def _place(evidence: Evidence) -> _Place | None:
         loops = cell_loops(text_of(path))
         if loops is None:
             return None
-        found += [_Place(Site(path, loop.line), " and ".join(dict.fromkeys(loop.cells))) for loop in loops]
+        found += [
+            _Place(Site(path, loop.line), " and ".join(dict.fromkeys(loop.cells)), loop.whole) for loop in loops
+        ]
     return found[0] if len(found) == 1 else None

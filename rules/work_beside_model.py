@@ -32,8 +32,8 @@ _BASIS = "what it takes, undisturbed; prior: a twentieth of it is left where a c
 _CHEAPER = (
     (
         r"\b(\w+) = (?:torch|np|numpy|pd)\.(?P<name>cat|concat|concatenate|vstack|hstack|append)\(\W*\1\b",
-        "What is joined to all that came before copies all of it in each step, ever more: append() what each step gives "
-        "to a list, and join the list once, after the loop.",
+        "What is joined to all that came before copies all of it in each step, ever more: append() what each step "
+        "gives to a list, and join the list once, after the loop.",
     ),
     (
         r"\b(?P<name>randperm|permutation)\(",

@@ -255,3 +255,21 @@ def test_real_runs_of_one_script_are_not_told_apart(tmp_path: Path) -> None:
     assert result.pairs == compare.LEAST_PAIRS
     assert verdict(result, MIN_GAIN) != "kept"
     assert not result.different or abs(result.speedup - 1) < MIN_GAIN
+
+
+def saved(count: int, seconds: float, step_s: float = 0.1, steps: int = 100) -> RunRecord:
+    made = record(step_s)
+    made.timing.steps = steps
+    made.timing.aside = {"checkpoint": seconds} if count else {}
+    made.timing.aside_counts = {"checkpoint": count} if count else {}
+    return made
+
+
+def test_checkpoints_count_where_one_side_saves_them_much_more_often() -> None:
+    often, seldom = [saved(20, 4.0), saved(20, 4.2)], [saved(1, 0.2), saved(0, 0.0)]
+    (one, other), (third, fourth) = group_costs(often, seldom)
+    assert one == pytest.approx(0.1 + 4.0 / 120) and other == pytest.approx(0.1 + 4.2 / 120)
+    assert third == pytest.approx(0.1 + 0.2 / 101) and fourth == pytest.approx(0.1)
+    # Both alike: what a disk takes says nothing of their difference. Two of them may be chance.
+    assert group_costs(often, often) == ([0.1, 0.1], [0.1, 0.1])
+    assert group_costs([saved(2, 1.0)], [saved(0, 0.0)]) == ([0.1], [0.1])

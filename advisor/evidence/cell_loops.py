@@ -1,4 +1,7 @@
-"""Loops in Python that call an LSTM cell for one element of a sequence after another, as the source has them."""
+"""Loops in Python that call an LSTM cell for one element of a sequence after another, as the source has them.
+
+Or an ``nn.LSTM``, which could have the whole sequence.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,18 @@ from dataclasses import dataclass
 from advisor.evidence.bindings import bound, made_of, names_in
 from advisor.evidence.rounds import TRAINS
 
-_CELL = "LSTMCell"
+_CELL, _WHOLE = "LSTMCell", "LSTM"
 _COLLECTS = frozenset(("append", "appendleft", "extend", "insert", "add", "put"))
 _LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Await)
 
 
 @dataclass(frozen=True)
 class CellLoop:
-    """``line`` of the loop; the ``cells`` that it calls, by what the source calls them."""
+    """``line`` of the loop; the ``cells`` that it calls, by what the source calls them (an ``nn.LSTM``: ``whole``)."""
 
     line: int
     cells: tuple[str, ...]
+    whole: bool = False
 
 
 def cell_loops(text: str) -> tuple[CellLoop, ...] | None:
@@ -33,24 +37,27 @@ def cell_loops(text: str) -> tuple[CellLoop, ...] | None:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return None
-    cells, lists = set(_cells(tree)), set(_lists(tree))
+    cells, lists, wholes = set(_cells(tree)), set(_lists(tree)), set(_cells(tree, _WHOLE))
     loops = [loop for loop in ast.walk(tree) if isinstance(loop, ast.For)]
     calls = {id(node) for node in ast.walk(tree) if _cell_of(node, cells)}
+    # One that is given a sequence, in no loop, may be.
+    calls |= {id(node) for loop in loops for node in ast.walk(loop) if _cell_of(node, wholes) and _state_of(node)}
     calls |= {id(call) for loop in loops for _, call in _of_lists(loop, lists)}
     calls |= {id(node) for node in ast.walk(tree) if isinstance(node, ast.Call) and _element_of(node.func, lists)}
     found = []
     for loop in loops:
-        if known := _known(loop, cells) or _known_on_top(loop, lists):
-            found.append(CellLoop(loop.iter.lineno, tuple(name for name, _ in known)))
+        if known := _known(loop, cells) or _known(loop, wholes, beside=True) or _known_on_top(loop, lists):
+            names = tuple(name for name, _ in known)
+            found.append(CellLoop(loop.iter.lineno, names, whole=names[0] in wholes))
             calls -= {id(call) for _, call in known}
     return tuple(found) if not calls else None
 
 
-def _cells(tree: ast.AST) -> Iterator[str]:
+def _cells(tree: ast.AST, kind: str = _CELL) -> Iterator[str]:
     """``self.cell`` of each that is made."""
     for node in ast.walk(tree):
         for name, made in _assigned(node) if isinstance(node, ast.Assign) else ():
-            if _makes(made, _CELL):
+            if _makes(made, kind):
                 yield ast.unparse(name)
 
 
@@ -201,8 +208,11 @@ def _cell_of(node: ast.AST, cells: set[str]) -> str:
     return name if name in cells else ""
 
 
-def _known(loop: ast.For, cells: set[str]) -> list[tuple[str, ast.Call]]:
-    """The cells that a round calls, with the calls; none where one of them is not given what is known before."""
+def _known(loop: ast.For, cells: set[str], beside: bool = False) -> list[tuple[str, ast.Call]]:
+    """The cells that a round calls, with the calls; none where one of them is not given what is known before.
+
+    With `beside` they give an output beside their state: ``out, state = self.lstm(x, state)``.
+    """
     called = [name for node in _inside(loop) if (name := _cell_of(node, cells))]
     if not called or _ends_or_trains(loop):
         return []
@@ -213,8 +223,13 @@ def _known(loop: ast.For, cells: set[str]) -> list[tuple[str, ast.Call]]:
         name = _cell_of(statement.value, cells)
         if not name or not isinstance(statement.value, ast.Call):
             continue
-        state, call = ast.unparse(statement.targets[0]).strip("()"), statement.value
-        if _given(call) != state or not _only_here(loop, statement) or _from_state(loop, statement, call):
+        target, call = statement.targets[0], statement.value
+        if beside and (not isinstance(target, ast.Tuple) or len(target.elts) != 2):
+            return []
+        state = target.elts[1] if beside and isinstance(target, ast.Tuple) else target
+        if _given(call) != ast.unparse(state).strip("()") or not _only_here(loop, state):
+            return []
+        if _from_state(loop, statement, call):
             return []
         found.append((name, call))
     return found if len(found) == len(called) else []
@@ -226,9 +241,13 @@ def _given(call: ast.Call) -> str:
     return ast.unparse(given[0]).strip("()") if len(call.args) >= 1 and len(given) == 1 else ""
 
 
-def _only_here(loop: ast.For, statement: ast.Assign) -> bool:
+def _state_of(node: ast.AST) -> str:
+    """The state that a call is given, if it is one."""
+    return _given(node) if isinstance(node, ast.Call) else ""
+
+
+def _only_here(loop: ast.For, target: ast.expr) -> bool:
     """Whether names are given the state, and none of them is given anything else in the loop."""
-    target = statement.targets[0]
     if any(isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)) for node in ast.walk(target)):
         return False
     stores = [

@@ -1,4 +1,4 @@
-"""LSTM cells that a step calls again and again."""
+"""LSTM cells that a step calls again and again, or an LSTM that it gives one element at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from advisor.evidence.coded import Mask
     from advisor.trace.tables import Trace
 
-_CELL = "aten::lstm_cell"
+_CELL, _WHOLE, _LAYER = "aten::lstm_cell", "aten::lstm", "aten::mkldnn_rnn_layer"
+_NEARLY_ALL = 0.9  # of an LSTM's calls are given one element
 # What takes an element out of the sequence, or puts the states together: gone, too, with the loop.
 _TAKES = ("SelectBackward", "UnbindBackward", "StackBackward")
 _TAKEN = frozenset(("aten::select", "aten::unbind", "aten::stack"))
@@ -42,9 +43,11 @@ def lstm_cells(evidence: Evidence) -> Cells | None:
     if detail is None or not len(steps):
         return None
     operators = trace.operators
-    called = _called(trace) & (assign(steps, operators.start) >= 0)
-    sizes = _sizes(detail)
-    if not called.any() or not sizes:
+    within = assign(steps, operators.start) >= 0
+    kinds = ((_CELL, _sizes(detail)), (_WHOLE, _layers(detail)))
+    found = ((_named(trace, name) & within, sizes) for name, sizes in kinds)
+    called, sizes = next((each for each in found if each[0].any() and each[1]), (within, ()))
+    if not sizes:
         return None
     outer = evidence.nesting.parent < 0
     nodes = names_like(trace, operators.name, lambda name: name.startswith(NODE)) & outer
@@ -57,20 +60,35 @@ def lstm_cells(evidence: Evidence) -> Cells | None:
     )
 
 
-def _called(trace: Trace) -> Mask:
-    return names_like(trace, trace.operators.name, _CELL.__eq__)
+def _named(trace: Trace, name: str) -> Mask:
+    return names_like(trace, trace.operators.name, name.__eq__)
 
 
 def _sizes(detail: Trace) -> tuple[tuple[float, int, int, int], ...]:
     """Calls of a step by their sizes: of an input ``(rows, inputs)`` and weights ``(4 * width, width)``."""
     steps = step_windows(detail)
-    inside = _called(detail) & (assign(steps, detail.operators.start) >= 0)
+    inside = _named(detail, _CELL) & (assign(steps, detail.operators.start) >= 0)
     found = []
     for code, count in zip(*np.unique(detail.operators.shapes[inside], return_counts=True), strict=True):
         shapes = [each for each in input_shapes(detail.name(int(code)) if code >= 0 else "") if len(each) == 2]
         if len(shapes) >= 3:  # the input and the two weights, of which the second takes the state
             found.append((int(count) / len(steps), *shapes[0], shapes[-1][1]))
     return tuple(found)
+
+
+def _layers(detail: Trace) -> tuple[tuple[float, int, int, int], ...]:
+    """The same of an LSTM's layers, whose input is ``(elements, rows, inputs)``; nothing where they get sequences."""
+    steps = step_windows(detail)
+    inside = _named(detail, _LAYER) & (assign(steps, detail.operators.start) >= 0)
+    found, whole = [], 0.0
+    for code, count in zip(*np.unique(detail.operators.shapes[inside], return_counts=True), strict=True):
+        shapes = input_shapes(detail.name(int(code)) if code >= 0 else "")
+        if len(shapes) >= 3 and len(shapes[0]) == 3 and len(shapes[2]) == 2 and shapes[0][0] == 1:
+            found.append((int(count) / len(steps), *shapes[0][1:], shapes[2][1]))
+        else:
+            whole += int(count) / len(steps)
+    alone = sum(count for count, *_ in found)
+    return tuple(found) if alone >= _NEARLY_ALL * (alone + whole) else ()
 
 
 def _backward(evidence: Evidence, called: Mask, nodes: Mask) -> tuple[Mask, Mask]:

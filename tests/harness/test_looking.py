@@ -322,6 +322,31 @@ main(Net())
 
 
 @pytest.mark.sessions
+def test_a_model_that_is_loaded_for_each_batch_is_seen_each_time(tmp_path: Path) -> None:
+    """Between the end of its construction and its call there is no time for the thread that watches."""
+    record = run(
+        tmp_path,
+        """
+import torch
+from torch import nn
+
+def net():
+    return nn.Sequential(*(nn.Linear(256, 256) for _ in range(40)))
+
+weights = net().state_dict()
+with torch.no_grad():
+    for number in range(4000):
+        model = net()
+        model.load_state_dict(weights)
+        model.eval()(torch.randn(8, 256))
+""",
+    ).record
+    assert record.complete and record.step_kind == "forward" and record.steps > 20
+    (model,) = [each for each in record.models if each.calls]
+    assert model.calls > 20
+
+
+@pytest.mark.sessions
 @pytest.mark.parametrize(
     "event",
     [

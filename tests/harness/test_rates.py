@@ -7,7 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
+from advisor.harness.rates import more_threads
 from advisor.launch import Command, measure
 from tests.conftest import PYTHON, QUICK
 
@@ -56,3 +58,18 @@ assert "bfloat16" in found
 """
     done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
+
+
+def test_more_threads_are_measured_where_there_are_fewer_than_cores() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        found = more_threads(torch, 2.0)
+        assert torch.get_num_threads() == 1
+        assert found.keys() == {"product", "convolution", "elementwise"}
+        assert all(0.3 < times < 4 for times in found.values())
+        assert more_threads(torch, 1.9) == {}
+        torch.set_num_threads(2)
+        assert more_threads(torch, 2.0) == {}
+    finally:
+        torch.set_num_threads(before)

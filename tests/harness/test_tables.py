@@ -114,3 +114,36 @@ def test_a_column_that_is_kept_is_a_table(tmp_path: Path) -> None:
     mixed = frame().sample(frac=1.0, random_state=0)
     _, record = seen(tmp_path, DataLoader(Labels(mixed, mixed["late"]), batch_size=5))
     assert record.frames == ["labels"]
+
+
+class Archived(Dataset[Any]):
+    """Members of archives: of some that stay open, or of one that is opened for each sample."""
+
+    def __init__(self, folder: Path, kept: bool) -> None:
+        self.paths = [folder / f"{number}.npz" for number in range(4)]
+        for path in self.paths:
+            np.savez_compressed(path, x=np.ones((10, 50, 50)), y=np.arange(10))
+        self.fields = [np.load(path) for path in self.paths] if kept else None
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, i: int) -> Any:
+        field = self.fields[i // 10] if self.fields else np.load(self.paths[i // 10])
+        return torch.from_numpy(field["x"][i % 10])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_members_of_open_archives_are_timed(workers: int, tmp_path: Path) -> None:
+    _, record = seen(tmp_path, DataLoader(Archived(tmp_path, kept=True), batch_size=5, num_workers=workers))
+    (part,) = [each for each in record.parts if each.kind == "npz"]
+    source = Path(__file__).read_text().splitlines()
+    assert part.name == "x" and 'field["x"]' in source[part.site.line - 1]
+    assert record.look_s is not None and 0.5 * record.look_s < part.seconds < record.look_s
+    # Of each row 2,500 numbers of eight bytes, and a label.
+    assert record.archive_row_bytes == pytest.approx(2500 * 8 + 8, rel=0.01)
+
+
+def test_an_archive_of_its_own_for_each_sample_is_none(tmp_path: Path) -> None:
+    _, record = seen(tmp_path, DataLoader(Archived(tmp_path, kept=False), batch_size=5))
+    assert not [each for each in record.parts if each.kind == "npz"] and record.archive_row_bytes is None

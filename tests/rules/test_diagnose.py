@@ -72,6 +72,15 @@ def test_rules_that_name_each_other_are_still_ranked(scene: Any, tmp_path: Path)
     assert order(a, b, scene=scene, folder=tmp_path) == ["b", "a"]
 
 
+@pytest.mark.parametrize(("of_operators", "told"), [(False, ["half"]), (True, ["beside", "half"])])
+def test_what_makes_operators_faster_explains_nothing_beside_them(
+    of_operators: bool, told: list[str], scene: Any, tmp_path: Path
+) -> None:
+    beside, half = Made("beside", Gain(1.2, 1.4, 1.6)), Made("half", Gain(1.2, 1.3, 1.5))
+    beside.fallback, half.of_operators = True, of_operators  # type: ignore[misc]
+    assert order(beside, half, scene=scene, folder=tmp_path) == told
+
+
 def test_a_rule_that_raises_is_a_note(scene: Any, tmp_path: Path) -> None:
     rules = (Broken("broken", Gain(1, 1, 1)), Made("works", Gain(1.1, 1.2, 1.3)))
     document = diagnose(scene(50.0).evidence(tmp_path), rules=rules).document

@@ -93,6 +93,38 @@ def test_cells_on_top_of_each_other_that_need_what_they_computed(text: str) -> N
     assert cell_loops(LEVELS + text) is None
 
 
+WHOLE = "self.rnn = nn.LSTM(8, 16, batch_first=True)\n"
+ELEMENTS = {
+    "of a sequence": "for t in range(n):\n    y, s = self.rnn(x[:, t : t + 1], s)\n    found.append(self.out(y))\n",
+    "a pair": "for t in range(n):\n    y, (h, c) = self.rnn(self.embed(ids[:, t])[:, None], (h, c))\n    z[t] = y\n",
+    "its output is changed": "for t in range(n):\n    y, s = self.rnn(x[t][None], s)\n    y = self.out(y)\n",
+    "sequences, elsewhere": "for t in range(n):\n    y, s = self.rnn(x[t][None], s)\nself.rnn(memory)\n"
+    "for x in batches:\n    y, _ = self.rnn(x)\n",
+}
+NO_ELEMENTS = {
+    "a decoder": "for t in range(n):\n    y, s = self.rnn(e, s)\n    e = self.embed(y.argmax(-1))\n",
+    "at times": "for t in range(n):\n    y, s = self.rnn(e, s)\n    e = y if drawn() else self.embed(x[:, t])\n",
+    "attention": "for t in range(n):\n    y, s = self.rnn(x[t] + self.look(s[0]), s)\n",
+    "a mask": "for t in range(n):\n    y, s = self.rnn(x[t][None], s)\n    s = s * mask[t]\n",
+    "a state alone": "for t in range(n):\n    s = self.rnn(x[t][None], s)[1]\n",
+    "decoded, too": ELEMENTS["a pair"] + "for t in range(n):\n    y, s = self.rnn(y, s)\n",
+}
+
+
+@pytest.mark.parametrize("text", ELEMENTS.values(), ids=ELEMENTS.keys())
+def test_an_lstm_that_gets_elements_which_are_known(text: str) -> None:
+    assert cell_loops(WHOLE + text) == (CellLoop(2, ("self.rnn",), whole=True),)
+
+
+@pytest.mark.parametrize("text", NO_ELEMENTS.values(), ids=NO_ELEMENTS.keys())
+def test_an_lstm_that_needs_what_it_computed(text: str) -> None:
+    assert cell_loops(WHOLE + text) is None
+
+
+def test_an_lstm_that_gets_sequences_is_no_loop() -> None:
+    assert cell_loops(WHOLE + "y, s = self.rnn(x)\nfor x in batches:\n    y, s = self.rnn(x)\n") == ()
+
+
 def test_cells_by_the_names_of_the_source() -> None:
     assert cell_loops(MADE + KNOWN["a second layer"]) == (CellLoop(4, ("self.low", "self.upper")),)
     assert cell_loops("x = 1\n") == ()
@@ -132,7 +164,11 @@ for step in range(300):
 
 def run_of(tmp_path: Path, **parts: str) -> Evidence:
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(**parts))
+    text = SCRIPT.format(**parts)
+    if "self.rnn" in text:
+        text = text.replace("self.width, self.cell", "self.width, self.rnn").replace("LSTMCell(12", "LSTM(12")
+        text = text.replace("x.new_zeros(len(x)", "x.new_zeros(1, len(x)").replace("self.out(h)", "self.out(h[0])")
+    script.write_text(text)
     return Evidence.from_run(measure(Command(str(script), python=PYTHON), tmp_path / "run", QUICK))
 
 
@@ -149,6 +185,18 @@ def test_a_sequence_is_given_element_by_element(tmp_path: Path) -> None:
     assert finding.site is not None and finding.site.line == SCRIPT[: SCRIPT.index("for t in")].count("\n") + 1
     fix = RULE.fix(finding, Sources())
     assert isinstance(fix, Advice) and "nn.LSTM" in fix.text
+
+
+def test_an_lstm_is_given_one_element_after_another(tmp_path: Path) -> None:
+    evidence = run_of(tmp_path, call="y, (h, c) = self.rnn(x[None, :, t], (h, c))")
+    found = lstm_cells(evidence)
+    assert found is not None and found.calls == 24 and found.sizes == ((24.0, 16, 12, 48),)
+    assert evidence.trace_step_s is not None
+    assert 0.3 < (found.forward_s + found.backward_s) / evidence.trace_step_s < 1.0
+    (finding,) = RULE.check(evidence)
+    assert finding.gain.likely > 1.2 and "calls self.rnn 24 times" in finding.summary
+    fix = RULE.fix(finding, Sources())
+    assert isinstance(fix, Advice) and "Give self.rnn the whole sequence at once" in fix.text
 
 
 def test_a_decoder_is_left_alone(tmp_path: Path) -> None:

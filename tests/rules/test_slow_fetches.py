@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from advisor.edit import Sources
+from advisor.edit import Edit, Sources
 from advisor.evidence.fetching import longest_statement, made_at, read_again
 from advisor.harness.layout import FetchPart, Loader, Site, TensorInfo
 from advisor.rule import Advice, Finding
@@ -553,6 +553,43 @@ class Shards:
         LINE
         return x
 """
+
+
+KEPT = """import numpy as np
+
+class Fields:
+    def __init__(self, paths):
+        self.fields = [np.load(path) for path in paths]
+
+    def __getitem__(self, i):
+        field, row = self.locate(i)
+        return field["images"][row], field["labels"][row]
+"""
+
+
+@pytest.mark.parametrize(("row_bytes", "edit"), [(1000.0, True), (1e6, False), (None, False)])
+def test_members_of_archives_that_stay_open_are_read_once(
+    row_bytes: float | None, edit: bool, scene: Any, tmp_path: Path
+) -> None:
+    script = tmp_path / "fields.py"
+    script.write_text(KEPT)
+    made = scene(100.0)
+    site = Site(str(script), 9)
+    parts = [
+        FetchPart("line", "__getitem__", site, 0.115),
+        FetchPart("npz", "images", site, 0.09),
+        FetchPart("npz", "labels", site, 0.01),
+    ]
+    loader = fed(made, str(script), parts, num_workers=0)
+    loader.archive_row_bytes = row_bytes
+    finding = found(TRANSFORM, made, tmp_path)
+    assert finding is not None and finding.site == site
+    assert finding.parameters["what"] == "field['images']" and "(with 1 more) takes 83%" in finding.summary
+    fix = TRANSFORM.fix(finding, Sources())
+    assert isinstance(fix, Edit) is edit
+    if isinstance(fix, Edit):
+        (after,) = fix.after.values()
+        assert "self.fields = [dict(np.load(path)) for path in paths]" in after.text
 
 
 @pytest.mark.parametrize(
