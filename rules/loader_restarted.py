@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from advisor.evidence.facts import LoaderFacts
 
 _LEAST_SHARE = 0.05  # of the step
-# Of a million samples the permutation is a list of a million numbers, which the garbage collector goes through.
+# Of a million samples the permutation is a list of a million numbers, which the garbage collector goes through, and the
+# caches are full of: a row of tensors in memory takes that long without it (advisor.evidence.bulk: 5 us a tensor).
+_ROW_S = 7e-6
+# What the step itself takes, of what it took beside workers that start, and make batches that nobody takes.
+_UNDISTURBED = 0.6
 _BASIS = "what starting takes, by the run: the wait beyond the making of a batch"
 
 
@@ -169,13 +173,16 @@ class Source:
 
 
 def _stays(evidence: Evidence, facts: LoaderFacts, step_s: float) -> float:
-    """Seconds that a step waits for its batch once the iterator is kept."""
-    fetch_s, computes_s = facts.fetch_s or 0.0, max(0.0, step_s - facts.wait_s)
+    """Seconds that a step waits for its batch once the iterator is kept, beside what it computes now."""
+    fetch_s, computes_s, loader = facts.fetch_s or 0.0, max(0.0, step_s - facts.wait_s), facts.record
     if not facts.workers:
+        if loader is not None and loader.in_memory:
+            fetch_s = min(fetch_s, _ROW_S * (loader.batch_size or 1) * max(1, len(loader.tensors)))
         return min(fetch_s, facts.wait_s)
     cores = evidence.record.environment.usable_cpus if evidence.record is not None else 1.0
-    busy_s = ((facts.fetch_cpu_s or fetch_s) + computes_s) / max(1.0, cores)
-    return max(0.0, fetch_s / facts.workers - computes_s, busy_s - computes_s)
+    alone_s = _UNDISTURBED * computes_s
+    lasts_s = max(alone_s, fetch_s / facts.workers, ((facts.fetch_cpu_s or fetch_s) + alone_s) / max(1.0, cores))
+    return lasts_s - computes_s  # less than nothing where the step itself gets shorter
 
 
 def _keep(draft: Draft, call: cst.Call | None) -> str:

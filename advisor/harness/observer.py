@@ -7,6 +7,7 @@ import copy
 import json
 import math
 import os
+import re
 import sys
 import time
 import weakref
@@ -101,7 +102,7 @@ class Observer:
                 self.windows.forget()
 
     def _wrote(self, path: str) -> None:
-        if self.windows is not None and path.endswith(_CHECKPOINTS):
+        if self.windows is not None and _CHECKPOINT.search(path):
             self.windows.saved(path)
 
     def _optimizer_steps(self, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
@@ -272,8 +273,9 @@ class Observer:
                 setattr(record, name, int(os.environ[variable]))
 
 
-# Endings under which training code saves its state; a log file that grows is no checkpoint.
-_CHECKPOINTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".tar", ".pkl", ".npz", ".h5")
+# Endings under which training code saves its state, until it is whole under another one behind them (``.pt.tmp``); a log
+# file that grows is no checkpoint.
+_CHECKPOINT = re.compile(r"\.(pt|pth|ckpt|bin|safetensors|tar|pkl|npz|h5)([._-]?(tmp|temp|part|partial|new))?$")
 
 
 class _SharedCounts(dict[str, int]):
