@@ -16,7 +16,7 @@ import libcst.matchers as m
 from advisor.edit.callers import own_method
 from advisor.edit.changes import settings_of
 from advisor.edit.draft import Draft, Drafts, Statement
-from advisor.edit.names import all_names, full_name
+from advisor.edit.names import all_names, full_name, last_part
 from advisor.edit.scopes import assignments, is_literal, is_target, self_assignments, string_value, variables
 
 _BY_POSITION, _BY_LABEL = ("iloc", "iat"), ("loc", "at")
@@ -94,6 +94,9 @@ class _Reader:
         for value in assignments(draft, self._index, method):
             if value is None or draft.code(value) not in same:
                 raise _UnclearError("the number of the row is changed before")
+        for other in draft.nodes(cst.ClassDef):
+            if any(last_part(base.value) == holder.name.value for base in other.bases):
+                raise _UnclearError(f"{other.name.value}, which is derived from it, may change what it has")
         self._found = _Found()
 
     def _method_at(self, line: int) -> cst.FunctionDef | None:

@@ -273,8 +273,8 @@ class Observer:
                 setattr(record, name, int(os.environ[variable]))
 
 
-# Endings under which training code saves its state, until it is whole under another one behind them (``.pt.tmp``); a log
-# file that grows is no checkpoint.
+# Endings under which training code saves its state, until it is whole under one more (``.pt.tmp``); a log file that
+# grows is no checkpoint.
 _CHECKPOINT = re.compile(r"\.(pt|pth|ckpt|bin|safetensors|tar|pkl|npz|h5)([._-]?(tmp|temp|part|partial|new))?$")
 
 

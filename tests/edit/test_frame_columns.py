@@ -180,6 +180,7 @@ def test_what_is_handed_on_is_a_copy(tmp_path: Path) -> None:
         ([ROW, "return row['a']"], set(), "\n    def mix(self):\n        self.frame['a'] += 1\n", "may change"),
         ([ROW, "return row['a']"], set(), "\n    def mix(self):\n        self.frame.drop(1, inplace=True)\n", "may ch"),
         ([ROW, "return row['a']"], set(), "\nFlights(x).frame = y\n", "something else may set"),
+        ([ROW, "return row['a']"], set(), "\nclass Late(Flights):\n    pass\n", "Late, which is derived"),
     ],
 )
 def test_what_is_not_sure_is_left_alone(body: list[str], seen: set[str], more: str, why: str, tmp_path: Path) -> None:
