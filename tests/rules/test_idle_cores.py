@@ -43,7 +43,10 @@ def test_large_operators_are_as_much_faster_as_was_measured(scene: Any, tmp_path
 
 
 def test_the_variable_is_given_another_value(scene: Any, tmp_path: Path) -> None:
-    finding = found(threaded(scene(100.0), called=False, variable="1"), tmp_path)
+    made = threaded(scene(100.0), called=False, variable="1")
+    made.record.script = str(tmp_path / "train.py")
+    (tmp_path / "train.py").write_text("import torch\n")
+    finding = found(made, tmp_path)
     assert finding is not None and finding.site is None and "OMP_NUM_THREADS is 1" in finding.summary
     assert RULE.fix(finding, Sources()) == Variable({"OMP_NUM_THREADS": "4"})
 
