@@ -67,7 +67,7 @@ def test_more_threads_are_measured_where_there_are_fewer_than_cores() -> None:
         found = more_threads(torch, 2.0)
         assert torch.get_num_threads() == 1
         assert found.keys() == {"product", "convolution", "elementwise"}
-        assert all(0.3 < times < 4 for times in found.values())
+        assert all(0 < times <= 2 for times in found.values())  # beside a busy program more threads wait for each other
         assert more_threads(torch, 1.9) == {}
         torch.set_num_threads(2)
         assert more_threads(torch, 2.0) == {}
