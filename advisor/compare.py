@@ -21,6 +21,7 @@ Verdict = Literal["kept", "reverted", "inconclusive"]
 
 LEAST_PAIRS = 3
 EPOCH_START, CHECKPOINT = "epoch start", "checkpoint"  # as the harness names what it sets aside
+# So many in a run are no chance; whose share of the intervals is so many times the other side's has another habit.
 LEAST_CHECKPOINTS, MUCH_MORE_OFTEN = 3, 1.5
 CONFIDENCE = 0.95
 # Pairs are looked at again and again, after the third, fourth … eighth, and each look is a chance to see what is not

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
 from advisor.edit.every import done_every
+from advisor.evidence.set_aside import pauses_of
 from advisor.fixes import given_fix
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, where
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 _HEAVY = 0.1  # of the time
 _ENOUGH = 0.02  # of the time: what saving is brought down to
-_LEAST_SEEN = 3  # checkpoints in the timing window: two do not say how regularly they come
 _BASIS = "measured: the checkpoints' share of the time"
 
 
@@ -40,38 +40,31 @@ class CheckpointHeavy(Rule):
     safety = Safety.EXACT
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
-        record, step_s = evidence.record, evidence.step_s
-        if record is None or not evidence.trains or record.timing.from_profile or not step_s:
+        record = evidence.record
+        if record is None or not evidence.trains:
             return
-        timing = record.timing
-        count, seconds = timing.aside_counts.get("checkpoint", 0), timing.aside.get("checkpoint", 0.0)
-        every = timing.checkpoint_every
-        if not every or count < _LEAST_SEEN:
+        pauses = pauses_of(record.timing, "checkpoint", record.timing.checkpoint_every)
+        if pauses is None or pauses.share < _HEAVY:
             return
-        each = seconds / count
-        period = every * step_s + each
-        share = each / period
-        if share < _HEAVY:
-            return
-        # So rarely that it takes its 2 %: a whole multiple of what it is now.
-        times = max(2, round(each * (1 - _ENOUGH) / (_ENOUGH * every * step_s)))
+        times = pauses.fewer(_ENOUGH)
         places = sorted(call_sites(evidence, "checkpoint", every_step=False), key=lambda place: -place.calls)
         site = places[0].site if places else None
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=f"Every {every:.0f} steps the training stops for {each * 1e3:.1f} ms to save a checkpoint"
+            summary=f"Every {pauses.every:.0f} steps the training stops for {pauses.each_s * 1e3:.1f} ms to save a "
+            "checkpoint"
             + (f", at {at(site)}" if site is not None else "")
-            + f": {share:.0%} of its time.",
-            gain=Gain.of_pauses(period, each * (1 - 1 / times), every * step_s, _BASIS),
+            + f": {pauses.share:.0%} of its time.",
+            gain=Gain.of_pauses(pauses.period_s, pauses.each_s * (1 - 1 / times), pauses.steps_s, _BASIS),
             evidence={
-                "checkpoint_share": share,
-                "checkpoint_s": each,
-                "steps_between_checkpoints": every,
-                "step_s": step_s,
+                "checkpoint_share": pauses.share,
+                "checkpoint_s": pauses.each_s,
+                "steps_between_checkpoints": pauses.every,
+                "step_s": evidence.step_s,
             },
             site=site,
-            parameters={"every": round(every * times), "now": round(every)},
+            parameters={"every": round(pauses.every * times), "now": round(pauses.every)},
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:

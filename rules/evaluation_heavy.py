@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.edit.sources import text_of
 from advisor.evidence.coverage import Coverage
+from advisor.evidence.set_aside import pauses_of
 from advisor.frameworks import construction
 from advisor.rule import (
     Advice,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 _HEAVY = 0.25  # of the time: an evaluation of a tenth of the data after each epoch is a few hundredths
 _EACH = 0.9  # calls per step from which on each step makes one
 _ENOUGH = 0.05  # of the time: what evaluating is brought down to
-_LEAST_SEEN = 3  # evaluations in the timing window: two do not say how regularly they come
 _COLLECTS = re.compile(r"^\s*(import|from)\s+(gym|gymnasium|pettingzoo|procgen|dm_control|stable_baselines3)\b", re.M)
 _BASIS = "measured: the evaluations' share of the time"
 _RUNS = re.compile(r"\.(train|fit)\(")  # the call in which a framework evaluates by itself
@@ -70,42 +70,31 @@ class EvaluationHeavy(Rule):
         if (found := _in_each_step(evidence, record)) is not None:
             yield found
             return
-        if record.timing.from_profile:
-            return
-        timing, step_s = record.timing, evidence.step_s
-        count, seconds = timing.aside_counts.get("evaluation", 0), timing.aside.get("evaluation", 0.0)
-        every = timing.evaluation_every
-        if not step_s or not every or count < _LEAST_SEEN:
+        pauses = pauses_of(record.timing, "evaluation", record.timing.evaluation_every)
+        if pauses is None or pauses.share < _HEAVY:
             return
         # A rollout in an environment makes what is trained on, in eval() and without gradients as well.
         if any(_COLLECTS.search(text_of(path)) for path in model_files(evidence)):
             return
-        each = seconds / count
-        period = every * step_s + each
-        share = each / period
-        if share < _HEAVY:
-            return
-        # So rarely that it takes its 5 %: a whole multiple of what it is now.
-        times = max(2, round(each * (1 - _ENOUGH) / (_ENOUGH * every * step_s)))
-        saved = each * (1 - 1 / times)
+        times = pauses.fewer(_ENOUGH)
         places = sorted(call_sites(evidence, "evaluation", every_step=False), key=lambda place: -place.calls)
         site = places[0].site if places else None
         told = _told_how_often(evidence, site)
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=f"Every {every:.0f} steps the training stops for {each * 1e3:.1f} ms to evaluate"
+            summary=f"Every {pauses.every:.0f} steps the training stops for {pauses.each_s * 1e3:.1f} ms to evaluate"
             + (f", at {at(site)}" if site is not None else "")
-            + f": {share:.0%} of its time.",
-            gain=Gain.of_pauses(period, saved, every * step_s, _BASIS),
+            + f": {pauses.share:.0%} of its time.",
+            gain=Gain.of_pauses(pauses.period_s, pauses.each_s * (1 - 1 / times), pauses.steps_s, _BASIS),
             evidence={
-                "evaluation_share": share,
-                "evaluation_s": each,
-                "steps_between_evaluations": every,
-                "step_s": step_s,
+                "evaluation_share": pauses.share,
+                "evaluation_s": pauses.each_s,
+                "steps_between_evaluations": pauses.every,
+                "step_s": evidence.step_s,
             },
             site=told["config"][0] if told else site,
-            parameters={"every": round(every * times), **told},
+            parameters={"every": round(pauses.every * times), **told},
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:

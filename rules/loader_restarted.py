@@ -10,7 +10,7 @@ import libcst as cst
 from advisor.edit import Draft, Drafts
 from advisor.edit.callers import own_method
 from advisor.edit.locate import call_at
-from advisor.edit.names import ensure_name, fresh_name
+from advisor.edit.names import ensure_name, fresh_name, own_attribute
 from advisor.edit.scopes import self_assignments
 from advisor.edit.sums import elements
 from advisor.evidence.fetching import begins_anew
@@ -197,7 +197,7 @@ def _keep(draft: Draft, call: cst.Call | None) -> str:
     if not isinstance(taken.func, cst.Name) or taken.func.value != "next" or taken.args[0] is not arg:
         return "it is not next(iter(loader)) there"
     loader = call.args[0].value
-    own = isinstance(loader, cst.Attribute) and isinstance(loader.value, cst.Name) and loader.value.value == "self"
+    own = bool(own_attribute(loader))
     if not isinstance(loader, cst.Name) and not own:
         return "the loader has no name that is the same in all steps"
     before = _loop(draft, call, loader)
@@ -212,7 +212,7 @@ def _keep(draft: Draft, call: cst.Call | None) -> str:
         draft.insert_before(before, line)
     elif after is not None:
         draft.insert_after(after, line)
-    draft.replace(taken, f"next({written}{', None' if len(taken.args) > 1 else ''})")
+    draft.replace(taken, f"next({written})")  # which never ends: no default is needed
     return ""
 
 

@@ -166,7 +166,7 @@ class SlowTransform(Rule):
         if finding.site is None or not isinstance(size, float) or not 0 < size <= _FITS:
             return Advice(text, why)
         drafts = Drafts(sources)
-        why = read_archives(drafts[finding.site.file], finding.site.line)
+        why = read_archives(drafts, drafts[finding.site.file], finding.site.line)
         told = f"Read the archives into memory once, when the dataset is made: about {size / 1e6:,.0f} MB."
         return Advice(text, why) if why else edited(drafts, told)
 

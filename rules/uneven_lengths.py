@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.harness.layout import Loader
 
-# Of the token ids. Where the order of the samples is part of the training it has to be worth more.
+# Of the token ids, or of the values. Where the order of the samples is part of the training it has to be worth more.
 _LEAST_UNEVEN, _LEAST_IN_TRAINING = 0.3, 0.4
 _LEAST_GAIN = 1.2
 # Batches of like length that are drawn by chance from an epoch of fewer are not like enough, or always the same.

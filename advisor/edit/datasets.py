@@ -11,7 +11,7 @@ from libcst.helpers import get_full_name_for_node
 from advisor.edit.calls import DATALOADER_PARAMETERS, argument
 from advisor.edit.draft import Draft
 from advisor.edit.locate import last_name
-from advisor.edit.names import full_name, imported_as, last_part
+from advisor.edit.names import full_name, imported_as, last_part, own_attribute
 from advisor.edit.scopes import assigned_once, scope_of
 from advisor.edit.sums import TAKES_IN, elements
 
@@ -169,7 +169,7 @@ def _target_keeps(
 ) -> bool:  # fmt: skip
     """Whether what is assigned to `target`, or added to it, is kept: in an attribute, or by way of a local name."""
     for each in elements(target):
-        if _own_attribute(each):
+        if own_attribute(each, items=True):
             if not cls:
                 return True
             continue
@@ -308,7 +308,7 @@ def kept_for_script(written: Draft, cls: str, draft: Draft, call: cst.Call) -> s
             for each in written.nodes(cst.Call, function)
             if isinstance(each.func, cst.Attribute) and each.func.attr.value in TAKES_IN
         ]
-        changed |= {name for each in targets if (name := _own_attribute(each))}
+        changed |= {name for each in targets if (name := own_attribute(each, items=True))}
     names = {*_data_of(draft, call), "dataset"} if changed else set()
     inside = {each for each in draft.nodes(cst.ClassDef) if each.name.value == cls}
     for read in draft.nodes(cst.Attribute) if changed else ():
@@ -346,7 +346,7 @@ def _reached(draft: Draft, cls: str, names: Iterable[str]) -> list[cst.FunctionD
         own = next((index for index, each in enumerate(methods) if method in each.values()), 0)
         for read in draft.nodes(cst.Attribute, method):  # self.load(), and a property
             name = read.attr.value
-            if _own_attribute(read):
+            if own_attribute(read, items=True):
                 todo += from_class(name, 0)
             elif isinstance(read.value, cst.Call) and last_part(read.value.func) == "super":
                 todo += from_class(name, own + 1)
@@ -377,13 +377,6 @@ def _holder(draft: Draft, node: cst.CSTNode) -> cst.CSTNode:
         (each for each in draft.ancestors(node) if isinstance(each, (cst.ClassDef, cst.FunctionDef))), draft.module
     )
 
-
-def _own_attribute(node: cst.BaseExpression) -> str:
-    """``seen`` of ``self.seen`` and of ``self.seen[i]``."""
-    while isinstance(node, cst.Subscript):
-        node = node.value
-    own = isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self"
-    return cst.ensure_type(node, cst.Attribute).attr.value if own else ""
 
 
 def told_in_loop(draft: Draft, call: cst.Call) -> str:
@@ -423,7 +416,7 @@ def _data_of(draft: Draft, call: cst.Call) -> set[str]:
             todo += [arg.value for arg in node.args]
         elif isinstance(node, cst.Subscript):
             todo.append(node.value)
-        elif isinstance(node, cst.Name) or _own_attribute(node):
+        elif isinstance(node, cst.Name) or own_attribute(node, items=True):
             name = last_part(node)
             if name in names or name in defined or name in ("True", "False", "None") or imported_as(draft, name):
                 continue

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import TypeVar
 
 import libcst as cst
 
 from advisor.edit.draft import Draft
 from advisor.edit.names import imported_as
 from advisor.harness.layout import Site
+
+_Node = TypeVar("_Node", bound=cst.CSTNode)
 
 
 def call_at(draft: Draft, site: Site, names: Collection[str] = ()) -> cst.Call | None:
@@ -40,6 +43,11 @@ def outermost_at(draft: Draft, site: Site) -> cst.Call | None:
     found = [call for call in draft.nodes(cst.Call) if draft.line(call) == site.line]
     holders = [each for each in found if all(each is call or _part_of(draft, call, each) for call in found)]
     return holders[0] if len(holders) == 1 else None
+
+
+def innermost_at(draft: Draft, kind: type[_Node], line: int) -> _Node | None:
+    """The innermost node of a kind, a function or a class, whose lines have that one among them."""
+    return max((each for each in draft.nodes(kind) if _spans(draft, each, line)), key=draft.line, default=None)
 
 
 def within_statement_at(draft: Draft, site: Site) -> cst.Call | None:
@@ -107,6 +115,6 @@ def _named_on(draft: Draft, call: cst.Call, line: int) -> bool:
     return draft.line(call.func.attr if isinstance(call.func, cst.Attribute) else call.func) == line
 
 
-def _spans(draft: Draft, call: cst.Call, line: int) -> bool:
-    where = draft.position(call)
+def _spans(draft: Draft, node: cst.CSTNode, line: int) -> bool:
+    where = draft.position(node)
     return where.start.line <= line <= where.end.line

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import cast
 from weakref import WeakKeyDictionary
 
@@ -89,6 +89,14 @@ def last_part(node: cst.CSTNode) -> str:
     if isinstance(node, cst.Attribute):
         return node.attr.value
     return node.value if isinstance(node, cst.Name) else ""
+
+
+def own_attribute(node: cst.CSTNode, items: bool = False) -> str:
+    """``seen`` of ``self.seen``, with `items` of ``self.seen[i]``, too; "" for anything else."""
+    while items and isinstance(node, cst.Subscript):
+        node = node.value
+    own = isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self"
+    return cst.ensure_type(node, cst.Attribute).attr.value if own else ""
 
 
 def name_for(draft: Draft, dotted: str) -> str | None:
@@ -243,9 +251,9 @@ def all_names(draft: Draft) -> set[str]:
     return {name.value for name in draft.nodes(cst.Name)}
 
 
-def fresh_name(draft: Draft, wanted: str) -> str:
-    """`wanted`, or with a number behind it when the file uses it already."""
-    taken = all_names(draft)
+def fresh_name(draft: Draft, wanted: str, others: Collection[str] = ()) -> str:
+    """`wanted`, or with a number behind it when the file, or one of `others`, uses it already."""
+    taken = {*all_names(draft), *others}
     name, number = wanted, 2
     while name in taken:
         name, number = f"{wanted}{number}", number + 1

@@ -44,6 +44,8 @@ _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 # that shares its core with the step or with another worker waits for the core, too.
 _COMPUTES = 0.3
 _NEARLY_ALL = 0.8  # share of a statement's seconds that one in a function which it calls takes
+# Iterators of a loader of which each gives a batch or two, of so many times as many that it could give.
+_LEAST_ITERATORS, _FEW, _UNUSED = 6, 2.5, 4.0
 
 
 @dataclass(frozen=True)
@@ -60,15 +62,12 @@ def share(loader: Loader, part: FetchPart) -> float:
     return min(1.0, part.seconds / loader.look_s) if loader.look_s else 0.0
 
 
-_LEAST_ITERATORS = 6  # of a loader that is asked for a new one for each batch
-_UNUSED = 4.0  # times as many batches as each iterator was asked for
-
-
 def begins_anew(loader: Loader) -> bool:
     """Whether the script makes an iterator for each batch or two, of a loader that has many more to give."""
     if loader.epochs < _LEAST_ITERATORS or not loader.batches:
         return False
-    return loader.batches >= _UNUSED * loader.fetched / loader.epochs and loader.fetched < 2.5 * loader.epochs
+    taken = loader.fetched / loader.epochs  # of each iterator
+    return taken < _FEW and loader.batches >= _UNUSED * taken
 
 
 def computes(facts: LoaderFacts) -> bool:

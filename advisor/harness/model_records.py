@@ -30,7 +30,7 @@ class _Padding:
     in_all: list[Any] = field(default_factory=list)  # of each call with ids the share that is padding in all rows, …
     in_each: list[Any] = field(default_factory=list)  # … and what else is padding in some; on their device
     widths: set[int] = field(default_factory=set)
-    features: tuple[int, ...] = ()  # the shape of the latest call's, where that has no ids
+    features: tuple[int, ...] = ()  # the shape of the latest call's
     filled: list[Any] = field(default_factory=list)  # likewise of features: what fills samples up, …
     lengths: set[int] = field(default_factory=set)  # … to these lengths
 

@@ -41,7 +41,7 @@ def rates(torch: Any) -> dict[str, dict[str, float]]:
 
 
 def more_threads(torch: Any, cores: float) -> dict[str, float]:
-    """What the script's number of threads takes times as long as one thread for each core; empty where it has as many.
+    """How many times as fast work is with a thread for each core as with the script's fewer; empty where all are used.
 
     Two matrices of 512 rows, four pictures of 64 channels of 28 by 28, half a million numbers; best of alternating
     calls, in about a tenth of a second.

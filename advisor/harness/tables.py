@@ -49,6 +49,6 @@ def facts(table: Any) -> set[str]:
 
 
 def row_bytes(archive: Any, member: Any) -> float:
-    """Bytes of all members of an archive, as they are in memory, for each row of one of them."""
+    """Bytes of all members of an archive, as they are in memory, for each row of one of them; 0 where it has none."""
     rows = len(member) if getattr(member, "ndim", 0) else 0
     return sum(each.file_size for each in archive.zip.infolist()) / rows if rows else 0.0

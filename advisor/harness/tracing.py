@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -154,7 +153,8 @@ class Timed(Traced):
         now = time.perf_counter()
         if self._outer is not None and self._running_library is None and (library := library_of(frame)):
             return self._is_asked(library, frame, now)
-        self._opened.add(opens_archive(frame))
+        if opened := opens_archive(frame):
+            self._opened.add(opened)
         if self._outer is not None and is_users(frame):
             self.calling.add((self._outer.f_code, self._line))
         if code in self._codes:
@@ -195,16 +195,19 @@ class Timed(Traced):
 
     def _in_library(self, frame: FrameType, event: str, arg: Any) -> Any:
         asked = self._running_library
-        if event == "return" and asked is not None and asked.frame is frame:
+        if event != "return" or asked is None or asked.frame is not frame:
+            return self._in_library
+        try:
             self._running_library = None
             sys.settrace(self._safely)
             self.counts()
             self.asked[asked.what] = self.asked.get(asked.what, 0.0) + time.perf_counter() - asked.since
             archive = frame.f_locals.get("self")
             if asked.what[0] == "npz" and id(archive) not in self.row_bytes:
-                with contextlib.suppress(Exception):
-                    self.row_bytes[id(archive)] = row_bytes(archive, arg)
-        return self._in_library
+                self.row_bytes[id(archive)] = row_bytes(archive, arg)
+        except Exception:
+            self.end()
+        return None
 
     def _whose(self, frame: FrameType) -> int | None:
         """The identity of the transform that `frame` runs."""
@@ -282,7 +285,8 @@ class Timed(Traced):
         if self.collate is not None:
             parts.append(("collate", *written_at(self.collate), 0, 0, 0, self.collate_s))
         frames = sorted(set[str]().union(*map(facts, self.tables.values())))
-        return {"seconds": self.seconds, "parts": parts, "frames": frames, "row_bytes": [*self.row_bytes.values()]}
+        sizes = [each for each in self.row_bytes.values() if each]
+        return {"seconds": self.seconds, "parts": parts, "frames": frames, "row_bytes": sizes}
 
 
 @dataclass

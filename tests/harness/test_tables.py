@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from advisor.harness import tracing
 from tests.harness.test_fetching import seen
 
 ROWS = 40
@@ -114,6 +116,25 @@ def test_a_column_that_is_kept_is_a_table(tmp_path: Path) -> None:
     mixed = frame().sample(frac=1.0, random_state=0)
     _, record = seen(tmp_path, DataLoader(Labels(mixed, mixed["late"]), batch_size=5))
     assert record.frames == ["labels"]
+
+
+@pytest.mark.parametrize("what", ["table_of", "is_users"])
+def test_an_error_of_ours_ends_the_look_alone(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("ours")
+
+    monkeypatch.setattr(tracing, what, fails)
+    batches, record = seen(tmp_path, DataLoader(Flights(frame(), ["a"]), batch_size=5))
+    assert len(batches) == ROWS // 5 and record.looks == 0 and sys.gettrace() is None
+
+
+def test_an_error_of_ours_at_an_answer_ends_the_look_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("ours")
+
+    monkeypatch.setattr(tracing, "row_bytes", fails)
+    batches, record = seen(tmp_path, DataLoader(Archived(tmp_path, kept=True), batch_size=5))
+    assert len(batches) == ROWS // 5 and record.looks == 0 and sys.gettrace() is None
 
 
 class Archived(Dataset[Any]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +111,5 @@ HOT = F.one_hot(IDS, 100).float()
 )
 def test_rows_are_known_by_what_is_in_them(rows: torch.Tensor, hot: bool) -> None:
     hots = OneHots(torch)
-    started = time.perf_counter()
     hots.called("linear", (rows, torch.rand(8, rows.shape[-1])), torch.rand(200, 8), 0.5)
-    assert time.perf_counter() - started < 1.0
     assert len(hots.lines.lines) == hot

@@ -1,0 +1,39 @@
+"""What stops a training at regular distances, and is set aside from its steps: evaluations, checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from advisor.harness.layout import Timing
+
+_LEAST_SEEN = 3  # in the timing window: two do not say how regularly they come
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """Each takes ``each_s`` seconds; the ``every`` steps from one to the next take ``steps_s``."""
+
+    each_s: float
+    every: float
+    steps_s: float
+
+    @property
+    def period_s(self) -> float:
+        return self.steps_s + self.each_s
+
+    @property
+    def share(self) -> float:
+        """Of the time."""
+        return self.each_s / self.period_s
+
+    def fewer(self, enough: float) -> int:
+        """How many times as seldom they take the share `enough` of the time: a whole multiple, so that they are."""
+        return max(2, round(self.each_s * (1 - enough) / (enough * self.steps_s)))
+
+
+def pauses_of(timing: Timing, cause: str, every: float | None) -> Pauses | None:
+    """Those of a `cause` that the harness sets aside, `every` so many steps; None where too few were seen to say."""
+    count = timing.aside_counts.get(cause, 0)
+    if timing.from_profile or not timing.step_s or not every or count < _LEAST_SEEN:
+        return None
+    return Pauses(timing.aside.get(cause, 0.0) / count, every, every * timing.step_s)
