@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.trace.tables import Trace
 
-_NODE = "autograd::engine::evaluate_function"
+NODE = "autograd::engine::evaluate_function"
 
 
 def worked(trace: Trace, rows: list[int]) -> Mask:
@@ -27,7 +27,7 @@ def worked(trace: Trace, rows: list[int]) -> Mask:
     inside &= operators.lane == operators.lane[rows[-1]]
     numbers = operators.sequence[inside & (operators.sequence >= 0)]
     if len(numbers):
-        nodes = names_like(trace, operators.name, lambda name: name.startswith(_NODE))
+        nodes = names_like(trace, operators.name, lambda name: name.startswith(NODE))
         nodes &= np.isin(operators.sequence, numbers)
         for row in np.flatnonzero(nodes).tolist():
             inside |= (

@@ -1,0 +1,161 @@
+"""Operators by the function of the user's that calls them, with what they call and what the backward does for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from advisor.evidence.coded import Mask, names_like
+from advisor.evidence.host import Host
+from advisor.evidence.nesting import Nesting
+from advisor.evidence.outside import users_functions
+from advisor.evidence.shapes import Shape, input_shapes
+from advisor.evidence.steps import assign, step_windows
+from advisor.evidence.worked import NODE, self_shares
+
+if TYPE_CHECKING:
+    from advisor.evidence import Evidence
+    from advisor.trace.tables import Ints, Trace
+
+Function = tuple[str, int]
+"""A function of the user's: its file and its first line, 0 outside of all."""
+
+
+@dataclass(frozen=True)
+class Called:
+    """One call of an operator in the window with shapes: its row there, and what is behind it in the same thread."""
+
+    row: int
+    name: str
+    shapes: list[Shape]
+    after: list[int]  # rows of the outermost operators behind it, in order
+
+
+class Calls:
+    """The outermost operators of the detail window's steps, outside of the backward, by thread and in order."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace, self.nesting, self.steps = trace, Nesting(trace), step_windows(trace)
+        operators = trace.operators
+        step = assign(self.steps, operators.start)
+        self._in_steps = step >= 0
+        host = Host(trace, self.steps)
+        aside = host.backward.union(host.optimizer).contains(operators.start)
+        outer = np.flatnonzero(self._in_steps & (self.nesting.parent < 0) & ~aside)
+        lanes: list[Ints] = [outer[operators.lane[outer] == lane] for lane in np.unique(operators.lane[outer])]
+        self.threads = [rows[np.argsort(operators.start[rows], kind="stable")].tolist() for rows in lanes]
+
+    @classmethod
+    def of(cls, evidence: Evidence) -> Calls | None:
+        """None where no window with shapes tells of anything."""
+        trace = evidence.detail
+        return cls(trace) if trace is not None and evidence.record is not None and len(trace.operators) else None
+
+    def named(self, names: Collection[str]) -> Iterator[Called]:
+        """The calls of these operators."""
+        for rows in self.threads:
+            for at, row in enumerate(rows):
+                name = self.name(row)
+                if name in names:
+                    yield Called(row, name, self.shapes(row), rows[at + 1 :])
+
+    def name(self, row: int) -> str:
+        return self.trace.name(int(self.trace.operators.name[row]))
+
+    def shapes(self, row: int) -> list[Shape]:
+        """Of its inputs; empty where they are not known."""
+        code = int(self.trace.operators.shapes[row])
+        return input_shapes(self.trace.name(code)) if code >= 0 else []
+
+    def values(self, row: int) -> list[str]:
+        """Its inputs that are no tensors, as text, in their places; empty where they are not known."""
+        values = self.trace.operators.values
+        if values is None or values[row] < 0:
+            return []
+        try:
+            given = json.loads(self.trace.name(int(values[row])))
+        except (ValueError, RecursionError):
+            return []
+        return [str(each) for each in given] if isinstance(given, list) else []
+
+    def functions(self, evidence: Evidence, rows: Collection[int]) -> dict[int, Function]:
+        """Which function of the user's each of them is called in; those that are in none are left out."""
+        if evidence.record is None or not rows:
+            return {}
+        return users_functions(self.trace, np.array(sorted(rows), np.int64), evidence.record)
+
+    def shares(self, rows: Collection[int], left: float, left_backward: float | None = None) -> dict[str, float]:
+        """Operator → share of its own time that goes with these calls, of which `left` stays.
+
+        With what they call and their backward; of that `left_backward` stays, if that is another part.
+        """
+        forward, backward = self._within(rows), self._within(self.nodes(rows))
+        found: dict[str, float] = {}
+        of_backward = left if left_backward is None else left_backward
+        for inside, stays in ((forward, left), (backward, of_backward)):
+            for name, share in self_shares(self.trace, self.nesting, inside, self._in_steps).items():
+                found[name] = found.get(name, 0.0) + share * (1.0 - stays)
+        return found
+
+    def nodes(self, rows: Collection[int]) -> list[int]:
+        """The nodes of the backward that these calls have recorded.
+
+        A call that records none carries the number of the next one that does: whose a number is says the last call.
+        """
+        own = set(rows)
+        return [node for number, node in self._recorded if self._owners.get(number) in own]
+
+    def inside(self, row: int, names: Collection[str]) -> int:
+        """How many operators of these names a row has in it, itself included."""
+        within = self._within([row])
+        return int((within & names_like(self.trace, self.trace.operators.name, names.__contains__)).sum())
+
+    @cached_property
+    def _recorded(self) -> list[tuple[int, int]]:
+        """(number, row) of each node of the backward."""
+        operators = self.trace.operators
+        named = names_like(self.trace, operators.name, lambda name: name.startswith(NODE))
+        rows = np.flatnonzero(named & self._in_steps & (operators.sequence >= 0)).tolist()
+        return [(int(operators.sequence[row]), row) for row in rows]
+
+    @cached_property
+    def _owners(self) -> dict[int, int]:
+        """Number → the outermost call, the last of those that carry it in themselves or in what they call."""
+        operators, found = self.trace.operators, {}
+        for rows in self.threads:
+            if not rows:
+                continue
+            outer = np.array(rows, np.int64)
+            own = np.flatnonzero((operators.lane == operators.lane[outer[0]]) & (operators.sequence >= 0))
+            own = own[np.argsort(operators.start[own], kind="stable")]
+            at = np.searchsorted(operators.start[outer], operators.start[own], side="right") - 1
+            within = (at >= 0) & (operators.end[own] <= operators.end[outer[at]])
+            found.update(zip(operators.sequence[own[within]].tolist(), outer[at[within]].tolist(), strict=True))
+        return found
+
+    def _within(self, rows: Collection[int]) -> Mask:
+        """The operators `rows` and those that they call."""
+        operators = self.trace.operators
+        inside = np.zeros(len(operators), np.bool_)
+        for row in rows:
+            inside |= (
+                (operators.start >= operators.start[row])
+                & (operators.end <= operators.end[row])
+                & (operators.lane == operators.lane[row])
+            )
+        return inside
+
+
+def times_per_step(calls: Calls, functions: Collection[Function]) -> dict[Function, float]:
+    """How often in a step each of `functions`, one for each call, is there."""
+    counts: dict[Function, float] = {}
+    for each in functions:
+        counts[each] = counts.get(each, 0.0) + 1 / len(calls.steps)
+    return counts
+
+
