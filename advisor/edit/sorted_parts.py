@@ -1,4 +1,4 @@
-"""``torch.sort(x)[0][:, :k]`` and the like become ``torch.topk(x, k)``: a whole order of which the beginning is used."""
+"""``torch.sort(x)[0][:, :k]`` and the like become ``torch.topk(x, k)``: an order of which the beginning is read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import libcst.matchers as m
 
 from advisor.edit.calls import argument, has_starred, unpacked
 from advisor.edit.draft import Draft
-from advisor.edit.names import full_name
+from advisor.edit.names import full_name, plain_name
 from advisor.edit.scopes import assignments, is_parameter, scope_of, variables
 
 _SORTS, _ORDERS = ("torch.sort",), ("torch.argsort",)
@@ -77,7 +77,7 @@ def _sorts(draft: Draft, call: cst.Call) -> bool | None:
     if name in (*_SORTS, *_ORDERS):
         return name in _ORDERS
     method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-    if method not in ("sort", "argsort") or name.startswith(("numpy.", "torch.")):
+    if method not in ("sort", "argsort") or (plain_name(call.func) and name.startswith(("numpy.", "torch."))):
         return None
     return method == "argsort"
 
@@ -120,7 +120,7 @@ def _part(draft: Draft, call: cst.Call, dimensions: int, order_alone: bool) -> S
 def _reads(draft: Draft, call: cst.Call, order_alone: bool) -> list[cst.Subscript] | None:
     """The slices that read what a call gives; None where it is read otherwise, too."""
     node: cst.CSTNode = call
-    above = draft.parent(call)
+    above = draft.parent(node)
     if isinstance(above, cst.Assign) and above.value is call:
         if len(above.targets) != 1:
             return None

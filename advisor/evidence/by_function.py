@@ -42,8 +42,8 @@ class Calls:
     def __init__(self, trace: Trace) -> None:
         self.trace, self.nesting, self.steps = trace, Nesting(trace), step_windows(trace)
         operators = trace.operators
-        step = assign(self.steps, operators.start)
-        self._in_steps = step >= 0
+        self._step = assign(self.steps, operators.start)
+        self._in_steps = self._step >= 0
         host = Host(trace, self.steps)
         aside = host.backward.union(host.optimizer).contains(operators.start)
         outer = np.flatnonzero(self._in_steps & (self.nesting.parent < 0) & ~aside)
@@ -66,6 +66,10 @@ class Calls:
 
     def name(self, row: int) -> str:
         return self.trace.name(int(self.trace.operators.name[row]))
+
+    def step(self, row: int) -> int:
+        """Which of the window's steps it is in."""
+        return int(self._step[row])
 
     def shapes(self, row: int) -> list[Shape]:
         """Of its inputs; empty where they are not known."""
@@ -126,7 +130,7 @@ class Calls:
     @cached_property
     def _owners(self) -> dict[int, int]:
         """Number → the outermost call, the last of those that carry it in themselves or in what they call."""
-        operators, found = self.trace.operators, {}
+        operators, found = self.trace.operators, dict[int, int]()
         for rows in self.threads:
             if not rows:
                 continue
@@ -157,5 +161,3 @@ def times_per_step(calls: Calls, functions: Collection[Function]) -> dict[Functi
     for each in functions:
         counts[each] = counts.get(each, 0.0) + 1 / len(calls.steps)
     return counts
-
-
