@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from advisor.evidence.coded import names_like
+from advisor.evidence.coded import Mask, names_like
 from advisor.evidence.devices import Peak
 from advisor.evidence.facts import Flops, MatrixWork, Steps
 from advisor.evidence.shapes import Shape, input_shapes
@@ -139,8 +139,13 @@ def count_flops(trace: Trace, steps: Steps) -> Counted:
 
     `trace` is a window with shapes; each distinct (operator, shapes, values, dtypes) is looked at once.
     """
+    return count_within(trace, assign(steps, trace.operators.start) >= 0, len(steps))
+
+
+def count_within(trace: Trace, inside: Mask, times: int) -> Counted:
+    """Count the matrix operators among the rows `inside`, a part of them for each of so many `times`."""
     operators = trace.operators
-    inside = (assign(steps, operators.start) >= 0) & names_like(trace, operators.name, _COUNTS.__contains__)
+    inside = inside & names_like(trace, operators.name, _COUNTS.__contains__)
     if not inside.any():
         return Counted({}, 0, 0)
     values = operators.values if operators.values is not None else np.full(len(operators), -1, np.int32)
@@ -155,8 +160,8 @@ def count_flops(trace: Trace, steps: Steps) -> Counted:
             continue
         calls += number
         dtype = _dtype(trace.name(dtypes))
-        totals[dtype] = totals.get(dtype, 0.0) + work * number / len(steps)
-    return Counted(totals, calls / len(steps), missing / len(steps))
+        totals[dtype] = totals.get(dtype, 0.0) + work * number / times
+    return Counted(totals, calls / times, missing / times)
 
 
 def flops_facts(

@@ -11,6 +11,7 @@ import numpy as np
 
 from advisor.evidence.coded import Mask, names_like
 from advisor.evidence.facts import Steps
+from advisor.evidence.flops import count_within
 from advisor.evidence.host import Host
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.steps import assign, by_step, step_windows
@@ -19,6 +20,7 @@ from advisor.trace.tables import Ints, Trace
 LONGEST_BODY = 100  # operators: a longer body is no loop over samples, but the layers of a model
 _ROUNDS_PER_WAY = 4  # what goes on differently in each round is no loop over samples
 LEAST_ROUNDS = 8  # a step: of fewer rounds little is won
+_LEAST_ALIKE = 5  # of rounds that call modules, of which each has more operators
 # Of a loop in a loop: operators of its body, and rounds from which it is one, whatever their number.
 _INNER_BODY, _INNER_ROUNDS = 24, 3
 # Seconds per element that an operator reads: what it works, beside being called. One thread, torch 2.15, AVX2: in-cache
@@ -77,13 +79,53 @@ def sample_loop(trace: Trace, steps: Steps, host: Host, nesting: Nesting, detail
 
     None as well where the window with shapes (`detail`) does not have it: how much its operators work is then unknown.
     """
-    stretches = _stretches(trace, steps, host, nesting)
-    if not stretches or detail is None:
+    if detail is None or not (stretches := _stretches(trace, steps, host, nesting)):
         return None
     detail_steps = step_windows(detail)
     shaped = _stretches(detail, detail_steps, Host(detail, detail_steps), Nesting(detail))
-    if not shaped:
+    return _measured(trace, steps, nesting, stretches, detail, shaped) if shaped else None
+
+
+def alike_loop(
+    trace: Trace, steps: Steps, host: Host, nesting: Nesting, detail: Trace | None
+) -> tuple[SampleLoop, list[int], float] | None:
+    """The longest loop whose rounds multiply, and call the same operators on tensors of the same shapes.
+
+    With the first rows of its runs in the window with shapes, and the operations of its products in a step, those of
+    the backward among them: they are no part of ``work_share``.
+    """
+    if detail is None or not (stretches := _stretches(trace, steps, host, nesting, alike=True)):
         return None
+    detail_steps = step_windows(detail)
+    shaped = _stretches(detail, detail_steps, Host(detail, detail_steps), Nesting(detail), alike=True)
+    if not shaped or round(shaped[0].body) != round(stretches[0].body):
+        return None
+    operators, within = detail.operators, np.zeros(len(detail.operators), np.bool_)
+    for each in shaped:
+        body, shapes = round(each.body), operators.shapes[each.inside]
+        if not np.array_equal(shapes[body:], shapes[:-body]):
+            return None
+        first, last = each.inside[0], each.inside[-1]
+        within |= (operators.start >= operators.start[first]) & (operators.end <= operators.end[last])
+    counted = count_within(detail, within & (operators.lane == operators.lane[shaped[0].inside[0]]), len(detail_steps))
+    taken = _measured(trace, steps, nesting, stretches, detail, shaped, products_s=0.0)
+    flops = (3.0 if taken.backward_s else 1.0) * sum(counted.by_dtype.values())
+    return taken, [int(each.inside[0]) for each in shaped], flops
+
+
+def _measured(
+    trace: Trace,
+    steps: Steps,
+    nesting: Nesting,
+    stretches: list[_Stretch],
+    detail: Trace,
+    shaped: list[_Stretch],
+    products_s: float | None = None,
+) -> SampleLoop:
+    """What the runs of a loop take; `shaped` are those of the window with shapes.
+
+    Work are also the products, as long as they take now, or `products_s` each time.
+    """
     operators = trace.operators
     matrix = names_like(trace, operators.name, _is_matrix)
     views = names_like(trace, operators.name, _VIEWS.__contains__)
@@ -98,7 +140,8 @@ def sample_loop(trace: Trace, steps: Steps, host: Host, nesting: Nesting, detail
         called = np.searchsorted(begun, operators.end[inside]) - np.searchsorted(begun, operators.start[inside])
         single = took[views[inside] & (called == 1)]
         calling = np.maximum(_CALL_S, called * float(np.median(single)) if len(single) else 0.0)
-        products += float(np.maximum(0.0, took - calling)[matrix[inside]].sum())
+        now = float(np.maximum(0.0, took - calling)[matrix[inside]].sum())
+        products += now if products_s is None else products_s
     rounds = sum(each.rounds for each in stretches)
     return SampleLoop(
         rounds=rounds / len(steps),
@@ -179,8 +222,11 @@ def rounds_with_loops(codes: Ints) -> tuple[int, int, int]:
     return begins[start], begins[start + rounds * period], rounds
 
 
-def _stretches(trace: Trace, steps: Steps, host: Host, nesting: Nesting) -> list[_Stretch]:
-    """The runs of each step's loop; none at all where one step has none."""
+def _stretches(trace: Trace, steps: Steps, host: Host, nesting: Nesting, alike: bool = False) -> list[_Stretch]:
+    """The runs of each step's loop; none at all where one step has none.
+
+    With `alike` it need not take parts of tensors, but its rounds are all alike and multiply.
+    """
     operators = trace.operators
     if not len(steps) or not len(operators):
         return []
@@ -192,18 +238,22 @@ def _stretches(trace: Trace, steps: Steps, host: Host, nesting: Nesting) -> list
     step = assign(steps, operators.start[outer])
     takes = names_like(trace, operators.name, _TAKES.__contains__)
     iterates = names_like(trace, operators.name, _ITERATES.__eq__)
+    matrix = names_like(trace, operators.name, _is_matrix)
     found: list[_Stretch] = []
     for rows in by_step(outer, step, len(steps)):
         codes = operators.name[rows].astype(np.int64)
-        first = longest_period(codes, LONGEST_BODY)
+        first = _of_modules(codes, matrix[rows]) if alike else longest_period(codes, LONGEST_BODY)
         before = len(found)
         for start, end in _again(codes, *first):
             inside, body = rows[start:end], first[2]
             by_number = int(takes[inside].sum()) >= len(inside) // body - 1
             # The unbinding is in front of the first round; zip(a, b) has two.
             unbound = bool(iterates[rows[max(0, start - 3) : start + body]].any())
-            if len(inside) >= LEAST_ROUNDS * body and (by_number or unbound):
-                found.append(_Stretch(inside, body, by_number, unbound))
+            if len(inside) >= (_LEAST_ALIKE if alike else LEAST_ROUNDS) * body and (by_number or unbound or alike):
+                whole = inside[: len(inside) // body * body] if alike else inside
+                found.append(_Stretch(whole, body, by_number, unbound))
+        if len(found) == before and alike:
+            return []
         if len(found) == before:
             begin, end, rounds = branching_rounds(codes, takes[rows])
             unbound, nested = False, rounds < LEAST_ROUNDS
@@ -214,6 +264,20 @@ def _stretches(trace: Trace, steps: Steps, host: Host, nesting: Nesting) -> list
                     return []
             found.append(_Stretch(rows[begin:end], (end - begin) / rounds, not unbound, unbound, nested))
     return found
+
+
+def _of_modules(codes: Ints, matrix: Mask) -> tuple[int, int, int]:
+    """As :func:`longest_period`, of the stretches that have enough rounds, in which something is multiplied."""
+    best = (0, 0, 0)
+    for period in range(1, min(LONGEST_BODY, len(codes) // _LEAST_ALIKE) + 1):
+        same = np.concatenate(([0], (codes[period:] == codes[:-period]).astype(np.int8), [0]))
+        edges = np.flatnonzero(np.diff(same)).tolist()
+        for start, stop in zip(edges[::2], edges[1::2], strict=True):
+            end = stop + period
+            long = end - start > best[1] - best[0] and end - start >= _LEAST_ALIKE * period
+            if long and matrix[start : start + period].any():
+                best = (start, end, period)
+    return best
 
 
 def _again(codes: Ints, start: int, end: int, period: int) -> list[tuple[int, int]]:

@@ -100,6 +100,18 @@ def users_functions(trace: Trace, rows: Ints, record: RunRecord) -> dict[int, tu
     return found
 
 
+def users_callers(trace: Trace, row: int, record: RunRecord) -> list[tuple[str, int]]:
+    """The user's functions that an operator is called in, the innermost first: each one's file and first line."""
+    stacks, start = Stacks.of(trace, int(trace.operators.lane[row])), trace.operators.start[row]
+    found = []
+    for each in stacks.up(int(np.searchsorted(stacks.start, start, side="right")) - 1):
+        function = stacks.functions[each]
+        file = users_file(record, function) if stacks.end[each] > start else ""
+        if file:
+            found.append((file, 0 if function.name == "<module>" else begins(file, function)))
+    return found
+
+
 def begins(file: str, function: Function) -> int:
     """The first line of a function in `file`, decorators included, as Python counts it.
 

@@ -106,7 +106,7 @@ def loop_over_parts(text: str, line: int) -> tuple[int, Loop] | None:
     found: list[tuple[int, int, Loop]] = []
     for node in ast.walk(tree):
         if isinstance(node, (ast.For, ast.ListComp, ast.GeneratorExp)):
-            target, source = _over(node)
+            target, source = over(node)
             # `for row in x:` is reached from the line of the `for`.
             first, last = node.lineno, node.end_lineno or node.lineno
             if first <= line <= last and (_takes(node, target, line) or source.lineno == line):
@@ -125,7 +125,7 @@ def loop_of_calls(text: str, line: int) -> int | None:
     loop = around(text, line)
     if not isinstance(loop, (ast.For, ast.ListComp, ast.GeneratorExp)):
         return None
-    target, source = _over(loop)
+    target, source = over(loop)
     own = names_in(target)
     body: list[ast.AST] = [*loop.body] if isinstance(loop, ast.For) else [loop.elt]
     inside = [node for each in body for node in ast.walk(each)]
@@ -169,7 +169,7 @@ def _chosen_by(function: ast.expr, own: set[str]) -> bool:
 
 def _other_modules(loop: Loop) -> bool:
     """Whether the rounds call something else each: experts, heads, layers of their own."""
-    target, _ = _over(loop)
+    target, _ = over(loop)
     body: list[ast.AST] = [*loop.body] if isinstance(loop, ast.For) else [loop.elt]
     inside = [node for each in body for node in ast.walk(each)]
     own = made_of(names_in(target), [pair for pair in bound(inside) if isinstance(pair[1], ast.Subscript)])
@@ -195,7 +195,8 @@ def independent(text: str, loop: Loop) -> bool:
     return not carried(loop)
 
 
-def _over(loop: Loop) -> tuple[ast.expr, ast.expr]:
+def over(loop: Loop) -> tuple[ast.expr, ast.expr]:
+    """What a loop names its elements, and what it goes through."""
     if isinstance(loop, ast.For):
         return loop.target, loop.iter
     return loop.generators[0].target, loop.generators[0].iter

@@ -1,0 +1,163 @@
+"""What takes fewer operations is found in real runs: sorts, inverses, chains of products, modules one after another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from advisor.edit import Edit, Sources
+from advisor.evidence import Evidence
+from advisor.evidence.module_loops import loops_over_modules
+from advisor.launch import Command, measure
+from advisor.rule import Advice, Finding, Rule
+from rules.inverse_product import InverseProduct
+from rules.product_order import ProductOrder
+from rules.python_loop_over_modules import PythonLoopOverModules
+from rules.sort_for_topk import SortForTopk
+from tests.conftest import PYTHON, QUICK
+
+SCRIPT = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+        self.parts = nn.ModuleList([nn.Linear(16, 16) for _ in range(24)])
+        self.sizes = nn.ModuleList([nn.Linear(16, 8 + size) for size in range(24)])
+        self.register_buffer("wide", torch.rand(300, 300) / 300 + torch.eye(300))
+
+    def forward(self, x):
+        h = torch.tanh(self.inner(x))
+        {body}
+
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
+for step in range(300):
+    loss = net(torch.randn(300, 16)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def findings(rule: Rule, folder: Path, body: str) -> list[Finding]:
+    body = body.replace("\n", "\n        ")
+    (folder / "train.py").write_text(SCRIPT.format(body=body))
+    run = measure(Command(str(folder / "train.py"), python=PYTHON, cwd=str(folder)), folder / "run", QUICK)
+    return list(rule.check(Evidence.from_run(run)))
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(
+    ("rule", "body", "line", "after"),
+    [
+        pytest.param(
+            SortForTopk(),
+            "near = (h @ h.T).repeat(1, 40)\nvalues, order = near.sort(dim=1, descending=True)\n"
+            "return values[:, :5] + h.sum() * order[:, :5].float()",
+            19,
+            "near.topk(5, dim=-1, largest=True)",
+            id="sort",
+        ),
+        pytest.param(
+            InverseProduct(),
+            "k = h @ h.T + 300 * self.wide\nreturn torch.inverse(k) @ h",
+            19,
+            "torch.linalg.solve(k, h)",
+            id="inverse",
+        ),
+        pytest.param(
+            ProductOrder(),
+            "return self.wide @ self.wide @ h",
+            18,
+            "self.wide @ (self.wide @ h)",
+            id="product",
+        ),
+    ],
+)
+def test_operations_that_are_not_needed_are_found(rule: Rule, body: str, line: int, after: str, tmp_path: Path) -> None:
+    (finding,) = findings(rule, tmp_path, body)
+    assert finding.site is not None and finding.site.line == line
+    assert finding.gain.likely > 1.1
+    fix = rule.fix(finding, Sources())
+    assert isinstance(fix, Edit)
+    assert after in fix.diff(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(
+    ("rule", "body"),
+    [
+        pytest.param(
+            SortForTopk(),
+            "values, order = (h @ h.T).sort(dim=1)\nreturn values[:, :5].sum() + values[:, 7:].square()",
+            id="more of the order is read",
+        ),
+        pytest.param(
+            InverseProduct(),
+            "k = h @ h.T + 300 * self.wide\nreturn torch.inverse(k) @ self.wide",
+            id="of a wide matrix",
+        ),
+        pytest.param(ProductOrder(), "return h.T @ self.wide @ self.wide", id="the narrow one is first"),
+        pytest.param(ProductOrder(), "return torch.tanh(self.wide @ self.wide) @ h", id="something in between"),
+    ],
+)
+def test_operations_that_are_needed_are_not_reported(rule: Rule, body: str, tmp_path: Path) -> None:
+    assert findings(rule, tmp_path, body) == []
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_modules_that_are_called_one_after_another_are_found(tmp_path: Path) -> None:
+    (finding,) = findings(PythonLoopOverModules(), tmp_path, "return torch.stack([part(h) for part in self.parts])")
+    assert finding.site is not None and finding.site.line == 18
+    assert finding.evidence["modules"] == 24 and finding.gain.likely > 1.2
+    fix = PythonLoopOverModules().fix(finding, Sources())
+    assert isinstance(fix, Advice) and "baddbmm" in fix.text
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param("for part in self.parts:\n    h = part(h)\nreturn h", id="one on top of the other"),
+        pytest.param("return torch.cat([part(h) for part in self.sizes], 1)", id="of different sizes"),
+    ],
+)
+def test_modules_that_are_no_loop_at_once_are_not_reported(body: str, tmp_path: Path) -> None:
+    assert findings(PythonLoopOverModules(), tmp_path, body) == []
+
+
+LOOPS = """\
+def forward(self, x):
+    a = [head(x) for head in self.heads]
+    for i, net in enumerate(self.nets):
+        b.append(net(x[i]))
+    for i in range(3):
+        c[i] = self.layers[i](x)
+    for layer in self.layers:
+        x = layer(x)
+    for name in names:
+        d.append(look(name))
+    for net in nets:
+        net.reset()
+    return a
+"""
+
+
+def test_the_loops_over_modules_of_a_function_are_told_by_what_they_call() -> None:
+    assert loops_over_modules(LOOPS, 1) == [2, 3, 5]
+    assert loops_over_modules(LOOPS, 0) == [2, 3, 5]
+    assert loops_over_modules(LOOPS, 2) == []
+    assert loops_over_modules("def f(:", 1) == []
