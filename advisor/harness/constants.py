@@ -32,6 +32,7 @@ from .looking import (
 )
 from .one_hot import OneHots
 from .places import FRAMES, site_of, user_frame, user_frames
+from .remade import RemadeWeights
 from .repeats import Repeats
 from .sameness import DECOMPOSES, MOST_TENSORS, Call, Forward, Sameness, Step
 from .timing import compiled_frames
@@ -76,6 +77,8 @@ class Constants:
         self._repeats = Repeats(self._torch, self._numbers, self._sameness.alike)
         self._gathers = Gathers(self._torch)
         self._one_hots = OneHots(self._torch)
+        self.remade: dict[str, float] = {}
+        self._remade = RemadeWeights()
 
     def give_up(self) -> None:
         """Never watch again: a mode is one of the things that what is compiled is compiled anew for."""
@@ -102,6 +105,7 @@ class Constants:
                     self.repeated = self._repeats.lines.per_step(_WATCHED, _LEAST_S)
                     self.gathered = self._gathers.lines.per_step(_WATCHED, _LEAST_S)
                     self.one_hot = self._one_hots.lines.per_step(_WATCHED, _LEAST_S)
+                    self.remade = self._remade.per_step(_WATCHED)
             self._repeats.clear()
             self._gathers.clear()
             self._one_hots.clear()
@@ -186,7 +190,7 @@ class Constants:
                 those.update(map(id, (*made, *written)))
         forward.much |= derived and len(made) == MOST_TENSORS
         frame = user_frame() if made else None
-        if frame is None:
+        if frame is None or self._remade.making:  # of weights it is told by whom they are made
             return
         # Each is counted, for what takes longer in one step than in another would have other numbers there.
         step, site = self._steps[-1], id(site_of(frame))
@@ -232,6 +236,7 @@ class Constants:
     def looked_up(self, name: str, given: tuple[Any, Any], result: Any, seconds: float) -> None:
         """One of torch's functions has run in a watched forward, perhaps on rows that were looked up."""
         if self._steps:
+            self._remade.called(seconds)
             with self._unseen():
                 self._gathers.called(name, given[0], given[1] or {}, result, seconds)
                 self._one_hots.called(name, given[0], result, seconds)

@@ -624,6 +624,8 @@ class RunRecord:
     repeated: list[Repeated] = field(default_factory=list)  # likewise
     gathered: list[Gathered] = field(default_factory=list)  # likewise
     one_hot: list[OneHot] = field(default_factory=list)  # likewise
+    # What makes weights anew in each forward (parametrize, weight_norm, spectral_norm) → seconds of a step.
+    remade_weights: dict[str, float] = field(default_factory=dict)
     gradients: int = 0  # of parameters that a backward pass computes, where some are unused, and …
     gradients_needed: int = 0  # … how many of them are done when the last of those is that an optimizer takes
     kept_graphs: list[KeptGraphs] = field(default_factory=list)

@@ -611,6 +611,7 @@ class Windows:
         record.backward_nodes = self.discarded.nodes
         record.recomputed, record.repeated = self.constants.found, self.constants.repeated
         record.gathered, record.one_hot = self.constants.gathered, self.constants.one_hot
+        record.remade_weights = self.constants.remade
         record.gradients, record.gradients_needed = self.unused.gradients, self.unused.needed
         record.kept_graphs, record.growth_bytes, record.growth_steps = self.graphs.end(len(self._intervals))
         if beside := self._neighbours.end():

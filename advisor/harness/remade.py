@@ -1,0 +1,46 @@
+"""Weights that a forward makes anew, by a parametrization or an older norm of weights: what that takes in a step."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from types import FrameType
+
+# Files of torch.nn.utils → what of it made the weight: parametrize is what the newer norms and a user's own are by.
+_MAKERS = {
+    os.path.join("torch", "nn", "utils", f"{name}.py"): name for name in ("parametrize", "weight_norm", "spectral_norm")
+}
+_MOST_FRAMES = 24  # between a function of torch's and what makes the weight: a user's own has some of its own
+
+
+@dataclass
+class RemadeWeights:
+    """Told of each function of torch's that a watched forward calls; one for each training."""
+
+    seconds: dict[str, float] = field(default_factory=dict)  # by what makes them
+    making: bool = False  # the last function that was told of made one
+
+    def called(self, seconds: float) -> None:
+        """A function has run for so long."""
+        maker = _maker()
+        self.making = bool(maker)
+        if maker:
+            self.seconds[maker] = self.seconds.get(maker, 0.0) + seconds
+
+    def per_step(self, steps: int) -> dict[str, float]:
+        """Seconds of a step, by what makes the weights."""
+        return {maker: seconds / steps for maker, seconds in self.seconds.items()}
+
+
+def _maker() -> str:
+    """What is making a weight now; "" where nothing is."""
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        path = frame.f_code.co_filename
+        if path.endswith(tuple(_MAKERS)):
+            return next(name for end, name in _MAKERS.items() if path.endswith(end))
+        frame = frame.f_back
+    return ""

@@ -1,0 +1,79 @@
+"""Weights that an inference makes anew in each forward are found, and made once by the edit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from advisor.edit import Edit, Sources
+from advisor.evidence import Evidence
+from advisor.launch import Command, measure
+from advisor.rule import Finding
+from rules.parametrized_inference import ParametrizedInference
+from tests.conftest import PYTHON, QUICK
+
+SCRIPT = """\
+import warnings
+import torch
+from torch import nn
+{norm}
+
+warnings.simplefilter("ignore")
+torch.manual_seed(0)
+torch.set_num_threads(1)
+net = nn.Sequential(*[weight_norm(nn.Conv1d(160, 160, 5, padding=2)) for _ in range(6)])
+{rest}
+"""
+NEW = "from torch.nn.utils.parametrizations import weight_norm"
+OLD = "from torch.nn.utils import weight_norm"
+INFERS = """\
+net.eval()
+with torch.no_grad():
+    for _ in range(400):
+        net(torch.randn(1, 160, 10))
+"""
+TRAINS = """\
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for _ in range(400):
+    loss = net(torch.randn(1, 160, 10)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def findings(folder: Path, norm: str, rest: str) -> list[Finding]:
+    (folder / "infer.py").write_text(SCRIPT.format(norm=norm, rest=rest))
+    run = measure(Command(str(folder / "infer.py"), python=PYTHON, cwd=str(folder)), folder / "run", QUICK)
+    return list(ParametrizedInference().check(Evidence.from_run(run)))
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(
+    ("norm", "removed"),
+    [
+        pytest.param(NEW, "nn.utils.parametrize.remove_parametrizations(module, name)", id="parametrized"),
+        pytest.param(OLD, "nn.utils.remove_weight_norm(module)", id="the older norm"),
+    ],
+)
+def test_weights_that_an_inference_makes_anew_are_found(norm: str, removed: str, tmp_path: Path) -> None:
+    (finding,) = findings(tmp_path, norm, INFERS)
+    assert finding.site is not None and finding.site.line == 9
+    assert finding.gain.likely > 1.2
+    fix = ParametrizedInference().fix(finding, Sources())
+    assert isinstance(fix, Edit)
+    assert removed in fix.diff(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_a_training_needs_its_weights_anew(tmp_path: Path) -> None:
+    assert findings(tmp_path, NEW, TRAINS) == []
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_weights_without_a_norm_are_not_made(tmp_path: Path) -> None:
+    assert findings(tmp_path, "weight_norm = lambda layer: layer", INFERS) == []
