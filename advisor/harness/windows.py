@@ -18,7 +18,7 @@ from .gpu_memory import GpuMemory
 from .indexing import Indexing
 from .kept_graphs import Graphs
 from .layout import Options, RunRecord, Timing, Window
-from .loaders import Loaders
+from .loaders import Loaders, tensors_in
 from .looking import is_capturing
 from .models import Models
 from .neighbours import Neighbours
@@ -112,7 +112,7 @@ class Windows:
         self.optimizers = Optimizers()
         self.replays = Replays(torch, self._replayed)
         self._replaying = False
-        self.constants = Constants(torch)
+        self.constants = Constants(torch, self.optimizers.parameters)
         self.unused = Unused(self.models.roots, self.optimizers.parameters, self.models.made)
         self.discarded = Discarded(self.models.outermost, self.optimizers.groups, self.models.made)
         self.finished = False
@@ -188,6 +188,10 @@ class Windows:
     def batch(self, index: int) -> None:
         if self.phase not in ("waiting", "settle") and not self.loaders.records[index].trains:
             self._evaluates()
+
+    def delivered(self, index: int, batch: Any) -> None:
+        """A loader has made this batch, outside of the timing window."""
+        self.constants.batch(index, tensors_in(batch, self._torch))
 
     def epoch(self, index: int) -> None:
         if self.phase not in ("waiting", "settle") and self.loaders.records[index].trains:
@@ -611,6 +615,7 @@ class Windows:
         record.backward_nodes = self.discarded.nodes
         record.recomputed, record.repeated = self.constants.found, self.constants.repeated
         record.gathered, record.one_hot = self.constants.gathered, self.constants.one_hot
+        record.frozen = self.constants.frozen()
         record.gradients, record.gradients_needed = self.unused.gradients, self.unused.needed
         record.kept_graphs, record.growth_bytes, record.growth_steps = self.graphs.end(len(self._intervals))
         if beside := self._neighbours.end():
