@@ -299,25 +299,38 @@ class FrozenParts:
             return []
         fixed = self._fixed()
         partly = {forward for forward, _ in set(self._steps[0].calls) - fixed}
-        kept, loaders = self._kept(fixed), self._loaders(fixed)
-        lines: dict[int, Frozen] = {}
+        lines: dict[int, tuple[list[Site], list[Key]]] = {}
         for key in sorted(fixed):
             call = self._steps[0].calls[key]
-            if not call.of_batch or not call.frames:
-                continue
-            # Where all of a model is fixed, it is the line that calls it which computes it.
-            frames = call.frames if key[0] in partly or call.whole else call.frames[1:]
-            line = lines.setdefault(id(frames[0]), Frozen(site=frames[0], called_from=frames))
-            line.calls += 1
-            line.whole |= key[0] not in partly
-            # One of the steps may have been disturbed by another program.
-            line.seconds += statistics.median(step.calls[key].seconds for step in self._steps)
-            line.share += statistics.median(
-                step.calls[key].seconds / max(step.ended - step.began - step.ours, 1e-9) for step in self._steps
+            if call.of_batch and call.frames:
+                # Where all of a model is fixed, it is the line that calls it which computes it.
+                frames = call.frames if key[0] in partly or call.whole else call.frames[1:]
+                lines.setdefault(id(frames[0]), (frames, []))[1].append(key)
+        long = [(frames, keys) for frames, keys in lines.values() if self._seconds(keys) >= _LEAST_S]
+        kept, loaders = self._kept({key for _, keys in long for key in keys}), self._loaders(fixed)
+        found = [
+            Frozen(
+                site=frames[0],
+                called_from=frames,
+                calls=len(keys),
+                seconds=self._seconds(keys),
+                share=self._share(keys),
+                sample_bytes=sum(kept.get(key, 0.0) for key in keys),
+                loaders=sorted(set().union(*(loaders[key] for key in keys))),
+                whole=keys[0][0] not in partly,
             )
-            line.sample_bytes += kept.get(key, 0.0)
-            line.loaders = sorted({*line.loaders, *loaders[key]})
-        return sorted((each for each in lines.values() if each.seconds >= _LEAST_S), key=lambda each: -each.seconds)
+            for frames, keys in long
+        ]
+        return sorted(found, key=lambda each: -each.seconds)
+
+    def _seconds(self, keys: list[Key]) -> float:
+        """Of these calls in a step. One of the steps may have been disturbed by another program."""
+        return statistics.median(sum(step.calls[key].seconds for key in keys) for step in self._steps)
+
+    def _share(self, keys: list[Key]) -> float:
+        """Of a step that these calls take, what we did in it aside."""
+        took = ((step, sum(step.calls[key].seconds for key in keys)) for step in self._steps)
+        return statistics.median(seconds / max(step.ended - step.began - step.ours, 1e-9) for step, seconds in took)
 
     def _fixed(self) -> set[Key]:
         """The calls that are fixed in all of the steps, and were given the same in each, the batches aside."""
@@ -340,19 +353,17 @@ class FrozenParts:
     def _same(self, one: Any, other: Any) -> bool:
         return one is not None and other is not None and self._alike(one, other)
 
-    def _kept(self, fixed: set[Key]) -> dict[Key, float]:
-        """Bytes per sample of what would be kept, by the call that makes it: what other calls get, or none does."""
+    def _kept(self, those: set[Key]) -> dict[Key, float]:
+        """Bytes per sample of what would be kept of `those` calls: what any other gets of them, or none does."""
         calls = self._steps[0].calls
         used: set[Key] = set()
         needed: set[Key] = set()
         for key, call in calls.items():
             places = {place for each in call.sources if (place := _place(each)) is not None}
             used |= places
-            if key not in fixed:
-                needed |= places & fixed
-        return {
-            key: calls[key].bytes / max(calls[key].rows, 1) for key in needed | (fixed - used) if calls[key].of_batch
-        }
+            if key not in those:
+                needed |= places & those
+        return {key: calls[key].bytes / max(calls[key].rows, 1) for key in needed | (those - used)}
 
     def _loaders(self, fixed: set[Key]) -> dict[Key, set[int]]:
         """The loaders whose batches each of these calls is a function of."""
