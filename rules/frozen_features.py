@@ -66,8 +66,9 @@ class FrozenFeatures(Rule):
         seconds = min(sum(each.share for each in record.frozen), 1.0) * evidence.step_s
         rows = record.timing.samples_per_step or max(each.batch_size or 1 for each in loaders)
         saved = seconds - rows * sum(each.sample_bytes for each in record.frozen) / _BYTES_PER_S
-        epochs = min(epochs_of(evidence, each) or _EPOCHS for each in loaders)
-        gain = Gain.of(evidence.what_if(Change(remove_host_s=saved * (1 - 1 / max(epochs, 1.0)))))
+        known = [epochs for each in loaders if (epochs := epochs_of(evidence, each)) is not None]
+        epochs = max(min(known, default=_EPOCHS), 1.0)
+        gain = Gain.of(evidence.what_if(Change(remove_host_s=saved * (1 - 1 / epochs))))
         if gain.likely < _LEAST_GAIN:
             return
         longest = record.frozen[0]
@@ -82,7 +83,7 @@ class FrozenFeatures(Rule):
             evidence={
                 "frozen_s": seconds,
                 "calls_per_step": sum(each.calls for each in record.frozen),
-                "epochs": epochs,
+                "epochs": epochs if known else None,
                 "samples": samples,
                 "kept_bytes": size,
                 "step_s": evidence.step_s,

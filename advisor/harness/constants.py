@@ -165,8 +165,8 @@ class Constants:
                 mode.__enter__()
                 self._mode = mode
 
-    def forward_ends(self) -> None:
-        """The model's call is over, if one was timed or watched."""
+    def forward_ends(self, output: Any = None) -> None:
+        """The model's call is over, if one was timed or watched, and gives this."""
         if self._began and _in_main_thread():
             self._timed[-1].append(time.perf_counter() - self._began)
             self._began = 0.0
@@ -179,7 +179,7 @@ class Constants:
             self._mode.__exit__(None, None, None)
             self._mode = self._caller = None
             with contextlib.suppress(Exception):
-                self._frozen.forward_ends()
+                self._frozen.forward_ends(output)
             with contextlib.suppress(Exception):
                 self._forward_over()
             self._frozen.watching(time.perf_counter() - began)

@@ -84,6 +84,7 @@ class _Step:
     ours: float = 0.0  # seconds of it that its being watched took
     calls: dict[Key, _Call] = field(default_factory=dict)
     drawn: set[int] = field(default_factory=set)  # forwards in which Python's or NumPy's generator moved
+    given: dict[int, list[Key | None]] = field(default_factory=dict)  # what makes the forwards' outputs; None: unknown
     numbers: dict[tuple[int, int], Any] = field(default_factory=dict)  # of weights, by identity and version
 
 
@@ -160,9 +161,12 @@ class FrozenParts:
                 self._known[id(each)] = _Known(weakref.ref(each), _version(each), found, True, True, rows)
         self._state, self._others = self._torch.default_generator.get_state(), _generators()
 
-    def forward_ends(self) -> None:
-        """It is over."""
+    def forward_ends(self, output: Any) -> None:
+        """It is over, and gives this."""
         self._frame = None
+        if self._steps:
+            known = [self._of(each) for each in tensors_in(output, self._torch, limit=_MOST_TENSORS)]
+            self._steps[-1].given[self._forward] = [None if each is None else _place(each.source) for each in known]
         if self._steps and self._others != _generators():
             self._steps[-1].drawn.add(self._forward)
 
@@ -298,13 +302,14 @@ class FrozenParts:
         if len(self._steps) != watched:
             return []
         fixed = self._fixed()
-        partly = {forward for forward, _ in set(self._steps[0].calls) - fixed}
+        # What is not fixed in one whose outputs are was for nothing else: whether a mask masks anything, say.
+        whole = {forward for forward, keys in self._steps[0].given.items() if keys and {*keys} <= fixed}
         lines: dict[int, tuple[list[Site], list[Key]]] = {}
         for key in sorted(fixed):
             call = self._steps[0].calls[key]
             if call.of_batch and call.frames:
                 # Where all of a model is fixed, it is the line that calls it which computes it.
-                frames = call.frames if key[0] in partly or call.whole else call.frames[1:]
+                frames = call.frames if key[0] not in whole or call.whole else call.frames[1:]
                 lines.setdefault(id(frames[0]), (frames, []))[1].append(key)
         long = [(frames, keys) for frames, keys in lines.values() if self._seconds(keys) >= _LEAST_S]
         kept, loaders = self._kept({key for _, keys in long for key in keys}), self._loaders(fixed)
@@ -317,7 +322,7 @@ class FrozenParts:
                 share=self._share(keys),
                 sample_bytes=sum(kept.get(key, 0.0) for key in keys),
                 loaders=sorted(set().union(*(loaders[key] for key in keys))),
-                whole=keys[0][0] not in partly,
+                whole=keys[0][0] in whole,
             )
             for frames, keys in long
         ]
@@ -357,7 +362,7 @@ class FrozenParts:
         """Bytes per sample of what would be kept of `those` calls: what any other gets of them, or none does."""
         calls = self._steps[0].calls
         used: set[Key] = set()
-        needed: set[Key] = set()
+        needed = {key for keys in self._steps[0].given.values() for key in keys if key in those}
         for key, call in calls.items():
             places = {place for each in call.sources if (place := _place(each)) is not None}
             used |= places

@@ -215,8 +215,8 @@ class Windows:
             self.constants.forward_begins(module, given)
         self.indexing.forward_begins(module)
 
-    def forward_ends(self) -> None:
-        self.constants.forward_ends()
+    def forward_ends(self, output: Any = None) -> None:
+        self.constants.forward_ends(output)
         self.indexing.forward_ends()
 
     def mode_changed(self, training: bool) -> None:
