@@ -100,7 +100,7 @@ def test_a_frozen_part_of_a_model_is_seen_at_the_line_that_calls_it() -> None:
     assert "# the features" in SOURCE[line.site.line - 1] and line.site.function == "forward"
     assert not line.whole and line.loaders == [0]
     assert line.sample_bytes == 24 * 4  # what the head is given, not what is between
-    assert 0 < line.seconds and 0.1 < line.share < 1
+    assert line.seconds > 0 and 0.1 < line.share < 1
 
 
 def test_a_teacher_is_seen_at_the_line_that_calls_it() -> None:

@@ -35,7 +35,7 @@ def seen(scene: Any, tmp_path: Path) -> Any:
         made.record.frozen = [
             Frozen(site, [site], calls=20, seconds=0.08, share=0.8, sample_bytes=40.0, loaders=[0], **(line or {}))
         ]
-        loader = made.loader(wait_ms=2.0, fetch_ms=2.0, cpu_ms=2.0, **{"draws": False})
+        loader = made.loader(wait_ms=2.0, fetch_ms=2.0, cpu_ms=2.0, draws=False)
         for name, value in facts.items():
             setattr(made.record if name in ("total_steps", "step_kind", "optimizers") else loader, name, value)
         made.operator("aten::conv2d", 3, 85)
