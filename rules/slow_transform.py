@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from advisor.edit import Drafts
 from advisor.edit.archives import read_archives
 from advisor.evidence.deterministic import computes_the_same
+from advisor.evidence.epochs import comes_round
 from advisor.evidence.fetching import (
     beside,
     computes,
@@ -76,8 +77,8 @@ _SPARSE_BASIS = "rows of a sparse matrix, a batch at once: 17 to 50 times less C
 # Of what is looked up instead, a few microseconds a sample stay, from _LEAST_KEPT_S of CPU a sample on.
 _KEPT, _LEAST_KEPT_S = 50.0, 100e-6
 _KEPT_BASIS = "what is computed once is looked up in later epochs"
-# Samples that are decoded again and again were seen in so many epochs, and fit into most machines' memory.
-_EPOCHS, _FITS = 2, 2 << 30
+# Samples that are decoded again and again fit into most machines' memory.
+_FITS = 2 << 30
 # torchvision's datasets that hold all pictures as they are in memory, and its transforms that draw nothing at random.
 _IN_MEMORY = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "QMNIST", "USPS", "CIFAR10", "CIFAR100", "SVHN", "STL10")
 _SAME = (
@@ -88,11 +89,6 @@ _SAME = (
 _LEFT_OF_PICTURES = 0.06
 # What calls a transform, or one of several, by chance, and is none of the parts that were timed.
 _DRAWS = re.compile(r"Random(Apply|Choice|Order)|Sometimes|OneOf|SomeOf")
-# The run ends long before the first epoch does: ``for epoch in range(args.epochs):``, but for one that says 1.
-_OVER_EPOCHS = re.compile(
-    r"^[ \t]*for \w*epoch\w* in (?!t?range\(1\))|\b(max_epochs|num_train_epochs)\s*=\s*(?!1\b)",
-    re.MULTILINE | re.IGNORECASE,
-)
 _LOOP_BASIS = "features of signals in one operator instead of a loop: 25 times less CPU (measured)"
 
 
@@ -604,16 +600,9 @@ def _transform(evidence: Evidence, loader: Loader) -> tuple[str, int] | None:
     return "".join(linecache.getlines(site.file)), site.line
 
 
-def _comes_round(evidence: Evidence, loader: Loader) -> bool:
-    """Whether each sample is asked for in more than one epoch: seen, or by a loop over epochs in the source."""
-    record = evidence.record
-    paths = {loader.site.file if loader.site is not None else "", *((record.script, *record.modules) if record else ())}
-    return loader.epochs >= _EPOCHS or any(_OVER_EPOCHS.search("".join(linecache.getlines(path))) for path in paths)
-
-
 def _better_kept(evidence: Evidence, facts: LoaderFacts, loader: Loader, part: float) -> bool:
     """Whether samples are better kept from one epoch to the next than made anew, of which that is the share `part`."""
-    if part < _MOST or not _comes_round(evidence, loader) or not 0 < _all_samples(loader) <= _FITS:
+    if part < _MOST or not comes_round(evidence, loader) or not 0 < _all_samples(loader) <= _FITS:
         return False
     return not _workers_do(evidence, facts, part)
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from types import ModuleType
 from typing import Any
 
+from .frozen import FrozenParts
 from .gathered import Gathers
-from .layout import Gathered, OneHot, Recomputed, Repeated, Site
+from .layout import Frozen, Gathered, OneHot, Recomputed, Repeated, Site
 from .loaders import tensors_in
 from .looking import (
     function_modes,
@@ -53,8 +54,9 @@ _ROOM = frozenset(
 class Constants:
     """Told where forwards begin and end, and steps end; what fails here does not fail in the script."""
 
-    def __init__(self, torch: ModuleType) -> None:
+    def __init__(self, torch: ModuleType, trained: Callable[[], Iterable[Any]] = tuple) -> None:
         self._torch: Any = torch
+        self._trained = trained  # what optimizers update
         self._sameness = Sameness(torch)
         self._mode: Any = None  # on, while a watched forward runs
         self._caller: Any = None  # the user's frame that calls it
@@ -74,11 +76,13 @@ class Constants:
         self.repeated: list[Repeated] = []
         self.gathered: list[Gathered] = []
         self.one_hot: list[OneHot] = []
+        self._fixed: list[Frozen] = []
         self._repeats = Repeats(self._torch, self._numbers, self._sameness.alike)
         self._gathers = Gathers(self._torch)
         self._one_hots = OneHots(self._torch)
         self.remade: dict[str, float] = {}
         self._remade = RemadeWeights()
+        self._frozen = FrozenParts(self._torch, self._numbers, self._sameness.alike, self._trained)
 
     def give_up(self) -> None:
         """Never watch again: a mode is one of the things that what is compiled is compiled anew for."""
@@ -91,12 +95,14 @@ class Constants:
         self._repeats.clear()
         self._gathers.clear()
         self._one_hots.clear()
+        self._frozen.clear()
         self._steps.clear()
         self._ended = _FIRST + _WATCHED
 
     def step_ended(self) -> None:
         """One of the steps that the timing window waits for is over."""
         self.forward_ends()
+        self._frozen.step_ends()
         self._ended += 1
         if self._ended == _FIRST + _WATCHED:
             with contextlib.suppress(Exception):
@@ -106,9 +112,11 @@ class Constants:
                     self.gathered = self._gathers.lines.per_step(_WATCHED, _LEAST_S)
                     self.one_hot = self._one_hots.lines.per_step(_WATCHED, _LEAST_S)
                     self.remade = self._remade.per_step(_WATCHED)
+                    self._fixed = self._frozen.found(_WATCHED)
             self._repeats.clear()
             self._gathers.clear()
             self._one_hots.clear()
+            self._frozen.clear()
             self._steps.clear()
         elif self._ended < _FIRST:
             self._timed.append([])
@@ -117,6 +125,19 @@ class Constants:
             self._repeats.clear()
             self._gathers.clear()
             self._one_hots.clear()
+            self._frozen.step_begins()
+
+    def batch(self, loader: int, tensors: Iterable[Any]) -> None:
+        """A loader has delivered a batch of these tensors."""
+        if not self._given_up and self._ended < _FIRST + _WATCHED:
+            with contextlib.suppress(Exception):
+                self._frozen.batch(loader, list(tensors))
+
+    def frozen(self) -> list[Frozen]:
+        """What forwards compute of the samples alone, unless its weights have changed since that was seen."""
+        with contextlib.suppress(Exception):
+            return self._fixed if self._fixed and self._frozen.still() else []
+        return []
 
     def forward_begins(self, module: Any, given: Iterable[Any]) -> None:
         """A model is called with the tensors `given`."""
@@ -124,6 +145,11 @@ class Constants:
             self._began = time.perf_counter()
         if not self._steps or self._given_up or self._mode is not None or not _in_main_thread():
             return
+        began = time.perf_counter()
+        self._watch(module, given)
+        self._frozen.watching(time.perf_counter() - began)
+
+    def _watch(self, module: Any, given: Iterable[Any]) -> None:
         if is_taken_down(self._torch) or is_transformed(self._torch) or compiled_frames() or is_replaced(self._torch):
             return
         with contextlib.suppress(Exception):
@@ -138,11 +164,13 @@ class Constants:
             elif not tensors or any(each is not None for each in forward.given):
                 mode, self._caller = _watching(self), user_frame()
                 forward.called_from = [site_of(each) for each in islice(user_frames(), FRAMES)]
+                with contextlib.suppress(Exception), self._unseen(), self._torch.no_grad():
+                    self._frozen.forward_begins(tensors, self._caller)
                 mode.__enter__()
                 self._mode = mode
 
-    def forward_ends(self) -> None:
-        """The model's call is over, if one was timed or watched."""
+    def forward_ends(self, output: Any = None) -> None:
+        """The model's call is over, if one was timed or watched, and gives this."""
         if self._began and _in_main_thread():
             self._timed[-1].append(time.perf_counter() - self._began)
             self._began = 0.0
@@ -150,12 +178,15 @@ class Constants:
             return
         # What is ended is the last mode that was begun, whosever that is: while it is another one, ours goes on, and
         # sees nothing more.
-        modes = function_modes(self._torch)
+        began, modes = time.perf_counter(), function_modes(self._torch)
         if modes and modes[-1] is self._mode:
             self._mode.__exit__(None, None, None)
             self._mode = self._caller = None
             with contextlib.suppress(Exception):
+                self._frozen.forward_ends(output)
+            with contextlib.suppress(Exception):
                 self._forward_over()
+            self._frozen.watching(time.perf_counter() - began)
         else:
             self._given_up = True
             self._steps.clear()
@@ -211,6 +242,10 @@ class Constants:
         if len(step.calls) > _MOST_CALLS:
             self.stop()
 
+    def watching(self, seconds: float) -> None:
+        """To watch one of torch's functions has taken so long, beside the function itself."""
+        self._frozen.watching(seconds)
+
     def key(self, name: str, given: tuple[Any, Any]) -> Any:
         """What a call is, by which :class:`Repeats` knows it again; None for one that does not matter."""
         if not self._steps:
@@ -240,6 +275,18 @@ class Constants:
             with self._unseen():
                 self._gathers.called(name, given[0], given[1] or {}, result, seconds)
                 self._one_hots.called(name, given[0], result, seconds)
+
+    def begins(self, given: tuple[Any, Any]) -> None:
+        """One of torch's functions is about to run in a watched forward."""
+        if self._steps:
+            with self._unseen():
+                self._frozen.begins(*given)
+
+    def made(self, name: str, given: tuple[Any, Any], result: Any, seconds: float) -> None:
+        """It has run."""
+        if self._steps:
+            with self._unseen(), self._torch.no_grad():
+                self._frozen.called(name, given[0], given[1] or {}, result, seconds)
 
     def _numbers(self, tensor: Any) -> Any:
         """A few of its numbers and their sum, with its shape; None for what cannot be looked at.
@@ -302,9 +349,12 @@ def _watching(constants: Constants) -> Any:
 
     class Watching(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            called = time.perf_counter()
             name, key = getattr(func, "__name__", ""), None
             with contextlib.suppress(Exception):
                 key = constants.key(name, (args, kwargs))
+            with contextlib.suppress(Exception):
+                constants.begins((args, kwargs))
             began = time.perf_counter()
             result = func(*args, **(kwargs or {}))
             seconds = time.perf_counter() - began
@@ -313,7 +363,11 @@ def _watching(constants: Constants) -> Any:
             with contextlib.suppress(Exception):
                 constants.looked_up(name, (args, kwargs), result, seconds)
             with contextlib.suppress(Exception):
+                constants.made(name, (args, kwargs), result, seconds)
+            with contextlib.suppress(Exception):
                 constants.called(name, (args, kwargs), result, seconds)
+            with contextlib.suppress(Exception):
+                constants.watching(time.perf_counter() - called - seconds)
             return result
 
     return Watching()

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from .drawing import Drawing, may_look
 from .layout import FetchPart, Loader, Site
 from .timing import compiled_frames
 from .tracing import Counted, Inside, Longest, Timed, Traced
@@ -55,12 +56,33 @@ class Looks:
         self._left: dict[tuple[int, int], list[str]] = {}  # (process, dataset) → looks to come
         self._whole: dict[tuple[int, int], int] = {}  # likewise → samples of the first batch
         self._longest: dict[tuple[int, int], Longest | None] = {}  # likewise → the line to look into
+        self._asked: dict[tuple[int, int], int] = {}  # likewise → fetches that were asked whether they draw
         self.late = False  # the last fetch was looked at until after the looking was over: its time is not its own
 
     def fetch(self, original: Any, fetcher: Any, index: Any, loader: int) -> Any:
         """``original(fetcher, index)``, looked at where it is its turn; `loader` is -1 where it is not known."""
-        self.late = False
         key = os.getpid(), id(getattr(fetcher, "dataset", None))
+        drawing = self._drawing(key, fetcher)
+        batch = self._fetch(original, fetcher, index, loader, key)
+        if drawing is not None:
+            with contextlib.suppress(Exception):
+                self._append({"drew": drawing.drew()}, _samples(index), loader)
+        return batch
+
+    def _drawing(self, key: tuple[int, int], fetcher: Any) -> Drawing | None:
+        """What asks the fetch to come whether it draws, where it is its turn."""
+        asked = self._asked.get(key, 0)
+        if not may_look(asked) or not self._looking():
+            return None
+        self._asked[key] = asked + 1
+        try:
+            return Drawing(self._torch, fetcher)
+        except Exception:  # what a dataset holds may be anything
+            self._asked[key] = sys.maxsize
+            return None
+
+    def _fetch(self, original: Any, fetcher: Any, index: Any, loader: int, key: tuple[int, int]) -> Any:
+        self.late = False
         left = self._left.get(key)
         if left is not None and not left:
             return original(fetcher, index)
@@ -181,6 +203,8 @@ def _into(record: Loader, rows: list[dict[str, Any]]) -> None:
     counted = [row for row in rows if "calls" in row]
     inside = [row["inside"] for row in rows if row.get("inside")]
     single = [row["single"] for row in rows if "single" in row]
+    if drew := [row["drew"] for row in rows if "drew" in row]:
+        record.draws = any(drew)
     if single:
         record.single_s = sum(seconds for seconds, _ in single) / len(single)
         record.single_cpu_s = min(cpu for _, cpu in single)  # threads spin on for a while at first

@@ -219,6 +219,7 @@ class Loader:
     # and CPU seconds (of that process).
     single_s: float | None = None
     single_cpu_s: float | None = None
+    draws: bool | None = None  # any of the first fetches drew random numbers: a sample is another one in each epoch
     parts: list[FetchPart] = field(default_factory=list)  # the longest first, those inside of a line after all others
     # What is true of any of the DataFrames that samples are taken out of: "upcast" (all columns are numbers, of several
     # types, of which a row makes one), "date NAME" (that column has dates), "labels" (the index is not the number of
@@ -522,6 +523,20 @@ class OneHot:
 
 
 @dataclass
+class Frozen:
+    """A line that computes of a loader's samples what depends on nothing else: no weight of it is trained."""
+
+    site: Site = field(default_factory=Site)
+    called_from: list[Site] = field(default_factory=list)  # the user's frames in which it runs, from the inside out
+    calls: int = 0  # of torch's functions in a step, and …
+    seconds: float = 0.0  # … what they take, on the host, which is …
+    share: float = 0.0  # … that share of these very steps, what we did in them aside
+    sample_bytes: float = 0.0  # of what it gives to what is trained, for each sample
+    loaders: list[int] = field(default_factory=list)  # whose samples
+    whole: bool = False  # it calls a model, all of which is so
+
+
+@dataclass
 class Encoder:
     """One ``nn.TransformerEncoder`` that was called in the profiled windows."""
 
@@ -626,6 +641,7 @@ class RunRecord:
     one_hot: list[OneHot] = field(default_factory=list)  # likewise
     # What makes weights anew in each forward (parametrize, weight_norm, spectral_norm) → seconds of a step.
     remade_weights: dict[str, float] = field(default_factory=dict)
+    frozen: list[Frozen] = field(default_factory=list)  # likewise
     gradients: int = 0  # of parameters that a backward pass computes, where some are unused, and …
     gradients_needed: int = 0  # … how many of them are done when the last of those is that an optimizer takes
     kept_graphs: list[KeptGraphs] = field(default_factory=list)

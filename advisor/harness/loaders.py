@@ -283,6 +283,7 @@ class Loaders:
             if self.observe:
                 try:
                     self._look(index, batch)
+                    self._listener.delivered(index, batch)
                 except Exception as error:  # of a batch that is no container of the usual kind
                     self._listener.note(f"a batch could not be looked at: {type(error).__name__}")
             self.samples += self._batch_samples.get(index) or record.batch_size or 0

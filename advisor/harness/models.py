@@ -492,7 +492,7 @@ class Models:
         if self._depth or module is not self._range_owner:
             return
         self._range_owner = None
-        self._listener.forward_ends()
+        self._listener.forward_ends(output)
         self._close()
         if output is not None and not is_taken_down(self._torch):
             with self._looking("gives"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .layout import Options
 from .timing import GROUP
 
+SETTLE = 6  # steps, where there are three times as many: in the first ones constants are looked for (constants.py)
 SURE = 0.7  # share of an earlier run's steps that a later one is trusted to do
 
 
@@ -39,7 +40,7 @@ class Plan:
         self.active = max(1, min(self.active, rest // 4))
         self.warmup = 1 if rest >= 3 else 0
         rest = max(rest - self.active - self.warmup, 0)
-        self.settle = min(2 * GROUP, rest // 4)
+        self.settle = min(2 * GROUP, max(rest // 4, SETTLE if rest >= 3 * SETTLE else 0))
         self.timing = rest - self.settle
         if timing_only:
             self.timing = max(self.timing, 1)  # nothing is profiled, from which the times of so few steps are taken

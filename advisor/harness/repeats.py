@@ -27,7 +27,7 @@ _DRAWING = (
     *("dropout", "rand", "bernoulli", "multinomial", "normal", "poisson", "exponential", "uniform", "gumbel", "rrelu"),
 )
 # What a step makes anew to begin with, an initial state, is the same each time, and not worth a word.
-_CONSTANT = ("zeros", "ones", "full", "arange", "eye", "linspace", "zeros_like", "ones_like", "new_zeros", "new_ones")
+CONSTANT = ("zeros", "ones", "full", "arange", "eye", "linspace", "zeros_like", "ones_like", "new_zeros", "new_ones")
 _ASKING = ("__get__", "size", "dim", "numel", "stride", "data_ptr")  # of no work of their own
 
 _PARAMETRIZE = os.path.join("torch", "nn", "utils", "parametrize.py")
@@ -69,7 +69,7 @@ class Repeats:
             return None
         tensors: list[Identity] = []
         key = name, self._key(given, tensors)
-        return key if tensors or name in _CONSTANT else None
+        return key if tensors or name in CONSTANT else None
 
     def called(self, key: Any, result: Any, seconds: float, forward: int = 0, library: bool = False) -> None:
         """The call of that key took so long, and gave `result`, in that one of the step's forwards.
@@ -86,7 +86,7 @@ class Repeats:
         elif len(first.results) == len(made) and all(map(self._same, first.numbers, numbers)):
             for each, same in zip(made, first.results, strict=True):
                 self._known[_memory(each)] = same, _holder(each)
-            if key[0] not in _CONSTANT and not (library and first.forward == forward):
+            if key[0] not in CONSTANT and not (library and first.forward == forward):
                 self._count(seconds, made)
 
     def _count(self, seconds: float, made: list[Any]) -> None:

@@ -18,7 +18,7 @@ from .gpu_memory import GpuMemory
 from .indexing import Indexing
 from .kept_graphs import Graphs
 from .layout import Options, RunRecord, Timing, Window
-from .loaders import Loaders
+from .loaders import Loaders, tensors_in
 from .looking import is_capturing
 from .models import Models
 from .neighbours import Neighbours
@@ -112,7 +112,7 @@ class Windows:
         self.optimizers = Optimizers()
         self.replays = Replays(torch, self._replayed)
         self._replaying = False
-        self.constants = Constants(torch)
+        self.constants = Constants(torch, self.optimizers.parameters)
         self.unused = Unused(self.models.roots, self.optimizers.parameters, self.models.made)
         self.discarded = Discarded(self.models.outermost, self.optimizers.groups, self.models.made)
         self.finished = False
@@ -189,6 +189,10 @@ class Windows:
         if self.phase not in ("waiting", "settle") and not self.loaders.records[index].trains:
             self._evaluates()
 
+    def delivered(self, index: int, batch: Any) -> None:
+        """A loader has made this batch, outside of the timing window."""
+        self.constants.batch(index, tensors_in(batch, self._torch))
+
     def epoch(self, index: int) -> None:
         if self.phase not in ("waiting", "settle") and self.loaders.records[index].trains:
             self._causes.add("epoch start")
@@ -211,8 +215,8 @@ class Windows:
             self.constants.forward_begins(module, given)
         self.indexing.forward_begins(module)
 
-    def forward_ends(self) -> None:
-        self.constants.forward_ends()
+    def forward_ends(self, output: Any = None) -> None:
+        self.constants.forward_ends(output)
         self.indexing.forward_ends()
 
     def mode_changed(self, training: bool) -> None:
@@ -612,6 +616,7 @@ class Windows:
         record.recomputed, record.repeated = self.constants.found, self.constants.repeated
         record.gathered, record.one_hot = self.constants.gathered, self.constants.one_hot
         record.remade_weights = self.constants.remade
+        record.frozen = self.constants.frozen()
         record.gradients, record.gradients_needed = self.unused.gradients, self.unused.needed
         record.kept_graphs, record.growth_bytes, record.growth_steps = self.graphs.end(len(self._intervals))
         if beside := self._neighbours.end():

@@ -1,0 +1,74 @@
+"""Whether a loader's samples are asked for again in later epochs, and are the same then."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import Loader
+
+_EPOCHS = 2
+_ONE_EPOCH = (0.9, 1.5)  # steps over batches of a script that came to its end after one
+# The run ends long before the first epoch does: ``for epoch in range(args.epochs):``, but for one that says 1.
+_OVER_EPOCHS = re.compile(
+    r"^[ \t]*for (?:\w*epoch\w*|ep) in (?!t?range\(1\))|^[ \t]*for \w+ in t?range\([^\n]*epochs|"
+    r"\b(max_epochs|num_train_epochs)\s*=\s*(?!1\b)",
+    re.MULTILINE | re.IGNORECASE,
+)
+_SO_MANY = re.compile(r"^[ \t]*for \w*ep(?:och)?\w* in t?range\((\d+)\)", re.MULTILINE | re.IGNORECASE)
+# Random numbers that no generator's state tells of, or a dataset that is told which epoch it is.
+_UNSEEN = re.compile(
+    r"\b(default_rng|RandomState|Random)\(\s*\)|\bSystemRandom\b|\bsecrets\b|\burandom\b|"
+    r"\btime_ns\(|\btime\.time\(\)[^\n]*seed|\.seed\(\s*\)|\bdata(set)?\.\w*epoch\b"
+)
+# What is frozen is trained later, or is given the weights of another model now and then.
+_THAWS = re.compile(
+    r"\bif\b[^\n]*\b\w*(?:epoch|step|iter|phase|stage)\w*\b[^\n]*:[^\n]*\n(?:[^\n]*\n){0,4}?[^\n]*"
+    r"(?:requires_grad|unfreeze|thaw)|\bunfreeze\w*\(|\.load_state_dict\([^\n]*\.state_dict\(\)|"
+    r"\b(?:BaseFinetuning|BackboneFinetuning|ema_update|update_(?:ema|target|teacher|moving_average)\w*)\b",
+    re.IGNORECASE,
+)
+
+
+def comes_round(evidence: Evidence, loader: Loader) -> bool:
+    """Whether each sample is asked for in more than one epoch: seen, or by a loop over epochs in the source."""
+    record = evidence.record
+    if loader.epochs >= _EPOCHS:
+        return True
+    if record is not None and record.total_steps and loader.batches:
+        least, most = _ONE_EPOCH
+        if least * loader.batches <= record.total_steps < most * loader.batches:
+            return False
+    return any(_OVER_EPOCHS.search(text) for text in _sources(evidence, loader))
+
+
+def epochs_of(evidence: Evidence, loader: Loader) -> float | None:
+    """How many epochs the training has: a script's that came to its end, or one number in the source; else None."""
+    record = evidence.record
+    if record is not None and record.total_steps and loader.batches and record.total_steps >= loader.batches:
+        return record.total_steps / loader.batches
+    written = {int(each) for text in _sources(evidence, loader) for each in _SO_MANY.findall(text)}
+    return float(next(iter(written))) if len(written) == 1 else None
+
+
+def stays_the_same(evidence: Evidence, loader: Loader) -> bool:
+    """Whether a sample is the same each time: nothing random was drawn to make the first ones, nor can be unseen."""
+    if loader.iterable or loader.draws is not False or loader.dataset_length is None:
+        return False
+    return not any(_UNSEEN.search(text) for text in _sources(evidence, loader))
+
+
+def may_thaw(evidence: Evidence, loader: Loader) -> bool:
+    """Whether the source says that what is frozen now is trained later, or follows what is trained."""
+    return any(_THAWS.search(text) for text in _sources(evidence, loader))
+
+
+def _sources(evidence: Evidence, loader: Loader) -> list[str]:
+    """The user's own files, and that of the dataset's class."""
+    record = evidence.record
+    paths = {loader.site.file if loader.site is not None else "", *((record.script, *record.modules) if record else ())}
+    paths |= {loader.dataset_file} if "site-packages" not in loader.dataset_file else set()
+    return ["".join(linecache.getlines(path)) for path in sorted(paths) if path]
