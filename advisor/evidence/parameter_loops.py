@@ -37,7 +37,7 @@ _DEAR = ("std", "var", "svd", "histc", "quantile", "median", "sort", "exp", "log
 
 @dataclass(frozen=True)
 class ParameterLoop:
-    """A loop of the user's, of the function that begins at (file, line); 0 outside of all. Seconds as traced, a step.
+    """A loop of the user's, of the function that begins at (file, line); 0 outside of all. Seconds of an untraced step.
 
     ``operators`` are the names of one round, ``rounds`` how often they are called in a step; ``seconds`` from the first
     to the last, ``backward_s`` of the backward for them, ``work_s`` an estimate of the work on the elements. ``alike``:
@@ -98,8 +98,10 @@ def parameter_loops(evidence: Evidence) -> tuple[ParameterLoop, ...]:
                 places.pop(),
                 names,
                 rounds / steps,
-                sum(_seconds(trace, run) for run in timed[names]) / steps,
-                sum(backward_s(trace, evidence.nesting, run.rows) for run in timed[names]) / steps,
+                _undisturbed_s(evidence, timed[names], [_seconds(trace, run) for run in timed[names]]),
+                _undisturbed_s(
+                    evidence, timed[names], [backward_s(trace, evidence.nesting, run.rows) for run in timed[names]]
+                ),
                 work * rounds / steps,
                 all(_alike(detail, run) for run, _ in known),
             )
@@ -189,6 +191,17 @@ def _alike(detail: Trace, run: _Run) -> bool:
     shapes = ({shape for shape, _ in inputs if shape} for inputs in given)
     numbers = not others & (_FLOATS - {"double"})
     return numbers and len(types) == 1 and types <= _FLOATS and all(len(each) < 2 for each in shapes)
+
+
+def _undisturbed_s(evidence: Evidence, runs: list[_Run], seconds: list[float]) -> float:
+    """Seconds of a step without the profiler, by the share that `seconds` have of the traced step that they are in.
+
+    Of steps that all have the loop the median: a pause of the machine's makes one traced step many times as long.
+    """
+    steps = evidence.steps
+    at = assign(steps, evidence.trace.operators.start[np.array([run.rows[0] for run in runs], np.int64)])
+    shares = np.bincount(at, weights=seconds, minlength=len(steps)) / np.maximum(steps.durations_s, 1e-9)
+    return float(np.median(shares) if (shares > 0).all() else shares.mean()) * (evidence.step_s or 0.0)
 
 
 def _seconds(trace: Trace, run: _Run) -> float:

@@ -113,7 +113,8 @@ def run(text: str) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     [
         "with torch.no_grad():\n        for p, q in zip(model.parameters(), average.parameters()):\n"
         "            q.mul_(D).add_(p, alpha=1 - D)",
-        "for p, q in zip(model.parameters(), average.parameters()):\n        q.data.mul_(D).add_(p.data, alpha=1.0 - D)",
+        "for p, q in zip(model.parameters(), average.parameters()):\n"
+        "        q.data.mul_(D).add_(p.data, alpha=1.0 - D)",
         "for q, p in zip(average.parameters(), model.parameters()):\n        q.data.mul_(0.9).add_(0.1 * p.detach())",
         "for q, p in zip(average.parameters(), model.parameters(), strict=True):\n"
         "        q.data.mul_(0.9).add_(p.data * (0.1))",
@@ -167,7 +168,8 @@ def test_gradients_meet_the_same_versions() -> None:
         "for p, q in zip(model.parameters(), average.parameters()):\n        q.mul_(D).sub_(p, alpha=1 - D)",
         "for p, q in zip(model.parameters(), average.parameters()):\n        q.mul_(D).add_(p.float(), alpha=1 - D)",
         "for p, q in zip(model.parameters(), average.parameters()):\n        q.mul_(D)\n        p.add_(p, alpha=1 - D)",
-        "for p, q in zip(model.parameters(), average.parameters()):\n        q.lerp_(p, 0.1)\n    else:\n        print()",
+        "for p, q in zip(model.parameters(), average.parameters()):\n        q.lerp_(p, 0.1)\n    else:\n"
+        "        print()",
         "for p, q in zip(model.parameters(), average.parameters()):\n        q.lerp_(p, 0.1)\n    return p",
     ],
 )
