@@ -49,6 +49,9 @@ _LEFT_OF_SQUARES = (0.05, 0.1, 0.2)
 # Of an average, over the operators of a round: mul_ and add_ took 14 to 16 us, lerp_ 6.4 to 8.4, _foreach_lerp_ 4.7 to
 # 5.2.
 _LEFT_OF_AVERAGE = (0.5, 0.65, 0.9)
+# Calling an operator for one parameter took 4 to 9 us there, with what Python does between two: three times as much on a
+# slow machine. What takes longer works on elements.
+_MOST_OF_A_CALL_S = 25e-6
 _MANY_CALLS = 4  # per parameter: an update of so many, in a function of its own, is fused-optimizer's matter
 _BASIS = "prior: what is left of such a loop once one call does it for all, measured on a CPU"
 
@@ -273,6 +276,8 @@ def _goes_s(found: ParameterLoop, loop: Loop) -> tuple[float, float, float]:
     elif loop.kind == VALUES:
         work = 0.0  # what is not computed is not worked on
     calling = max(0.0, taken - work)
+    if loop.kind != VALUES and not loop.squares:  # of which all goes, work and calls
+        calling = min(calling, _MOST_OF_A_CALL_S * found.rounds * len(found.operators))
     return calling * (1.0 - worst), calling * (1.0 - likely), calling * (1.0 - best)
 
 
