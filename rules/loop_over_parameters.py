@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
 
 # The likely gain that is told of: shares of what makes many small calls are not known better. An average can be
-# edited and tried; beside other programs two scripts had 1.07 and 1.15 of it predicted, and gained 1.1 to 1.2.
+# edited and tried; beside other programs two scripts had 1.07 and 1.15 of it predicted, and gained 1.1 and more.
 _LEAST, _LEAST_OF_AVERAGE = 1.1, 1.07
 # What is left of a loop: best, likely, worst. Measured with torch 2.15, one thread, per tensor of 48 with up to 64 x 64
 # elements: norm().item() 8.5 us, _foreach_norm and one tolist() 5.2; clipping and total norms hardly less; an SGD with
@@ -49,8 +49,8 @@ _LEFT_OF_SQUARES = (0.05, 0.1, 0.2)
 # Of an average, over the operators of a round: mul_ and add_ took 14 to 16 us, lerp_ 6.4 to 8.4, _foreach_lerp_ 4.7 to
 # 5.2.
 _LEFT_OF_AVERAGE = (0.5, 0.65, 0.9)
-# Calling an operator for one parameter took 4 to 9 us there, with what Python does between two: three times as much on a
-# slow machine. What takes longer works on elements.
+# Calling an operator for one parameter took 4 to 9 us there, with what Python does between two: three times as much on
+# a slow machine. What takes longer works on elements.
 _MOST_OF_A_CALL_S = 25e-6
 _MANY_CALLS = 4  # per parameter: an update of so many, in a function of its own, is fused-optimizer's matter
 _BASIS = "prior: what is left of such a loop once one call does it for all, measured on a CPU"

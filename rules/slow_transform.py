@@ -17,9 +17,9 @@ from advisor.evidence.deterministic import computes_the_same
 from advisor.evidence.fetching import (
     beside,
     computes,
-    draws_by_weight,
     early,
     is_users,
+    longest_draw,
     longest_statement,
     looped,
     made_at,
@@ -480,10 +480,12 @@ def _parses(loader: Loader) -> _Found | None:
 
 def _draws_by_weights(facts: LoaderFacts, loader: Loader) -> _Found | None:
     """A draw for each sample that adds up the weights of all that it may draw."""
-    line, fetch_s = longest_statement(loader), min(filter(None, (facts.single_s, facts.fetch_s)), default=0.0)
-    each_s = line.seconds / (loader.batch_size or 1) if line is not None else 0.0
-    what = draws_by_weight(line) if line is not None and each_s >= _LEAST_DRAW_S else ""
-    if line is None or not what or not fetch_s:
+    drawing, fetch_s = longest_draw(loader), min(filter(None, (facts.single_s, facts.fetch_s)), default=0.0)
+    if drawing is None or not fetch_s:
+        return None
+    line, what = drawing
+    each_s = line.seconds / (loader.batch_size or 1)
+    if each_s < _LEAST_DRAW_S:
         return None
     part = max(share(loader, line), min(1.0 - _REST_OF_DRAWS, line.seconds / fetch_s))
     if part < _MOST:

@@ -403,6 +403,16 @@ def _same_each_time(function: ast.FunctionDef, line: int, archives: set[str], se
     return ""
 
 
+def longest_draw(loader: Loader) -> tuple[FetchPart, str] | None:
+    """The statement that draws by weights for longest, and what it draws with; of all, for looking may slow others more.
+
+    ``torch.tensor`` is wrapped while fetches are looked at, and a line with two of them took longer than a draw there.
+    """
+    lines = [*_by_statement(loader, "line"), *_by_statement(loader, "inside")]
+    drawing = [(line, what) for line in lines if (what := draws_by_weight(line))]
+    return max(drawing, key=lambda each: each[0].seconds, default=None)
+
+
 def draws_by_weight(line: FetchPart) -> str:
     """What a line of a dataset draws with, out of many by weights that are the same for every sample; "" for nothing.
 

@@ -713,8 +713,8 @@ def test_weights_that_are_added_up_for_each_draw(line: str, told: str, scene: An
         "    def anneal(self):\n        self.annealed = self.annealed ** 0.9\n"
     )
     made = scene(100.0)
-    # Of the look only half is the draw, as where the looking takes long; of an undisturbed fetch it is nearly all.
-    parts = [FetchPart("line", "f", Site(str(path), 4), 0.055), FetchPart("line", "f", Site(str(path), 3), 0.05)]
+    # Of the look less than half is the draw, as where the looking takes long; of an undisturbed fetch it is nearly all.
+    parts = [FetchPart("line", "f", Site(str(path), 3), 0.06), FetchPart("line", "f", Site(str(path), 4), 0.055)]
     loader = fed(made, str(path), parts, fetch_ms=60.0, num_workers=0)
     loader.look_s = 0.12
     finding = found(TRANSFORM, made, tmp_path)
