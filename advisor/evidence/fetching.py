@@ -404,7 +404,7 @@ def _same_each_time(function: ast.FunctionDef, line: int, archives: set[str], se
 
 
 def longest_draw(loader: Loader) -> tuple[FetchPart, str] | None:
-    """The statement that draws by weights for longest, and what it draws with; of all, for looking may slow others more.
+    """The statement that draws by weights for longest, and what with; of all, for looking may slow others more.
 
     ``torch.tensor`` is wrapped while fetches are looked at, and a line with two of them took longer than a draw there.
     """
