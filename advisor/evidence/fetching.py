@@ -38,6 +38,7 @@ _DECODES = re.compile(
 )
 _AS_IT_IS = frozenset(("convert", "astype", "copy", "float", "numpy", "permute", "transpose", "contiguous", "resize"))
 _CASTS = re.compile(r"^(np|numpy|torch)\.(as)?(array|tensor|from_numpy|ascontiguousarray)$")
+_REPLACE = 3  # arguments of choice() by position, of which the last says whether with replacement
 _MOST_FILES = 100  # are read to find where a transform is made
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 # CPU seconds per second of a fetch: below it mostly waits, and computing less would not help. Low, because a worker
@@ -400,6 +401,72 @@ def _same_each_time(function: ast.FunctionDef, line: int, archives: set[str], se
         if _READS.search(ast.unparse(node.func)):
             return ast.unparse(node)
     return ""
+
+
+def longest_draw(loader: Loader) -> tuple[FetchPart, str] | None:
+    """The statement that draws by weights for longest, and what with; of all, for looking may slow others more.
+
+    ``torch.tensor`` is wrapped while fetches are looked at, and a line with two of them took longer than a draw there.
+    """
+    lines = [*_by_statement(loader, "line"), *_by_statement(loader, "inside")]
+    drawing = [(line, what) for line in lines if (what := draws_by_weight(line))]
+    return max(drawing, key=lambda each: each[0].seconds, default=None)
+
+
+def draws_by_weight(line: FetchPart) -> str:
+    """What a line of a dataset draws with, out of many by weights that are the same for every sample; "" for nothing.
+
+    ``np.random.choice(n, 5, p=self.p)`` adds all of them up in each call. The statement does nothing else that costs
+    anything, and neither the function nor another method gives the weights a value.
+    """
+    tree = _tree(line.site.file)
+    holders = [each for each in ast.walk(tree) if isinstance(each, (ast.Module, ast.ClassDef))] if tree else []
+    for holder in holders:
+        later = _set_later(holder) if isinstance(holder, ast.ClassDef) else set[str]()
+        functions = (each for each in holder.body if isinstance(each, ast.FunctionDef))
+        for function in (each for each in functions if each.lineno <= line.site.line <= (each.end_lineno or 0)):
+            for node in ast.walk(function):
+                if not isinstance(node, (ast.Assign, ast.AnnAssign, ast.Return)):
+                    continue
+                found = _draw(node.value) if node.lineno <= line.site.line <= (node.end_lineno or 0) else None
+                weights = _weights(found) if found is not None else None
+                if found is not None and weights is not None and _is_kept(weights, function, later):
+                    return ast.unparse(found.func)
+    return ""
+
+
+def _draw(value: ast.expr | None) -> ast.Call | None:
+    """The only call in there that costs anything, where that is a draw by weights."""
+    calls = [each for each in ast.walk(value) if isinstance(each, ast.Call)] if value is not None else []
+    draws = [each for each in calls if _weights(each) is not None]
+    cheap = (each for each in calls if each not in draws)
+    light = all(_called(each) in _AS_IT_IS or _CASTS.search(ast.unparse(each.func)) for each in cheap)
+    return draws[0] if len(draws) == 1 and light else None
+
+
+def _weights(call: ast.Call) -> ast.expr | None:
+    """What a call draws by: of NumPy's ``choice`` with replacement, of ``choices`` and of ``multinomial``."""
+    given = {each.arg: each.value for each in call.keywords}
+    name = _called(call)
+    if name == "choice":
+        alone = len(call.args) < _REPLACE and ast.unparse(given.get("replace", ast.Constant(True))) == "True"
+        return given.get("p") if alone else None
+    if name == "choices":
+        return given.get("weights", call.args[1] if len(call.args) == 2 else None)
+    if name == "multinomial" and ast.unparse(call.func) == "torch.multinomial":
+        again = given.get("replacement", call.args[2] if len(call.args) > 2 else ast.Constant(False))
+        return given.get("input", call.args[0] if call.args else None) if ast.unparse(again) == "True" else None
+    return None
+
+
+def _is_kept(weights: ast.expr, function: ast.FunctionDef, set_later: set[str]) -> bool:
+    """Whether the weights are those of a name or an attribute that neither this call nor another method makes."""
+    if not isinstance(weights, (ast.Name, ast.Attribute)):
+        return False
+    own = _own_parameters(function)
+    own |= {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    attributes = {node.attr for node in ast.walk(weights) if isinstance(node, ast.Attribute)}
+    return not names_in(weights) & own and not attributes & set_later
 
 
 def made_at(files: Sequence[str], part: FetchPart, names: Sequence[str]) -> Site | None:

@@ -136,7 +136,7 @@ def _measured(
         inside = each.inside
         took = (operators.end[inside] - operators.start[inside]) / 1e9
         forward += (int(operators.end[inside[-1]]) - int(operators.start[inside[0]])) / 1e9
-        backward += _backward_s(trace, nesting, inside)
+        backward += backward_s(trace, nesting, inside)
         called = np.searchsorted(begun, operators.end[inside]) - np.searchsorted(begun, operators.start[inside])
         single = took[views[inside] & (called == 1)]
         calling = np.maximum(_CALL_S, called * float(np.median(single)) if len(single) else 0.0)
@@ -339,7 +339,7 @@ def _size(written: str) -> float:
     return float(sum(math.prod(each for each in shape if isinstance(each, int)) for shape in sizes))
 
 
-def _backward_s(trace: Trace, nesting: Nesting, inside: Ints) -> float:
+def backward_s(trace: Trace, nesting: Nesting, inside: Ints) -> float:
     """Seconds of the backward for what the operators `inside`, and those in them, computed.
 
     From the first of its nodes to the last, others in between left out: walking from node to node is no event.
