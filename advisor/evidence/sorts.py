@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from advisor.evidence.by_function import Calls, Called, Function
+from advisor.evidence.by_function import Called, Calls, Function
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
