@@ -15,6 +15,7 @@ import numpy as np
 from advisor.evidence.absent import empty_trace
 from advisor.evidence.beside import Beside, spent_beside
 from advisor.evidence.breakdown import cpu_breakdown, device_breakdown
+from advisor.evidence.by_function import Calls
 from advisor.evidence.copies import copy_facts
 from advisor.evidence.device import DeviceWork
 from advisor.evidence.devices import Peak, peak_of
@@ -340,6 +341,12 @@ class Evidence:
     def operators(self) -> Operators:
         """Operators in the steps by name, the most self time first."""
         return operator_rows(self.trace, self.steps, self.nesting, self._launchers, self.host.loader, self.detail)
+
+    @cached_property
+    def calls(self) -> Calls | None:
+        """What the script's functions call, with shapes; None where no window of a run tells of that."""
+        known = self.record is not None and self.detail is not None and len(self.detail.operators)
+        return Calls(self.detail) if known and self.detail is not None else None
 
     @cached_property
     def sample_loop(self) -> SampleLoop | None:

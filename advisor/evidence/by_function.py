@@ -50,12 +50,6 @@ class Calls:
         lanes: list[Ints] = [outer[operators.lane[outer] == lane] for lane in np.unique(operators.lane[outer])]
         self.threads = [rows[np.argsort(operators.start[rows], kind="stable")].tolist() for rows in lanes]
 
-    @classmethod
-    def of(cls, evidence: Evidence) -> Calls | None:
-        """None where no window with shapes tells of anything."""
-        trace = evidence.detail
-        return cls(trace) if trace is not None and evidence.record is not None and len(trace.operators) else None
-
     def named(self, names: Collection[str]) -> Iterator[Called]:
         """The calls of these operators."""
         for rows in self.threads:

@@ -37,7 +37,7 @@ class Inverse:
 
 def multiplied_inverses(evidence: Evidence) -> tuple[dict[Inverse, float], dict[str, float]]:
     """Inverses per step; operator → share of its own time that goes where a system is solved instead."""
-    calls = Calls.of(evidence)
+    calls = evidence.calls
     if calls is None:
         return {}, {}
     found: dict[int, tuple[int, bool]] = {}

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from advisor.evidence.batch import flop_per_s
 from advisor.evidence.bindings import bound, made_of, names_in
-from advisor.evidence.by_function import Calls
 from advisor.evidence.loops import SampleLoop, alike_loop
 from advisor.evidence.outside import users_callers
 from advisor.evidence.rounds import Loop, independent, over
@@ -17,7 +16,6 @@ from advisor.harness.layout import Site
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
-    from advisor.trace.tables import Trace
 
 
 _NESTED = 8  # operators that one of the outermost calls in turn, about
@@ -69,17 +67,19 @@ def module_loop(evidence: Evidence, text_of: Callable[[str], str]) -> ModuleLoop
     rate *= _OF_CONVOLUTIONS if any("conv" in each for each in names) else 1.0
     share = taken.work_share + flops / rate / max(taken.forward_s + taken.backward_s, 1e-9)
     taken = replace(taken, work_share=min(1.0, share))
-    return ModuleLoop(Site(*place), taken, frozenset(names), _parameters(evidence, detail, rows, taken))
+    return ModuleLoop(Site(*place), taken, frozenset(names), _parameters(evidence, rows, taken))
 
 
-def _parameters(evidence: Evidence, detail: Trace, rows: list[int], taken: SampleLoop) -> float:
+def _parameters(evidence: Evidence, rows: list[int], taken: SampleLoop) -> float:
     """The part of all parameters that the modules of the loop have; 0 where they are large, or nothing is trained."""
     trained, record = evidence.operators.row(_ACCUMULATES), evidence.record
     if trained is None or record is None or trained.count <= 0:
         return 0.0
     if sum(model.parameters for model in record.models if model.calls) > _SMALL * trained.count:
         return 0.0
-    calls = Calls(detail)
+    calls = evidence.calls
+    if calls is None:
+        return 0.0
     behind: list[int] = next((each[each.index(rows[0]) :] for each in calls.threads if rows[0] in each), [])
     given = [(calls.name(row), calls.shapes(row)) for row in behind[: round(taken.operators)]]
     own = sum(sum(map(bool, shapes[_WEIGHT[name] : _WEIGHT[name] + 2])) for name, shapes in given if name in _WEIGHT)

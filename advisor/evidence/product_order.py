@@ -67,7 +67,7 @@ class Chains:
 
 def costly_chains(evidence: Evidence) -> Chains:
     """The chains of the steps."""
-    calls, found = Calls.of(evidence), Chains()
+    calls, found = evidence.calls, Chains()
     if calls is None:
         return found
     for rows in _chains(calls):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 Shape = tuple[int, ...]
@@ -9,11 +10,16 @@ Shape = tuple[int, ...]
 
 def input_shapes(written: str) -> list[Shape]:
     """Of ``[[2, 1, 8], [4, 8], []]``; () for what is no tensor: a number, a list of tensors, damage."""
+    return list(_read(written))
+
+
+@functools.lru_cache(maxsize=4096)  # a trace says the same again and again
+def _read(written: str) -> tuple[Shape, ...]:
     try:
         given = json.loads(written) if written else []
     except (ValueError, RecursionError):
-        return []
-    return [_shape(each) for each in given] if isinstance(given, list) else []
+        return ()
+    return tuple(_shape(each) for each in given) if isinstance(given, list) else ()
 
 
 def _shape(sizes: object) -> Shape:

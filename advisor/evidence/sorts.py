@@ -32,7 +32,7 @@ class Sorted:
 
 def partly_read(evidence: Evidence) -> tuple[dict[Sorted, float], dict[str, float]]:
     """Sorts per step, by function and size; operator → share of its own time that goes with topk in their place."""
-    calls = Calls.of(evidence)
+    calls = evidence.calls
     if calls is None:
         return {}, {}
     found: dict[int, tuple[int, int, int]] = {}

@@ -35,7 +35,7 @@ class WrittenOut:
 
 def written_out(evidence: Evidence) -> tuple[dict[WrittenOut, float], dict[str, float], float]:
     """Such convolutions per step; operator → share of its own time that goes; seconds of a step that come instead."""
-    calls, record = Calls.of(evidence), evidence.record
+    calls, record = evidence.calls, evidence.record
     if calls is None or record is None:
         return {}, {}, 0.0
     found: dict[int, tuple[WrittenOut, int, float]] = {}
