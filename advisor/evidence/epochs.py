@@ -25,12 +25,14 @@ _UNSEEN = re.compile(
     r"\btime_ns\(|\btime\.time\(\)[^\n]*seed|\.seed\(\s*\)|\bdata(set)?\.\w*epoch\b"
 )
 # What is frozen is trained later, or is given the weights of another model now and then.
-_THAWS = re.compile(
-    r"\bif\b[^\n]*\b\w*(?:epoch|step|iter|phase|stage)\w*\b[^\n]*:[^\n]*\n(?:[^\n]*\n){0,4}?[^\n]*"
-    r"(?:requires_grad|unfreeze|thaw)|\bunfreeze\w*\(|\.load_state_dict\([^\n]*\.state_dict\(\)|"
+_FOLLOWS = re.compile(
+    r"\bunfreeze\w*\(|\.load_state_dict\([^\n]{0,200}\.state_dict\(\)|"
     r"\b(?:BaseFinetuning|BackboneFinetuning|ema_update|update_(?:ema|target|teacher|moving_average)\w*)\b",
     re.IGNORECASE,
 )
+# Likewise, under an ``if`` that asks how far the training is, in one of so many lines below it.
+_IF, _HOW_FAR = re.compile(r"\bif\b"), re.compile(r"epoch|step|iter|phase|stage", re.IGNORECASE)
+_TRAINS, _BELOW = re.compile(r"requires_grad|unfreeze|thaw", re.IGNORECASE), 5
 
 
 def comes_round(evidence: Evidence, loader: Loader) -> bool:
@@ -63,7 +65,13 @@ def stays_the_same(evidence: Evidence, loader: Loader) -> bool:
 
 def may_thaw(evidence: Evidence, loader: Loader) -> bool:
     """Whether the source says that what is frozen now is trained later, or follows what is trained."""
-    return any(_THAWS.search(text) for text in _sources(evidence, loader))
+    return any(_FOLLOWS.search(text) or _thaws_at_some_time(text) for text in _sources(evidence, loader))
+
+
+def _thaws_at_some_time(text: str) -> bool:
+    lines = text.splitlines()
+    asked = (at for at, line in enumerate(lines) if _IF.search(line) and _HOW_FAR.search(line) and ":" in line)
+    return any(_TRAINS.search(line) for at in asked for line in lines[at + 1 : at + 1 + _BELOW])
 
 
 def _sources(evidence: Evidence, loader: Loader) -> list[str]:

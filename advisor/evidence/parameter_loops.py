@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _LONGEST_BODY = 24  # operators: what does more for each parameter is more than an average or a norm
 _FITS = 0.9  # of the rounds: their tensors have the shape of a parameter
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
-# Seconds per element that an operator reads, beside being called: what stays, whatever calls it. One thread, torch 2.14:
-# 48 tensors of up to 512 x 512, lerp_ and norm() 0.2 ns; std() and what is not known take up to 1.6.
+# Seconds per element that an operator reads, beside being called: what stays, whatever calls it. One thread, torch
+# 2.14: 48 tensors of up to 512 x 512, lerp_ and norm() 0.2 ns; std() and what is not known take up to 1.6.
 _CHEAP_S, _DEAR_S = 0.2e-9, 1.6e-9
 _FLOATS = {"float", "double", "c10::BFloat16", "c10::Half"}
 _DEAR = ("std", "var", "svd", "histc", "quantile", "median", "sort", "exp", "log", "linalg_matrix")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import random
 import sys
+from itertools import islice
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -33,9 +34,9 @@ class Drawing:
 
     def _states(self) -> list[Any]:
         states = [random.getstate(), self._torch.default_generator.get_state().numpy().tobytes()]
-        numpy: Any = sys.modules.get("numpy")
-        if numpy is not None and hasattr(numpy, "random"):
-            states.append(repr(_plain(numpy.random.get_state())))
+        numpy_random: Any = sys.modules.get("numpy.random")
+        if numpy_random is not None:
+            states.append(repr(_plain(numpy_random.get_state())))
         return [*states, *map(_state, self._own)]
 
 
@@ -65,10 +66,10 @@ def _plain(value: Any) -> Any:
 
 def _generators_in(torch: Any, roots: list[Any]) -> list[Any]:
     """The generators that are held by these, or by the modules in which the classes and functions in them are."""
-    numpy: Any = sys.modules.get("numpy")
+    numpy_random: Any = sys.modules.get("numpy.random")
     kinds: tuple[Any, ...] = (random.Random, torch.Generator)
-    if numpy is not None and hasattr(numpy, "random"):
-        kinds += (numpy.random.Generator, numpy.random.RandomState)
+    if numpy_random is not None:
+        kinds += (numpy_random.Generator, numpy_random.RandomState)
     found: dict[int, Any] = {}
     seen: set[int] = set()
     stack = list(roots)
@@ -80,9 +81,9 @@ def _generators_in(torch: Any, roots: list[Any]) -> list[Any]:
         if isinstance(each, kinds):
             found[id(each)] = each
         elif isinstance(each, dict):
-            stack.extend(list(each.values())[:_MOST_ITEMS])
+            stack.extend(islice(each.values(), _MOST_ITEMS))
         elif isinstance(each, (list, tuple, set, frozenset)):
-            stack.extend(list(each)[:_MOST_ITEMS])
+            stack.extend(islice(each, _MOST_ITEMS))
         else:
             stack.extend(_held(each, kinds))
     return list(found.values())
