@@ -74,8 +74,8 @@ _READ_BASIS = "a row of an .npz's member against one of the array in memory: 12 
 # Draws of five by weights, among 1,000 of them 33 us, 20,000 206 us, 100,000 766 us; looked up in sums that are there
 # 3 to 4 us (NumPy's choice, one thread). Of a script that drew among 20,000 an eighth of a fetch was the rest of it,
 # and looking took as long as drawing (``torch.tensor`` is wrapped meanwhile): so the share of the draws is what they
-# took of a fetch that nobody looked at. A draw among few takes half of the least, on a slow machine.
-_DRAW_S, _LEAST_DRAW_S, _REST_OF_DRAWS = 4e-6, 60e-6, 0.12
+# took of a fetch that nobody looked at. A draw among a dozen took up to 65 us, on a slow machine.
+_DRAW_S, _LEAST_DRAW_S, _REST_OF_DRAWS = 4e-6, 120e-6, 0.12
 _DRAW_BASIS = "draws by weights from sums that are there: a tenth to a two hundredth of the CPU (measured)"
 _SPARSE_ROW = re.compile(r"((?:\b\w+\.)*\b\w+)\[\w+\]\.(?:toarray|todense)\(")
 # 1024 rows of 108 numbers, a seventh of them not zero, took 24 ms one by one and 0.5 ms at once; of 5,000, a hundredth
