@@ -49,7 +49,9 @@ class PythonLoopOverModules(Rule):
         spent = (taken.forward_s + taken.backward_s) / evidence.inflation
         fewer = 1.0 - taken.times / taken.rounds
         saved = spent * (1.0 - taken.work_share) * fewer
-        updating = evidence.breakdown.share(OPTIMIZER) * evidence.step_s * found.parameters * fewer
+        # On a GPU optimizers go over lists of tensors, however many there are.
+        updating = 0.0 if evidence.device_is_gpu else evidence.breakdown.share(OPTIMIZER) * evidence.step_s
+        updating *= found.parameters * fewer
         saved += updating
         gain = Gain.of(evidence.what_if(Change(remove_host_s=saved)))
         if gain.likely < _LEAST_GAIN:
