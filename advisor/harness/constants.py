@@ -305,7 +305,7 @@ class Constants:
             if stored is tensor and few.numel() > 1 and bool((few == few.flatten()[0]).all()):
                 # Mostly one number, as what is written one-hot: what tells two of them apart is where the others are.
                 others = (stored != few.flatten()[0]).nonzero()
-                return *numbers, others[self._places(others)].clone() if others.numel() else None
+                return *numbers, others[self._places(others)[0]].clone() if others.numel() else None  # whole places
             if stored is tensor:
                 return numbers
             at = stored_at(self._torch, tensor)
@@ -336,7 +336,8 @@ class Constants:
         """A few of its elements, spread over it."""
         number = self._torch.arange(_SAMPLED, device="cpu")
         sizes = enumerate(tensor.shape)
-        return tuple((number * _STRIDES[i % len(_STRIDES)] + number * number) % size for i, size in sizes)
+        # The squares' parts differ, or of an even number of columns only the even ones would be looked at.
+        return tuple((number * _STRIDES[i % len(_STRIDES)] + number * number // (i + 2)) % size for i, size in sizes)
 
 
 def _in_main_thread() -> bool:

@@ -12,7 +12,9 @@ import torch.nn.functional as F
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
+from advisor.harness.constants import Constants
 from advisor.harness.one_hot import OneHots
+from advisor.harness.sameness import Sameness
 from advisor.launch import Command, measure
 from advisor.run import Run
 from rules.one_hot_product import OneHotProduct
@@ -52,6 +54,24 @@ for step in range(300):
 """
 ONE_HOT = "x = F.one_hot(ids, self.words).float()"
 SOFT = "x = F.one_hot(ids, self.words).float() * 0.9 + 0.1 / self.words"
+
+
+@pytest.mark.parametrize("columns", [2, 4, 3000])
+def test_one_hot_rows_are_told_apart_by_where_the_ones_are(columns: int) -> None:
+    constants, alike = Constants(torch), Sameness(torch).alike
+    ids = torch.arange(128) % columns
+    one, other = (F.one_hot(each, columns) for each in (ids, (ids + 1) % columns))
+    assert alike(constants._numbers(one), constants._numbers(one.clone()))
+    assert not alike(constants._numbers(one), constants._numbers(other))
+    assert not alike(constants._numbers(one.float()), constants._numbers(other.float()))
+
+
+@pytest.mark.parametrize("shape", [(50, 2), (64, 64), (7, 32, 4)])
+def test_all_columns_are_looked_at(shape: tuple[int, ...]) -> None:
+    places = Constants(torch)._places(torch.zeros(shape))
+    assert len(places) == len(shape)
+    for place, size in zip(places, shape, strict=True):
+        assert {*(place % 2).tolist()} == {0, 1} and int(place.max()) < size
 
 
 def run_of(folder: Path, rows: str) -> Run:
