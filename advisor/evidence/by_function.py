@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -16,11 +17,13 @@ from advisor.evidence.nesting import Nesting
 from advisor.evidence.outside import users_functions
 from advisor.evidence.shapes import Shape, input_shapes
 from advisor.evidence.steps import assign, step_windows
-from advisor.evidence.worked import NODE, self_shares
+from advisor.evidence.worked import NODE, added_up, self_shares
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.trace.tables import Ints, Trace
+
+T = TypeVar("T")
 
 Function = tuple[str, int]
 """A function of the user's: its file and its first line, 0 outside of all."""
@@ -33,7 +36,7 @@ class Called:
     row: int
     name: str
     shapes: list[Shape]
-    after: list[int]  # rows of the outermost operators behind it, in order
+    after: list[int]  # rows of the outermost operators right behind it, in order
 
 
 class Calls:
@@ -50,16 +53,27 @@ class Calls:
         lanes: list[Ints] = [outer[operators.lane[outer] == lane] for lane in np.unique(operators.lane[outer])]
         self.threads = [rows[np.argsort(operators.start[rows], kind="stable")].tolist() for rows in lanes]
 
-    def named(self, names: Collection[str]) -> Iterator[Called]:
-        """The calls of these operators."""
+    def named(self, names: Collection[str], after: int) -> Iterator[Called]:
+        """The calls of these operators, each with so many of those behind it."""
         for rows in self.threads:
             for at, row in enumerate(rows):
                 name = self.name(row)
                 if name in names:
-                    yield Called(row, name, self.shapes(row), rows[at + 1 :])
+                    yield Called(row, name, self.shapes(row), rows[at + 1 : at + 1 + after])
+
+    def per_step(self, each: Iterable[T]) -> dict[T, float]:
+        """How often in a step each of these is there, one for a call."""
+        return {one: times / len(self.steps) for one, times in Counter(each).items()}
 
     def name(self, row: int) -> str:
         return self.trace.name(int(self.trace.operators.name[row]))
+
+    def names_in(self, rows: Ints) -> frozenset[str]:
+        """The names of the operators that run from the first of these rows to the last one, themselves included."""
+        operators, first, last = self.trace.operators, rows[0], rows[-1]
+        inside = (operators.start >= operators.start[first]) & (operators.end <= operators.end[last])
+        inside &= operators.lane == operators.lane[first]
+        return frozenset(self.trace.name(code) for code in np.unique(operators.name[inside]).tolist())
 
     def step(self, row: int) -> int:
         """Which of the window's steps it is in."""
@@ -92,21 +106,24 @@ class Calls:
 
         With what they call and their backward; of that `left_backward` stays, if that is another part.
         """
-        forward, backward = self._within(rows), self._within(self.nodes(rows))
-        found: dict[str, float] = {}
-        of_backward = left if left_backward is None else left_backward
-        for inside, stays in ((forward, left), (backward, of_backward)):
-            for name, share in self_shares(self.trace, self.nesting, inside, self._in_steps).items():
-                found[name] = found.get(name, 0.0) + share * (1.0 - stays)
-        return found
+        parts = (
+            (self._within(rows), left),
+            (self._within(self.nodes(rows)), left if left_backward is None else left_backward),
+        )
+        return added_up(
+            {name: share * (1.0 - stays) for name, share in self._self_shares(inside).items()}
+            for inside, stays in parts
+        )
+
+    def _self_shares(self, inside: Mask) -> dict[str, float]:
+        return self_shares(self.trace, self.nesting, inside, self._in_steps)
 
     def nodes(self, rows: Collection[int]) -> list[int]:
         """The nodes of the backward that these calls have recorded.
 
         A call that records none carries the number of the next one that does: whose a number is says the last call.
         """
-        own = set(rows)
-        return [node for number, node in self._recorded if self._owners.get(number) in own]
+        return [node for row in rows for node in self._recorded.get(row, ())]
 
     def inside(self, row: int, names: Collection[str]) -> int:
         """How many operators of these names a row has in it, itself included."""
@@ -114,12 +131,16 @@ class Calls:
         return int((within & names_like(self.trace, self.trace.operators.name, names.__contains__)).sum())
 
     @cached_property
-    def _recorded(self) -> list[tuple[int, int]]:
-        """(number, row) of each node of the backward."""
+    def _recorded(self) -> dict[int, list[int]]:
+        """The outermost call → the nodes of the backward that it has recorded."""
         operators = self.trace.operators
         named = names_like(self.trace, operators.name, lambda name: name.startswith(NODE))
-        rows = np.flatnonzero(named & self._in_steps & (operators.sequence >= 0)).tolist()
-        return [(int(operators.sequence[row]), row) for row in rows]
+        found: dict[int, list[int]] = {}
+        for node in np.flatnonzero(named & self._in_steps & (operators.sequence >= 0)).tolist():
+            owner = self._owners.get(int(operators.sequence[node]))
+            if owner is not None:
+                found.setdefault(owner, []).append(node)
+        return found
 
     @cached_property
     def _owners(self) -> dict[int, int]:
@@ -147,11 +168,3 @@ class Calls:
                 & (operators.lane == operators.lane[row])
             )
         return inside
-
-
-def times_per_step(calls: Calls, functions: Collection[Function]) -> dict[Function, float]:
-    """How often in a step each of `functions`, one for each call, is there."""
-    counts: dict[Function, float] = {}
-    for each in functions:
-        counts[each] = counts.get(each, 0.0) + 1 / len(calls.steps)
-    return counts

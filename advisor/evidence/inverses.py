@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from advisor.evidence.by_function import Called, Calls, Function
+from advisor.evidence.worked import added_up
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
@@ -40,21 +41,16 @@ def multiplied_inverses(evidence: Evidence) -> tuple[dict[Inverse, float], dict[
     calls = evidence.calls
     if calls is None:
         return {}, {}
-    found: dict[int, tuple[int, bool]] = {}
-    for call in calls.named(_INVERSES):
-        if (other := _columns(calls, call)) is not None:
-            found[call.row] = other
-    functions = calls.functions(evidence, found)
-    counts: dict[Inverse, float] = {}
-    shares: dict[str, float] = {}
-    for row, function in functions.items():
+    found = {call.row: other for call in calls.named(_INVERSES, _AFTER) if (other := _columns(calls, call)) is not None}
+    known: dict[int, Inverse] = {}
+    for row, function in calls.functions(evidence, found).items():
         shape, (columns, vectors) = calls.shapes(row)[0], found[row]
-        each = Inverse(function, shape[-1], columns, vectors, len(shape) > 2)
-        counts[each] = counts.get(each, 0.0) + 1 / len(calls.steps)
-        left_backward = min(1.0, _LEFT_BACKWARD + _OF_COLUMNS * columns / shape[-1])
-        for name, share in calls.shares([row], _LEFT, left_backward).items():
-            shares[name] = shares.get(name, 0.0) + share
-    return counts, shares
+        known[row] = Inverse(function, shape[-1], columns, vectors, len(shape) > 2)
+    by_size: dict[float, list[int]] = {}
+    for row, each in known.items():
+        by_size.setdefault(min(1.0, _LEFT_BACKWARD + _OF_COLUMNS * each.columns / each.size), []).append(row)
+    shares = added_up(calls.shares(rows, _LEFT, left_backward) for left_backward, rows in by_size.items())
+    return calls.per_step(known.values()), shares
 
 
 def _columns(calls: Calls, call: Called) -> tuple[int, bool] | None:
@@ -65,7 +61,7 @@ def _columns(calls: Calls, call: Called) -> tuple[int, bool] | None:
     shape = call.shapes[0] if call.shapes else ()
     if len(shape) < 2 or shape[-1] < _LEAST:
         return None
-    for row in call.after[:_AFTER]:
+    for row in call.after:
         given = calls.shapes(row)
         if calls.name(row) not in _PRODUCTS or len(given) < 2 or shape not in given[:2]:
             continue

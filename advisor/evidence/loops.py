@@ -60,6 +60,20 @@ class SampleLoop:
 
 
 @dataclass(frozen=True)
+class AlikeLoop:
+    """A loop whose rounds are alike, with rows of the window with shapes: the first of each run, and one whole round.
+
+    ``flops``: the operations of its products in a step, those of the backward among them, which are no part of
+    ``taken.work_share``.
+    """
+
+    taken: SampleLoop
+    begins: tuple[int, ...]
+    round: Ints
+    flops: float
+
+
+@dataclass(frozen=True)
 class _Stretch:
     """One run of the loop: rows of ``Trace.operators``."""
 
@@ -86,14 +100,8 @@ def sample_loop(trace: Trace, steps: Steps, host: Host, nesting: Nesting, detail
     return _measured(trace, steps, nesting, stretches, detail, shaped) if shaped else None
 
 
-def alike_loop(
-    trace: Trace, steps: Steps, host: Host, nesting: Nesting, detail: Trace | None
-) -> tuple[SampleLoop, list[int], float] | None:
-    """The longest loop whose rounds multiply, and call the same operators on tensors of the same shapes.
-
-    With the first rows of its runs in the window with shapes, and the operations of its products in a step, those of
-    the backward among them: they are no part of ``work_share``.
-    """
+def alike_loop(trace: Trace, steps: Steps, host: Host, nesting: Nesting, detail: Trace | None) -> AlikeLoop | None:
+    """The longest loop whose rounds multiply, and call the same operators on tensors of the same shapes."""
     if detail is None or not (stretches := _stretches(trace, steps, host, nesting, alike=True)):
         return None
     detail_steps = step_windows(detail)
@@ -110,7 +118,8 @@ def alike_loop(
     counted = count_within(detail, within & (operators.lane == operators.lane[shaped[0].inside[0]]), len(detail_steps))
     taken = _measured(trace, steps, nesting, stretches, detail, shaped, products_s=0.0)
     flops = (3.0 if taken.backward_s else 1.0) * sum(counted.by_dtype.values())
-    return taken, [int(each.inside[0]) for each in shaped], flops
+    first = shaped[0]
+    return AlikeLoop(taken, tuple(int(each.inside[0]) for each in shaped), first.inside[: round(first.body)], flops)
 
 
 def _measured(
@@ -163,16 +172,21 @@ def longest_period(codes: Ints, longest: int) -> tuple[int, int, int]:
     """
     best = (0, 0, 0)
     for period in range(1, min(longest, len(codes) // 2) + 1):
-        same = np.concatenate(([0], (codes[period:] == codes[:-period]).astype(np.int8), [0]))
-        edges = np.flatnonzero(np.diff(same))
-        if not len(edges):
+        starts, ends = repeating(codes, period)
+        if not len(starts):
             continue
-        lengths = edges[1::2] - edges[::2]
-        at = int(np.argmax(lengths))
-        start, end = int(edges[2 * at]), int(edges[2 * at + 1]) + period
-        if lengths[at] >= period and end - start > best[1] - best[0]:
+        at = int(np.argmax(ends - starts))
+        start, end = int(starts[at]), int(ends[at])
+        if end - start >= 2 * period and end - start > best[1] - best[0]:
             best = (start, end, period)
     return best
+
+
+def repeating(codes: Ints, period: int) -> tuple[Ints, Ints]:
+    """Starts and ends of all stretches of `codes` in which each is the one `period` before it."""
+    same = np.concatenate(([0], (codes[period:] == codes[:-period]).astype(np.int8), [0]))
+    edges = np.flatnonzero(np.diff(same))
+    return edges[::2], edges[1::2] + period
 
 
 def branching_rounds(codes: Ints, takes: Mask) -> tuple[int, int, int]:
@@ -270,10 +284,7 @@ def _of_modules(codes: Ints, matrix: Mask) -> tuple[int, int, int]:
     """As :func:`longest_period`, of the stretches that have enough rounds, in which something is multiplied."""
     best = (0, 0, 0)
     for period in range(1, min(LONGEST_BODY, len(codes) // _LEAST_ALIKE) + 1):
-        same = np.concatenate(([0], (codes[period:] == codes[:-period]).astype(np.int8), [0]))
-        edges = np.flatnonzero(np.diff(same)).tolist()
-        for start, stop in zip(edges[::2], edges[1::2], strict=True):
-            end = stop + period
+        for start, end in zip(*(each.tolist() for each in repeating(codes, period)), strict=True):
             long = end - start > best[1] - best[0] and end - start >= _LEAST_ALIKE * period
             if long and matrix[start : start + period].any():
                 best = (start, end, period)
@@ -285,9 +296,7 @@ def _again(codes: Ints, start: int, end: int, period: int) -> list[tuple[int, in
     if not period:
         return []
     body = np.sort(codes[start : start + period])
-    same = np.concatenate(([0], (codes[period:] == codes[:-period]).astype(np.int8), [0]))
-    edges = np.flatnonzero(np.diff(same)).tolist()
-    runs = [(begin, finish + period) for begin, finish in zip(edges[::2], edges[1::2], strict=True)]
+    runs = zip(*(each.tolist() for each in repeating(codes, period)), strict=True)
     return [run for run in runs if np.array_equal(np.sort(codes[run[0] : run[0] + period]), body)]
 
 

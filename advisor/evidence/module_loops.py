@@ -8,17 +8,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from advisor.evidence.batch import flop_per_s
-from advisor.evidence.bindings import bound, made_of, names_in
 from advisor.evidence.loops import SampleLoop, alike_loop
 from advisor.evidence.outside import users_callers
-from advisor.evidence.rounds import Loop, independent, over
+from advisor.evidence.rounds import Loop, calls_its_own, independent, over
 from advisor.harness.layout import Site
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
+    from advisor.evidence.shapes import Shape
 
 
-_NESTED = 8  # operators that one of the outermost calls in turn, about
 # Of the rate of large products that convolutions of so many groups reach, forward and backward: 0.02 to 0.04 in one
 # dimension, 0.06 to 0.07 in two (8 to 32 groups of 4 to 16 filters, torch 2.14, two cores with AVX-512).
 _OF_CONVOLUTIONS = 0.035
@@ -50,40 +49,35 @@ def module_loop(evidence: Evidence, text_of: Callable[[str], str]) -> ModuleLoop
     trace, detail, record = evidence.trace, evidence.detail, evidence.record
     if trace is None or detail is None or record is None:
         return None
-    found = alike_loop(trace, evidence.steps, evidence.host, evidence.nesting, detail)
-    if found is None:
+    found, calls = alike_loop(trace, evidence.steps, evidence.host, evidence.nesting, detail), evidence.calls
+    if found is None or calls is None:
         return None
-    taken, rows, flops = found
-    places = {_place(users_callers(detail, row, record), text_of) for row in rows}
+    places = {_place(users_callers(detail, row, record), text_of) for row in found.begins}
     place = places.pop()
     if place is None or places:
         return None
-    first, body = rows[0], round(taken.operators)
-    lane = detail.operators.lane == detail.operators.lane[first]
-    behind = lane & (detail.operators.start >= detail.operators.start[first])
-    names = [detail.name(int(code)) for code in detail.operators.name[behind][: body * _NESTED]]
-    environment = record.environment
+    names = calls.names_in(found.round)
+    environment, taken = record.environment, found.taken
     rate = flop_per_s(environment.cpu_flags) * max(1, environment.intraop_threads)
     rate *= _OF_CONVOLUTIONS if any("conv" in each for each in names) else 1.0
-    share = taken.work_share + flops / rate / max(taken.forward_s + taken.backward_s, 1e-9)
+    share = taken.work_share + found.flops / rate / max(taken.forward_s + taken.backward_s, 1e-9)
     taken = replace(taken, work_share=min(1.0, share))
-    return ModuleLoop(Site(*place), taken, frozenset(names), _parameters(evidence, rows, taken))
+    given = [(calls.name(row), calls.shapes(row)) for row in found.round.tolist()]
+    return ModuleLoop(Site(*place), taken, names, _parameters(evidence, given, taken.rounds))
 
 
-def _parameters(evidence: Evidence, rows: list[int], taken: SampleLoop) -> float:
-    """The part of all parameters that the modules of the loop have; 0 where they are large, or nothing is trained."""
+def _parameters(evidence: Evidence, given: list[tuple[str, list[Shape]]], rounds: float) -> float:
+    """The part of all parameters that the modules of the loop have; 0 where they are large, or nothing is trained.
+
+    `given`: the operators of a round, and the shapes of their inputs.
+    """
     trained, record = evidence.operators.row(_ACCUMULATES), evidence.record
     if trained is None or record is None or trained.count <= 0:
         return 0.0
     if sum(model.parameters for model in record.models if model.calls) > _SMALL * trained.count:
         return 0.0
-    calls = evidence.calls
-    if calls is None:
-        return 0.0
-    behind: list[int] = next((each[each.index(rows[0]) :] for each in calls.threads if rows[0] in each), [])
-    given = [(calls.name(row), calls.shapes(row)) for row in behind[: round(taken.operators)]]
     own = sum(sum(map(bool, shapes[_WEIGHT[name] : _WEIGHT[name] + 2])) for name, shapes in given if name in _WEIGHT)
-    return min(1.0, own * taken.rounds / trained.count)
+    return min(1.0, own * rounds / trained.count)
 
 
 def _place(callers: list[tuple[str, int]], text_of: Callable[[str], str]) -> tuple[str, int] | None:
@@ -109,18 +103,4 @@ def loops_over_modules(text: str, function: int) -> list[int]:
     if function and len(inner) != 1:
         return []
     loops = [node for node in ast.walk(inner[0] if function else tree) if isinstance(node, Loop)]
-    return sorted(over(loop)[1].lineno for loop in loops if _calls_its_own(loop) and independent(text, loop))
-
-
-def _calls_its_own(loop: Loop) -> bool:
-    """Whether each round calls another module: ``for head in heads: head(x)``, ``heads[i](x)``."""
-    body: list[ast.AST] = [*loop.body] if isinstance(loop, ast.For) else [loop.elt]
-    inside = [node for each in body for node in ast.walk(each)]
-    own = made_of(names_in(over(loop)[0]), [pair for pair in bound(inside) if isinstance(pair[1], ast.Subscript)])
-    return any(_chosen(node.func, own) for node in inside if isinstance(node, ast.Call))
-
-
-def _chosen(function: ast.expr, own: set[str]) -> bool:
-    if isinstance(function, ast.Subscript):
-        return isinstance(function.value, (ast.Name, ast.Attribute)) and bool(names_in(function.slice) & own)
-    return isinstance(function, ast.Name) and function.id in own
+    return sorted(over(loop)[1].lineno for loop in loops if calls_its_own(loop) and independent(text, loop))

@@ -14,7 +14,7 @@ import numpy as np
 
 from advisor.evidence.coded import names_like
 from advisor.evidence.host import Host
-from advisor.evidence.loops import LEAST_ROUNDS, backward_s
+from advisor.evidence.loops import LEAST_ROUNDS, backward_s, repeating
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.outside import users_functions
 from advisor.evidence.shapes import Shape, input_shapes
@@ -116,10 +116,8 @@ def repeated_runs(codes: Ints) -> list[tuple[int, int, int]]:
     """
     candidates = []
     for period in range(1, min(_LONGEST_BODY, len(codes) // LEAST_ROUNDS) + 1):
-        same = np.concatenate(([0], (codes[period:] == codes[:-period]).astype(np.int8), [0]))
-        edges = np.flatnonzero(np.diff(same)).tolist()
-        for start, end in zip(edges[::2], edges[1::2], strict=True):
-            whole = (end + period - start) // period * period
+        for start, end in zip(*(each.tolist() for each in repeating(codes, period)), strict=True):
+            whole = (end - start) // period * period
             if whole >= LEAST_ROUNDS * period:
                 candidates.append((start, start + whole, period))
     taken = np.zeros(len(codes), np.bool_)

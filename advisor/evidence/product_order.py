@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from advisor.evidence.by_function import Calls, Function
 from advisor.evidence.shapes import Shape
+from advisor.evidence.worked import added_up
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
@@ -70,23 +71,26 @@ def costly_chains(evidence: Evidence) -> Chains:
     calls, found = evidence.calls, Chains()
     if calls is None:
         return found
-    for rows in _chains(calls):
-        operands = _operands(calls, rows)
-        functions = set(calls.functions(evidence, rows).values()) if operands is not None else set()
-        if operands is None or len(functions) != 1:
+    known = [(rows, operands) for rows in _chains(calls) if (operands := _operands(calls, rows)) is not None]
+    functions = calls.functions(evidence, {row for rows, _ in known for row in rows})
+    costly: list[Chain] = []
+    by_left: dict[float, list[int]] = {}
+    for rows, operands in known:
+        inside = {functions.get(row) for row in rows}
+        function = inside.pop()
+        if function is None or inside:
             continue
-        function, written = functions.pop(), _left_to_right(len(operands))
-        now, (best, order) = _cost(operands, written), cheapest(tuple(operands))
-        costly = now >= _LEAST * best
-        chain = Chain(function, order if costly else written, len(operands))
+        written = _left_to_right(len(operands))
+        now, (best, order) = _cost(operands, written), cheapest(operands)
+        chain = Chain(function, order if now >= _LEAST * best else written, len(operands))
         if calls.step(rows[0]) == 0:
             found.in_order.setdefault(function, []).append((chain.operands, chain.order))
-        if not costly:
-            continue
-        found.counts[chain] = found.counts.get(chain, 0.0) + 1 / len(calls.steps)
-        found.largest[chain] = max((_gives(calls, row) for row in rows), key=prod)
-        for name, share in calls.shares(rows, best / now).items():
-            found.shares[name] = found.shares.get(name, 0.0) + share
+        if now >= _LEAST * best:
+            costly.append(chain)
+            found.largest[chain] = max((_gives(calls, row) for row in rows), key=prod)
+            by_left.setdefault(best / now, []).extend(rows)
+    found.counts = calls.per_step(costly)
+    found.shares = added_up(calls.shares(rows, left) for left, rows in by_left.items())
     return found
 
 
@@ -112,7 +116,7 @@ def _left_to_right(operands: int) -> Order:
     return order
 
 
-def _cost(operands: tuple[Operand, ...] | list[Operand], order: Order) -> float:
+def _cost(operands: tuple[Operand, ...], order: Order) -> float:
     """Operations of all products in that order, with their backward's, and what reading and writing is worth."""
     total = 0.0
 
@@ -165,7 +169,7 @@ def _gives(calls: Calls, row: int) -> Shape:
     return (*ahead, left[-2], right[-1])
 
 
-def _operands(calls: Calls, rows: list[int]) -> list[Operand] | None:
+def _operands(calls: Calls, rows: list[int]) -> tuple[Operand, ...] | None:
     """The matrices of a chain, of which only the last may be a vector."""
     shapes = [calls.shapes(rows[0])[0], *(calls.shapes(row)[1] for row in rows)]
     if any(len(each) < 2 for each in shapes[:-1]) or not shapes[-1] or 0 in (size for each in shapes for size in each):
@@ -182,4 +186,5 @@ def _operands(calls: Calls, rows: list[int]) -> list[Operand] | None:
         else:
             trained[at + 1] = gradients > 1 or (gradients > 0 and not before)
         before |= gradients > 0
-    return [Operand(prod(shape[:-2]), shape[-2], shape[-1], each) for shape, each in zip(shapes, trained, strict=True)]
+    pairs = zip(shapes, trained, strict=True)
+    return tuple(Operand(prod(shape[:-2]), shape[-2], shape[-1], each) for shape, each in pairs)

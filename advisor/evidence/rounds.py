@@ -89,7 +89,7 @@ def _parts(taken: CallSite) -> int:
 
 def _loop_of_parts(taken: CallSite, text: str) -> Site | None:
     found = loop_over_parts(text, taken.site.line)
-    if found is None or _other_modules(found[1]) or not independent(text, found[1]):
+    if found is None or calls_its_own(found[1]) or not independent(text, found[1]):
         return None
     return replace(taken.site, line=found[0], column=None, end_line=None, end_column=None)
 
@@ -167,7 +167,7 @@ def _chosen_by(function: ast.expr, own: set[str]) -> bool:
     return isinstance(function, ast.Name) and function.id in own
 
 
-def _other_modules(loop: Loop) -> bool:
+def calls_its_own(loop: Loop) -> bool:
     """Whether the rounds call something else each: experts, heads, layers of their own."""
     target, _ = over(loop)
     body: list[ast.AST] = [*loop.body] if isinstance(loop, ast.For) else [loop.elt]

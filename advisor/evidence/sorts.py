@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from advisor.evidence.by_function import Called, Calls, Function
+from advisor.evidence.worked import added_up
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
@@ -35,25 +36,16 @@ def partly_read(evidence: Evidence) -> tuple[dict[Sorted, float], dict[str, floa
     calls = evidence.calls
     if calls is None:
         return {}, {}
-    found: dict[int, tuple[int, int, int]] = {}
-    for call in calls.named(_SORTS):
-        read = _read(calls, call)
-        if read is not None:
-            found[call.row] = read
-    functions = calls.functions(evidence, found)
-    counts: dict[Sorted, float] = {}
-    shares: dict[str, float] = {}
+    found = {call.row: read for call in calls.named(_SORTS, _AFTER) if (read := _read(calls, call)) is not None}
+    sorts = {row: Sorted(function, *found[row]) for row, function in calls.functions(evidence, found).items()}
     by_size: dict[tuple[int, int], list[int]] = {}
-    for row, (size, count, dimensions) in found.items():
-        if row in functions:
-            each = Sorted(functions[row], size, count, dimensions)
-            counts[each] = counts.get(each, 0.0) + 1 / len(calls.steps)
-            by_size.setdefault((size, count), []).append(row)
-    for (size, count), rows in by_size.items():
-        left = min(1.0, _LEFT + _OF_COUNT * count / size + _OF_SHORT / size)
-        for name, share in calls.shares(rows, left, _LEFT_BACKWARD).items():
-            shares[name] = shares.get(name, 0.0) + share
-    return counts, shares
+    for row, each in sorts.items():
+        by_size.setdefault((each.size, each.count), []).append(row)
+    shares = added_up(
+        calls.shares(rows, min(1.0, _LEFT + _OF_COUNT * count / size + _OF_SHORT / size), _LEFT_BACKWARD)
+        for (size, count), rows in by_size.items()
+    )
+    return calls.per_step(sorts.values()), shares
 
 
 def _read(calls: Calls, call: Called) -> tuple[int, int, int] | None:
@@ -65,7 +57,7 @@ def _read(calls: Calls, call: Called) -> tuple[int, int, int] | None:
     if not shape or len(numbers) != 1:
         return None
     dim = int(numbers[0]) % len(shape)
-    for row in call.after[:_AFTER]:
+    for row in call.after:
         given = calls.shapes(row)
         if calls.name(row) != "aten::slice" or not given or given[0] != shape:
             continue

@@ -33,32 +33,37 @@ class WrittenOut:
     filters: int
 
 
+@dataclass(frozen=True)
+class _Product:
+    """The row of the product that patches go into, its operations, and what it convolves."""
+
+    product: int
+    flops: float
+    kernel: tuple[int, int]
+    channels: int
+    filters: int
+
+
 def written_out(evidence: Evidence) -> tuple[dict[WrittenOut, float], dict[str, float], float]:
     """Such convolutions per step; operator → share of its own time that goes; seconds of a step that come instead."""
     calls, record = evidence.calls, evidence.record
     if calls is None or record is None:
         return {}, {}, 0.0
-    found: dict[int, tuple[WrittenOut, int, float]] = {}
-    for call in calls.named(_UNFOLDS):
-        known = _product(calls, call)
-        if known is not None:
-            found[call.row] = known
+    found = {call.row: known for call in calls.named(_UNFOLDS, _AFTER) if (known := _product(calls, call)) is not None}
     functions = calls.functions(evidence, found)
-    counts: dict[WrittenOut, float] = {}
-    rows: list[int] = []
-    flops = 0.0
-    for row, function in functions.items():
-        each, product, work = found[row]
-        each = WrittenOut(function, each.kernel, each.channels, each.filters)
-        counts[each] = counts.get(each, 0.0) + 1 / len(calls.steps)
-        rows += [row, product]
-        flops += work * (3 if calls.nodes([product]) else 1) / len(calls.steps)
+    rows = [row for patches in functions for row in (patches, found[patches].product)]
+    flops = sum(found[row].flops * (3 if calls.nodes([found[row].product]) else 1) for row in functions)
+    flops /= len(calls.steps)
+    counts = calls.per_step(
+        WrittenOut(function, found[row].kernel, found[row].channels, found[row].filters)
+        for row, function in functions.items()
+    )
     rate = flop_per_s(record.environment.cpu_flags) * max(1, record.environment.intraop_threads) * _OF_RATE
     return counts, calls.shares(rows, 0.0), flops / rate
 
 
-def _product(calls: Calls, call: Called) -> tuple[WrittenOut, int, float] | None:
-    """What is convolved, the row of the product that does it, and its operations."""
+def _product(calls: Calls, call: Called) -> _Product | None:
+    """The product right behind patches that makes a convolution of them."""
     picture = call.shapes[0] if call.shapes else ()
     values = calls.values(call.row)
     try:
@@ -68,15 +73,15 @@ def _product(calls: Calls, call: Called) -> tuple[WrittenOut, int, float] | None
     if len(picture) != 4 or len(kernel) != 2 or prod(kernel) < 2:
         return None
     patch = picture[1] * prod(kernel)
-    for row in call.after[:_AFTER]:
+    for row in call.after:
         name = calls.name(row)
         if name in _PRODUCTS:
             matched = _filters(calls.shapes(row), picture[0], patch)
             if matched is None:
                 return None
             filters, places = matched
-            found = WrittenOut(("", 0), (kernel[0], kernel[1]), picture[1], filters)
-            return found, row, 2.0 * picture[0] * places * patch * filters
+            flops = 2.0 * picture[0] * places * patch * filters
+            return _Product(row, flops, (kernel[0], kernel[1]), picture[1], filters)
         if name not in _PASSES:
             return None
     return None
@@ -85,13 +90,8 @@ def _product(calls: Calls, call: Called) -> tuple[WrittenOut, int, float] | None
 def _filters(shapes: list[Shape], pictures: int, patch: int) -> tuple[int, int] | None:
     """(filters, places of a picture) of a product of patches (pictures, patch, places), either way, with a matrix."""
     for patches, matrix in ((shapes[1:2], shapes[:1]), (shapes[:1], shapes[1:2])):
-        if (
-            not patches
-            or not matrix
-            or len(patches[0]) != 3
-            or patches[0][0] != pictures
-            or patch not in patches[0][1:]
-        ):
+        known = bool(patches) and bool(matrix) and len(patches[0]) == 3
+        if not known or patches[0][0] != pictures or patch not in patches[0][1:]:
             continue
         weights = matrix[0][1:] if len(matrix[0]) == 3 and matrix[0][0] == 1 else matrix[0]
         if len(weights) == 2 and patch in weights:

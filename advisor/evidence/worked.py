@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,6 +45,15 @@ def self_shares(trace: Trace, nesting: Nesting, over: Mask, inside: Mask) -> dic
     on = np.bincount(names[over], weights=taken[over], minlength=len(trace.names))
     everything = np.bincount(names[inside], weights=taken[inside], minlength=len(trace.names))
     return {trace.name(int(code)): float(on[code] / everything[code]) for code in np.flatnonzero(on)}
+
+
+def added_up(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Operator → the sum of its shares in `parts`."""
+    found: dict[str, float] = {}
+    for each in parts:
+        for name, share in each.items():
+            found[name] = found.get(name, 0.0) + share
+    return found
 
 
 def spent_s(evidence: Evidence, shares: Mapping[str, float]) -> float:
