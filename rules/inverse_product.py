@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.finding import only_line
+from advisor.edit.finding import lines_in, only_line
 from advisor.edit.inverses import Inverted, inverses, solve
-from advisor.errors import AdvisorError
 from advisor.evidence.inverses import Inverse, multiplied_inverses
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.fixes import edited
@@ -45,7 +44,7 @@ class InverseProduct(Rule):
         if evidence.compiled or evidence.device_is_gpu or not evidence.step_s:
             return
         counts, shares = multiplied_inverses(evidence)
-        counts = {each: times for each, times in counts.items() if times >= 0.5 and _lines(_draft(each), each)}
+        counts = {each: times for each, times in counts.items() if times >= 0.5 and _in_source(each)}
         if not counts:
             return
         shares = of_tensors(shares)
@@ -179,13 +178,10 @@ def f(kernel, y):
     )
 
 
-def _draft(inverse: Inverse) -> Draft | None:
-    try:
-        return Draft(Sources().source(inverse.function[0]))
-    except AdvisorError:
-        return None
+def _in_source(inverse: Inverse) -> bool:
+    return bool(lines_in(inverse.function, lambda draft: _lines(draft, inverse)))
 
 
-def _lines(draft: Draft | None, inverse: Inverse) -> list[int]:
-    there = inverses(draft, inverse.function[1]) if draft is not None else []
-    return [draft.line(each.product if isinstance(each, Inverted) else each) for each in there if draft is not None]
+def _lines(draft: Draft, inverse: Inverse) -> list[int]:
+    there = inverses(draft, inverse.function[1])
+    return [draft.line(each.product if isinstance(each, Inverted) else each) for each in there]

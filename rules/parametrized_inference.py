@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _LEAST_GAIN = 1.05
 _SAVES = ("save", "save_model", "save_pretrained", "save_file")
+_LOADS = re.compile(r"load(?!er)", re.IGNORECASE)  # load_state_dict, load_checkpoint, but no DataLoader
 _OUTSIDE = ("", "<module>")  # of all functions
 _NORMS = {
     "parametrize": "torch.nn.utils.parametrize.remove_parametrizations(module, name)",
@@ -79,7 +81,7 @@ class ParametrizedInference(Rule):
             rule=self.id,
             title=self.title,
             summary=f"{seconds / evidence.step_s:.0%} of the step makes the weights of {model.cls} anew "
-            f"({_said(kind)}), which are the same in every forward.",
+            f"(torch.nn.utils.{kind}), which are the same in every forward.",
             gain=gain,
             evidence={"remaking_s": seconds, "step_s": evidence.step_s},
             site=model.made or (forwards[0].site if forwards else None),
@@ -146,7 +148,8 @@ with torch.inference_mode():
 from torch import nn
 
 net = Judge()  # <- made
-scores = net(x)  # <- forward=net(x)
+for x in DataLoader(pairs):
+    scores = net(x)  # <- forward=net(x)
 """,
             after="""
 from torch import nn
@@ -155,7 +158,8 @@ net = Judge()
 for module in list(net.modules()):
     if hasattr(module, "weight_g"):
         nn.utils.remove_weight_norm(module)
-scores = net(x)
+for x in DataLoader(pairs):
+    scores = net(x)
 """,
             parameters={"kinds": ("weight_norm",)},
         ),
@@ -182,14 +186,10 @@ def _loaded(bound: Binding) -> Statement:
     siblings = draft.siblings(bound.statement)
     found = bound.statement
     for each in siblings[siblings.index(bound.statement) + 1 :]:
-        names = [last_part(call.func).lower() for call in draft.nodes(cst.Call, each)]
-        if any("load" in name for name in names) and bound.name in draft.code(each):
+        loads = any(_LOADS.search(last_part(call.func)) for call in draft.nodes(cst.Call, each))
+        if isinstance(each, cst.SimpleStatementLine) and loads and bound.name in draft.code(each):
             found = each
     return found
-
-
-def _said(kind: str) -> str:
-    return "torch.nn.utils.parametrize" if kind == "parametrize" else f"torch.nn.utils.{kind}"
 
 
 def _removal(draft: Draft, kind: str, model: str) -> str:

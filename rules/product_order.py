@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.finding import only_line
+from advisor.edit.finding import lines_in, only_line
 from advisor.edit.product_chains import Order, product_chains, reorder
-from advisor.errors import AdvisorError
 from advisor.evidence.product_order import Chain, costly_chains
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.fixes import edited
@@ -43,7 +42,7 @@ class ProductOrder(Rule):
         if evidence.compiled or not evidence.step_s:
             return
         found = costly_chains(evidence)
-        counts = {each: times for each, times in found.counts.items() if times >= 0.5 and _lines(_draft(each), each)}
+        counts = {each: times for each, times in found.counts.items() if times >= 0.5 and _in_source(each)}
         if not counts:
             return
         shares = of_tensors(found.shares)
@@ -161,14 +160,9 @@ def _reorder_all(draft: Draft, function: int, length: int, orders: list[Order]) 
     return ""
 
 
-def _draft(chain: Chain) -> Draft | None:
-    try:
-        return Draft(Sources().source(chain.function[0]))
-    except AdvisorError:
-        return None
+def _in_source(chain: Chain) -> bool:
+    return bool(lines_in(chain.function, lambda draft: _lines(draft, chain)))
 
 
-def _lines(draft: Draft | None, chain: Chain) -> list[int]:
-    if draft is None:
-        return []
+def _lines(draft: Draft, chain: Chain) -> list[int]:
     return [draft.line(each.whole) for each in product_chains(draft, chain.function[1], chain.operands)]

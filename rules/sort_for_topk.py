@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.finding import only_line
+from advisor.edit.finding import lines_in, only_line
 from advisor.edit.sorted_parts import SortedPart, sorted_parts, take_first
-from advisor.errors import AdvisorError
 from advisor.evidence.sorts import Sorted, partly_read
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.fixes import edited
@@ -42,7 +41,7 @@ class SortForTopk(Rule):
         if evidence.compiled or evidence.device_is_gpu or not evidence.step_s:
             return
         counts, shares = partly_read(evidence)
-        counts = {each: times for each, times in counts.items() if times >= 0.5 and _of_source(each)}
+        counts = {each: times for each, times in counts.items() if times >= 0.5 and _in_source(each)}
         if not counts:
             return
         shares = of_tensors(shares)
@@ -106,7 +105,7 @@ import torch
 
 def hardest(queries, bank, k):
     scores = queries @ bank.T
-    return torch.topk(scores, k, dim=-1, largest=True)[0]
+    return torch.topk(scores, min(k, scores.shape[-1]), dim=-1, largest=True)[0]
 """,
             parameters={"function": 3, "dimensions": 2},
         ),
@@ -115,16 +114,18 @@ def hardest(queries, bank, k):
 import torch
 
 def neighbours(x):
-    near = torch.cdist(x, x).argsort(dim=-1)[:, 1:9]  # all but itself  # <- sorts
-    values, order = (x @ x.T).sort(descending=True)
+    apart, alike = torch.cdist(x, x), x @ x.T
+    near = apart.argsort(dim=-1)[:, 1:9]  # all but itself  # <- sorts
+    values, order = alike.sort(descending=True)
     return near, values[..., :9].mean(), order[..., :9]
 """,
             after="""
 import torch
 
 def neighbours(x):
-    near = torch.cdist(x, x).topk(9, dim=-1, largest=False).indices[:, 1:]  # all but itself
-    values, order = (x @ x.T).topk(9, dim=-1, largest=True)
+    apart, alike = torch.cdist(x, x), x @ x.T
+    near = apart.topk(min(9, apart.shape[-1]), dim=-1, largest=False).indices[:, 1:]  # all but itself
+    values, order = alike.topk(min(9, alike.shape[-1]), dim=-1, largest=True)
     return near, values.mean(), order
 """,
             parameters={"function": 3, "dimensions": 2},
@@ -139,7 +140,7 @@ loss = best.values[:16].mean()
             after="""
 import torch as th
 
-best = th.topk(losses, 16, dim=-1, largest=True)
+best = th.topk(losses, min(16, losses.shape[-1]), dim=-1, largest=True)
 loss = best.values.mean()
 """,
             parameters={"function": 0, "dimensions": 1},
@@ -168,21 +169,19 @@ def middle(x):
             "torch.sort(x, dim=1)[0][:, 4:]",
             "torch.sort(x, dim=1)[0][0, :4]",
             "f(torch.sort(x, dim=1)[0])[:, :4]",
+            "torch.sort(f(x), dim=1)[0][:, :4]",  # how many numbers a row has would be computed twice
             "numpy.argsort(x)[:, :4]",
         )
     )
 
 
+def _in_source(found: Sorted) -> bool:
+    """Whether the function has calls that sort, and of none of them more than the beginning is read."""
+    return bool(lines_in(found.function, lambda draft: _lines(draft, found)))
+
+
 def _lines(draft: Draft, found: Sorted) -> list[int]:
+    """The lines of the calls that sort; none where of one of them more is read than the beginning."""
     there = sorted_parts(draft, found.function[1], found.dimensions)
-    return [draft.line(each.call if isinstance(each, SortedPart) else each) for each in there]
-
-
-def _of_source(found: Sorted) -> bool:
-    """Whether the source of the function has a call that sorts, of which nothing but the beginning is read."""
-    try:
-        draft = Draft(Sources().source(found.function[0]))
-    except AdvisorError:
-        return False
-    there = sorted_parts(draft, found.function[1], found.dimensions)
-    return bool(there) and all(isinstance(each, SortedPart) for each in there)
+    known = [draft.line(each.call) for each in there if isinstance(each, SortedPart)]
+    return known if len(known) == len(there) else []

@@ -10,11 +10,16 @@ from advisor.errors import AdvisorError
 from advisor.harness.layout import Site
 
 
+def lines_in(function: tuple[str, int], lines: Callable[[Draft], Iterable[int]]) -> list[int]:
+    """What `lines` finds in the file of a function, (file, first line); nothing where that cannot be read."""
+    try:
+        return list(lines(Draft(Sources().source(function[0]))))
+    except AdvisorError:
+        return []
+
+
 def only_line(function: tuple[str, int], lines: Callable[[Draft], Iterable[int]]) -> Site:
     """The one line of `lines` in the file of a function, (file, first line); where that begins if there is not one."""
     path, line = function
-    try:
-        there = set(lines(Draft(Sources().source(path))))
-    except AdvisorError:
-        there = set()
+    there = set(lines_in(function, lines))
     return Site(path, there.pop() if len(there) == 1 else max(1, line))

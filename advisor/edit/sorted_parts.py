@@ -96,12 +96,13 @@ def _part(draft: Draft, call: cst.Call, dimensions: int, order_alone: bool) -> S
         return None
     if _is_function(draft, call):
         first = argument(call, "input", parameters)
-        given = draft.code(first.value) if first is not None else ""
+        tensor = first.value if first is not None else None
     else:
-        given = draft.code(cst.ensure_type(call.func, cst.Attribute).value)
+        tensor = cst.ensure_type(call.func, cst.Attribute).value
     reads = _reads(draft, call, order_alone)
     axis = axis % dimensions if -dimensions <= axis < dimensions else -1
-    if not given or not reads or axis < 0 or "#" in draft.code(call):
+    # Of fewer numbers than are wanted, in a last batch, a slice gives all, and topk an error: so it is asked how many.
+    if tensor is None or not plain_name(tensor) or not reads or axis < 0 or "#" in draft.code(call):
         return None
     ends: set[str] = set()
     parts = []
@@ -114,7 +115,9 @@ def _part(draft: Draft, call: cst.Call, dimensions: int, order_alone: bool) -> S
     if len(ends) != 1:
         return None
     written_dim = "-1" if axis == dimensions - 1 else str(axis)
-    return SortedPart(call, given, written_dim, largest, ends.pop(), tuple(parts), order_alone)
+    given = draft.code(tensor)
+    count = f"min({ends.pop()}, {given}.shape[{written_dim}])"
+    return SortedPart(call, given, written_dim, largest, count, tuple(parts), order_alone)
 
 
 def _reads(draft: Draft, call: cst.Call, order_alone: bool) -> list[cst.Subscript] | None:

@@ -125,7 +125,7 @@ def test_inverses_that_are_more_than_a_factor_stay(body: str) -> None:
         "return torch.sort(x, 1)[1][:, 1:4]",
         "v, i = x.sort(-1, True)\nreturn v[..., :2], i[:, :2]",
         "s = torch.sort(input=x)\nreturn s.values[:, :3], s.indices[:, 1:3]",
-        "o = (-x).argsort(dim=1)[:, :3]\nreturn torch.gather(x, 1, o)",
+        "y = -x\no = y.argsort(dim=1)[:, :3]\nreturn torch.gather(x, 1, o)",
         "o = torch.argsort(x, descending=False)\nreturn o[..., :4]",
         "v = x.sort(dim=0).values\nreturn v[:3], v[0:3]",
     ],
@@ -137,6 +137,7 @@ def test_the_first_ones_are_those_of_the_sort(body: str) -> None:
     take_first(draft, part)
     assert "sort" not in draft.render()
     same(draft, *[numbers(2)] * 3, numbers(9, 11))
+    same(draft, *[numbers(2)] * 3, numbers(2, 2))  # of which there are fewer than are wanted
 
 
 @pytest.mark.parametrize(
@@ -147,6 +148,7 @@ def test_the_first_ones_are_those_of_the_sort(body: str) -> None:
         "v = torch.sort(x)[0]\nv = v + 1\nreturn v[:, :2]",
         "return torch.sort(x, 0)[0][:, :2]",
         "return torch.sort(x, 1)[0][:, -2:]",
+        "return (-x).argsort(1)[:, :2]",
         "return torch.sort(x, 1)[0][:, :c]",  # a tensor, or a number: topk takes what a slice takes
         "v = torch.sort(x)[0]\ndef g():\n    return v\nreturn v[:, :2]",
     ],
