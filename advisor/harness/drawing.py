@@ -33,11 +33,13 @@ class Drawing:
         return self._before != self._states()
 
     def _states(self) -> list[Any]:
-        states = [random.getstate(), self._torch.default_generator.get_state().numpy().tobytes()]
-        numpy_random: Any = sys.modules.get("numpy.random")
-        if numpy_random is not None:
-            states.append(repr(_plain(numpy_random.get_state())))
-        return [*states, *map(_state, self._own)]
+        return [*shared_states(), *map(_state, [self._torch.default_generator, *self._own])]
+
+
+def shared_states() -> list[Any]:
+    """Where Python's generator is, and NumPy's, if that is loaded."""
+    numpy_random: Any = sys.modules.get("numpy.random")
+    return [random.getstate(), *([] if numpy_random is None else [_plain(numpy_random.get_state())])]
 
 
 def may_look(looked: int) -> bool:
@@ -49,14 +51,14 @@ def _state(generator: Any) -> Any:
     if isinstance(generator, random.Random):
         return generator.getstate()
     if hasattr(generator, "bit_generator"):  # of NumPy's
-        return repr(_plain(generator.bit_generator.state))
+        return _plain(generator.bit_generator.state)
     if hasattr(generator, "initial_seed"):  # of torch's
         return generator.get_state().numpy().tobytes()
-    return repr(_plain(generator.get_state()))  # a RandomState
+    return _plain(generator.get_state())  # a RandomState
 
 
 def _plain(value: Any) -> Any:
-    """A state with its arrays as bytes: they are not compared, and not shortened."""
+    """A state with its arrays as bytes, which compare as a whole."""
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     if isinstance(value, tuple):

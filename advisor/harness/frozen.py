@@ -9,9 +9,7 @@ origin by its numbers.
 from __future__ import annotations
 
 import contextlib
-import random
 import statistics
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable
@@ -20,6 +18,7 @@ from itertools import islice
 from types import FrameType, ModuleType
 from typing import Any
 
+from .drawing import shared_states
 from .layout import Frozen, Site
 from .loaders import tensors_in
 from .places import FRAMES, site_of, user_frames
@@ -159,7 +158,7 @@ class FrozenParts:
                 for number, size in enumerate(each.shape):
                     self._sizes.setdefault(int(size), (*found, number))
                 self._known[id(each)] = _Known(weakref.ref(each), _version(each), found, True, True, rows)
-        self._state, self._others = self._torch.default_generator.get_state(), _generators()
+        self._state, self._others = self._torch.default_generator.get_state(), shared_states()
 
     def forward_ends(self, output: Any) -> None:
         """It is over, and gives this."""
@@ -167,7 +166,7 @@ class FrozenParts:
         if self._steps:
             known = [self._of(each) for each in tensors_in(output, self._torch, limit=_MOST_TENSORS)]
             self._steps[-1].given[self._forward] = [None if each is None else _place(each.source) for each in known]
-        if self._steps and self._others != _generators():
+        if self._steps and self._others != shared_states():
             self._steps[-1].drawn.add(self._forward)
 
     def _delivered(self, tensor: Any) -> tuple[Any, ...] | None:
@@ -434,12 +433,3 @@ def _scalars(value: Any, torch: Any, sizes: dict[int, Any]) -> Any:
         return "slice", *(_scalars(each, torch, sizes) for each in (value.start, value.stop, value.step))
     return str(value) if isinstance(value, (torch.dtype, torch.device)) else type(value).__name__
 
-
-def _generators() -> Any:
-    """Where Python's and NumPy's generators are."""
-    numpy: Any = sys.modules.get("numpy")
-    theirs = None
-    if numpy is not None and hasattr(numpy, "random"):
-        _, keys, *rest = numpy.random.get_state()
-        theirs = keys.tobytes(), rest
-    return random.getstate(), theirs

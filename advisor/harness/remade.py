@@ -7,10 +7,10 @@ import sys
 from dataclasses import dataclass, field
 from types import FrameType
 
-# Files of torch.nn.utils → what of it made the weight: parametrize is what the newer norms and a user's own are by.
-_MAKERS = {
-    os.path.join("torch", "nn", "utils", f"{name}.py"): name for name in ("parametrize", "weight_norm", "spectral_norm")
-}
+# Files of torch.nn.utils that make weights: the newer norms, and a user's own, do so by parametrize.
+_ENDS = tuple(
+    os.path.join("torch", "nn", "utils", f"{name}.py") for name in ("parametrize", "weight_norm", "spectral_norm")
+)
 _MOST_FRAMES = 24  # between a function of torch's and what makes the weight: a user's own has some of its own
 
 
@@ -23,7 +23,7 @@ class RemadeWeights:
 
     def called(self, seconds: float) -> None:
         """A function has run for so long."""
-        maker = _maker()
+        maker = _weight_maker()
         self.making = bool(maker)
         if maker:
             self.seconds[maker] = self.seconds.get(maker, 0.0) + seconds
@@ -33,14 +33,14 @@ class RemadeWeights:
         return {maker: seconds / steps for maker, seconds in self.seconds.items()}
 
 
-def _maker() -> str:
-    """What is making a weight now; "" where nothing is."""
+def _weight_maker() -> str:
+    """What is making a weight now, of the callers of whoever asks; "" where nothing is."""
     frame: FrameType | None = sys._getframe(2)
     for _ in range(_MOST_FRAMES):
         if frame is None:
             break
         path = frame.f_code.co_filename
-        if path.endswith(tuple(_MAKERS)):
-            return next(name for end, name in _MAKERS.items() if path.endswith(end))
+        if path.endswith(_ENDS):
+            return os.path.basename(path).removesuffix(".py")
         frame = frame.f_back
     return ""
