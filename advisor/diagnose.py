@@ -137,8 +137,7 @@ def _fault(rule: Rule, error: Exception) -> str:
 
 
 def rank(found: Iterable[Diagnosed]) -> list[Diagnosed]:
-    """Largest expected gain first; right before a finding those that its rule names in ``after``, or that name its rule
-    in ``before``.
+    """Largest expected gain first; right before a finding those that its rule names in ``after``.
 
     Not those that promise next to nothing beside it: they would hide what matters, and what it promises hardly changes
     with them.
@@ -154,9 +153,7 @@ def _place(each: Diagnosed, waiting: list[Diagnosed], ranked: list[Diagnosed]) -
     """Move one from `waiting` to `ranked`, and before it those that it comes after, the best of them first."""
     waiting.remove(each)
     for other in tuple(waiting):
-        asked = other.rule.id in each.rule.after and each.rule.id not in other.rule.after
-        asked = asked and other.rule.id not in each.finding.before
-        first = asked or each.rule.id in other.finding.before
+        first = other.rule.id in each.rule.after and each.rule.id not in other.rule.after
         if first and other in waiting and _score(other) >= _MATTERS * _score(each):
             _place(other, waiting, ranked)
     ranked.append(each)

@@ -160,7 +160,6 @@ class Finding:
     parameters: Mapping[str, object] = field(default_factory=dict)
     unmet: tuple[str, ...] = ()  # preconditions that turn the fix into advice: sentences
     safety: Safety | None = None  # where it is not the rule's own: a loader whose transforms draw random numbers
-    before: tuple[str, ...] = ()  # rules whose fixes should come after this one, though its own rule comes after them
 
 
 @dataclass(frozen=True)

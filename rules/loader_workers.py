@@ -81,7 +81,8 @@ class LoaderWorkers(Rule):
     id = "loader-workers"
     title = "Prepare batches in worker processes"
     safety = Safety.EXACT
-    after = ("batched-indexing",)
+    # Workers would do in parallel what need not be done at all.
+    after = ("batched-indexing", "costly-draws")
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         if evidence.record is None and len(evidence.steps) < _LEAST_STEPS:

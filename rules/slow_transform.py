@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
 from advisor.edit.archives import read_archives
-from advisor.edit.weighted_draws import drawn_from_sums
 from advisor.evidence.deterministic import computes_the_same
+from advisor.evidence.draws import longest_draw
 from advisor.evidence.epochs import comes_round
 from advisor.evidence.fetching import (
     beside,
     computes,
     early,
     is_users,
-    longest_draw,
     longest_statement,
     looped,
     made_at,
@@ -71,12 +70,6 @@ _PARSED_BASIS = "text of 5,000 rows against the same numbers in a binary file: 1
 # A row of a member of an .npz, 1,500 pictures of 48 x 48, compressed: 12 ms of CPU; of the array in memory 0.3 us.
 _READ = 1000.0
 _READ_BASIS = "a row of an .npz's member against one of the array in memory: 12 ms and 0.3 us (measured)"
-# Draws of five by weights, among 1,000 of them 33 us, 20,000 206 us, 100,000 766 us; looked up in sums that are there
-# 3 to 4 us (NumPy's choice, one thread). Of a script that drew among 20,000 an eighth of a fetch was the rest of it,
-# and looking took as long as drawing (``torch.tensor`` is wrapped meanwhile): so the share of the draws is what they
-# took of a fetch that nobody looked at. A draw among a dozen took up to 65 us, on a slow machine.
-_DRAW_S, _LEAST_DRAW_S, _REST_OF_DRAWS = 4e-6, 120e-6, 0.12
-_DRAW_BASIS = "draws by weights from sums that are there: a tenth to a two hundredth of the CPU (measured)"
 _SPARSE_ROW = re.compile(r"((?:\b\w+\.)*\b\w+)\[\w+\]\.(?:toarray|todense)\(")
 # 1024 rows of 108 numbers, a seventh of them not zero, took 24 ms one by one and 0.5 ms at once; of 5,000, a hundredth
 # of them not zero, 26 and 1.5 ms (SciPy's CSR, one thread): 50 and 17 times less, of which this is the lesser.
@@ -103,16 +96,15 @@ _LOOP_BASIS = "features of signals in one operator instead of a loop: 25 times l
 class SlowTransform(Rule):
     """One transform or line of the dataset takes most of the time in which a batch is made, and the step waits for it.
 
-    Nine things make it slow. A file of text (JSON, CSV) is read anew for each sample. What is the same for all samples
-    is read each time: a member of an ``.npz``, say, is decompressed whenever it is asked for. A random draw by weights
-    adds all of them up for each sample. Rows of a sparse matrix of SciPy's are taken out one by one. The files of few
-    samples, which would all fit into memory, are decoded in each epoch, and no core is left for workers. Pictures that
-    one of torchvision's datasets has in memory go through the same transforms in each epoch. A transform works on a
-    large picture of which a later ``Resize`` or crop leaves a small part: a change of colours costs as much per pixel,
-    so it is as many times cheaper after it. A loop in Python works on pieces of a tensor, and each piece pays for
-    several calls. Or a transform simply computes much, for one sample after another, where a cheaper version, one on
-    tensors, or one for whole batches on the device would do. A few fetches before the measurement are timed by line and
-    by transform, in whatever process makes them.
+    Eight things make it slow. A file of text (JSON, CSV) is read anew for each sample. What is the same for all samples
+    is read each time: a member of an ``.npz``, say, is decompressed whenever it is asked for. Rows of a sparse matrix
+    of SciPy's are taken out one by one. The files of few samples, which would all fit into memory, are decoded in each
+    epoch, and no core is left for workers. Pictures that one of torchvision's datasets has in memory go through the
+    same transforms in each epoch. A transform works on a large picture of which a later ``Resize`` or crop leaves a
+    small part: a change of colours costs as much per pixel, so it is as many times cheaper after it. A loop in Python
+    works on pieces of a tensor, and each piece pays for several calls. Or a transform simply computes much, for one
+    sample after another, where a cheaper version, one on tensors, or one for whole batches on the device would do. A
+    few fetches before the measurement are timed by line and by transform, in whatever process makes them.
 
     When not: the loader's workers hide it (then nothing is reported); a smaller picture gives the transform another
     meaning (a blur or noise of a fixed size, the corners that a rotation leaves black: these are not advised to be
@@ -133,12 +125,12 @@ class SlowTransform(Rule):
             if loader is None or not loader.looks or not facts.fetch_s or facts.wait_share < _LEAST_WAIT:
                 continue
             found = _too_early(evidence, loader) or _lines_too_early(loader) or _reads_again(loader) or _parses(loader)
-            found = found or _draws_by_weights(facts, loader) or _rows_of_sparse(loader) or _loop(facts, loader)
+            found = found or _rows_of_sparse(loader) or _loop(facts, loader)
             found = found or _tokenizes(evidence, facts, loader)
             found = found or _decodes(evidence, facts, loader) or _computes_again(evidence, facts, loader)
             found = found or _pictures_again(evidence, facts, loader)
             found = found or _heavy(evidence, facts, loader)
-            if found is None:
+            if found is None or _draws(loader, found.site):
                 continue
             estimate = evidence.what_if(without(facts, found.saved))
             gain = Gain.prior(estimate, found.basis) if found.basis else Gain.of(estimate)
@@ -163,19 +155,12 @@ class SlowTransform(Rule):
                 },
                 site=found.site,
                 parameters={"kind": found.kind, "what": found.what, "bytes": found.bytes},
-                # Workers would do in parallel what need not be done at all.
-                before=("loader-workers",) if found.kind == "draw" else (),
             )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Advice:
         what = str(finding.parameters.get("what", "")) or "what is called there"
         text, why = _ADVICE.get(str(finding.parameters.get("kind", "")), _ADVICE["heavy"])
         text, size = text.format(at=at(finding.site), what=what), finding.parameters.get("bytes")
-        if finding.site is not None and finding.parameters.get("kind") == "draw":
-            drafts = Drafts(sources)
-            why = drawn_from_sums(drafts, drafts[finding.site.file], finding.site.line)
-            told = f"Add up once the weights that {what} at {at(finding.site)} draws by; the draws are the same."
-            return Advice(text, why) if why else edited(drafts, told)
         if finding.site is None or not isinstance(size, float) or not 0 < size <= _FITS:
             return Advice(text, why)
         drafts = Drafts(sources)
@@ -228,41 +213,6 @@ class Tiles:
             parameters={"kind": "again", "what": "shard['x']", "bytes": 4e7},
         ),
         Example(
-            before="""
-import numpy as np
-
-words = 20_000
-weights = np.load("counts.npy") ** 0.75
-weights /= weights.sum()
-
-class Pairs:
-    def __getitem__(self, i):
-        noise = np.random.choice(words, size=5, p=weights)  # <-
-        return self.pairs[i], noise
-""",
-            after="""
-import numpy as np
-
-words = 20_000
-weights = np.load("counts.npy") ** 0.75
-weights /= weights.sum()
-cdf = np.cumsum(weights, dtype=float)
-cdf /= cdf[-1]
-
-class Pairs:
-    def __getitem__(self, i):
-        noise = cdf.searchsorted(np.random.random_sample(5), side="right")
-        return self.pairs[i], noise
-""",
-            parameters={"kind": "draw", "what": "np.random.choice"},
-        ),
-        Example(
-            before="class Pairs:\n    def __getitem__(self, i):\n        return rng.choice(self.n, p=self.p)  # <-\n",
-            after="",
-            parameters={"kind": "draw", "what": "rng.choice"},
-            advice="numpy.cumsum(p)",
-        ),
-        Example(
             before="class Signals(Dataset):\n    def __getitem__(self, i):\n        return bands(self.x[i])  # <- f\n",
             after="",
             parameters={"kind": "loop", "what": "bands"},
@@ -291,22 +241,6 @@ class Pairs:
                 ("self.read, self.other = np.load(path), np.load(path)", 4e7),
             )
         ),
-        *(
-            Example(
-                "import numpy as np\nn = 9\np = np.ones(n) / n\n\nclass Pairs:\n    def __getitem__(self, i):\n"
-                f"        return np.random.choice({given})  # <-\n{later}",
-                "",
-                {"kind": "draw", "what": "np.random.choice"},
-            )
-            for given, later in (
-                ("n, 5, False, p=p", ""),
-                ("names, 5, p=p", ""),
-                ("n, 5, p=p", "p[0] = 0\n"),
-                ("n, 5, p=p", "p = np.roll(p, 1)\n"),
-                ("n, 5, p=self.p[i]", ""),
-                ("n, **more, p=p", ""),
-            )
-        ),
         Example("loader = DataLoader(MNIST(root, transform=ToTensor()))  # <-\n", "", {"kind": "pictures"}),
         Example("x = Image.open(self.paths[i])  # <-\n", "", {"kind": "decode", "what": "Image.open"}),
         Example("x = self.rows[i]  # <-\n", "", {"kind": "parse", "what": "json.load"}),
@@ -329,7 +263,6 @@ class _Found:
 
 _TITLES = {
     "tokenize": "Tokenize the texts once",
-    "draw": "Add the weights up once, not for each draw",
     "sparse": "Take the rows of a batch out of the sparse matrix at once",
     "again": "Read once what is the same for every sample",
     "parse": "Read the files of text once",
@@ -343,13 +276,6 @@ _ADVICE = {
         "the whole list (datasets.map(..., batched=True) does so, too, and keeps it on the disk); the dataset then "
         "gives the ids of its text.",
         "whether the texts are the same in every epoch only their author can tell",
-    ),
-    "draw": (
-        "Add up once the weights that {what} at {at} draws by: cdf = numpy.cumsum(p); cdf /= cdf[-1], when the dataset "
-        'is made, and cdf.searchsorted(numpy.random.random_sample(k), side="right") for each sample, which gives the '
-        "same draws (rng.random(k) of a Generator's). random.choices takes the sums as cum_weights; for many samples "
-        "at once, draw for all of a batch in collate_fn.",
-        "",
     ),
     "sparse": (
         "Take all rows of a batch at once, not one by one at {at}: give the dataset __getitems__(self, indices), which "
@@ -474,27 +400,10 @@ def _parses(loader: Loader) -> _Found | None:
     )
 
 
-def _draws_by_weights(facts: LoaderFacts, loader: Loader) -> _Found | None:
-    """A draw for each sample that adds up the weights of all that it may draw."""
-    drawing, fetch_s = longest_draw(loader), min(filter(None, (facts.single_s, facts.fetch_s)), default=0.0)
-    if drawing is None or not fetch_s:
-        return None
-    line, what = drawing
-    each_s = line.seconds / (loader.batch_size or 1)
-    if each_s < _LEAST_DRAW_S:
-        return None
-    part = max(share(loader, line), min(1.0 - _REST_OF_DRAWS, line.seconds / fetch_s))
-    if part < _MOST:
-        return None
-    return _Found(
-        "draw",
-        f"{at(line.site)} takes {part:.0%} of making a batch: {what} adds up all of its weights for every sample.",
-        line.site,
-        part,
-        part * (1.0 - _DRAW_S / each_s),
-        what,
-        _DRAW_BASIS,
-    )
+def _draws(loader: Loader, site: Site | None) -> bool:
+    """Whether the line there draws at random at a cost of its own, which costly-draws tells of."""
+    draw = longest_draw(loader)
+    return draw is not None and draw.line.site == site
 
 
 def _rows_of_sparse(loader: Loader) -> _Found | None:

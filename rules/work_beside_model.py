@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
 from advisor.edit.every import done_every
+from advisor.edit.grown import joined_once
+from advisor.edit.locate import code_at
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
-from advisor.evidence.beside import called_source, line_of, source_of
+from advisor.evidence.beside import called_source, line_of, share_of_step, source_of
 from advisor.evidence.facts import OTHER
-from advisor.fixes import given_fix
+from advisor.fixes import edited, given_fix
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at
 
 if TYPE_CHECKING:
@@ -21,35 +22,27 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
 
 _LEAST = 0.25  # of the step
-_MOST = 0.95
-# What is left of it: where a cheaper way to the same is known, and where it has yet to be found.
-_LEFT_KNOWN, _LEFT = 0.05, 0.2
+# What is left of it: where an edit takes it away, where a cheaper way is known, and where that has yet to be found.
+_LEFT_EDITED, _LEFT_KNOWN, _LEFT = 0.02, 0.05, 0.2
 _OF_TRAINING = ("clip_grad_norm_", "clip_grad_value_")  # between backward and optimizer, and part of the step
 _EVERY = 50  # steps: how often what is already done every so many steps, and now in each, is done by the fix
 _BASIS = "what it takes, undisturbed; prior: a twentieth of it is left where a cheaper way is known, else a fifth"
+
+_GROWS = (
+    "What is joined to all that came before copies all of it in each step, ever more: append() what each step gives to "
+    "a list, and join the list once, after the loop."
+)
 
 # By how the call reads in the source: what does the same for less, by NumPy's and PyTorch's documentation.
 _CHEAPER = (
     (
         r"\b(\w+) = (?:torch|np|numpy|pd)\.(?P<name>cat|concat|concatenate|vstack|hstack|append)\(\W*\1\b",
-        "What is joined to all that came before copies all of it in each step, ever more: append() what each step "
-        "gives to a list, and join the list once, after the loop.",
-    ),
-    (
-        r"\b(?P<name>randperm|permutation)\(",
-        "Of a permutation of n numbers only those that the step uses are needed: make one for each pass over the data, "
-        "and take the next ones of it in each step, or draw k of n by torch.randint(n, (k,)), with repetitions.",
+        _GROWS,
     ),
     (
         r"\b(?P<name>choice)\(.*\bp=",
         "Drawing with probabilities p adds all of them up in each call: keep cdf = numpy.cumsum(p) and look random "
         "numbers up in it, cdf.searchsorted(rng.random(k)), for all samples of a batch in one call.",
-    ),
-    (
-        r"\b(?:np|numpy)\.random\.(?P<name>choice)\(.*\breplace=False",
-        "numpy.random.choice without replacement permutes all n for the few that it gives: "
-        "rng = numpy.random.default_rng(seed) once, and rng.choice(n, k, replace=False), does not; "
-        "rng.integers(n, size=k) draws with repetitions.",
     ),
     (
         r"\b(?P<name>conv1d|conv2d|convolve|correlate)\(",
@@ -86,11 +79,10 @@ _ALL_BOXES = (
 class WorkBesideModel(Rule):
     """One function of the script's own takes most of each step, in no model, loss, optimizer or loader.
 
-    A permutation of all samples for the few that a batch takes, random draws that add their probabilities up again, an
-    augmentation of whole batches on one way that costs too much, a metric over all history, a simulator: while it runs
-    the model waits. The stacks of a few steps are followed from the loop inwards, for as long as one call takes most of
-    what is beside the steps' own work, and the time is that share of the undisturbed step. Reported only where no other
-    rule explains it.
+    Random draws that add their probabilities up again, a tensor that grows by each batch, an augmentation of whole
+    batches on one way that costs too much, a metric over all history, a simulator: while it runs the model waits. The
+    stacks of a few steps are followed from the loop inwards, for as long as one call takes most of what is beside the
+    steps' own work, and the time is that share of the undisturbed step. Reported only where no other rule explains it.
 
     When not: it is what the step is for, and there is no cheaper way (a simulator that the policy needs an answer of);
     even then it may run in other processes, or for many at once.
@@ -108,14 +100,12 @@ class WorkBesideModel(Rule):
         found = evidence.beside
         if found is None or evidence.device_is_gpu or not evidence.step_s or found.calls in _OF_TRAINING:
             return
-        share = evidence.breakdown.share(OTHER) * found.part
-        if share < _LEAST:
+        if evidence.breakdown.share(OTHER) * found.part < _LEAST:
             return
-        # What makes the traced step longer, the writing down of operators, is hardly in Python's work and in NumPy's.
-        # By what four scripts gained it was 1.1 to 1.33 times its share of traced steps 1.11 to 1.64 times as long.
-        share = min(share * math.sqrt(evidence.inflation), max(share, _MOST))
+        share = share_of_step(evidence, found)
         cheaper = _cheaper(found.calls, source_of(found, text_of), called_source(found, text_of))
-        saved = share * evidence.step_s * (1.0 - (_LEFT_KNOWN if cheaper else _LEFT))
+        left = _LEFT_EDITED if cheaper == _GROWS else _LEFT_KNOWN if cheaper else _LEFT
+        saved = share * evidence.step_s * (1.0 - left)
         site = line_of(found, text_of)
         what = f"{found.calls}, called at {at(site)}," if found.calls else f"{found.name}() ({at(site)})"
         yield Finding(
@@ -135,20 +125,53 @@ class WorkBesideModel(Rule):
         if site is not None and seldom is not None:
             text = f"Call {name or 'this'} at {at(site)} every {_EVERY} steps only."
             return given_fix(drafts, drafts[site.file], seldom, str(_EVERY), text, text)
+        why = "which of these gives the same results only its author can tell"
+        if site is not None and cheaper == _GROWS:
+            drafts = Drafts(sources)
+            draft = drafts[site.file]
+            there = code_at(draft, site.line)
+            why = joined_once(draft, there) if there is not None else "its place in the source is unknown"
+            if not why:
+                return edited(
+                    drafts, f"Keep what each step gives {at(site)} in a list, and join it once, behind the loop."
+                )
         return Advice(
             f"Take {name or 'this call'} at {at(finding.site)} out of each step. {cheaper}".rstrip()
             + " Compute once, before the loop, what no step changes; for all samples of a batch in one call what is "
             "computed for each; and in a Dataset, so that DataLoader workers do it meanwhile, what does not depend on "
             "the model. Simulators can run for several episodes at once, or in other processes.",
-            "which of these gives the same results only its author can tell",
+            why,
         )
 
     EXAMPLES = (
         Example(
-            before="import torch\n\nfor step in range(steps):\n    index = torch.randperm(len(data))[:64]  # <-\n",
+            before="""
+import torch
+
+outputs = torch.empty(0, 10)
+for x in loader:
+    y = model(x)
+    outputs = torch.cat([outputs, y.detach()])  # <-
+print(outputs.mean())
+""",
+            after="""
+import torch
+
+outputs = torch.empty(0, 10)
+outputs_parts = []
+for x in loader:
+    y = model(x)
+    outputs_parts.append(y.detach())
+outputs = torch.cat([outputs, *outputs_parts])
+print(outputs.mean())
+""",
+            parameters={"name": "cat", "cheaper": _GROWS},
+        ),
+        Example(
+            before="import torch\n\nfor x in loader:\n    seen = torch.cat([seen, x])  # <-\n    log(seen.mean())\n",
             after="",
-            parameters={"name": "randperm", "cheaper": _CHEAPER[1][1]},
-            advice="torch.randint",
+            parameters={"name": "cat", "cheaper": _GROWS},
+            advice="append()",
         ),
         Example(
             before="""
@@ -182,7 +205,7 @@ for step, x in enumerate(loader):
             advice="DataLoader workers",
         ),
     )
-    LEAVES_ALONE = (Example("index = torch.randperm(len(data))[:64]  # <-\n", ""),)
+    LEAVES_ALONE = (Example("rows = simulate(policy)  # <-\n", ""),)
 
 
 def _cheaper(calls: str, source: str, called: str = "") -> str:

@@ -50,6 +50,14 @@ def innermost_at(draft: Draft, kind: type[_Node], line: int) -> _Node | None:
     return max((each for each in draft.nodes(kind) if _spans(draft, each, line)), key=draft.line, default=None)
 
 
+def code_at(draft: Draft, line: int) -> cst.CSTNode | None:
+    """The function that begins at a line, or the simple statement that stands there."""
+    functions = draft.nodes(cst.FunctionDef)
+    first = [each for each in functions if line in (draft.line(each), draft.function_line(each.body))]
+    there = [each for each in draft.nodes(cst.SimpleStatementLine) if _spans(draft, each, line)]
+    return next(iter((*first, *there)), None)
+
+
 def within_statement_at(draft: Draft, site: Site) -> cst.Call | None:
     """The call at `site`, or any call of its line when they are all in one statement, which is then what counts."""
     exact = call_at(draft, site)

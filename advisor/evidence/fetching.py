@@ -36,9 +36,8 @@ _DECODES = re.compile(
     r"^(np|numpy|torch|nib|nibabel|torchaudio|librosa|sf|soundfile|wavfile)\.(load|read)$"
     r"|^(PIL\.)?Image\.open$|^(\w+\.)*(imread|imdecode|read_image|decode_image|decode_jpeg|decode_png|pil_loader)$"
 )
-_AS_IT_IS = frozenset(("convert", "astype", "copy", "float", "numpy", "permute", "transpose", "contiguous", "resize"))
-_CASTS = re.compile(r"^(np|numpy|torch)\.(as)?(array|tensor|from_numpy|ascontiguousarray)$")
-_REPLACE = 3  # arguments of choice() by position, of which the last says whether with replacement
+AS_IT_IS = frozenset(("convert", "astype", "copy", "float", "numpy", "permute", "transpose", "contiguous", "resize"))
+CASTS = re.compile(r"^(np|numpy|torch)\.(as)?(array|tensor|from_numpy|ascontiguousarray)$")
 _MOST_FILES = 100  # are read to find where a transform is made
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 # CPU seconds per second of a fetch: below it mostly waits, and computing less would not help. Low, because a worker
@@ -154,10 +153,10 @@ def longest_statement(loader: Loader) -> FetchPart | None:
 
 
 def _longest(loader: Loader, kind: str) -> FetchPart | None:
-    return max(_by_statement(loader, kind), key=lambda part: part.seconds, default=None)
+    return max(by_statement(loader, kind), key=lambda part: part.seconds, default=None)
 
 
-def _by_statement(loader: Loader, kind: str) -> list[FetchPart]:
+def by_statement(loader: Loader, kind: str) -> list[FetchPart]:
     """The lines of a kind, with the seconds of the whole statement each, and of a statement's lines the longest."""
     lines = [part for part in loader.parts if part.kind == kind and part.site.line]
     by_statement: dict[tuple[str, int], list[FetchPart]] = {}
@@ -174,7 +173,7 @@ def _by_statement(loader: Loader, kind: str) -> list[FetchPart]:
 
 def _statements(file: str) -> list[tuple[int, int]]:
     """(first, last) lines of the statements at the top of each function in `file`."""
-    tree = _tree(file)
+    tree = parsed(file)
     functions = ast.walk(tree) if tree is not None else ()
     return [
         (statement.lineno, statement.end_lineno or statement.lineno)
@@ -189,7 +188,7 @@ def looped(loader: Loader) -> tuple[FetchPart, float] | None:
 
     None where there is none. Where one function takes nearly all of the longest line, its own loops.
     """
-    outer, inside = _longest(loader, "line"), _by_statement(loader, "inside")
+    outer, inside = _longest(loader, "line"), by_statement(loader, "inside")
     if outer is None:
         return None
     # What the lines of that function take was timed in another fetch: of the longest line's time they have their share.
@@ -209,14 +208,14 @@ def read_again(line: FetchPart) -> tuple[str, bool]:
     True with what holds many samples, for one of which all of it is read: ``np.load(shards[i])['x'][row]``.
     "" where nothing of that kind is seen.
     """
-    tree = _tree(line.site.file)
+    tree = parsed(line.site.file)
     for cls in ast.walk(tree) if tree is not None else ():
         if not isinstance(cls, ast.ClassDef):
             continue
         archives = {
             target.attr
             for node in ast.walk(cls)
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _called(node.value) == "load"
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and called(node.value) == "load"
             for target in node.targets
             if isinstance(target, ast.Attribute) and ast.unparse(node.value.func).split(".")[0] in ("np", "numpy")
         }
@@ -224,7 +223,7 @@ def read_again(line: FetchPart) -> tuple[str, bool]:
             if isinstance(function, ast.FunctionDef) and function.lineno <= line.site.line <= (
                 function.end_lineno or 0
             ):
-                same = _same_each_time(function, line.site.line, archives, _set_later(cls))
+                same = _same_each_time(function, line.site.line, archives, set_later(cls))
                 if same or line.kind == "inside":  # whose parameters, of a sample or of a file, are not known
                     return same, False
                 return _for_one_row(function, line.site.line), True
@@ -233,7 +232,7 @@ def read_again(line: FetchPart) -> tuple[str, bool]:
 
 def member_of(site: Site, key: str) -> str:
     """How a line writes the member `key` that it asks an archive for: ``shard["images"]``."""
-    tree = _tree(site.file)
+    tree = parsed(site.file)
     for node in ast.walk(tree) if tree is not None else ():
         if not isinstance(node, ast.Subscript) or not node.lineno <= site.line <= (node.end_lineno or node.lineno):
             continue
@@ -248,7 +247,7 @@ def reads_a_file(line: FetchPart) -> str:
     Itself, a member of the archive that it opened, or the picture, which PIL decodes when it is asked for the pixels.
     "" where nothing of that kind is seen, or what is done besides may be different each time (an augmentation).
     """
-    tree = _tree(line.site.file)
+    tree = parsed(line.site.file)
     around = [
         node
         for node in (ast.walk(tree) if tree is not None else ())
@@ -275,11 +274,11 @@ def _decoded(value: ast.expr, opened: Mapping[str, str]) -> str:
             member = opened.get(ast.unparse(value.value))
             if member is not None and isinstance(value.slice.value, str):
                 return member
-        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _AS_IT_IS:
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in AS_IT_IS:
             if value.func.attr == "convert" and ast.unparse(value.func.value) in opened:
                 return opened[ast.unparse(value.func.value)]
             value = value.func.value
-        elif isinstance(value, ast.Call) and _CASTS.search(ast.unparse(value.func)) and value.args:
+        elif isinstance(value, ast.Call) and CASTS.search(ast.unparse(value.func)) and value.args:
             value = value.args[0]
         elif isinstance(value, ast.Subscript):
             value = value.value
@@ -294,7 +293,7 @@ def _decoder(node: ast.expr | None) -> str:
     return name if _DECODES.search(name) else ""
 
 
-def _set_later(cls: ast.ClassDef) -> set[str]:
+def set_later(cls: ast.ClassDef) -> set[str]:
     """The attributes that methods other than ``__init__`` give values."""
     return {
         node.attr
@@ -305,7 +304,7 @@ def _set_later(cls: ast.ClassDef) -> set[str]:
     }
 
 
-def _own_parameters(function: ast.FunctionDef) -> set[str]:
+def own_parameters(function: ast.FunctionDef) -> set[str]:
     """The names of a method's parameters, its object aside."""
     static = any(names_in(each) & {"staticmethod"} for each in function.decorator_list)
     args = function.args
@@ -318,7 +317,7 @@ def _for_one_row(function: ast.FunctionDef, line: int) -> str:
     ``archive["x"][i % 9]``, or ``x = archive["x"]`` and further on ``x[:, top : top + 9]``.
     """
     pairs = list(bound(ast.walk(function)))
-    own = _own_parameters(function)
+    own = own_parameters(function)
     opened = {ast.unparse(target): _rows(value, pairs, own) for target, value in pairs if _opens(value)}
     subscripts = [node for node in ast.walk(function) if isinstance(node, ast.Subscript)]
     for member in subscripts:
@@ -385,7 +384,7 @@ def _of_each(value: ast.expr, pairs: list[tuple[ast.expr, ast.expr]], own: set[s
 
 
 def _same_each_time(function: ast.FunctionDef, line: int, archives: set[str], set_later: set[str]) -> str:
-    own = _own_parameters(function)
+    own = own_parameters(function)
     own |= {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     for node in ast.walk(function):
         if not isinstance(node, ast.expr) or not node.lineno <= line <= (node.end_lineno or node.lineno):
@@ -403,72 +402,6 @@ def _same_each_time(function: ast.FunctionDef, line: int, archives: set[str], se
     return ""
 
 
-def longest_draw(loader: Loader) -> tuple[FetchPart, str] | None:
-    """The statement that draws by weights for longest, and what with; of all, for looking may slow others more.
-
-    ``torch.tensor`` is wrapped while fetches are looked at, and a line with two of them took longer than a draw there.
-    """
-    lines = [*_by_statement(loader, "line"), *_by_statement(loader, "inside")]
-    drawing = [(line, what) for line in lines if (what := draws_by_weight(line))]
-    return max(drawing, key=lambda each: each[0].seconds, default=None)
-
-
-def draws_by_weight(line: FetchPart) -> str:
-    """What a line of a dataset draws with, out of many by weights that are the same for every sample; "" for nothing.
-
-    ``np.random.choice(n, 5, p=self.p)`` adds all of them up in each call. The statement does nothing else that costs
-    anything, and neither the function nor another method gives the weights a value.
-    """
-    tree = _tree(line.site.file)
-    holders = [each for each in ast.walk(tree) if isinstance(each, (ast.Module, ast.ClassDef))] if tree else []
-    for holder in holders:
-        later = _set_later(holder) if isinstance(holder, ast.ClassDef) else set[str]()
-        functions = (each for each in holder.body if isinstance(each, ast.FunctionDef))
-        for function in (each for each in functions if each.lineno <= line.site.line <= (each.end_lineno or 0)):
-            for node in ast.walk(function):
-                if not isinstance(node, (ast.Assign, ast.AnnAssign, ast.Return)):
-                    continue
-                found = _draw(node.value) if node.lineno <= line.site.line <= (node.end_lineno or 0) else None
-                weights = _weights(found) if found is not None else None
-                if found is not None and weights is not None and _is_kept(weights, function, later):
-                    return ast.unparse(found.func)
-    return ""
-
-
-def _draw(value: ast.expr | None) -> ast.Call | None:
-    """The only call in there that costs anything, where that is a draw by weights."""
-    calls = [each for each in ast.walk(value) if isinstance(each, ast.Call)] if value is not None else []
-    draws = [each for each in calls if _weights(each) is not None]
-    cheap = (each for each in calls if each not in draws)
-    light = all(_called(each) in _AS_IT_IS or _CASTS.search(ast.unparse(each.func)) for each in cheap)
-    return draws[0] if len(draws) == 1 and light else None
-
-
-def _weights(call: ast.Call) -> ast.expr | None:
-    """What a call draws by: of NumPy's ``choice`` with replacement, of ``choices`` and of ``multinomial``."""
-    given = {each.arg: each.value for each in call.keywords}
-    name = _called(call)
-    if name == "choice":
-        alone = len(call.args) < _REPLACE and ast.unparse(given.get("replace", ast.Constant(True))) == "True"
-        return given.get("p") if alone else None
-    if name == "choices":
-        return given.get("weights", call.args[1] if len(call.args) == 2 else None)
-    if name == "multinomial" and ast.unparse(call.func) == "torch.multinomial":
-        again = given.get("replacement", call.args[2] if len(call.args) > 2 else ast.Constant(False))
-        return given.get("input", call.args[0] if call.args else None) if ast.unparse(again) == "True" else None
-    return None
-
-
-def _is_kept(weights: ast.expr, function: ast.FunctionDef, set_later: set[str]) -> bool:
-    """Whether the weights are those of a name or an attribute that neither this call nor another method makes."""
-    if not isinstance(weights, (ast.Name, ast.Attribute)):
-        return False
-    own = _own_parameters(function)
-    own |= {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    attributes = {node.attr for node in ast.walk(weights) if isinstance(node, ast.Attribute)}
-    return not names_in(weights) & own and not attributes & set_later
-
-
 def made_at(files: Sequence[str], part: FetchPart, names: Sequence[str]) -> Site | None:
     """Where the script makes the transform `part`: alone by its name, or in a list of these very transforms.
 
@@ -479,7 +412,7 @@ def made_at(files: Sequence[str], part: FetchPart, names: Sequence[str]) -> Site
     if len(calls) > 1:
         chains = [(file, chain) for file in dict.fromkeys(files) for chain in _chains(file, names)]
         calls = [(file, chain[part.order]) for file, chain in chains if part.order < len(chain)]
-        calls = [(file, call) for file, call in calls if _called(call) == name]
+        calls = [(file, call) for file, call in calls if called(call) == name]
     if len(calls) != 1:
         return None
     file, call = calls[0]
@@ -501,28 +434,28 @@ def beside(files: Sequence[str]) -> list[str]:
 
 
 def _calls(file: str, name: str) -> Iterator[ast.Call]:
-    tree = _tree(file)
+    tree = parsed(file)
     for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.Call) and _called(node) == name:
+        if isinstance(node, ast.Call) and called(node) == name:
             yield node
 
 
 def _chains(file: str, names: Sequence[str]) -> Iterator[list[ast.Call]]:
     """The lists in `file` whose elements are calls of exactly these names."""
-    tree = _tree(file)
+    tree = parsed(file)
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, (ast.List, ast.Tuple)):
             calls = [each for each in node.elts if isinstance(each, ast.Call)]
-            if len(calls) == len(node.elts) and [_called(each) for each in calls] == list(names):
+            if len(calls) == len(node.elts) and [called(each) for each in calls] == list(names):
                 yield calls
 
 
-def _called(call: ast.Call) -> str:
+def called(call: ast.Call) -> str:
     """The last name of what is called: ``ColorJitter`` of ``transforms.ColorJitter(0.3)``."""
     return str(getattr(call.func, "attr", None) or getattr(call.func, "id", ""))
 
 
-def _tree(file: str) -> ast.Module | None:
+def parsed(file: str) -> ast.Module | None:
     try:
         with open(file, encoding="utf-8") as source:
             return ast.parse(source.read())

@@ -52,6 +52,11 @@ def test_source_is_that_of_the_function() -> None:
     assert str(Beside("a/train.py", 0, "<module>", "randperm", 0.9)) == "randperm, called in train.py"
 
 
+def test_how_much_is_written_down_for_it(tmp_path: Path) -> None:
+    found = beside([DRAW, ("random.py(350): choices", 60, 400), ("random.py(351): randbelow", 500, 400)], tmp_path)
+    assert found is not None and found.written == 3
+
+
 # Calls in a step of 1000 us: (name, where it begins, how long it takes).
 LOOP = ("train.py(1): <module>", 0, 1000)
 DRAW = ("train.py(3): draw", 50, 900)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from advisor.diagnose import diagnose
 from advisor.edit import Edit, Sources
 from advisor.evidence.fetching import longest_statement, made_at, read_again
 from advisor.harness.layout import FetchPart, Loader, Site, TensorInfo
@@ -688,63 +687,6 @@ def test_rows_of_sparse_matrices_one_by_one(line: str, told: str, scene: Any, tm
     if finding is not None:
         advice = TRANSFORM.fix(finding, Sources())
         assert isinstance(advice, Advice) and f"x = {told}[indices].toarray()" in advice.text
-
-
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ("noise = np.random.choice(self.n, 5, p=self.p)", "np.random.choice"),
-        ("noise = torch.from_numpy(rng.choice(self.n, size=5, p=P))", "rng.choice"),
-        ("return random.choices(self.words, weights=self.p, k=5)", "random.choices"),
-        ("return torch.multinomial(self.p, 5, replacement=True)", "torch.multinomial"),
-        ("return np.random.choice(self.n, 5, p=self.annealed)", ""),  # other weights later
-        ("return np.random.choice(self.n, 5, p=self.p[i])", ""),  # each sample has its own
-        ("return np.random.choice(self.n, 5, p=own)", ""),
-        ("return np.random.choice(self.n, 5, replace=False, p=self.p)", ""),  # each draw changes them
-        ("return torch.multinomial(self.p, 5)", ""),
-        ("return self.rows[np.random.choice(self.n, 5)]", ""),
-        ("return render(np.random.choice(self.n, 5, p=self.p))", ""),  # what takes the time is not told
-    ],
-)
-def test_weights_that_are_added_up_for_each_draw(line: str, told: str, scene: Any, tmp_path: Path) -> None:
-    path = tmp_path / "pairs.py"
-    path.write_text(
-        f"class Pairs:\n    def __getitem__(self, i):\n        own = self.weigh(i)\n        {line}\n\n"
-        "    def anneal(self):\n        self.annealed = self.annealed ** 0.9\n"
-    )
-    made = scene(100.0)
-    # Of the look less than half is the draw, as where the looking takes long; of an undisturbed fetch it is nearly all.
-    parts = [FetchPart("line", "f", Site(str(path), 3), 0.06), FetchPart("line", "f", Site(str(path), 4), 0.055)]
-    loader = fed(made, str(path), parts, fetch_ms=60.0, num_workers=0)
-    loader.look_s = 0.12
-    finding = found(TRANSFORM, made, tmp_path)
-    assert (finding.parameters["what"] if finding is not None and finding.parameters["kind"] == "draw" else "") == told
-    if told:
-        assert finding is not None and finding.evidence["share_of_fetch"] == pytest.approx(0.88)
-        assert finding.before == ("loader-workers",)
-
-
-DRAW = "class Pairs:\n    def __getitem__(self, i):\n        x = np.random.choice(9, p=P)\n        return x\n"
-
-
-@pytest.mark.parametrize(("seconds", "expected"), [(0.055, True), (0.0004, False), (0.02, False)])
-def test_draws_that_take_little_are_not_reported(seconds: float, expected: bool, scene: Any, tmp_path: Path) -> None:
-    path = tmp_path / "pairs.py"
-    path.write_text(DRAW)
-    made = scene(100.0)
-    fed(made, str(path), [FetchPart("line", "f", Site(str(path), 3), seconds)], fetch_ms=60.0, num_workers=0)
-    finding = found(TRANSFORM, made, tmp_path)
-    assert (finding is not None and finding.parameters["kind"] == "draw") == expected
-
-
-def test_draws_come_before_workers_that_would_do_them(scene: Any, tmp_path: Path) -> None:
-    path = tmp_path / "pairs.py"
-    path.write_text(DRAW)
-    made = scene(100.0)
-    parts = [FetchPart("line", "f", Site(str(path), 3), 0.055)]
-    fed(made, str(path), parts, fetch_ms=60.0, cpu_ms=60.0, num_workers=0)
-    ranked = diagnose(made.evidence(tmp_path), rules=[LoaderWorkers(), TRANSFORM]).document.findings
-    assert [each.rule for each in ranked] == ["slow-transform", "loader-workers"]
 
 
 @pytest.mark.parametrize(("wait_ms", "told"), [(75.0, True), (50.0, False)])
