@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,12 @@ from advisor.edit.sources import text_of
 from advisor.edit.subset_draws import drawn_as_few
 from advisor.edit.weighted_draws import drawn_from_sums
 from advisor.evidence import Change
-from advisor.evidence.beside import line_of, share_of_step, source_of
-from advisor.evidence.draws import FEW, WEIGHTS, Draw, draws_in_step, longest_draw
+from advisor.evidence.beside import share_of_step
+from advisor.evidence.draws import FEW, WEIGHTS, Draw, draw_of_few, longest_draw
 from advisor.evidence.facts import OTHER
 from advisor.evidence.fetching import share, without
 from advisor.fixes import edited
+from advisor.harness.layout import Site
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at
 
 if TYPE_CHECKING:
@@ -107,25 +109,24 @@ class CostlyDraws(Rule):
         )
 
     def _in_step(self, evidence: Evidence) -> Iterator[Finding]:
-        found = evidence.beside
+        found = evidence.beside or evidence.beside_in_loop
         if found is None or evidence.device_is_gpu or not evidence.step_s:
             return
-        if evidence.breakdown.share(OTHER) * found.part < _LEAST or not draws_in_step(
-            source_of(found, text_of), found.calls
-        ):
+        draw = draw_of_few(found, text_of) if evidence.breakdown.share(OTHER) * found.part >= _LEAST else None
+        if draw is None:
             return
-        part, site = share_of_step(evidence, found), line_of(found, text_of)
-        what = f"{found.calls}, called at {at(site)}," if found.calls else f"{found.name}() ({at(site)})"
+        part, site, what = share_of_step(evidence, found), Site(found.file, draw.lineno), ast.unparse(draw.func)
         yield Finding(
             rule=self.id,
             title=_TITLES[FEW],
-            summary=f"{what} takes {part:.0%} of each step: it puts all in a random order for the few that are used.",
+            summary=f"{what} at {at(site)} takes {part:.0%} of each step: it puts all in a random order for the few "
+            "that are used.",
             gain=Gain.prior(
                 evidence.what_if(Change(remove_host_s=part * evidence.step_s * (1.0 - _LEFT))), _BASIS[FEW]
             ),
             evidence={"share_of_step": part, "work_s": part * evidence.step_s, "step_s": evidence.step_s},
             site=site,
-            parameters={"kind": FEW, "what": found.calls or f"{found.name}()"},
+            parameters={"kind": FEW, "what": what},
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Advice:
@@ -190,8 +191,8 @@ class Pairs:
             before="""
 import numpy as np
 
-def batch():  # <-
-    rows = np.random.choice(len(X), 64, replace=False)
+def batch():
+    rows = np.random.choice(len(X), 64, replace=False)  # <-
     return X[rows], y[rows]
 """,
             after="""
@@ -201,7 +202,7 @@ def batch():
     rows = np.random.default_rng(np.random.randint(2147483647)).choice(len(X), 64, replace=False)
     return X[rows], y[rows]
 """,
-            parameters={"kind": FEW, "what": "batch()"},
+            parameters={"kind": FEW, "what": "np.random.choice"},
         ),
         Example(
             before="import torch\n\norder = torch.randperm(n)  # <-\na, b = order[:k], order[k:]\n",

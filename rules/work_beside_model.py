@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -12,9 +13,10 @@ from advisor.edit.grown import joined_once
 from advisor.edit.locate import code_at
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
-from advisor.evidence.beside import called_source, line_of, share_of_step, source_of
+from advisor.evidence.beside import Beside, called_source, line_of, nodes_of, share_of_step, source_of
 from advisor.evidence.facts import OTHER
 from advisor.fixes import edited, given_fix
+from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at
 
 if TYPE_CHECKING:
@@ -97,17 +99,22 @@ class WorkBesideModel(Rule):
     fallback = True
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
-        found = evidence.beside
+        found = evidence.beside or evidence.beside_in_loop
         if found is None or evidence.device_is_gpu or not evidence.step_s or found.calls in _OF_TRAINING:
             return
         if evidence.breakdown.share(OTHER) * found.part < _LEAST:
             return
         share = share_of_step(evidence, found)
         cheaper = _cheaper(found.calls, source_of(found, text_of), called_source(found, text_of))
+        grows = _grows_at(found) if not found.calls and cheaper in ("", _GROWS) else 0
+        if found.loops and not grows:
+            return  # the lines of the loop that calls the model are many
+        cheaper = _GROWS if grows else cheaper
         left = _LEFT_EDITED if cheaper == _GROWS else _LEFT_KNOWN if cheaper else _LEFT
         saved = share * evidence.step_s * (1.0 - left)
-        site = line_of(found, text_of)
+        site = Site(found.file, grows) if grows else line_of(found, text_of)
         what = f"{found.calls}, called at {at(site)}," if found.calls else f"{found.name}() ({at(site)})"
+        what = f"What is joined at {at(site)} to all that came before" if grows else what
         yield Finding(
             rule=self.id,
             title=self.title,
@@ -206,6 +213,16 @@ for step, x in enumerate(loader):
         ),
     )
     LEAVES_ALONE = (Example("rows = simulate(policy)  # <-\n", ""),)
+
+
+def _grows_at(found: Beside) -> int:
+    """The function's own line that joins arrays to all before them by NumPy or pandas, of which traces say nothing."""
+    lines = [
+        each.lineno
+        for each in nodes_of(found, text_of)
+        if isinstance(each, ast.Assign) and re.search(_CHEAPER[0][0].replace("torch|", ""), ast.unparse(each))
+    ]
+    return min(lines, default=0)
 
 
 def _cheaper(calls: str, source: str, called: str = "") -> str:

@@ -122,7 +122,7 @@ def _around(draft: Draft, assign: cst.Assign, name: str) -> _Loop | None:
 def _stands_still(draft: Draft, grown: _Grown) -> str:
     """Why what is joined may be something else once the loop is over, in a clause; "" where each round makes it."""
     scope = scope_of(draft, grown.assign)
-    known = variables(draft, grown.name)
+    known = variables(draft, grown.name, scope)
     if is_bound_elsewhere(draft, grown.name) or any(scope_of(draft, each) is not scope for each in known):
         return "another function may read what grows"
     if any(draft.nodes(kind, grown.loop) for kind in (cst.Yield, cst.Return, cst.Try)):

@@ -377,6 +377,15 @@ class Evidence:
     @cached_property
     def beside(self) -> Beside | None:
         """The user's function that most of what is beside the steps' own work is spent in; None where unknown."""
+        return None if self._beside is None or self._beside.loops else self._beside
+
+    @property
+    def beside_in_loop(self) -> Beside | None:
+        """The function with the loop over the steps, where most of what is beside their work is in its own lines."""
+        return self._beside if self._beside is not None and self._beside.loops else None
+
+    @cached_property
+    def _beside(self) -> Beside | None:
         if self.detail is None or self.record is None:
             return None
         return spent_beside(self.detail, step_windows(self.detail), users_files(self.record))

@@ -40,7 +40,8 @@ class Beside:
 
     ``line`` is the function's first, or one in it; 0 for the script outside of all functions. ``calls`` names what it
     mostly calls there, and takes that part; "" where it is the function's own lines that do. ``written`` is how many
-    operators and calls the trace writes down for it in each step.
+    operators and calls the trace writes down for it in each step. ``loops``: the steps' own work is called there, and
+    what takes the part is none of it, nor of anything else that the trace knows: NumPy's compiled functions, say.
     """
 
     file: str
@@ -49,6 +50,7 @@ class Beside:
     calls: str
     part: float
     written: float = 0.0
+    loops: bool = False
 
     def __str__(self) -> str:
         place = os.path.basename(self.file) + (f":{self.line}" if self.line else "")
@@ -61,7 +63,7 @@ def spent_beside(detail: Trace, steps: Steps, files: Collection[str]) -> Beside 
 
     By the stacks of `detail`, from the outermost call inwards for as long as one call takes most of what the one
     around it does. None where there are no stacks, where the user's functions share it between them, and where what
-    was found does some of the steps' own work.
+    was found does some of the steps' own work, unless its own lines take most of all.
     """
     stacks, host = Stacks.of(detail, steps.lane), Host(detail, steps)
     free = Coverage.of(steps.start, steps.end).minus(host.own_work)
@@ -96,12 +98,15 @@ def spent_beside(detail: Trace, steps: Steps, files: Collection[str]) -> Beside 
     if users is None:
         return None
     of_the_step = int(host.own_work.within(stacks.start[holding], stacks.end[holding]).sum())
-    if of_the_step > _LEAST * int((stacks.end[holding] - stacks.start[holding]).sum()):
-        return None  # the loop over the steps, or what runs it
     file = next(each for each in sorted(files) if users.is_of(each))
+    line = 0 if users.name == _MODULE else users.line
+    if of_the_step > _LEAST * int((stacks.end[holding] - stacks.start[holding]).sum()):  # the loop over the steps
+        called_there = (taken[inner] for row in holding.tolist() for inner in inside.get(row, ()))
+        own = held - sum(called_there)
+        runs = stacks.functions[int(holding[0])] == users
+        return Beside(file, line, users.name, "", own / whole, 0.0, True) if runs and own >= _MOST * whole else None
     within = Coverage.of(stacks.start[holding], stacks.end[holding])
     written = sum(int(within.contains(each.start).sum()) for each in (stacks, detail.operators))
-    line = 0 if users.name == _MODULE else users.line
     return Beside(file, line, users.name, calls, told / whole, written / len(steps))
 
 
@@ -159,6 +164,12 @@ def line_of(found: Beside, text_of: Callable[[str], str]) -> Site:
         if isinstance(each, ast.Call) and ast.unparse(each.func).rpartition(".")[2] == found.calls
     ]
     return Site(found.file, min(lines, default=found.line or 1))
+
+
+def nodes_of(found: Beside, text_of: Callable[[str], str]) -> list[ast.AST]:
+    """What runs in the function itself, as the source has it."""
+    scope = _scope(found, text_of(found.file))
+    return list(_run_there(scope)) if scope is not None else []
 
 
 def source_of(found: Beside, text_of: Callable[[str], str]) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from advisor.evidence.beside import Beside, nodes_of
 from advisor.evidence.bindings import names_in
 from advisor.evidence.fetching import AS_IT_IS, CASTS, by_statement, called, own_parameters, parsed, set_later
 from advisor.harness.layout import FetchPart, Loader
@@ -64,18 +65,13 @@ def draws_few(line: FetchPart) -> str:
     return ""
 
 
-def draws_in_step(source: str, calls: str) -> str:
-    """Which kind of draw a function of the step makes, by its `source`: a few of an order of all; "" for none.
-
-    `calls`: the name of what takes its time, as far as that is known.
-    """
-    try:
-        nodes = list(ast.walk(ast.parse(source)))
-    except SyntaxError:
-        return ""
-    found = [each for each in nodes if isinstance(each, ast.Call) and _gives_few(each)]
-    found += [each for each in nodes if isinstance(each, ast.Call) and _ORDERS.match(ast.unparse(each.func))]
-    return FEW if any(calls in ("", called(each)) for each in found) else ""
+def draw_of_few(found: Beside, text_of: Callable[[str], str]) -> ast.Call | None:
+    """The call that puts all in an order in what a step does beside the model, if that is what takes its time."""
+    nodes = [each for each in nodes_of(found, text_of) if isinstance(each, ast.Call)]
+    draws = [each for each in nodes if _gives_few(each) or _ORDERS.match(ast.unparse(each.func))]
+    # In a loop's own lines it is none of torch's, which a trace knows.
+    own = (each for each in draws if not (found.loops and ast.unparse(each.func).startswith("torch.")))
+    return next((each for each in own if found.calls in ("", called(each))), None)
 
 
 def _values(line: FetchPart) -> Iterator[tuple[ast.expr | None, ast.FunctionDef, set[str]]]:

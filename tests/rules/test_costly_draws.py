@@ -182,8 +182,9 @@ def batch():
 
 
 for step in range(80):
+    batch_x = {batch}
     optimizer.zero_grad()
-    net(batch()).square().mean().backward()
+    net(batch_x).square().mean().backward()
     optimizer.step()
 """
 
@@ -191,16 +192,17 @@ for step in range(80):
 @pytest.mark.slow
 @pytest.mark.sessions
 @pytest.mark.parametrize(
-    ("drawn", "fixed"),
+    ("drawn", "batch", "fixed"),
     [
-        ("np.random.choice(len(x), 64, replace=False)", ".choice(len(x), 64, replace=False)"),
-        ("torch.randperm(len(x))[:64]", "torch.randint(len(x), (min(64, len(x)),))"),
-        ("np.random.choice(len(x), 64)", ""),
+        ("np.random.choice(len(x), 64, replace=False)", "batch()", ".choice(len(x), 64, replace=False)"),
+        ("0", "x[np.random.choice(len(x), 64, replace=False)]", ".choice(len(x), 64, replace=False)"),
+        ("torch.randperm(len(x))[:64]", "batch()", "torch.randint(len(x), (min(64, len(x)),))"),
+        ("0", "x[np.random.choice(len(x), 64)]", ""),
     ],
-    ids=["choice", "randperm", "with repetitions"],
+    ids=["choice", "choice in the loop", "randperm", "with repetitions"],
 )
-def test_an_order_of_all_in_each_step(drawn: str, fixed: str, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(STEP.format(drawn=drawn))
+def test_an_order_of_all_in_each_step(drawn: str, batch: str, fixed: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(STEP.format(drawn=drawn, batch=batch))
     run = measure(Command(str(tmp_path / "train.py"), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
     told = diagnose(Evidence.from_run(run), rules=[WorkBesideModel(), CostlyDraws()]).found
     assert [each.rule.id for each in told] == (["costly-draws"] if fixed else [])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from advisor.diagnose import diagnose
+from advisor.edit import Edit
 from advisor.evidence import Evidence
 from advisor.findings import FindingDocument
 from advisor.launch import Command, measure
@@ -64,9 +65,7 @@ def told(folder: Path, index: str, after: str = "pass") -> list[FindingDocument]
 @pytest.mark.parametrize(
     ("index", "line", "name", "cheaper"),
     [
-        pytest.param(
-            "index = torch.randperm(SAMPLES)[:BATCH]", 29, "randperm, called at", "an order of all", id="flat"
-        ),
+        pytest.param("index = torch.randperm(SAMPLES)[:BATCH]", 29, "torch.randperm at", "an order of all", id="flat"),
         pytest.param("index = sampler()", 17, "pick", "cumsum", id="function", marks=pytest.mark.sessions),
     ],
 )
@@ -111,3 +110,46 @@ def test_silent_where_nothing_takes_most_or_another_rule_tells_of_it(index: str,
 def test_a_cheaper_way_is_told_of_what_is_called(calls: str, source: str, part: str) -> None:
     cheaper = _cheaper(calls, source)
     assert part in cheaper and bool(cheaper) == bool(part)
+
+
+GROWS = """\
+import numpy as np
+import torch
+from torch import nn
+
+torch.set_num_threads(1)
+net = nn.Linear(16, 2048).eval()
+
+
+def describe(batches):
+    codes = {first}
+    for batch in batches:
+        code = net(batch)
+        codes = {join}
+    return codes
+
+
+with torch.inference_mode():
+    print(describe(torch.randn(32, 16) for _ in range(600)).shape)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(
+    ("first", "join"),
+    [
+        ("np.zeros((0, 2048), dtype=np.float32)", "np.concatenate([codes, code.numpy()])"),
+        ("torch.zeros(0, 2048)", "torch.cat([codes, code])"),
+    ],
+    ids=["numpy", "torch"],
+)
+def test_what_grows_is_joined_once(first: str, join: str, tmp_path: Path) -> None:
+    script = tmp_path / "describe.py"
+    script.write_text(GROWS.format(first=first, join=join))
+    run = measure(Command(str(script), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK, timeout=120)
+    (told,) = [each for each in diagnose(Evidence.from_run(run)).found if each.rule.id == "work-beside-model"]
+    assert told.finding.site is not None and told.finding.site.line == 13
+    assert isinstance(told.fix, Edit)
+    (text,) = told.fix.texts.values()
+    assert "codes_parts.append(code" in text and f"codes = {join}" not in text
