@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
 from advisor.edit.archives import read_archives
+from advisor.edit.kept_in_init import made_in_init
 from advisor.evidence.deterministic import computes_the_same
 from advisor.evidence.draws import longest_draw
 from advisor.evidence.epochs import comes_round
@@ -30,6 +31,7 @@ from advisor.evidence.fetching import (
     share,
     without,
 )
+from advisor.evidence.same_for_all import made_for_each
 from advisor.evidence.whatif import Change
 from advisor.fixes import edited
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at
@@ -70,6 +72,7 @@ _PARSED_BASIS = "text of 5,000 rows against the same numbers in a binary file: 1
 # A row of a member of an .npz, 1,500 pictures of 48 x 48, compressed: 12 ms of CPU; of the array in memory 0.3 us.
 _READ = 1000.0
 _READ_BASIS = "a row of an .npz's member against one of the array in memory: 12 ms and 0.3 us (measured)"
+_MADE_ONCE = 0.98  # of what it takes: an attribute is read instead
 _SPARSE_ROW = re.compile(r"((?:\b\w+\.)*\b\w+)\[\w+\]\.(?:toarray|todense)\(")
 # 1024 rows of 108 numbers, a seventh of them not zero, took 24 ms one by one and 0.5 ms at once; of 5,000, a hundredth
 # of them not zero, 26 and 1.5 ms (SciPy's CSR, one thread): 50 and 17 times less, of which this is the lesser.
@@ -96,7 +99,7 @@ _LOOP_BASIS = "features of signals in one operator instead of a loop: 25 times l
 class SlowTransform(Rule):
     """One transform or line of the dataset takes most of the time in which a batch is made, and the step waits for it.
 
-    Eight things make it slow. A file of text (JSON, CSV) is read anew for each sample. What is the same for all samples
+    Nine things make it slow. A file of text (JSON, CSV) is read anew for each sample. What is the same for all samples
     is read each time: a member of an ``.npz``, say, is decompressed whenever it is asked for. Rows of a sparse matrix
     of SciPy's are taken out one by one. The files of few samples, which would all fit into memory, are decoded in each
     epoch, and no core is left for workers. Pictures that one of torchvision's datasets has in memory go through the
@@ -125,6 +128,7 @@ class SlowTransform(Rule):
             if loader is None or not loader.looks or not facts.fetch_s or facts.wait_share < _LEAST_WAIT:
                 continue
             found = _too_early(evidence, loader) or _lines_too_early(loader) or _reads_again(loader) or _parses(loader)
+            found = found or _makes_again(loader)
             found = found or _rows_of_sparse(loader) or _loop(facts, loader)
             found = found or _tokenizes(evidence, facts, loader)
             found = found or _decodes(evidence, facts, loader) or _computes_again(evidence, facts, loader)
@@ -161,6 +165,11 @@ class SlowTransform(Rule):
         what = str(finding.parameters.get("what", "")) or "what is called there"
         text, why = _ADVICE.get(str(finding.parameters.get("kind", "")), _ADVICE["heavy"])
         text, size = text.format(at=at(finding.site), what=what), finding.parameters.get("bytes")
+        if finding.site is not None and finding.parameters.get("kind") == "same":
+            drafts = Drafts(sources)
+            why = made_in_init(drafts[finding.site.file], finding.site.line)
+            told = f"Make what {what} gives at {at(finding.site)} once, in __init__, and use it for each sample."
+            return Advice(text, why) if why else edited(drafts, told)
         if finding.site is None or not isinstance(size, float) or not 0 < size <= _FITS:
             return Advice(text, why)
         drafts = Drafts(sources)
@@ -213,6 +222,31 @@ class Tiles:
             parameters={"kind": "again", "what": "shard['x']", "bytes": 4e7},
         ),
         Example(
+            before="""
+import torch
+
+class Sounds:
+    def __init__(self, waves):
+        self.waves = waves
+
+    def __getitem__(self, i):
+        bank = filters(64)  # <-
+        return bank @ torch.stft(self.waves[i], 512).abs()
+""",
+            after="""
+import torch
+
+class Sounds:
+    def __init__(self, waves):
+        self.waves = waves
+        self.bank = filters(64)
+
+    def __getitem__(self, i):
+        return self.bank @ torch.stft(self.waves[i], 512).abs()
+""",
+            parameters={"kind": "same", "what": "filters"},
+        ),
+        Example(
             before="class Signals(Dataset):\n    def __getitem__(self, i):\n        return bands(self.x[i])  # <- f\n",
             after="",
             parameters={"kind": "loop", "what": "bands"},
@@ -262,6 +296,7 @@ class _Found:
 
 
 _TITLES = {
+    "same": "Make once what all samples share",
     "tokenize": "Tokenize the texts once",
     "sparse": "Take the rows of a batch out of the sparse matrix at once",
     "again": "Read once what is the same for every sample",
@@ -271,6 +306,11 @@ _TITLES = {
     "pictures": "Transform the pictures once, not in every epoch",
 }
 _ADVICE = {
+    "same": (
+        "Make what {what} gives at {at} once, where the dataset is made (self.name = {what}(...) in __init__), and use "
+        "it for each sample.",
+        "whether it stays the same only its author can tell",
+    ),
     "tokenize": (
         "Tokenize all texts once, before the training, not at {at} for each sample anew: tokenizer(texts, ...) takes "
         "the whole list (datasets.map(..., batched=True) does so, too, and keeps it on the disk); the dataset then "
@@ -404,6 +444,21 @@ def _draws(loader: Loader, site: Site | None) -> bool:
     """Whether the line there draws at random at a cost of its own, which costly-draws tells of."""
     draw = longest_draw(loader)
     return draw is not None and draw.line.site == site
+
+
+def _makes_again(loader: Loader) -> _Found | None:
+    """What all samples share, and each of them makes: filters, a window, a table."""
+    line, what, part = made_for_each(loader)
+    if line is None or part < _MOST:
+        return None
+    return _Found(
+        "same",
+        f"{at(line.site)} takes {part:.0%} of making a batch: {what}() makes the same for every sample.",
+        line.site,
+        part,
+        part * _MADE_ONCE,
+        what,
+    )
 
 
 def _rows_of_sparse(loader: Loader) -> _Found | None:

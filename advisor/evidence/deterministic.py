@@ -41,7 +41,7 @@ class _File:
             for inner in ast.walk(each):
                 if isinstance(inner, ast.FunctionDef):
                     functions.setdefault(inner.name, inner)
-        return cls(tree, functions, {*dir(builtins), *_imported(tree)})
+        return cls(tree, functions, {*dir(builtins), *_imported(tree), *_lambdas(tree)})
 
     def keeps(self, name: str) -> bool:
         """Whether something is kept as ``self.name`` in the file: no method that a class has from elsewhere."""
@@ -66,7 +66,7 @@ def computes_the_same(text: str, line: int, transform: tuple[str, int] | None = 
     todo: list[tuple[_File, ast.AST]] = [(file, statement)]
     while todo:
         within, node = todo.pop()
-        if any(_CHANGES.search(name) for name in _names(node)):
+        if changes(node):
             return ""
         for call in (each for each in ast.walk(node) if isinstance(each, ast.Call)):
             own = _own_function(call.func)
@@ -82,6 +82,11 @@ def computes_the_same(text: str, line: int, transform: tuple[str, int] | None = 
                 called[id(other), cls], transform = method, None
                 todo.extend((other, each) for each in method.body)
     return ", ".join(name for _, name in called)
+
+
+def changes(node: ast.AST) -> bool:
+    """Whether a name in there says that it may give another thing each time."""
+    return any(_CHANGES.search(name) for name in _names(node))
 
 
 def _statement(file: _File, line: int) -> ast.stmt | None:
@@ -125,6 +130,13 @@ def _imported(tree: ast.AST) -> Iterator[str]:
     imports = (each for each in ast.walk(tree) if isinstance(each, (ast.Import, ast.ImportFrom)))
     for alias in chain.from_iterable(each.names for each in imports):
         yield (alias.asname or alias.name).partition(".")[0]
+
+
+def _lambdas(tree: ast.AST) -> Iterator[str]:
+    """Names of expressions, which are looked at where they stand."""
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Lambda):
+            yield from (target.id for target in each.targets if isinstance(target, ast.Name))
 
 
 def _own_function(function: ast.expr) -> str:

@@ -1,0 +1,69 @@
+"""What a method makes anew in each call is made once in ``__init__``, where nothing may change it."""
+
+from __future__ import annotations
+
+import pytest
+
+from advisor.edit import Drafts, Sources
+from advisor.edit.kept_in_init import made_in_init
+
+TEXT = """\
+class Sounds:
+    def __init__(self, waves):
+        super().__init__()
+        self.waves = waves
+{init}
+    def __getitem__(self, i):
+        bank = filters(64)  # <-
+        {rest}
+"""
+
+
+def edited(text: str) -> tuple[str, str]:
+    """The text with what is made kept, and why not."""
+    drafts = Drafts(Sources({"/tmp/nowhere/train.py": text}))
+    draft = drafts["/tmp/nowhere/train.py"]
+    line = next(number for number, each in enumerate(text.splitlines(), 1) if "# <-" in each)
+    why = made_in_init(draft, line)
+    return draft.render() if not why else text, why
+
+
+def test_made_once() -> None:
+    new, why = edited(TEXT.format(init="", rest="return bank @ self.waves[i], bank.sum()"))
+    assert not why
+    assert "        self.waves = waves\n        self.bank = filters(64)\n" in new
+    assert new.endswith("    def __getitem__(self, i):\n        return self.bank @ self.waves[i], self.bank.sum()\n")
+
+
+def test_an_attribute_of_that_name_stays() -> None:
+    new, why = edited(TEXT.format(init="        self.bank = 3\n", rest="return bank @ self.waves[i]"))
+    assert not why and "self.bank = 3\n        self.bank2 = filters(64)\n" in new and "return self.bank2 @" in new
+
+
+@pytest.mark.parametrize(
+    ("init", "rest"),
+    [
+        ("", "bank *= 2; return bank"),
+        ("", "bank[0] = 0; return bank"),
+        ("", "bank.mul_(2); return bank"),
+        ("", "bank = bank * 2; return bank"),
+        ("        return\n", "return bank"),
+    ],
+)
+def test_what_may_change_is_left_alone(init: str, rest: str) -> None:
+    text = TEXT.format(init=init, rest=rest)
+    new, why = edited(text)
+    assert new == text and why
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class Sounds:\n    def __getitem__(self, i):\n        bank = filters(64)  # <-\n        return bank\n",
+        "class Sounds:\n    def __init__(self, size):\n        self.x = 1\n\n    def __getitem__(self, i):\n"
+        "        bank = filters(size)  # <-\n        return bank\n",  # another size
+        "def sound(i):\n    bank = filters(64)  # <-\n    return bank\n",
+    ],
+)
+def test_where_there_is_no_place_to_make_it(text: str) -> None:
+    assert edited(text) == (text, edited(text)[1]) and edited(text)[1]
