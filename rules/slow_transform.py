@@ -14,7 +14,7 @@ from advisor.edit import Drafts
 from advisor.edit.archives import read_archives
 from advisor.edit.kept_in_init import made_in_init
 from advisor.evidence.deterministic import computes_the_same
-from advisor.evidence.draws import longest_draw
+from advisor.evidence.random_draws import longest_draw
 from advisor.evidence.epochs import comes_round
 from advisor.evidence.fetching import (
     beside,
