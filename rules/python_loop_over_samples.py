@@ -14,6 +14,7 @@ from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.asked import asked_one_by_one
 from advisor.evidence.facts import BACKWARD, FORWARD, LOADER
+from advisor.evidence.groups import group_loop
 from advisor.evidence.handmade import loop_place
 from advisor.evidence.rounds import called_loop
 from advisor.evidence.spread import spread_s
@@ -37,9 +38,10 @@ class PythonLoopOverSamples(Rule):
     Each round calls its operators anew, and calling one takes some µs, however little it has to do; the backward then
     walks through as many nodes, and the gradient of each ``x[i]`` is a tensor of zeros as large as ``x``. Most such
     loops are one expression over the whole tensor: ``x[:, None] - y`` for all pairs, ``amax(1)`` for the maximum of
-    each row, ``torch.bmm`` for a product per sample, ``torch.gather`` for an element of each, ``torch.vmap(f)(x)``
-    where the expression is long. A whole model that is called in each round is such a loop, too. Reported only where a
-    trace of the steps shows the rounds, and the source shows that none of them needs what another has computed.
+    each row, ``torch.bmm`` for a product per sample, ``torch.gather`` for an element of each, ``index_add`` for sums by
+    group (``x[labels == c]`` for one c after another), ``torch.vmap(f)(x)`` where the expression is long. A whole model
+    that is called in each round is such a loop, too. Reported only where a trace of the steps shows the rounds, and the
+    source shows that none of them needs what another has computed.
 
     When not: the rounds depend on each other (a recurrence); the parts have different shapes (padding or
     ``torch.nested`` may help); all pairs at once would not fit into memory.
@@ -78,6 +80,15 @@ class PythonLoopOverSamples(Rule):
                 "by torch.where(mask[:, t], new, old)."
             )
             return Advice(text, "how samples of different lengths go together only their author can tell")
+        if finding.parameters.get("groups"):
+            text = (
+                f"Compute the loop at {at(finding.site)} for all groups at once: "
+                "sums = x.new_zeros(groups, x.shape[1]).index_add(0, labels, x), "
+                "counts = torch.bincount(labels, minlength=groups), means = sums / counts.clamp(min=1)[:, None]; "
+                "means[labels] has each row's own, for what is subtracted from it, and "
+                "torch.zeros(groups).scatter_reduce(0, labels, values, 'amax') the largest of each group."
+            )
+            return Advice(text, "what the body says for all groups at once cannot be told from the source")
         if finding.site is None:
             return Advice(text, "its place is unknown")
         drafts = Drafts(sources)
@@ -120,6 +131,16 @@ for emit, tags in zip(emissions, targets):  # <-
         ),
         Example(
             before="""
+for c in range(classes):  # <-
+    own = features[labels == c]
+    loss = loss + ((own - own.mean(0)) ** 2).sum()
+""",
+            after="",
+            parameters={"groups": True},
+            advice="index_add(0, labels, x)",
+        ),
+        Example(
+            before="""
 import torch
 
 similarity = torch.stack([torch.dot(a, b) for a, b in zip(left, right)])  # <-
@@ -151,6 +172,9 @@ def _of_parts(evidence: Evidence) -> Finding | None:
     place = loop_place(evidence, found, text_of) if found is not None else None
     if found is None or place is None:
         return None
+    groups = group_loop(text_of(place.file), place.line)
+    if groups is None:
+        return None
     spent = (found.forward_s + found.backward_s) / evidence.inflation
     saved = spent * (1.0 - found.work_share) * (1.0 - found.times / found.rounds)
     gain = Gain.of(evidence.what_if(Change(remove_host_s=saved)))
@@ -171,7 +195,7 @@ def _of_parts(evidence: Evidence) -> Finding | None:
             "step_s": evidence.step_s,
         },
         site=place,
-        parameters={"nested": found.nested},
+        parameters={"nested": found.nested, "groups": groups},
     )
 
 
