@@ -13,6 +13,7 @@ from advisor.edit.names import ensure_name, full_name
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.asked import asked_one_by_one
+from advisor.evidence.draws import draw_loop
 from advisor.evidence.facts import BACKWARD, FORWARD, LOADER
 from advisor.evidence.groups import group_loop
 from advisor.evidence.handmade import loop_place
@@ -56,7 +57,7 @@ class PythonLoopOverSamples(Rule):
     safety = Safety.NUMERIC
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
-        finding = _of_parts(evidence) or _of_calls(evidence) or _of_questions(evidence)
+        finding = _of_parts(evidence) or _of_calls(evidence) or _of_questions(evidence) or _of_draws(evidence)
         if finding is not None:
             yield finding
 
@@ -80,6 +81,15 @@ class PythonLoopOverSamples(Rule):
                 "by torch.where(mask[:, t], new, old)."
             )
             return Advice(text, "how samples of different lengths go together only their author can tell")
+        if finding.parameters.get("draws"):
+            text = (
+                f"Give the tensors of the loop at {at(finding.site)} one dimension more, for its rounds: "
+                "torch.randn(k, *x.shape) instead of k times torch.randn_like(x), distribution.rsample((k,)), "
+                "x.expand(k, *x.shape) in front of a dropout; layers take what is in front of their last dimensions "
+                "as a batch, and what was stacked is there already (mean(0) over it). Where a layer wants one "
+                "dimension for the batch, .flatten(0, 1) and .unflatten(0, (k, -1)). The numbers drawn are others."
+            )
+            return Advice(text, "which of the tensors a round makes anew only their author can tell")
         if finding.parameters.get("groups"):
             text = (
                 f"Compute the loop at {at(finding.site)} for all groups at once: "
@@ -128,6 +138,16 @@ for emit, tags in zip(emissions, targets):  # <-
             after="",
             parameters={"nested": True},
             advice="x[:, t]",
+        ),
+        Example(
+            before="""
+for _ in range(k):  # <-
+    z = mean + std * torch.randn_like(std)
+    terms.append(log_weight(decoder(z), z))
+""",
+            after="",
+            parameters={"draws": True},
+            advice="torch.randn(k, *x.shape)",
         ),
         Example(
             before="""
@@ -251,6 +271,38 @@ def _of_questions(evidence: Evidence) -> Finding | None:
         },
         site=found.site,
         parameters={"calls": True},
+    )
+
+
+def _of_draws(evidence: Evidence) -> Finding | None:
+    """A loop whose rounds differ by what they draw only."""
+    if evidence.device_is_gpu or evidence.compiled or not evidence.step_s:
+        return None
+    found = draw_loop(evidence, text_of)
+    if found is None:
+        return None
+    place, taken = found
+    spent = (taken.forward_s + taken.backward_s) / evidence.inflation
+    saved = spent * (1.0 - taken.work_share) * (1.0 - taken.times / taken.rounds)
+    gain = Gain.of(evidence.what_if(Change(remove_host_s=saved)))
+    if gain.likely < _LEAST_OF_CALLS:
+        return None
+    return Finding(
+        rule=PythonLoopOverSamples.id,
+        title="Draw all samples at once, not in a Python loop",
+        summary=f"The loop at {at(place)} draws and computes the same {taken.operators:.0f} operators "
+        f"{taken.rounds:.0f} times in every step, {spent * 1e3:.1f} ms with their backward; no round needs another.",
+        gain=gain,
+        evidence={
+            "loop_s": spent,
+            "rounds_per_step": taken.rounds,
+            "operators_per_round": taken.operators,
+            "work_share": taken.work_share,
+            "step_s": evidence.step_s,
+        },
+        site=place,
+        parameters={"draws": True},
+        safety=Safety.BEHAVIOUR,
     )
 
 

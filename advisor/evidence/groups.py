@@ -10,13 +10,13 @@ from advisor.evidence.rounds import Loop, over
 # What a group's rows are needed side by side for: no sum by group says it for all of them.
 _SIDE_BY_SIDE = frozenset(
     ("median", "nanmedian", "quantile", "nanquantile", "sort", "argsort", "topk", "kthvalue", "mode", "unique", "cdist",
-     "pdist", "cov", "corrcoef", "svd", "eigh", "qr", "cholesky", "inverse", "inv", "solve", "lstsq", "det", "cumsum",
-     "multinomial", "randperm")
+     "pdist", "cov", "corrcoef", "svd", "eigh", "qr", "cholesky", "inverse", "inv", "solve", "lstsq", "det",
+     "cumsum", "multinomial", "randperm")
 )  # fmt: skip
 
 
 def group_loop(text: str, line: int) -> bool | None:
-    """Whether the loop at `line` goes through groups: ``x[labels == c]`` with its variable c; None where sums cannot do.
+    """Whether the loop at `line` goes through groups, ``x[labels == c]`` with its variable c; None where sums are no help.
 
     That is, where a round needs the rows of its group side by side: their median, distances, singular values.
     """
