@@ -16,7 +16,7 @@ _SIDE_BY_SIDE = frozenset(
 
 
 def group_loop(text: str, line: int) -> bool | None:
-    """Whether the loop at `line` goes through groups, ``x[labels == c]`` with its variable c; None where sums are no help.
+    """Whether the loop at `line` is over groups, ``x[labels == c]`` with its variable c; None where sums do not help.
 
     That is, where a round needs the rows of its group side by side: their median, distances, singular values.
     """

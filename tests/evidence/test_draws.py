@@ -9,7 +9,7 @@ import pytest
 from advisor.evidence.draws import loops_that_draw
 
 APART = {
-    "samples of a posterior": "for _ in range(self.k):\n    z = mu + std * torch.randn_like(std)\n    terms.append(f(z))\n",
+    "samples of a posterior": "for _ in range(k):\n    z = mu + std * torch.randn_like(std)\n    terms.append(f(z))\n",
     "dropout": "draws = torch.stack([model(x) for _ in range(20)])\n",
     "a sum": "total = 0.0\nfor _ in range(k):\n    total = total + lossof(net(x + noise()), y)\n",
     "another loop, independent": "for _ in range(k):\n    out.append(net(x))\nfor i in range(3):\n    y.append(x[i])\n",
