@@ -13,7 +13,9 @@ from advisor.edit.names import ensure_name, full_name
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.asked import asked_one_by_one
+from advisor.evidence.draws import draw_loop
 from advisor.evidence.facts import BACKWARD, FORWARD, LOADER
+from advisor.evidence.groups import group_loop
 from advisor.evidence.handmade import loop_place
 from advisor.evidence.rounds import called_loop
 from advisor.evidence.spread import spread_s
@@ -37,9 +39,10 @@ class PythonLoopOverSamples(Rule):
     Each round calls its operators anew, and calling one takes some µs, however little it has to do; the backward then
     walks through as many nodes, and the gradient of each ``x[i]`` is a tensor of zeros as large as ``x``. Most such
     loops are one expression over the whole tensor: ``x[:, None] - y`` for all pairs, ``amax(1)`` for the maximum of
-    each row, ``torch.bmm`` for a product per sample, ``torch.gather`` for an element of each, ``torch.vmap(f)(x)``
-    where the expression is long. A whole model that is called in each round is such a loop, too. Reported only where a
-    trace of the steps shows the rounds, and the source shows that none of them needs what another has computed.
+    each row, ``torch.bmm`` for a product per sample, ``torch.gather`` for an element of each, ``index_add`` for sums by
+    group (``x[labels == c]`` for one c after another), ``torch.vmap(f)(x)`` where the expression is long. A whole model
+    that is called in each round is such a loop, too. Reported only where a trace of the steps shows the rounds, and the
+    source shows that none of them needs what another has computed.
 
     When not: the rounds depend on each other (a recurrence); the parts have different shapes (padding or
     ``torch.nested`` may help); all pairs at once would not fit into memory.
@@ -54,7 +57,7 @@ class PythonLoopOverSamples(Rule):
     safety = Safety.NUMERIC
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
-        finding = _of_parts(evidence) or _of_calls(evidence) or _of_questions(evidence)
+        finding = _of_parts(evidence) or _of_calls(evidence) or _of_questions(evidence) or _of_draws(evidence)
         if finding is not None:
             yield finding
 
@@ -78,6 +81,24 @@ class PythonLoopOverSamples(Rule):
                 "by torch.where(mask[:, t], new, old)."
             )
             return Advice(text, "how samples of different lengths go together only their author can tell")
+        if finding.parameters.get("draws"):
+            text = (
+                f"Give the tensors of the loop at {at(finding.site)} one dimension more, for its rounds: "
+                "torch.randn(k, *x.shape) instead of k times torch.randn_like(x), distribution.rsample((k,)), "
+                "x.expand(k, *x.shape) in front of a dropout; layers take what is in front of their last dimensions "
+                "as a batch, and what was stacked is there already (mean(0) over it). Where a layer wants one "
+                "dimension for the batch, .flatten(0, 1) and .unflatten(0, (k, -1)). The numbers drawn are others."
+            )
+            return Advice(text, "which of the tensors a round makes anew only their author can tell")
+        if finding.parameters.get("groups"):
+            text = (
+                f"Compute the loop at {at(finding.site)} for all groups at once: "
+                "sums = x.new_zeros(groups, x.shape[1]).index_add(0, labels, x), "
+                "counts = torch.bincount(labels, minlength=groups), means = sums / counts.clamp(min=1)[:, None]; "
+                "means[labels] has each row's own, for what is subtracted from it, and "
+                "torch.zeros(groups).scatter_reduce(0, labels, values, 'amax') the largest of each group."
+            )
+            return Advice(text, "what the body says for all groups at once cannot be told from the source")
         if finding.site is None:
             return Advice(text, "its place is unknown")
         drafts = Drafts(sources)
@@ -120,6 +141,26 @@ for emit, tags in zip(emissions, targets):  # <-
         ),
         Example(
             before="""
+for _ in range(k):  # <-
+    z = mean + std * torch.randn_like(std)
+    terms.append(log_weight(decoder(z), z))
+""",
+            after="",
+            parameters={"draws": True},
+            advice="torch.randn(k, *x.shape)",
+        ),
+        Example(
+            before="""
+for c in range(classes):  # <-
+    own = features[labels == c]
+    loss = loss + ((own - own.mean(0)) ** 2).sum()
+""",
+            after="",
+            parameters={"groups": True},
+            advice="index_add(0, labels, x)",
+        ),
+        Example(
+            before="""
 import torch
 
 similarity = torch.stack([torch.dot(a, b) for a, b in zip(left, right)])  # <-
@@ -151,6 +192,9 @@ def _of_parts(evidence: Evidence) -> Finding | None:
     place = loop_place(evidence, found, text_of) if found is not None else None
     if found is None or place is None:
         return None
+    groups = group_loop(text_of(place.file), place.line)
+    if groups is None:
+        return None
     spent = (found.forward_s + found.backward_s) / evidence.inflation
     saved = spent * (1.0 - found.work_share) * (1.0 - found.times / found.rounds)
     gain = Gain.of(evidence.what_if(Change(remove_host_s=saved)))
@@ -171,7 +215,7 @@ def _of_parts(evidence: Evidence) -> Finding | None:
             "step_s": evidence.step_s,
         },
         site=place,
-        parameters={"nested": found.nested},
+        parameters={"nested": found.nested, "groups": groups},
     )
 
 
@@ -227,6 +271,38 @@ def _of_questions(evidence: Evidence) -> Finding | None:
         },
         site=found.site,
         parameters={"calls": True},
+    )
+
+
+def _of_draws(evidence: Evidence) -> Finding | None:
+    """A loop whose rounds differ by what they draw only."""
+    if evidence.device_is_gpu or evidence.compiled or not evidence.step_s:
+        return None
+    found = draw_loop(evidence, text_of)
+    if found is None:
+        return None
+    place, taken = found
+    spent = (taken.forward_s + taken.backward_s) / evidence.inflation
+    saved = spent * (1.0 - taken.work_share) * (1.0 - taken.times / taken.rounds)
+    gain = Gain.of(evidence.what_if(Change(remove_host_s=saved)))
+    if gain.likely < _LEAST_OF_CALLS:
+        return None
+    return Finding(
+        rule=PythonLoopOverSamples.id,
+        title="Draw all samples at once, not in a Python loop",
+        summary=f"The loop at {at(place)} draws and computes the same {taken.operators:.0f} operators "
+        f"{taken.rounds:.0f} times in every step, {spent * 1e3:.1f} ms with their backward; no round needs another.",
+        gain=gain,
+        evidence={
+            "loop_s": spent,
+            "rounds_per_step": taken.rounds,
+            "operators_per_round": taken.operators,
+            "work_share": taken.work_share,
+            "step_s": evidence.step_s,
+        },
+        site=place,
+        parameters={"draws": True},
+        safety=Safety.BEHAVIOUR,
     )
 
 

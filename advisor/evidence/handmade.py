@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from advisor.evidence.added_gradients import adds_up_gradients
 from advisor.evidence.called_from import keeps_state, loop_around
 from advisor.evidence.rounds import busiest_loop, called_loop
+from advisor.evidence.sample_gradients import loop_of_gradients
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
@@ -112,4 +113,6 @@ def one_by_one(record: RunRecord, forwards: Sequence[CallSite], text_of: Callabl
     if any(keeps_state(text_of(path), cls) for cls, path in called[0].own.items()):
         return None
     busiest = max(forwards, key=lambda each: each.calls_per_step, default=None)
-    return loop_around(busiest.called_from, text_of) if busiest is not None else None
+    if busiest is None or loop_of_gradients(busiest.called_from, text_of) is not None:
+        return None  # several samples at once would have the sum of their gradients, not those of each
+    return loop_around(busiest.called_from, text_of)

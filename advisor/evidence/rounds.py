@@ -52,13 +52,15 @@ def busiest_loop(taken: Sequence[CallSite], text_of: Callable[[str], str]) -> Si
     on, as long as no loop calls it by its name; and what a loader takes to make a batch is on the line of the loop over
     batches, which takes none.
     """
+    texts = {each.site.file: text_of(each.site.file) for each in taken}
+    # What a loader takes to make its batches may be more than what the loops of a step take.
+    taken = [each for each in taken if not _by_iterator(texts[each.site.file], each)]
     most = max(map(_parts, taken), default=0)
     busiest = sorted((each for each in taken if 2 * _parts(each) >= most), key=lambda each: -_parts(each))
-    texts = [text_of(each.site.file) for each in busiest]
     places = [
-        _loop_of_parts(each, text)
-        for each, text in zip(busiest, texts, strict=True)
-        if not _handed_on(text, each.site.line) and not _by_iterator(text, each)
+        _loop_of_parts(each, texts[each.site.file])
+        for each in busiest
+        if not _handed_on(texts[each.site.file], each.site.line)
     ]
     return places[0] if places and None not in places else None
 

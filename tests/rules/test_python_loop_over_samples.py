@@ -14,6 +14,7 @@ from torch.overrides import BaseTorchFunctionMode, _get_current_function_mode_st
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
+from advisor.evidence.groups import group_loop
 from advisor.evidence.loops import branching_rounds, longest_period, rounds_with_loops, sample_loop
 from advisor.evidence.rounds import busiest_loop, called_loop, independent, loop_over_parts
 from advisor.harness.indexing import Indexing
@@ -213,6 +214,34 @@ def test_parts_taken_by_functions_and_loaders_belong_to_no_loop_of_their_own(
     ]
     found = busiest_loop(taken, lambda path: text)
     assert (None if found is None else found.line) == line
+
+
+def test_what_a_loader_takes_does_not_hide_the_loop_of_a_step() -> None:
+    text = "for x, y in loader:\n    for c in range(n):\n        mask = y == c\n        loss = loss + f(x[mask])\n"
+    taken = [
+        CallSite("Tensor.index", Site("train.py", 1), 1024, 256.0, details={"iterates": False}),
+        CallSite("Tensor.index", Site("train.py", 4), 185, 30.0, details={"iterates": False}),
+    ]
+    found = busiest_loop(taken, lambda path: text)
+    assert found is not None and found.line == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "groups"),
+    [
+        ("for c in range(n):\n    mask = y == c\n    if mask.any():\n        out[c] = x[mask].mean(0)\n", True),
+        ("out = torch.stack([x[batch == g].sum(0) for g in range(graphs)])\n", True),
+        ("for c in range(n):\n    rows = (y == c).nonzero().squeeze(1)\n    loss = loss + f(x[rows])\n", True),
+        ("out = [x[batch == g].median(0).values for g in range(graphs)]\n", None),
+        ("for c in range(n):\n    own = x[y == c]\n    loss = loss + torch.cdist(own, own).mean()\n", None),
+        ("for i in range(n):\n    out.append(f(x[i]))\n", False),
+        ("for i in range(n):\n    out.append(f(x[y == 0], i))\n", False),
+        ("for i in range(n):\n    out.append(f(x[i], y == i))\n", False),
+        ("for i in:\n", False),
+    ],
+)
+def test_loops_over_groups(text: str, groups: bool | None) -> None:
+    assert group_loop(text, 1) is groups
 
 
 @pytest.mark.parametrize(("pick", "share"), [("aten::index", 0.016), ("aten::select", 0.516)])

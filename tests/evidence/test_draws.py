@@ -1,0 +1,57 @@
+"""Loops whose rounds differ by what they draw, read in the source."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from advisor.evidence.draws import loops_that_draw
+
+APART = {
+    "samples of a posterior": "for _ in range(k):\n    z = mu + std * torch.randn_like(std)\n    terms.append(f(z))\n",
+    "dropout": "draws = torch.stack([model(x) for _ in range(20)])\n",
+    "a sum": "total = 0.0\nfor _ in range(k):\n    total = total + lossof(net(x + noise()), y)\n",
+    "another loop, independent": "for _ in range(k):\n    out.append(net(x))\nfor i in range(3):\n    y.append(x[i])\n",
+}
+SILENT = {
+    "a sampler's steps": "for _ in range(k):\n    x = x + 0.1 * score(x) + torch.randn_like(x)\n",
+    "a state in place": "for _ in range(k):\n    x.add_(torch.randn_like(x))\n    out.append(net(x))\n",
+    "a state of the object": "for _ in range(k):\n    self.z = net(self.z) + noise()\n",
+    "rows of a state": "for _ in range(k):\n    state[0] += noise()\n    out.append(net(state))\n",
+    "an optimizer": "for _ in range(k):\n    loss = net(x + noise())\n    loss.backward()\n    opt.step()\n",
+    "gradients in a round": "for _ in range(k):\n    g = torch.autograd.grad(f(x + noise()), x)\n    out.append(g)\n",
+    "a benchmark": "for _ in range(k):\n    t = time.perf_counter()\n    net(noise())\n    out.append(t)\n",
+    "a game": "for _ in range(k):\n    obs = env.step(policy(obs))\n    out.append(obs)\n",
+    "a buffer": "for _ in range(k):\n    memory.push(net(noise()))\n",
+    "until it fits": "for _ in range(k):\n    z = noise()\n    if f(z) > 0:\n        break\n",
+    "its number counts": "for t in range(k):\n    out.append(net(noise(), t))\n",
+    "layers": "out = [layer(x) for layer in layers]\n",
+    "one of two": "for _ in range(k):\n    a.append(f(noise()))\nfor _ in range(k):\n    b.append(g(noise()))\n",
+    "beside a recurrence": "for _ in range(k):\n    a.append(f(noise()))\nfor t in range(9):\n    h = cell(x[t], h)\n",
+    "beside what goes on": "for _ in range(k):\n    a.append(f(noise()))\nwhile more():\n    h = cell(h)\n",
+    "a stream of its own": "for _ in range(k):\n    a.append(torch.randn(3, generator=g))\n",
+    "no source": "for _ in:\n",
+}
+
+
+def found(text: str) -> list[int]:
+    return loops_that_draw("def f(self, x):\n" + textwrap.indent(text, "    "), 1)
+
+
+@pytest.mark.parametrize("text", APART.values(), ids=APART.keys())
+def test_rounds_that_could_be_one(text: str) -> None:
+    lines = found(text)
+    assert len(lines) == 1 and lines[0] > 0
+
+
+@pytest.mark.parametrize("text", SILENT.values(), ids=SILENT.keys())
+def test_rounds_that_need_each_other_or_cannot_be_told_apart(text: str) -> None:
+    lines = found(text)
+    assert len(lines) != 1 or lines[0] == 0
+
+
+def test_loops_of_functions_are_not_those_of_the_script() -> None:
+    text = "def f(x):\n    return [net(x) for _ in range(9)]\n\n\nfor _ in range(k):\n    a.append(net(noise()))\n"
+    assert loops_that_draw(text, 0) == [5]
+    assert loops_that_draw(text, 1) == [2]
