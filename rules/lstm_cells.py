@@ -26,6 +26,12 @@ _LEAST_GAIN = 1.15
 # to 100) but for a factor of 1.4, torch 2.14, two cores with AVX2: 1.1 to 245 ms in training; cells took 9 to 537.
 _NUMBER_S = {True: 40e-9, False: 10e-9}  # by whether it is trained
 _ELEMENT_S = 20e-6
+# On two cores with AVX-512 (and AMX, which float32 does not use) six such sizes took 1/1.3 to 1/2.8 of that, this on
+# the mean.
+_WITH_AVX512 = 0.55
+# What else a round does, embed an element and project its output, is done to all of them at once. Of two scripts whose
+# rounds did so, both predicted too low without it, this part went.
+_ROUND = 0.7
 
 
 class LstmCells(Rule):
@@ -58,7 +64,7 @@ class LstmCells(Rule):
         if found is None or place is None:
             return
         spent = (found.forward_s + found.backward_s) / evidence.inflation
-        saved = spent - _whole_s(record.environment, found)
+        saved = spent - _whole_s(record.environment, found) + _ROUND * found.round_s / evidence.inflation
         gain = Gain.of(evidence.what_if(Change(remove_host_s=saved))) if saved > 0 else None
         if gain is None or gain.likely < _LEAST_GAIN:
             return
@@ -71,7 +77,8 @@ class LstmCells(Rule):
             evidence={
                 "calls_per_step": found.calls,
                 "cells_s": spent,
-                "whole_s": spent - saved,
+                "rounds_s": found.round_s / evidence.inflation,
+                "whole_s": _whole_s(record.environment, found),
                 "step_s": evidence.step_s,
             },
             site=place.site,
@@ -117,7 +124,7 @@ def _whole_s(environment: Environment, found: Cells) -> float:
     for calls, rows, inputs, width in found.sizes:
         flops = 2.0 * rows * 4 * width * (inputs + width) * (3 if trained else 1)
         total += calls * (flops / rate + rows * width * _NUMBER_S[trained] + _ELEMENT_S)
-    return total
+    return total * (_WITH_AVX512 if "avx512f" in environment.cpu_flags else 1.0)
 
 
 @dataclass(frozen=True)

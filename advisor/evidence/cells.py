@@ -28,6 +28,7 @@ _TAKEN = frozenset(("aten::select", "aten::unbind", "aten::stack"))
 class Cells:
     """Means over the steps; seconds as traced, with what takes elements out of the sequence and the Python between.
 
+    ``round_s``: what else is done between the first of them and the last, in the forward and in the backward.
     ``sizes``: (calls, rows, inputs of a row, width of its state) for each of the cells.
     """
 
@@ -35,6 +36,7 @@ class Cells:
     forward_s: float
     backward_s: float
     sizes: tuple[tuple[float, int, int, int], ...]
+    round_s: float = 0.0
 
 
 def lstm_cells(evidence: Evidence) -> Cells | None:
@@ -52,12 +54,9 @@ def lstm_cells(evidence: Evidence) -> Cells | None:
     outer = evidence.nesting.parent < 0
     nodes = names_like(trace, operators.name, lambda name: name.startswith(NODE)) & outer
     taken = names_like(trace, operators.name, _TAKEN.__contains__) & outer
-    return Cells(
-        calls=float(called.sum()) / len(steps),
-        forward_s=_stretches_s(evidence, called, taken, outer & ~nodes),
-        backward_s=_stretches_s(evidence, *_backward(evidence, called, nodes), nodes),
-        sizes=sizes,
-    )
+    forward_s, other_s = _stretches_s(evidence, called, taken, outer & ~nodes)
+    backward_s, behind_s = _stretches_s(evidence, *_backward(evidence, called, nodes), nodes)
+    return Cells(float(called.sum()) / len(steps), forward_s, backward_s, sizes, other_s + behind_s)
 
 
 def _named(trace: Trace, name: str) -> Mask:
@@ -100,15 +99,15 @@ def _backward(evidence: Evidence, called: Mask, nodes: Mask) -> tuple[Mask, Mask
     return nodes & np.isin(operators.sequence, numbers), nodes & taken
 
 
-def _stretches_s(evidence: Evidence, cells: Mask, taken: Mask, everything: Mask) -> float:
-    """Seconds per step in `cells` and `taken`, from the first of the cells to the last, and between them.
+def _stretches_s(evidence: Evidence, cells: Mask, taken: Mask, everything: Mask) -> tuple[float, float]:
+    """Seconds per step in `cells` and `taken`, from the first cell to the last, and between them; and in others.
 
     Of the time between operators as large a part as the part of the operators that are theirs.
     """
     operators, steps = evidence.trace.operators, evidence.steps
     step = assign(steps, operators.start)
     lane = np.isin(operators.lane, operators.lane[cells])
-    total = 0.0
+    total = others = 0.0
     for number in range(len(steps)):
         mine = np.flatnonzero(cells & (step == number))
         if not len(mine):
@@ -118,5 +117,6 @@ def _stretches_s(evidence: Evidence, cells: Mask, taken: Mask, everything: Mask)
         took = operators.end[rows] - operators.start[rows]
         own = (cells | taken)[rows]
         between = max(0, end - begin - int(took.sum()))
-        total += float(took[own].sum()) + between * float(own.mean())
-    return total / 1e9 / len(steps)
+        mine_ns = float(took[own].sum()) + between * float(own.mean())
+        total, others = total + mine_ns, others + (end - begin) - mine_ns
+    return total / 1e9 / len(steps), others / 1e9 / len(steps)
