@@ -24,7 +24,7 @@ from advisor import __version__, endings, errors
 from advisor.errors import AdvisorError
 from advisor.harness import layout
 from advisor.harness.layout import Options, RunRecord, Status
-from advisor.harness.plan import Plan
+from advisor.harness.plan import SETTLE, Plan
 from advisor.pending import Claim, descendants, end_processes, register
 from advisor.restore import Restored, mark, restore
 from advisor.run import Run
@@ -140,6 +140,8 @@ def measure(
             # The first run had more undisturbed steps than the cut one: its times are the better ones.
             keep = record.timing
             record.timing = replace(first.timing, cpu_s=keep.cpu_s, children_cpu_s=keep.children_cpu_s)
+        if options.total_steps and first.training == record.training and (Plan(options).settle or 0) < SETTLE:
+            _as_watched(record, first)
         if options.total_steps and first.ended in ("finished", "stopped"):  # by us: the training was over
             record.total_steps = options.total_steps
         record.notes[:0] = notes
@@ -147,6 +149,15 @@ def measure(
     endings.check(record, command.python, run_dir)
     _write_record(run_dir, record)
     return Run.load(run_dir)
+
+
+def _as_watched(record: RunRecord, first: RunRecord) -> None:
+    """Give a run that was too short to watch its forwards what the one before it has seen of them.
+
+    Not what was frozen: whether it stays so the rest of that run had to show.
+    """
+    record.recomputed, record.repeated, record.gathered = first.recomputed, first.repeated, first.gathered
+    record.one_hot, record.remade_weights = first.one_hot, first.remade_weights
 
 
 def next_try(record: RunRecord, options: Options) -> tuple[str, Options] | None:

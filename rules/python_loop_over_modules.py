@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.facts import OPTIMIZER
+from advisor.evidence.field_tables import field_tables
 from advisor.evidence.module_loops import ModuleLoop, module_loop
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at
 
@@ -25,14 +26,18 @@ class PythonLoopOverModules(Rule):
     many small tensors. One module with all weights does the same: a linear layer as wide as all heads together, whose
     output is taken apart, ``groups=n`` for a convolution per channel, and for whole networks
     ``torch.func.stack_module_state`` with ``torch.vmap``, or weights of shape (n, in, out) and ``torch.baddbmm``.
-    Reported where a trace shows rounds of the same operators on the same shapes, and the source that they call the
-    loop's own modules and that none needs what another has computed.
+    Embedding tables of one width, a column for each (the fields of a click model, categorical columns), may be of
+    different lengths: they are parts of one table, in which a field's numbers begin at its offset. Reported where a
+    trace shows rounds of the same operators on the same shapes, and the source that they call the loop's own modules
+    and that none needs what another has computed.
 
-    When not: the modules differ in size; they are trained one by one, or saved each by itself; a checkpoint with their
-    names has to be loaded (its weights can be joined once).
+    When not: the modules differ in size (tables: in width); they are trained one by one, or saved each by itself; a
+    checkpoint with their names has to be loaded (its weights can be joined once). Of tables it is not reported on a
+    GPU, where it was not measured.
 
     Source: PyTorch tutorial, "Model ensembling" (``torch.func.stack_module_state``); PyTorch docs, ``torch.nn.Conv2d``,
-    ``groups``. The gain is what the rounds took in the run, less their work on the elements.
+    ``groups``; torchrec, FBGEMM's table-batched embeddings. The gain is what the rounds took in the run, less their
+    work on the elements; of tables less a model of measurements of the one lookup.
     """
 
     id = "python-loop-over-modules"
@@ -42,6 +47,10 @@ class PythonLoopOverModules(Rule):
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         if evidence.compiled or not evidence.step_s:
             return
+        found = list(self._alike(evidence))
+        yield from found or self._tables(evidence)
+
+    def _alike(self, evidence: Evidence) -> Iterator[Finding]:
         found = module_loop(evidence, text_of)
         if found is None:
             return
@@ -50,7 +59,7 @@ class PythonLoopOverModules(Rule):
         fewer = 1.0 - taken.times / taken.rounds
         saved = spent * (1.0 - taken.work_share) * fewer
         # On a GPU optimizers go over lists of tensors, however many there are.
-        updating = 0.0 if evidence.device_is_gpu else evidence.breakdown.share(OPTIMIZER) * evidence.step_s
+        updating = 0.0 if evidence.device_is_gpu else evidence.breakdown.share(OPTIMIZER) * (evidence.step_s or 0.0)
         updating *= found.parameters * fewer
         saved += updating
         gain = Gain.of(evidence.what_if(Change(remove_host_s=saved)))
@@ -77,6 +86,33 @@ class PythonLoopOverModules(Rule):
             parameters={"kind": _kind(found)},
         )
 
+    def _tables(self, evidence: Evidence) -> Iterator[Finding]:
+        """Tables of one width but different lengths: what steps them is as long as before, the numbers are the same."""
+        found = field_tables(evidence, text_of)
+        if found is None:
+            return
+        gain = Gain.of(evidence.what_if(Change(remove_host_s=found.seconds - found.stays_s)))
+        if gain.likely < _LEAST_GAIN:
+            return
+        every = "" if found.lookups == found.tables else f", {found.lookups} of the kind in the step"
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"The loop at {at(found.site)} looks {found.tables} columns up one after another, each in a table "
+            f"of its own of width {found.width}{every}: {found.seconds * 1e3:.1f} ms of the step with their backward, "
+            f"of which one lookup in one table takes {found.stays_s * 1e3:.1f}.",
+            gain=gain,
+            evidence={
+                "loop_s": found.seconds,
+                "at_once_s": found.stays_s,
+                "modules": found.tables,
+                "lookups_per_step": found.lookups,
+                "step_s": evidence.step_s,
+            },
+            site=found.site,
+            parameters={"kind": "bags" if found.bags else "tables"},
+        )
+
     def fix(self, finding: Finding, sources: Sources) -> Advice:
         how = _HOW[str(finding.parameters.get("kind") or "")]
         return Advice(
@@ -98,6 +134,18 @@ class PythonLoopOverModules(Rule):
             advice="groups=",
         ),
         Example(before="y = [net(x) for net in nets]  # <-\n", after="", advice="stack_module_state"),
+        Example(
+            before="rows = [table(x[:, i]) for i, table in enumerate(self.tables)]  # <-\n",
+            after="",
+            parameters={"kind": "tables"},
+            advice="nn.Embedding(sum(sizes), width)",
+        ),
+        Example(
+            before="for k, bag in enumerate(self.bags):  # <-\n    rows.append(bag(indices[k], offsets[k]))\n",
+            after="",
+            parameters={"kind": "bags"},
+            advice="nn.EmbeddingBag(sum(sizes), width, mode=...)",
+        ),
     )
     LEAVES_ALONE = (Example("for layer in layers:  # <-\n    x = layer(x)\n", ""),)
 
@@ -108,6 +156,15 @@ _HOW = {
     "F.scaled_dot_product_attention for all heads at once.",
     "convolution": "a convolution with groups=n and n times the channels convolves each part of the channels by "
     "filters of its own; what is given to each stands side by side in dimension 1.",
+    "tables": "self.table = nn.Embedding(sum(sizes), width), self.register_buffer('first', "
+    "torch.tensor([0, *sizes[:-1]]).cumsum(0)), and self.table(x + self.first) for all columns of x at once, of shape "
+    "(rows, columns, width): .flatten(1) stands for torch.cat(…, 1), .sum(1) for a sum over them. A padding_idx or an "
+    "initialization of each table's own has to be kept up by hand. An optimizer steps the one large table as it did "
+    "the many; weights of an old checkpoint are joined by torch.cat([table.weight for table in tables]).",
+    "bags": "self.bag = nn.EmbeddingBag(sum(sizes), width, mode=...) with the mode of them all; each table's indices "
+    "plus the rows of the tables before it, joined by torch.cat, and the offsets of each plus the number of indices "
+    "before them: self.bag(indices, offsets).view(tables, rows, width). An optimizer steps the one large table as it "
+    "did the many; weights of an old checkpoint are joined by torch.cat([bag.weight for bag in bags]).",
     "": "weights of shape (modules, in, out) and torch.baddbmm(biases, x, weights) for each layer, with x expanded to "
     "(modules, rows, in); or torch.func.stack_module_state(modules) and torch.vmap over torch.func.functional_call.",
 }

@@ -23,10 +23,10 @@ _PRODUCTS = ("aten::matmul", "aten::mm", "aten::bmm")
 _MULTIPLY = ("aten::mm", "aten::bmm", "aten::addmm", "aten::mv", "aten::dot")
 _VIEWS = ("aten::t", "aten::transpose", "aten::numpy_T", "aten::mT", "aten::permute", "aten::unsqueeze", "aten::view")
 _LONGEST = 6  # operands: nobody writes more in one line
-_LEAST = 1.5  # times as much work as the best order, from which an order is worth a word
+LEAST = 1.5  # times as much work as the best order, from which an order is worth a word
 # Numbers read or written that take as long as one multiplication and addition: both of a core with AVX2, some 50
 # Gflop/s and 10 GB/s; a GPU's ratio is larger still, as its products are.
-_FLOP_PER_NUMBER = 20.0
+FLOP_PER_NUMBER = 20.0
 
 
 Order: TypeAlias = "int | tuple[Order, Order]"
@@ -82,10 +82,10 @@ def costly_chains(evidence: Evidence) -> Chains:
             continue
         written = _left_to_right(len(operands))
         now, (best, order) = _cost(operands, written), cheapest(operands)
-        chain = Chain(function, order if now >= _LEAST * best else written, len(operands))
+        chain = Chain(function, order if now >= LEAST * best else written, len(operands))
         if calls.step(rows[0]) == 0:
             found.in_order.setdefault(function, []).append((chain.operands, chain.order))
-        if now >= _LEAST * best:
+        if now >= LEAST * best:
             costly.append(chain)
             found.largest[chain] = max((_gives(calls, row) for row in rows), key=prod)
             by_left.setdefault(best / now, []).extend(rows)
@@ -128,7 +128,7 @@ def _cost(operands: tuple[Operand, ...], order: Order) -> float:
         batch = max(left.batch, right.batch)
         numbers = left.batch * left.rows * left.columns + right.batch * right.rows * right.columns
         numbers += batch * left.rows * right.columns
-        once = 2.0 * batch * left.rows * left.columns * right.columns + _FLOP_PER_NUMBER * numbers
+        once = 2.0 * batch * left.rows * left.columns * right.columns + FLOP_PER_NUMBER * numbers
         total += once * (1 + left.trained + right.trained)
         return Operand(batch, left.rows, right.columns, left.trained or right.trained)
 

@@ -39,6 +39,7 @@ from .sameness import DECOMPOSES, MOST_TENSORS, Call, Forward, Sameness, Step
 from .timing import compiled_frames
 
 _FIRST, _WATCHED = 3, 3  # steps that pass before, and that are watched
+WATCHED = slice(_FIRST, _FIRST + _WATCHED)  # of all steps, those that are
 _LEAST_S = 0.2e-3  # of a call: shorter ones are not worth a word
 _SAMPLED = 64  # numbers of each tensor, spread over it by
 _STRIDES = (7919, 104729, 1299709, 15485863)  # primes, one for each dimension in turn

@@ -13,7 +13,10 @@ from typing import Any
 
 from .layout import Device, Environment
 
-_PACKAGES = ("torchvision", "transformers", "lightning", "pytorch_lightning", "accelerate", "timm", "numpy", "triton")
+_PACKAGES = (
+    *("torchvision", "transformers", "lightning", "pytorch_lightning", "accelerate", "timm", "numpy", "triton"),
+    "opt_einsum",  # torch imports it by itself where it is installed
+)
 _VARIABLES = (
     "CUDA_LAUNCH_BLOCKING",
     "CUDA_VISIBLE_DEVICES",

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from .blocking import Blocking
-from .constants import Constants
+from .constants import WATCHED, Constants
 from .discarded_gradients import Discarded
 from .encoders import Encoders
 from .garbage import Garbage
@@ -613,9 +613,7 @@ class Windows:
         record.unused_gradients = self.unused.found
         record.discarded, record.accumulated = self.discarded.found, self.discarded.accumulated
         record.backward_nodes = self.discarded.nodes
-        record.recomputed, record.repeated = self.constants.found, self.constants.repeated
-        record.gathered, record.one_hot = self.constants.gathered, self.constants.one_hot
-        record.remade_weights = self.constants.remade
+        self._keep_watched()
         record.frozen = self.constants.frozen()
         record.gradients, record.gradients_needed = self.unused.gradients, self.unused.needed
         record.kept_graphs, record.growth_bytes, record.growth_steps = self.graphs.end(len(self._intervals))
@@ -628,6 +626,12 @@ class Windows:
             return
         self._probes(True)
         self._begin_profile()
+
+    def _keep_watched(self) -> None:
+        """Put into the record what the forwards that were watched have shown."""
+        record, seen = self.record, self.constants
+        record.recomputed, record.repeated = seen.found, seen.repeated
+        record.gathered, record.one_hot, record.remade_weights = seen.gathered, seen.one_hot, seen.remade
 
     def _read_memory(self) -> None:
         self._gpu_memory.read(self.record.memory)
@@ -770,6 +774,9 @@ class Windows:
             else:
                 self.loaders.without_timing()
                 timing.from_profile = True
+            if self.phase == "settle" and len(self._intervals) >= 2 * WATCHED.stop:
+                del self._intervals[WATCHED]  # to watch takes several times as long as the step
+            self._keep_watched()
             self._mark_training_loaders()
             summarize(timing, self._intervals, self.loaders.records)
             self._count_samples()

@@ -60,8 +60,8 @@ for step in range(300):
 FINE = {"once": "keys = self.keys(memory)", "each": "pass", "metric": "pass"}
 
 
-def run_of(folder: Path, **parts: str) -> Run:
-    (folder / "train.py").write_text(SCRIPT.format(**{**FINE, **parts}))
+def run_of(folder: Path, steps: int = 300, **parts: str) -> Run:
+    (folder / "train.py").write_text(SCRIPT.format(**{**FINE, **parts}).replace("range(300)", f"range({steps})"))
     return measure(Command(str(folder / "train.py"), python=PYTHON, cwd=str(folder)), folder / "run", QUICK)
 
 
@@ -75,6 +75,26 @@ def test_a_projection_of_each_decoder_step_is_found(tmp_path: Path) -> None:
     assert finding.site is not None and finding.site.line == 21
     fix = RULE.fix(finding, Sources())
     assert isinstance(fix, Advice) and "before the loop" in fix.text
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_it_is_found_in_a_script_of_twenty_steps(tmp_path: Path) -> None:
+    """The second run, with shorter windows, has no steps left to watch: what the first one saw is kept."""
+    run = run_of(tmp_path, steps=20, once="pass", each="keys = self.keys(memory)")
+    assert any("run again with shorter windows" in note for note in run.record.notes)
+    assert run.record.repeated[0].site.line == 21 and run.record.repeated[0].calls == pytest.approx(5)
+    # Steps that were watched are none to take the time from.
+    timing = run.record.timing
+    assert len(timing.intervals) < 19 and (timing.step_s or 0.0) < 2 * (timing.median_s or 0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_a_short_script_without_repetition_says_nothing(tmp_path: Path) -> None:
+    run = run_of(tmp_path, steps=20, each="keys = self.keys(memory + state.unsqueeze(1))")
+    assert sum(each.seconds for each in run.record.repeated) < 0.05 * (run.record.timing.step_s or 0.0)
+    assert list(RULE.check(Evidence.from_run(run))) == []
 
 
 @pytest.mark.slow
@@ -183,6 +203,7 @@ def test_a_sparse_graph_is_the_same_in_both_calls(tmp_path: Path) -> None:
         pytest.param({"metric": "model(x + 0.1)"}, id="other numbers"),
         pytest.param({"metric": "optimizer.step(); model(x)"}, id="other weights"),
         pytest.param({"each": "keys = self.keys(F.dropout(memory))"}, id="drawn anew"),
+        pytest.param({"each": "keys = self.keys(memory + state.unsqueeze(1))"}, id="with the state in it"),
         pytest.param({"each": "memory = memory * 0.9; keys = self.keys(memory)"}, id="changed in between"),
         pytest.param(
             {"metric": "[p.data.mul_(1.001) for p in model.parameters()]; model(x)"}, id="weights changed unseen"
