@@ -18,7 +18,7 @@ _FAR = 3  # times as long as wide is a matrix whose full factor is worth a word
 # operations (Golub and Van Loan, Matrix Computations, 8.6.4) it is 0.15, 0.09, 0.5, 0.5, 0.25, and 0.5: short ones
 # take more than that.
 _SHORT = 16.0
-# What singular values alone leave of the reduced factors: 0.33 to 0.57 of 32 to 128 columns; of more it varied too much.
+# What singular values alone leave of reduced factors: 0.33 to 0.57 of 32 to 128 columns; of more it varied too much.
 _VALUES, _MOST_VALUES = 0.6, 128
 
 

@@ -46,11 +46,11 @@ def long_filters(evidence: Evidence) -> tuple[dict[LongFilter, float], dict[str,
     found: dict[int, LongFilter] = {}
     comes_ns = 0.0
     for row, function in calls.functions(evidence, there).items():
-        batch, known = there[row]
+        batch, sizes = there[row]
         nodes = calls.nodes([row])
-        instead = _transforms_ns(batch, known, bool(nodes))
+        instead = _transforms_ns(batch, sizes, bool(nodes))
         if sum(calls.lasted_ns(each) for each in (row, *nodes)) >= _LEAST_TIMES * instead:
-            found[row] = LongFilter(function, *known)
+            found[row] = LongFilter(function, *sizes)
             comes_ns += instead
     return calls.per_step(found.values()), calls.shares(found, 0.0), comes_ns / 1e9 / len(calls.steps)
 
