@@ -197,7 +197,9 @@ def test_the_loops_over_modules_of_a_function_are_told_by_what_they_call() -> No
 @pytest.mark.slow
 @pytest.mark.sessions
 def test_long_filters_are_found(tmp_path: Path) -> None:
-    body = "long = self.wide[:1].repeat(1, 4)[:, None]\nreturn nn.functional.conv1d(h.reshape(1, 1, -1), long, padding=7)"
+    body = (
+        "long = self.wide[:1].repeat(1, 4)[:, None]\nreturn nn.functional.conv1d(h.reshape(1, 1, -1), long, padding=7)"
+    )
     (finding,) = findings(FftConvolution(), tmp_path, body)
     assert finding.site is not None and finding.site.line == 19
     assert finding.evidence["taps"] == 1200 and finding.evidence["samples"] == 4800
