@@ -95,6 +95,15 @@ class Calls:
             return []
         return [str(each) for each in given] if isinstance(given, list) else []
 
+    def lasted_ns(self, row: int) -> int:
+        """How long a call took, with all that it calls."""
+        return int(self.trace.operators.end[row] - self.trace.operators.start[row])
+
+    def numbers(self, row: int) -> list[int]:
+        """Autograd's numbers that a call and what it calls carry; none where no graph is recorded."""
+        found = self.trace.operators.sequence[self._within([row])]
+        return [int(each) for each in found[found >= 0]]
+
     def functions(self, evidence: Evidence, rows: Collection[int]) -> dict[int, Function]:
         """Which function of the user's each of them is called in; those that are in none are left out."""
         if evidence.record is None or not rows:

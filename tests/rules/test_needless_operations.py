@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
 from advisor.evidence.module_loops import loops_over_modules
 from advisor.launch import Command, measure
-from advisor.rule import Advice, Finding, Rule
+from advisor.rule import Advice, Finding, Gain, Rule
+from rules.fft_convolution import FftConvolution
 from rules.inverse_product import InverseProduct
 from rules.product_order import ProductOrder
 from rules.python_loop_over_modules import PythonLoopOverModules
+from rules.reduced_svd import ReducedSvd
 from rules.sort_for_topk import SortForTopk
 from tests.conftest import PYTHON, QUICK
 
@@ -82,6 +86,20 @@ def findings(rule: Rule, folder: Path, body: str) -> list[Finding]:
             "self.wide @ (self.wide @ h)",
             id="product",
         ),
+        pytest.param(
+            ReducedSvd(),
+            "with torch.no_grad():\n    U, S, Vh = torch.linalg.svd(h)\nreturn h @ Vh[:4].mT",
+            19,
+            "torch.linalg.svd(h, full_matrices=False)",
+            id="decomposition",
+        ),
+        pytest.param(
+            ReducedSvd(),
+            "with torch.no_grad():\n    size = torch.linalg.svd(h.repeat(1, 4)[:, :40])[1]\nreturn h / size[0]",
+            19,
+            "size = torch.linalg.svdvals(h.repeat(1, 4)[:, :40])",
+            id="singular values",
+        ),
     ],
 )
 def test_operations_that_are_not_needed_are_found(rule: Rule, body: str, line: int, after: str, tmp_path: Path) -> None:
@@ -109,6 +127,19 @@ def test_operations_that_are_not_needed_are_found(rule: Rule, body: str, line: i
             id="of a wide matrix",
         ),
         pytest.param(ProductOrder(), "return h.T @ self.wide @ self.wide", id="the narrow one is first"),
+        pytest.param(
+            ReducedSvd(),
+            "with torch.no_grad():\n    U, S, Vh = torch.linalg.svd(h)\nreturn U[:, 16:].mT @ h",
+            id="the other columns are read",
+        ),
+        pytest.param(
+            ReducedSvd(), "return h / torch.linalg.svd(h[:16])[1][0]", id="singular values that have a gradient"
+        ),
+        pytest.param(
+            FftConvolution(),
+            "return nn.functional.conv1d(h.reshape(1, 1, -1), self.wide[:1, None], stride=3)",
+            id="a long filter with a stride",
+        ),
         pytest.param(ProductOrder(), "return torch.tanh(self.wide @ self.wide) @ h", id="something in between"),
     ],
 )
@@ -161,3 +192,41 @@ def test_the_loops_over_modules_of_a_function_are_told_by_what_they_call() -> No
     assert loops_over_modules(LOOPS, 0) == [2, 3, 5]
     assert loops_over_modules(LOOPS, 2) == []
     assert loops_over_modules("def f(:", 1) == []
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_long_filters_are_found(tmp_path: Path) -> None:
+    body = (
+        "long = self.wide[:1].repeat(1, 4)[:, None]\nreturn nn.functional.conv1d(h.reshape(1, 1, -1), long, padding=7)"
+    )
+    (finding,) = findings(FftConvolution(), tmp_path, body)
+    assert finding.site is not None and finding.site.line == 19
+    assert finding.evidence["taps"] == 1200 and finding.evidence["samples"] == 4800
+    assert finding.gain.likely > 1.2
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters", "groups", "padding"),
+    [(1, 1, 1, 150), (1, 3, 1, 0), (4, 4, 4, 299), (2, 5, 1, 7), (4, 6, 2, 150), (2, 4, 2, 0)],
+)
+def test_the_transforms_that_are_advised_give_what_the_convolution_does(
+    channels: int, filters: int, groups: int, padding: int
+) -> None:
+    x, weight = torch.randn(3, channels, 700), torch.randn(filters, channels // groups, 300)
+    parameters = {
+        "padding": padding,
+        "taps": 300,
+        "channels": channels // groups,
+        "groups": groups,
+        "filters": filters,
+    }
+    finding = Finding("fft-convolution", "", "", Gain(1, 1, 1), {}, parameters=parameters)
+    text = FftConvolution().fix(finding, Sources()).text
+    names: dict[str, object] = {"torch": torch, "x": x, "weight": weight, "t": 700, "k": 300}
+    parts = re.search(r", p = (.+?) \(the padding\) and n = (.+?), spectrum = (.+), the result is (.+\]), plus", text)
+    assert parts is not None
+    for name, code in zip(("p", "n", "spectrum", "y"), parts.groups(), strict=True):
+        names[name] = eval(code, names)
+    directly = torch.nn.functional.conv1d(x, weight, padding=padding, groups=groups)
+    torch.testing.assert_close(names["y"], directly, rtol=1e-3, atol=1e-3)
