@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from advisor.edit import Sources
     from advisor.evidence import Evidence
 
+_ONCE_S = 2.1  # the first call of vmap imports what it needs (torch 2.14)
 _LEAST = 1.3  # the likely gain that is told of: a prior from few models
 # What torch.vmap over torch.func.grad takes, best, likely, worst: as long as so many rounds of the loop, whatever the
 # number of samples; of a round, for each sample; and seconds for each number of a sample's gradients, which are written
@@ -71,7 +72,7 @@ class PerSampleGradients(Rule):
         ]
         goes = [spent * max(0.0, 1.0 - one / each) for one in after]
         best, likely, worst = (evidence.what_if(Change(remove_host_s=seconds)).speedup[1] for seconds in goes)
-        gain = Gain(max(min(worst, likely), best / WIDEST), likely, best, _BASIS)
+        gain = Gain(max(min(worst, likely), best / WIDEST), likely, best, _BASIS, _ONCE_S)
         if gain.likely < _LEAST:
             return
         yield Finding(

@@ -104,12 +104,12 @@ class WorkBesideModel(Rule):
             return
         if evidence.breakdown.share(OTHER) * found.part < _LEAST:
             return
-        share = share_of_step(evidence, found)
         cheaper = _cheaper(found.calls, source_of(found, text_of), called_source(found, text_of))
         grows = _grows_at(found) if not found.calls and cheaper in ("", _GROWS) else 0
         if found.loops and not grows:
             return  # the lines of the loop that calls the model are many
         cheaper = _GROWS if grows else cheaper
+        share = share_of_step(evidence, found, cheaper == _GROWS)
         left = _LEFT_EDITED if cheaper == _GROWS else _LEFT_KNOWN if cheaper else _LEFT
         saved = share * evidence.step_s * (1.0 - left)
         site = Site(found.file, grows) if grows else line_of(found, text_of)

@@ -141,8 +141,8 @@ def _longest(
     return function, found[function], sum(taken[row] for row in found[function])
 
 
-def share_of_step(evidence: Evidence, found: Beside) -> float:
-    """The share of an undisturbed step that `found` takes.
+def share_of_step(evidence: Evidence, found: Beside, grows: bool = False) -> float:
+    """The share of an undisturbed step that `found` takes; of one that `grows` the traced one is no measure in seconds.
 
     What makes the traced step longer, the writing down of operators, is hardly in Python's work and in NumPy's: by what
     four scripts gained it was 1.1 to 1.33 times its share of traced steps 1.11 to 1.64 times as long. None of it is in
@@ -150,7 +150,7 @@ def share_of_step(evidence: Evidence, found: Beside) -> float:
     0.835 and 0.795 by what their absence gained.
     """
     share = evidence.breakdown.share(OTHER) * found.part
-    alone = found.written * _WRITING_S < _HARDLY * share * (evidence.trace_step_s or 0.0)
+    alone = not grows and found.written * _WRITING_S < _HARDLY * share * (evidence.trace_step_s or 0.0)
     longer = evidence.inflation if alone else math.sqrt(evidence.inflation)
     return min(share * longer, max(share, _ALL))
 
