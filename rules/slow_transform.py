@@ -14,7 +14,6 @@ from advisor.edit import Drafts
 from advisor.edit.archives import read_archives
 from advisor.edit.kept_in_init import made_in_init
 from advisor.evidence.deterministic import computes_the_same
-from advisor.evidence.random_draws import longest_draw
 from advisor.evidence.epochs import comes_round
 from advisor.evidence.fetching import (
     beside,
@@ -31,6 +30,7 @@ from advisor.evidence.fetching import (
     share,
     without,
 )
+from advisor.evidence.random_draws import longest_draw
 from advisor.evidence.same_for_all import made_for_each
 from advisor.evidence.whatif import Change
 from advisor.fixes import edited

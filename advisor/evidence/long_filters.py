@@ -16,7 +16,7 @@ _LEAST_TAPS = 256
 _MOST_CHANNELS = 16  # into one filter: of more the direct one is a product of matrices
 # ns for each number that is transformed and each product of two, of powers of two, torch 2.14 with MKL, AVX-512, six
 # sizes of 300 to 9,601 taps and 1 to 8 filters on a quiet machine: 1.4 to 6.5 forward and 3.5 to 20 with the backward,
-# by one thread or two; of the longest 10 and 17 to 29. What it took directly, 10 to 1,900 times as long, is in the trace.
+# by one thread or two; of the longest 10 and 17 to 29. What it took directly, 10 to 1,900 times that, is in the trace.
 _NS, _NS_BACKWARD = 7.0, 12.0
 _LEAST_TIMES = 2.0  # as long as the transforms takes what is reported, at least
 

@@ -71,7 +71,7 @@ def test_it_goes_behind_the_outermost_loop_in_which_nothing_reads_it() -> None:
         "for x in batches:\n    y = x * 2\n    out = torch.cat([out, y, y])\n",
         "for i, x in enumerate(batches):\n    y = x * 2\n    out = torch.cat([out, y], dim=i)\n",
         "def show():\n    print(out)\n\nfor x in batches:\n    out = torch.cat([out, x])\n    show()\n",
-        "def f(out):\n    for x in batches:\n        y = x * 2\n        out = torch.cat([out, y])\n        return out\n",
+        "def f(out):\n    for x in batches:\n        out = torch.cat([out, x])\n        return out\n",
         "y = batches[0] * 2\nout = torch.cat([out, y])\n",  # in no loop
         "for x in batches:\n    self.out = torch.cat([self.out, x])\n",
         "for x in batches:\n    try:\n        out = torch.cat([out, x])\n    except Exception:\n        pass\n",
