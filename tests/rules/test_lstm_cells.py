@@ -199,6 +199,8 @@ def test_an_lstm_is_given_one_element_after_another(tmp_path: Path) -> None:
     assert isinstance(fix, Advice) and "Give self.rnn the whole sequence at once" in fix.text
 
 
+@pytest.mark.slow
+@pytest.mark.sessions
 def test_a_decoder_is_left_alone(tmp_path: Path) -> None:
     evidence = run_of(tmp_path, call="h, c = self.cell(x[:, t] + self.out(h), (h, c))")
     assert lstm_cells(evidence) is not None

@@ -114,6 +114,8 @@ def found(evidence: Evidence) -> list[Finding]:
     return list(Padding().check(evidence))
 
 
+@pytest.mark.slow
+@pytest.mark.sessions
 def test_a_run_that_pads_to_a_fixed_length_is_told_and_gains(tmp_path: Path) -> None:
     evidence = profiled(tmp_path, "args.padding")
     assert evidence.record is not None
@@ -138,6 +140,8 @@ def test_a_run_that_pads_to_a_fixed_length_is_told_and_gains(tmp_path: Path) -> 
     subprocess.run([sys.executable, str(tmp_path / "patched.py")], check=True, timeout=120)
 
 
+@pytest.mark.slow
+@pytest.mark.sessions
 def test_batches_that_are_as_long_as_their_longest_are_left_alone(tmp_path: Path) -> None:
     evidence = profiled(tmp_path, "args.padding", "--padding", "longest")
     assert evidence.record is not None and evidence.record.models[0].padded == 0.0

@@ -446,6 +446,8 @@ for epoch in range(10):
 """
 
 
+@pytest.mark.slow
+@pytest.mark.sessions
 def test_a_model_called_for_each_sample_is_told_of_and_no_larger_batch(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(ONE_BY_ONE.lstrip("\n"))
