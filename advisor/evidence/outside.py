@@ -169,8 +169,9 @@ def longest_outside(detail: Trace, steps: Steps, files: Collection[str]) -> Outs
     if not taken:
         return None
     (path, line, name, called), took = taken.most_common(1)[0]
-    file = next((each for each in sorted(files) if Function(path, line, name).is_of(each)), path)
-    return Outside(file, line, name, called, took / max(1, steps.total_ns))
+    function = Function(path, line, name)
+    file = next((each for each in sorted(files) if function.is_of(each)), path)
+    return Outside(file, begins(file, function), name, called, took / max(1, steps.total_ns))
 
 
 def _own_work(host: Host) -> Ints:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from advisor.evidence import Evidence
-from advisor.evidence.outside import begins
+from advisor.evidence.outside import begins, longest_outside, source_of
+from advisor.evidence.reports import keeps_nothing
 from advisor.evidence.stacks import Function
+from advisor.evidence.steps import step_windows
 from advisor.launch import Command, measure
+from advisor.trace import read_trace
 from tests.conftest import PYTHON, QUICK
 
 SCRIPT = """
@@ -69,3 +73,19 @@ def test_function_that_ran_when_the_profiler_began_has_its_first_line(tmp_path: 
     assert lines == {2: 2, 3: 2, 4: 2, 7: 7, 9: 8, 10: 7}
     assert begins(str(script), Function(str(script), 4, "other")) == 4
     assert begins(str(tmp_path / "gone.py"), Function("gone.py", 4, "score")) == 4
+
+
+def test_work_of_a_function_that_ran_when_the_profiler_began_has_the_whole_function(tmp_path: Path) -> None:
+    """Of its last lines alone nobody could tell that it trains."""
+    script = tmp_path / "train.py"
+    script.write_text("def learn(x):\n    x.zero_grad()\n    y = x * 2\n    y.backward()\n    return work(y)\n")
+    events = [
+        {"cat": "user_annotation", "name": "ProfilerStep#1", "ts": 0, "dur": 1000},
+        {"cat": "python_function", "name": f"{script}(3): learn", "ts": 0, "dur": 900},
+    ]
+    whole = [{"ph": "X", "pid": 1, "tid": 1, "args": {}, **each} for each in events]
+    (tmp_path / "a.trace.json").write_text(json.dumps({"traceEvents": whole}))
+    trace = read_trace(tmp_path / "a.trace.json")
+    found = longest_outside(trace, step_windows(trace), [str(script)])
+    assert found is not None and found.line == 1
+    assert not keeps_nothing(source_of(found, script.read_text()))
