@@ -146,7 +146,7 @@ class BatchSize(Rule):
         if found is not None and found.share > _MOST_OUTSIDE and ".grad" not in source_of(found, text_of(found.file)):
             return
         beside = evidence.beside if not trains else None  # what is done with each output: a picture is saved, say
-        if beside is not None and beside.part * evidence.breakdown.share(OTHER) > _MOST_OUTSIDE:
+        if beside is not None and not beside.loops and beside.part * evidence.breakdown.share(OTHER) > _MOST_OUTSIDE:
             return
         backwards = call_sites(evidence, "backward") if trains and loader is None else ()
         rounds = accumulated(evidence, record, backwards, text_of)

@@ -47,12 +47,12 @@ _TITLES = {WEIGHTS: "Add the weights up once, not for each draw", FEW: "Draw a f
 class CostlyDraws(Rule):
     """A random draw of a few goes over all there is to draw from: it adds up all weights, or puts all in an order.
 
-    ``np.random.choice(n, k, p=p)`` adds up all of ``p`` for each call, and so does ``random.choices``:
-    for negative samples out of a large vocabulary that takes most of making a batch. The sums can be made once, and the
-    very same numbers drawn. ``np.random.choice(n, k, replace=False)``, ``np.random.permutation(n)[:k]`` and
+    ``np.random.choice(n, k, p=p)`` adds up all of ``p`` for each call, and so does ``random.choices``: for negative
+    samples out of a large vocabulary that takes most of making a batch. The sums can be made once, and the very same
+    numbers drawn. ``np.random.choice(n, k, replace=False)``, ``np.random.permutation(n)[:k]`` and
     ``torch.randperm(n)[:k]`` put all n in a random order for the k they give: points of a cloud, rows of a large array,
-    each step's batch. A NumPy ``Generator`` draws k of n without that, and ``torch.randint`` with repetitions.
-    Reported where such a draw takes most of making a batch, or a quarter of the step.
+    each step's batch. A NumPy ``Generator`` draws k of n without that, none twice, and ``torch.randint`` with
+    repetitions. Reported where such a draw takes most of making a batch, or a quarter of the step.
 
     When not: the weights change between draws; or all of the order is used, part by part.
 
@@ -109,7 +109,7 @@ class CostlyDraws(Rule):
         )
 
     def _in_step(self, evidence: Evidence) -> Iterator[Finding]:
-        found = evidence.beside or evidence.beside_in_loop
+        found = evidence.beside
         if found is None or evidence.device_is_gpu or not evidence.step_s:
             return
         draw = draw_of_few(found, text_of) if evidence.breakdown.share(OTHER) * found.part >= _LEAST else None
@@ -141,8 +141,7 @@ class CostlyDraws(Rule):
         else:
             there = code_at(draft, site.line)
             why = drawn_as_few(draft, there) if there is not None else "its place in the source is unknown"
-            told = f"Draw the few that {what} at {at(site)} gives without an order of all: other numbers, as likely; "
-            told += "torch.randint may give one twice."
+            told = f"Draw the few that {what} at {at(site)} gives without an order of all: other numbers, as likely."
         return Advice(text, why) if why else edited(drafts, told)
 
     EXAMPLES = (
@@ -183,9 +182,10 @@ class Pairs:
         ),
         Example(
             before="import torch\n\nfor _ in range(steps):\n    x = data[torch.randperm(len(data))[:64]]  # <-\n",
-            after="import torch\n\nfor _ in range(steps):\n"
-            "    x = data[torch.randint(len(data), (min(64, len(data)),))]\n",
-            parameters={"kind": FEW, "what": "randperm"},
+            after="import numpy\nimport torch\n\nfor _ in range(steps):\n"
+            "    x = data[torch.from_numpy(numpy.random.default_rng(torch.randint(2147483647, ()).item())"
+            ".choice(len(data), min(64, len(data)), replace=False))]\n",
+            parameters={"kind": FEW, "what": "torch.randperm"},
         ),
         Example(
             before="""

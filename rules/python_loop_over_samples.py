@@ -13,7 +13,7 @@ from advisor.edit.names import ensure_name, full_name
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.asked import asked_one_by_one
-from advisor.evidence.draws import draw_loop
+from advisor.evidence.drawn_rounds import draw_loop
 from advisor.evidence.facts import BACKWARD, FORWARD, LOADER
 from advisor.evidence.groups import group_loop
 from advisor.evidence.handmade import loop_place

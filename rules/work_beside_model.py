@@ -13,7 +13,7 @@ from advisor.edit.grown import joined_once
 from advisor.edit.locate import code_at
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
-from advisor.evidence.beside import Beside, called_source, line_of, nodes_of, share_of_step, source_of
+from advisor.evidence.beside import Beside, called_source, is_alone, line_of, nodes_of, share_of_step, source_of
 from advisor.evidence.facts import OTHER
 from advisor.fixes import edited, given_fix
 from advisor.harness.layout import Site
@@ -28,7 +28,10 @@ _LEAST = 0.25  # of the step
 _LEFT_EDITED, _LEFT_KNOWN, _LEFT = 0.02, 0.05, 0.2
 _OF_TRAINING = ("clip_grad_norm_", "clip_grad_value_")  # between backward and optimizer, and part of the step
 _EVERY = 50  # steps: how often what is already done every so many steps, and now in each, is done by the fix
-_BASIS = "what it takes, undisturbed; prior: a twentieth of it is left where a cheaper way is known, else a fifth"
+_BASIS = (
+    "what it takes, undisturbed; prior: a fiftieth of it is left where an edit takes it away, a twentieth where a "
+    "cheaper way is known, else a fifth"
+)
 
 _GROWS = (
     "What is joined to all that came before copies all of it in each step, ever more: append() what each step gives to "
@@ -99,7 +102,7 @@ class WorkBesideModel(Rule):
     fallback = True
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
-        found = evidence.beside or evidence.beside_in_loop
+        found = evidence.beside
         if found is None or evidence.device_is_gpu or not evidence.step_s or found.calls in _OF_TRAINING:
             return
         if evidence.breakdown.share(OTHER) * found.part < _LEAST:
@@ -217,12 +220,14 @@ for step, x in enumerate(loader):
 
 def _grows_at(found: Beside) -> int:
     """The function's own line that joins arrays to all before them by NumPy or pandas, of which traces say nothing."""
+    nodes = nodes_of(found, text_of)
     lines = [
         each.lineno
-        for each in nodes_of(found, text_of)
+        for each in nodes
         if isinstance(each, ast.Assign) and re.search(_CHEAPER[0][0].replace("torch|", ""), ast.unparse(each))
+        if is_alone(nodes, each, found.loops)
     ]
-    return min(lines, default=0)
+    return lines[0] if len(lines) == 1 else 0
 
 
 def _cheaper(calls: str, source: str, called: str = "") -> str:

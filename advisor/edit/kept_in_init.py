@@ -7,7 +7,7 @@ import libcst as cst
 from advisor.edit.draft import Draft
 from advisor.edit.in_place import written_in_place
 from advisor.edit.locate import code_at
-from advisor.edit.names import fresh_name
+from advisor.edit.names import fresh_name, last_part
 from advisor.edit.scopes import assigned_once, parameter_names, scope_of, variables
 
 
@@ -27,6 +27,9 @@ def made_in_init(draft: Draft, line: int) -> str:
         or len(statement.body) != 1
     ):
         return "the class has no __init__ of its own"
+    bases = {last_part(each.value) for cls in draft.nodes(cst.ClassDef) for each in cls.bases}
+    if holder is not None and holder.name.value in bases:
+        return "a class made of this one may have an __init__ of its own"
     (assign,), (init,) = statement.body, inits
     if not isinstance(assign, cst.Assign) or not isinstance(target := assign.targets[0].target, cst.Name):
         return "what is made there has no name"

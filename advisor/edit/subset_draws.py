@@ -1,8 +1,9 @@
 """A few of many are drawn without putting all of them in a random order first.
 
 ``numpy.random.choice(n, k, replace=False)`` permutes all n and gives the first k (numpy/random/mtrand.pyx, ``choice``);
-a ``Generator`` draws k of n by Floyd's algorithm, or exchanges only k (numpy/random/_generator.pyx, ``choice``). The
-generator is seeded by the old one, so what the script seeds decides its draws as before.
+a ``Generator`` draws k of n by Floyd's algorithm, or exchanges only k (numpy/random/_generator.pyx, ``choice``): none
+twice, each as likely as before. It is seeded by what drew before, NumPy's global generator or torch's, so what the
+script seeds decides its draws still.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import libcst.matchers as m
 
 from advisor.edit.calls import argument, has_starred, unpacked
 from advisor.edit.draft import Draft
-from advisor.edit.names import full_name
+from advisor.edit.names import ensure_name, full_name
 from advisor.edit.scopes import assigned_once, assignments, is_bound_elsewhere, scope_of, variables
+from advisor.edit.weighted_draws import is_count
 
 _CHOICE = ("a", "size", "replace", "p")
 _PERMUTED = {"torch.randperm": "n", "numpy.random.permutation": "x"}
@@ -39,20 +41,28 @@ def drawn_as_few(draft: Draft, within: cst.CSTNode) -> str:
         return ""
     if not count:
         return "how many of the permutation are read cannot be told from the source"
-    many = argument(call, _PERMUTED[full_name(draft, call.func)], (_PERMUTED[full_name(draft, call.func)],))
+    name = full_name(draft, call.func)
+    many = argument(call, _PERMUTED[name], (_PERMUTED[name],))
     if many is None or not m.matches(many.value, _COUNTED):
         return "of how many it draws cannot be told from the source"
+    if name != "torch.randperm" and not is_count(draft, many.value):
+        return "what is permuted may be an array"
     of = draft.code(many.value)
+    few = str(min(int(count), int(of))) if count.isdecimal() and of.isdecimal() else f"min({count}, {of})"
     above = draft.parent(call)
     drawn = above if isinstance(above, cst.Subscript) else call  # with the ``[:k]`` right behind it
-    few = count if m.matches(many.value, m.Integer()) and count.isdecimal() else f"min({count}, {of})"
-    if full_name(draft, call.func) == "torch.randperm":
-        function = draft.code(call.func).removesuffix("randperm") + "randint"
-        rest = "".join(f", {draft.code(each.with_changes(comma=cst.MaybeSentinel.DEFAULT))}" for each in call.args
-                       if each is not many)  # fmt: skip
-        draft.replace(drawn, f"{function}({of}, ({few},){rest})")
-    else:
+    if name != "torch.randperm":
         draft.replace(drawn, f"{_generator(draft, call.func)}.choice({of}, {few}, replace=False)")
+        return ""
+    given = {each.keyword.value: draft.code(each.value) for each in call.args if each.keyword is not None}
+    if not given.keys() <= {"n", "generator", "device"} or len(call.args) > len(given) + ("n" not in given):
+        return "how the permutation is made cannot be told from the source"
+    module = draft.code(call.func).rpartition(".")[0]
+    seeded = f", generator={given['generator']}" if "generator" in given else ""
+    seed = f"{module}.randint({_SEEDS}, (){seeded}).item()"
+    numbers = f"{ensure_name(draft, 'numpy')}.random.default_rng({seed}).choice({of}, {few}, replace=False)"
+    moved = f".to({given['device']})" if "device" in given else ""
+    draft.replace(drawn, f"{module}.from_numpy({numbers}){moved}")
     return ""
 
 

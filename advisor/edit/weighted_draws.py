@@ -75,7 +75,7 @@ def drawn_from_sums(drafts: Drafts, draft: Draft, line: int) -> str:
     if not uniform or not {*map(_keyword, call.args)} <= {"", "a", "size", "replace", "p"}:
         return "which generator draws cannot be told from the source"
     population, size = argument(call, "a", _CHOICE), argument(call, "size", _CHOICE)
-    if population is None or not _is_count(draft, population.value):
+    if population is None or not is_count(draft, population.value):
         return "what is drawn from may be more than numbers from 0 on"
     sums = _sums_name(draft, kept, "cdf")
     made = f"{sums} = {ensure_name(draft, 'numpy')}.cumsum({written}, dtype=float)"
@@ -125,18 +125,18 @@ def _uniform(draft: Draft, call: cst.Call) -> str:
     return f"{draft.code(whose)}.{method}" if method else ""
 
 
-def _is_count(draft: Draft, node: cst.BaseExpression, depth: int = 2) -> bool:
+def is_count(draft: Draft, node: cst.BaseExpression, depth: int = 2) -> bool:
     """Whether that is a number, or ``arange`` of one: what is drawn are then numbers from 0 on."""
     if isinstance(node, cst.Integer):
         return True
     if isinstance(node, cst.Call) and len(node.args) == 1 and not node.args[0].star:
         if m.matches(node.func, m.Name("len")) or m.matches(node.func, m.Name("int")):
             return True
-        return full_name(draft, node.func) == "numpy.arange" and _is_count(draft, node.args[0].value, depth)
+        return full_name(draft, node.func) == "numpy.arange" and is_count(draft, node.args[0].value, depth)
     if isinstance(node, cst.Subscript) and last_part(node.value) == "shape":
         return True
     value = _only_value(draft, node) if depth and isinstance(node, (cst.Name, cst.Attribute)) else None
-    return value is not None and _is_count(draft, value, depth - 1)
+    return value is not None and is_count(draft, value, depth - 1)
 
 
 def _only_value(draft: Draft, node: cst.BaseExpression) -> cst.BaseExpression | None:

@@ -376,16 +376,10 @@ class Evidence:
 
     @cached_property
     def beside(self) -> Beside | None:
-        """The user's function that most of what is beside the steps' own work is spent in; None where unknown."""
-        return None if self._beside is None or self._beside.loops else self._beside
+        """The user's function that most of what is beside the steps' own work is spent in; None where unknown.
 
-    @property
-    def beside_in_loop(self) -> Beside | None:
-        """The function with the loop over the steps, where most of what is beside their work is in its own lines."""
-        return self._beside if self._beside is not None and self._beside.loops else None
-
-    @cached_property
-    def _beside(self) -> Beside | None:
+        One that ``loops`` is the script's loop over the steps, by its own lines.
+        """
         if self.detail is None or self.record is None:
             return None
         return spent_beside(self.detail, step_windows(self.detail), users_files(self.record))
@@ -406,7 +400,9 @@ class Evidence:
             waits_in = stalled_in(self.idle_gaps, self.host, self.device, cause)
         spent = ""
         if not self.breakdown.on_device:
-            spent = str(self.beside) if self.beside is not None else spent_in(self.outside, self.shares)
+            found = self.beside
+            known = found is not None and not found.loops
+            spent = str(found) if known else spent_in(self.outside, self.shares)
         return verdict_of(
             self.bound,
             self.shares,

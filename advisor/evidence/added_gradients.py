@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from advisor.evidence.bindings import bound, names_in
+from advisor.evidence.bindings import bound, last_name, names_in
 from advisor.evidence.reports import root_name
 from advisor.evidence.rounds import around, carried
 
@@ -36,7 +36,7 @@ def _calling(text: str, name: str) -> tuple[ast.For, set[str]] | None:
     loops = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.For)]
     found = []
     for loop in loops:
-        calls = [each for each in _inside(loop.body) if isinstance(each, ast.Call) and _last(each.func) == name]
+        calls = [each for each in _inside(loop.body) if isinstance(each, ast.Call) and last_name(each.func) == name]
         if calls and not any(other is not loop and other in _inside(loop.body) for other in loops):
             found.append((loop, set[str]().union(*map(names_in, calls))))
     return found[0] if len(found) == 1 else None
@@ -96,24 +96,17 @@ def _need_each_other(loop: ast.For, start: set[str]) -> bool:
     unconditional = {
         each for statement in loop.body if not isinstance(statement, ast.If) for each in ast.walk(statement)
     }
-    return any(isinstance(each, ast.Call) and _last(each.func) in _UPDATES for each in unconditional)
+    return any(isinstance(each, ast.Call) and last_name(each.func) in _UPDATES for each in unconditional)
 
 
 def _backwards(body: list[ast.stmt]) -> list[ast.Call]:
     """``loss.backward()``, ``accelerator.backward(loss)``, ``self.manual_backward(loss)``."""
-    return [each for each in _inside(body) if isinstance(each, ast.Call) and _last(each.func).endswith("backward")]
+    return [each for each in _inside(body) if isinstance(each, ast.Call) and last_name(each.func).endswith("backward")]
 
 
 def _inside(body: list[ast.stmt]) -> Iterator[ast.AST]:
     for statement in body:
         yield from ast.walk(statement)
-
-
-def _last(node: ast.AST) -> str:
-    """The last part of a dotted name; "" of anything else."""
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _is(node: ast.Attribute, context: type[ast.expr_context]) -> bool:

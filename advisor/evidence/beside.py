@@ -30,6 +30,10 @@ _NEARLY_ALL, _MANY = 0.8, 500
 _LEAST = 0.1  # of its time: then it does part of the step's own work
 _ALL = 0.95  # of the step: no more is promised for what is beside the step's own work
 _WRITING_S, _HARDLY = 5e-6, 0.05  # seconds to write down one operator or call; that part of all is none
+# What calls NumPy's compiled functions, ufuncs and generators, of which a trace knows nothing; none of its types.
+_NUMPY = ("np", "numpy", "pd", "scipy", "rng")
+_LIGHT = ("asarray", "ascontiguousarray", "float32", "float64", "int32", "int64", "default_rng")
+_LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _UNNAMED = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<lambda>")
 _MODULE = "<module>"
 
@@ -170,6 +174,28 @@ def nodes_of(found: Beside, text_of: Callable[[str], str]) -> list[ast.AST]:
     """What runs in the function itself, as the source has it."""
     scope = _scope(found, text_of(found.file))
     return list(_run_there(scope)) if scope is not None else []
+
+
+def is_alone(nodes: list[ast.AST], node: ast.AST, loops: bool) -> bool:
+    """Whether nothing but one of a function's `nodes` may take what its own lines do, as far as the source shows.
+
+    No other loop in Python, and, in the innermost loop around the node, no other call of what a trace does not know. Of
+    a function that loops over the steps the other loops are not looked at: they are other phases of the script.
+    """
+    around = [each for each in nodes if isinstance(each, (ast.For, ast.While)) and _has(each, node)]
+    near = list(_run_there(max(around, key=lambda each: each.lineno))) if around else nodes
+    if any(isinstance(each, _LOOPS) and not _has(each, node) for each in (near if loops else nodes)):
+        return False
+    inside = {id(each) for each in ast.walk(node)}
+    calls = [
+        each.func for each in near if isinstance(each, ast.Call) and id(each) not in inside and not _has(each, node)
+    ]
+    names = (ast.unparse(each) for each in calls if isinstance(each, ast.Attribute) and each.attr not in _LIGHT)
+    return not any(name.partition(".")[0] in _NUMPY for name in names)
+
+
+def _has(outer: ast.AST, node: ast.AST) -> bool:
+    return any(each is node for each in ast.walk(outer))
 
 
 def source_of(found: Beside, text_of: Callable[[str], str]) -> str:

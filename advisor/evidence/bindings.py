@@ -11,6 +11,13 @@ def names_in(node: ast.AST) -> set[str]:
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
+def last_name(node: ast.AST) -> str:
+    """The last part of a dotted name: ``grad`` of ``torch.autograd.grad``; "" of anything else."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def bound(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.expr, ast.expr]]:
     """(target, value) of what `nodes` give names to: ``a = b``, ``for a in b``, ``with b as a``."""
     for node in nodes:

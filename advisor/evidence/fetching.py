@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from advisor.evidence.array_loops import computes_by_index
-from advisor.evidence.bindings import bound, made_of, names_in
+from advisor.evidence.bindings import bound, last_name, made_of, names_in
 from advisor.evidence.facts import LoaderFacts
 from advisor.evidence.whatif import Change
 from advisor.harness.layout import FetchPart, Loader, Site
@@ -383,7 +383,7 @@ def _of_each(value: ast.expr, pairs: list[tuple[ast.expr, ast.expr]], own: set[s
     )
 
 
-def _same_each_time(function: ast.FunctionDef, line: int, archives: set[str], set_later: set[str]) -> str:
+def _same_each_time(function: ast.FunctionDef, line: int, archives: set[str], later: set[str]) -> str:
     own = own_parameters(function)
     own |= {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     for node in ast.walk(function):
@@ -395,7 +395,7 @@ def _same_each_time(function: ast.FunctionDef, line: int, archives: set[str], se
                 return ast.unparse(node)
         if not isinstance(node, ast.Call) or not node.args or any(names_in(part) & own for part in node.args):
             continue
-        if {each.attr for part in node.args for each in ast.walk(part) if isinstance(each, ast.Attribute)} & set_later:
+        if {each.attr for part in node.args for each in ast.walk(part) if isinstance(each, ast.Attribute)} & later:
             continue
         if _READS.search(ast.unparse(node.func)):
             return ast.unparse(node)
@@ -452,10 +452,11 @@ def _chains(file: str, names: Sequence[str]) -> Iterator[list[ast.Call]]:
 
 def called(call: ast.Call) -> str:
     """The last name of what is called: ``ColorJitter`` of ``transforms.ColorJitter(0.3)``."""
-    return str(getattr(call.func, "attr", None) or getattr(call.func, "id", ""))
+    return last_name(call.func)
 
 
 def parsed(file: str) -> ast.Module | None:
+    """The source of a file; None where it cannot be read."""
     try:
         with open(file, encoding="utf-8") as source:
             return ast.parse(source.read())

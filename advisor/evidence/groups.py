@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from advisor.evidence.bindings import bound, made_of, names_in
-from advisor.evidence.rounds import Loop, over
+from advisor.evidence.bindings import bound, last_name, made_of, names_in
+from advisor.evidence.rounds import Loop, line_of, over
 
 # What a group's rows are needed side by side for: no sum by group says it for all of them.
 _SIDE_BY_SIDE = frozenset(
@@ -24,7 +24,7 @@ def group_loop(text: str, line: int) -> bool | None:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return False
-    loops = [node for node in ast.walk(tree) if isinstance(node, Loop) and _line(node) == line]
+    loops = [node for node in ast.walk(tree) if isinstance(node, Loop) and line_of(node) == line]
     if len(loops) != 1:
         return False
     inside = [
@@ -43,12 +43,8 @@ def group_loop(text: str, line: int) -> bool | None:
     picked = [each for each in inside if isinstance(each, ast.Subscript)]
     if not any(names_in(each.slice) & named or any(one in masks for one in ast.walk(each.slice)) for each in picked):
         return False
-    called = {_last(each.func) for each in inside if isinstance(each, ast.Call)}
+    called = {last_name(each.func) for each in inside if isinstance(each, ast.Call)}
     return None if called & _SIDE_BY_SIDE else True
-
-
-def _line(loop: Loop) -> int:
-    return over(loop)[1].lineno if isinstance(loop, ast.For) else loop.lineno
 
 
 def _equals(node: ast.Compare, own: set[str]) -> bool:
@@ -56,9 +52,3 @@ def _equals(node: ast.Compare, own: set[str]) -> bool:
     return all(isinstance(each, ast.Eq) for each in node.ops) and any(
         isinstance(each, ast.Name) and each.id in own for each in sides
     )
-
-
-def _last(node: ast.AST) -> str:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from advisor.evidence.beside import Beside, nodes_of
+from advisor.evidence.beside import Beside, is_alone, nodes_of
 from advisor.evidence.bindings import names_in
 from advisor.evidence.fetching import AS_IT_IS, CASTS, by_statement, called, own_parameters, parsed, set_later
 from advisor.harness.layout import FetchPart, Loader
@@ -60,18 +60,25 @@ def draws_by_weight(line: FetchPart) -> str:
 def draws_few(line: FetchPart) -> str:
     """What a line of a dataset draws a few of many with, none twice, from an order of all of them; "" for nothing."""
     for value, _, _ in _values(line):
-        if (found := _only(value, [*_first_of_orders(value), *filter(_gives_few, _calls(value))])) is not None:
+        orders = _first_of_orders(ast.walk(value)) if value is not None else []
+        if (found := _only(value, [*orders, *filter(_gives_few, _calls(value))])) is not None:
             return ast.unparse(found.func)
     return ""
 
 
 def draw_of_few(found: Beside, text_of: Callable[[str], str]) -> ast.Call | None:
-    """The call that puts all in an order in what a step does beside the model, if that is what takes its time."""
-    nodes = [each for each in nodes_of(found, text_of) if isinstance(each, ast.Call)]
-    draws = [each for each in nodes if _gives_few(each) or _ORDERS.match(ast.unparse(each.func))]
-    # In a loop's own lines it is none of torch's, which a trace knows.
-    own = (each for each in draws if not (found.loops and ast.unparse(each.func).startswith("torch.")))
-    return next((each for each in own if found.calls in ("", called(each))), None)
+    """The call that draws a few of an order of all in what a step does beside the model, if that takes its time.
+
+    Not an order of which all is used, a part in each step.
+    """
+    nodes = nodes_of(found, text_of)
+    calls = [each for each in nodes if isinstance(each, ast.Call)]
+    draws = [*_first_of_orders(nodes), *_begun(nodes), *filter(_gives_few, calls)]
+    if found.calls:
+        return next((each for each in draws if called(each) == found.calls), None)
+    # In a function's own lines it is none of torch's, which a trace knows.
+    own = [each for each in draws if not ast.unparse(each.func).startswith("torch.")]
+    return own[0] if len(own) == 1 and is_alone(nodes, own[0], found.loops) else None
 
 
 def _values(line: FetchPart) -> Iterator[tuple[ast.expr | None, ast.FunctionDef, set[str]]]:
@@ -99,12 +106,32 @@ def _only(value: ast.expr | None, draws: list[ast.Call]) -> ast.Call | None:
     return draws[0] if len(draws) == 1 and light else None
 
 
-def _first_of_orders(value: ast.expr | None) -> list[ast.Call]:
+def _first_of_orders(nodes: Iterable[ast.AST]) -> list[ast.Call]:
     """The calls in there that put all in a random order, of which the first few are taken: ``randperm(n)[:k]``."""
-    parts = [each for each in ast.walk(value) if isinstance(each, ast.Subscript)] if value is not None else []
-    firsts = [each for each in parts if isinstance(each.slice, ast.Slice) and each.slice.upper and not each.slice.step]
-    calls = [each.value for each in firsts if isinstance(each.value, ast.Call)]
-    return [each for each in calls if _ORDERS.match(ast.unparse(each.func))]
+    firsts = [each.value for each in nodes if isinstance(each, ast.Subscript) and _is_beginning(each.slice)]
+    return [each for each in firsts if isinstance(each, ast.Call) and _ORDERS.match(ast.unparse(each.func))]
+
+
+def _begun(nodes: list[ast.AST]) -> list[ast.Call]:
+    """The same where the order has a name first, of which nothing but the first few is ever read."""
+    names = [each for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)]
+    begun = [
+        each.value.id
+        for each in nodes
+        if isinstance(each, ast.Subscript) and isinstance(each.value, ast.Name) and _is_beginning(each.slice)
+    ]
+    return [
+        each.value
+        for each in nodes
+        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Call) and isinstance(each.targets[0], ast.Name)
+        if _ORDERS.match(ast.unparse(each.value.func))
+        if begun.count(each.targets[0].id) == sum(one.id == each.targets[0].id for one in names) > 0
+    ]
+
+
+def _is_beginning(part: ast.expr) -> bool:
+    """``:k``"""
+    return isinstance(part, ast.Slice) and part.upper is not None and part.lower is None and part.step is None
 
 
 def _weights(call: ast.Call) -> ast.expr | None:

@@ -6,7 +6,7 @@ import ast
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from advisor.evidence.bindings import names_in
+from advisor.evidence.bindings import last_name, names_in
 
 _LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.NamedExpr)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -65,7 +65,7 @@ def computed_for_reports(text: str, name: str) -> tuple[int, int] | None:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return None
-    calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and _named(each.func) == name]
+    calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and last_name(each.func) == name]
     found = list(_for_reports(tree, name))
     return found[0] if len(found) == 1 and len(calls) == 1 else None
 
@@ -78,7 +78,7 @@ def _for_reports(tree: ast.AST, name: str) -> Iterator[tuple[int, int]]:
             if not (isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)):
                 continue
             made = set[str]().union(*map(_stored, statement.targets))
-            if _named(statement.value.func) != name or not made:
+            if last_name(statement.value.func) != name or not made:
                 continue
             reading = [each for each in loop.body[place + 1 :] if is_periodic(each) and made & names_in(each)]
             within = {id(node) for each in reading for node in ast.walk(each)}
@@ -143,9 +143,3 @@ def root_name(node: ast.AST) -> str:
 
 def _method(node: ast.AST) -> str:
     return node.attr if isinstance(node, ast.Attribute) else ""
-
-
-def _named(function: ast.expr) -> str:
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""

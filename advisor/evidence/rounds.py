@@ -178,6 +178,11 @@ def calls_its_own(loop: Loop) -> bool:
     return any(_chosen_by(node.func, own) for node in inside if isinstance(node, ast.Call))
 
 
+def line_of(loop: Loop) -> int:
+    """The line that a trace's reader is sent to: where it says over what the loop goes."""
+    return over(loop)[1].lineno if isinstance(loop, ast.For) else loop.lineno
+
+
 def independent(text: str, loop: Loop) -> bool:
     """Whether no round of `loop` needs what an earlier one computed, sums and lists of results aside.
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from advisor.evidence.bindings import bound, made_of, names_in
+from advisor.evidence.bindings import bound, last_name, made_of, names_in
 from advisor.evidence.called_from import keeps_state
 from advisor.evidence.reports import root_name
-from advisor.evidence.rounds import LEAST_CALLS, MOSTLY, Loop, around, carried, over
+from advisor.evidence.rounds import LEAST_CALLS, MOSTLY, Loop, around, carried, line_of, over
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
@@ -97,10 +97,9 @@ def loop_of_gradients(frames: Sequence[Site], text_of: Callable[[str], str]) -> 
         body: list[ast.AST] = [*inside.body] if isinstance(inside, ast.For) else [inside.elt]
         if not _is_of_samples(inside, body, frame.line) or not _apart(inside, body, [*through, *_called(tree, body)]):
             return None
-        line = over(inside)[1].lineno if isinstance(inside, ast.For) else inside.lineno
         outer = [loop for each in frames[place:] for loop in _loops_at(text_of(each.file), each.line)]
         outer = [loop for loop in outer if ast.dump(loop) != ast.dump(inside)]
-        site = replace(frame, line=line, column=None, end_line=None, end_column=None)
+        site = replace(frame, line=line_of(inside), column=None, end_line=None, end_column=None)
         return site, _batch(tree, inside, outer)
     return None
 
@@ -120,7 +119,7 @@ def _apart(loop: Loop, body: list[ast.AST], functions: list[ast.AST]) -> bool:
     if any(isinstance(each, _LEAVES) for each in own) or (isinstance(loop, ast.For) and carried(loop)):
         return False
     asked = [each for each in nodes if isinstance(each, ast.Call) and ast.unparse(each.func).endswith("autograd.grad")]
-    went_back = bool(asked) or any(isinstance(each, ast.Call) and _last(each.func) == "backward" for each in nodes)
+    went_back = bool(asked) or any(isinstance(each, ast.Call) and last_name(each.func) == "backward" for each in nodes)
     read = _read(nodes)
     if not went_back or not (asked or (read and any(map(_clears, nodes)))):
         return False
@@ -135,14 +134,14 @@ def _read(nodes: list[ast.AST]) -> list[ast.Attribute]:
     for node in nodes:
         if isinstance(node, ast.Compare):
             aside |= {id(each) for each in (node.left, *node.comparators)}
-        elif isinstance(node, ast.Call) and _last(node.func) in _KEEPS_WEIGHTS:
+        elif isinstance(node, ast.Call) and last_name(node.func) in _KEEPS_WEIGHTS:
             aside |= {id(each) for each in ast.walk(node.func)}
     return [
         each
         for each in nodes
         if isinstance(each, ast.Attribute) and each.attr == "grad" and isinstance(each.ctx, ast.Load)
         if id(each) not in aside and ast.unparse(each) != "torch.autograd.grad" and root_name(each.value)
-        if _last(each.value) not in ("autograd", "func")
+        if last_name(each.value) not in ("autograd", "func")
     ]
 
 
@@ -150,7 +149,8 @@ def _clears(node: ast.AST) -> bool:
     """``zero_grad()``, ``p.grad = None``, ``p.grad.zero_()``."""
     if isinstance(node, ast.Call):
         function = node.func
-        return _last(function) == "zero_grad" or (_last(function) == "zero_" and ".grad" in ast.unparse(function))
+        name = last_name(function)
+        return name == "zero_grad" or (name == "zero_" and ".grad" in ast.unparse(function))
     return isinstance(node, ast.Attribute) and node.attr == "grad" and isinstance(node.ctx, ast.Store)
 
 
@@ -196,7 +196,7 @@ def _changes(node: ast.AST, weights: set[str]) -> bool:
         return root_name(node.target) in weights and ".grad" not in ast.unparse(node.target)
     if not isinstance(node, ast.Call):
         return False
-    name = _last(node.func)
+    name = last_name(node.func)
     if name in _UPDATES:
         return True
     in_place = name.endswith("_") and not name.endswith("__") and name not in _KEEPS_WEIGHTS
@@ -209,7 +209,7 @@ def _called(tree: ast.AST, body: list[ast.AST]) -> list[ast.AST]:
     found: dict[str, list[ast.stmt]] = {}
     looking = body
     for _ in range(_DEEPEST):
-        names = {_last(node.func) for each in looking for node in ast.walk(each) if isinstance(node, ast.Call)}
+        names = {last_name(node.func) for each in looking for node in ast.walk(each) if isinstance(node, ast.Call)}
         new = [name for name in names if name in functions and name not in found and name != "forward"]
         found |= {name: functions[name].body for name in new}
         looking = [statement for name in new for statement in functions[name].body]
@@ -227,16 +227,16 @@ def _batch(tree: ast.AST, loop: Loop, outer: list[ast.For | ast.While]) -> int |
     if not outer:
         return _ALL_AT_ONCE
     own = over(loop)[1]
-    if isinstance(own, ast.Call) and _last(own.func) == "range" and len(own.args) == 1:
+    if isinstance(own, ast.Call) and last_name(own.func) == "range" and len(own.args) == 1:
         number = _number(tree, own.args[0])
         if number is not None:
             return number
     for each in outer:
         if isinstance(each, ast.For):
             for call in ast.walk(each.iter):
-                if isinstance(call, ast.Call) and _last(call.func) == "range" and len(call.args) == 3:
+                if isinstance(call, ast.Call) and last_name(call.func) == "range" and len(call.args) == 3:
                     return _number(tree, call.args[2])
-                if isinstance(call, ast.Call) and _last(call.func) == "split" and call.args:
+                if isinstance(call, ast.Call) and last_name(call.func) == "split" and call.args:
                     return _number(tree, call.args[0])
     return None
 
@@ -264,10 +264,3 @@ def _number(tree: ast.AST, node: ast.expr) -> int | None:
                 values.append(each.defaults[at] if at >= 0 else None)
     value = values[0] if len(values) == 1 else None
     return value.value if isinstance(value, ast.Constant) and isinstance(value.value, int) else None
-
-
-def _last(node: ast.AST) -> str:
-    """The last part of a dotted name; "" of anything else."""
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""

@@ -62,6 +62,9 @@ def test_what_may_change_is_left_alone(init: str, rest: str) -> None:
         "class Sounds:\n    def __getitem__(self, i):\n        bank = filters(64)  # <-\n        return bank\n",
         "class Sounds:\n    def __init__(self, size):\n        self.x = 1\n\n    def __getitem__(self, i):\n"
         "        bank = filters(size)  # <-\n        return bank\n",  # another size
+        "class Sounds:\n    def __init__(self):\n        self.x = 1\n\n    def __getitem__(self, i):\n"
+        "        bank = filters(64)  # <-\n        return bank\n\n\nclass Noises(Sounds):\n"
+        "    def __init__(self):\n        self.x = 2\n",  # has no bank
         "def sound(i):\n    bank = filters(64)  # <-\n    return bank\n",
     ],
 )

@@ -35,12 +35,18 @@ def drawn(text: str) -> list[int]:
         ("return np.random.choice(N, size=K, replace=False)", ".choice(N, size=K, replace=False)", 40),
         ("return np.random.choice(np.arange(N), K, False)", ".choice(np.arange(N), K, False)", 40),
         ("return np.random.permutation(N)[:K]", ".choice(N, min(K, N), replace=False)", 40),
-        ("return torch.randperm(N)[:K]", "torch.randint(N, (min(K, N),))", 40),
-        ("return torch.randperm(300)[0:40]", "torch.randint(300, (40,))", 40),
-        ("return torch.randperm(len(x))[:K]", "torch.randint(len(x), (min(K, len(x)),))", 40),
-        ("return torch.randperm(x.size(0), device='cpu')[:K]", "(min(K, x.size(0)),), device='cpu')", 40),
-        ("return torch.randperm(x.shape[0])[:500]", "(min(500, x.shape[0]),)", 300),
-        ("order = torch.randperm(N)\n    return order[:K]", "order = torch.randint(N, (min(K, N),))", 40),
+        ("return torch.randperm(N)[:K]", ".item()).choice(N, min(K, N), replace=False)", 40),
+        ("return torch.randperm(300)[0:40]", ".choice(300, 40, replace=False)", 40),
+        ("return torch.randperm(300)[:400]", ".choice(300, 300, replace=False)", 300),
+        ("return torch.randperm(len(x))[:K]", ".choice(len(x), min(K, len(x)), replace=False)", 40),
+        ("return torch.randperm(x.size(0), device='cpu')[:K]", "replace=False)).to('cpu')", 40),
+        (
+            "return torch.randperm(n=N, generator=torch.default_generator)[:K]",
+            ", generator=torch.default_generator)",
+            40,
+        ),
+        ("return torch.randperm(x.shape[0])[:500]", ", min(500, x.shape[0]), ", 300),
+        ("order = torch.randperm(N)\n    return order[:K]", "order = torch.from_numpy(", 40),
     ],
 )
 def test_as_many_are_drawn_of_all_alike(lines: str, gives: str, count: int) -> None:
@@ -53,8 +59,7 @@ def test_as_many_are_drawn_of_all_alike(lines: str, gives: str, count: int) -> N
     often = np.bincount(numbers, minlength=300)
     # 100 draws of `count` of 300: each number is expected 100·count/300 times, with a deviation of its root.
     assert len(often) == 300 and abs(often - len(numbers) / 300).max() < 5 * (len(numbers) / 300) ** 0.5
-    if "default_rng" in new:
-        assert len(set(numbers[:count])) == count  # none twice
+    assert len(set(numbers[:count])) == count  # none twice
 
 
 @pytest.mark.parametrize(
@@ -68,6 +73,9 @@ def test_as_many_are_drawn_of_all_alike(lines: str, gives: str, count: int) -> N
         "order = torch.randperm(N)\n    k = len(order) // 2\n    return order[:k]",
         "order = torch.randperm(N)\n    k = 5\n    return order[:k]",  # not known yet where it is drawn
         "return torch.randperm(next(sizes))[:K]",  # asked for twice
+        "return torch.randperm(N, dtype=torch.int32)[:K]",
+        "return np.random.permutation(x)[:K]",  # of an array's rows
+        "return np.random.permutation(rows)[:K]",
         "return np.random.choice(N, 5)",
         "return np.random.choice(N, 5, replace=again)",
         "return np.random.choice(N, 5, replace=False, p=weights)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from advisor.diagnose import diagnose
 from advisor.edit import Edit
 from advisor.evidence import Evidence
+from advisor.evidence.beside import Beside
+from advisor.evidence.random_draws import draw_of_few
 from advisor.harness.layout import FetchPart, Site
 from advisor.launch import Command, measure
 from advisor.rule import Safety
@@ -196,7 +199,7 @@ for step in range(80):
     [
         ("np.random.choice(len(x), 64, replace=False)", "batch()", ".choice(len(x), 64, replace=False)"),
         ("0", "x[np.random.choice(len(x), 64, replace=False)]", ".choice(len(x), 64, replace=False)"),
-        ("torch.randperm(len(x))[:64]", "batch()", "torch.randint(len(x), (min(64, len(x)),))"),
+        ("torch.randperm(len(x))[:64]", "batch()", ".choice(len(x), min(64, len(x)), replace=False)"),
         ("0", "x[np.random.choice(len(x), 64)]", ""),
     ],
     ids=["choice", "choice in the loop", "randperm", "with repetitions"],
@@ -209,3 +212,38 @@ def test_an_order_of_all_in_each_step(drawn: str, batch: str, fixed: str, tmp_pa
     if fixed:
         assert isinstance(told[0].fix, Edit) and fixed in next(iter(told[0].fix.texts.values()))
         assert told[0].finding.evidence["share_of_step"] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("source", "calls", "told"),
+    [
+        ("    rows = np.random.choice(n, k, replace=False)\n    return x[rows]\n", "", "np.random.choice"),
+        ("    order = np.random.permutation(n)\n    return x[order[:k]]\n", "", "np.random.permutation"),
+        ("    order = torch.randperm(n)\n    return x[order[:k]]\n", "randperm", "torch.randperm"),
+        # All of the order is used, a part at a time.
+        (
+            "    order = torch.randperm(n)\n    for i in range(0, n, k):\n        yield x[order[i : i + k]]\n",
+            "randperm",
+            "",
+        ),
+        ("    order = torch.randperm(n)\n    return x[order[:k]], x[order[k:]]\n", "randperm", ""),
+        ("    return x[torch.randperm(n)]\n", "randperm", ""),
+        # Something else may take the time of the function's own lines.
+        ("    rows = np.random.choice(n, k, replace=False)\n    return np.sort(x)[rows]\n", "", ""),
+        ("    rows = np.random.choice(n, k, replace=False)\n    return [x[row] for row in rows]\n", "", ""),
+        ("    rows = torch.randperm(n)[:k]\n    return x[rows]\n", "", ""),  # which a trace knows by its name
+    ],
+)
+def test_which_draws_of_a_step_are_blamed(source: str, calls: str, told: str) -> None:
+    found = Beside("train.py", 1, "batch", calls, 0.9)
+    draw = draw_of_few(found, lambda _: f"def batch(x, n, k):\n{source}")
+    assert (ast.unparse(draw.func) if draw is not None else "") == told
+
+
+def test_in_a_loop_over_the_steps_other_phases_are_not_looked_at() -> None:
+    text = "for i in range(9):\n    y.append(np.sin(i))\n\nfor step in range(99):\n"
+    text += "    train(x[np.random.choice(n, k, replace=False)])\n"
+    found = Beside("train.py", 0, "<module>", "", 0.9, loops=True)
+    assert draw_of_few(found, lambda _: text) is not None
+    assert draw_of_few(found, lambda _: f"{text}    z = np.sort(x)\n") is None
+    assert draw_of_few(found, lambda _: f"{text}    z = [f(each) for each in x]\n") is None

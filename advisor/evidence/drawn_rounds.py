@@ -13,7 +13,7 @@ from advisor.evidence.called_from import keeps_state
 from advisor.evidence.loops import SampleLoop, alike_loop
 from advisor.evidence.outside import users_callers
 from advisor.evidence.reports import root_name
-from advisor.evidence.rounds import Loop, calls_its_own, independent, over
+from advisor.evidence.rounds import Loop, calls_its_own, independent, line_of, over
 from advisor.harness.layout import Site
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def loops_that_draw(text: str, function: int) -> list[int]:
         if isinstance(loop, ast.While):
             found.append(0)
         elif _counts(loop) and _apart(text, loop):
-            found.append(over(loop)[1].lineno if isinstance(loop, ast.For) else loop.lineno)
+            found.append(line_of(loop))
         elif isinstance(loop, ast.For) and not independent(text, loop):
             found.append(0)
     return sorted(found)
