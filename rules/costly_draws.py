@@ -182,7 +182,7 @@ class Pairs:
         ),
         Example(
             before="import torch\n\nfor _ in range(steps):\n    x = data[torch.randperm(len(data))[:64]]  # <-\n",
-            after="import numpy\nimport torch\n\nfor _ in range(steps):\n"
+            after="import torch\nimport numpy\n\nfor _ in range(steps):\n"
             "    x = data[torch.from_numpy(numpy.random.default_rng(torch.randint(2147483647, ()).item())"
             ".choice(len(data), min(64, len(data)), replace=False))]\n",
             parameters={"kind": FEW, "what": "torch.randperm"},
