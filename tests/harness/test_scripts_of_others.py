@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
+import statistics
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -217,10 +219,14 @@ def test_step_time_is_that_of_the_scripts_own_clock(profiled: Profile, case: Cas
     clock = [float(text) for text in re.findall(r"^clock (\S+)", done.output, re.MULTILINE)]
     record = done.run.record
     (window,) = (window for window in record.windows if window.name == "timing")
-    # Step n ends at the optimizer's step; the script tells the time right after it.
-    theirs = clock[window.first_step + window.steps - 1] - clock[window.first_step - 1]
-    assert window.elapsed == pytest.approx(theirs, rel=0.05)
-    assert record.timing.step_s == pytest.approx(theirs / window.steps, rel=0.05)
+    # Step n ends at the optimizer's step; the script tells the time right after it. The harness closes its window
+    # between the two, so the script's last step is longer; and a step may be cut off from its clock by another process.
+    theirs = [after - before for before, after in itertools.pairwise(clock[window.first_step - 1 :])]
+    ours = record.timing.intervals
+    assert len(ours) == window.steps
+    ratios = [mine / other for mine, other in zip(ours[:-1], theirs, strict=False)]
+    assert statistics.median(ratios) == pytest.approx(1.0, rel=0.05)
+    assert window.elapsed >= sum(ours) == pytest.approx(record.timing.step_s * window.steps)
 
 
 @one("main_argparse.py --batch-size 8")
@@ -230,7 +236,7 @@ def test_waiting_for_a_slow_dataset_is_seen(profiled: Profile, case: Case) -> No
     assert loader.site is not None and Path(loader.site.file).name == "main_argparse.py"
     # Eight samples of half a millisecond each; they sleep and use next to no processor.
     assert loader.fetch_s is not None and loader.fetch_cpu_s is not None and loader.wait_s is not None
-    assert 0.004 <= loader.fetch_s < 0.012
+    assert record.timing.step_s is not None and 0.004 <= loader.fetch_s < record.timing.step_s
     assert loader.fetch_cpu_s < loader.fetch_s / 2
     assert loader.wait_s == pytest.approx(loader.fetch_s, rel=0.3)
 
