@@ -23,6 +23,7 @@ from .layout import Frozen, Site
 from .loaders import tensors_in
 from .places import FRAMES, site_of, user_frames
 from .repeats import CONSTANT, draws
+from .scaled import scaling
 
 _MOST_CALLS = 20_000  # of a step: what comes after them counts as trained
 _MOST_BATCHES, _MOST_BYTES = 8, 1 << 30  # delivered ones that are kept to know their tensors again by
@@ -170,7 +171,7 @@ class FrozenParts:
             self._steps[-1].drawn.add(self._forward)
 
     def _delivered(self, tensor: Any) -> tuple[Any, ...] | None:
-        """Which tensor of a batch a model is given: itself, a view of all of it, or a copy."""
+        """Which tensor of a batch a model is given: itself, a view of all of it, a copy, or its numbers scaled."""
         if not self._plain(tensor):
             return None
         for loader, tensors in reversed(self._batches):
@@ -182,6 +183,8 @@ class FrozenParts:
                     return "batch", loader, number
                 if each.shape == tensor.shape and bool(self._torch.equal(each.to(tensor.dtype), tensor)):
                     return "batch", loader, number
+                if (scale := scaling(self._torch, each, tensor)) is not None:
+                    return "batch", loader, number, scale
         return None
 
     def _plain(self, tensor: Any) -> bool:

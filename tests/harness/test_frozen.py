@@ -156,6 +156,8 @@ class Adapted(Conv):
 
 
 COUNT = iter(range(1000))
+MEAN = torch.tensor([0.485, 0.456, 0.406])[:, None, None]  # of ImageNet
+STD = torch.tensor([0.229, 0.224, 0.225])[:, None, None]
 
 
 @pytest.mark.parametrize(
@@ -164,6 +166,12 @@ COUNT = iter(range(1000))
         pytest.param(lambda x: x.view(x.shape), True, id="a view"),
         pytest.param(lambda x: x.to(memory_format=torch.channels_last), True, id="another format"),
         pytest.param(lambda x: x.clone(), True, id="a copy"),
+        pytest.param(lambda x: x / 255.0, True, id="over 255"),
+        pytest.param(lambda x: x.sub(MEAN).div(STD), True, id="each channel on a scale of its own"),
+        pytest.param(lambda x: (x - x.mean()) / x.std(), False, id="less the mean of the batch"),
+        pytest.param(lambda x: (x - x.mean((1, 2, 3), True)), False, id="less the mean of each sample"),
+        pytest.param(lambda x: x * random.uniform(0.8, 1.2), False, id="as bright as it happens"),
+        pytest.param(lambda x: x.square() / 255.0, False, id="on no scale"),
         pytest.param(lambda x: x.flip(-1), False, id="flipped"),
         pytest.param(lambda x: x + 0.1 * torch.rand_like(x), False, id="noise"),
         pytest.param(lambda x: x.add_(0.1 * torch.rand_like(x)), False, id="noise in place"),
