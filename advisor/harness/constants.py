@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from .frozen import FrozenParts
+from .frozen_methods import FrozenMethods
 from .gathered import Gathers
 from .layout import Frozen, Gathered, OneHot, Recomputed, Repeated, Site
 from .loaders import tensors_in
@@ -55,9 +56,16 @@ _ROOM = frozenset(
 class Constants:
     """Told where forwards begin and end, and steps end; what fails here does not fail in the script."""
 
-    def __init__(self, torch: ModuleType, trained: Callable[[], Iterable[Any]] = tuple) -> None:
+    def __init__(
+        self,
+        torch: ModuleType,
+        trained: Callable[[], Iterable[Any]] = tuple,
+        models: Callable[[], Iterable[Any]] = tuple,
+    ) -> None:
         self._torch: Any = torch
-        self._trained = trained  # what optimizers update
+        self._trained, self._models = trained, models  # what optimizers update; the roots
+        self._methods = FrozenMethods(torch, self._method_begins, self._method_ends)
+        self._method = False  # of a model that nobody trains one runs: no forward in it counts
         self._sameness = Sameness(torch)
         self._mode: Any = None  # on, while a watched forward runs
         self._caller: Any = None  # the user's frame that calls it
@@ -88,11 +96,11 @@ class Constants:
     def give_up(self) -> None:
         """Never watch again: a mode is one of the things that what is compiled is compiled anew for."""
         self._given_up = True
-        self.forward_ends()
+        self._over()
 
     def stop(self) -> None:
         """Watch no more; what is known stays."""
-        self.forward_ends()
+        self._over()
         self._repeats.clear()
         self._gathers.clear()
         self._one_hots.clear()
@@ -102,10 +110,14 @@ class Constants:
 
     def step_ended(self) -> None:
         """One of the steps that the timing window waits for is over."""
-        self.forward_ends()
+        self._forward_ends()
         self._frozen.step_ends()
         self._ended += 1
+        if self._ended == 1 and not self._given_up:
+            with contextlib.suppress(Exception):
+                self._methods.on(self._models(), self._trained())
         if self._ended == _FIRST + _WATCHED:
+            self._methods.off()
             with contextlib.suppress(Exception):
                 if len(self._steps) == _WATCHED:
                     self.found = self._sameness.constants(self._steps, self._sites, self._timed)
@@ -142,6 +154,28 @@ class Constants:
 
     def forward_begins(self, module: Any, given: Iterable[Any]) -> None:
         """A model is called with the tensors `given`."""
+        if not self._method:
+            self._forward_begins(module, given)
+
+    def _method_begins(self, module: Any, given: list[Any]) -> bool:
+        """The same by another name; whether that is the outermost such call."""
+        if self._method or self._mode is not None or self._began or not _in_main_thread():
+            return False
+        self._forward_begins(module, given)
+        self._method = True
+        return True
+
+    def _method_ends(self, output: Any) -> None:
+        self._method = False
+        self._forward_ends(output)
+
+    def _over(self) -> None:
+        """Listen to nothing any more."""
+        self._methods.off()
+        self._method = False
+        self._forward_ends()
+
+    def _forward_begins(self, module: Any, given: Iterable[Any]) -> None:
         if self._timed and self._ended < _FIRST and len(self._timed[-1]) <= _MOST_FORWARDS and _in_main_thread():
             self._began = time.perf_counter()
         if not self._steps or self._given_up or self._mode is not None or not _in_main_thread():
@@ -172,6 +206,10 @@ class Constants:
 
     def forward_ends(self, output: Any = None) -> None:
         """The model's call is over, if one was timed or watched, and gives this."""
+        if not self._method:
+            self._forward_ends(output)
+
+    def _forward_ends(self, output: Any = None) -> None:
         if self._began and _in_main_thread():
             self._timed[-1].append(time.perf_counter() - self._began)
             self._began = 0.0

@@ -112,7 +112,7 @@ class Windows:
         self.optimizers = Optimizers()
         self.replays = Replays(torch, self._replayed)
         self._replaying = False
-        self.constants = Constants(torch, self.optimizers.parameters)
+        self.constants = Constants(torch, self.optimizers.parameters, self.models.roots)
         self.unused = Unused(self.models.roots, self.optimizers.parameters, self.models.made)
         self.discarded = Discarded(self.models.outermost, self.optimizers.groups, self.models.made)
         self.finished = False
