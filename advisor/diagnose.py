@@ -113,13 +113,25 @@ def _apply(rule: Rule, evidence: Evidence, sources: Sources, notes: list[str]) -
 
 
 def _explained(found: Sequence[Diagnosed]) -> list[Diagnosed]:
-    """Without the findings of fallback rules where another one promises half of their gain, or more.
+    """Without the findings of fallback rules where another one promises half of their gain, or more, or is of its place.
 
     Not one that makes the model's operators faster: what a fallback finds is beside them.
     """
     others = [each for each in found if not each.rule.fallback and not each.rule.of_operators]
     most = max((math.log(each.finding.gain.likely) for each in others), default=0.0)
-    return [each for each in found if not each.rule.fallback or most < math.log(each.finding.gain.likely) / 2]
+
+    def explained(finding: Finding) -> bool:
+        if most >= math.log(finding.gain.likely) / 2:
+            return True
+        lines = finding.parameters.get("within")
+        sites = [each.finding.site for each in others if each.finding.site is not None]
+        return (
+            finding.site is not None
+            and isinstance(lines, range)
+            and any(each.file == finding.site.file and each.line in lines for each in sites)
+        )
+
+    return [each for each in found if not (each.rule.fallback and explained(each.finding))]
 
 
 def _least_gain(evidence: Evidence) -> float:

@@ -13,7 +13,16 @@ from advisor.edit.grown import joined_once
 from advisor.edit.locate import code_at
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
-from advisor.evidence.beside import Beside, called_source, is_alone, line_of, nodes_of, share_of_step, source_of
+from advisor.evidence.beside import (
+    Beside,
+    called_source,
+    is_alone,
+    line_of,
+    lines_of,
+    nodes_of,
+    share_of_step,
+    source_of,
+)
 from advisor.evidence.facts import OTHER
 from advisor.fixes import edited, given_fix
 from advisor.harness.layout import Site
@@ -125,7 +134,11 @@ class WorkBesideModel(Rule):
             gain=Gain.prior(evidence.what_if(Change(remove_host_s=saved)), _BASIS),
             evidence={"share_of_step": share, "work_s": share * evidence.step_s, "step_s": evidence.step_s},
             site=site,
-            parameters={"name": found.calls or f"{found.name}()", "cheaper": cheaper},
+            parameters={
+                "name": found.calls or f"{found.name}()",
+                "cheaper": cheaper,
+                "within": lines_of(found, text_of) if not found.calls and found.line else range(0),
+            },
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:

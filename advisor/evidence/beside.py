@@ -36,6 +36,7 @@ _LIGHT = ("asarray", "ascontiguousarray", "float32", "float64", "int32", "int64"
 _LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _UNNAMED = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<lambda>")
 _MODULE = "<module>"
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,12 @@ def line_of(found: Beside, text_of: Callable[[str], str]) -> Site:
     return Site(found.file, min(lines, default=found.line or 1))
 
 
+def lines_of(found: Beside, text_of: Callable[[str], str]) -> range:
+    """The function's lines, as the source has it; none for a whole file."""
+    scope = _scope(found, text_of(found.file))
+    return range(scope.lineno, (scope.end_lineno or scope.lineno) + 1) if isinstance(scope, _FUNCTIONS) else range(0)
+
+
 def nodes_of(found: Beside, text_of: Callable[[str], str]) -> list[ast.AST]:
     """What runs in the function itself, as the source has it."""
     scope = _scope(found, text_of(found.file))
@@ -223,7 +230,7 @@ def _run_there(scope: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a function or, of a file, those outside of all functions."""
     for child in ast.iter_child_nodes(scope):
         yield child
-        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if not isinstance(child, _FUNCTIONS):
             yield from _run_there(child)
 
 
@@ -233,11 +240,7 @@ def _scope(found: Beside, text: str) -> ast.AST | None:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return None
-    named = (
-        each
-        for each in ast.walk(tree)
-        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and each.name == found.name
-    )
+    named = (each for each in ast.walk(tree) if isinstance(each, _FUNCTIONS) and each.name == found.name)
     return next((each for each in named if _first(each) <= found.line <= (each.end_lineno or 0)), tree)
 
 

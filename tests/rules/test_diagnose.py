@@ -18,6 +18,9 @@ from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Finding, Gain, Rule, Safety, Variable
 
 
+PLACE = Site("/nowhere/train.py", 3)
+
+
 class Made(Rule):
     """A rule for a test."""
 
@@ -25,12 +28,21 @@ class Made(Rule):
     title = "Made"
     safety = Safety.EXACT
 
-    def __init__(self, name: str, gain: Gain, fix: Any = None, after: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        gain: Gain,
+        fix: Any = None,
+        after: tuple[str, ...] = (),
+        site: Site | None = PLACE,
+        **told: Any,
+    ) -> None:
         self.id, self.after = name, after  # type: ignore[misc]
         self._gain, self._fix = gain, fix if fix is not None else Advice("do it", "by hand")
+        self._site, self._told = site, told
 
     def check(self, evidence: Any) -> Iterator[Finding]:
-        yield Finding(self.id, self.title, "measured", self._gain, {"share": 0.5}, Site("/nowhere/train.py", 3))
+        yield Finding(self.id, self.title, "measured", self._gain, {"share": 0.5}, self._site, **self._told)
 
     def fix(self, finding: Finding, sources: Sources) -> Any:
         if isinstance(self._fix, Exception):
@@ -79,6 +91,16 @@ def test_what_makes_operators_faster_explains_nothing_beside_them(
     beside, half = Made("beside", Gain(1.2, 1.4, 1.6)), Made("half", Gain(1.2, 1.3, 1.5))
     beside.fallback, half.of_operators = True, of_operators  # type: ignore[misc]
     assert order(beside, half, scene=scene, folder=tmp_path) == told
+
+
+@pytest.mark.parametrize(("line", "told"), [(12, ["other"]), (21, ["beside", "other"]), (None, ["beside", "other"])])
+def test_what_another_rule_finds_in_the_same_function_needs_no_fallback(
+    line: int | None, told: list[str], scene: Any, tmp_path: Path
+) -> None:
+    beside = Made("beside", Gain(1.2, 1.6, 2.0), site=Site("train.py", 10), parameters={"within": range(10, 21)})
+    other = Made("other", Gain(1.1, 1.15, 1.2), site=None if line is None else Site("train.py", line))
+    beside.fallback = True  # type: ignore[misc]
+    assert order(beside, other, scene=scene, folder=tmp_path) == told
 
 
 def test_a_rule_that_raises_is_a_note(scene: Any, tmp_path: Path) -> None:
