@@ -113,7 +113,7 @@ def _apply(rule: Rule, evidence: Evidence, sources: Sources, notes: list[str]) -
 
 
 def _explained(found: Sequence[Diagnosed]) -> list[Diagnosed]:
-    """Without the findings of fallback rules where another one promises half of their gain, or more, or is of its place.
+    """Without the findings of fallback rules where another one promises half of their gain, or more, or is found there.
 
     Not one that makes the model's operators faster: what a fallback finds is beside them.
     """

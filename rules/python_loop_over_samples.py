@@ -17,7 +17,7 @@ from advisor.evidence.drawn_rounds import draw_loop
 from advisor.evidence.facts import BACKWARD, FORWARD, LOADER
 from advisor.evidence.groups import group_loop
 from advisor.evidence.handmade import loop_place
-from advisor.evidence.rounds import called_loop
+from advisor.evidence.rounds import called_loop, differentiates
 from advisor.evidence.spread import spread_s
 from advisor.fixes import edited
 from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at, forward_sites
@@ -99,6 +99,13 @@ class PythonLoopOverSamples(Rule):
                 "torch.zeros(groups).scatter_reduce(0, labels, values, 'amax') the largest of each group."
             )
             return Advice(text, "what the body says for all groups at once cannot be told from the source")
+        if finding.parameters.get("differentiates"):
+            text = (
+                f"Take the gradients that the loop at {at(finding.site)} asks for all at once: "
+                "torch.autograd.grad(y.sum(), x) has each sample's by its own input, for what the others give does "
+                "not depend on it."
+            )
+            return Advice(text, "where samples meet in the model (batch norm in training) they are others")
         if finding.site is None:
             return Advice(text, "its place is unknown")
         drafts = Drafts(sources)
@@ -161,6 +168,16 @@ for c in range(classes):  # <-
         ),
         Example(
             before="""
+for i in range(len(energies)):  # <-
+    (gradient,) = torch.autograd.grad(energies[i], positions, create_graph=True)
+    forces.append(-gradient[i])
+""",
+            after="",
+            parameters={"differentiates": True},
+            advice="torch.autograd.grad(y.sum(), x)",
+        ),
+        Example(
+            before="""
 import torch
 
 similarity = torch.stack([torch.dot(a, b) for a, b in zip(left, right)])  # <-
@@ -215,7 +232,11 @@ def _of_parts(evidence: Evidence) -> Finding | None:
             "step_s": evidence.step_s,
         },
         site=place,
-        parameters={"nested": found.nested, "groups": groups},
+        parameters={
+            "nested": found.nested,
+            "groups": groups,
+            "differentiates": differentiates(text_of(place.file), place.line),
+        },
     )
 
 

@@ -1,4 +1,4 @@
-"""Jacobians that ``torch.func.jacrev`` takes: a backward for each output, where inputs are fewer."""
+"""Jacobians that are taken backwards, once for each output: by ``torch.func.jacrev``, and of whole batches."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from advisor.evidence.coded import Mask, names_like
+from advisor.evidence.loops import backward_s
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.outside import users_functions
 from advisor.evidence.shapes import input_shapes
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 _FILE = "torch/_functorch/eager_transforms.py"
 _WHOLE = "wrapper_fn"
 _BACKWARDS = ("compute_jacobian_stacked", "compute_jacobian_preallocate_and_copy")
+# Those of torch.autograd.functional.jacobian, which takes one row after another.
+_LOOPED_FILE, _LOOPED, _A_ROW = "torch/autograd/functional.py", "jacobian", "_autograd_grad"
+# What mixes the samples of a batch: then each sample's outputs depend on the inputs of all.
+_MIXES = frozenset(("aten::batch_norm", "aten::native_batch_norm", "aten::cumsum", "aten::roll"))
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,61 @@ def reverse_jacobians(evidence: Evidence) -> tuple[dict[Jacobian, float], dict[s
                 counts[each] = counts.get(each, 0.0) + 1 / len(steps)
             over |= worked(trace, rows)
     return counts, self_shares(trace, nesting, over, step >= 0)
+
+
+@dataclass(frozen=True)
+class LoopedJacobian:
+    """A Jacobian of ``shape`` outputs, of which each took a backward; ``function`` as of :class:`Jacobian`."""
+
+    shape: tuple[int, ...]
+    function: tuple[str, int]
+
+    @property
+    def outputs(self) -> int:
+        """How many backwards it took."""
+        return prod(self.shape)
+
+
+def looped_jacobians(evidence: Evidence) -> tuple[dict[LoopedJacobian, float], float]:
+    """What ``torch.autograd.functional.jacobian`` is called for: times per step; and the share of the steps it takes.
+
+    With the backward for it, and all that is between its operators: Python asks for each row anew. Not where an
+    operator in it mixes the samples of a batch.
+    """
+    trace, record = evidence.detail, evidence.record
+    if trace is None or record is None or not len(trace.operators):
+        return {}, 0.0
+    operators, nesting, steps = trace.operators, Nesting(trace), step_windows(trace)
+    outer = (assign(steps, operators.start) >= 0) & (nesting.parent < 0)
+    mixes = names_like(trace, operators.name, _MIXES.__contains__)
+    reshapes = names_like(trace, operators.name, "aten::reshape".__eq__)
+    counts: dict[LoopedJacobian, float] = {}
+    spent = 0.0
+    for lane in np.unique(operators.lane[outer]).tolist():
+        stacks = Stacks.of(trace, lane)
+        for call, function in enumerate(stacks.functions):
+            if function.name != _LOOPED or not function.path.endswith(_LOOPED_FILE):
+                continue
+            inside = _within(trace, lane, stacks, call)
+            rows, backwards = np.flatnonzero(inside & outer), _asked(stacks, call)
+            shapes = {input_shapes(trace.name(int(operators.shapes[row])))[0]: row for row in rows[reshapes[rows]]}
+            fits = [(shape, int(row)) for shape, row in shapes.items() if shape and prod(shape) == backwards]
+            if len(fits) != 1 or mixes[inside].any():
+                continue
+            ((shape, basis),) = fits
+            for place in users_functions(trace, np.array([basis]), record).values():
+                each = LoopedJacobian(tuple(shape), place)
+                counts[each] = counts.get(each, 0.0) + 1 / len(steps)
+                spent += int(stacks.end[call] - stacks.start[call]) / 1e9 + backward_s(trace, nesting, rows)
+    return counts, spent * 1e9 / max(1, int((steps.end - steps.start).sum()))
+
+
+def _asked(stacks: Stacks, call: int) -> int:
+    """How many backwards a Jacobian takes."""
+    rows = (
+        row for row, each in enumerate(stacks.functions) if each.name == _A_ROW and each.path.endswith(_LOOPED_FILE)
+    )
+    return sum(call in stacks.up(row) for row in rows)
 
 
 def _calls(stacks: Stacks) -> list[tuple[int, int]]:

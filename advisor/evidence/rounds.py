@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from advisor.evidence.bindings import bound, made_of, names_in
+from advisor.evidence.bindings import bound, last_name, made_of, names_in
 from advisor.evidence.reports import without_reports
 from advisor.harness.layout import CallSite, Site
 
@@ -181,6 +181,17 @@ def calls_its_own(loop: Loop) -> bool:
 def line_of(loop: Loop) -> int:
     """The line that a trace's reader is sent to: where it says over what the loop goes."""
     return over(loop)[1].lineno if isinstance(loop, ast.For) else loop.lineno
+
+
+def differentiates(text: str, line: int) -> bool:
+    """Whether the loop at `line` asks for gradients, ``torch.autograd.grad``, in its rounds."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return False
+    loops = [node for node in ast.walk(tree) if isinstance(node, Loop) and line_of(node) == line]
+    calls = [node for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Call)]
+    return any(last_name(each.func) == "grad" for each in calls)
 
 
 def independent(text: str, loop: Loop) -> bool:
