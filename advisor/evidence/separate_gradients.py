@@ -1,0 +1,151 @@
+"""Gradients of one thing by several inputs that are asked for one after another: each goes back through all of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from advisor.evidence.backwards import NODE
+from advisor.evidence.coded import names_like
+from advisor.evidence.nesting import Nesting
+from advisor.evidence.outside import users_callers
+from advisor.evidence.stacks import Stacks
+from advisor.evidence.steps import assign, step_windows
+
+if TYPE_CHECKING:
+    from advisor.evidence import Evidence
+    from advisor.trace.tables import Ints, Trace
+
+_FILE, _ASKS = "torch/autograd/__init__.py", ("grad", "backward")
+# Nodes that a call may have to itself in front of what it shares: torch.autograd.grad(u.sum(), x) sums anew each time.
+_REDUCES = ("SumBackward0", "SumBackward1", "MeanBackward0", "MeanBackward1")
+
+
+@dataclass(frozen=True)
+class SeparateGradients:
+    """``calls`` of a step that ask for gradients of what another call has asked of, too; ``groups`` of such calls.
+
+    ``shares``: operator → share of its own time in the steps that goes where each group asks once. ``callers``: the
+    user's functions that ask, the innermost first, of the first of them: file and first line.
+    """
+
+    calls: float
+    groups: float
+    shares: dict[str, float]
+    callers: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """A call of ``grad`` or ``backward``: rows of its nodes, their numbers, and all operators in it."""
+
+    step: int
+    asks: bool
+    nodes: Ints
+    numbers: Ints
+    inside: Ints
+
+    @property
+    def root(self) -> int:
+        """The number of the first node."""
+        return int(self.numbers[0])
+
+
+def separate_gradients(evidence: Evidence) -> SeparateGradients | None:
+    """What a step's gradients do again that one call for all inputs would do once, by the window with stacks."""
+    trace, record = evidence.detail, evidence.record
+    if trace is None or record is None or not len(trace.operators):
+        return None
+    steps, nesting = step_windows(trace), Nesting(trace)
+    passes = _passes(trace, nesting, Stacks.of(trace, steps.lane), steps)
+    groups: dict[tuple[int, int], list[_Pass]] = {}
+    for each in passes:
+        if each.asks:
+            groups.setdefault((each.step, _root(trace, each, passes)), []).append(each)
+    several = [group for group in groups.values() if len(group) > 1]
+    if not several:
+        return None
+    part = np.zeros(len(trace.operators))
+    for group in several:
+        _add(trace, nesting, group, passes, part)
+    inside = assign(steps, trace.operators.start) >= 0
+    names, taken = trace.operators.name, nesting.self_ns
+    on = np.bincount(names, weights=taken * part, minlength=len(trace.names))
+    everything = np.bincount(names[inside], weights=taken[inside], minlength=len(trace.names))
+    callers = users_callers(trace, int(several[0][1].nodes[0]), record)
+    return SeparateGradients(
+        calls=sum(map(len, several)) / len(steps),
+        groups=len(several) / len(steps),
+        shares={trace.name(int(code)): float(on[code] / everything[code]) for code in np.flatnonzero(on)},
+        callers=tuple(callers),
+    )
+
+
+def _passes(trace: Trace, nesting: Nesting, stacks: Stacks, steps: object) -> list[_Pass]:
+    operators = trace.operators
+    is_node = names_like(trace, operators.name, lambda name: name.startswith(NODE)) & (operators.sequence >= 0)
+    nodes = np.flatnonzero(is_node & (nesting.parent < 0))
+    nodes = nodes[np.argsort(operators.start[nodes], kind="stable")]
+    begun = operators.start[nodes]
+    found = []
+    for row, function in enumerate(stacks.functions):
+        if function.name not in _ASKS or not function.path.endswith(_FILE):
+            continue
+        first, last = np.searchsorted(begun, (stacks.start[row], stacks.end[row]))
+        rows = nodes[first:last]
+        step = int(assign(steps, stacks.start[row : row + 1])[0])  # type: ignore[arg-type]
+        if step < 0 or not len(rows):
+            continue
+        within = (operators.start >= stacks.start[row]) & (operators.end <= stacks.end[row])
+        inside = np.flatnonzero(within & (operators.lane == operators.lane[rows[0]]))
+        found.append(_Pass(step, function.name == "grad", rows, operators.sequence[rows], inside))
+    return found
+
+
+def _root(trace: Trace, one: _Pass, passes: list[_Pass]) -> int:
+    """The number of the first node that is no sum of its own."""
+    others = [each.numbers for each in passes if each is not one and each.step == one.step and each.asks]
+    known = set(np.concatenate(others).tolist()) if others else set()
+    for row, number in zip(one.nodes.tolist(), one.numbers.tolist(), strict=True):
+        name = trace.name(int(trace.operators.name[row])).removeprefix(NODE)
+        if int(number) in known or name not in _REDUCES:
+            return int(number)
+    return one.root
+
+
+def _add(trace: Trace, nesting: Nesting, group: list[_Pass], passes: list[_Pass], part: object) -> None:
+    """Mark what goes where the group asks once: nodes that it computes again, and later ones for what these made."""
+    operators = trace.operators
+    weights = np.asarray(part)
+    seen: set[int] = set()
+    made: list[Ints] = []
+    for each in group:
+        again = np.array([int(number) in seen for number in each.numbers.tolist()], np.bool_)
+        seen.update(each.numbers.tolist())
+        weights[_within(trace, each.inside, each.nodes[again])] = 1.0
+        plain = each.inside[
+            names_like(trace, operators.name[each.inside], lambda name: name.startswith("aten::"))
+            & (operators.sequence[each.inside] >= 0)
+        ]
+        made.append(np.unique(operators.sequence[plain]))
+    for later in passes:
+        if later.step != group[0].step or later.nodes[0] <= group[-1].nodes[-1]:
+            continue
+        rows = [later.nodes[np.isin(later.numbers, numbers)] for numbers in made]
+        spent = [int((operators.end[each] - operators.start[each]).sum()) for each in rows]
+        total = sum(spent)
+        if total:
+            all_rows = np.unique(np.concatenate(rows))
+            weights[_within(trace, later.inside, all_rows)] = 1.0 - max(spent) / total
+
+
+def _within(trace: Trace, inside: Ints, nodes: Ints) -> Ints:
+    """The rows of `inside` that are in one of the `nodes`, which follow one another."""
+    operators = trace.operators
+    if not len(nodes):
+        return nodes
+    at = np.searchsorted(operators.start[nodes], operators.start[inside], side="right") - 1
+    held = (at >= 0) & (operators.end[inside] <= operators.end[nodes[np.maximum(at, 0)]])
+    return inside[held]

@@ -1,0 +1,157 @@
+"""The gradients of one thing by several inputs are asked for one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from advisor.edit import Drafts, Sources
+from advisor.edit.finding import lines_in
+from advisor.edit.joined_gradients import ask_once
+from advisor.edit.joined_gradients import separate_gradients as written
+from advisor.evidence.separate_gradients import separate_gradients
+from advisor.evidence.worked import of_tensors, spent_s, without
+from advisor.fixes import edited
+from advisor.harness.layout import Site
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit
+    from advisor.evidence import Evidence
+
+
+class SeparateGradients(Rule):
+    """The gradients of one thing by several inputs are asked for one after another: each goes back through all of it.
+
+    Networks for differential equations need ``u_x``, ``u_y`` and ``u_t``; with a call of ``torch.autograd.grad`` for
+    each, the backward goes three times through the whole network, up to where x, y and t part. ``grad(u, (x, y, t))``
+    goes through it once and gives the same three. With ``create_graph=True`` what comes later goes back through one
+    backward, too, instead of three. Reported where a trace shows the nodes of one graph computed by several such calls
+    that begin at the same one.
+
+    When not: the graph is freed, or weights change, between them; a gradient is only asked for sometimes.
+
+    Source: PyTorch docs, ``torch.autograd.grad``: "inputs (sequence of Tensor)". The gain is what the run spent on
+    nodes that an earlier call of the same step had computed.
+    """
+
+    id = "separate-gradients"
+    title = "Ask for the gradients by all inputs in one call"
+    safety = Safety.NUMERIC
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        if evidence.compiled or not evidence.step_s:
+            return
+        found = separate_gradients(evidence)
+        if found is None or not found.callers:
+            return
+        shares = of_tensors(found.shares)
+        gain = Gain.of(evidence.what_if(without(evidence, shares)))
+        if not gain.worth_it:
+            return
+        share = spent_s(evidence, shares) / (evidence.trace_step_s or 1.0)
+        site = _site(found.callers)
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"Each step asks {found.calls:.0f} times for the gradients of "
+            f"{'one thing' if round(found.groups) == 1 else f'{found.groups:.0f} things'} by different inputs "
+            f"({at(site)}), and goes back through the same operators each time: {share:.0%} of it is done again.",
+            gain=gain,
+            evidence={
+                "again_share": share,
+                "calls_per_step": found.calls,
+                "needed_per_step": found.groups,
+                "step_s": evidence.step_s,
+            },
+            site=site,
+            parameters={"surplus": round(found.calls - found.groups)},
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        site, surplus = finding.site, finding.parameters.get("surplus")
+        text = (
+            f"Ask for all gradients of one thing at once ({at(site)}): u_x, u_t = torch.autograd.grad(u, (x, t), "
+            "torch.ones_like(u), create_graph=True). Or give the network one tensor of all coordinates, of whose "
+            "gradient u_x and u_t are the columns."
+        )
+        if site is None:
+            return Advice(text, "its place is unknown")
+        drafts = Drafts(sources)
+        draft = drafts[site.file]
+        there = written(draft)
+        if not there:
+            return Advice(text, "the calls are in different blocks, or not alike, or a function asks for more")
+        if isinstance(surplus, int) and sum(len(each) - 1 for each in there) > surplus:
+            return Advice(text, "the source has more of them than the run has called")
+        for each in there:
+            ask_once(draft, each)
+        return edited(drafts, text)
+
+    EXAMPLES = (
+        Example(
+            before="""
+import torch
+
+def residual(net, x, t):
+    u = net(torch.cat([x, t], 1))
+    u_x = torch.autograd.grad(u, x, torch.ones_like(u), create_graph=True)[0]  # <-
+    u_t = torch.autograd.grad(u, t, torch.ones_like(u), create_graph=True)[0]
+    return u_t + u * u_x
+""",
+            after="""
+import torch
+
+def residual(net, x, t):
+    u = net(torch.cat([x, t], 1))
+    u_x, u_t = torch.autograd.grad(u, (x, t), grad_outputs=torch.ones_like(u), create_graph=True)
+    return u_t + u * u_x
+""",
+        ),
+        Example(
+            before="""
+from torch import autograd, ones_like
+
+def slope(y, x):
+    return autograd.grad(y, x, grad_outputs=ones_like(y), create_graph=True)[0]
+
+def flow(psi, x, y):
+    u = slope(psi, y)  # <-
+    v = -slope(psi, x)
+    return u, v
+""",
+            after="""
+from torch import autograd, ones_like
+
+def slope(y, x):
+    return autograd.grad(y, x, grad_outputs=ones_like(y), create_graph=True)[0]
+
+def flow(psi, x, y):
+    psi_y, psi_x = autograd.grad(psi, (y, x), grad_outputs=ones_like(psi), create_graph=True)
+    u = psi_y
+    v = -psi_x
+    return u, v
+""",
+        ),
+    )
+    LEAVES_ALONE = (
+        Example(
+            "import torch\na = torch.autograd.grad(u, x)[0]  # <-\nx = x + a\nb = torch.autograd.grad(u, x)[0]\n",
+            "",
+        ),
+        Example("import torch\na = torch.autograd.grad(u, x)[0]  # <-\nb = torch.autograd.grad(v, x)[0]\n", ""),
+        Example(
+            "import torch\na = torch.autograd.grad(u, x)[0]  # <-\nopt.step()\nb = torch.autograd.grad(u, t)[0]\n",
+            "",
+        ),
+    )
+
+
+def _site(callers: tuple[tuple[str, int], ...]) -> Site:
+    """The first line in the file of the innermost function that could ask for several; else that function's own."""
+    for path, line in callers:
+        lines = lines_in((path, line), lambda draft: [draft.line(each.statements[0]) for each in written(draft)])
+        if lines:
+            return Site(path, min(lines))
+    path, line = callers[0]
+    return Site(path, max(1, line))
