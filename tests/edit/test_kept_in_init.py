@@ -96,7 +96,8 @@ def test_objects_of_libraries_may_be_called() -> None:
         "class Sounds:\n    def __init__(self):\n        self.x = 1\n\n    def __getitem__(self, i):\n"
         "        from numpy import hanning\n        bank = hanning(64)  # <-\n        return bank + 1\n",
         "class Sounds:\n    def __init__(self):\n        self.load()\n\n    def load(self):\n"
-        "        self.x = self.one(0)\n\n    def one(self, i):\n        bank = filters(64)  # <-\n        return bank + i\n",
+        "        self.x = self.one(0)\n\n    def one(self, i):\n"
+        "        bank = filters(64)  # <-\n        return bank + i\n",
         "class Sounds:\n    def __getitem__(self, i):\n        bank = filters(64)  # <-\n        return bank\n",
         "class Sounds:\n    def __init__(self, size):\n        self.x = 1\n\n    def __getitem__(self, i):\n"
         "        bank = filters(size)  # <-\n        return bank\n",  # another size
