@@ -16,7 +16,7 @@ import libcst.matchers as m
 from advisor.edit.calls import argument, has_starred, unpacked
 from advisor.edit.draft import Draft
 from advisor.edit.names import ensure_name, full_name
-from advisor.edit.scopes import assigned_once, assignments, is_bound_elsewhere, is_target, scope_of, variables
+from advisor.edit.scopes import assigned_once, bound_behind, is_bound_elsewhere, is_target, scope_of, variables
 from advisor.edit.weighted_draws import is_count
 
 _CHOICE = ("a", "size", "replace", "p")
@@ -121,15 +121,8 @@ def _read(draft: Draft, call: cst.Call) -> str:
     part = draft.parent(reads[0]) if len(reads) == 1 else None
     if not isinstance(part, cst.Subscript) or part.value is not reads[0] or scope_of(draft, part) is not scope:
         return ""
-    count = _first(draft, part)
     # A name, or an attribute, has to have its value where the permutation is made.
-    first, _, attribute = count.partition(".")
-    known = count.isdecimal() or not any(
-        draft.line(value) >= draft.line(call) if value is not None else True
-        for value in assignments(draft, first, scope)
-    )
-    set_here = (each for each in draft.nodes(cst.Attribute, scope) if each.attr.value == attribute.rpartition(".")[2])
-    return count if known and not any(is_target(draft, each) for each in set_here) else ""
+    return _first(draft, part) if not any(bound_behind(draft, each, call) for each in part.slice) else ""
 
 
 def _first(draft: Draft, part: cst.Subscript) -> str:
