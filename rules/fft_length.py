@@ -133,6 +133,21 @@ def spectrum(x):
         ),
     )
     LEAVES_ALONE = (
+        *(
+            Example(
+                f"import torch\n\ndef f(x, k, a):\n    {length}\n    s = torch.fft.rfft(x, n) * torch.fft.rfft(k, n)"
+                f"{more}\n    return torch.fft.irfft(s, n)[..., :{end}]  # <- transforms\n",
+                "",
+                {"function": 3, "length": 4093},
+            )
+            for length, more, end in (
+                ("n = x.shape[-1] + a - 1", "", "x.shape[-1]"),  # maybe shorter, and goes around
+                ("n = x.shape[-1] + 1 - 1", "", "x.shape[-1]"),
+                ("n = x.shape[-1] + k.shape[-1] - 1", "", "a"),  # maybe more than there is
+                ("n = x.shape[-1] + k.shape[-1] - 1", " * torch.fft.rfft(k, n)", "x.shape[-1]"),
+                ("n = x.shape[-1] + k.shape[-1] - 1\n    x = pad(x)", "", "x.shape[-1]"),
+            )
+        ),
         Example(
             "import torch\nn = a + b - 1\n"
             "y = torch.fft.irfft(torch.fft.rfft(x, n), n)[..., : a + b]  # <- transforms\n",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -10,9 +11,12 @@ from libcst.helpers import get_full_name_for_node
 
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import argument
+from advisor.edit.dataflow import targets_of
+from advisor.edit.in_place import written_in_place
 from advisor.edit.locate import call_at
 from advisor.edit.names import ensure_name, full_name, last_part
 from advisor.edit.scopes import assigned_once, scope_of, self_assignments, variables
+from advisor.edit.sums import elements
 from advisor.evidence import Change
 from advisor.fixes import edited
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, site_list, where
@@ -27,6 +31,9 @@ _LEAST_GAIN = 1.05
 _BACKWARD = 1.0
 _CASTS = ("float", "to", "type", "half", "bfloat16", "double")
 _LINEAR = ("in_features", "out_features", "bias")
+# What is read of a layer, and leaves it as it is.
+_READ = ("weight", "bias", "in_features", "out_features", "parameters", "named_parameters", "state_dict", "extra_repr")
+_DRAWS = re.compile(r"rand|multinomial|bernoulli|sample|normal|choice|next\b|pop\b|:=", re.IGNORECASE)
 _UNKNOWN = "what the layer is given, and what it is, cannot be told from the source"
 
 
@@ -160,6 +167,23 @@ class Words(nn.Module):
             "        return self.inner(F.one_hot(ids, 9).float())  # <-\n",
             "",
         ),
+        *(
+            Example(
+                "import torch.nn.functional as F\nfrom torch import nn\n\nclass Words:\n    def __init__(self):\n"
+                f"        self.inner = nn.Linear(9, 9)\n        {done}\n\n    def forward(self, ids):\n"
+                f"        x = F.one_hot({ids}, 9).float()\n        {then}\n        return self.inner(x)  # <-\n",
+                "",
+            )
+            for done, ids, then in (
+                ("pass", "ids", "ids = ids + 1"),
+                ("pass", "ids", "ids.add_(1)"),
+                ("pass", "ids", "ids[0] = 0"),
+                ("pass", "self.ids", "self.ids += 1"),
+                ("pass", "torch.randint(9, (3,))", "noise = torch.randn(3)"),
+                ("nn.utils.spectral_norm(self.inner)", "ids", "pass"),
+                ("self.inner.register_forward_hook(log)", "ids", "pass"),
+            )
+        ),
     )
 
 
@@ -185,8 +209,10 @@ def _look_up(draft: Draft, call: cst.Call) -> str:
             return _UNKNOWN
         given = value
     ids = _ids(draft, given)
-    if ids is None:
+    if ids is None or not _is_only_that(draft, holder, layer):
         return _UNKNOWN
+    if _DRAWS.search(draft.code(ids)) or (statement is not None and _changed_since(draft, statement, ids)):
+        return "the rows may be of other numbers than those that are there when the layer is called"
     embedding = ensure_name(draft, "torch.nn.functional.embedding")
     code = f"{embedding}({draft.code(ids)}, {layer}.weight.T)"
     if bias is None or last_part(bias.value) == "True":
@@ -198,6 +224,31 @@ def _look_up(draft: Draft, call: cst.Call) -> str:
     if statement is not None:
         draft.remove(statement)
     return ""
+
+
+def _is_only_that(draft: Draft, holder: cst.ClassDef, layer: str) -> bool:
+    """Whether the layer is called and its weights are read, and nothing else is done with it: no hook, no norm."""
+    name = layer.removeprefix("self.")
+    for node in draft.nodes(cst.Attribute):
+        if node.attr.value != name:
+            continue
+        above, own = draft.parent(node), get_full_name_for_node(node) == layer
+        if own and draft.enclosing_class(node) is not holder:
+            continue  # another class has one of its own
+        read = isinstance(above, cst.Attribute) and above.attr.value in _READ
+        made = own and isinstance(above, (cst.AssignTarget, cst.AnnAssign))
+        if not (read or made or (isinstance(above, cst.Call) and above.func is node)):
+            return False
+    return True
+
+
+def _changed_since(draft: Draft, statement: cst.CSTNode, ids: cst.BaseExpression) -> bool:
+    """Whether what the rows are made of may have another value, or other numbers in it, behind the statement."""
+    scope = scope_of(draft, statement)
+    names = {draft.code(each) for kind in (cst.Name, cst.Attribute) for each in draft.nodes(kind, ids)}
+    changed = [*targets_of(draft, scope), *written_in_place(draft, scope)]
+    parts = [each for target in changed if draft.line(target) > draft.line(statement) for each in elements(target)]
+    return any(draft.code(each) in names for each in parts)
 
 
 def _ids(draft: Draft, given: cst.BaseExpression) -> cst.BaseExpression | None:

@@ -9,8 +9,9 @@ import libcst as cst
 import libcst.matchers as m
 
 from advisor.edit import Draft, Drafts
-from advisor.edit.names import ensure_name, full_name
+from advisor.edit.names import ensure_name, full_name, last_part
 from advisor.edit.sources import text_of
+from advisor.edit.sums import elements
 from advisor.evidence import Change
 from advisor.evidence.asked import asked_one_by_one
 from advisor.evidence.drawn_rounds import draw_loop
@@ -196,11 +197,16 @@ similarity = (left * right).sum(-1)
         Example("import torch\nh = torch.stack([torch.mm(a[i], b[i]) for i in range(2)])  # <-\n", ""),
         Example("import torch\nh = torch.stack([torch.mm(a[i], b[i]) for i in range(len(a))], 1)  # <-\n", ""),
         Example("import torch\nh = torch.stack([torch.mm(a[i], b[i]) for i in range(len(a)) if i])  # <-\n", ""),
+        *(
+            Example(f"import torch\n{made}\nh = torch.stack([torch.dot(p, q) for p, q in zip(a, b)])  # <-\n", "")
+            for made in ("a = [f(x) for x in xs]", "a, b = zip(*pairs)", "b = y.unbind(0)", "a.append(x)")
+        ),
     )
 
 
 # What a product of one sample is for all of them: each takes parts of one number of dimensions only.
 _FOR_ALL = {"torch.mm": "{torch}.bmm({0}, {1})", "torch.dot": "({0} * {1}).sum(-1)"}
+_LISTS = frozenset(("list", "tuple", "zip", "split", "chunk", "unbind", "sorted", "reversed", "map"))
 
 
 def _of_parts(evidence: Evidence) -> Finding | None:
@@ -341,9 +347,22 @@ def _known(draft: Draft, call: cst.Call, line: int) -> tuple[cst.Call, str] | No
         return None
     form = _FOR_ALL.get(full_name(draft, body.func))
     whole = _zipped(draft, loop, body) or _counted(draft, loop, body)
-    if form is None or whole is None:
+    if form is None or whole is None or any(_is_list(draft, each) for each in whole):
         return None
     return call, form.format(*whole, torch=ensure_name(draft, "torch"))
+
+
+def _is_list(draft: Draft, name: str) -> bool:
+    """Whether the file gives the name a list of tensors, or puts something into it."""
+    for assign in draft.nodes(cst.Assign):
+        value = assign.value
+        lists = isinstance(value, (cst.List, cst.Tuple, cst.ListComp)) or (
+            isinstance(value, cst.Call) and last_part(value.func) in _LISTS
+        )
+        if lists and any(draft.code(each) == name for target in assign.targets for each in elements(target.target)):
+            return True
+    takes = (each for each in draft.nodes(cst.Attribute) if each.attr.value in ("append", "extend", "insert"))
+    return any(draft.code(each.value) == name for each in takes)
 
 
 def _zipped(draft: Draft, loop: cst.CompFor, body: cst.Call) -> tuple[str, ...] | None:

@@ -177,6 +177,11 @@ def spread(x):
             after="import torch\nrank = (torch.linalg.svdvals(x) > 1e-3).sum()\n",
             parameters={"function": 0, "dimensions": 2, "short": 30, "surplus": (0,), "values": True},
         ),
+        Example(
+            before="import torch\nU, S, Vh = torch.linalg.svd(x)  # <- decompositions\ndel U, Vh\n",
+            after="import torch\nU, S, Vh = torch.linalg.svd(x, full_matrices=False)\ndel U, Vh\n",
+            parameters={"function": 0, "dimensions": 2, "short": 30, "surplus": (0,)},
+        ),
     )
     LEAVES_ALONE = tuple(
         Example(

@@ -152,4 +152,19 @@ class Trainer:
             "",
         ),
         Example("scaler.scale(a).backward(retain_graph=True)  # <- calls\nb.backward()  # <- calls\n", ""),
+        *(
+            Example(f"{first}a.backward(retain_graph=True)  # <- calls\n{between}\nb.backward()  # <- calls\n", "")
+            for first, between in (
+                ("", "g = [p.grad.clone() for p in weights]"),
+                ("", "weight.grad[0] = 0"),
+                ("def halve():\n    weight.grad *= 0.5\n\n", "halve()"),
+                ("", "del a"),
+                ("weight.register_hook(lambda grad: grad.clamp(max=1))\n", ""),
+            )
+        ),
+        Example(  # of the last batch the second is left out
+            "for x in xs:\n    a.backward(retain_graph=True)  # <- calls\n    if x is last:\n        break\n"
+            "    b.backward()  # <- calls\n",
+            "",
+        ),
     )

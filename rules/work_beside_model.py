@@ -184,7 +184,7 @@ outputs = torch.empty(0, 10)
 outputs_parts = []
 for x in loader:
     y = model(x)
-    outputs_parts.append(y.detach())
+    outputs_parts.append(y.detach().clone())
 outputs = torch.cat([outputs, *outputs_parts])
 print(outputs.mean())
 """,

@@ -16,6 +16,8 @@ from advisor.harness.layout import Site
 
 # What is called in between for the gradients of one loss alone.
 _FOR_GRADIENTS = re.compile(r"grad|clip|step|reduce|unscale")
+_USES_GRADIENTS = re.compile(r"\.grad\b|clip_grad|\.step\(|zero_grad|unscale_")  # in a function that is called there
+_HOOKS = re.compile(r"register_hook|register_(full_)?backward|register_post_accumulate")
 _SUMMED = m.Name() | m.Attribute() | m.BinaryOperation()
 
 
@@ -43,8 +45,16 @@ def add_losses(drafts: Drafts, calls: Sequence[Site]) -> str:
         return "the calls are in different blocks"
     stretch = siblings[siblings.index(found[0][1]) : siblings.index(found[-1][1])]
     called = [last_name(draft, each) for statement in stretch for each in draft.nodes(cst.Call, statement)]
-    if other := next(filter(_FOR_GRADIENTS.search, called), ""):
+    own = [each.name.value for each in draft.nodes(cst.FunctionDef) if _USES_GRADIENTS.search(draft.code(each.body))]
+    if other := next((each for each in called if _FOR_GRADIENTS.search(each) or each in own), ""):
         return f"`{other}` is called in between, maybe for the gradients of one loss"
+    if any(each.attr.value == "grad" for statement in stretch for each in draft.nodes(cst.Attribute, statement)):
+        return "the gradients of one loss are used in between"
+    leaves = (cst.Break, cst.Continue, cst.Return, cst.Yield)
+    if any(draft.nodes(kind, statement) for kind in leaves for statement in stretch):
+        return "what is in between may leave out the last backward"
+    if _HOOKS.search(draft.source.text):
+        return "a hook may change the gradients of each loss"
     losses = [cst.ensure_type(call.func, cst.Attribute).value for call, _ in found]
     if not all(m.matches(each, _SUMMED) for each in losses) or any(draft.nodes(cst.Call, each) for each in losses):
         return "the losses are computed where they go back"
@@ -76,7 +86,6 @@ def _names(draft: Draft, nodes: Sequence[cst.CSTNode]) -> set[str]:
 
 
 def _changed(draft: Draft, statements: Sequence[Statement]) -> set[str]:
-    """The names that the statements give another value, or whose tensors they write to."""
-    return _names(
-        draft, [each for one in statements for each in (*targets_of(draft, one), *written_in_place(draft, one))]
-    )
+    """The names that the statements give another value or take away, or whose tensors they write to."""
+    changed = [each for one in statements for each in (*targets_of(draft, one), *written_in_place(draft, one))]
+    return _names(draft, [*changed, *(each for one in statements for each in draft.nodes(cst.Del, one))])

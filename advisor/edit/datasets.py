@@ -12,7 +12,15 @@ from advisor.edit.calls import DATALOADER_PARAMETERS, argument
 from advisor.edit.draft import Draft
 from advisor.edit.locate import last_name
 from advisor.edit.names import full_name, imported_as, last_part, own_attribute
-from advisor.edit.scopes import assigned_once, scope_of
+from advisor.edit.scopes import (
+    assigned_once,
+    assignments,
+    is_bound_elsewhere,
+    is_parameter,
+    is_target,
+    scope_of,
+    variables,
+)
 from advisor.edit.sums import TAKES_IN, elements
 
 _Seen = set[tuple[str, cst.CSTNode]]  # names that were followed, by the scope that they belong to
@@ -378,13 +386,12 @@ def _holder(draft: Draft, node: cst.CSTNode) -> cst.CSTNode:
     )
 
 
-
 def told_in_loop(draft: Draft, call: cst.Call) -> str:
     """What the script tells the dataset of a DataLoader between its epochs, as code; "" where nothing is seen.
 
     Workers that live on have a copy of the dataset, and of what it is made of, that does not hear of it.
     """
-    names = _data_of(draft, call)
+    names, read = _data_of(draft, call), _read_by(draft, call)
     repeated = {last_name(draft, each) for each in draft.nodes(cst.Call) if draft.loop(each) is not None}
     for statement in draft.nodes(cst.SimpleStatementLine):
         loop, function = draft.loop(statement), draft.function(statement)
@@ -397,7 +404,7 @@ def told_in_loop(draft: Draft, call: cst.Call) -> str:
         if here and draft.line(statement) < draft.line(call):
             continue
         for small in statement.body:
-            if any(_changes(node, names, here) for node in _changed(small)):
+            if any(_changes(node, names | read, here) or _is_of(draft, node, read) for node in _changed(small)):
                 return draft.code(statement).strip()
     return ""
 
@@ -425,6 +432,32 @@ def _data_of(draft: Draft, call: cst.Call) -> set[str]:
                 if any(last_part(each) == name for target in assign.targets for each in elements(target.target)):
                     todo.append(assign.value)
     return names
+
+
+def _read_by(draft: Draft, call: cst.Call) -> set[str]:
+    """The module's variables that the class of a DataLoader's dataset reads when it makes a sample."""
+    given = argument(call, "dataset", DATALOADER_PARAMETERS)
+    if given is None:
+        return set()
+    made = {last_part(each.func) for each in draft.nodes(cst.Call, given)}
+    for assign in draft.nodes(cst.Assign):
+        if any(last_part(target.target) == last_part(given.value) for target in assign.targets):
+            made |= {last_part(each.func) for each in draft.nodes(cst.Call, assign.value)}
+    found: set[str] = set()
+    for cls in made:
+        for method in _reached(draft, cls, _FETCHES):
+            bound = {each.value for each in draft.nodes(cst.Name, method) if is_target(draft, each)}
+            names = {each.value for each in draft.nodes(cst.Name, method.body) if not is_parameter(method, each.value)}
+            found |= {each for each in names - bound if variables(draft, each, method.body)}
+    # What is first the variable of a loop, or the like, is most often another thing that is called alike.
+    return {each for each in found if next(assignments(draft, each, draft.module, elements=True), None) is not None}
+
+
+def _is_of(draft: Draft, node: cst.BaseExpression, names: set[str]) -> bool:
+    """Whether a target is one of the module's variables `names`, and not another function's own."""
+    if not isinstance(node, cst.Name) or node.value not in names:
+        return False
+    return scope_of(draft, node) is draft.module or is_bound_elsewhere(draft, node.value)
 
 
 def _changed(small: cst.BaseSmallStatement) -> list[cst.BaseExpression]:

@@ -73,7 +73,17 @@ def _found(draft: Draft, call: cst.Call, dimensions: int, short: int, surplus: S
     for at in surplus:
         if not all(_within(draft, each, at, dimensions, short) for each in factors[at]):
             return None
-    return Decomposition(call, draft.code(matrix.value), values if not factors[0] and not factors[2] else None)
+    alone = not factors[0] and not factors[2] and not _deleted(draft, values)
+    return Decomposition(call, draft.code(matrix.value), values if alone else None)
+
+
+def _deleted(draft: Draft, targets: cst.CSTNode) -> bool:
+    """Whether ``del U, Vh`` takes a name away, which has to be there."""
+    if not isinstance(targets, cst.Tuple):
+        return False
+    names = {name.value for each in targets.elements for name in draft.nodes(cst.Name, each)}
+    scope = scope_of(draft, targets)
+    return any(name.value in names for each in draft.nodes(cst.Del, scope) for name in draft.nodes(cst.Name, each))
 
 
 def _reads(draft: Draft, call: cst.Call) -> tuple[list[list[cst.CSTNode]], cst.CSTNode] | None:

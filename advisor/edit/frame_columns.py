@@ -76,7 +76,7 @@ def _replace(draft: Draft, column: Column, code: str) -> None:
     copied = converted is not None or _call_of(draft, end) in (*_COPY, *_CONVERT)
     copied = copied or bool(_TENSORS.search(_call_of(draft, end)))
     taken_out = isinstance(above, cst.Attribute) and above.attr.value in AS_ARRAY
-    if column.several is None and not (taken_out or copied or _call_of(draft, end) in _MAKE):
+    if not (taken_out or copied or _call_of(draft, end) in _MAKE):  # a Series is asked for its labels
         raise UnclearError(UNKNOWN)
     astype = draft.parent(end)  # of the array that .values gives
     if taken_out and isinstance(astype, cst.Attribute) and astype.attr.value in ("astype", "copy", *_TO_LIST):

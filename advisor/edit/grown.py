@@ -11,26 +11,23 @@ from dataclasses import dataclass
 import libcst as cst
 import libcst.matchers as m
 
-from advisor.edit.calls import argument, has_starred, unpacked
+from advisor.edit.calls import argument, as_primary, has_starred, unpacked
 from advisor.edit.draft import Draft
-from advisor.edit.in_place import written_in_place
-from advisor.edit.names import bindings, fresh_name, full_name
+from advisor.edit.names import ensure_name, fresh_name, full_name, last_part
 from advisor.edit.scopes import is_bound_elsewhere, is_literal, scope_of, variables
-from advisor.edit.sums import elements
 
-# Functions that join what the first argument lists, and by what their result is copied.
+# Functions that join what the first argument lists, and by what method that is copied.
 _JOINS = {
     **dict.fromkeys(("torch.cat", "torch.concat", "torch.concatenate", "torch.vstack", "torch.hstack"), "clone"),
-    **dict.fromkeys(("numpy.concatenate", "numpy.vstack", "numpy.hstack"), "copy"),
+    **dict.fromkeys(("numpy.concatenate", "numpy.vstack", "numpy.hstack"), ""),
     "pandas.concat": "copy",
 }
+_RESHAPE = frozenset(("torch.vstack", "numpy.vstack"))
 _APPEND = "numpy.append"
-# Methods and functions whose result may share memory with what they are given.
-_SAME = frozenset((
-    "detach", "numpy", "cpu", "cuda", "to", "float", "double", "half", "long", "int", "type", "type_as", "view",
-    "view_as", "reshape", "squeeze", "unsqueeze", "flatten", "ravel", "transpose", "permute", "t", "swapaxes", "data",
-    "contiguous", "expand", "narrow", "select", "chunk", "split", "unbind", "real", "from_numpy", "as_tensor",
-    "asarray", "requires_grad_",
+# Methods and functions whose result nobody else has, so that nobody changes it later.
+_NEW = frozenset((
+    "clone", "copy", "item", "tolist", "sum", "mean", "argmax", "argmin", "softmax", "log_softmax", "sigmoid", "stack",
+    "one_hot", "zeros", "ones", "full", "rand", "randn", "randint",
 ))  # fmt: skip
 _Loop = cst.For | cst.While
 
@@ -56,21 +53,19 @@ def joined_once(draft: Draft, within: cst.CSTNode) -> str:
         return why
     name, call = grown.name, grown.call
     parts = fresh_name(draft, f"{name}_parts")
-    function, part = full_name(draft, call.func), draft.code(grown.part)
-    written = draft.code(call.func)
+    function, written, kept = full_name(draft, call.func), draft.code(call.func), _kept(draft, grown)
+    rest = "".join(f", {draft.code(each.with_changes(comma=cst.MaybeSentinel.DEFAULT))}"
+                   for each in call.args[2 if function == _APPEND else 1:])  # fmt: skip
     if function == _APPEND and argument(call, "axis", ("arr", "values", "axis")) is None:
-        numpy = written.rpartition(".")[0]
-        kept, joined = f"{numpy}.ravel({part})", f"{numpy}.append({name}, {numpy}.concatenate({parts}))"
+        kept = f"{ensure_name(draft, 'numpy.ravel')}({kept})"
+        joined = f"{written}({name}, {ensure_name(draft, 'numpy.concatenate')}({parts}))"
         # With nothing to join concatenate() raises.
         after = f"if {parts}:\n    {name} = {joined}"
     else:
-        copied = "copy" if function == _APPEND else _JOINS[function]
-        # A part of a larger one would keep all of it.
-        kept = f"{part}.{copied}()" if isinstance(grown.part, cst.Subscript) else part
-        rest = "".join(f", {draft.code(each.with_changes(comma=cst.MaybeSentinel.DEFAULT))}"
-                       for each in call.args[2 if function == _APPEND else 1:])  # fmt: skip
-        join = f"{written.rpartition('.')[0]}.concatenate" if function == _APPEND else written
+        join = ensure_name(draft, "numpy.concatenate") if function == _APPEND else written
         after = f"{name} = {join}([{name}, *{parts}]{rest})"
+        if function in _RESHAPE:  # also what stands there alone
+            after = f"if {parts}:\n    {after}"
     draft.insert_before(grown.loop, f"{parts} = []")
     kept_there = cst.Expr(cst.parse_expression(f"{parts}.append({kept})", draft.module.config_for_parsing))
     draft.change(grown.assign, lambda _: kept_there)
@@ -129,33 +124,30 @@ def _stands_still(draft: Draft, grown: _Grown) -> str:
         return "the loop may be left before its end"
     if grown.loop.orelse is not None:
         return "the loop has an else"
-    base = _whose(draft, grown.part)
-    if base is not None:
-        written = {each.value for each in written_in_place(draft, grown.loop) if isinstance(each, cst.Name)}
-        if not isinstance(base, cst.Name) or base.value in written or base.value not in _bound(draft, grown.loop):
-            return "what is joined may be changed in place later"
+    inner: cst.CSTNode = grown.loop
+    for above in draft.ancestors(grown.loop):
+        if isinstance(above, (cst.FunctionDef, cst.ClassDef)):
+            break
+        # What a loop has so far is read where an exception or Ctrl-C ends it.
+        if isinstance(above, cst.Try) and len(variables(draft, grown.name, inner)) < len(known):
+            return "the loop may be left before its end"
+        inner = above
+    if "#" in draft.code(grown.assign):
+        return "comments stand between what is joined"
     return ""
 
 
-def _whose(draft: Draft, part: cst.BaseExpression) -> cst.BaseExpression | None:
-    """The name whose memory an expression may give; None where it computes what is new."""
-    while True:
-        if isinstance(part, (cst.Subscript, cst.Attribute)):
-            part = part.value
-        elif isinstance(part, cst.Call) and isinstance(part.func, cst.Attribute) and part.func.attr.value in _SAME:
-            own = bindings(draft).keys() & {draft.code(part.func.value)}  # torch.from_numpy(x), not x.numpy()
-            part = part.args[0].value if own and part.args else part.func.value
-        else:
-            return part if isinstance(part, cst.Name) else None
+def _kept(draft: Draft, grown: _Grown) -> str:
+    """What is joined, as it is now: a copy where the rest of the round, or the next, may change it.
 
-
-def _bound(draft: Draft, loop: _Loop) -> set[str]:
-    """The names that the rounds of a loop bind anew, to what they compute or as the loop's own variable."""
-    names = {
-        each.value for one in draft.nodes(cst.For, loop) for each in elements(one.target) if isinstance(each, cst.Name)
-    }
-    for assign in draft.nodes(cst.Assign, loop):
-        if not isinstance(assign.value, (cst.Name, cst.Attribute, cst.Subscript)):
-            bound = [each for one in assign.targets for each in elements(one.target)]
-            names |= {each.value for each in bound if isinstance(each, cst.Name)}
-    return names
+    Joining copies it as well, and a part of a larger one would keep all of it.
+    """
+    part, code = grown.part, draft.code(grown.part)
+    function = full_name(draft, grown.call.func)
+    if isinstance(part, cst.BinaryOperation) or (isinstance(part, cst.Call) and last_part(part.func) in _NEW):
+        return code
+    if function.startswith("numpy."):
+        array = isinstance(part, cst.Call) and last_part(part.func) == "numpy"
+        # It joins lists and tensors, too; numpy.array() of a tensor warns.
+        return f"{code if array else ensure_name(draft, 'numpy.asarray') + f'({code})'}.copy()"
+    return f"{draft.code(as_primary(part))}.{_JOINS[function]}()"

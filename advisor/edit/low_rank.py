@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from advisor.edit.draft import Draft
-from advisor.edit.names import full_name
+from advisor.edit.names import full_name, last_part
 from advisor.edit.scopes import held_once
 
 _LAYER = "torch.nn.functional.linear"
@@ -98,7 +98,7 @@ def _scaled(draft: Draft, node: cst.BaseExpression) -> tuple[str, str, tuple[str
             return draft.code(left), draft.code(node.right), (), held
     if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply):
         for number, product in ((node.left, node.right), (node.right, node.left)):
-            inner = _scaled(draft, product) if _is_number(number) else None
+            inner = _scaled(draft, product) if _is_number(draft, number) else None
             if inner is not None:
                 return inner[0], inner[1], (*inner[2], draft.code(number)), (*held, *inner[3])
     if isinstance(node, cst.Call) and full_name(draft, node.func) in _PRODUCTS and len(node.args) == 2:
@@ -109,5 +109,21 @@ def _scaled(draft: Draft, node: cst.BaseExpression) -> tuple[str, str, tuple[str
     return None
 
 
-def _is_number(node: cst.BaseExpression) -> bool:
-    return isinstance(node, (cst.Name, cst.Attribute, cst.Integer, cst.Float))
+def _is_number(draft: Draft, node: cst.BaseExpression) -> bool:
+    """Whether it is one number, as far as the file tells: a vector would belong to rows or to columns of the weight."""
+    if isinstance(node, (cst.Integer, cst.Float)):
+        return True
+    name = last_part(node)
+    made = [assign.value for assign in draft.nodes(cst.Assign) if name in [last_part(t.target) for t in assign.targets]]
+    return bool(name) and all(_is_scalar(draft, value) for value in made if isinstance(value, cst.Call))
+
+
+def _is_scalar(draft: Draft, made: cst.Call) -> bool:
+    """Whether a call makes no tensor, or one of a number that is written there."""
+    called, last = full_name(draft, made.func), last_part(made.func)
+    if not called.startswith("torch.") and last not in ("Parameter", "Buffer"):
+        return True
+    given = made.args[0].value if len(made.args) == 1 else None
+    if last == "Parameter":
+        return isinstance(given, cst.Call) and _is_scalar(draft, given)
+    return last in ("tensor", "as_tensor") and isinstance(given, (cst.Integer, cst.Float))

@@ -214,14 +214,23 @@ def _is_import(statement: cst.CSTNode) -> bool:
 
 
 def _import_anchor(draft: Draft) -> Statement | None:
-    """The statement that a new import goes behind: the end of the first group of imports, or the docstring."""
+    """The statement that a new import goes behind: the end of the first group of imports, or the docstring.
+
+    Of the second, where variables of the environment are set between the two, which libraries read when imported.
+    """
     anchor: Statement | None = None
     for index, statement in enumerate(draft.module.body):
         if _is_import(statement) or (index == 0 and _is_docstring(statement)):
             anchor = statement
-        else:
+        elif not _sets_environment(draft, statement):
             break
     return anchor
+
+
+def _sets_environment(draft: Draft, statement: cst.CSTNode) -> bool:
+    """``os.environ["OMP_NUM_THREADS"] = "1"``, ``os.environ.setdefault(…)``."""
+    names = {each.value for each in draft.nodes(cst.Name, statement)}
+    return isinstance(statement, cst.SimpleStatementLine) and "environ" in names
 
 
 def _is_docstring(statement: cst.CSTNode) -> bool:

@@ -205,6 +205,14 @@ def is_target(draft: Draft, node: cst.CSTNode) -> bool:
     return isinstance(above, (cst.AssignTarget, cst.AsName, cst.Del))
 
 
+def bound_behind(draft: Draft, node: cst.CSTNode, place: cst.CSTNode) -> bool:
+    """Whether a name or an attribute that `node` reads is given a value from the line of `place` on, in its scope."""
+    read = {draft.code(each) for kind in (cst.Name, cst.Attribute) for each in draft.nodes(kind, node)}
+    scope, line = scope_of(draft, place), draft.line(place)
+    there: list[cst.CSTNode] = [*draft.nodes(cst.Name, scope), *draft.nodes(cst.Attribute, scope)]
+    return any(draft.line(each) >= line and is_target(draft, each) and draft.code(each) in read for each in there)
+
+
 def dict_display(draft: Draft, name: cst.BaseExpression) -> cst.Dict | cst.Call | None:
     """The ``{…}`` or ``dict(…)`` that the only assignment gives a name or ``self.name``.
 

@@ -11,7 +11,7 @@ import libcst.matchers as m
 from advisor.edit.calls import argument, has_starred, unpacked
 from advisor.edit.draft import Draft
 from advisor.edit.names import full_name, plain_name
-from advisor.edit.scopes import assignments, is_parameter, scope_of, variables
+from advisor.edit.scopes import assignments, bound_behind, is_parameter, scope_of, variables
 
 _SORTS, _ORDERS = ("torch.sort",), ("torch.argsort",)
 _PARAMETERS = ("input", "dim", "descending")
@@ -108,7 +108,8 @@ def _part(draft: Draft, call: cst.Call, dimensions: int, order_alone: bool) -> S
     parts = []
     for read in reads:
         cut = _cut(draft, read, axis, dimensions)
-        if cut is None:
+        later = draft.line(read) > draft.line(call) and any(bound_behind(draft, each, call) for each in read.slice)
+        if cut is None or later:
             return None
         ends.add(cut[0])
         parts.append((read, cut[1]))

@@ -16,7 +16,7 @@ import libcst.matchers as m
 from advisor.edit.calls import argument, has_starred, unpacked
 from advisor.edit.draft import Draft
 from advisor.edit.names import ensure_name, full_name
-from advisor.edit.scopes import assigned_once, assignments, is_bound_elsewhere, scope_of, variables
+from advisor.edit.scopes import assigned_once, bound_behind, is_bound_elsewhere, is_target, scope_of, variables
 from advisor.edit.weighted_draws import is_count
 
 _CHOICE = ("a", "size", "replace", "p")
@@ -43,27 +43,48 @@ def drawn_as_few(draft: Draft, within: cst.CSTNode) -> str:
         return "how many of the permutation are read cannot be told from the source"
     name = full_name(draft, call.func)
     many = argument(call, _PERMUTED[name], (_PERMUTED[name],))
-    if many is None or not m.matches(many.value, _COUNTED):
+    if many is None or not m.matches(many.value, _COUNTED) or _does_more(draft, many.value):
         return "of how many it draws cannot be told from the source"
     if name != "torch.randperm" and not is_count(draft, many.value):
         return "what is permuted may be an array"
-    of = draft.code(many.value)
-    few = str(min(int(count), int(of))) if count.isdecimal() and of.isdecimal() else f"min({count}, {of})"
+    few, of = _few(draft, call, count, many.value), draft.code(many.value)
     above = draft.parent(call)
     drawn = above if isinstance(above, cst.Subscript) else call  # with the ``[:k]`` right behind it
     if name != "torch.randperm":
         draft.replace(drawn, f"{_generator(draft, call.func)}.choice({of}, {few}, replace=False)")
         return ""
+    if "set_default_device" in draft.source.text:
+        return "the permutation may be made on another device"
     given = {each.keyword.value: draft.code(each.value) for each in call.args if each.keyword is not None}
     if not given.keys() <= {"n", "generator", "device"} or len(call.args) > len(given) + ("n" not in given):
         return "how the permutation is made cannot be told from the source"
     module = draft.code(call.func).rpartition(".")[0]
-    seeded = f", generator={given['generator']}" if "generator" in given else ""
+    seeded = "".join(f", {each}={given[each]}" for each in ("generator", "device") if each in given)
+    seeded = seeded if "generator" in given else ""  # which has to be one of that device
     seed = f"{module}.randint({_SEEDS}, (){seeded}).item()"
     numbers = f"{ensure_name(draft, 'numpy')}.random.default_rng({seed}).choice({of}, {few}, replace=False)"
     moved = f".to({given['device']})" if "device" in given else ""
     draft.replace(drawn, f"{module}.from_numpy({numbers}){moved}")
     return ""
+
+
+def _few(draft: Draft, call: cst.Call, count: str, of: cst.BaseExpression) -> str:
+    """How many ``x[:count]`` of so many are: all where the count is None, and what a negative one leaves."""
+    every = draft.code(of)
+    if count.isdecimal() and every.isdecimal():
+        return str(min(int(count), int(every)))
+    holder = scope_of(draft, call)
+    scope = holder.body if isinstance(holder, (cst.FunctionDef, cst.Lambda)) else holder
+    named: list[cst.BaseExpression] = [*draft.nodes(cst.Name, scope), *draft.nodes(cst.Attribute, scope)]
+    reads = [each for each in named if draft.code(each) == count and not is_target(draft, each)]
+    known = count.isdecimal() or any(is_count(draft, each) for each in reads)
+    return f"min({count}, {every})" if known else f"len(range({every})[:{count}])"
+
+
+def _does_more(draft: Draft, many: cst.BaseExpression) -> bool:
+    """Whether an expression, which will be there twice, calls more than ``len()`` or a method of a name."""
+    calls = [each for each in draft.nodes(cst.Call, many) if each is not many]
+    return bool(calls or draft.nodes(cst.NamedExpr, many) or draft.nodes(cst.Await, many))
 
 
 def _generator(draft: Draft, function: cst.BaseExpression) -> str:
@@ -100,13 +121,8 @@ def _read(draft: Draft, call: cst.Call) -> str:
     part = draft.parent(reads[0]) if len(reads) == 1 else None
     if not isinstance(part, cst.Subscript) or part.value is not reads[0] or scope_of(draft, part) is not scope:
         return ""
-    count = _first(draft, part)
-    # A name has to have its value where the permutation is made.
-    known = count.isdecimal() or not any(
-        draft.line(value) >= draft.line(call) if value is not None else True
-        for value in assignments(draft, count.partition(".")[0], scope)
-    )
-    return count if known else ""
+    # A name, or an attribute, has to have its value where the permutation is made.
+    return _first(draft, part) if not any(bound_behind(draft, each, call) for each in part.slice) else ""
 
 
 def _first(draft: Draft, part: cst.Subscript) -> str:

@@ -78,7 +78,10 @@ def drawn_from_sums(drafts: Drafts, draft: Draft, line: int) -> str:
     if population is None or not is_count(draft, population.value):
         return "what is drawn from may be more than numbers from 0 on"
     sums = _sums_name(draft, kept, "cdf")
-    made = f"{sums} = {ensure_name(draft, 'numpy')}.cumsum({written}, dtype=float)"
+    numpy = ensure_name(draft, "numpy")
+    # Of a tensor, cumsum() would give a tensor.
+    array = written if _of_numpy(draft, kept) else f"{numpy}.asarray({written})"
+    made = f"{sums} = {numpy}.cumsum({array}, dtype=float)"
     draft.insert_after(kept.last, made, f"{sums} /= {sums}[-1]")
     one = size is None or m.matches(size.value, m.Name("None"))
     drawn = f'{sums}.searchsorted({uniform}({"" if size is None or one else draft.code(size.value)}), side="right")'
@@ -185,6 +188,14 @@ def _kept(drafts: Drafts, draft: Draft, weights: cst.Name | cst.Attribute) -> _K
     begins = function.name.value == "__init__" and isinstance(function.body, cst.IndentedBlock)
     last = _last(draft, inside, function.body) if begins else None
     return _Kept(weights, last) if last is not None else None
+
+
+def _of_numpy(draft: Draft, kept: _Kept) -> bool:
+    """Whether the weights are an array or a list, by what they are assigned."""
+    given = [draft.parent(above) for each in _targets(draft, kept.name) if (above := draft.parent(each)) is not None]
+    values = [each.value for each in given if isinstance(each, cst.Assign)]
+    called = [full_name(draft, call.func).partition(".")[0] for each in values for call in draft.nodes(cst.Call, each)]
+    return "torch" not in called and ("numpy" in called or all(isinstance(each, cst.List) for each in values))
 
 
 def _used_elsewhere(drafts: Drafts, draft: Draft, name: str) -> bool:

@@ -150,6 +150,10 @@ def test_the_first_ones_are_those_of_the_sort(body: str) -> None:
         "return torch.sort(x, 1)[0][:, -2:]",
         "return (-x).argsort(1)[:, :2]",
         "return torch.sort(x, 1)[0][:, :c]",  # a tensor, or a number: topk takes what a slice takes
+        "v = torch.sort(x, 1)[0]\na = 2\nreturn v[:, :a]",  # as many as are known later
+        "v = torch.sort(x, 1)[0]\na -= 1\nreturn v[:, : a + 1]",
+        "v = torch.sort(x, 1)[0]\nreturn [v[:, :a] for a in (1, 2)]",
+        "v = torch.sort(x, 1)[0]\nb.k = 4\nreturn v[:, : b.k]",
         "v = torch.sort(x)[0]\ndef g():\n    return v\nreturn v[:, :2]",
     ],
 )

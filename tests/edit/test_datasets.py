@@ -6,7 +6,14 @@ import libcst as cst
 import pytest
 
 from advisor.edit import Draft, Source
-from advisor.edit.datasets import collates_on_gpu, opened_at_first, opened_outside, opened_when_made, uses_gpu
+from advisor.edit.datasets import (
+    collates_on_gpu,
+    opened_at_first,
+    opened_outside,
+    opened_when_made,
+    told_in_loop,
+    uses_gpu,
+)
 from advisor.edit.locate import last_name
 
 IMPORTS = """
@@ -167,3 +174,39 @@ def test_a_dataset_that_uses_the_gpu_is_seen(code: str, seen: bool) -> None:
     assert bool(uses_gpu(draft_of(device + made), "D")) is seen
     draft = draft_of(f"{device}def collate(rows):\n    {code}\nDataLoader(ds, collate_fn=partial(collate, 3))\n")
     assert bool(collates_on_gpu(draft, loader_in(draft))) is seen
+
+
+READS = """
+level, rows = 1, [0]
+level = 2
+
+class D(Dataset):
+    def __getitem__(self, i):
+        step = 3
+        return rows[i] * level + step
+
+loader = DataLoader(D(), 4)
+for epoch in range(9):
+    for batch in loader:
+        train(batch)
+"""
+
+
+@pytest.mark.parametrize("told", ["level += 1", "level = epoch", "rows.append(epoch)", "rows[0] = epoch"])
+def test_what_the_dataset_reads_of_the_module_is_told_it(told: str) -> None:
+    draft = draft_of(f"{READS}    {told}\n")
+    assert told_in_loop(draft, loader_in(draft)) == told
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "    step = epoch",  # the method has one of its own
+        "    losses.append(epoch)",
+        "level = 7",  # behind the loop
+        "def f():\n    for level in range(3):\n        level += 1",  # a function's own
+    ],
+)
+def test_what_the_dataset_does_not_read_is_no_matter(other: str) -> None:
+    draft = draft_of(f"{READS}{other}\n")
+    assert told_in_loop(draft, loader_in(draft)) == ""

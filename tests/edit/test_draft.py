@@ -117,6 +117,9 @@ def test_name_for_uses_the_imports_there_are(code: str, dotted: str, written: st
         ('"""Doc."""\nfrom __future__ import annotations\n\nx = 1\n',
          '"""Doc."""\nfrom __future__ import annotations\nimport torch\n\nx = 1\n'),
         ("#!/usr/bin/env python\n# me\nx = 1\n", "#!/usr/bin/env python\n# me\nimport torch\nx = 1\n"),
+        # libraries read the environment when they are imported
+        ('import os\nos.environ["OMP_NUM_THREADS"] = "1"\nfrom torch import nn\nx = 1\n',
+         'import os\nos.environ["OMP_NUM_THREADS"] = "1"\nfrom torch import nn\nimport torch\nx = 1\n'),
     ],
 )  # fmt: skip
 def test_missing_import_is_added_next_to_the_others(before: str, after: str) -> None:

@@ -164,6 +164,8 @@ def test_what_is_handed_on_is_a_copy(tmp_path: Path) -> None:
     ("body", "seen", "more", "why"),
     [
         ([ROW, "return encode(row)"], set(), "", "cannot be told"),
+        (["row = self.frame[NUMBERS].iloc[i]", "return row['a']"], set(), "", "cannot be told"),
+        (["row = self.frame[NUMBERS].iloc[i]", "return torch.tensor(row.values)"], set(), "", "cannot be told"),
         ([ROW, "return row.mean()"], set(), "", "cannot be told"),
         ([ROW, "return row.name"], set(), "", "cannot be told"),
         ([ROW, "return row[self.numbers]"], set(), "", "cannot be told"),

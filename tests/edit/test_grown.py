@@ -48,6 +48,64 @@ def test_the_same_is_joined(first: str, part: str, join: str, rounds: int) -> No
     assert getattr(before["kept"], "dtype", None) == getattr(after["kept"], "dtype", None)
 
 
+@pytest.mark.parametrize(
+    ("first", "rounds"),
+    [
+        ("torch.empty(0)", "y = torch.zeros(2)\nfor x in batches:\n    y.copy_(x[0])\n    out = torch.cat([out, y])\n"),
+        ("torch.empty(0)", "b = torch.zeros(4)\nfor x in batches:\n    b += 1\n    y = b.view(2, 2)\n"
+         "    out = torch.cat([out, y[0]])\n"),
+        ("torch.empty(0, 2)", "for x in batches:\n    y = x * 2\n    out = torch.cat([out, y])\n    y += 1\n"),
+        ("torch.empty(0)", "for x in batches:\n    y = x * 2\n    out = torch.cat([out, y.view(4)])\n    y.zero_()\n"),
+        ("torch.empty(0)", "for y in batches:\n    y = y[0]\n    out = torch.cat([out, y if y.ndim else x])\n"
+         "    y += 1\n"),
+        ("torch.empty(0)", "for x in batches:\n    y = x[0]\n    out = torch.cat([out, y])\n    z = y\n    z += 1\n"),
+        ("torch.empty(0, 2)", "def up(y):\n    y += 1\n    return y\n\ny = torch.zeros(2, 2)\nfor x in batches:\n"
+         "    out = torch.cat([out, up(y)])\n"),
+        ("np.array([])", "for x in batches:\n    y = x.numpy()[0]\n    out = np.append(out, y)\n    y.fill(0)\n"),
+        ("np.empty((0, 2))", "y = np.zeros(2)\nfor x in batches:\n    y += 1\n    out = np.append(out, [y], axis=0)\n"),
+        ("np.array([])", "for x in batches:\n    out = np.concatenate([out, x[:, 0]])\n    x.zero_()\n"),
+        ("pd.DataFrame()", "for x in batches:\n    y = table(x)\n    out = pd.concat([out, y])\n    y.loc[0] = 7\n"),
+    ],
+)  # fmt: skip
+def test_what_is_changed_later_is_kept_as_it_was(first: str, rounds: str) -> None:
+    text = f"{HEAD}out = {first}\n{rounds}"
+    new, why = edited(text)
+    assert not why and "_parts.append(" in new
+    before: dict[str, object] = {}
+    after: dict[str, object] = {}
+    exec(text, before)
+    exec(new, after)
+    assert str(before["out"]) == str(after["out"])
+
+
+def test_no_gradient_is_kept_where_none_was() -> None:
+    text = f"{HEAD}w = torch.ones(2, requires_grad=True)\nout = torch.empty(0, 2)\nfor x in batches:\n    y = x * w\n"
+    text += "    with torch.no_grad():\n        out = torch.cat([out, y])\n"
+    new, why = edited(text)
+    after: dict[str, object] = {}
+    exec(new, after)
+    assert not why and not after["out"].requires_grad  # type: ignore[attr-defined]
+
+
+def test_functions_that_are_imported_alone() -> None:
+    text = "from numpy import append, array\n\nout = array([])\nfor x in range(3):\n    out = append(out, x)\n"
+    new, why = edited(text)
+    after: dict[str, object] = {}
+    exec(new, after)
+    assert not why and "out_parts.append(" in new and after["out"].tolist() == [0, 1, 2]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_what_makes_rows_of_a_vector_leaves_it_alone_without_any(rounds: int) -> None:
+    text = f"{HEAD}out = np.zeros(2)\nfor x in batches[:{rounds}]:\n    out = np.vstack([out, x])\n"
+    new, why = edited(text)
+    before: dict[str, object] = {}
+    after: dict[str, object] = {}
+    exec(text, before)
+    exec(new, after)
+    assert not why and str(before["out"]) == str(after["out"])
+
+
 def test_it_goes_behind_the_outermost_loop_in_which_nothing_reads_it() -> None:
     text = (
         HEAD + "def run():\n    for epoch in range(2):\n        seen = torch.empty(0, 2)\n        for x in batches:\n"
@@ -65,9 +123,6 @@ def test_it_goes_behind_the_outermost_loop_in_which_nothing_reads_it() -> None:
     [
         "for x in batches:\n    y = x * 2\n    out = torch.cat([out, y])\n    print(len(out))\n",  # read in the loop
         "for x in batches:\n    y = x * 2\n    out = torch.cat([y, out])\n",  # in front
-        "buffer = torch.zeros(2, 2)\nfor x in batches:\n    buffer.copy_(x)\n    out = torch.cat([out, buffer])\n",
-        "for x in batches:\n    y = x * 2\n    out = torch.cat([out, y])\n    y += 1\n",  # changed later
-        "for x in batches:\n    y = x * 2\n    out = torch.cat([out, y.view(4)])\n    y.zero_()\n",
         "for x in batches:\n    y = x * 2\n    out = torch.cat([out, y, y])\n",
         "for i, x in enumerate(batches):\n    y = x * 2\n    out = torch.cat([out, y], dim=i)\n",
         "def show():\n    print(out)\n\nfor x in batches:\n    out = torch.cat([out, x])\n    show()\n",
@@ -75,6 +130,8 @@ def test_it_goes_behind_the_outermost_loop_in_which_nothing_reads_it() -> None:
         "y = batches[0] * 2\nout = torch.cat([out, y])\n",  # in no loop
         "for x in batches:\n    self.out = torch.cat([self.out, x])\n",
         "for x in batches:\n    try:\n        out = torch.cat([out, x])\n    except Exception:\n        pass\n",
+        "try:\n    for x in batches:\n        out = torch.cat([out, x])\nexcept KeyboardInterrupt:\n    print(out)\n",
+        "for x in batches:\n    out = torch.cat([\n        out,\n        x,  # all\n    ])\n",
     ],
 )
 def test_what_may_be_something_else_is_left_alone(loop: str) -> None:

@@ -47,7 +47,18 @@ def test_an_attribute_of_that_name_stays() -> None:
         ("", "bank[0] = 0; return bank"),
         ("", "bank.mul_(2); return bank"),
         ("", "bank = bank * 2; return bank"),
-        ("        return\n", "return bank"),
+        ("        return\n", "return bank @ self.waves[i]"),
+        ("", "w = bank; w *= 2; return w.clone()"),
+        ("", "bank[0].mul_(2); return bank + 1"),
+        ("", "bank.numpy().fill(0); return bank + 1"),
+        ("", "torch.mul(bank, 2, out=bank); return bank + 1"),
+        ("", "return scale(bank, i)"),  # which may write into it
+        ("", "return bank, i"),
+        ("", "return {'bank': bank[i]}"),
+        ("", "del bank"),
+        ("        self.all = [self[i] for i in range(9)]\n", "return bank @ self.waves[i]"),
+        ("        self.all = list(map(self.__getitem__, waves))\n", "return bank @ self.waves[i]"),
+        ("        cache(self)\n", "return bank @ self.waves[i]"),
     ],
 )
 def test_what_may_change_is_left_alone(init: str, rest: str) -> None:
@@ -56,9 +67,37 @@ def test_what_may_change_is_left_alone(init: str, rest: str) -> None:
     assert new == text and why
 
 
+def test_what_the_class_has_or_may_have_keeps_its_name() -> None:
+    text = TEXT.format(init="", rest="return bank @ self.waves[i]")
+    new, why = edited(f"{text}\n    @property\n    def bank(self):\n        return 3\n")
+    assert not why and "self.bank2 = filters(64)\n" in new
+    new, why = edited(text.replace("Sounds:", "Sounds(ImageFolder):"))
+    assert not why and "self.bank_for_all = filters(64)\n" in new
+
+
+def test_objects_of_libraries_may_be_called() -> None:
+    text = TEXT.format(init="", rest="return bank(self.waves[i])").replace("filters(64)", "torchaudio.MelScale(64)")
+    new, why = edited(text)
+    assert not why and "return self.bank(self.waves[i])" in new
+    assert edited(text.replace("torchaudio.MelScale", "Augmented"))[1]
+
+
 @pytest.mark.parametrize(
     "text",
     [
+        "class Sounds:\n    class Settings:\n        def __init__(self):\n            self.x = 1\n\n"
+        "    def __getitem__(self, i):\n        bank = filters(64)  # <-\n        return bank + 1\n",
+        "class Sounds:\n    __slots__ = ('x',)\n\n    def __init__(self):\n        self.x = 1\n\n"
+        "    def __getitem__(self, i):\n        bank = filters(64)  # <-\n        return bank + 1\n",
+        "size = 64\n\nclass Sounds:\n    def __init__(self):\n        size = 32\n        self.x = size\n\n"
+        "    def __getitem__(self, i):\n        bank = filters(size)  # <-\n        return bank + 1\n",
+        "class Sounds:\n    def __init__(self):\n        self.x = None\n\n    def __getitem__(self, i):\n"
+        "        bank = filters(self.x)  # <-\n        return bank + 1\n\nsounds = Sounds()\nsounds.x = 3\n",
+        "class Sounds:\n    def __init__(self):\n        self.x = 1\n\n    def __getitem__(self, i):\n"
+        "        from numpy import hanning\n        bank = hanning(64)  # <-\n        return bank + 1\n",
+        "class Sounds:\n    def __init__(self):\n        self.load()\n\n    def load(self):\n"
+        "        self.x = self.one(0)\n\n    def one(self, i):\n"
+        "        bank = filters(64)  # <-\n        return bank + i\n",
         "class Sounds:\n    def __getitem__(self, i):\n        bank = filters(64)  # <-\n        return bank\n",
         "class Sounds:\n    def __init__(self, size):\n        self.x = 1\n\n    def __getitem__(self, i):\n"
         "        bank = filters(size)  # <-\n        return bank\n",  # another size

@@ -56,6 +56,8 @@ def test_the_same_is_computed(name: str) -> None:
         "weight = w + b @ a\n    weight = weight * 2\n    y = F.linear(x, weight)",
         "y = F.linear(x, w - b @ a)",
         "y = F.linear(x, w + torch.relu(b @ a))",
+        "m = torch.ones(len(w), 1)\n    y = F.linear(x, w + m * (b @ a))",  # of each row another
+        "m = torch.ones(9)\n    y = F.linear(x, w + (b @ a) * m)",
         "y = F.linear(x, w + b + a)",
         "y = F.linear(*(x, w + b @ a))",
         "delta = b @ a\n    b = b * 2\n    y = F.linear(x, w + delta)",

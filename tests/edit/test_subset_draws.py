@@ -45,6 +45,15 @@ def drawn(text: str) -> list[int]:
             ", generator=torch.default_generator)",
             40,
         ),
+        (
+            "return torch.randperm(N, generator=torch.default_generator, device='cpu')[:K]",
+            ", generator=torch.default_generator, device='cpu')",
+            40,
+        ),
+        ("k = None\n    return torch.randperm(N)[:k]", "len(range(N)[:k])", 300),  # all of it
+        ("k = -290\n    return np.random.permutation(N)[:k]", "len(range(N)[:k])", 10),
+        ("k = torch.tensor(40)\n    return torch.randperm(N)[:k]", "len(range(N)[:k])", 40),
+        ("return (lambda K: torch.randperm(N)[:K])(None)", "len(range(N)[:K])", 300),
         ("return torch.randperm(x.shape[0])[:500]", ", min(500, x.shape[0]), ", 300),
         ("order = torch.randperm(N)\n    return order[:K]", "order = torch.from_numpy(", 40),
     ],
@@ -73,6 +82,10 @@ def test_as_many_are_drawn_of_all_alike(lines: str, gives: str, count: int) -> N
         "order = torch.randperm(N)\n    k = len(order) // 2\n    return order[:k]",
         "order = torch.randperm(N)\n    k = 5\n    return order[:k]",  # not known yet where it is drawn
         "return torch.randperm(next(sizes))[:K]",  # asked for twice
+        "return torch.randperm(len(next(sizes)))[:K]",
+        "return torch.randperm(load().shape[0])[:K]",
+        "order = torch.randperm(N)\n    self.k = 9\n    return order[:self.k]",
+        "torch.set_default_device('cuda')\n    return torch.randperm(N)[:K]",
         "return torch.randperm(N, dtype=torch.int32)[:K]",
         "return np.random.permutation(x)[:K]",  # of an array's rows
         "return np.random.permutation(rows)[:K]",

@@ -65,6 +65,14 @@ def test_float32_weights_are_added_up_as_the_draw_does() -> None:
     assert [each.tolist() for each in draws(text)] == [each.tolist() for each in draws(new)]  # type: ignore[attr-defined]
 
 
+def test_sums_of_a_tensor_are_an_array() -> None:
+    text = "import numpy as np\nimport torch\n\np = torch.arange(1.0, 10.0).double() / 45\n"
+    text += "def draw():\n    return np.random.choice(9, 50, p=p)  # <-\n"
+    new, why = edited(text)
+    assert not why
+    assert [each.tolist() for each in draws(text)] == [each.tolist() for each in draws(new)]  # type: ignore[attr-defined]
+
+
 def test_weights_of_an_object_have_their_sums_there() -> None:
     text = HEAD + (
         "class Pairs:\n    def __init__(self, counts):\n        self.n = len(counts)\n        self.p = counts ** 0.75\n"
@@ -73,7 +81,7 @@ def test_weights_of_an_object_have_their_sums_there() -> None:
     )
     new, why = edited(text)
     assert not why
-    assert "self.p /= self.p.sum()\n        self.cdf = np.cumsum(self.p, dtype=float)\n        self.cdf /=" in new
+    assert "self.p /= self.p.sum()\n        self.cdf = np.cumsum(np.asarray(self.p), dtype=float)\n" in new
     assert [each.tolist() for each in draws(text)] == [each.tolist() for each in draws(new)]  # type: ignore[attr-defined]
 
 
