@@ -89,9 +89,11 @@ def _passes(trace: Trace, nesting: Nesting, stacks: Stacks, steps: object) -> li
     nodes = np.flatnonzero(is_node & (nesting.parent < 0))
     nodes = nodes[np.argsort(operators.start[nodes], kind="stable")]
     begun = operators.start[nodes]
+    calls = [each.name in _ASKS and each.path.endswith(_FILE) for each in stacks.functions]
     found = []
     for row, function in enumerate(stacks.functions):
-        if function.name not in _ASKS or not function.path.endswith(_FILE):
+        # A call of another thing's may be made within: what overrides a function for its tensors calls it again.
+        if not calls[row] or any(calls[outer] for outer in stacks.up(int(stacks.parent[row]))):
             continue
         first, last = np.searchsorted(begun, (stacks.start[row], stacks.end[row]))
         rows = nodes[first:last]

@@ -214,6 +214,7 @@ def _into(record: Loader, rows: list[dict[str, Any]]) -> None:
         record.frames = sorted({each for row in timed for each in row.get("frames", ())})
         if sizes := [each for row in timed for each in row.get("row_bytes", ())]:
             record.archive_row_bytes = sum(sizes) / len(sizes)
+        record.listed = max(row.get("listed", 0) for row in timed)
         # What is inside of a line takes no longer than the line: it comes after them all.
         record.parts = [*_mean([row["parts"] for row in timed]), *_mean(inside)]
     samples = sum(row["samples"] for row in counted)

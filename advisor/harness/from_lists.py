@@ -84,3 +84,21 @@ def given_as(data: Any) -> str | None:
     while type(first) in (list, tuple) and first:
         data, first = first, first[0]
     return "numbers" if type(first) in _NUMBERS and all(type(each) is type(first) for each in data) else None
+
+
+def numbers_listed(sample: Any) -> int:
+    """How many numbers a sample of a dataset holds in lists, as ``tolist()`` gives them; by each field's first row."""
+    if isinstance(sample, dict):
+        return sum(map(_size, sample.values()))
+    if not isinstance(sample, (tuple, list)) or not sample:
+        return 0
+    return _size(sample) if type(sample[0]) in _NUMBERS else sum(map(_size, sample))
+
+
+def _size(data: Any) -> int:
+    if given_as(data) != "numbers":
+        return 0
+    size = 1
+    while type(data) in (list, tuple):
+        size, data = size * len(data), data[0]
+    return size

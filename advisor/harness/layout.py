@@ -228,6 +228,7 @@ class Loader:
     # Bytes that all members of an archive (.npz) that was open before take in memory, for each row of the one that a
     # sample is taken out of.
     archive_row_bytes: float | None = None
+    listed: int = 0  # numbers of a sample that lists of Python's hold
     item_lines: float | None = None  # per sample: lines of the user's code that run to make it …
     item_calls: float | None = None  # … and calls of torch
     collate_lines: float | None = None  # the same in the collate function

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+from .from_lists import numbers_listed
 from .places import is_users
 from .tables import facts, library_of, opens_archive, row_bytes, table_of
 from .transforms import attribute, code_of, collate_of, first_argument, images_in, pixels_of, transforms_of, written_at
@@ -127,6 +128,7 @@ class Timed(Traced):
         self._asked_before: set[tuple[CodeType, Line]] = set()  # functions of pandas that were looked at
         self.collate_s = self.seconds = 0.0
         self.collate: Any = None
+        self.listed = 0  # numbers of the first sample that lists hold
 
     def __enter__(self) -> None:
         self._began = time.perf_counter()
@@ -140,6 +142,7 @@ class Timed(Traced):
         def run(samples: Any) -> Any:
             sys.settrace(None)
             self.collate = collate_of(collate)
+            self.listed = numbers_listed(samples[0]) if isinstance(samples, list) and samples else 0
             began = time.perf_counter()
             try:
                 return collate(samples)
@@ -286,7 +289,8 @@ class Timed(Traced):
             parts.append(("collate", *written_at(self.collate), 0, 0, 0, self.collate_s))
         frames = sorted(set[str]().union(*map(facts, self.tables.values())))
         sizes = [each for each in self.row_bytes.values() if each]
-        return {"seconds": self.seconds, "parts": parts, "frames": frames, "row_bytes": sizes}
+        listed = self.listed
+        return {"seconds": self.seconds, "parts": parts, "frames": frames, "row_bytes": sizes, "listed": listed}
 
 
 @dataclass

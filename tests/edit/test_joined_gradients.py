@@ -47,7 +47,7 @@ class Equations:
 
 """
 BODIES = {
-    "of names": "u_x = gradient(u, x)\nu_t = gradient(u, t)\nu_xx = gradient(u_x, x)\nreturn u_t + u * u_x - 0.1 * u_xx",
+    "of names": "u_x = gradient(u, x)\nu_t = gradient(u, t)\nu_xx = gradient(u_x, x)\nreturn u_t + u * u_x - u_xx",
     "second derivatives, too": "u_x = slope(u, x)\nu_t = slope(u, t)\nu_xx = slope(u_x, x)\n"
     "u_xt = slope(u_x, t)\nreturn u_t + u_x * u_xx + u_xt",
     "by themselves": "u_x = torch.autograd.grad(u, x, torch.ones_like(u), create_graph=True)[0]  # dx\n"

@@ -250,6 +250,36 @@ def test_a_collate_that_holds_nothing_up_is_not_reported(
     assert found(COLLATE, made, tmp_path) is None
 
 
+TORCHS = "/env/site-packages/torch/utils/data/_utils/collate.py"
+OF_TRANSFORMERS = "/env/site-packages/transformers/data/data_collator.py"
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "listed", "seconds", "tells"),
+    [
+        ("default_collate", TORCHS, 512, 0.11, "one tensor then"),
+        ("default_data_collator", OF_TRANSFORMERS, 12288, 0.11, "np.asarray(numbers"),
+        ("default_data_collator", OF_TRANSFORMERS, 12288, 0.02, ""),
+        ("default_data_collator", OF_TRANSFORMERS, 0, 0.11, ""),
+        ("__call__", OF_TRANSFORMERS, 512, 0.11, ""),
+    ],
+    ids=["torch's own", "of transformers", "a small part", "arrays", "that pads tokens"],
+)
+def test_numbers_in_lists_are_found_where_the_dataset_is_written(
+    name: str, file: str, listed: int, seconds: float, tells: str, scene: Any, script: str, tmp_path: Path
+) -> None:
+    made = scene(100.0)
+    loader = fed(made, script, collating(name, file, seconds))
+    loader.listed, loader.source, loader.source_site = listed, "data.Windows", Site(script, 3)
+    finding = found(COLLATE, made, tmp_path)
+    assert (finding is not None) == bool(tells)
+    if finding is not None:
+        assert finding.site == Site(script, 3) and f"Windows gives {listed:,} numbers" in finding.summary
+        assert finding.gain.likely > 1.5
+        fix = COLLATE.fix(finding, Sources())
+        assert isinstance(fix, Advice) and tells in fix.text
+
+
 def test_the_lines_of_a_loop_are_one_statement(tmp_path: Path) -> None:
     path = tmp_path / "data.py"
     path.write_text(

@@ -1,0 +1,80 @@
+"""Gradients by several inputs are found in a real run, and one call gives them afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from advisor.edit import Edit, Sources
+from advisor.evidence import Evidence
+from advisor.evidence.separate_gradients import separate_gradients
+from advisor.launch import Command, measure
+from advisor.rule import Finding
+from advisor.run import Run
+from rules.separate_gradients import SeparateGradients
+from tests.conftest import PYTHON, QUICK
+
+SCRIPT = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+net = nn.Sequential(nn.Linear(3, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+
+
+def gradient(u, x):
+    return torch.autograd.grad(u, x, grad_outputs=torch.ones_like(u), create_graph=True)[0]
+
+
+def residual(x, y, t):
+    u = net(torch.cat([x, y, t], 1))
+    {body}
+
+
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+for step in range(150):
+    x, y, t = (torch.rand(400, 1).requires_grad_() for _ in range(3))
+    loss = residual(x, y, t).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""  # noqa: E501
+APART = "u_x = gradient(u, x)\n    u_y = gradient(u, y)\n    u_t = gradient(u, t)\n    return u_t + u * u_x + u * u_y"
+OTHERS = "u_x = gradient(u, x)\n    v = u * u_x\n    return gradient(v, y) + gradient(u_x, x)"
+
+
+def findings(folder: Path, body: str) -> tuple[Evidence, list[Finding]]:
+    (folder / "train.py").write_text(SCRIPT.format(body=body))
+    run = measure(Command(str(folder / "train.py"), python=PYTHON, cwd=str(folder)), folder / "run", QUICK)
+    evidence = Evidence.from_run(run)
+    return evidence, list(SeparateGradients().check(evidence))
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_three_calls_for_one_thing_become_one(tmp_path: Path) -> None:
+    _, (finding,) = findings(tmp_path, APART)
+    assert finding.evidence["calls_per_step"] == 3 and finding.evidence["needed_per_step"] == 1
+    assert finding.site is not None and finding.site.line == 15 and 1.2 < finding.gain.likely < 3
+    fix = SeparateGradients().fix(finding, Sources())
+    assert isinstance(fix, Edit)
+    text = next(iter(fix.texts.values()))
+    assert (
+        "u_x, u_y, u_t = torch.autograd.grad(u, (x, y, t), grad_outputs=torch.ones_like(u), create_graph=True)" in text
+    )
+    (tmp_path / "after").mkdir()
+    (tmp_path / "after" / "train.py").write_text(text)
+    command = Command(str(tmp_path / "after" / "train.py"), python=PYTHON, cwd=str(tmp_path / "after"))
+    after = measure(command, tmp_path / "run-after", QUICK)
+    losses = Run.load(tmp_path / "run").record.losses
+    assert losses and after.record.losses[:5] == pytest.approx(losses[:5], rel=1e-3)
+    assert separate_gradients(Evidence.from_run(after)) is None
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_gradients_of_different_things_are_left_alone(tmp_path: Path) -> None:
+    evidence, found = findings(tmp_path, OTHERS)
+    assert separate_gradients(evidence) is None and not found
