@@ -154,8 +154,8 @@ class FrozenParts:
         self._forward, self._number, self._frame = self._forward + 1, 0, frame
         self._held = {id(each) for each in self._trained()}
         for each in given:
-            if self._of(each) is None and (found := self._delivered(each)) is not None:
-                rows = int(each.shape[0]) if each.dim() else 0
+            if self._of(each) is None and (told := self._delivered(each)) is not None:
+                found, rows = told
                 for number, size in enumerate(each.shape):
                     self._sizes.setdefault(int(size), (*found, number))
                 self._known[id(each)] = _Known(weakref.ref(each), _version(each), found, True, True, rows)
@@ -170,21 +170,25 @@ class FrozenParts:
         if self._steps and self._others != shared_states():
             self._steps[-1].drawn.add(self._forward)
 
-    def _delivered(self, tensor: Any) -> tuple[Any, ...] | None:
-        """Which tensor of a batch a model is given: itself, a view of all of it, a copy, or its numbers scaled."""
+    def _delivered(self, tensor: Any) -> tuple[tuple[Any, ...], int] | None:
+        """Which tensor of a batch a model is given, and the batch's rows: itself, a view, a copy, its numbers scaled.
+
+        Each row may hold several of the model's: the frames of a film.
+        """
         if not self._plain(tensor):
             return None
         for loader, tensors in reversed(self._batches):
             for number, (each, version) in enumerate(tensors):
                 if not self._plain(each) or _version(each) != version or each.numel() != tensor.numel():
                     continue
+                rows = int(each.shape[0]) if each.dim() else 0
                 view = each.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
                 if each is tensor or (view and each.dtype == tensor.dtype and _version(tensor) == version):
-                    return "batch", loader, number
-                if each.shape == tensor.shape and bool(self._torch.equal(each.to(tensor.dtype), tensor)):
-                    return "batch", loader, number
+                    return ("batch", loader, number), rows
+                if _fits(each, tensor) and bool(self._torch.equal(each.to(tensor.dtype).reshape(tensor.shape), tensor)):
+                    return ("batch", loader, number), rows
                 if (scale := scaling(self._torch, each, tensor)) is not None:
-                    return "batch", loader, number, scale
+                    return ("batch", loader, number, scale), rows
         return None
 
     def _plain(self, tensor: Any) -> bool:
@@ -292,7 +296,7 @@ class FrozenParts:
         if not any(rows in each.shape or any(size and size % rows == 0 for size in each.shape[:2]) for each in made):
             return True
         first, plain = of_batch[0], name.removeprefix("__").removesuffix("__").removesuffix("_")
-        if not first.dim() or first.shape[0] != rows:
+        if not first.dim() or first.shape[0] % rows:
             return False
         if plain == "getitem":
             index = args[1][0] if isinstance(args[1], tuple) and args[1] else args[1]
@@ -410,6 +414,12 @@ def _written(name: str, args: Any, kwargs: dict[str, Any]) -> Any:
     return args[0] if in_place and args and hasattr(args[0], "_base") else None
 
 
+def _fits(delivered: Any, given: Any) -> bool:
+    """Whether the one may be the other in another shape, with each row's numbers together."""
+    rows = delivered.shape[0] if delivered.dim() else 0
+    return bool(delivered.shape == given.shape or (rows and given.dim() and given.shape[0] % rows == 0))
+
+
 def _version(tensor: Any) -> int:
     with contextlib.suppress(RuntimeError):  # of inference mode: nobody counts how often they are written to
         return int(tensor._version)
@@ -435,4 +445,3 @@ def _scalars(value: Any, torch: Any, sizes: dict[int, Any]) -> Any:
     if isinstance(value, slice):
         return "slice", *(_scalars(each, torch, sizes) for each in (value.start, value.stop, value.step))
     return str(value) if isinstance(value, (torch.dtype, torch.device)) else type(value).__name__
-

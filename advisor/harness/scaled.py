@@ -19,7 +19,9 @@ def scaling(torch: ModuleType, delivered: Any, given: Any) -> tuple[Any, ...] | 
     The channel is the second dimension of `given`. Figures are rounded, so that those of other batches compare equal
     where the scale is the same; one by a batch's own mean is another one in each.
     """
-    if not (given.dim() > 1 and given.is_floating_point() and given.shape[0] == delivered.shape[0]):
+    if not (given.dim() > 1 and delivered.dim() and given.is_floating_point()):
+        return None
+    if not delivered.shape[0] or given.shape[0] % delivered.shape[0]:
         return None
     channels = int(given.shape[1])
     if not 0 < channels <= _MOST_CHANNELS or given.numel() < _LEAST_NUMBERS * channels:

@@ -169,7 +169,7 @@ STD = torch.tensor([0.229, 0.224, 0.225])[:, None, None]
         pytest.param(lambda x: x / 255.0, True, id="over 255"),
         pytest.param(lambda x: x.sub(MEAN).div(STD), True, id="each channel on a scale of its own"),
         pytest.param(lambda x: (x - x.mean()) / x.std(), False, id="less the mean of the batch"),
-        pytest.param(lambda x: (x - x.mean((1, 2, 3), True)), False, id="less the mean of each sample"),
+        pytest.param(lambda x: x - x.mean((1, 2, 3), True), False, id="less the mean of each sample"),
         pytest.param(lambda x: x * random.uniform(0.8, 1.2), False, id="as bright as it happens"),
         pytest.param(lambda x: x.square() / 255.0, False, id="on no scale"),
         pytest.param(lambda x: x.flip(-1), False, id="flipped"),
@@ -208,6 +208,30 @@ def test_what_is_frozen_is_neither_trained_nor_drawn_nor_mixed(body: Callable[[]
     torch.manual_seed(0)
     # A convolution may come before what is not frozen.
     assert (sum(each.calls for each in train(Whole(body()))) > 1) == seen
+
+
+@pytest.mark.parametrize(
+    ("prepare", "seen"),
+    [
+        pytest.param(lambda x: x.flatten(0, 1), True, id="a view"),
+        pytest.param(lambda x: x.flatten(0, 1).clone(), True, id="a copy"),
+        pytest.param(lambda x: x.flatten(0, 1) * 2 - 1, True, id="scaled"),
+        pytest.param(lambda x: x.transpose(0, 1).flatten(0, 1), False, id="in another order"),
+        pytest.param(lambda x: x.flatten(0, 1)[torch.randperm(12)], False, id="mixed"),
+    ],
+)
+def test_the_frames_of_a_film_are_a_samples(prepare: Prepare, seen: bool) -> None:
+    films = (torch.rand(3, 4, 3, SIDE, SIDE) for _ in range(6))
+    found = train(Whole(frozen(Conv())), films, prepare=prepare)
+    assert bool(found) == seen
+    if seen:
+        assert found[0].sample_bytes == 4 * 24 * 4  # of all frames
+
+
+def test_frames_of_different_films_that_meet_are_no_samples_of_their_own() -> None:
+    body = frozen(Noisy(noise=lambda x: x.cumsum(0)))
+    films = (torch.rand(3, 4, 3, SIDE, SIDE) for _ in range(6))
+    assert not train(Whole(body), films, prepare=lambda x: x.flatten(0, 1))
 
 
 def test_a_smaller_last_batch_changes_nothing() -> None:
