@@ -83,8 +83,10 @@ def ask_once(draft: Draft, found: Gradients) -> None:
     names = [_target(draft, each, statement) for each, statement in zip(found.asked, found.statements, strict=True)]
     first = found.statements[0]
     if all(names) and not _mentioned(draft, found, set(names)):
-        draft.insert_before(first, f"{', '.join(names)} = {call}")
-        for statement in found.statements:
+        assign = cst.ensure_type(first.body[0], cst.Assign)
+        draft.replace(assign.targets[0].target, ", ".join(names))
+        draft.replace(assign.value, call)
+        for statement in found.statements[1:]:
             draft.remove(statement, comments=False)
         return
     fresh: list[str] = []
