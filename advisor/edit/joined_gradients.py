@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import libcst as cst
 import libcst.matchers as m
@@ -241,27 +241,41 @@ def _by_function(draft: Draft, call: cst.Call) -> _Asked | None:
             return None
     if len(call.args) > len(own) or inner.outputs not in own or inner.inputs not in own:
         return None
+    known = {*values, "True", "False", "None"}
+    if any(not set(_OWN_NAME.findall(code)) <= known for _, code in inner.others):
+        return None  # a name of the module's may be another one where the function is called
     filled = tuple((key, _with(code, values)) for key, code in inner.others)
     return _Asked(call, inner.function, values[inner.outputs], values[inner.inputs], filled)
 
 
 def _only_asks(draft: Draft, function: cst.FunctionDef) -> _Asked | None:
-    """The gradient that a function returns, where it has no other statements than those that ask for it."""
-    body = [each for each in function.body.body if not _is_text(each)]
-    last = body[-1] if body else None
-    if not isinstance(last, cst.SimpleStatementLine) or len(last.body) != 1 or not isinstance(last.body[0], cst.Return):
+    """The gradient that a function returns, where its other statements only give names: to it, or to what it takes."""
+    body = [each for each in function.body.body if isinstance(each, cst.SimpleStatementLine) and not _is_text(each)]
+    last = body.pop() if body else None
+    if last is None or any(not isinstance(each, cst.SimpleStatementLine) for each in function.body.body):
+        return None
+    if len(last.body) != 1 or not isinstance(last.body[0], cst.Return):
         return None
     returned = last.body[0].value
-    if len(body) == 1:
-        found = [each for call in draft.nodes(cst.Call, last) if (each := _direct(draft, call)) is not None]
-        return found[0] if len(found) == 1 and found[0].whole is returned else None
-    first = body[0]
-    if len(body) != 2 or not isinstance(first, cst.SimpleStatementLine) or not isinstance(returned, cst.BaseExpression):
+    asked = [each for call in draft.nodes(cst.Call, last) if (each := _direct(draft, call)) is not None]
+    if not asked and body and isinstance(returned, cst.Name):
+        named = body.pop()
+        asked = [each for call in draft.nodes(cst.Call, named) if (each := _direct(draft, call)) is not None]
+        if len(asked) != 1 or _target(draft, asked[0], named) != returned.value:
+            return None
+    elif len(asked) != 1 or asked[0].whole is not returned:
         return None
-    found = [each for call in draft.nodes(cst.Call, first) if (each := _direct(draft, call)) is not None]
-    if len(found) != 1 or _target(draft, found[0], first) != draft.code(returned):
-        return None
-    return found[0]
+    values: dict[str, str] = {}
+    for line in body:
+        if not m.matches(line, m.SimpleStatementLine(body=[m.Assign(targets=[m.AssignTarget(target=m.Name())])])):
+            return None
+        assign = cst.ensure_type(line.body[0], cst.Assign)
+        code = draft.code(assign.value)
+        if "\n" in code or not _pure(draft, code):
+            return None
+        values[cst.ensure_type(assign.targets[0].target, cst.Name).value] = _with(code, values)
+    others = tuple((name, _with(code, values)) for name, code in asked[0].others)
+    return None if values.keys() & {asked[0].outputs, asked[0].inputs} else replace(asked[0], others=others)
 
 
 def _is_text(statement: cst.CSTNode) -> bool:

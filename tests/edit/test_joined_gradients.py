@@ -26,8 +26,21 @@ def slope(outputs, inputs, graph=True):
     return found
 
 
+def rate(u, x):
+    ones = torch.ones_like(u)
+    du = torch.autograd.grad(u, x, grad_outputs=ones, create_graph=True)[0]
+    return du
+
+
+def global_rate(u, x):
+    return torch.autograd.grad(u, x, ONES, create_graph=True)[0]
+
+
 def second(y, x):
     return gradient(gradient(y, x), x)
+
+
+ONES = torch.ones(7, 1)
 
 
 class Equations:
@@ -53,6 +66,7 @@ BODIES = {
     "by themselves": "u_x = torch.autograd.grad(u, x, torch.ones_like(u), create_graph=True)[0]  # dx\n"
     "# and in time\nu_t, = autograd.grad(u, t, torch.ones_like(u), retain_graph=True, create_graph=True)\n"
     "return u_x * u_t",
+    "with a name for what is asked with": "u_x = rate(u, x)\nu_t = rate(u, t)\nreturn u_x - u_t",
     "in expressions": "a = 2 * gradient(u, x)\nb = -gradient(u, t) + a\nreturn a * b",
     "in one expression": "return gradient(u, x) * gradient(u, t)",
     "something else between": "u_t = gradient(u, t)\nv = u.detach()\nu_x = gradient(u, x)\nreturn u_t + v * u_x",
@@ -68,6 +82,7 @@ LEFT = {
     "not both with a graph": "a = slope(u, x, True)\nb = slope(u, t, False)\nreturn a * b",
     "sometimes": "a = gradient(u, x)\nb = gradient(u, t) if len(x) else a\nreturn a * b",
     "in different blocks": "a = gradient(u, x)\nif len(x):\n    b = gradient(u, t)\nreturn a * b",
+    "with a name of the module's": "a = global_rate(u, x)\nb = global_rate(u, t)\nreturn a * b",
     "by a function that does more": "a = second(u, x)\nb = second(u, t)\nreturn a * b",
     "of something that is computed": "a = gradient(u * 2, x)\nb = gradient(u * 2, t)\nreturn a * b",
     "for each of a list": "return sum(gradient(u, each) for each in (x, t))",
