@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
@@ -19,6 +21,7 @@ class ByLine(Generic[Line]):
     def __init__(self) -> None:
         self.lines: dict[int, Line] = {}
         self._sites: list[list[Site]] = []  # kept, that their identities are theirs alone
+        self._sums: list[dict[int, dict[str, float]]] = []  # at each step's end, what was added up so far, by line
 
     def here(self, make: Callable[[Site, list[Site]], Line]) -> Line | None:
         """The user's line that is running; `make` makes one of it and the frames that it is called from."""
@@ -31,20 +34,40 @@ class ByLine(Generic[Line]):
             line = self.lines[id(frames[0])] = make(frames[0], frames)
         return line
 
-    def per_step(self, steps: int, least_s: float) -> list[Line]:
-        """Those of at least so many seconds in a step, the longest first, with a step's share of what was added up.
+    def step_ends(self) -> None:
+        """What was added up since the last one is one step's."""
+        self._sums.append({key: _sums(line) for key, line in self.lines.items()})
 
-        Copies: a backward may still add to the lines themselves.
+    def per_step(self, steps: int, least_s: float) -> list[Line]:
+        """Those of at least so many seconds in a step, the longest first, with what a step adds up.
+
+        By the step in the middle, where their ends were told: another program may have held one of them up. Copies: a
+        backward may still add to the lines themselves.
         """
         found = []
-        for line in self.lines.values():
-            if line.seconds >= steps * least_s:
-                copy = replace(line)
-                for name, value in vars(line).items():
-                    if isinstance(value, float):
-                        setattr(copy, name, value / steps)
+        for key, line in self.lines.items():
+            copy = replace(line)
+            for name, value in _of_a_step(_sums(line), [each.get(key, {}) for each in self._sums], steps).items():
+                setattr(copy, name, value)
+            if copy.seconds >= least_s:
                 found.append(copy)
         return sorted(found, key=lambda each: -each.seconds)
+
+
+def _of_a_step(total: dict[str, float], ends: list[dict[str, float]], steps: int) -> dict[str, float]:
+    """Of what was added up in so many steps, and by the end of each, a step's."""
+    if len(ends) != steps:
+        return {name: value / steps for name, value in total.items()}
+    return {
+        name: statistics.median(
+            after - before for before, after in itertools.pairwise([0.0, *(each.get(name, 0.0) for each in ends)])
+        )
+        for name in total
+    }
+
+
+def _sums(line: Repeated | Gathered | OneHot) -> dict[str, float]:
+    return {name: value for name, value in vars(line).items() if isinstance(value, float)}
 
 
 def when_differentiated(made: list[Any], seconds: float, line: Repeated | Gathered | OneHot) -> None:

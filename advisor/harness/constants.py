@@ -112,6 +112,9 @@ class Constants:
         """One of the steps that the timing window waits for is over."""
         self._forward_ends()
         self._frozen.step_ends()
+        if self._steps:
+            for each in (self._repeats, self._gathers, self._one_hots):
+                each.lines.step_ends()
         self._ended += 1
         if self._ended == 1 and not self._given_up:
             with contextlib.suppress(Exception):
