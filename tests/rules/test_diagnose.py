@@ -17,7 +17,6 @@ from advisor.findings import encode, json_schema
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Finding, Gain, Rule, Safety, Variable
 
-
 PLACE = Site("/nowhere/train.py", 3)
 
 
