@@ -27,7 +27,7 @@ class SeparateGradients(Rule):
     each, the backward goes three times through the whole network, up to where x, y and t part. ``grad(u, (x, y, t))``
     goes through it once and gives the same three. With ``create_graph=True`` what comes later goes back through one
     backward, too, instead of three. Reported where a trace shows the nodes of one graph computed by several such calls
-    that begin at the same one.
+    that begin at the same one, and the source shows calls that differ in their inputs.
 
     When not: the graph is freed, or weights change, between them; a gradient is only asked for sometimes.
 
@@ -45,12 +45,15 @@ class SeparateGradients(Rule):
         found = separate_gradients(evidence)
         if found is None or not found.callers:
             return
-        shares = of_tensors(found.shares)
+        site, surplus = _written(found.callers)
+        if site is None:
+            return  # by the same inputs each time, perhaps, of the same thing weighted in other ways
+        known = min(1.0, surplus / max(found.calls - found.groups, 1.0))
+        shares = {name: share * known for name, share in of_tensors(found.shares).items()}
         gain = Gain.of(evidence.what_if(without(evidence, shares)))
         if not gain.worth_it:
             return
         share = spent_s(evidence, shares) / (evidence.trace_step_s or 1.0)
-        site = _site(found.callers)
         yield Finding(
             rule=self.id,
             title=self.title,
@@ -147,11 +150,16 @@ def flow(psi, x, y):
     )
 
 
-def _site(callers: tuple[tuple[str, int], ...]) -> Site:
-    """The first line in the file of the innermost function that could ask for several; else that function's own."""
+def _written(callers: tuple[tuple[str, int], ...]) -> tuple[Site | None, int]:
+    """The first line that asks for several, in the file of the innermost function; how many calls less there would be.
+
+    The line is None where no such file's source shows gradients of one thing by different inputs.
+    """
     for path, line in callers:
-        lines = lines_in((path, line), lambda draft: [draft.line(each.statements[0]) for each in written(draft)])
-        if lines:
-            return Site(path, min(lines))
-    path, line = callers[0]
-    return Site(path, max(1, line))
+        there = lines_in(
+            (path, line),
+            lambda draft: [number for each in written(draft) for number in (draft.line(each.statements[0]), len(each))],
+        )
+        if there:
+            return Site(path, min(there[::2])), sum(there[1::2]) - len(there) // 2
+    return None, 0

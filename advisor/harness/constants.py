@@ -45,6 +45,7 @@ _LEAST_S = 0.2e-3  # of a call: shorter ones are not worth a word
 _SAMPLED = 64  # numbers of each tensor, spread over it by
 _STRIDES = (7919, 104729, 1299709, 15485863)  # primes, one for each dimension in turn
 _LEAST_NODES = 32  # of a graph; a batch of fewer rows may have as many columns of something else
+_MOST_METHODS = 16  # of a step: more are a rollout's, by a policy that lags behind
 _MOST_FORWARDS, _MOST_CALLS = 200, 1000  # of a step: in a rollout of many the three would take long, and much memory
 # They make room, which the script may write to afterwards.
 _ROOM = frozenset(
@@ -66,6 +67,7 @@ class Constants:
         self._trained, self._models = trained, models  # what optimizers update; the roots
         self._methods = FrozenMethods(torch, self._method_begins, self._method_ends)
         self._method = False  # of a model that nobody trains one runs: no forward in it counts
+        self._methods_called = 0  # of those, in this step
         self._sameness = Sameness(torch)
         self._mode: Any = None  # on, while a watched forward runs
         self._caller: Any = None  # the user's frame that calls it
@@ -116,6 +118,7 @@ class Constants:
             for each in (self._repeats, self._gathers, self._one_hots):
                 each.lines.step_ends()
         self._ended += 1
+        self._methods_called = 0
         if self._ended == 1 and not self._given_up:
             with contextlib.suppress(Exception):
                 self._methods.on(self._models(), self._trained())
@@ -163,6 +166,10 @@ class Constants:
     def _method_begins(self, module: Any, given: list[Any]) -> bool:
         """The same by another name; whether that is the outermost such call."""
         if self._method or self._mode is not None or self._began or not _in_main_thread():
+            return False
+        self._methods_called += 1
+        if self._methods_called > _MOST_METHODS:
+            self._methods.off()
             return False
         self._forward_begins(module, given)
         self._method = True

@@ -127,6 +127,15 @@ def test_what_a_method_gives_of_each_sample_is_the_same_in_each_epoch(call: Any,
         assert found[0].whole and found[0].sample_bytes == 24 * 4 and found[0].called_from[0].function == "<lambda>"
 
 
+def test_what_is_called_again_and_again_in_a_step_is_not_listened_to() -> None:
+    def each(coder: Coder, x: Tensor) -> Tensor:
+        return torch.cat([coder.encode(one) for one in x.repeat(2, 1, 1, 1).split(1)])[:12]
+
+    before = dict(vars(Coder))
+    assert not train(each, Coder())
+    assert dict(vars(Coder)) == before
+
+
 def test_a_call_in_another_thread_is_none_of_the_steps() -> None:
     def elsewhere(coder: Coder, x: Tensor) -> Tensor:
         given: list[Tensor] = []

@@ -42,6 +42,7 @@ for step in range(150):
     optimizer.step()
 """  # noqa: E501
 APART = "u_x = gradient(u, x)\n    u_y = gradient(u, y)\n    u_t = gradient(u, t)\n    return u_t + u * u_x + u * u_y"
+WEIGHTED = "return sum(torch.autograd.grad(u, x, torch.randn_like(u), create_graph=True)[0] for _ in range(3))"
 OTHERS = "u_x = gradient(u, x)\n    v = u * u_x\n    return gradient(v, y) + gradient(u_x, x)"
 
 
@@ -78,3 +79,10 @@ def test_three_calls_for_one_thing_become_one(tmp_path: Path) -> None:
 def test_gradients_of_different_things_are_left_alone(tmp_path: Path) -> None:
     evidence, found = findings(tmp_path, OTHERS)
     assert separate_gradients(evidence) is None and not found
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_the_same_thing_weighted_in_other_ways_is_left_alone(tmp_path: Path) -> None:
+    evidence, found = findings(tmp_path, WEIGHTED)
+    assert separate_gradients(evidence) is not None and not found
