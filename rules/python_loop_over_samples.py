@@ -10,6 +10,7 @@ import libcst.matchers as m
 
 from advisor.edit import Draft, Drafts
 from advisor.edit.names import ensure_name, full_name, last_part
+from advisor.edit.scopes import scope_of
 from advisor.edit.sources import text_of
 from advisor.edit.sums import elements
 from advisor.evidence import Change
@@ -181,6 +182,20 @@ for i in range(len(energies)):  # <-
             before="""
 import torch
 
+a, b = left(x), right(x)
+products = torch.stack([torch.mm(a[i], b[i]) for i in range(len(a))])  # <-
+""",
+            after="""
+import torch
+
+a, b = left(x), right(x)
+products = torch.bmm(a, b)
+""",
+        ),
+        Example(
+            before="""
+import torch
+
 similarity = torch.stack([torch.dot(a, b) for a, b in zip(left, right)])  # <-
 """,
             after="""
@@ -199,7 +214,10 @@ similarity = (left * right).sum(-1)
         Example("import torch\nh = torch.stack([torch.mm(a[i], b[i]) for i in range(len(a)) if i])  # <-\n", ""),
         *(
             Example(f"import torch\n{made}\nh = torch.stack([torch.dot(p, q) for p, q in zip(a, b)])  # <-\n", "")
-            for made in ("a = [f(x) for x in xs]", "a, b = zip(*pairs)", "b = y.unbind(0)", "a.append(x)")
+            for made in (
+                *("a = [f(x) for x in xs]", "a, b = zip(*pairs)", "b = y.unbind(0)", "a.append(x)"),
+                "a, b = f(x), [g(x) for x in xs]",
+            )
         ),
     )
 
@@ -347,22 +365,34 @@ def _known(draft: Draft, call: cst.Call, line: int) -> tuple[cst.Call, str] | No
         return None
     form = _FOR_ALL.get(full_name(draft, body.func))
     whole = _zipped(draft, loop, body) or _counted(draft, loop, body)
-    if form is None or whole is None or any(_is_list(draft, each) for each in whole):
+    if form is None or whole is None or any(_is_list(draft, each, call) for each in whole):
         return None
     return call, form.format(*whole, torch=ensure_name(draft, "torch"))
 
 
-def _is_list(draft: Draft, name: str) -> bool:
-    """Whether the file gives the name a list of tensors, or puts something into it."""
+def _is_list(draft: Draft, name: str, call: cst.Call) -> bool:
+    """Whether what the call's function, or the file, gives the name is a list of tensors, or it is put together."""
+    scopes = {scope_of(draft, call), draft.module}
     for assign in draft.nodes(cst.Assign):
-        value = assign.value
-        lists = isinstance(value, (cst.List, cst.Tuple, cst.ListComp)) or (
-            isinstance(value, cst.Call) and last_part(value.func) in _LISTS
-        )
-        if lists and any(draft.code(each) == name for target in assign.targets for each in elements(target.target)):
-            return True
+        for target in assign.targets if scope_of(draft, assign) in scopes else ():
+            if any(draft.code(each) == name and _lists(value) for each, value in _given(target.target, assign.value)):
+                return True
     takes = (each for each in draft.nodes(cst.Attribute) if each.attr.value in ("append", "extend", "insert"))
-    return any(draft.code(each.value) == name for each in takes)
+    return any(draft.code(each.value) == name and scope_of(draft, each) in scopes for each in takes)
+
+
+def _given(
+    target: cst.BaseExpression, value: cst.BaseExpression
+) -> list[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """What each target gets: of ``a, b = x, y`` one each, of ``a, b = pairs`` both the same."""
+    if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple) and len(target.elements) == len(value.elements):
+        return [(one.value, other.value) for one, other in zip(target.elements, value.elements, strict=True)]
+    return [(each, value) for each in elements(target)]
+
+
+def _lists(value: cst.BaseExpression) -> bool:
+    called = last_part(value.func) if isinstance(value, cst.Call) else ""
+    return isinstance(value, (cst.List, cst.Tuple, cst.ListComp)) or called in _LISTS
 
 
 def _zipped(draft: Draft, loop: cst.CompFor, body: cst.Call) -> tuple[str, ...] | None:
