@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.batch_jacobians import OwnParts, batch_jacobians, of_the_sum
-from advisor.edit.finding import lines_in, only_line
+from advisor.edit.finding import found_in, only_line
 from advisor.evidence import Change
 from advisor.evidence.jacobians import LoopedJacobian, looped_jacobians
 from advisor.fixes import edited
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
 
 _LEAST_SAMPLES = 4
-# One forward and one backward take of what a forward and as many backwards as outputs do: this, times 2 over 1 +
-# outputs. Fewer calls work on tensors of the same sizes, so that the first ones' costs count for more.
+# One forward and a backward for each output of a sample take of what a forward and as many backwards as outputs do:
+# this, times 1 + outputs of a sample over 1 + outputs. A prior; of dozens of samples hardly anything is left anyway.
 _OF_PASSES = 1.4
 
 
@@ -36,8 +36,8 @@ class BatchJacobian(Rule):
     measured.
 
     Source: PyTorch docs, ``torch.autograd.functional.jacobian``, ``torch.autograd.grad`` (whose outputs are summed);
-    ``torch.func``, Jacobians, "Batch Jacobian". The gain is the share of the steps that it takes
-    with the backward for it, less one backward for each output of a sample.
+    PyTorch tutorial, "Jacobians, Hessians, hvp, vhp, and more", "Batch Jacobian and Batch Hessian". The gain is the
+    share of the steps that it takes with the backward for it, less one backward for each output of a sample.
     """
 
     id = "batch-jacobian"
@@ -176,7 +176,7 @@ def _lines(draft: Draft, function: int) -> Iterator[int]:
 
 def _dimensions(found: LoopedJacobian) -> int | None:
     """Of the outputs, as what reads the Jacobian has them; None where more of it is read, or that cannot be told."""
-    told = lines_in(
+    told = found_in(
         found.function,
         lambda draft: [
             each.dimensions if isinstance(each, OwnParts) else 0 for each in batch_jacobians(draft, found.function[1])

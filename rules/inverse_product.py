@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.finding import lines_in, only_line
+from advisor.edit.finding import found_in, only_line
 from advisor.edit.inverses import Inverted, inverses, solve
 from advisor.evidence.inverses import Inverse, multiplied_inverses
 from advisor.evidence.worked import of_tensors, spent_s, without
@@ -179,7 +179,7 @@ def f(kernel, y):
 
 
 def _in_source(inverse: Inverse) -> bool:
-    return bool(lines_in(inverse.function, lambda draft: _lines(draft, inverse)))
+    return bool(found_in(inverse.function, lambda draft: _lines(draft, inverse)))
 
 
 def _lines(draft: Draft, inverse: Inverse) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.finding import lines_in, only_line
+from advisor.edit.finding import found_in, only_line
 from advisor.edit.product_chains import Order, product_chains, reorder
 from advisor.evidence.product_order import Chain, costly_chains
 from advisor.evidence.worked import of_tensors, spent_s, without
@@ -161,7 +161,7 @@ def _reorder_all(draft: Draft, function: int, length: int, orders: list[Order]) 
 
 
 def _in_source(chain: Chain) -> bool:
-    return bool(lines_in(chain.function, lambda draft: _lines(draft, chain)))
+    return bool(found_in(chain.function, lambda draft: _lines(draft, chain)))
 
 
 def _lines(draft: Draft, chain: Chain) -> list[int]:

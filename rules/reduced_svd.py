@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.decompositions import Decomposition, decompositions, reduce, values_alone
-from advisor.edit.finding import lines_in, only_line
+from advisor.edit.finding import found_in, only_line
 from advisor.evidence.by_function import Function
 from advisor.evidence.decompositions import Decomposed, decomposed
 from advisor.evidence.worked import added_up, of_tensors, spent_s, without
@@ -226,7 +226,7 @@ def _values(there: list[Decomposed]) -> bool | None:
         known = [each for each in calls if isinstance(each, Decomposition)]
         return [each.values is not None for each in known] if len(known) == len(calls) else []
 
-    alone = lines_in(function, read) if dimensions and len(surplus) < 2 else []
+    alone = found_in(function, read) if dimensions and len(surplus) < 2 else []
     return all(alone) if alone else None
 
 

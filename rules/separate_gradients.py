@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts, Sources
-from advisor.edit.finding import lines_in
+from advisor.edit.finding import found_in
 from advisor.edit.joined_gradients import ask_once
 from advisor.edit.joined_gradients import separate_gradients as written
 from advisor.evidence.separate_gradients import separate_gradients
@@ -31,8 +31,8 @@ class SeparateGradients(Rule):
 
     When not: the graph is freed, or weights change, between them; a gradient is only asked for sometimes.
 
-    Source: PyTorch docs, ``torch.autograd.grad``: "inputs (sequence of Tensor)". The gain is what the run spent on
-    nodes that an earlier call of the same step had computed.
+    Source: PyTorch docs, ``torch.autograd.grad``, whose inputs are a sequence of tensors. The gain is what the run
+    spent on nodes that an earlier call of the same step had computed.
     """
 
     id = "separate-gradients"
@@ -156,10 +156,9 @@ def _written(callers: tuple[tuple[str, int], ...]) -> tuple[Site | None, int]:
     The line is None where no such file's source shows gradients of one thing by different inputs.
     """
     for path, line in callers:
-        there = lines_in(
-            (path, line),
-            lambda draft: [number for each in written(draft) for number in (draft.line(each.statements[0]), len(each))],
+        there = found_in(
+            (path, line), lambda draft: [(draft.line(each.statements[0]), len(each)) for each in written(draft)]
         )
         if there:
-            return Site(path, min(there[::2])), sum(there[1::2]) - len(there) // 2
+            return Site(path, min(first for first, _ in there)), sum(number - 1 for _, number in there)
     return None, 0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.finding import lines_in, only_line
+from advisor.edit.finding import found_in, only_line
 from advisor.edit.sorted_parts import SortedPart, sorted_parts, take_first
 from advisor.evidence.sorts import Sorted, partly_read
 from advisor.evidence.worked import of_tensors, spent_s, without
@@ -177,7 +177,7 @@ def middle(x):
 
 def _in_source(found: Sorted) -> bool:
     """Whether the function has calls that sort, and of none of them more than the beginning is read."""
-    return bool(lines_in(found.function, lambda draft: _lines(draft, found)))
+    return bool(found_in(found.function, lambda draft: _lines(draft, found)))
 
 
 def _lines(draft: Draft, found: Sorted) -> list[int]:

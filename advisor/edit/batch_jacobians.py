@@ -61,9 +61,6 @@ def of_the_sum(draft: Draft, found: OwnParts) -> bool:
         code = draft.code(func.value.with_changes(body=cst.parse_expression(f"{body}.{total}")))
     else:
         return False
-    if found.read is found.call:
-        return False
-    held = isinstance(draft.parent(found.call), cst.Assign)
     above = draft.parent(found.read)
     outer: cst.CSTNode = found.read
     moved = found.moved
@@ -73,19 +70,14 @@ def of_the_sum(draft: Draft, found: OwnParts) -> bool:
             outer, moved = above, ""
         elif above.attr.value == "t" and isinstance(around, cst.Call) and not around.args:
             outer, moved = around, ""
-    if held:
+    holder = draft.parent(found.call)
+    if isinstance(holder, cst.Assign):
         draft.replace(func.value, code)
-        name = draft.code(_read_name(draft, found))
-        draft.replace(outer, f"{name}{moved}")
+        draft.replace(outer, f"{draft.code(holder.targets[0].target)}{moved}")
     else:
         changed = cst.ensure_type(found.call.deep_replace(func.value, cst.parse_expression(code)), cst.Call)
         draft.replace(outer, f"{draft.code(changed)}{moved}")
     return True
-
-
-def _read_name(draft: Draft, found: OwnParts) -> cst.Name:
-    above = cst.ensure_type(draft.parent(found.call), cst.Assign)
-    return cst.ensure_type(above.targets[0].target, cst.Name)
 
 
 def _found(draft: Draft, call: cst.Call) -> OwnParts | None:

@@ -45,6 +45,11 @@ class _Asked:
         """The same of those that one call can answer."""
         return self.outputs, tuple(each for each in self.others if each[0] != "retain_graph")
 
+    @property
+    def keeps(self) -> bool:
+        """Whether it says that the graph is kept."""
+        return dict(self.others).get("retain_graph") == "True"
+
 
 @dataclass(frozen=True)
 class Gradients:
@@ -76,10 +81,11 @@ def separate_gradients(draft: Draft) -> list[Gradients]:
 
 def ask_once(draft: Draft, found: Gradients) -> None:
     """Have one call give them all, in front of the first."""
-    last = found.asked[-1]
+    # What is asked for in between may need the graph that the last one frees: one that keeps it says how to call.
+    as_this = next((each for each in found.asked if each.keeps), found.asked[-1])
     inputs = ", ".join(each.inputs for each in found.asked)
-    others = "".join(f", {name}={code}" for name, code in last.others)
-    call = f"{last.function}({last.outputs}, ({inputs}){others})"
+    others = "".join(f", {name}={code}" for name, code in as_this.others)
+    call = f"{as_this.function}({as_this.outputs}, ({inputs}){others})"
     names = [_target(draft, each, statement) for each, statement in zip(found.asked, found.statements, strict=True)]
     first = found.statements[0]
     if all(names) and not _mentioned(draft, found, set(names)):

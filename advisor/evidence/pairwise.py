@@ -15,6 +15,7 @@ from advisor.evidence.nesting import Nesting
 from advisor.evidence.outside import users_functions
 from advisor.evidence.shapes import Shape, input_shapes
 from advisor.evidence.steps import assign, step_windows
+from advisor.evidence.worked import self_shares
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
@@ -103,9 +104,7 @@ def passes_over(evidence: Evidence, pairs: Pairwise) -> dict[str, float]:
     _add_nodes(trace, nesting, over, np.flatnonzero(over & back))
     part = np.where(over & back, float(taken[own].sum() / taken.sum()), 0.0)
     part[forward[own]] = 1.0
-    on = np.bincount(operators.name, weights=nesting.self_ns * part, minlength=len(trace.names))
-    everything = np.bincount(operators.name[inside], weights=nesting.self_ns[inside], minlength=len(trace.names))
-    return {trace.name(int(code)): float(on[code] / everything[code]) for code in np.flatnonzero(on)}
+    return self_shares(trace, nesting, part, inside)
 
 
 def _add_nodes(trace: Trace, nesting: Nesting, over: Mask, inner: Ints) -> None:

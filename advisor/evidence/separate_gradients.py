@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from advisor.evidence.backwards import NODE
 from advisor.evidence.coded import names_like
@@ -13,9 +14,11 @@ from advisor.evidence.nesting import Nesting
 from advisor.evidence.outside import users_callers
 from advisor.evidence.stacks import Stacks
 from advisor.evidence.steps import assign, step_windows
+from advisor.evidence.worked import self_shares
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
+    from advisor.evidence.facts import Steps
     from advisor.trace.tables import Ints, Trace
 
 _FILE, _ASKS = "torch/autograd/__init__.py", ("grad", "backward")
@@ -69,21 +72,17 @@ def separate_gradients(evidence: Evidence) -> SeparateGradients | None:
         return None
     part = np.zeros(len(trace.operators))
     for group in several:
-        _add(trace, nesting, group, passes, part)
-    inside = assign(steps, trace.operators.start) >= 0
-    names, taken = trace.operators.name, nesting.self_ns
-    on = np.bincount(names, weights=taken * part, minlength=len(trace.names))
-    everything = np.bincount(names[inside], weights=taken[inside], minlength=len(trace.names))
+        _add(trace, group, passes, part)
     callers = users_callers(trace, int(several[0][1].nodes[0]), record)
     return SeparateGradients(
         calls=sum(map(len, several)) / len(steps),
         groups=len(several) / len(steps),
-        shares={trace.name(int(code)): float(on[code] / everything[code]) for code in np.flatnonzero(on)},
+        shares=self_shares(trace, nesting, part, assign(steps, trace.operators.start) >= 0),
         callers=tuple(callers),
     )
 
 
-def _passes(trace: Trace, nesting: Nesting, stacks: Stacks, steps: object) -> list[_Pass]:
+def _passes(trace: Trace, nesting: Nesting, stacks: Stacks, steps: Steps) -> list[_Pass]:
     operators = trace.operators
     is_node = names_like(trace, operators.name, lambda name: name.startswith(NODE)) & (operators.sequence >= 0)
     nodes = np.flatnonzero(is_node & (nesting.parent < 0))
@@ -97,7 +96,7 @@ def _passes(trace: Trace, nesting: Nesting, stacks: Stacks, steps: object) -> li
             continue
         first, last = np.searchsorted(begun, (stacks.start[row], stacks.end[row]))
         rows = nodes[first:last]
-        step = int(assign(steps, stacks.start[row : row + 1])[0])  # type: ignore[arg-type]
+        step = int(assign(steps, stacks.start[row : row + 1])[0])
         if step < 0 or not len(rows):
             continue
         within = (operators.start >= stacks.start[row]) & (operators.end <= stacks.end[row])
@@ -117,16 +116,18 @@ def _root(trace: Trace, one: _Pass, passes: list[_Pass]) -> int:
     return one.root
 
 
-def _add(trace: Trace, nesting: Nesting, group: list[_Pass], passes: list[_Pass], part: object) -> None:
-    """Mark what goes where the group asks once: nodes that it computes again, and later ones for what these made."""
+def _add(trace: Trace, group: list[_Pass], passes: list[_Pass], part: NDArray[np.float64]) -> None:
+    """Mark what goes where the group asks once: nodes that it computes again, and later ones for what these made.
+
+    `part` is how much of each operator's time goes.
+    """
     operators = trace.operators
-    weights = np.asarray(part)
     seen: set[int] = set()
     made: list[Ints] = []
     for each in group:
         again = np.array([int(number) in seen for number in each.numbers.tolist()], np.bool_)
         seen.update(each.numbers.tolist())
-        weights[_within(trace, each.inside, each.nodes[again])] = 1.0
+        part[_within(trace, each.inside, each.nodes[again])] = 1.0
         plain = each.inside[
             names_like(trace, operators.name[each.inside], lambda name: name.startswith("aten::"))
             & (operators.sequence[each.inside] >= 0)
@@ -140,7 +141,7 @@ def _add(trace: Trace, nesting: Nesting, group: list[_Pass], passes: list[_Pass]
         total = sum(spent)
         if total:
             all_rows = np.unique(np.concatenate(rows))
-            weights[_within(trace, later.inside, all_rows)] = 1.0 - max(spent) / total
+            part[_within(trace, later.inside, all_rows)] = 1.0 - max(spent) / total
 
 
 def _within(trace: Trace, inside: Ints, nodes: Ints) -> Ints:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from advisor.evidence.coded import Mask, names_like
 from advisor.evidence.nesting import Nesting
@@ -38,11 +39,13 @@ def worked(trace: Trace, rows: list[int]) -> Mask:
     return inside
 
 
-def self_shares(trace: Trace, nesting: Nesting, over: Mask, inside: Mask) -> dict[str, float]:
-    """Operator → share of its own time inside of `inside` (the steps, say) that the rows `over` take."""
+def self_shares(trace: Trace, nesting: Nesting, over: Mask | NDArray[np.float64], inside: Mask) -> dict[str, float]:
+    """Operator → share of its own time inside of `inside` (the steps, say) that the rows `over` take.
+
+    `over` may also be which part of each row's time that is, 0 to 1.
+    """
     names, taken = trace.operators.name, nesting.self_ns
-    over = over & inside
-    on = np.bincount(names[over], weights=taken[over], minlength=len(trace.names))
+    on = np.bincount(names[inside], weights=(taken * over)[inside], minlength=len(trace.names))
     everything = np.bincount(names[inside], weights=taken[inside], minlength=len(trace.names))
     return {trace.name(int(code)): float(on[code] / everything[code]) for code in np.flatnonzero(on)}
 

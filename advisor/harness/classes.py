@@ -1,7 +1,8 @@
-"""The user's own classes among a model's modules: where to look for what a layer does by hand."""
+"""Classes of modules: the user's own, where a layer may do by hand what torch has; and what each lets a script call."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Iterable
@@ -17,3 +18,13 @@ def own_classes(modules: Iterable[object]) -> dict[str, str]:
         if isinstance(file, str) and is_user_file(file):
             found[cls.__name__] = os.path.realpath(file)
     return found
+
+
+def called_methods(cls: type, base: type) -> list[str]:
+    """The names of the methods that `cls` itself defines for its users, and that `base` has not: no generators."""
+    return [
+        name
+        for name, method in vars(cls).items()
+        if inspect.isfunction(method) and not name.startswith("_") and not hasattr(base, name)
+        if not (inspect.isgeneratorfunction(method) or inspect.iscoroutinefunction(method))
+    ]

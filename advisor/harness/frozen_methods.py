@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
+from .classes import called_methods
 from .loaders import tensors_in
 from .patches import Patch
 
@@ -54,10 +54,7 @@ class FrozenMethods:
         for owner in cls.__mro__[: cls.__mro__.index(base)]:
             if owner is not cls and owner.__module__.partition(".")[0] in _BASES:
                 continue
-            for name, method in vars(owner).items():
-                plain = inspect.isfunction(method) and not name.startswith("_") and not hasattr(base, name)
-                if plain and not (inspect.isgeneratorfunction(method) or inspect.iscoroutinefunction(method)):
-                    yield owner, name
+            yield from ((owner, name) for name in called_methods(owner, base))
 
     def _listening(self, original: Any) -> Any:
         compiling = self._torch.compiler.is_compiling

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import threading
 import time
 import weakref
@@ -19,6 +18,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+from .classes import called_methods
 from .layout import FORWARD_RANGE, Model, Site
 from .loaders import tensor_info, tensors_in
 from .looking import is_taken_down, is_transformed, may_compute
@@ -384,9 +384,7 @@ class Models:
             self._methods[cls] = [
                 Patch(owner, name, self._method)
                 for owner in cls.__mro__[: cls.__mro__.index(base)]
-                for name, method in list(vars(owner).items())
-                if inspect.isfunction(method) and not name.startswith("_") and not hasattr(base, name)
-                if not (inspect.isgeneratorfunction(method) or inspect.iscoroutinefunction(method))
+                for name in called_methods(owner, base)
             ]
         return self._methods[cls]
 

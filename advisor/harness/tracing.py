@@ -289,8 +289,8 @@ class Timed(Traced):
             parts.append(("collate", *written_at(self.collate), 0, 0, 0, self.collate_s))
         frames = sorted(set[str]().union(*map(facts, self.tables.values())))
         sizes = [each for each in self.row_bytes.values() if each]
-        listed = self.listed
-        return {"seconds": self.seconds, "parts": parts, "frames": frames, "row_bytes": sizes, "listed": listed}
+        seen = {"seconds": self.seconds, "parts": parts, "frames": frames, "row_bytes": sizes}
+        return {**seen, "listed": self.listed}
 
 
 @dataclass

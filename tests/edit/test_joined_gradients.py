@@ -158,6 +158,18 @@ def test_what_may_be_something_else_is_left_alone(body: str) -> None:
     assert edited(script(body))[1] == 1  # the method's alone
 
 
+def test_the_graph_is_kept_for_what_is_asked_in_between() -> None:
+    text = script(  # what is trained goes back through a graph of its own
+        "v, w = u.square(), net(x, t)\n"
+        "u_x = torch.autograd.grad(u, x, torch.ones_like(u), retain_graph=True)[0]\n"
+        "v_x = torch.autograd.grad(v, x, torch.ones_like(v), retain_graph=True)[0]\n"
+        "u_t = torch.autograd.grad(u, t, torch.ones_like(u))[0]\nreturn w * u_x * v_x * u_t"
+    )
+    after, groups = edited(text)
+    assert groups == 2
+    torch.testing.assert_close(run(after)[0], run(text)[0])
+
+
 def test_what_stands_above_and_behind_stays() -> None:
     after, _ = edited(script(BODIES["by themselves"]))
     assert "# and in time" in after

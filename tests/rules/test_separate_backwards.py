@@ -70,13 +70,14 @@ def run_of(tmp_path: Path, body: str) -> Evidence:
     return Evidence.from_run(measure(Command(str(script), python=PYTHON), tmp_path / "run", QUICK))
 
 
+@pytest.mark.sessions  # of shares that are times
 def test_two_losses_go_back_through_one_trunk(tmp_path: Path) -> None:
     evidence = run_of(tmp_path, SEPARATE)
     shared = shared_backward(evidence)
     assert shared is not None and shared.backwards == 2
     # Half of what the trunk's backwards take, the heads aside: not more than half of all of them.
     backward = evidence.breakdown.mean_s("backward")
-    assert 0.15 * backward < shared.seconds < 0.55 * backward
+    assert 0.25 * backward < shared.seconds < 0.55 * backward
     (finding,) = RULE.check(evidence)
     assert finding.gain.likely > 1.1
     fix = RULE.fix(finding, Sources())
