@@ -10,7 +10,6 @@ from advisor.edit.sources import Sources
 from advisor.errors import AdvisorError
 from advisor.harness.layout import Site
 
-
 _Found = TypeVar("_Found")
 
 
