@@ -13,7 +13,7 @@ from advisor.evidence.called_from import keeps_state
 from advisor.evidence.loops import SampleLoop, alike_loop
 from advisor.evidence.outside import users_callers
 from advisor.evidence.reports import root_name
-from advisor.evidence.rounds import Loop, calls_its_own, independent, line_of, over
+from advisor.evidence.rounds import Loop, calls_its_own, independent, line_of, over, scope_at
 from advisor.harness.layout import Site
 
 if TYPE_CHECKING:
@@ -79,17 +79,12 @@ def loops_that_draw(text: str, function: int) -> list[int]:
     ``for _ in range(k)``, of which no other loop of the function is around or inside. 0 stands for a loop there whose
     rounds need each other: which of them a trace shows cannot be told. [] where `text` does not parse.
     """
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
+    scope = scope_at(text, function)
+    if scope is None:
         return []
-    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    inner = [node for node in functions if min([node.lineno, *(d.lineno for d in node.decorator_list)]) == function]
-    if function and len(inner) != 1:
-        return []
-    scope: ast.AST = inner[0] if function else tree
     loops = [node for node in ast.walk(scope) if isinstance(node, (*_ALL, ast.While))]
     if not function:  # those of functions are theirs
+        functions = (node for node in ast.walk(scope) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
         within = {id(each) for one in functions for each in ast.walk(one)}
         loops = [each for each in loops if id(each) not in within]
     innermost = [

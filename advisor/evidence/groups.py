@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from advisor.evidence.bindings import bound, last_name, made_of, names_in
-from advisor.evidence.rounds import Loop, line_of, over
+from advisor.evidence.rounds import loops_at, over
 
 # What a group's rows are needed side by side for: no sum by group says it for all of them.
 _SIDE_BY_SIDE = frozenset(
@@ -20,11 +20,7 @@ def group_loop(text: str, line: int) -> bool | None:
 
     That is, where a round needs the rows of its group side by side: their median, distances, singular values.
     """
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        return False
-    loops = [node for node in ast.walk(tree) if isinstance(node, Loop) and line_of(node) == line]
+    loops = loops_at(text, line)
     if len(loops) != 1:
         return False
     inside = [

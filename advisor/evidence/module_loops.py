@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from advisor.evidence.batch import flop_per_s
 from advisor.evidence.loops import SampleLoop, alike_loop
 from advisor.evidence.outside import users_callers
-from advisor.evidence.rounds import Loop, calls_its_own, independent, over
+from advisor.evidence.rounds import Loop, calls_its_own, independent, over, scope_at
 from advisor.harness.layout import Site
 
 if TYPE_CHECKING:
@@ -94,13 +94,6 @@ def loops_over_modules(text: str, function: int) -> list[int]:
 
     Those whose rounds need no other round's results. [] where `text` does not parse.
     """
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        return []
-    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    inner = [node for node in functions if min([node.lineno, *(d.lineno for d in node.decorator_list)]) == function]
-    if function and len(inner) != 1:
-        return []
-    loops = [node for node in ast.walk(inner[0] if function else tree) if isinstance(node, Loop)]
+    scope = scope_at(text, function)
+    loops = [node for node in ast.walk(scope) if isinstance(node, Loop)] if scope is not None else []
     return sorted(over(loop)[1].lineno for loop in loops if calls_its_own(loop) and independent(text, loop))

@@ -183,14 +183,31 @@ def line_of(loop: Loop) -> int:
     return over(loop)[1].lineno if isinstance(loop, ast.For) else loop.lineno
 
 
-def differentiates(text: str, line: int) -> bool:
-    """Whether the loop at `line` asks for gradients, ``torch.autograd.grad``, in its rounds."""
+def loops_at(text: str, line: int) -> list[Loop]:
+    """The loops whose line that is; none where `text` does not parse."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
-        return False
-    loops = [node for node in ast.walk(tree) if isinstance(node, Loop) and line_of(node) == line]
-    calls = [node for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Call)]
+        return []
+    return [node for node in ast.walk(tree) if isinstance(node, Loop) and line_of(node) == line]
+
+
+def scope_at(text: str, function: int) -> ast.AST | None:
+    """The only function that begins at that line, decorators included; for 0 the whole file. None where neither is."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return None
+    if not function:
+        return tree
+    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    there = [each for each in functions if min([each.lineno, *(d.lineno for d in each.decorator_list)]) == function]
+    return there[0] if len(there) == 1 else None
+
+
+def differentiates(text: str, line: int) -> bool:
+    """Whether the loop at `line` asks for gradients, ``torch.autograd.grad``, in its rounds."""
+    calls = [node for loop in loops_at(text, line) for node in ast.walk(loop) if isinstance(node, ast.Call)]
     return any(last_name(each.func) == "grad" for each in calls)
 
 
