@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+COPIES_PART = "CopySlices"  # the node of ``x[i] = y``, as its name ends
+
 Function = tuple[str, int]
 """A function of the user's: its file and its first line, 0 outside of all."""
 
@@ -133,6 +135,13 @@ class Calls:
         A call that records none carries the number of the next one that does: whose a number is says the last call.
         """
         return [node for row in rows for node in self._recorded.get(row, ())]
+
+    def recorder(self, node: int) -> int | None:
+        """The outermost call that has recorded a node; one that writes into a part has the number before its node's."""
+        operators = self.trace.operators
+        number = int(operators.sequence[node])
+        copies = self.name(node).endswith(COPIES_PART)
+        return self._owners.get(number - 1 if copies else number)
 
     def inside(self, row: int, names: Collection[str]) -> int:
         """How many operators of these names a row has in it, itself included."""

@@ -122,6 +122,11 @@ def begins(file: str, function: Function) -> int:
     return max((first for first, last in named if first <= function.line <= last), default=function.line)
 
 
+def function_around(file: str, line: int) -> int:
+    """The first line of the innermost function around a line of `file`, decorators included; 0 outside of all."""
+    return max((first for first, last, _ in _functions(file) if first <= line <= last), default=0)
+
+
 @functools.lru_cache(maxsize=64)
 def _functions(file: str) -> tuple[tuple[int, int, str], ...]:
     """First line, last line and name of all functions of a file; empty for what cannot be parsed."""

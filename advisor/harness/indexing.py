@@ -18,12 +18,13 @@ from .ignored_labels import KIND as LOSS
 from .ignored_labels import IgnoredLabels
 from .looking import function_modes, has_fast_path, is_replaced
 from .patches import Patch
-from .places import user_site
+from .places import is_users, user_site
 from .sites import CallSites
 from .sizes import KIND as SIZED
 from .timing import compiled_frames
 
 KIND = "Tensor.index"
+PART = "Tensor.part"
 _TAKES = ("__getitem__", "__setitem__")
 # Indices, before a forward and in it: a loop that takes more is known by these, and stacks record all that is called.
 _MOST = 5000
@@ -104,6 +105,8 @@ class Indexing:
         if not self._on:
             return
         keys = key if type(key) is tuple else (key,)
+        if is_users(sys._getframe(2)):
+            self._part(tensor, keys, value)
         if keys and (type(keys[0]) in (int, list) or self._is_of_rows(keys[0])):
             self._sites.add(KIND, user_site(), _BY_PART)
         masked = False
@@ -112,6 +115,23 @@ class Indexing:
         # A number, on the CPU, is filled in where the mask is set, without counting how often.
         if masked and (not value or (isinstance(value[0], self._torch.Tensor) and not _is_number(value[0]))):
             self._sites.add(SIZED, user_site(), {"operator": "mask", "device": tensor.device.type})
+
+    def _part(self, tensor: Any, keys: tuple[Any, ...], value: tuple[Any, ...]) -> None:
+        """``x[:, i]`` or ``x[:, i] = y`` that a graph is recorded of: its backward makes a tensor as large as x."""
+        if not any(isinstance(each, self._torch.Tensor) and each.requires_grad for each in (tensor, *value)):
+            return
+        along = _taken_along(keys, tensor.dim())
+        if along is None or not self._torch.is_grad_enabled():
+            return
+        entry = self._sites.add(PART, user_site())
+        if entry is not None:
+            shape = list(tensor.shape)
+            whole = [each for at, each in enumerate(shape) if at != along]
+            fits = not value or (isinstance(value[0], self._torch.Tensor) and list(value[0].shape) == whole)
+            known = entry.details
+            known["mixed"] = known.get("mixed", False) or known.get("dim", along) != along
+            known["fits"] = known.get("fits", True) and fits
+            known.update(dim=along, size=shape[along], written=bool(value))
 
     def _is_mask(self, key: Any) -> bool:
         return isinstance(key, self._torch.Tensor) and key.dtype == self._torch.bool and key.dim() > 0
@@ -132,6 +152,24 @@ class Indexing:
             return original(tensor)
 
         return iterate
+
+
+def _taken_along(keys: tuple[Any, ...], dimensions: int) -> int | None:
+    """Which dimension the first number among `keys` takes one of, where all in front of it are whole.
+
+    Of ``x[:, i]`` and ``x[:, i, :5]`` it is 1, of ``x[..., i]`` the last; None for ``x[mask, i]``.
+    """
+    along = 0
+    for key in keys:
+        if type(key) is int:
+            return along
+        if key is Ellipsis:
+            along += dimensions - sum(each is not None and each is not Ellipsis for each in keys)
+        elif type(key) is slice and key == slice(None):
+            along += 1
+        else:
+            return None
+    return None
 
 
 def _taking(indexing: Indexing) -> Any:

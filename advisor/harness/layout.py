@@ -111,7 +111,10 @@ class CallSite:
 
     ``blocking``: a line of the loop over steps from which something outside of the process is waited for; ``details``:
     "seconds", in all, by what waits where. ``Tensor.index``: ``x[i]`` with a number, mask or rows, or (``details``:
-    "iterates", "rows" of x) ``for row in x``, seen in the detail window only. ``sized``: a call whose result has a
+    "iterates", "rows" of x) ``for row in x``, seen in the detail window only. ``Tensor.part``, likewise: ``x[:, i]``,
+    or ``x[:, i] = y``, that a graph is recorded of, on a line of the script's own (``details``: "dim", which dimension
+    the number takes one of, "mixed", it was another one before, "size" of that dimension, "written", something is
+    written there, "fits", what is written has the shape of the part). ``sized``: a call whose result has a
     size that depends on values (``details``: "operator": ``mask`` for ``x[mask]``, ``nonzero``, ``unique`` …;
     "device"), seen in the detail window only. ``cross_entropy``, likewise (``details``: how many "classes" it has,
     "ignored", the mean share of the labels that it ignores, "own", the script itself calls it).
