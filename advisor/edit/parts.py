@@ -19,6 +19,9 @@ from advisor.harness.layout import Site
 _LOOPS = (cst.For, cst.While)
 _COMPREHENSIONS = (cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
 _WHOLE = m.Slice(lower=None, upper=None, step=None)
+_PLAIN = m.Arg(star="", keyword=None)
+_COUNTED = m.Call(m.Name("range"), [_PLAIN, m.AtMostN(_PLAIN, n=1)])
+_ENUMERATED = m.Call(m.Name("enumerate"), [_PLAIN])
 _TRAINS = ("backward", "zero_grad")  # a part's graph is gone behind it
 _MAKES = (
     "zeros", "ones", "empty", "full", "zeros_like", "ones_like", "empty_like", "full_like",
@@ -149,10 +152,9 @@ def _counting_loop(draft: Draft, part: _Part) -> cst.CSTNode | None:
     for above in draft.ancestors(part.node):
         if isinstance(above, (cst.FunctionDef, cst.Lambda, cst.ClassDef)):
             return None
-        if isinstance(above, _LOOPS) and (below is above.body or isinstance(above, cst.While)):
-            if names & set(_bound(draft, above)):
-                return above
-        if isinstance(above, _COMPREHENSIONS) and below is not above.for_in and names & set(_bound(draft, above)):
+        repeats = isinstance(above, _LOOPS) and (below is above.body or isinstance(above, cst.While))
+        repeats |= isinstance(above, _COMPREHENSIONS) and below is not above.for_in
+        if repeats and names & set(_bound(draft, above)):
             return above
         below = above
     return None
@@ -188,9 +190,9 @@ def _may_be_none(draft: Draft, tensor: str, function: cst.CSTNode) -> bool:
     if any(plain_name(each) == tensor for each in tests):
         return True
     for call in draft.nodes(cst.Call, function):
-        if last_name(draft, call) in ("isinstance", "is_tensor") and call.args:
-            if plain_name(call.args[0].value) == tensor:
-                return True
+        asks = last_name(draft, call) in ("isinstance", "is_tensor") and bool(call.args)
+        if asks and plain_name(call.args[0].value) == tensor:
+            return True
     parameters = draft.nodes(cst.Param, function.params) if isinstance(function, cst.FunctionDef) else []
     return any(each.name.value == tensor and m.matches(each.default, m.Name("None")) for each in parameters)
 
@@ -218,7 +220,7 @@ def _is_changed(draft: Draft, node: cst.Subscript, function: cst.CSTNode) -> boo
 
 
 def _writes_all(draft: Draft, part: _Part) -> cst.For | None:
-    """The loop over a ``range`` whose rounds each write one part, in order; None where anything else does, or reads it.
+    """The loop that counts its rounds, each of which writes one part; None where anything else does, or reads it.
 
     What is written must still be the same behind the loop.
     """
@@ -228,10 +230,10 @@ def _writes_all(draft: Draft, part: _Part) -> cst.For | None:
     assign = statement.body[0]
     if not isinstance(assign, cst.Assign) or len(assign.targets) != 1 or not isinstance(loop, cst.For) or loop.orelse:
         return None
-    counted = m.Call(m.Name("range"), [m.Arg(star="", keyword=None), m.AtMostN(m.Arg(star="", keyword=None), n=1)])
-    if not m.matches(loop.iter, counted) or not m.matches(loop.target, m.Name()):
+    counter = elements(loop.target)[0]
+    if not m.matches(loop.iter, _COUNTED if counter is loop.target else _ENUMERATED):
         return None
-    if draft.code(part.number) != draft.code(loop.target) or not _runs_each_round(draft, statement, loop):
+    if draft.code(part.number) != draft.code(counter) or not _runs_each_round(draft, statement, loop):
         return None
     scope = scope_of(draft, part.node)
     made = assigned_once(draft, part.tensor, scope)
@@ -241,7 +243,7 @@ def _writes_all(draft: Draft, part: _Part) -> cst.For | None:
         return None
     changed = {plain_name(each) for each in written_in_place(draft, loop)}
     used = {plain_name(each) for kind in (cst.Name, cst.Attribute) for each in draft.nodes(kind, assign.value)}
-    counters = [each for each in _bound(draft, loop.body) if each == draft.code(loop.target)]
+    counters = [each for each in _bound(draft, loop.body) if each == draft.code(counter)]
     return None if used & changed or counters else loop
 
 
@@ -262,9 +264,10 @@ def _join(draft: Draft, part: _Part, loop: cst.For, name: str) -> None:
     append = cst.Attribute(cst.Name(name), cst.Name("append"))
     draft.change(assign, lambda now: cst.Expr(cst.Call(append, [cst.Arg(now.value)])))
     draft.insert_before(loop, f"{name} = []")
-    bounds = [draft.code(each.value) for each in cst.ensure_type(loop.iter, cst.Call).args]
+    given = cst.ensure_type(loop.iter, cst.Call).args
+    first = draft.code(given[0].value) if len(given) == 2 else ""
     whole = "".join(":, " for _ in range(part.dim))
-    begin = f"{bounds[0]} : {bounds[0]} + len({name})" if len(bounds) == 2 else f": len({name})"
-    stack = f"{part.tensor}[{whole}{begin}] = {ensure_name(draft, 'torch.stack')}({name}, {part.dim})"
+    behind = f"{first} : {first} + len({name})" if first else f": len({name})"
+    stack = f"{part.tensor}[{whole}{behind}] = {ensure_name(draft, 'torch.stack')}({name}, {part.dim})"
     # A range from one number to another may well be empty, and of nothing there is no stack.
-    draft.insert_after(loop, f"if {name}:\n    {stack}" if len(bounds) == 2 else stack)
+    draft.insert_after(loop, f"if {name}:\n    {stack}" if first else stack)

@@ -1,4 +1,5 @@
-"""Parts of tensors that a loop takes or writes one by one: the backward of each makes a tensor as large as the whole."""
+"""Parts of tensors that a loop takes or writes one by one: the backward makes a tensor as large as the whole for each.
+"""
 
 from __future__ import annotations
 
@@ -99,8 +100,8 @@ def _found(calls: Calls, function: Function, nodes: list[int], sites: list[CallS
         return None
     trace, part = calls.trace, np.zeros(len(calls.trace.operators))
     for written, stays in left.items():
-        own = np.array([each for each in nodes if calls.name(each).endswith(COPIES_PART) == written], np.int64)
-        _mark(calls, own, 1.0 - stays, part)
+        those = [each for each in nodes if calls.name(each).endswith(COPIES_PART) == written]
+        _mark(calls, np.array(those, np.int64), 1.0 - stays, part)
     return Parts(
         function=function,
         taken=by_kind[False] / steps if False in left else 0.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -314,6 +315,49 @@ def test_watching_changes_nothing_and_leaves_nothing_behind() -> None:
     assert {name: vars(torch.Tensor).get(name) for name in before} == before
     assert torch.tensor([x[0, 0]]).tolist() == [7.0] and not _get_current_function_mode_stack()
     assert not seen_of(sites, lambda: x[0])
+
+
+def test_parts_with_gradients_are_seen_with_their_dimension() -> None:
+    sites = CallSites(torch, 0, None)
+    watch = Indexing(torch, sites)
+    x, out = torch.ones(2, 3, 4, requires_grad=True), torch.zeros(3, 4)
+    y = x * 1
+    watch.on()
+    try:
+        parts = [x[:, t] for t in range(3)]
+        last, corner = y[..., -1], y[1, :, 0]
+        out[0], out[1:], z = parts[0][1], 1.0, x.detach()[0]
+        out[2] = parts[0][0, 0]
+        with torch.no_grad():
+            z = z + x[0]
+        odd = x[:1, 0], x[None, 0], x[torch.tensor([0]), 1], x[0:2]
+    finally:
+        watch.off()
+    assert last.shape == (2, 3) and corner.shape == (3,) and z.shape == (3, 4) and len(odd) == 4
+    found = [each for each in sites.records() if each.kind == "Tensor.part"]
+    lines = open(__file__, encoding="utf-8").read().splitlines()
+    told = [
+        (
+            lines[each.site.line - 1][each.site.column : each.site.end_column] if each.site.column is not None else "",
+            each.calls,
+            each.details["dim"],
+            each.details["size"],
+            each.details["written"],
+            each.details["fits"],
+        )
+        for each in found
+    ]
+    known = sys.version_info >= (3, 11)
+    expected = [
+        ("x[:, t]", 3, 1, 3, False, True),
+        ("y[..., -1]", 1, 2, 4, False, True),
+        ("y[1, :, 0]", 1, 0, 2, False, True),
+        ("out[0]", 1, 0, 3, True, True),
+        ("parts[0][1]", 1, 0, 2, False, True),
+        ("out[2]", 1, 0, 3, True, False),
+        ("parts[0][0, 0]", 1, 0, 2, False, True),
+    ]
+    assert sorted(told) == sorted((text if known else "", *rest) for text, *rest in expected)
 
 
 def seen_of(sites: CallSites, do: Callable[[], object]) -> bool:

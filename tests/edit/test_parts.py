@@ -1,0 +1,283 @@
+"""Loops over a tensor's parts take it apart once: the same results and gradients, or no change."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import pytest
+import torch
+
+from advisor.edit import Drafts, Sources
+from advisor.edit.parts import take_apart
+from advisor.harness.layout import Site
+
+HEAD = "import torch\n\n\ndef f(x, w, n=6):\n"
+
+# Each is a function of x (4, 6, 3) and w (3, 3) with gradients, the line of the part, and whether it is written.
+CHANGED = {
+    "a state": """
+        h = torch.zeros(4, 3)
+        for t in range(n):
+            h = torch.tanh(h @ w + x[:, t])  # <-
+        return h
+    """,
+    "the last dimension": """
+        total = 0.0
+        for k in range(3):
+            total = total + x[..., k].sin() * (k + 1)  # <-
+        return total
+    """,
+    "part of a part": """
+        found = []
+        for i, _ in enumerate(range(4)):
+            found.append(x[i, 1:, 0].exp())  # <-
+        return torch.stack(found)
+    """,
+    "numbers counted from": """
+        h = torch.zeros(4, 3)
+        for t in range(n):
+            h = h * 0.5 + x[:, n - 1 - t, :] * x[:, -t - 1]  # <-
+        return h
+    """,
+    "a while loop": """
+        h, t = torch.zeros(4, 3), 0
+        while t < n:
+            h = torch.tanh(h + x[:, t])  # <-
+            t += 1
+        return h
+    """,
+    "a comprehension": """
+        return torch.stack([x[:, t].cumsum(0) for t in range(1, n)])  # <-
+    """,
+    "tuples": """
+        h = torch.zeros(4, 3)
+        for t in range(n - 1):
+            a, b = x[:, t], x[:, t + 1]  # <-
+            h = h + a * b
+        return h
+    """,
+    "a loop within, and the whole of it": """
+        h = x.sum(1)
+        for t in range(n):
+            for scale in (0.5, 2.0):
+                h = h + scale * x[:, t] @ w  # <-
+        return h
+    """,
+    "a name that is there already": """
+        x_parts = 3
+        h = torch.zeros(4, 3)
+        for t in range(n):
+            h = h * x_parts + x[:, t]  # <-
+        return h
+    """,
+    "written": """
+        out = torch.zeros(4, n, 3)
+        h = torch.zeros(4, 3)
+        for t in range(n):
+            h = torch.tanh(h @ w + 1)
+            out[:, t] = h  # <-
+        return out * x
+    """,
+    "written from one on": """
+        out = x.new_ones(n, 4, 3)
+        h = torch.zeros(4, 3)
+        for t in range(1, n):
+            h = torch.tanh(h @ w + 1)
+            out[t] = h  # <-
+        return out
+    """,
+    "written, and none of it": """
+        out = x.new_ones(n, 4, 3)
+        for t in range(n, n):
+            out[t] = x[:, 0]  # <-
+        return out + x.sum()
+    """,
+    "written until": """
+        out = torch.zeros(4, n, 3)
+        h = torch.zeros(4, 3)
+        for t in range(n):
+            h = torch.tanh(h @ w + 1)
+            out[:, t, :] = h  # <-
+            if t == 3:
+                break
+        return out
+    """,
+    "written in a loop over something": """
+        out = torch.zeros(n, 4, 3)
+        for t, part in enumerate(x.unbind(1)):
+            out[t] = part @ w  # <-
+        return out
+    """,
+    "written with autograd's other mode around": """
+        out = torch.zeros(4, n, 3)
+        for t in range(n):
+            with torch.enable_grad():
+                out[:, t] = x.mean(1) * (t + 1)  # <-
+        return out
+    """,
+}
+LEFT = {
+    "becomes another one": """
+        for t in range(n):
+            x = x * 1.1
+            h = x[:, t].sum()  # <-
+        return h
+    """,
+    "is written to": """
+        y = x * 1
+        h = torch.zeros(4, 3)
+        for t in range(1, n):
+            y[:, t] += y[:, t - 1]
+            h = h + y[:, t]  # <-
+        return h
+    """,
+    "the part is changed in place": """
+        y, found = x * 1, []
+        for t in range(n):
+            part = y[:, t]  # <-
+            part += 1
+            found.append(part)
+        return torch.stack(found)
+    """,
+    "an in-place function": """
+        y, found = x * 1, []
+        for t in range(n):
+            found.append(torch.nn.functional.relu(y[:, t], inplace=True))  # <-
+        return torch.stack(found)
+    """,
+    "may be None": """
+        h = torch.zeros(4, 3)
+        for t in range(n):
+            if w is not None:
+                h = h + w[t % 3]  # <-
+        return h
+    """,
+    "some rows": """
+        h = torch.zeros(2, 3)
+        for t in range(n):
+            h = h + x[:2, t]  # <-
+        return h
+    """,
+    "always the same one": """
+        h = torch.zeros(4, 3)
+        for scale in (1.0, 2.0):
+            h = h + x[:, -1] * scale  # <-
+        return h
+    """,
+    "read while it is written": """
+        out = torch.zeros(4, n, 3)
+        for t in range(1, n):
+            out[:, t] = out[:, t - 1] + x[:, t]  # <-
+        return out
+    """,
+    "written now and then": """
+        out = torch.zeros(4, n, 3)
+        for t in range(n):
+            if t % 2:
+                out[:, t] = x[:, 0]  # <-
+        return out
+    """,
+    "what is written changes": """
+        out, h = torch.zeros(4, n, 3), x[:, 0] * 1
+        for t in range(n):
+            out[:, t] = h  # <-
+            h += 1
+        return out
+    """,
+    "written in another order": """
+        out = torch.zeros(4, n, 3)
+        for t in range(n - 1, -1, -1):
+            out[:, t] = x[:, 0] * t  # <-
+        return out
+    """,
+    "written from another number on": """
+        out = torch.zeros(n + 1, 4, 3)
+        for t, part in enumerate(x.unbind(1), 1):
+            out[t] = part @ w  # <-
+        return out
+    """,
+    "written by two numbers": """
+        out = torch.zeros(n, n, 3)
+        for t in range(n):
+            for k in range(n):
+                out[t, k] = x[0, k] * t  # <-
+        return out
+    """,
+    "what was made elsewhere": """
+        for t in range(n):
+            x.data[:, t] = 0  # <-
+        return x
+    """,
+}
+
+
+def written(body: str) -> str:
+    return HEAD + textwrap.indent(textwrap.dedent(body).strip("\n"), "    ") + "\n"
+
+
+def changed(text: str, write: bool) -> tuple[str, str]:
+    """(the new text, why nothing changes)"""
+    drafts = Drafts(Sources({"/t/train.py": text}))
+    site = Site("/t/train.py", next(at for at, line in enumerate(text.splitlines(), 1) if "# <-" in line))
+    draft = drafts["/t/train.py"]
+    why = take_apart(draft, () if write else (site,), (site,) if write else ())
+    return draft.render(), why
+
+
+def computed(text: str) -> list[torch.Tensor]:
+    space: dict[str, Any] = {}
+    exec(text, space)
+    torch.manual_seed(0)
+    x, w = torch.randn(4, 6, 3, requires_grad=True), torch.randn(3, 3, requires_grad=True)
+    result = space["f"](x, w)
+    (result * torch.arange(result.numel()).view_as(result)).sum().backward()
+    grads = [each.grad if each.grad is not None else torch.zeros(()) for each in (x, w)]
+    return [result.detach(), *grads]
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_the_same_values_and_gradients(name: str) -> None:
+    before = written(CHANGED[name])
+    after, why = changed(before, name.startswith("written"))
+    assert not why and ("append(" if name.startswith("written") else ".unbind(") in after
+    torch.testing.assert_close(computed(after), computed(before))
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_may_be_another_tensor_is_left_alone(name: str) -> None:
+    before = written(LEFT[name])
+    after, why = changed(before, "writ" in name or "elsewhere" in name)
+    assert why and after == before
+
+
+def test_both_in_one_statement() -> None:
+    text = written("""
+        out = torch.zeros(4, n, 3)
+        for t in range(n):
+            out[:, t] = torch.tanh(x[:, t] @ w)  # <-
+        return out
+    """)
+    drafts = Drafts(Sources({"/t/train.py": text}))
+    draft, site = drafts["/t/train.py"], Site("/t/train.py", 7)
+    assert not take_apart(draft, (site,), (site,))
+    after = draft.render()
+    assert "out_parts.append(torch.tanh(x_parts[t] @ w))" in after
+    torch.testing.assert_close(computed(after), computed(text))
+
+
+def test_the_columns_tell_a_tensor_from_a_list_beside_it() -> None:
+    text = written("""
+        layers, h = [torch.tanh] * n, torch.zeros(4, 3)
+        for t in range(n):
+            h = layers[t](h + x[:, t])
+        return h
+    """)
+    drafts = Drafts(Sources({"/t/train.py": text}))
+    draft = drafts["/t/train.py"]
+    line = text.splitlines()[6]
+    column = line.index("x[:, t]")
+    assert not take_apart(draft, (Site("/t/train.py", 7, column, 7, column + 7),), ())
+    after = draft.render()
+    assert "layers[t](h + x_parts[t])" in after
+    torch.testing.assert_close(computed(after), computed(text))
