@@ -163,8 +163,14 @@ def _counting_loop(draft: Draft, part: _Part) -> cst.CSTNode | None:
 def _bound(draft: Draft, within: cst.CSTNode) -> list[str]:
     """The plain names that `within` binds: targets of loops, of assignments, of ``with``."""
     targets: list[cst.BaseExpression] = [each.target for each in draft.nodes(cst.AssignTarget, within)]
-    for kind in (cst.For, cst.CompFor, cst.AugAssign, cst.AnnAssign, cst.NamedExpr):
-        targets += [each.target for each in draft.nodes(kind, within)]
+    binds: list[cst.For | cst.CompFor | cst.AugAssign | cst.AnnAssign | cst.NamedExpr] = [
+        *draft.nodes(cst.For, within),
+        *draft.nodes(cst.CompFor, within),
+        *draft.nodes(cst.AugAssign, within),
+        *draft.nodes(cst.AnnAssign, within),
+        *draft.nodes(cst.NamedExpr, within),
+    ]
+    targets += [each.target for each in binds]
     targets += [each.name for each in draft.nodes(cst.AsName, within) if isinstance(each.name, cst.BaseExpression)]
     return [plain_name(each) for target in targets for each in elements(target)]
 
@@ -194,7 +200,8 @@ def _may_be_none(draft: Draft, tensor: str, function: cst.CSTNode) -> bool:
         if asks and plain_name(call.args[0].value) == tensor:
             return True
     parameters = draft.nodes(cst.Param, function.params) if isinstance(function, cst.FunctionDef) else []
-    return any(each.name.value == tensor and m.matches(each.default, m.Name("None")) for each in parameters)
+    defaults = [each.default for each in parameters if each.name.value == tensor and each.default is not None]
+    return any(m.matches(each, m.Name("None")) for each in defaults)
 
 
 def _is_changed(draft: Draft, node: cst.Subscript, function: cst.CSTNode) -> bool:
@@ -262,7 +269,11 @@ def _join(draft: Draft, part: _Part, loop: cst.For, name: str) -> None:
     assert statement is not None
     assign = cst.ensure_type(cst.ensure_type(statement, cst.SimpleStatementLine).body[0], cst.Assign)
     append = cst.Attribute(cst.Name(name), cst.Name("append"))
-    draft.change(assign, lambda now: cst.Expr(cst.Call(append, [cst.Arg(now.value)])))
+
+    def appended(now: cst.Assign) -> cst.Expr:
+        return cst.Expr(cst.Call(append, [cst.Arg(now.value)]))
+
+    draft.change(assign, appended)
     draft.insert_before(loop, f"{name} = []")
     given = cst.ensure_type(loop.iter, cst.Call).args
     first = draft.code(given[0].value) if len(given) == 2 else ""

@@ -1,5 +1,4 @@
-"""Parts of tensors that a loop takes or writes one by one: the backward makes a tensor as large as the whole for each.
-"""
+"""Parts of tensors that a loop takes or writes one by one: the backward makes a tensor as large as all for each."""
 
 from __future__ import annotations
 

@@ -335,7 +335,7 @@ def test_parts_with_gradients_are_seen_with_their_dimension() -> None:
         watch.off()
     assert last.shape == (2, 3) and corner.shape == (3,) and z.shape == (3, 4) and len(odd) == 4
     found = [each for each in sites.records() if each.kind == "Tensor.part"]
-    lines = open(__file__, encoding="utf-8").read().splitlines()
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
     told = [
         (
             lines[each.site.line - 1][each.site.column : each.site.end_column] if each.site.column is not None else "",
