@@ -53,11 +53,11 @@ def binding(
     candidates = [
         each
         for each in (*_moved(drafts, moves), *_optimized(drafts, optimizers))
-        if each.name.rpartition(".")[2] == last_part
+        if each.name.rpartition(".")[2] == last_part and not _behind(drafts, forwards, each)
     ]
     candidates = candidates or list(_assigned(drafts, forwards, last_part))
     if not candidates:
-        candidates = list(_optimized(drafts, optimizers))
+        candidates = [each for each in _optimized(drafts, optimizers) if not _is_part(each)]
         candidates = candidates if len({(id(each.draft), each.name) for each in candidates}) == 1 else []
     if not candidates or len({id(each.draft) for each in candidates}) != 1:
         return None
@@ -107,8 +107,15 @@ def made_at(drafts: Drafts, site: Site) -> Binding | None:
         if not isinstance(returned, cst.Return) or returned.value is None or not _through(returned.value, call):
             return None
         calls = [each for each in draft.nodes(cst.Call) if m.matches(each.func, m.Name(factory.name.value))]
-        call = calls[0] if len(calls) == 1 else None
+        call = calls[0] if len(calls) == 1 and _reaches(draft, calls[0], factory) else None
     return None
+
+
+def _reaches(draft: Draft, call: cst.Call, factory: cst.FunctionDef) -> bool:
+    """Whether a call of that name may be of the function: no method, nor one that another function defines."""
+    scope = scope_of(draft, factory)
+    around = isinstance(scope, cst.FunctionDef) and any(each is scope for each in draft.ancestors(call))
+    return scope is draft.module or around
 
 
 def _called(drafts: Drafts, site: Site) -> str:
@@ -125,8 +132,32 @@ def _moved(drafts: Drafts, moves: Sequence[Site]) -> Iterator[Binding]:
         if call is None or statement is None or draft.loop(call) is not None:
             continue
         name = _bound_to(draft, statement, call)
-        if name:
+        if name and not _only_switches(draft, name, statement, call):
             yield Binding(draft, name, statement, call)
+
+
+def _only_switches(draft: Draft, name: str, statement: Statement, call: cst.Call) -> bool:
+    """Whether it is the ``model.eval()`` of a function that gets its model from elsewhere: an evaluation's, say."""
+    scope = scope_of(draft, statement)
+    if not isinstance(scope, cst.FunctionDef) or not m.matches(call.func, m.Attribute(attr=m.Name("eval"))):
+        return False
+    return not any(get_full_name_for_node(each.target) == name for each in draft.nodes(cst.AssignTarget, scope))
+
+
+def _behind(drafts: Drafts, forwards: Sequence[Site], found: Binding) -> bool:
+    """Whether it is behind a forward in the same function: ``model.eval()`` once the training is over."""
+    draft, scope = found.draft, scope_of(found.draft, found.statement)
+    calls = [call_at(draft, site) for site in forwards if drafts[site.file] is draft]
+    same = [each for each in calls if each is not None and scope_of(draft, each) is scope]
+    return any(draft.line(each) < draft.line(found.statement) for each in same)
+
+
+def _is_part(found: Binding) -> bool:
+    """Whether a model is known by a name that the script calls, or hands on, something larger by: ``net.head``."""
+    whole = found.name.rpartition(".")[0]
+    used = [each.func for each in found.draft.nodes(cst.Call)]
+    used += [each.value for each in found.draft.nodes(cst.Arg)]
+    return whole not in ("", "self") and any(get_full_name_for_node(each) == whole for each in used)
 
 
 def _pairs(
@@ -190,9 +221,11 @@ def _optimized(drafts: Drafts, optimizers: Sequence[Site]) -> Iterator[Binding]:
 
 
 def _assigned(drafts: Drafts, forwards: Sequence[Site], name: str) -> Iterator[Binding]:
-    """A plain ``model = Net()``, the only one in the scope of the call or of its module."""
+    """A plain ``model = Net()``, the only one in the scope of the call or of its module; ``self.net = net`` likewise."""
     draft = drafts[forwards[0].file]
     call = call_at(draft, forwards[0])
+    if call is not None and get_full_name_for_node(call.func) == f"self.{name}":
+        yield from _own(draft, call, name)
     if call is None or not isinstance(call.func, cst.Name):
         return
     for scope in dict.fromkeys((scope_of(draft, call), draft.module)):
@@ -202,3 +235,15 @@ def _assigned(drafts: Drafts, forwards: Sequence[Site], name: str) -> Iterator[B
             if statement is not None and draft.loop(statement) is None:
                 yield Binding(draft, name, statement)
             return
+
+
+def _own(draft: Draft, call: cst.Call, name: str) -> Iterator[Binding]:
+    """The one place of the file where a class gets its ``self.net``."""
+    target = assigned_once(draft, f"self.{name}")
+    statement = draft.statement(target) if target is not None else None
+    assign = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    if statement is None or not isinstance(assign, cst.Assign) or draft.loop(statement) is not None:
+        return
+    if isinstance(assign.value, (cst.Call, cst.Name)) and draft.code(assign.value) != "None":
+        if draft.enclosing_class(statement) is draft.enclosing_class(call):
+            yield Binding(draft, f"self.{name}", statement)
