@@ -221,7 +221,7 @@ def _optimized(drafts: Drafts, optimizers: Sequence[Site]) -> Iterator[Binding]:
 
 
 def _assigned(drafts: Drafts, forwards: Sequence[Site], name: str) -> Iterator[Binding]:
-    """A plain ``model = Net()``, the only one in the scope of the call or of its module; ``self.net = net`` likewise."""
+    """A plain ``model = Net()``, the only one in the scope of the call or of its module; ``self.net = net`` alike."""
     draft = drafts[forwards[0].file]
     call = call_at(draft, forwards[0])
     if call is not None and get_full_name_for_node(call.func) == f"self.{name}":
@@ -244,6 +244,6 @@ def _own(draft: Draft, call: cst.Call, name: str) -> Iterator[Binding]:
     assign = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
     if statement is None or not isinstance(assign, cst.Assign) or draft.loop(statement) is not None:
         return
-    if isinstance(assign.value, (cst.Call, cst.Name)) and draft.code(assign.value) != "None":
-        if draft.enclosing_class(statement) is draft.enclosing_class(call):
-            yield Binding(draft, f"self.{name}", statement)
+    given = isinstance(assign.value, (cst.Call, cst.Name)) and draft.code(assign.value) != "None"
+    if given and draft.enclosing_class(statement) is draft.enclosing_class(call):
+        yield Binding(draft, f"self.{name}", statement)
