@@ -13,6 +13,8 @@ from advisor.edit.calls import add_argument, argument, call_method, unpacked
 from advisor.edit.locate import call_at
 from advisor.edit.models import Binding, binding, model_name
 from advisor.edit.names import ensure_name, last_part
+from advisor.edit.optimizer_state import loads_fused_state
+from advisor.edit.scopes import scope_of
 from advisor.edit.views import reshape_views, with_imports
 from advisor.evidence import Change
 from advisor.evidence.convolutions import convolution_kinds
@@ -57,6 +59,10 @@ _CPU_POOLING = re.compile(r"aten::\w*_pool2d\w*$")
 _BASIS = "prior: convolutions 10 to 15 % faster in their native layout"
 _ON_CPU = "prior: depthwise convolutions take 0.45, pooling 0.7 of their time in NHWC (measured on a CPU)"
 _LEAST_ON_CPU = 1.10  # what the prior says spreads too far to promise less: 1.07 was 0.98 when measured
+_OLD_ORDER = (
+    "a checkpoint from before this change gives the fused optimizer its state in another order of memory than the "
+    "weights', which it does not look at: convert the state along with the weights"
+)
 # Written out, these are no tensor, whatever is in them.
 _NO_TENSOR = (
     cst.BaseDict,
@@ -142,6 +148,8 @@ class ChannelsLast(Rule):
         bound = binding(drafts, forwards, site_list(finding, "moves"), site_list(finding, "optimizer"))
         if bound is None:
             return Advice(text, "where the script makes its model cannot be told from the source")
+        if _initialized_behind(bound):
+            return Advice(text, "orthogonal_ needs views of the weights, which raise in channels-last memory")
         _convert_model(bound)
         files, names = [bound.draft], {bound.name.rpartition(".")[2]}
         for site in forwards:
@@ -152,6 +160,8 @@ class ChannelsLast(Rule):
             files.append(draft)
             names.add(last_part(call.func))
         files += [drafts[path] for path in file_list(finding, "own") if sources.has(path)]
+        if loads_fused_state(files):
+            return Advice(text, _OLD_ORDER)
         # A view that merges channels with pixels raises in this format, also of what an evaluation computes.
         if why := reshape_views(with_imports(drafts, files), names):
             return Advice(text, why)
@@ -235,6 +245,24 @@ def train(model, opt):
             before="import torch\nmodel = Net()\nmodel.eval()  # <- moves\nout = model(x)  # <- forward\n",
             after="import torch\nmodel = Net()\nmodel.eval()\nmodel.to(memory_format=torch.channels_last)\n"
             "out = model(x.to(memory_format=torch.channels_last))\n",
+        ),
+        Example(  # it is the picture that LBFGS changes; what a step without `fused` loads may have any order
+            before="""
+import torch
+
+model = Net().to(device)  # <- moves
+opt, other = torch.optim.LBFGS([picture]), torch.optim.Adam(model.parameters(), fused=False)
+other.load_state_dict(torch.load(path)["opt"])
+out = model(picture)  # <- forward
+""",
+            after="""
+import torch
+
+model = Net().to(device, memory_format=torch.channels_last)
+opt, other = torch.optim.LBFGS([picture]), torch.optim.Adam(model.parameters(), fused=False)
+other.load_state_dict(torch.load(path)["opt"])
+out = model(picture.to(memory_format=torch.channels_last))
+""",
         ),
         Example(  # a view would raise
             before="""
@@ -346,6 +374,16 @@ evaluate(model, held_out)
         ),
     )
     LEAVES_ALONE = (
+        *(  # raises; computes something else with moments in the order that weights had before
+            Example(f"import torch\nmodel = Net().to(device)  # <- moves\n{code}\nout = model(x)  # <- forward\n", "")
+            for code in (
+                "opt = torch.optim.LBFGS(model.parameters())",
+                "from torch.nn.utils import prune\nprune.l1_unstructured(model.conv, 'weight', 0.3)",
+                "model.apply(lambda m: torch.nn.init.orthogonal_(m.weight))",
+                "for p in model.parameters():\n    torch.nn.init.orthogonal_(p)",
+                "opt = torch.optim.Adam(model.parameters(), fused=True)\nopt.load_state_dict(torch.load(path)['opt'])",
+            )
+        ),
         Example(  # the same of what comes of the output
             """
 import torch
@@ -466,6 +504,15 @@ def _convert_model(bound: Binding) -> None:
         call_method(draft, call, "to", f"memory_format={channels_last}")
     else:
         draft.insert_after(bound.statement, f"{bound.name}.to(memory_format={channels_last})")
+
+
+def _initialized_behind(bound: Binding) -> bool:
+    """Whether the script gives the weights orthogonal values once the model is converted: ``model.apply(init)``."""
+    draft, scope = bound.draft, scope_of(bound.draft, bound.statement)
+    calls = [each for each in draft.nodes(cst.Call) if draft.line(each) > draft.line(bound.statement)]
+    applied = [f"{bound.name}.apply(", "orthogonal_("]
+    here = [draft.code(each) for each in calls if scope_of(draft, each) is scope]
+    return "orthogonal_" in draft.source.text and any(each in code for code in here for each in applied)
 
 
 def _convert_input(draft: Draft, call: cst.Call) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,8 @@ import numpy as np
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import argument
 from advisor.edit.locate import call_at
-from advisor.edit.names import framework_used, full_name, last_part
-from advisor.edit.scopes import string_value
+from advisor.edit.names import framework_used, full_name, imports_anywhere
+from advisor.edit.optimizer_state import gradients_given, loads_state
 from advisor.edit.sources import text_of
 from advisor.edit.values import bound_to, give
 from advisor.evidence import COLD, Change
@@ -103,8 +103,11 @@ _FRAMEWORKS = {"transformers": 'Pass TrainingArguments(optim="adamw_torch_fused"
 # Loading puts a checkpoint's own settings back into the optimizer's groups. GradScaler goes by what the optimizer was
 # made with, and hands its scale to a step that then is not fused, which fails (torch.optim.adam, torch.amp, 2.15).
 _OLD_CHECKPOINT = "A checkpoint from before this change switches fused off again when it is loaded."
+_GIVES_GRADIENTS = (
+    "the script gives weights their gradients itself at {}, and a fused step takes those as they lie in memory: where "
+    "that is another order than the weight's (a transposed or an expanded gradient), it computes something else"
+)
 _NOT_WITH_SCALER = "a checkpoint from before this change switches fused off again, and GradScaler's step fails then"
-_NAMED_SO = re.compile(r"(^|[_.])opts?\d*($|[_.])|optim(?!al|um)", re.IGNORECASE)
 
 
 class FusedOptimizer(Rule):
@@ -117,10 +120,10 @@ class FusedOptimizer(Rule):
     and saves a synchronization, because the kernel itself skips a step whose gradients are infinite. An optimizer that
     the script's author wrote, one operator for each term and parameter, is told of, too.
 
-    When not: gradients are sparse; ``foreach=True`` or ``differentiable=True`` is given; the script reads what the
-    update's intermediate steps leave behind; Lightning clips gradients in 16 bits (it refuses);
-    a training with a ``GradScaler`` goes on from a checkpoint of before, which switches ``fused`` off again (its step
-    fails). The rounding differs in the last digits.
+    When not: gradients are sparse, or set by the script (``p.grad = g``); ``foreach=True`` or ``differentiable=True``
+    is given; the script reads what the update's intermediate steps leave behind; Lightning clips gradients in 16 bits
+    (it refuses); a training with a ``GradScaler`` goes on from a checkpoint of before, which switches ``fused`` off
+    again (its step fails). The rounding differs in the last digits.
 
     Source: torch.optim, "Algorithms": "fused > foreach > for-loop" in speed; PyTorch 2.4 and 2.5 release notes (fused
     Adam, AdamW, SGD and Adagrad on a CPU). How much of a step is left is a prior, from measurements on a CPU.
@@ -227,19 +230,22 @@ class FusedOptimizer(Rule):
             return Advice(text, "the place of the optimizer is unknown")
         drafts = Drafts(sources)
         texts = _texts(finding, sources)
+        for path in texts:
+            if (line := gradients_given(drafts[path])) is not None:
+                return Advice(text, _GIVES_GRADIENTS.format(at(Site(path, line))))
         scaled = finding.parameters.get("scaled") or any("GradScaler" in each for each in texts.values())
         considered = ""
         for site in places:
             draft = drafts[site.file]
             call = call_at(draft, site, tuple(_ON_CPU))
-            if call is None or not _is_torchs(full_name(draft, call.func)):
+            if call is None or not _is_torchs(draft, call):
                 return Advice(text, f"the call at {at(site)} does not name an optimizer of torch.optim")
             if any(_excludes(argument(call, name)) for name in ("foreach", "differentiable")):
                 return Advice(text, "foreach or differentiable is given, which exclude fused")
             clips = told(finding, "gradient_clip_val") and "mixed" in str(told(finding, "precision"))
             if (clips or finding.parameters.get("scaled")) and framework_used(draft) == "lightning":
                 return Advice(text, "Lightning refuses to clip the gradients of a fused optimizer in 16 bits")
-            if any(_loads_state(drafts[path], {bound_to(draft, call)} - {""}) for path in texts):
+            if any(loads_state(drafts[path], {bound_to(draft, call)} - {""}) for path in texts):
                 if scaled:
                     return Advice(text, _NOT_WITH_SCALER)
                 considered = _OLD_CHECKPOINT
@@ -251,6 +257,10 @@ class FusedOptimizer(Rule):
         return edited(drafts, text, f"{text} {considered}".strip())
 
     EXAMPLES = (
+        Example(
+            before="from torch.optim import *\nopt = Adam(ps)  # <- optimizers\n",
+            after="from torch.optim import *\nopt = Adam(ps, fused=True)\n",
+        ),
         Example(
             before="from torch import optim\nopt = optim.AdamW(ps, lr=1e-3, foreach=False)  # <- optimizers\n",
             after="from torch import optim\nopt = optim.AdamW(ps, lr=1e-3, foreach=False, fused=True)\n",
@@ -376,7 +386,10 @@ scaler.load_state_dict(torch.load(path)["scaler"])
     )
 
 
-def _is_torchs(name: str) -> bool:
+def _is_torchs(draft: Draft, call: cst.Call) -> bool:
+    name, own = full_name(draft, call.func), {each.name.value for each in draft.nodes(cst.ClassDef)}
+    if name in _ON_CPU and name not in own and ("*", "torch.optim") in imports_anywhere(draft):
+        return [module for star, module in imports_anywhere(draft) if star == "*"] == ["torch.optim"]
     return any(name == module + cls for module in _MODULES for cls in _ON_CPU)
 
 
@@ -385,23 +398,6 @@ def _texts(finding: Finding, sources: Sources) -> dict[str, str]:
     made = (site.file for name in ("optimizers", "config") for site in site_list(finding, name))
     paths = dict.fromkeys((*made, *file_list(finding, "files")))
     return {path: sources.text(path) for path in paths if sources.has(path)}
-
-
-def _loads_state(draft: Draft, names: Collection[str]) -> bool:
-    """Whether the file loads the state of an optimizer: one of `names`, or what it calls, or has stored as, one."""
-    for call in draft.nodes(cst.Call):
-        method = last_part(call.func)
-        if not isinstance(call.func, cst.Attribute) or method not in ("load_state", "load_state_dict"):
-            continue
-        if method == "load_state":  # accelerate's, of all that it has prepared
-            return True
-        of, loop = call.func.value, draft.loop(call)
-        strings = draft.nodes(cst.SimpleString, call)
-        told = [string_value(each) for each in strings if isinstance(draft.parent(each), cst.Index)]  # its key
-        told += [last_part(of) or draft.code(of), draft.code(loop.iter) if isinstance(loop, cst.For) else ""]
-        if last_part(of) in names or any(_NAMED_SO.search(each) for each in told):
-            return True
-    return False
 
 
 def _written_out(evidence: Evidence, own: OptimizerInfo) -> Iterator[Finding]:

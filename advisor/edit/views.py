@@ -23,7 +23,9 @@ from advisor.edit.sums import CUT_ATTRIBUTES, CUT_METHODS
 _INSTEAD = {"view": "reshape", "view_as": "reshape_as"}
 _CONTIGUOUS = m.Call(func=m.Attribute(attr=m.Name("contiguous")), args=[])
 _PARAMETERS = "param_groups"  # an optimizer's: the model's weights, whose channels are innermost, too
-_VIEWS_WEIGHTS = "parameters_to_vector"  # of torch.nn.utils: param.view(-1), in torch 2.15
+# param.view(-1), or that of its gradient, in torch 2.15: a function of torch.nn.utils, and an optimizer; prunings.
+_PRUNES = "torch.nn.utils.prune."
+_VIEWS_WEIGHTS, _OF_WEIGHTS = "parameters_to_vector", "LBFGS"
 _MAKES_SAMPLES = ("collate_fn", "transform", "target_transform", "worker_init_fn")
 
 
@@ -46,8 +48,12 @@ def reshape_views(files: Collection[Draft], models: Collection[str]) -> str:
     stays.
     """
     for draft, flow in _flows(files, models).items():
-        if any(last_part(call.func) == _VIEWS_WEIGHTS for call in draft.nodes(cst.Call)):
-            return f"{_VIEWS_WEIGHTS} needs views of the weights, which raise in channels-last memory"
+        for call in draft.nodes(cst.Call):
+            called = last_part(call.func)
+            if full_name(draft, call.func).startswith(_PRUNES) and called.endswith("unstructured"):
+                return f"{called} needs views of the weights, which raise in channels-last memory"
+            if called == _VIEWS_WEIGHTS or (called == _OF_WEIGHTS and any(map(flow.carries, call.args))):
+                return f"{called} needs views of the weights, which raise in channels-last memory"
         of_models = [view for view in _views(draft, draft.module) if flow.carries(_receiver(view))]
         found = dict.fromkeys((*_in_modules(draft), *of_models))
         if any(_written_into(draft, view) for view in found):
