@@ -94,6 +94,8 @@ _ARRAYS = frozenset((
 ))  # fmt: skip
 _FILES = 3  # followed from one into the next, by what they import
 _STRING = m.SimpleString() | m.ConcatenatedString()
+# Of these autocast leaves the types on a CPU as they are, and they want one: torch 2.14 raises.
+_AS_GIVEN_ON_CPU = frozenset(("mv", "addmv", "addr", "dot", "vdot", "inner", "lerp"))
 MULTIPLIES = frozenset(("matmul", "mm", "bmm", "mv", "dot", "einsum", "addmm", "linear", "baddbmm"))
 
 
@@ -125,7 +127,7 @@ class _Narrow(Dataflow):
         for line in self._stores():
             yield f"outputs are stored in a tensor of another type at line {line}: add .float() to them"
         for line in self._products():
-            yield f"outputs are multiplied by a tensor of another type at line {line}, outside of forward and loss"
+            yield f"outputs are multiplied by a tensor of another type at line {line}, which autocast does not see to"
 
     def summed(self) -> Iterator[str]:
         """Running sums in 16 bits, which soon grow no more: begun with a number, each has its first output's type."""
@@ -201,7 +203,11 @@ class _Narrow(Dataflow):
             if self.carries(assign.value) and any(map(self._by_tensor, targets)):
                 yield self.draft.line(assign)
         for call in self.draft.nodes(cst.Call):
-            writes = isinstance(call.func, cst.Attribute) and call.func.attr.value in _WRITES
+            of_torch = full_name(self.draft, call.func).startswith("torch.") and "(" not in self.draft.code(call.func)
+            method = isinstance(call.func, cst.Attribute) and not of_torch
+            name = last_name(self.draft, call) if method else ""
+            # Without an underscore they make a copy, whose type autocast sees to on a GPU.
+            writes = name in _WRITES or (f"{name}_" in _WRITES and not (self._on_gpu and self._inside(call)))
             into = cst.ensure_type(call.func, cst.Attribute).value if writes else None
             if writes and not self.carries(into) and any(self.carries(arg.value) for arg in call.args):
                 yield self.draft.line(call)
@@ -214,13 +220,15 @@ class _Narrow(Dataflow):
             if isinstance(each.operator, cst.MatrixMultiply)
         ]
         for call in self.draft.nodes(cst.Call):
-            if last_name(self.draft, call) in MULTIPLIES:
+            if last_name(self.draft, call) in MULTIPLIES | (frozenset() if self._on_gpu else _AS_GIVEN_ON_CPU):
                 factors = [arg.value for arg in call.args if arg.keyword is None and not m.matches(arg.value, _STRING)]
                 if isinstance(call.func, cst.Attribute) and not full_name(self.draft, call.func).startswith("torch."):
                     factors.append(call.func.value)
                 products.append((call, factors))
         for product, factors in products:
             apart = not self._inside(product) and self.draft.function(product) in self._scopes
+            as_given = isinstance(product, cst.Call) and last_name(self.draft, product) in _AS_GIVEN_ON_CPU
+            apart |= as_given and not self._on_gpu and self._inside(product)
             if apart and len({self.carries(each) for each in factors}) > 1:
                 yield self.draft.line(product)
 

@@ -15,7 +15,7 @@ import libcst.matchers as m
 from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.callers import callers
-from advisor.edit.calls import wrap_call
+from advisor.edit.calls import argument, wrap_call
 from advisor.edit.draft import Draft, Drafts, Statement
 from advisor.edit.locate import call_at, last_name, outermost_at
 from advisor.edit.names import ensure_name, fresh_name, full_name
@@ -23,6 +23,7 @@ from advisor.edit.regions import holder
 from advisor.edit.scopes import scope_of
 from advisor.harness.layout import Site
 
+_FUNCTION = "torch.autograd.backward"
 _CLIPS = re.compile(r"clip\w*(grad|norm)|grad\w*_clip|unitwise_clip")
 
 
@@ -58,18 +59,28 @@ def scale_loss(
         return "the optimizer is made on one of several ways to its step"
     if why := _others(draft, name, step, losses):
         return why
+    if any(_differentiated(draft, each) is None for each in losses):
+        return "what is differentiated cannot be told from the source"
     reads = _reads(draft, step_line, losses)
     if isinstance(reads, str):
         return reads
     scaler = ("self." if own else "") + fresh_name(draft, "scaler")
     draft.insert_after(made_line, f'{scaler} = {ensure_name(draft, "torch.amp.GradScaler")}("{device}")')
-    for loss in losses:
-        wrap_call(draft, cst.ensure_type(loss.func, cst.Attribute).value, f"{scaler}.scale")
+    for differentiated in filter(None, (_differentiated(draft, each) for each in losses)):
+        wrap_call(draft, differentiated, f"{scaler}.scale")
     if reads:
         draft.insert_before(reads[0], f"{scaler}.unscale_({name})")
     draft.change(step, lambda _: cst.parse_expression(f"{scaler}.step({name})"))
     draft.insert_after(step_line, f"{scaler}.update()")
     return ""
+
+
+def _differentiated(draft: Draft, backward: cst.Call) -> cst.BaseExpression | None:
+    """The loss of ``loss.backward()`` and of ``torch.autograd.backward(loss)``, which may be a list of them."""
+    if full_name(draft, backward.func) == _FUNCTION:
+        given = argument(backward, "tensors", ("tensors",))
+        return given.value if given is not None else None
+    return backward.func.value if isinstance(backward.func, cst.Attribute) else None
 
 
 def _common(draft: Draft, made: Statement, scope: cst.CSTNode, step: cst.Call | None) -> Statement | None:
@@ -98,7 +109,7 @@ def _others(draft: Draft, name: str, step: cst.Call, losses: Sequence[cst.Call])
             continue
         if call.func.attr.value == "step" and get_full_name_for_node(call.func.value) == name:
             return f"{name} is stepped at line {draft.line(call)}, too, which the run did not reach"
-        if call.func.attr.value == "backward" and full_name(draft, call.func) != "torch.autograd.backward":
+        if call.func.attr.value == "backward" and full_name(draft, call.func) != _FUNCTION:
             return f"there is another backward at line {draft.line(call)}, whose loss may need the scaler, too"
     return ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from advisor import rulecheck
 from advisor.edit import Edit, Sources
@@ -147,3 +148,52 @@ def test_bfloat16_does_not_get_to_numpy(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", KEPT.values(), ids=KEPT)
 def test_what_has_another_type_may_go_anywhere(text: str, tmp_path: Path) -> None:
     assert isinstance(_fix(text, tmp_path), Edit)
+
+
+ONE_TYPE = {
+    "dot": "torch.dot(out[0], weights)",
+    "mv": "torch.mv(queue, out[0]).sum()",
+    "inner": "torch.inner(out, queue).sum()",
+    "lerp": "torch.lerp(out, queue, 0.5).sum()",
+    "scatter_add": "torch.zeros(8, 8).scatter_add(0, places, out).sum()",
+}
+
+
+@pytest.mark.parametrize("loss", ONE_TYPE.values(), ids=ONE_TYPE)
+@pytest.mark.parametrize(("device", "edits"), [("cpu", False), ("cuda", True)])
+def test_products_that_a_cpu_s_autocast_leaves_as_they_are(loss: str, device: str, edits: bool, tmp_path: Path) -> None:
+    before = f"""
+import torch
+for x, y in xs:
+    out = model(x)  # <- forward=model(x)
+    loss = {loss}
+    loss.backward()  # <- backward
+"""
+    path = tmp_path / "train.py"
+    text, finding = rulecheck.marked(RULE, Example(before, "", {"device": device}), path)
+    path.write_text(text)
+    assert isinstance(RULE.fix(finding, Sources()), Edit) is edits
+
+
+def test_products_of_two_outputs_have_one_type_anyway(tmp_path: Path) -> None:
+    code = "import torch\nfor x in xs:\n    out = model(x){}\n    loss = torch.dot(out[0], out[1])\n"
+    code += "    loss.backward(){}\n"
+    after = """
+import torch
+for x in xs:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = model(x)
+        loss = torch.dot(out[0], out[1])
+    loss.backward()
+"""
+    before = code.format("  # <- forward=model(x)", "  # <- backward")
+    assert rulecheck.example(RULE, Example(before, after, {"device": "cpu"}), tmp_path) == []
+
+
+def test_a_cpu_s_autocast_still_refuses_what_it_does_not_convert() -> None:
+    """Where this fails because a later torch converts it, the rule may let such scripts go."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = torch.nn.Linear(4, 4)(torch.randn(4, 4))
+        for product in (torch.dot, torch.inner):
+            with pytest.raises(RuntimeError, match="same dtype"):
+                product(out[0], torch.randn(4))

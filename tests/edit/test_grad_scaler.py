@@ -114,3 +114,26 @@ for i, (x, y) in enumerate(loader):
         p.grad = None
 """
     assert rulecheck.example(RULE, Example(before, after, FLOAT16), tmp_path) == []
+
+
+@pytest.mark.parametrize("given", ["loss", "[loss, penalty]", "tensors=loss"])
+def test_backward_as_a_function_is_given_the_scaled_loss(given: str, tmp_path: Path) -> None:
+    text = BEGINS.replace("loss.backward()", f"torch.autograd.backward({given})") + "    optimizer.step()  # <- step\n"
+    scaled = f"tensors=scaler.scale({given[8:]})" if "=" in given else f"scaler.scale({given})"
+    after = f"""
+import torch
+optimizer = torch.optim.SGD(params, lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+for i, (x, y) in enumerate(loader):
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = criterion(model(x), y)
+    torch.autograd.backward({scaled})
+    scaler.step(optimizer)
+    scaler.update()
+"""
+    assert rulecheck.example(RULE, Example(text, after, FLOAT16), tmp_path) == []
+
+
+def test_backward_of_what_is_unpacked_is_left_alone(tmp_path: Path) -> None:
+    text = BEGINS.replace("loss.backward()", "torch.autograd.backward(*given)") + "    optimizer.step()  # <- step\n"
+    assert rulecheck.left_alone(RULE, Example(text, "", FLOAT16), tmp_path) == []
