@@ -214,7 +214,7 @@ def score(scorer, x):
 
 def main():
     model = load("net.pt")
-    print(model, sum(p.numel() for p in model.parameters()))
+    print(model, sum(p.numel() for p in model.parameters()), len(model.state_dict()))
     model(torch.zeros(1, 64))  # warm up
     for x in batches:
         score(model, x)
@@ -233,7 +233,7 @@ def score(scorer, x):
 
 def main():
     model = load("net.pt")
-    print(model, sum(p.numel() for p in model.parameters()))
+    print(model, sum(p.numel() for p in model.parameters()), len(model.state_dict()))
     model(torch.zeros(1, 64).to(torch.bfloat16)).float()  # warm up
     for x in batches:
         score(model, x)
@@ -272,6 +272,11 @@ for x in batches:
             )
             for code in (
                 "keys = model.encode(queries)",
+                "torch.save(model.state_dict(), path)",  # weights in 16 bits
+                "state = {k: v.cpu() for k, v in model.state_dict().items()}",
+                "model.float()",
+                "model = model.to(torch.float32)",
+                "model.eval().to(device, dtype=torch.float32)",
                 "print(model.head.weight.mean())",
                 "summary(model, (3, 224, 224))",
                 "backup = model.to('cpu')",

@@ -12,6 +12,7 @@ import numpy as np
 from advisor.edit import Draft, Drafts
 from advisor.edit.draft import Statement
 from advisor.edit.gradless import (
+    deferred,
     differentiates,
     keeps_graph,
     makes_model,
@@ -288,6 +289,65 @@ for x in xs:
                 "with torch.enable_grad():\n    (g,) = torch.autograd.grad(energy(predict(x), z), z)",
             )
         ),
+        Example(  # what is made in the loop, and called once more behind it, keeps ordinary weights
+            before="""
+import torch
+
+nets = []
+for name in names:
+    net = load(name)
+    nets.append(net)
+    print(net(x).argmax(1))  # <- forward=net(x)
+print(nets[0](x))
+""",
+            after="""
+import torch
+
+nets = []
+for name in names:
+    net = load(name)
+    nets.append(net)
+    with torch.inference_mode():
+        print(net(x).argmax(1))
+print(nets[0](x))
+""",
+        ),
+        Example(  # so do the weights that a function makes beside
+            before="""
+import torch
+from torch import nn
+
+def probe(model, x):
+    features = model(x)  # <- forward=model(x)
+    return features, nn.Linear(features.shape[1], 3)
+""",
+            after="""
+import torch
+from torch import nn
+
+@torch.no_grad()
+def probe(model, x):
+    features = model(x)
+    return features, nn.Linear(features.shape[1], 3)
+""",
+        ),
+        Example(  # no weights
+            before="""
+import torch
+from torch import nn
+
+def probe(model, x):
+    return nn.Softmax(dim=1)(model(x))  # <- forward=model(x)
+""",
+            after="""
+import torch
+from torch import nn
+
+@torch.inference_mode()
+def probe(model, x):
+    return nn.Softmax(dim=1)(model(x))
+""",
+        ),
         Example(  # an evaluation in a file that trains keeps numbers
             before="""
 import torch
@@ -321,6 +381,10 @@ for x, y in train_loader:
         ),
     )
     LEAVES_ALONE = (
+        *(  # called later, out of the function's reach
+            Example(f"import torch\ndef scorer(model):\n    return {code}  # <- forward=model(x)\n", "")
+            for code in ("lambda x: model(x)", "(model(x) for x in xs)")
+        ),
         Example("import torch\nasync def serve(x):\n    return model(x)  # <- forward\n", ""),
         Example("import torch\ndef f(x):\n    y = model(x)  # <- forward\n    return torch.autograd.grad(y, x)\n", ""),
         Example(  # the mode would stay on in what takes the values
@@ -422,6 +486,8 @@ def _spent_s(evidence: Evidence, named: Callable[[str], bool]) -> float:
 def _infer(draft: Draft, call: cst.Call, done: set[cst.CSTNode]) -> str:
     """Have the call run without gradients; why not, when that is not safe. `done` is what has been put under it."""
     function = draft.function(call)
+    if deferred(draft, call):
+        return "the call runs later, when what is made of it here is used"
     if function is not None and (function.asynchronous is not None or differentiates(draft, function)):
         return "its function is asynchronous, or asks for gradients itself"
     if function is not None and not makes_model(draft, call, function):
@@ -436,7 +502,7 @@ def _infer(draft: Draft, call: cst.Call, done: set[cst.CSTNode]) -> str:
             )
         return ""
     region: Statement | None = draft.loop(call)
-    if region is None or draft.block(region) is None or suspends(region):
+    if region is None or draft.block(region) is None or suspends(region) or makes_model(draft, call, region):
         region = draft.statement(call)
     loop = isinstance(region, (cst.For, cst.While))
     if loop and trains(draft, region):

@@ -204,6 +204,18 @@ for x in xs:
         ),
     )
     LEAVES_ALONE = (
+        *(  # a module's: outside of inference mode it does not work with gradients
+            Example(
+                "import torch\nfrom torch import nn\n@torch.no_grad()\ndef calibrate(model, x):\n"
+                f"    y = model(x)  # <- forward=model(x)\n    {code}\n",
+                "",
+            )
+            for code in (
+                "return nn.Linear(y.shape[1], 3)",
+                "model.head.weight = nn.Parameter(y)",
+                "model.register_buffer('scale', y.abs().max())",
+            )
+        ),
         Example(
             "import torch\nwith torch.no_grad():\n    out = model(x)  # <- forward\nout[out < 0] = 0\n",
             "",

@@ -18,12 +18,16 @@ from advisor.edit.scopes import assignments, parameter_names, scope_of
 # Methods that neither compute nor hand out what was computed with.
 _SETS = ("to", "cuda", "cpu", "eval", "train", "half", "bfloat16", "float", "double", "requires_grad_", "apply")
 _LISTS = ("parameters", "named_parameters", "buffers", "state_dict", "load_state_dict", "modules", "training")
+_TYPES = ("half", "bfloat16", "float", "double")
+_DTYPES = ("float16", "bfloat16", "float32", "float64", *_TYPES)
 _ONLY_LOOK = ("print", "len", "isinstance", "type", "id", "repr", "str")
 
 _MADE_TWICE = "the script makes its model in several places"
 _PARTS = "the script also uses parts of the model, or other methods of it"
 _HANDED_ON = "the script hands the model on to code that may call it, too"
 _TOO_EARLY = "the script calls the model before it is converted"
+_KEPT = "the script reads the model's weights, to keep them perhaps, which would be those in 16 bits"
+_CONVERTED = "the script converts the model itself"
 _REPLACED = "the script loads other weights with assign=True, in the type that they were saved in"
 _LOADING = ("state_dict", "strict", "assign")  # parameters of load_state_dict
 
@@ -64,6 +68,10 @@ def other_calls(bound: Binding, forwards: Sequence[tuple[Draft, cst.Call]]) -> l
             elif isinstance(above, cst.Attribute):
                 if not _harmless(draft, above, variable.name):
                     return _PARTS
+                if _reads_state(draft, above):
+                    return _KEPT
+                if _retypes(draft, above) and not _before(bound, draft, above):
+                    return _CONVERTED
                 if _assigns(draft.parent(above)) and not _before(bound, draft, above):
                     return _REPLACED
             elif isinstance(above, cst.Arg):
@@ -111,6 +119,32 @@ def _assigns(call: cst.CSTNode | None) -> bool:
         return False
     given = argument(call, "assign", _LOADING)
     return given is not None and last_part(given.value) != "False"
+
+
+def _reads_state(draft: Draft, method: cst.Attribute) -> bool:
+    """``net.state_dict()`` for anything but another model to load, or to look at its names."""
+    above = draft.parent(draft.parent(method) or method)
+    if method.attr.value != "state_dict":
+        return False
+    if isinstance(above, cst.Attribute):
+        return above.attr.value != "keys"
+    call = draft.parent(above) if isinstance(above, cst.Arg) else None
+    return not isinstance(call, cst.Call) or last_part(call.func) not in ("len", "load_state_dict")
+
+
+def _retypes(draft: Draft, method: cst.Attribute) -> bool:
+    """``net.float()``, ``net.to(torch.float32)``, also behind ``net.eval()``."""
+    above: cst.CSTNode | None = method
+    while isinstance(above, cst.Attribute):
+        call = draft.parent(above)
+        if above.attr.value in _TYPES:
+            return True
+        given = call.args if above.attr.value == "to" and isinstance(call, cst.Call) else ()
+        typed = (arg.keyword is not None and arg.keyword.value == "dtype" for arg in given)
+        if any(typed) or any(last_part(arg.value) in _DTYPES or last_part(arg.value) == "dtype" for arg in given):
+            return True
+        above = draft.parent(call) if isinstance(call, cst.Call) else None
+    return False
 
 
 def _variable(draft: Draft, name: cst.BaseExpression, where: cst.CSTNode) -> _Variable:

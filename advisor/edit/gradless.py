@@ -31,6 +31,11 @@ _RECORDS = ("torch.enable_grad", "torch.set_grad_enabled", "torch.autograd.grad"
 _TRAINERS = re.compile(r"(Trainer|Learner)$")
 _TRAINS_TEXT = re.compile(r"\.backward\(|\.zero_grad\(|Trainer\(|Learner\(")
 _MOST_FILES = 200
+# Of torch.nn, what has parameters or buffers of its own.
+_WITH_WEIGHTS = re.compile(
+    r"(Linear|Bilinear|Conv\w+|Lazy\w+|\w*Norm\w*|Embedding\w*|(LSTM|GRU|RNN)\w*|Transformer\w*|MultiheadAttention"
+    r"|PReLU|Parameter|Buffer)$"
+)
 # What shares the memory of the tensor that it is asked of, or may give that tensor itself.
 _VIEWS = frozenset((
     "view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "transpose",
@@ -75,10 +80,33 @@ def _makes(value: cst.BaseExpression, name: str) -> bool:
     return not isinstance(value, cst.Name) or value.value != name
 
 
+def deferred(draft: Draft, call: cst.Call) -> bool:
+    """Whether it is in what its function returns to be run later: ``return lambda x: model(x)``, a generator."""
+    for above in draft.ancestors(call):
+        if isinstance(above, (cst.Lambda, cst.GeneratorExp)) and isinstance(draft.parent(above), cst.Return):
+            return True
+        if isinstance(above, cst.FunctionDef):
+            return False
+    return False
+
+
+def _makes_weights(draft: Draft, region: cst.CSTNode) -> bool:
+    """Whether it makes a module with parameters, a parameter or a buffer: outside, autograd refuses to keep those."""
+    own = {draft.enclosing_class(each) for each in draft.nodes(cst.FunctionDef) if each.name.value == "forward"}
+    modules = {each.name.value for each in own if each is not None}
+    for call in draft.nodes(cst.Call, region):
+        name, full = last_name(draft, call), full_name(draft, call.func)
+        if name == "register_buffer" or (isinstance(call.func, cst.Name) and full in modules):
+            return True
+        if full.startswith("torch.nn.") and _WITH_WEIGHTS.match(name):
+            return True
+    return False
+
+
 def refuses_inference_mode(draft: Draft, region: cst.CSTNode) -> bool:
     """Whether what `region` makes must not be made in inference mode: it is changed in place outside of it, by
-    whatever name, or the file, or one beside it that uses it, trains something, too."""
-    if trains(draft) or trained_beside(draft, region):
+    whatever name, or the file, or one beside it that uses it, trains something, too; or it is a module's."""
+    if trains(draft) or trained_beside(draft, region) or _makes_weights(draft, region):
         return True
     if any(full_name(draft, each.func) in _RECORDS and not _off(each) for each in draft.nodes(cst.Call)):
         return True
