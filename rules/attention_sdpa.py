@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 _DROPOUTS = ("aten::native_dropout", "aten::bernoulli_")
 _NAME, _MEMBER = re.compile(r"(?<![\w.])[a-z_]\w*"), re.compile(r"\bself\.(\w+)")
 _LEARNS = r"([\w.]+\.)?[A-Z]\w*\("  # what makes a parameter or a module: by convention the name of a class
+_HIDDEN = "the names by which the file knows the function stand for something else there"
 _HOOKS = "register_forward_hook"  # the usual way to collect the weights that nobody takes
 _LEAST_GAIN = 1.05  # several lines are written anew: it has to be worth more than what could just be measured
 _LEAST_SHARE = 0.05  # of the step, in elementwise work on the scores: below it they are too small to be worth tiling
@@ -179,7 +180,8 @@ class AttentionSdpa(Rule):
             if found.stored:
                 return Advice(text, f"the weights are kept in {found.stored}, which only you can tell the use of")
             if not fuse(draft, found, dimensions if isinstance(dimensions, int) else 4):
-                return Advice(text, "its heads are part of the batch, where the mask needs a dimension of its own")
+                batched = "its heads are part of the batch, where the mask needs a dimension of its own"
+                return Advice(text, batched if found.mask and dimensions != 4 else _HIDDEN)
         return edited(drafts, text)
 
     EXAMPLES = (

@@ -16,14 +16,17 @@ from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.attention_parts import SOFTMAX, SOFTMAXES, Parts, operand, primary
 from advisor.edit.calls import argument
+from advisor.edit.dataflow import targets_of
 from advisor.edit.draft import Draft, Statement
 from advisor.edit.einsum import equation
-from advisor.edit.names import ensure_name, full_name, plain_name
+from advisor.edit.names import ensure_name, full_name, last_part, name_for, plain_name
 from advisor.edit.results import unread_results
 from advisor.edit.scopes import assignments
 
 _NEGATIVE = re.compile(r"inf\b|finfo\(|-\s*1e[4-9]\d*|-\s*1e\d\d|-\s*\d{5,}")
+_NEGATIVE_FLOAT = re.compile(r"inf\b|finfo\(|float")
 _INFINITE = re.compile(r"inf\b|\binf|infinity", re.I)
+_FUSED = "torch.nn.functional.scaled_dot_product_attention"
 _OF_BATCHES = 3  # letters of an einsum where heads are part of the batch
 
 
@@ -86,7 +89,9 @@ def fuse(draft: Draft, found: Attention, dimensions: int) -> bool:
         arguments.append(f"dropout_p={found.dropout}")
     if found.scale:
         arguments.append(f"scale={found.scale}")
-    name = ensure_name(draft, "torch.nn.functional.scaled_dot_product_attention")
+    name = _function(draft, found.product)
+    if not name:
+        return False
     tail = ".squeeze(1)" if dimensions == 3 else ""
     tail += found.after
     line = f"{name}({', '.join(arguments)}){tail}"
@@ -101,6 +106,19 @@ def fuse(draft: Draft, found: Attention, dimensions: int) -> bool:
     for each in found.returned:
         draft.replace(each, "None")
     return True
+
+
+def _function(draft: Draft, place: cst.CSTNode) -> str:
+    """How to write the function at a place; "" where its functions have other values of all the names for it."""
+    bound: set[str] = set()
+    for function in draft.ancestors(place):
+        if isinstance(function, cst.FunctionDef):
+            bound |= {name.value for each in targets_of(draft, function) for name in draft.nodes(cst.Name, each)}
+            bound |= {each.name.value for each in draft.nodes(cst.Param, function.params)}
+    name = name_for(draft, _FUSED, bound)
+    if name is None and "torch" not in bound:
+        name = ensure_name(draft, "torch") + _FUSED.removeprefix("torch")
+    return name or ""
 
 
 class _Reader:
@@ -216,6 +234,10 @@ class _Reader:
         targets: list[cst.CSTNode] = [each.target for each in self.draft.nodes(cst.AssignTarget, statement)]
         targets += [each.target for each in self.draft.nodes(cst.AugAssign, statement)]
         targets += [each.target for each in self.draft.nodes(cst.AnnAssign, statement)]
+        for call in self.draft.nodes(cst.Call, statement):
+            if last_part(call.func).endswith("_"):  # q.mul_(2), torch.relu_(q)
+                function = isinstance(call.func, cst.Name) or full_name(self.draft, call.func).startswith("torch.")
+                targets += [arg.value for arg in call.args[:1]] if function else [call.func]
         bound = {node.value for each in targets for node in self.draft.nodes(cst.Name, each)}
         for name, scores in list(self.known.items()):
             text = " ".join((self.draft.code(scores.q), self.draft.code(scores.k), scores.scale, scores.mask))
@@ -283,8 +305,18 @@ class _Reader:
             divides = isinstance(operator, (cst.Divide, cst.DivideAssign))
             return replace(scores, scale=f"1 / {primary(code)}" if divides else code)
         if isinstance(operator, (cst.Add, cst.AddAssign)) and not scores.mask and not scores.causal:
-            return replace(scores, mask=code)
+            if self.parts.is_number(other):
+                return None  # the function takes tensors
+            return replace(scores, mask=self._floating(other, scores.q))
         return None
+
+    def _floating(self, mask: cst.BaseExpression, q: cst.BaseExpression) -> str:
+        """The mask in the queries' type where whole numbers may make one of theirs, which the function refuses."""
+        code = self.draft.code(mask)
+        whole = isinstance(mask, cst.BinaryOperation) and self.draft.nodes(cst.Integer, mask)
+        if not whole or self.draft.nodes(cst.Float, mask) or _NEGATIVE_FLOAT.search(code):
+            return code
+        return f"{primary(code)}.to({primary(self.draft.code(q))}.dtype)"
 
     def _called(self, call: cst.Call) -> _Scores | None:
         if isinstance(call.func, cst.Attribute):

@@ -99,15 +99,15 @@ def own_attribute(node: cst.CSTNode, items: bool = False) -> str:
     return cst.ensure_type(node, cst.Attribute).attr.value if own else ""
 
 
-def name_for(draft: Draft, dotted: str) -> str | None:
+def name_for(draft: Draft, dotted: str, bound: Collection[str] = ()) -> str | None:
     """How the file would write `dotted` with the imports it has: ``torch.autocast`` → ``th.autocast``.
 
-    None when nothing that it imports reaches it.
+    None when nothing that it imports reaches it. `bound` are names that stand for something else where it goes.
     """
     known = bindings(draft)
     best: tuple[int, str] | None = None
     for local, full in known.items():
-        if dotted == full or dotted.startswith(full + "."):
+        if local not in bound and (dotted == full or dotted.startswith(full + ".")):
             candidate = (len(full), local + dotted[len(full) :])
             if best is None or candidate > best:
                 best = candidate

@@ -10,7 +10,7 @@ import pytest
 import torch
 from advisor.rules.attention_sdpa import AttentionSdpa
 
-from advisor.edit import Drafts, Edit, Sources
+from advisor.edit import Draft, Drafts, Edit, Sources
 from advisor.edit.attention import attentions, fuse
 from advisor.edit.attention_flow import written_out
 from advisor.edit.attention_weights import leave_weights, unread_weights
@@ -518,3 +518,61 @@ def test_weights_that_nobody_takes_are_told_where_the_scores_are_theirs(
     finding = found(dataclasses.replace(evidence, detail=evidence.trace))
     assert (finding is not None) is told
     assert finding is None or isinstance(AttentionSdpa().fix(finding, Sources()), Edit)
+
+
+def draft_of(text: str) -> Draft:
+    return Drafts(Sources({"/nowhere/layer.py": text}))["/nowhere/layer.py"]
+
+
+IN_BETWEEN = {
+    "queries changed in place": (
+        "att = q @ k.mT\n        q.mul_(2)\n        att = att.softmax(-1)\n        return att @ v"
+    ),
+    "keys changed by a function": (
+        "att = q @ k.mT\n        torch.relu_(k)\n        att = att.softmax(-1)\n        return att @ v"
+    ),
+    "a number is added": "att = q @ k.mT + 1e-9\n        att = att.softmax(-1)\n        return att @ v",
+}
+
+
+@pytest.mark.parametrize("case", IN_BETWEEN)
+def test_what_the_function_would_not_compute_stays_written_out(case: str) -> None:
+    assert not list(attentions(draft_of(LAYER.replace("BODY", IN_BETWEEN[case]))))
+
+
+def test_something_else_in_between_is_no_reason() -> None:
+    body = "att = q @ k.mT\n        v.mul_(2)\n        self.seen.add_(1)\n        return att.softmax(-1) @ v"
+    assert len(list(attentions(draft_of(LAYER.replace("BODY", body))))) == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "name"),
+    [
+        ("B, H, F = 1, 2, 3", "nn.functional.scaled_dot_product_attention"),
+        ("B, H, D = 1, 2, 3", "F.scaled_dot_product_attention"),
+        ("F = nn = None", "torch.nn.functional.scaled_dot_product_attention"),
+        ("F = nn = torch = None", None),
+    ],
+)
+def test_a_name_that_is_something_else_there_is_not_taken(before: str, name: str | None) -> None:
+    draft = draft_of(LAYER.replace("BODY", f"{before}\n        return (q @ k.mT).softmax(-1) @ v"))
+    (found,) = attentions(draft)
+    assert fuse(draft, found, 4) is (name is not None)
+    if name is not None:
+        assert f"return {name}(q, k, v" in draft.render()
+
+
+def test_a_mask_of_whole_numbers_is_given_in_the_queries_type() -> None:
+    draft = draft_of(LAYER.replace("BODY", "a = q @ k.mT + (1 - mask) * -10000\n        return a.softmax(-1) @ v"))
+    (found,) = attentions(draft)
+    assert fuse(draft, found, 4)
+    code = draft.render()
+    namespaces: list[dict[str, Any]] = [{}, {}]
+    for namespace, each in zip(namespaces, (draft.source.text, code), strict=True):
+        exec(each, namespace)
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, 2, 5, 16)
+    mask = (torch.rand(2, 1, 1, 5) > 0.4).long()
+    mask[..., 0] = 1
+    by_hand, fused = (each["Attention"]()(q, k, v, mask) for each in namespaces)
+    torch.testing.assert_close(by_hand, fused)
