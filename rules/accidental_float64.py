@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -16,13 +16,14 @@ from advisor.edit.default_type import leaves_default_type
 from advisor.edit.derivatives import differentiates_twice
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.names import full_name, last_part
-from advisor.edit.scopes import assignments, dict_display, dict_entry, scope_of
+from advisor.edit.scopes import assigned_once, assignments, dict_display, dict_entry, scope_of
 from advisor.edit.sources import text_of
 from advisor.edit.values import give_value
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.precisions import in_float32, in_own_convolutions, kernels_in_float32, typed_shares
 from advisor.fixes import edited
+from advisor.harness.layout import Site
 from advisor.rule import (
     Advice,
     Argument,
@@ -50,6 +51,7 @@ _LEAST_BYTES = 1024  # a conversion of less than a hundred values is no matrix
 # torch.linalg ("ill-conditioned"); the precision is then asked for.
 _SOLVES = re.compile(r"^aten::(linalg_|_linalg_|cholesky|triangular_solve|lu_solve|svd$|lstsq|_?eigh?$|inverse$)")
 _NORMS = re.compile(r"^aten::_?linalg_(vector_norm|norm|matrix_norm|cross|vecdot|multi_dot|matmul|diagonal)$")
+_LOSS_WEIGHTS = ("weight", "pos_weight")  # parameters of losses, which want the type of what they weigh
 _MAKERS = ("from_numpy", "tensor", "as_tensor")
 _FOLLOWS = m.Attribute(value=m.Name() | m.Attribute() | m.Subscript(), attr=m.Name("dtype"))
 # What makes tensors of the default type, whatever else it is given.
@@ -153,9 +155,11 @@ class AccidentalFloat64(Rule):
                 f"which of what {left}() computes needs the digits only its author knows",
             )
         settings = _Settings(drafts, bool(default))
+        changed: list[cst.CSTNode] = []
         for site in (*casts, *default, *made):
             names = _MAKERS if site in made else ("double", "to", "set_default_dtype")
             call = call_at(drafts[site.file], site, names)
+            changed += [call] if call is not None else []
             if call is not None and site not in default and _may_be_times(drafts[site.file], call):
                 return Advice(text, f"the values at {at(site)} may be times, which float32 keeps to minutes at best")
             if call is not None and site in default and _deals_with_times(drafts[site.file]):
@@ -179,6 +183,9 @@ class AccidentalFloat64(Rule):
                 continue
             if call is None or not _narrow(drafts[site.file], call, settings, bool(made), bool(default)):
                 return Advice(text, f"what makes float64 at {at(site)} cannot be told from the source")
+        for path in dict.fromkeys(site.file for site in (*casts, *default, *made)):
+            if (line := _relied_on(drafts[path], changed)) is not None:
+                return Advice(text, f"float64 is also expected at {at(Site(path, line))}, which has to change with it")
         if settings.options:
             both = drafts.edit(text) is not None
             return Advice(text, "an option and the source both say so") if both else Argument(settings.options)
@@ -306,6 +313,15 @@ def solve(n):
             "",
         ),
         Example("x = torch.from_numpy(a)  # <- made\nmodel.to(self.args.dtype)  # <- casts\n", ""),
+        *(  # float64 is expected elsewhere, too
+            Example(f"import torch\nx = x.double()  # <- casts\n{code}\n", "")
+            for code in (
+                "assert x.dtype == torch.float64",
+                "if x.dtype != torch.double:\n    raise TypeError(x.dtype)",
+                "w = torch.tensor([1.0, 2.0]).double()\ncriterion = nn.CrossEntropyLoss(weight=w)",
+                "loss = F.nll_loss(y, t, weight=torch.ones(2, dtype=torch.float64))",
+            )
+        ),
         Example("model.to(x.dtype)  # <- casts\n", ""),
         Example("for x, y in loader:  # <- made\n    model(x)\n", ""),
         Example(
@@ -416,6 +432,41 @@ def _deals_with_times(draft: Draft) -> bool:
     targets = (each.target for each in draft.nodes(cst.AssignTarget))
     named += [each.value for each in targets if isinstance(each, cst.Name)]
     return any(_TIME.search(each) for each in named)
+
+
+def _relied_on(draft: Draft, changed: Collection[cst.CSTNode]) -> int | None:
+    """The line where float64 is asked for, or a loss is given weights of it: float32 would fail there.
+
+    Not where the call that makes these is one of the `changed`.
+    """
+    for compared in draft.nodes(cst.Comparison):
+        types = (compared.left, *(each.comparator for each in compared.comparisons))
+        if any(_names_wide(draft, each) for each in types) and _insists(draft, compared):
+            return draft.line(compared)
+    for arg in draft.nodes(cst.Arg):
+        if arg.keyword is None or arg.keyword.value not in _LOSS_WEIGHTS:
+            continue
+        value = arg.value
+        if isinstance(value, cst.Name):
+            value = assigned_once(draft, value.value, scope_of(draft, value)) or value
+        calls = draft.nodes(cst.Call, value)
+        double = any(m.matches(each, m.Call(func=m.Attribute(attr=m.Name("double")), args=[])) for each in calls)
+        double |= any(_names_wide(draft, each) for each in draft.nodes(cst.Attribute, value))
+        if double and not any(each in changed for each in calls):
+            return draft.line(arg)
+    return None
+
+
+def _insists(draft: Draft, test: cst.Comparison) -> bool:
+    """Whether a comparison is asserted, or something is raised by it."""
+    for above in draft.ancestors(test):
+        if isinstance(above, (cst.Assert, cst.If)):
+            return isinstance(above, cst.Assert) or bool(m.findall(above.body, m.Raise()))
+    return False
+
+
+def _names_wide(draft: Draft, node: cst.BaseExpression) -> bool:
+    return full_name(draft, node) in ("torch.float64", "torch.double")
 
 
 def _casts(evidence: Evidence) -> tuple[CallSite, ...]:
