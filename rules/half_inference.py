@@ -274,6 +274,7 @@ for x in batches:
                 "keys = model.encode(queries)",
                 "torch.save(model.state_dict(), path)",  # weights in 16 bits
                 "state = {k: v.cpu() for k, v in model.state_dict().items()}",
+                "other.load_state_dict(model.state_dict())",
                 "model.float()",
                 "model = model.to(torch.float32)",
                 "model.eval().to(device, dtype=torch.float32)",

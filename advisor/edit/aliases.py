@@ -122,14 +122,14 @@ def _assigns(call: cst.CSTNode | None) -> bool:
 
 
 def _reads_state(draft: Draft, method: cst.Attribute) -> bool:
-    """``net.state_dict()`` for anything but another model to load, or to look at its names."""
+    """``net.state_dict()`` for anything but its names or their number."""
     above = draft.parent(draft.parent(method) or method)
     if method.attr.value != "state_dict":
         return False
     if isinstance(above, cst.Attribute):
         return above.attr.value != "keys"
     call = draft.parent(above) if isinstance(above, cst.Arg) else None
-    return not isinstance(call, cst.Call) or last_part(call.func) not in ("len", "load_state_dict")
+    return not isinstance(call, cst.Call) or last_part(call.func) != "len"
 
 
 def _retypes(draft: Draft, method: cst.Attribute) -> bool:
