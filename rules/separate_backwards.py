@@ -159,6 +159,14 @@ class Trainer:
                 ("", "weight.grad[0] = 0"),
                 ("def halve():\n    weight.grad *= 0.5\n\n", "halve()"),
                 ("", "del a"),
+                ("", "for p in critic.parameters():\n    p.requires_grad = False"),
+                (
+                    "def freeze(net):\n    for p in net.parameters():\n        p.requires_grad = False\n\n",
+                    "freeze(critic)",
+                ),
+                ("", "for p in critic.parameters():\n    p.data.clamp_(-1, 1)"),
+                ("", "mean.data = b.mean()"),
+                ("", "if b > 100:\n    raise ValueError"),
                 ("weight.register_hook(lambda grad: grad.clamp(max=1))\n", ""),
             )
         ),

@@ -12,11 +12,13 @@ from advisor.edit.dataflow import targets_of
 from advisor.edit.draft import Draft, Drafts, Statement
 from advisor.edit.in_place import written_in_place
 from advisor.edit.locate import call_at, last_name
+from advisor.edit.scopes import is_target
 from advisor.harness.layout import Site
 
 # What is called in between for the gradients of one loss alone.
 _FOR_GRADIENTS = re.compile(r"grad|clip|step|reduce|unscale")
-_USES_GRADIENTS = re.compile(r"\.grad\b|clip_grad|\.step\(|zero_grad|unscale_")  # in a function that is called there
+# In a function that is called there; a weight that needs no gradient any more gets none of an earlier loss, either.
+_USES_GRADIENTS = re.compile(r"\.grad\b|clip_grad|\.step\(|zero_grad|unscale_|requires_grad|\.data\b|[^_\W]_\(")
 _HOOKS = re.compile(r"register_hook|register_(full_)?backward|register_post_accumulate")
 _SUMMED = m.Name() | m.Attribute() | m.BinaryOperation()
 
@@ -48,9 +50,14 @@ def add_losses(drafts: Drafts, calls: Sequence[Site]) -> str:
     own = [each.name.value for each in draft.nodes(cst.FunctionDef) if _USES_GRADIENTS.search(draft.code(each.body))]
     if other := next((each for each in called if _FOR_GRADIENTS.search(each) or each in own), ""):
         return f"`{other}` is called in between, maybe for the gradients of one loss"
-    if any(each.attr.value == "grad" for statement in stretch for each in draft.nodes(cst.Attribute, statement)):
+    attributes = [each for statement in stretch for each in draft.nodes(cst.Attribute, statement)]
+    if any(each.attr.value == "grad" for each in attributes):
         return "the gradients of one loss are used in between"
-    leaves = (cst.Break, cst.Continue, cst.Return, cst.Yield)
+    if any(each.attr.value in ("requires_grad", "data") and is_target(draft, each) for each in attributes):
+        return "what a loss goes back to is changed in between"
+    if other := next((each for each in called if re.search(r"[^_]_$", each)), ""):
+        return f"`{other}` changes a tensor in between, maybe one that the first loss needs"
+    leaves = (cst.Break, cst.Continue, cst.Return, cst.Yield, cst.Raise)
     if any(draft.nodes(kind, statement) for kind in leaves for statement in stretch):
         return "what is in between may leave out the last backward"
     if _HOOKS.search(draft.source.text):
