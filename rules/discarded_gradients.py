@@ -316,6 +316,30 @@ class Trainer:
             for line in ("self.real = netD(x)", "scores['real'] = netD(x)", "scores.append(netD(x))")
         ),
         Example("run(x).backward()  # <-\n", "", {"models": 1, "held": True}),
+        *(  # it would go on without its gradients
+            Example(
+                f"netD = D()  # <- made=D()\nfor x in loader:\n{lines}    opt.step()\n",
+                "",
+                {"models": 1, "held": True},
+            )
+            for lines in (
+                "    loss = netD(netG(x)).mean()\n    if loss.isnan():\n        continue\n    loss.backward()  # <-\n",
+                "    try:\n        loss = netD(netG(x)).mean()\n        loss.backward()  # <-\n"
+                "    except RuntimeError:\n        continue\n",
+            )
+        ),
+        *(  # another model begins as a copy of it, shares a part of it, or it is trained later
+            Example(
+                f"import copy\nimport torch\nteacher = load()  # <- made=load()\n{line}\n",
+                "",
+                {"models": 1, "held": False},
+            )
+            for line in (
+                "student = copy.deepcopy(teacher)",
+                "student.stem = teacher.stem",
+                "later = torch.optim.SGD(teacher.parameters(), lr=0.1)",
+            )
+        ),
         *(
             Example(
                 f"for x in loader:\n    fake = netG(x)\n    {line}\n    loss_d.backward()  # <-\n    {later}\n",

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import libcst as cst
 import libcst.matchers as m
@@ -14,7 +15,7 @@ from advisor.edit.callers import given
 from advisor.edit.draft import Draft, Drafts, Statement
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.models import Binding, assigned_once, made_at
-from advisor.edit.names import last_part, plain_name
+from advisor.edit.names import full_name, last_part, plain_name
 from advisor.edit.scopes import assignments, is_literal, is_parameter, variables
 from advisor.edit.values import EDITED, give_value
 from advisor.harness.layout import Site
@@ -95,8 +96,32 @@ def freeze_made(drafts: Drafts, model: Named, files: Sequence[str], parts: Seque
     if why := needed(drafts, files, *names):
         told = not parts and not needed(drafts, files, *names, told=True) and tell_otherwise(drafts, files)
         return "" if told else why
-    bound.draft.insert_after(bound.statement, f"{'.'.join((bound.name, *parts))}.requires_grad_(False)")
+    whole = ".".join((bound.name, *parts))
+    if line := _goes_on(bound.draft, whole):
+        return f"line {line} makes something else of it, which may be trained"
+    bound.draft.insert_after(bound.statement, f"{whole}.requires_grad_(False)")
     return ""
+
+
+def _goes_on(draft: Draft, name: str) -> int | None:
+    """The line where a model is copied, lends another one its part, or is given to an optimizer."""
+    for node in (*draft.nodes(cst.Name), *draft.nodes(cst.Attribute)):
+        if draft.code(node) != name:
+            continue
+        part, above = cast(cst.CSTNode, node), draft.parent(node)
+        while isinstance(above, cst.Attribute) and above.value is part:
+            part, above = above, draft.parent(above)
+        call = draft.parent(above) if isinstance(above, cst.Arg) else None
+        if isinstance(call, cst.Call) and full_name(draft, call.func) in ("copy.deepcopy", "copy.copy"):
+            return draft.line(node)
+        if isinstance(above, cst.Assign) and part is not node:  # student.stem = teacher.stem
+            owners = [each.target.value for each in above.targets if isinstance(each.target, cst.Attribute)]
+            if any(draft.code(each) != "self" for each in owners):
+                return draft.line(node)
+        calls = [each for each in draft.ancestors(node) if isinstance(each, cst.Call)]
+        if any(full_name(draft, each.func).startswith("torch.optim.") for each in calls):
+            return draft.line(node)
+    return None
 
 
 def tell_otherwise(drafts: Drafts, files: Sequence[str]) -> bool:
@@ -152,11 +177,26 @@ def freeze_around(drafts: Drafts, backward: Site, model: Named, parts: Sequence[
     stretch = stretch[stretch.index(first) :]
     if any(each is not last and not _gives_names(draft, each) for each, _ in calls):
         return "what becomes of the model's outputs there cannot be told from the source"
+    if _may_leave(draft, stretch, last):
+        return "what is in between may leave out what would make them need gradients again"
     if used := _used_later(draft, stretch, last):
         return f"`{used}`, which is computed there, is used again later"
     draft.insert_before(first, f"{full}.requires_grad_(False)")
     draft.insert_after(last, f"{full}.requires_grad_(True)")
     return ""
+
+
+def _may_leave(draft: Draft, stretch: Sequence[Statement], last: Statement) -> bool:
+    """Whether the statement behind `last` may be left out, and the loop or its caller goes on: by an error, too."""
+    leaves = (cst.Break, cst.Continue, cst.Return, cst.Yield, cst.Raise)
+    if any(draft.nodes(kind, each) for kind in leaves for each in stretch):
+        return True
+    for above in draft.ancestors(last):
+        if isinstance(above, (cst.For, cst.While, cst.FunctionDef)):
+            return False
+        if isinstance(above, cst.Try) and above.handlers:
+            return True
+    return False
 
 
 def detach_handed(drafts: Drafts, backward: Site, model: Named, files: Sequence[str]) -> str:
