@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.born import born_at
-from advisor.edit.calls import DATALOADER_PARAMETERS, argument
+from advisor.edit.calls import DATALOADER_PARAMETERS, argument, has_starred
 from advisor.edit.copied import made_by_others, overwritten
 from advisor.edit.locate import call_at, last_name
-from advisor.edit.values import EDITED, give
+from advisor.edit.modules import TooManyFilesError, with_word
+from advisor.edit.scopes import assigned_once, scope_of
+from advisor.edit.values import EDITED, bound_to, give
 from advisor.evidence import Change
 from advisor.evidence.births import MAKERS, births_anywhere
 from advisor.evidence.coded import names_like
@@ -227,7 +229,7 @@ class CopyPinnedAsync(Rule):
                 return Advice(
                     text, f"what is copied at {at(site)} is written to again, perhaps before the copy is done"
                 )
-            if call is not None and _also_to_cpu(draft, call):
+            if call is not None and _also_to_cpu(drafts, draft, call):
                 return Advice(
                     text,
                     f"the copy at {at(site)} is also one to the CPU, whose values would be read before they are there",
@@ -371,6 +373,17 @@ for batch in loader:
 """,
             "",
         ),
+        *(
+            Example(f"import torch\n{move}\nfor x in loader:\n    y = {back}\n    print(y.numpy())\n", "")
+            for move, back in (
+                (
+                    "cpu = torch.device('cpu')\ndef move(t, d):\n    return t.to(d)  # <- copies",
+                    "move(net(move(x, gpu)), cpu)",
+                ),
+                ("def move(t, d='cpu'):\n    return t.to(d)  # <- copies", "move(net(move(x, 'cuda')))"),
+                ("move = lambda t, d: t.to(d)  # <- copies", "move(net(move(x, 'cuda')), 'cpu')"),
+            )
+        ),
         Example("loader = DataLoader(ds, pin_memory=torch.cuda.is_available())  # <- loaders\n", ""),
         Example("x = x.to(device, torch.float32, False)  # <- copies\n", ""),
         Example("x = x.to(device)  # <- copies\n", "", {"by_hand": True}),
@@ -504,11 +517,46 @@ def _without_waiting(drafts: Drafts, draft: Draft, call: cst.Call) -> bool:
     return give(drafts, draft, call, "non_blocking", "True", (), False) == EDITED
 
 
-def _also_to_cpu(draft: Draft, call: cst.Call) -> bool:
+_TO_CPU = re.compile(r"""(torch\.device\()?["']cpu["']\)?""")
+
+
+def _also_to_cpu(drafts: Drafts, draft: Draft, call: cst.Call) -> bool:
     """Whether the function that copies is somewhere told "cpu": without waiting, values are read before they come."""
-    function = draft.function(call)
-    if function is None:
+    named = _function_around(draft, call)
+    if named is None:
         return False
-    calls = [each for each in draft.nodes(cst.Call) if last_name(draft, each) == function.name.value]
-    given = [draft.code(arg.value) for each in calls for arg in each.args]
-    return any(re.fullmatch(r"""(torch\.device\()?["']cpu["']\)?""", each) for each in given)
+    name, parameters = named
+    in_order = [each.name.value for each in parameters if each.name.value != "self"]
+    left_out = [each.name.value for each in parameters if each.default is not None and _is_cpu(draft, each.default)]
+    try:
+        users = list(with_word(drafts, draft, name))
+    except TooManyFilesError:
+        return True
+    for user in users:
+        for each in user.nodes(cst.Call):
+            if last_name(user, each) != name:
+                continue
+            if any(_is_cpu(user, arg.value) for arg in each.args):
+                return True
+            if not has_starred(each) and any(argument(each, one, in_order) is None for one in left_out):
+                return True
+    return False
+
+
+def _function_around(draft: Draft, call: cst.Call) -> tuple[str, Sequence[cst.Param]] | None:
+    """The name and the parameters of the function that copies, or of the lambda."""
+    for above in draft.ancestors(call):
+        if isinstance(above, cst.FunctionDef):
+            return above.name.value, above.params.params
+        if isinstance(above, cst.Lambda) and (name := bound_to(draft, above)):
+            return name, above.params.params
+    return None
+
+
+def _is_cpu(draft: Draft, value: cst.BaseExpression) -> bool:
+    """Whether that is the CPU, or a name that is given it."""
+    given = [value]
+    if isinstance(value, cst.Name):
+        scopes = (scope_of(draft, value), draft.module)
+        given += [each for of in scopes if (each := assigned_once(draft, value.value, of)) is not None]
+    return any(_TO_CPU.fullmatch(draft.code(each)) for each in given)
