@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -9,10 +10,11 @@ import libcst as cst
 
 from advisor.edit import Draft, Drafts
 from advisor.edit.callers import own_method
-from advisor.edit.locate import call_at
-from advisor.edit.names import ensure_name, fresh_name, own_attribute
-from advisor.edit.scopes import self_assignments
-from advisor.edit.sums import elements
+from advisor.edit.datasets import told_in_loop
+from advisor.edit.locate import call_at, last_name
+from advisor.edit.names import ensure_name, fresh_name, last_part, own_attribute
+from advisor.edit.scopes import is_target, self_assignments
+from advisor.edit.values import bound_to
 from advisor.evidence.fetching import begins_anew
 from advisor.fixes import edited
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, where
@@ -32,6 +34,7 @@ _ROW_S = 7e-6
 # What the step itself takes, of what it took beside workers that start, and make batches that nobody takes.
 _UNDISTURBED = 0.6
 _BASIS = "what starting takes, by the run: the wait beyond the making of a batch"
+_SEEDS = re.compile(r"(?i)seed")
 
 
 class LoaderRestarted(Rule):
@@ -166,6 +169,24 @@ class Source:
         Example("for step in range(9):\n    it = iter(loader)  # <-\n    x = next(it)\n", ""),
         Example("for step in range(9):\n    x = next(iter(DataLoader(data)))  # <-\n", ""),
         Example("def sample(loader):\n    return next(iter(loader))  # <-\n", ""),
+        *(  # another loader in each round, or the same batches again
+            Example(
+                f"import torch\n{first}for step in range(9):\n    {line}\n        x = next(iter(loader))  # <-\n", ""
+            )
+            for first, line in (
+                ("", "with several[step] as loader:"),
+                ("", "if (loader := pick(step)):"),
+                ("def grow():\n    global loader\n    loader = make()\n\n", "if grow():"),
+                ("", "if torch.manual_seed(0):"),
+                ("loader = DataLoader(buffer)\n", "buffer.append(step)\n    if ready:"),
+            )
+        ),
+        Example(
+            "class Run:\n    def reset(self):\n        self.loader = make()\n\n    def fit(self):\n"
+            "        for step in range(9):\n            self.reset()\n            x = next(iter(self.loader))  # <-\n",
+            "",
+        ),
+        Example("def draw(loader):\n    for row in next(iter(loader)):  # <-\n        yield row\n", ""),
         Example("for step in range(9):\n    x = next(iter(loader))  # <-\n", "", {"shuffles": False}),
         Example(
             "class Batches:\n    def reset(self):\n        self.loader = make()\n\n    def __init__(self):\n"
@@ -201,6 +222,8 @@ def _keep(draft: Draft, call: cst.Call | None) -> str:
     if not isinstance(loader, cst.Name) and not own:
         return "the loader has no name that is the same in all steps"
     before = _loop(draft, call, loader)
+    if before is not None and (why := _differs(draft, before, loader)):
+        return why
     after = _made(draft, call, cst.ensure_type(loader, cst.Attribute)) if own and before is None else None
     if before is None and after is None:
         return "where the loader is made, before the steps, was not found"
@@ -223,12 +246,40 @@ def _loop(draft: Draft, call: cst.Call, loader: cst.BaseExpression) -> Statement
         if isinstance(above, (cst.FunctionDef, cst.ClassDef, cst.Lambda, cst.BaseComp)):
             break
         if isinstance(above, (cst.For, cst.While)):
-            targets: list[cst.BaseExpression] = [each.target for each in draft.nodes(cst.AssignTarget, above)]
-            targets += [above.target] if isinstance(above, cst.For) else []
-            if any(draft.code(each) == draft.code(loader) for target in targets for each in elements(target)):
+            inside = above.body if isinstance(above, cst.For) else above
+            if call not in draft.nodes(cst.Call, inside):
+                continue  # what a loop goes through is asked for once
+            if any(is_target(draft, each) for each in _named(draft, loader, above)):
                 break
             found = above if draft.block(above) is not None else found
     return found
+
+
+def _named(draft: Draft, loader: cst.BaseExpression, within: cst.CSTNode) -> list[cst.Name | cst.Attribute]:
+    """Where the loader is named there."""
+    nodes: list[cst.Name | cst.Attribute] = [*draft.nodes(cst.Name, within), *draft.nodes(cst.Attribute, within)]
+    return [each for each in nodes if draft.code(each) == draft.code(loader)]
+
+
+def _differs(draft: Draft, loop: Statement, loader: cst.BaseExpression) -> str:
+    """Why an iterator that goes on would give other batches than one that begins anew in each round, or "".
+
+    The loop draws the same ones by a seed, or calls what makes another loader; or the dataset is told something.
+    """
+    called = {last_name(draft, each) for each in draft.nodes(cst.Call, loop)}
+    if seeds := sorted(each for each in called if _SEEDS.search(each)):
+        return f"the loop calls `{seeds[0]}`, maybe to have the same batches again"
+    for function in draft.nodes(cst.FunctionDef):
+        items = [item.name.value for each in draft.nodes(cst.Global, function) for item in each.names]
+        sets = isinstance(loader, cst.Attribute) and any(
+            is_target(draft, each) for each in _named(draft, loader, function)
+        )
+        if function.name.value in called and (sets or draft.code(loader) in items):
+            return f"the loop calls `{function.name.value}`, which makes another loader"
+    made = [each for each in draft.nodes(cst.Call) if last_name(draft, each) == "DataLoader"]
+    told = (told_in_loop(draft, each) for each in made if bound_to(draft, each) == last_part(loader))
+    heard = next(filter(None, told), "")
+    return f"an iterator that goes on may not hear of `{heard}`" if heard else ""
 
 
 def _made(draft: Draft, call: cst.Call, loader: cst.Attribute) -> Statement | None:
