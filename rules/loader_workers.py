@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from advisor.edit import Draft, Drafts
+from advisor.edit.batches import read_within, readers
 from advisor.edit.calls import DATALOADER_PARAMETERS, argument
 from advisor.edit.datasets import (
     collates_on_gpu,
@@ -22,8 +24,9 @@ from advisor.edit.datasets import (
 )
 from advisor.edit.guard import has_main_guard, repeated_by_workers
 from advisor.edit.locate import call_at
+from advisor.edit.origin import origin_of
 from advisor.edit.sources import text_of
-from advisor.edit.values import EDITED, give, in_mapping
+from advisor.edit.values import EDITED, bound_to, give, in_mapping
 from advisor.edit.workers import may_be_imported_again, only_with_workers, unpicklable
 from advisor.evidence import Change
 from advisor.evidence.fetching import begins_anew
@@ -48,6 +51,8 @@ _KEEPS_UP = 0.9
 # Where single batches take much longer than the others, the mean of a window says less of how many there will be: three
 # workers instead of two brought 1.08 there where 2.08 was predicted, with a mean of 1.13 times the step's own time.
 _BURSTY, _KEEPS_UP_BURSTY = 1.5, 1.5
+# What is told a number that is no loader's workers.
+_COUNTS_OTHERS = re.compile(r"(^|\.)(range|set_num_(interop_)?threads|\w*Pool|\w*PoolExecutor)$")
 _IMPORTING = ("spawn", "forkserver")  # start methods whose workers import the script again
 _KEEP, _MORE = "Keep the workers from one epoch to the next", "Prepare batches in more worker processes"
 # More workers help while cores are free, which a bare trace does not say.
@@ -155,6 +160,8 @@ class LoaderWorkers(Rule):
         if not live_on:
             text = f"Give the loader at {at(site)} num_workers={workers}."
         if number:
+            if meant := _also_of_others(drafts, draft, call):
+                return Advice(text, meant)
             option = give(drafts, draft, call, "num_workers", str(workers), DATALOADER_PARAMETERS, recorded)
             if option is None:
                 return Advice(text, "where the number of workers comes from cannot be told from the source")
@@ -166,8 +173,13 @@ class LoaderWorkers(Rule):
             kept = only_with_workers(draft, call, "True", "False", given=True) if live_on else None
             if kept is not None:
                 # What else reads the value may have no workers.
-                own = argument(call, "persistent_workers") or in_mapping(draft, call, "persistent_workers")
-                give(drafts, draft, call, "persistent_workers", kept, alone=own is not None)
+                own = argument(call, "persistent_workers", DATALOADER_PARAMETERS)
+                if own is not None and kept != "True":
+                    draft.replace(own.value, kept)  # which names what is known here, not where the value is written
+                else:
+                    mapped = in_mapping(draft, call, "persistent_workers")
+                    alone = own is not None or mapped is not None
+                    give(drafts, draft, call, "persistent_workers", kept, DATALOADER_PARAMETERS, alone=alone)
             if why := _not_started(finding, drafts, draft, call, "multiprocessing_context"):
                 return Advice(text, why)
         else:
@@ -409,6 +421,25 @@ loader = DataLoader(Volumes("volumes.h5"), num_workers=2, persistent_workers=Tru
 """,
             parameters={"workers": 2, "source": "__main__.Volumes"},
         ),
+        Example(  # what names a value of this place stays here
+            before="""
+class Config:
+    workers = 0
+    keep = False
+
+cfg = Config()
+loader = DataLoader(dataset, num_workers=cfg.workers, persistent_workers=cfg.keep)  # <-
+""",
+            after="""
+class Config:
+    workers = 2
+    keep = False
+
+cfg = Config()
+loader = DataLoader(dataset, num_workers=cfg.workers, persistent_workers=cfg.workers > 0)
+""",
+            parameters={"workers": 2},
+        ),
         Example(  # samples that are gathered before
             before="""
 for path in paths:
@@ -544,6 +575,12 @@ loader = DataLoader(volumes)  # <-
             {"workers": 2, "source": "__main__.Volumes"},
         ),
         Example("loader = DataLoader(dataset, num_workers=os.cpu_count() // 4)  # <-\n", "", {"workers": 2}),
+        *(
+            Example(
+                f"import torch\nN = 0\nloader = DataLoader(dataset, num_workers=N)  # <-\n{line}\n", "", {"workers": 2}
+            )
+            for line in ("for rank in range(N):\n    spawn(rank)", "torch.set_num_threads(N or 1)")
+        ),
         Example(
             "kwargs = {}\nif cuda:\n    kwargs.update({'num_workers': 1})\nDataLoader(dataset, **kwargs)  # <-\n",
             "",
@@ -608,6 +645,19 @@ def _what_workers_would_share(finding: Finding, drafts: Drafts, draft: Draft, ca
     if on_gpu and (used := collates_on_gpu(draft, call)):
         return _ON_CPU, f"the collate function calls {used}, which forked workers cannot"
     return None
+
+
+def _also_of_others(drafts: Drafts, draft: Draft, call: cst.Call) -> str:
+    """What else the constant decides that says how many workers there are, in a clause; "" where nothing is seen."""
+    passed = argument(call, "num_workers", DATALOADER_PARAMETERS)
+    origin = origin_of(drafts, draft, passed.value) if passed is not None and not passed.star else None
+    if origin is None or origin.option or passed is None or origin.node is passed.value:
+        return ""
+    name, within = bound_to(origin.draft, origin.node), read_within(origin.draft, origin.node)
+    for each, called in readers(origin.draft, name, within):
+        if _COUNTS_OTHERS.search(called):
+            return f"line {origin.draft.line(each)} reads {name}, too, for `{called.rpartition('.')[2]}`"
+    return ""
 
 
 def _dataset_draft(finding: Finding, drafts: Drafts, draft: Draft) -> Draft | None:
