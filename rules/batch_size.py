@@ -15,7 +15,7 @@ from advisor.edit.batches import Written, give_batch_size, said_at, said_sizes, 
 from advisor.edit.calls import argument
 from advisor.edit.locate import call_at
 from advisor.edit.sources import text_of
-from advisor.edit.tied import divided_by, fixed_by_hand, said_to_others, takes_first
+from advisor.edit.tied import counted_by_hand, divided_by, fixed_by_hand, said_to_others, takes_first
 from advisor.errors import AdvisorError
 from advisor.evidence import CAPTURES, COLD, Change
 from advisor.evidence.facts import OPTIMIZER, OTHER
@@ -816,6 +816,7 @@ def _tied(drafts: Drafts, finding: Finding, written: Written, size: int, of_more
         with contextlib.suppress(AdvisorError):
             draft = drafts[path]
             line = fixed_by_hand(draft, recorded)
+            line = counted_by_hand(draft, recorded) if line is None else line
             line = said_to_others(draft, recorded, written.nodes) if line is None else line
             if line is not None:
                 return f"the size stands as a number at {at(Site(path, line))}, too"

@@ -29,6 +29,16 @@ _TO_COUNT = ("int", "round", "math.ceil", "math.floor", "numpy.ceil", "numpy.flo
 _MANY = 20  # batches, and what is divided is the data: the fewest that the rule leaves of an epoch
 # x[0], x[0, :8], x.squeeze(0)
 _ZERO = m.Integer("0")
+# len(x), x.size(0), x.shape[0]
+_LENGTH = (
+    m.Call(m.Name("len"), [m.Arg(m.Name())])
+    | m.Call(m.Attribute(attr=m.Name("size")), [m.Arg(_ZERO)])
+    | m.Subscript(m.Attribute(attr=m.Name("shape")), [m.SubscriptElement(m.Index(_ZERO))])
+)
+_SHAPE = m.Attribute(attr=m.Name("shape")) | m.Call(m.Attribute(attr=m.Name("size")), [])
+_IS_DATA = re.compile(r"(?i)data|load|batch|train|sampl|_set\b|\bds\b")
+_COMMON = 2
+_TYPED = re.compile(r"(Float|Double|Half|Long|Int|Byte|Bool)?Tensor")  # torch.cuda.FloatTensor(32, 1).fill_(1.0)
 _FIRST = m.Subscript(slice=[m.SubscriptElement(m.Index(_ZERO)), m.ZeroOrMore()]) | m.Call(
     m.Attribute(attr=m.Name("squeeze")), [m.Arg(_ZERO)]
 )
@@ -43,13 +53,26 @@ def divided_by(drafts: Drafts, draft: Draft, names: Collection[str], size: int) 
     Of the data's samples, these are the steps of an epoch, which become fewer, as they should with batches of `size`.
     Of a larger batch's, they are the batches to accumulate, which become none.
     """
-    for division in draft.nodes(cst.BinaryOperation):
-        words = [node.value for node in draft.nodes(cst.Name, division.right)]
-        words += [string_value(node) for node in draft.nodes(cst.SimpleString, division.right)]
+    for division, dividend, divisor in _divisions(draft):
+        words = [node.value for node in draft.nodes(cst.Name, divisor)]
+        words += [string_value(node) for node in draft.nodes(cst.SimpleString, divisor)]
         name = next((each for each in words if each and each in names), "")
-        if name and _counts(draft, division) and not _of_data(drafts, draft, division, name, size):
+        if name and not _of_data(drafts, draft, dividend, bound_to(draft, division), name, size):
             return f"line {draft.line(division)} divides by {name}, too, and what it counts would change with it"
     return ""
+
+
+def _divisions(draft: Draft) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression, cst.BaseExpression]]:
+    """What a whole number comes out of, its dividend and its divisor: ``n // k``, ``n //= k``, ``divmod(n, k)``."""
+    for division in draft.nodes(cst.BinaryOperation):
+        if _counts(draft, division):
+            yield division, division.left, division.right
+    for update in draft.nodes(cst.AugAssign):
+        if isinstance(update.operator, cst.FloorDivideAssign):
+            yield update, update.target, update.value
+    for call in draft.nodes(cst.Call):
+        if m.matches(call, m.Call(m.Name("divmod"), [m.Arg(), m.Arg()])):
+            yield call, call.args[0].value, call.args[1].value
 
 
 def _counts(draft: Draft, division: cst.BinaryOperation) -> bool:
@@ -60,16 +83,18 @@ def _counts(draft: Draft, division: cst.BinaryOperation) -> bool:
     return isinstance(division.operator, cst.FloorDivide)
 
 
-def _of_data(drafts: Drafts, draft: Draft, division: cst.BinaryOperation, name: str, size: int) -> bool:
-    """Whether samples of the data are divided: as many as something has, or too many for one batch."""
-    dividend = division.left
+def _of_data(drafts: Drafts, draft: Draft, dividend: cst.BaseExpression, bound: str, name: str, size: int) -> bool:
+    """Whether samples of the data are divided: as many as something has, or too many for one batch.
+
+    What comes out is called `bound`.
+    """
     names = _names(draft, dividend)
     assigned = [each for each in draft.nodes(cst.Assign) if any(names & _names(draft, to) for to in each.targets)]
     values = [draft.code(each.value) for each in assigned]
     if any(_OF_DATA.search(each) for each in (draft.code(dividend), *values)):
         return True
     said = draft.code(dividend).replace(name, "")
-    if _OF_BATCHES.search(said) or _ACCUMULATED.search(bound_to(draft, division)):
+    if _OF_BATCHES.search(said) or _ACCUMULATED.search(bound):
         return False
     parts = [each for kind in (cst.Integer, cst.Name, cst.Attribute) for each in draft.nodes(kind, dividend)]
     origins = [origin_of(drafts, draft, each) for each in parts]
@@ -142,6 +167,7 @@ def fixed_by_hand(draft: Draft, size: int) -> int | None:
     for call in draft.nodes(cst.Call):
         name = last_part(call.func)
         makes = name in _MADE and full_name(draft, call.func).startswith("torch.")
+        makes = makes or bool(_TYPED.fullmatch(name))
         if not makes and not (name in _LAID_OUT and isinstance(call.func, cst.Attribute)):
             continue
         sizes = _sizes(call, name)
@@ -149,11 +175,96 @@ def fixed_by_hand(draft: Draft, size: int) -> int | None:
             continue
         state = len(sizes) == 3 and (makes or (name in _REPEATED and size > 1)) and is_number(sizes[1], size)
         # One is a dimension for broadcasting as often as a batch: flat samples, x.view(1, -1), are batches.
-        rows = is_number(sizes[0], size) and (size > 1 or (name in ("view", "reshape") and len(sizes) == 2))
+        rows = _is_times(sizes[0], size) and (size > 1 or (name in ("view", "reshape") and len(sizes) == 2))
         first = rows and not (makes and _is_of_one(draft, call))
         if state or first:
             return draft.line(call)
     return None
+
+
+def counted_by_hand(draft: Draft, size: int) -> int | None:
+    """The line of a number that says how many samples are in a batch of `size`: it would have to change.
+
+    ``len(x) != 32``, ``x.shape == (32, 3, 8, 8)``; ``len(loader) * 32`` and ``i * 32`` of samples that were seen,
+    ``len(data) // 32`` of batches; ``[1.0] * 32``; the two halves ``x[:32]`` and ``x[32:]``; and ``x[i]`` of each ``i``
+    in ``range(32)``. One and two are too common to mean a batch.
+    """
+    return min((draft.line(each) for each in _counting(draft, size)), default=None) if size > _COMMON else None
+
+
+def _counting(draft: Draft, size: int) -> Iterator[cst.CSTNode]:
+    for comparison in draft.nodes(cst.Comparison):
+        target = comparison.comparisons[0].comparator
+        if m.matches(comparison.left, _LENGTH) and is_number(target, size):
+            yield comparison
+        if m.matches(comparison.left, _SHAPE) and isinstance(target, cst.Tuple) and _starts_with(target, size):
+            yield comparison
+    counters = _counters(draft)
+    for product in draft.nodes(cst.BinaryOperation):
+        for side, other in ((product.left, product.right), (product.right, product.left)):
+            if not is_number(side, size) or not isinstance(product.operator, cst.Multiply):
+                continue
+            if isinstance(other, cst.List) or _is_length_of_data(draft, other):
+                yield product
+            elif m.matches(draft.parent(product) or product, m.Index() | m.Slice()):
+                continue  # a tile of a picture
+            elif counters & _names(draft, other):
+                yield product
+        floored = isinstance(product.operator, (cst.FloorDivide, cst.Divide)) and is_number(product.right, size)
+        if floored and _counts(draft, product) and _is_length_of_data(draft, product.left):
+            yield product
+    begun = {draft.code(each.value) for each in draft.nodes(cst.Subscript) if _is_slice(each, None, size)}
+    yield from (
+        each for each in draft.nodes(cst.Subscript) if _is_slice(each, size, None) and draft.code(each.value) in begun
+    )
+    yield from (each for each in draft.nodes(cst.For) if _takes_each(draft, each, size))
+
+
+def _takes_each(draft: Draft, loop: cst.For, size: int) -> bool:
+    """``for i in range(32):``, in each round of another loop, which takes ``x[i]``."""
+    around = draft.parent(draft.parent(loop) or loop)
+    if not m.matches(loop.iter, m.Call(m.Name("range"), [m.Arg()])) or not isinstance(around, (cst.For, cst.While)):
+        return False
+    number = m.Name(draft.code(loop.target))
+    taken = m.Subscript(m.Name(), [m.SubscriptElement(m.Index(number)), m.ZeroOrMore()])
+    return is_number(cst.ensure_type(loop.iter, cst.Call).args[0].value, size) and bool(m.findall(loop.body, taken))
+
+
+def _counters(draft: Draft) -> set[str]:
+    """What counts the batches of a loader: ``for i, x in enumerate(loader)``."""
+    found = set[str]()
+    for loop in draft.nodes(cst.For):
+        counted = m.matches(loop.iter, m.Call(m.Name("enumerate")) | m.Call(m.Attribute(attr=m.Name("enumerate"))))
+        if counted and isinstance(loop.target, cst.Tuple) and _IS_DATA.search(draft.code(loop.iter)):
+            found |= _names(draft, loop.target.elements[0].value)
+    return found
+
+
+def _is_length_of_data(draft: Draft, node: cst.BaseExpression) -> bool:
+    return m.matches(node, m.Call(m.Name("len"), [m.Arg()])) and bool(_IS_DATA.search(draft.code(node)))
+
+
+def _starts_with(sizes: cst.Tuple, size: int) -> bool:
+    return bool(sizes.elements) and is_number(sizes.elements[0].value, size)
+
+
+def _is_slice(node: cst.Subscript, lower: int | None, upper: int | None) -> bool:
+    """``x[lower:upper]``, with nothing written for None."""
+    part = node.slice[0].slice
+    if not isinstance(part, cst.Slice) or part.step is not None:
+        return False
+    pairs = ((part.lower, lower), (part.upper, upper))
+    return all(
+        (given is None) == (said is None) and (given is None or said is None or is_number(given, said))
+        for given, said in pairs
+    )
+
+
+def _is_times(node: cst.BaseExpression, size: int) -> bool:
+    """The number, or a multiple that says it: ``2 * 32``."""
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply) and size > _COMMON:
+        return is_number(node.left, size) or is_number(node.right, size)
+    return is_number(node, size)
 
 
 def takes_first(draft: Draft, call: cst.Call) -> int | None:

@@ -8,7 +8,7 @@ import libcst as cst
 import pytest
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.tied import divided_by, fixed_by_hand, said_to_others
+from advisor.edit.tied import counted_by_hand, divided_by, fixed_by_hand, said_to_others
 
 
 def drafted(text: str) -> tuple[Drafts, Draft]:
@@ -33,6 +33,9 @@ def drafted(text: str) -> tuple[Drafts, Draft]:
         "x.expand(2, 32, 128)",
         "y.view(32)",
         "torch.zeros(2, 32, 128)",
+        "torch.FloatTensor(32, 1).fill_(1.0)",
+        "torch.cuda.FloatTensor(32, 100)",
+        "torch.eye(2 * 32, dtype=bool)",
     ],
 )
 def test_tensor_of_as_many_rows_as_the_batch(code: str) -> None:
@@ -59,6 +62,55 @@ def test_tensor_of_as_many_rows_as_the_batch(code: str) -> None:
 )
 def test_tensor_of_another_size(code: str) -> None:
     assert fixed_by_hand(drafted(code + "\n")[1], 32) is None
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for x in loader:\n    if len(x) < 32:\n        break",
+        "for x in loader:\n    if x.size(0) != 32:\n        continue",
+        "def step(x):\n    if x.shape[0] == 32:\n        return net(x)",
+        "assert x.shape == (32, 3, 8, 8)",
+        "accuracy = right / (len(loader) * 32)",
+        "for i, x in enumerate(loader):\n    print(i * 32)",
+        "for i, x in enumerate(tqdm(train_loader)):\n    seen = 32 * (i + 1)",
+        "OneCycleLR(optimizer, 0.1, steps_per_epoch=len(dataset) // 32 + 1)",
+        "steps = math.ceil(len(train) / 32)",
+        "real = torch.tensor([1.0] * 32)",
+        "for x in loader:\n    a, b = net(x[:32]), net(x[32:])",
+        "for x in loader:\n    for i in range(32):\n        total += net(x[i])",
+    ],
+)
+def test_number_that_counts_the_samples_of_a_batch(code: str) -> None:
+    draft = drafted(code + "\n")[1]
+    assert counted_by_hand(draft, 32) is not None
+    assert counted_by_hand(draft, 16) is None
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "if len(sys.argv) < 32:\n    usage()",
+        "if len(x.shape) == 32:\n    x = x[0]",
+        "if x.shape[1] == 32:\n    x = x.t()",
+        "side = len(names) * 32",
+        "rows = height // 32",
+        "tokens = len(text) // 32",
+        "for i, tile in enumerate(tiles):\n    x0 = i * 32",
+        "save(fake[:32])",
+        "first, rest = x[:16], x[32:]",
+        "for i in range(32):\n    show(x[i])",
+        "for x in loader:\n    for i in range(32):\n        pass",
+        "for x in loader:\n    if i % 100 == 0:\n        for j in range(32):\n            show(x[j])",
+        "bits = 32 * 2",
+    ],
+)
+def test_number_that_counts_something_else(code: str) -> None:
+    assert counted_by_hand(drafted(code + "\n")[1], 32) is None
+
+
+def test_pair_is_no_batch() -> None:
+    assert counted_by_hand(drafted("if len(x) != 2:\n    usage()\n")[1], 2) is None
 
 
 def test_single_row_is_no_batch() -> None:
@@ -104,6 +156,9 @@ def test_number_that_is_changed_is_not_another_one() -> None:
         ('accumulate = 64 // cfg["BATCH"]', True),
         ("fit(gradient_accumulation_steps=64 // BATCH)", True),
         ("self.n = len(x)\nself.every = self.total // BATCH", True),
+        ("accumulate = 64\naccumulate //= BATCH", True),
+        ("rounds, rest = divmod(64, BATCH)", True),
+        ("steps = len(ds)\nsteps //= BATCH", False),
         ("steps = len(ds) // BATCH", False),
         ("steps = epochs * len(ds) // BATCH", False),
         ("n = len(ds)\nsteps = (n + BATCH - 1) // BATCH", False),
