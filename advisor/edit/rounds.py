@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Hashable, Iterator, Sequence
 
 import libcst as cst
+import libcst.matchers as m
 
 from advisor.edit.batches import read_within, readers
 from advisor.edit.draft import Draft, Drafts
@@ -17,6 +18,7 @@ from advisor.edit.values import bound_to
 _ACCUMULATES = re.compile(r"accum|micro", re.IGNORECASE)
 _OTHERS = re.compile(r"sched|warm|prof|bar\b", re.IGNORECASE)  # what is told to step, and is no optimizer
 _COMPUTED = "computed"
+_SUMS = re.compile(r"""reduction\s*=\s*["']sum["']|size_average\s*=\s*False""")
 
 
 def counted_at(
@@ -46,6 +48,10 @@ def counted_at(
     ]
     if not found or not divisors:
         return None, "where the script counts them cannot be told from the source"
+    if loop is not None and (ends := _ends_by_count(draft, loop)):
+        return None, f"line {ends} ends the loop by its number of batches, which would be of more samples"
+    if _SUMS.search(draft.source.text):
+        return None, "a loss is a sum over the batch, which of a larger one is larger"
     for node in divisors:
         found.setdefault(_key(drafts, draft, node, rounds, batch), node)
     if left := _left_alone(draft, loop or within, rounds, [*(node for node, _ in counts), *divisors]):
@@ -54,6 +60,19 @@ def counted_at(
         if why := _makes(drafts, draft, node, rounds):
             return None, why
     return tuple(node for key, node in found.items() if key != _COMPUTED), ""
+
+
+def _ends_by_count(draft: Draft, loop: cst.For | cst.While) -> int | None:
+    """The line where a loop is left after so many batches, if it is."""
+    counted = isinstance(loop, cst.For) and m.matches(loop.iter, m.Call(m.Name("enumerate")))
+    if not counted or not isinstance(loop, cst.For) or not isinstance(loop.target, cst.Tuple):
+        return None
+    counter = draft.code(loop.target.elements[0].value)
+    for condition in draft.nodes(cst.If, loop):
+        reads = any(each.value == counter for each in draft.nodes(cst.Name, condition.test))
+        if reads and draft.nodes(cst.Break, condition.body):
+            return draft.line(condition)
+    return None
 
 
 def _left_alone(draft: Draft, around: cst.CSTNode, rounds: int, known: Sequence[cst.BaseExpression]) -> str:

@@ -22,6 +22,26 @@ def counted(code: str, rounds: int = 8, batch: tuple[str, ...] = ()) -> tuple[li
 
 
 @pytest.mark.parametrize(
+    ("loss", "more", "why"),
+    [
+        ("mse_loss(net(x), y)", "if i >= 800:\n        break", "ends the loop by its number of batches"),
+        ("mse_loss(net(x), y, reduction='sum')", "print(i)", "a sum over the batch"),
+    ],
+)
+def test_other_batches_would_not_be_the_same(loss: str, more: str, why: str) -> None:
+    code = f"""\
+for i, (x, y) in enumerate(loader):
+    loss = {loss} / 8
+    loss.backward()
+    if (i + 1) % 8 == 0:
+        optimizer.step()
+    {more}
+"""
+    nodes, said = counted(code)
+    assert nodes is None and why in said
+
+
+@pytest.mark.parametrize(
     ("code", "places"),
     [
         pytest.param(
