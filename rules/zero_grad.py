@@ -238,6 +238,11 @@ for x in xs:
 """,
             "",
         ),
+        Example(  # also behind the loop
+            "for step in range(9):\n    loss(w).backward()  # <- near\n    w.data -= w.grad\n    w.grad.zero_()\n"
+            "assert (w.grad == 0).all()\n",
+            "",
+        ),
         Example(  # a tensor of zeros is wanted
             """
 for step in range(9):
@@ -338,15 +343,17 @@ def _steps_next(draft: Draft, node: cst.CSTNode) -> bool:
 
 
 def _read_after(draft: Draft, node: cst.CSTNode, gradient: str = "") -> bool:
-    """Whether `gradient`, or any, is read behind `node` in its loop or function, before a backward makes it again."""
-    end = draft.position(node).end.line
-    for each in draft.nodes(cst.Attribute, draft.loop(node) or draft.function(node)):
-        if draft.line(each) <= end:
+    """Whether `gradient`, or any, is read behind `node` in its function, before a backward makes it again."""
+    end, function = draft.position(node).end.line, draft.function(node)
+    asked = m.Comparison(comparisons=[m.ComparisonTarget(m.Is() | m.IsNot())])
+    for each in draft.nodes(cst.Attribute, function):
+        if draft.line(each) <= end or draft.function(each) is not function:
             continue
         if each.attr.value == "backward":
             return False
         named = draft.code(each) == gradient if gradient else each.attr.value == "grad"
-        if named and not isinstance(draft.parent(each), (cst.AssignTarget, cst.Comparison)):
+        above = draft.parent(each)
+        if named and not isinstance(above, cst.AssignTarget) and not m.matches(above or each, asked):
             return True
     return False
 
