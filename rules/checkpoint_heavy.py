@@ -112,6 +112,12 @@ for step, x in enumerate(batches):
     )
     LEAVES_ALONE = (
         Example("for x in batches:\n    torch.save(net.state_dict(), 'net.pt')  # <-\n", "", {"every": 40, "now": 1}),
+        Example(  # there would be none
+            "import torch\n\nfor step in range(50):\n    train(net)\n    if (step + 1) % 5 == 0:\n"
+            "        torch.save(net.state_dict(), 'net.pt')  # <-\n",
+            "",
+            {"every": 100, "now": 5},
+        ),
         Example(  # what was saved is read again
             "import torch\n\nfor step, x in enumerate(batches):\n    if step % 5 == 0:\n"
             "        torch.save(net.state_dict(), 'net.pt')  # <-\n    old.load_state_dict(torch.load('net.pt'))\n",

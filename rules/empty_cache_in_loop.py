@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
 import libcst.matchers as m
 
 from advisor.edit import Drafts, Sources
@@ -81,6 +82,8 @@ class EmptyCacheInLoop(Rule):
             alone = m.SimpleStatementLine([m.Expr(m.Call())])
             if call is None or statement is None or not m.matches(statement, alone):
                 return Advice(text, f"the call at {at(site)} is part of another statement, or a library's")
+            if any(isinstance(each, cst.ExceptHandler) for each in draft.ancestors(call)):
+                return Advice(text, f"the call at {at(site)} is what an error is answered by")
             draft.remove(statement)
         return edited(drafts, text, f"Keep the cache of GPU memory between the steps, at {where}.")
 
@@ -117,4 +120,7 @@ print(loss)
         Example("for x in xs:\n    step(x); torch.cuda.empty_cache()  # <- places=torch.cuda.empty_cache()\n", ""),
         Example("for x in xs:\n    if on: torch.cuda.empty_cache()  # <- places\n", ""),
         Example("trainer.train()  # <- places\n", ""),
+        Example(
+            "try:\n    step(x)\nexcept RuntimeError:\n    del x\n    empty_cache()  # <- places\n    step(half)\n", ""
+        ),
     )

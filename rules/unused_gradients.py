@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from advisor.edit import Draft, Drafts
 from advisor.edit.freezing import needed, tell_otherwise
 from advisor.edit.locate import outermost_at
 from advisor.edit.models import made_at
-from advisor.edit.names import full_name, plain_name
+from advisor.edit.names import full_name, last_part, plain_name
 from advisor.evidence import Change
 from advisor.evidence.unused_gradients import unused_backward
 from advisor.fixes import edited
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
     from advisor.harness.layout import Site
+_OPTIMIZER = re.compile(r"(?i)optim|adam|sgd|lion|lamb|adafactor|adagrad|rmsprop|lbfgs|muon")
 
 
 class UnusedGradients(Rule):
@@ -241,6 +243,7 @@ optimizer = torch.optim.AdamW(model.trained(), lr=1e-3)
                 "model.encoder.requires_grad_(True)\n",
                 "opt.add_param_group({'params': model.encoder.parameters()})\n",
                 "fine = torch.optim.SGD(model.parameters())\n",
+                "fine = Lion(model.parameters())\n",
                 "y = checkpoint(model.encoder, x)\n",
             )
         ),
@@ -271,8 +274,17 @@ def _needed(finding: Finding, drafts: Drafts, told: bool = False) -> str:
         for call in draft.nodes(cst.Call):
             name, place = full_name(draft, call.func), (draft.source.path, draft.line(call))
             makes = name.startswith("torch.optim.") and "lr_scheduler" not in name
+            makes = makes or _makes_another(drafts, files, draft, call)
             several |= makes and place not in [(site.file, site.line) for site in optimizers]
     return "the script makes several optimizers" if several else ""
+
+
+def _makes_another(drafts: Drafts, files: Sequence[str], draft: Draft, call: cst.Call) -> bool:
+    """Whether a call makes an optimizer, by its name and what it is given, of a class that is not torch's."""
+    name = last_part(call.func)
+    given = any(".parameters(" in draft.code(arg) for arg in call.args)
+    own = any(each.name.value == name for path in files for each in drafts[path].nodes(cst.FunctionDef))
+    return given and bool(_OPTIMIZER.search(name)) and not own
 
 
 def _freeze(finding: Finding, drafts: Drafts) -> str:

@@ -15,7 +15,7 @@ from advisor.edit.draft import Draft, Drafts
 from advisor.edit.modules import TooManyFilesError, with_word
 from advisor.edit.names import last_part
 from advisor.edit.origin import origin_of
-from advisor.edit.scopes import is_literal, is_parameter, is_target, scope_of, string_value, variables
+from advisor.edit.scopes import is_literal, is_parameter, is_target, parse_number, scope_of, string_value, variables
 from advisor.edit.values import bound_to, give_value, is_bound, last_name_of
 from advisor.errors import AdvisorError
 from advisor.harness.layout import Site
@@ -64,6 +64,8 @@ def done_every(drafts: Drafts, site: Site, steps: int, now: int = 1) -> str | No
         node = _at(draft, site)
         guard = _around(drafts, draft, node, _DEPTH) if node is not None else None
         guard = guard or (_inside(drafts, draft, node) if node is not None else None)
+        if guard is not None and _ends_before(drafts, guard, steps):
+            return None  # it would be done never
         if guard is None or not _only_reports(drafts, guard) or not _is_alone(drafts, guard, now):
             return None
         return give_value(drafts, guard.draft, guard.every, str(steps), now)
@@ -217,6 +219,18 @@ def _binds(draft: Draft, name: cst.Name) -> bool:
     return is_target(draft, name) or isinstance(above, (cst.ImportAlias, cst.FunctionDef, cst.ClassDef))
 
 
+def _ends_before(drafts: Drafts, guard: _Guard, steps: int) -> bool:
+    """Whether a loop around it is over, ``range(50)``, before so many steps."""
+    for above in guard.draft.ancestors(guard.every):
+        if isinstance(above, cst.FunctionDef):
+            return False
+        if isinstance(above, cst.For) and m.matches(above.iter, m.Call(m.Name("range"), [m.Arg()])):
+            number = origin_of(drafts, guard.draft, cst.ensure_type(above.iter, cst.Call).args[0].value)
+            last = parse_number(number.node) if number is not None else None
+            return last is not None and last < steps
+    return False
+
+
 # The number.
 
 
@@ -272,4 +286,3 @@ def _reads(draft: Draft, name: str) -> Iterable[cst.BaseExpression]:
 def _is_looked_up(draft: Draft, index: cst.Index, every: cst.BaseExpression) -> bool:
     """Whether a key is that of the number itself: ``config["every"]``."""
     return any(above is every for above in draft.ancestors(index))
-
