@@ -668,6 +668,17 @@ loader = DataLoader(dataset, batch_size=args.batch_size)  # <-
             {"batch": 64, "recorded": 32},
         ),
         Example("N = 32\nnet = Net(N)\nDataLoader(ds, batch_size=N)  # <-\n", "", {"batch": 64, "recorded": 32}),
+        *(
+            Example(
+                f"{given}\nnet = Net({value})\nDataLoader(ds, batch_size={value})  # <-\n",
+                "",
+                {"batch": 64, "recorded": 32},
+            )
+            for given, value in (
+                ("p.add_argument('--n', type=int, default=32)\nargs = p.parse_args()", "args.n"),
+                ("cfg = {'n': 32}", "cfg['n']"),
+            )
+        ),
         Example(
             "from torch import nn\nbs = 32\nnet = nn.Linear(bs, 10)\nDataLoader(ds, batch_size=bs)  # <-\n",
             "",

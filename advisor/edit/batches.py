@@ -18,7 +18,7 @@ from advisor.edit.names import full_name, last_part
 from advisor.edit.option_origin import Origin
 from advisor.edit.origin import origin_of
 from advisor.edit.scopes import assigned_once, is_literal, scope_of, string_value
-from advisor.edit.values import bound_to, give, in_mapping, is_bound
+from advisor.edit.values import bound_to, give, in_mapping, is_bound, last_name_of
 from advisor.harness.layout import Site
 
 _NAME = re.compile(
@@ -130,10 +130,10 @@ def value_written_at(drafts: Drafts, draft: Draft, value: cst.BaseExpression | N
         return Written(() if value is None else (value,), ())
     origin = origin_of(drafts, draft, value)
     if origin is None:
-        return Written((value,), (last_part(value),), (draft.source.path,))
+        return Written((value,), (last_name_of(value),), (draft.source.path,))
     name = _of_option(origin.option) if origin.option else bound_to(origin.draft, origin.node)
     files = (draft.source.path, origin.draft.source.path)
-    return Written((value, origin.node), (last_part(value), name), files)
+    return Written((value, origin.node), (last_name_of(value), name), files)
 
 
 def said_at(drafts: Drafts, said: Sequence[tuple[Site, str]], size: int) -> Written:
@@ -185,7 +185,11 @@ def _another_meaning(draft: Draft, value: cst.BaseExpression, origin: Origin | N
     A name that says batch may size tensors, which then grow together; no module of torch.nn. Any other name may be read
     by loaders, and shown.
     """
-    if origin is None or origin.option or origin.node is value:
+    if origin is not None and origin.node is value:
+        return ""
+    if found := _sizes_layers(draft, value):
+        return f"line {draft.line(found)} reads {draft.code(value)}, too, for something else than batches"
+    if origin is None or origin.option:
         return ""
     name = bound_to(origin.draft, origin.node)
     says_so = "batch" in name.lower() or is_name(name)
@@ -198,6 +202,24 @@ def _another_meaning(draft: Draft, value: cst.BaseExpression, origin: Origin | N
         if of_module or not (says_so or is_harmless(written)):
             return f"line {place.line(node)} reads {name}, too, for something else than batches"
     return ""
+
+
+def _sizes_layers(draft: Draft, value: cst.BaseExpression) -> cst.Call | None:
+    """A module of torch.nn that is made with the same option, entry or setting; if its name is no batch's, any class's.
+
+    ``nn.Linear(args.size, 10)``, ``Net(cfg["size"])``, beside ``DataLoader(ds, cfg["size"])``.
+    """
+    if not isinstance(value, (cst.Attribute, cst.Subscript)):
+        return None
+    name, code = last_name_of(value), draft.code(value)
+    says_so = "batch" in name.lower() or is_name(name)
+    for node in draft.nodes(type(value)):
+        call = next((each for each in draft.ancestors(node) if isinstance(each, cst.Call)), None)
+        called = full_name(draft, call.func) if call is not None and draft.code(node) == code else ""
+        made = called.rpartition(".")[2][:1].isupper() and not is_harmless(called) and "data" not in called.lower()
+        if made and (called.startswith("torch.nn.") or not says_so):
+            return call
+    return None
 
 
 def read_within(draft: Draft, node: cst.BaseExpression) -> cst.CSTNode | None:

@@ -233,6 +233,8 @@ def _change(
         names = names_of(drafts, draft, value)
         if shared or not names:
             return None
+        if _put_in(draft, value, recorded):
+            return None
         if change_setting(drafts, names, code, recorded):
             return EDITED
         return EDITED if _change_default(drafts, draft, value, names, code, recorded) else None
@@ -245,6 +247,13 @@ def _change(
     else:
         origin.draft.replace(origin.node, origin.written(code))
     return EDITED
+
+
+def _put_in(draft: Draft, value: cst.BaseExpression, recorded: object) -> bool:
+    """Whether the file gives an entry, ``cfg["size"] = 4``, what the run may have seen of it."""
+    assigns = [each for each in draft.nodes(cst.Assign) if isinstance(value, cst.Subscript)]
+    given = [each.value for each in assigns for to in each.targets if draft.code(to.target) == draft.code(value)]
+    return any(not is_literal(each) or literal_equals(each, recorded) for each in given)
 
 
 def _change_default(

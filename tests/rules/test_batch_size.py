@@ -51,6 +51,30 @@ def test_smaller_batches_may_be_accumulated(tmp_path: Path) -> None:
     assert isinstance(fix, Edit) and "BATCH = 16" in next(iter(fix.texts.values()))
 
 
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("accumulate = 64 // cfg['batch']", "line 3 divides by batch, too"),
+        ("net = torch.nn.Linear(cfg['batch'], 8)", "line 3 reads cfg['batch'], too"),
+        ("cfg['batch'] = 32", "where the batch size comes from"),
+        ("cfg['batch'] = size()", "where the batch size comes from"),
+        ("if quick:\n    cfg['batch'] = 4", None),
+    ],
+)
+def test_setting_of_a_file(more: str, why: str | None, tmp_path: Path) -> None:
+    (tmp_path / "cfg.yaml").write_text("batch: 32\n")
+    script = tmp_path / "train.py"
+    text = f"import torch\ncfg = yaml.safe_load(open('cfg.yaml'))\n{more}\nDataLoader(ds, batch_size=cfg['batch'])\n"
+    script.write_text(text)
+    line = 4 + more.count("\n")
+    finding = Finding(RULE.id, RULE.title, "", GAIN, {}, Site(str(script), line), {"batch": 128, "recorded": 32})
+    fix = RULE.fix(finding, Sources(settings=[str(tmp_path / "cfg.yaml")]))
+    if why is None:
+        assert isinstance(fix, Edit) and fix.texts == {str(tmp_path / "cfg.yaml"): "batch: 128\n"}
+    else:
+        assert isinstance(fix, Advice) and fix.why.startswith(why)
+
+
 def by_hand(folder: Path, text: str, option: str = "") -> Edit | Argument | Advice:
     return fixed(folder, text, 1, said=((Site(str(folder / "train.py"), 1), option),))
 
