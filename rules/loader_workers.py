@@ -24,7 +24,9 @@ from advisor.edit.datasets import (
 )
 from advisor.edit.guard import has_main_guard, repeated_by_workers
 from advisor.edit.locate import call_at
+from advisor.edit.names import full_name, last_part
 from advisor.edit.origin import origin_of
+from advisor.edit.scopes import is_literal
 from advisor.edit.sources import text_of
 from advisor.edit.values import EDITED, bound_to, give, in_mapping
 from advisor.edit.workers import may_be_imported_again, only_with_workers, unpicklable
@@ -575,6 +577,12 @@ loader = DataLoader(volumes)  # <-
             {"workers": 2, "source": "__main__.Volumes"},
         ),
         Example("loader = DataLoader(dataset, num_workers=os.cpu_count() // 4)  # <-\n", "", {"workers": 2}),
+        Example(
+            "p.add_argument('--workers', type=int, default=0)\nargs = p.parse_args()\n"
+            "torch.set_num_threads(args.workers or 1)\nDataLoader(dataset, num_workers=args.workers)  # <-\n",
+            "",
+            {"workers": 2},
+        ),
         *(
             Example(
                 f"import torch\nN = 0\nloader = DataLoader(dataset, num_workers=N)  # <-\n{line}\n", "", {"workers": 2}
@@ -650,8 +658,14 @@ def _what_workers_would_share(finding: Finding, drafts: Drafts, draft: Draft, ca
 def _also_of_others(drafts: Drafts, draft: Draft, call: cst.Call) -> str:
     """What else the constant decides that says how many workers there are, in a clause; "" where nothing is seen."""
     passed = argument(call, "num_workers", DATALOADER_PARAMETERS)
-    origin = origin_of(drafts, draft, passed.value) if passed is not None and not passed.star else None
-    if origin is None or origin.option or passed is None or origin.node is passed.value:
+    if passed is None or passed.star or is_literal(passed.value):
+        return ""
+    for other in draft.nodes(cst.Call):
+        read = [each for arg in other.args for each in draft.nodes(type(passed.value), arg)]
+        if _COUNTS_OTHERS.search(full_name(draft, other.func)) and draft.code(passed.value) in map(draft.code, read):
+            return f"line {draft.line(other)} reads {draft.code(passed.value)}, too, for `{last_part(other.func)}`"
+    origin = origin_of(drafts, draft, passed.value)
+    if origin is None or origin.option:
         return ""
     name, within = bound_to(origin.draft, origin.node), read_within(origin.draft, origin.node)
     for each, called in readers(origin.draft, name, within):
