@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -66,6 +67,7 @@ _SPARSE_ADAM = (
     "Make {tables} with sparse=True, and give them an optimizer of their own, torch.optim.SparseAdam, which updates "
     "the rows that a step looked up; {optimizer} keeps all other parameters."
 )
+_SEVERAL = re.compile(r"DistributedDataParallel|\bDataParallel|FullyShardedDataParallel|\bfully_shard\(|\ball_reduce\(")
 
 
 class SparseGradients(Rule):
@@ -171,6 +173,13 @@ class SparseGradients(Rule):
             call = call_at(draft, site, _EXACT)
             if call is None or not _plainly_made(call):
                 return Advice(text, f"the optimizer's settings at {at(site)} cannot be told from the source")
+        known = [(site.file, site.line) for site in site_list(finding, "optimizers")]
+        for draft in (drafts[path] for path in sorted(files) if sources.has(path)):
+            for call in draft.nodes(cst.Call):
+                of_torch = full_name(draft, call.func).startswith("torch.optim.")
+                makes = of_torch and any(".parameters(" in draft.code(arg) for arg in call.args)
+                if makes and (draft.source.path, draft.line(call)) not in known:
+                    return Advice(text, f"the optimizer made at line {draft.line(call)} may not take sparse gradients")
         for site in places:
             draft = drafts[site.file]
             call = call_at(draft, site, _NAMES)
@@ -240,6 +249,8 @@ optimizer = optim.SGD(model.parameters(), lr=0.025)
             ("n, 32, scale_grad_by_freq=True", "net.parameters(), lr=0.1", "", {}),
             ("n, 32", "net.parameters(), lr=0.1", "torch.nn.utils.clip_grad_norm_(ps, 1.0)\n", {}),
             ("n, 32", "net.parameters(), lr=0.1", "import lightning as L\n", {}),
+            ("n, 32", "net.parameters(), lr=0.1", "net = torch.nn.parallel.DistributedDataParallel(net)\n", {}),
+            ("n, 32", "net.parameters(), lr=0.1", "other = torch.optim.Adam(net.parameters())\n", {}),
             ("n, 32", "net.parameters(), lr=0.1", "", {"others": True}),
             ("n, 32", "net.parameters(), lr=0.1", "", {"exact": False, "optimizer": "Adam"}),
         )
@@ -307,6 +318,8 @@ def _needs_dense(drafts: Drafts, path: str) -> str:
         return f"{path.rpartition('/')[2]} looks at gradients, which would be sparse"
     if framework := framework_used(draft):
         return f"{framework} may clip the gradients, or look at them, which would be sparse"
+    if _SEVERAL.search(draft.module.code):
+        return "several processes, or devices, add up their gradients, which would be sparse"
     return ""
 
 
