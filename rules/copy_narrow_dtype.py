@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
+from advisor.edit.calls import DATALOADER_PARAMETERS, argument
 from advisor.edit.locate import call_at
+from advisor.edit.names import last_part
 from advisor.edit.normalizing import deliver_bytes, normalize_after, normalizing_behind, reads_only_copies, way_there
 from advisor.evidence import Change
 from advisor.fixes import edited
@@ -161,6 +163,9 @@ class CopyNarrowDtype(Rule):
         normalize = normalizing_behind([draft, *others], loader) if loader is not None else None
         if normalize is None or copy is None:
             return Advice(text, "no transform of PIL images that ends in ToTensor and Normalize feeds only this loader")
+        collate = argument(loader, "collate_fn", DATALOADER_PARAMETERS) if loader is not None else None
+        if collate is not None and not last_part(collate.value).endswith(("None", "default_collate")):
+            return Advice(text, "the loader's collate function may compute with the images")
         if loader is None or not reads_only_copies(draft, loader, copy):
             return Advice(text, "the loader's batches may be read elsewhere, or looked at before they are copied")
         if (way := way_there(draft, copy)) is None:
@@ -444,6 +449,19 @@ for images, y in loader:
     save_grid(images)
 """,
             "",
+        ),
+        *(  # on a machine without a GPU there is no copy; a batch that is padded with zeros
+            Example(
+                "import torch\nfrom torchvision import transforms as T, datasets\n"
+                "t = T.Compose([T.ToTensor(), T.Normalize(0.5, 0.5)])\n"
+                f"loader = DataLoader(datasets.MNIST('a', transform=t){more})  # <- loaders\n"
+                f"for x, y in loader:\n    {copy}  # <- copies\n",
+                "",
+            )
+            for more, copy in (
+                ("", "if cuda:\n        x = x.cuda()"),
+                (", collate_fn=padded", "x = x.cuda()"),
+            )
         ),
         Example(  # a device that is not known before the loop
             """

@@ -182,6 +182,8 @@ def normalize_after(draft: Draft, copy: cst.Call, normalize: cst.Call, way: tupl
         loop = outer
     if statement is None or loop is None or not name or draft.block(loop) is None:
         return False
+    if _left_out(draft, copy):
+        return False
     if _bound_in(draft, loop) & {each.value for arg in copy.args for each in draft.nodes(cst.Name, arg.value)}:
         return False
     given = [argument(normalize, each, ("mean", "std")) for each in ("mean", "std")]
@@ -194,6 +196,16 @@ def normalize_after(draft: Draft, copy: cst.Call, normalize: cst.Call, way: tupl
         draft.insert_before(loop, f"{constant} = {tensor}({code}{way[0]}).view(1, -1, 1, 1){way[1]}")
     draft.insert_after(statement, f"{name} = {name}.float().div_(255).sub_({mean}).div_({std})")
     return True
+
+
+def _left_out(draft: Draft, copy: cst.Call) -> bool:
+    """Whether a round of the loop may go on without the copy: ``if cuda:``, where bytes would reach the model."""
+    for above in draft.ancestors(copy):
+        if isinstance(above, (cst.For, cst.While)):
+            return False
+        if isinstance(above, (cst.If, cst.Try)):
+            return True
+    return False
 
 
 def _local_to_another(draft: Draft, normalize: cst.Call, loop: Statement) -> bool:
