@@ -12,6 +12,7 @@ import libcst.matchers as m
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import call_method
 from advisor.edit.locate import call_at
+from advisor.edit.names import last_part
 from advisor.edit.scopes import assignments, scope_of
 from advisor.evidence import Change
 from advisor.fixes import edited
@@ -204,6 +205,20 @@ def train(loader):
                 ("0.0", "total:>8"),
             )
         ),
+        Example(  # a sum of means, shown without a precision
+            before="""
+right = 0
+for x, y in loader:
+    right += (model(x).argmax(1) == y).float().mean().item()  # <- syncs=(model(x).argmax(1) == y).float().mean().item()
+print(f"{right:10}")
+""",
+            after="""
+right = 0
+for x, y in loader:
+    right += (model(x).argmax(1) == y).float().mean().detach().double()
+print(f"{right:10}")
+""",
+        ),
         Example(
             before="""
 total = 0
@@ -248,6 +263,7 @@ def _scaler_reads_on(evidence: Evidence, places: tuple[CallSite, ...]) -> tuple[
     return tuple(each for each in places if _reader(each) == _SCALER)
 
 
+_NO_COUNT = re.compile(r"(?i)^(mean|norm|std|var)$|loss$|criterion$|cross_entropy$")
 _NUMBER = m.Integer() | m.Float()
 _FORMATTED = m.FormattedStringExpression(format_spec=m.MatchIfTrue(bool), conversion=None)
 _TEXT = m.SimpleString() | m.ConcatenatedString() | m.FormattedString()
@@ -271,10 +287,15 @@ def _keep_on_device(draft: Draft, call: cst.Call) -> bool:
         return False
     draft.change(func.attr, lambda _: cst.Name("detach"))
     starts_as_float = any(isinstance(each, cst.Float) for each in assignments(draft, name, scope))
-    if starts_as_float or not any(_shown_as_whole(draft, use) for use in uses):
+    if starts_as_float or _is_mean(func.value) or not any(_shown_as_whole(draft, use) for use in uses):
         # What the script sums are Python's floats: in float32 a long sum would differ from the fourth digit on.
         call_method(draft, call, "double")
     return True
+
+
+def _is_mean(value: cst.BaseExpression) -> bool:
+    """Whether what is read is no whole number, by the call that gives it: a mean, a norm, a loss."""
+    return isinstance(value, cst.Call) and bool(_NO_COUNT.search(last_part(value.func)))
 
 
 def _shown_as_whole(draft: Draft, use: cst.Name) -> bool:
