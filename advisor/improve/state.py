@@ -109,7 +109,7 @@ class State:
 
 
 def with_options(argv: Iterable[str], options: Mapping[str, str]) -> tuple[str, ...]:
-    """`argv` with each option set to its value: in its place where it is there already, else at the end.
+    """`argv` with each option set to its value: in its place where it is there already, else behind all others.
 
     An empty value is a flag. ``--name=value`` is known as well as ``--name value``.
     """
@@ -117,7 +117,8 @@ def with_options(argv: Iterable[str], options: Mapping[str, str]) -> tuple[str, 
     for option, value in options.items():
         places = [at for at, word in enumerate(words) if word == option or word.startswith(option + "=")]
         if not places:
-            words += [option, value] if value else [option]
+            end = words.index("--") if "--" in words else len(words)  # behind it there are no options
+            words[end:end] = [option, value] if value else [option]
             continue
         at = places[-1]  # the last one counts to argparse
         if not value:

@@ -47,6 +47,7 @@ def edited(state: State, path: Path, old: str, new: str) -> State:
         ([], {"--amp": ""}, ["--amp"]),
         (["--batch-size-eval", "8"], {"--batch-size": "64"}, ["--batch-size-eval", "8", "--batch-size", "64"]),
         (["--n", "1", "--n", "2"], {"--n": "3"}, ["--n", "1", "--n", "3"]),
+        (["--lr", "1", "--", "x"], {"--n": "3"}, ["--lr", "1", "--n", "3", "--", "x"]),
     ],
 )
 def test_options_replace_what_is_there(argv: list[str], options: dict[str, str], expected: list[str]) -> None:
