@@ -18,7 +18,7 @@ from advisor.harness.layout import Site
 # What is called in between for the gradients of one loss alone.
 _FOR_GRADIENTS = re.compile(r"grad|clip|step|reduce|unscale")
 # In a function that is called there; a weight that needs no gradient any more gets none of an earlier loss, either.
-_USES_GRADIENTS = re.compile(r"\.grad\b|clip_grad|\.step\(|zero_grad|unscale_|requires_grad|\.data\b|[^_\W]_\(")
+_USES_GRADIENTS = re.compile(r"\.grad\b|clip_grad|\.step\(|zero_grad|unscale_|requires_grad|\.data\s*\W?=|[^_\W]_\(")
 _HOOKS = re.compile(r"register_hook|register_(full_)?backward|register_post_accumulate")
 _SUMMED = m.Name() | m.Attribute() | m.BinaryOperation()
 
