@@ -21,12 +21,15 @@ from advisor.evidence.groups import group_loop
 from advisor.evidence.handmade import loop_place
 from advisor.evidence.rounds import called_loop, differentiates
 from advisor.evidence.spread import spread_s
+from advisor.evidence.taken_loops import taken_loop
 from advisor.fixes import edited
 from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at, forward_sites
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
+    from advisor.evidence.loops import SampleLoop
+    from advisor.harness.layout import Site
 
 _LEAST_OF_CALLS = 1.2  # what is put together costs something, too
 # What is left of calls for one sample each when one call answers for all of them, best, likely, worst: one round of as
@@ -228,23 +231,33 @@ _LISTS = frozenset(("list", "tuple", "zip", "split", "chunk", "unbind", "sorted"
 
 
 def _of_parts(evidence: Evidence) -> Finding | None:
-    """A loop over parts of a tensor, by the operators that its rounds call."""
+    """A loop over parts of a tensor, by the operators that its rounds call: the one by which most is saved."""
+    loops: list[tuple[SampleLoop, Site]] = []
     found = evidence.sample_loop
-    place = loop_place(evidence, found, text_of) if found is not None else None
-    if found is None or place is None:
-        return None
-    groups = group_loop(text_of(place.file), place.line)
-    if groups is None:
-        return None
+    if found is not None and (place := loop_place(evidence, found, text_of)) is not None:
+        loops.append((found, place))
+    if (known := taken_loop(evidence, text_of)) is not None:
+        loops.append(known)
+    loops = [each for each in loops if group_loop(text_of(each[1].file), each[1].line) is not None]
+    longest = max(loops, key=lambda each: _saved_s(evidence, each[0]), default=None)
+    return _parts_finding(evidence, *longest) if longest is not None else None
+
+
+def _saved_s(evidence: Evidence, found: SampleLoop) -> float:
+    """Seconds of a step that go where one round does what all do now."""
     spent = (found.forward_s + found.backward_s) / evidence.inflation
-    saved = spent * (1.0 - found.work_share) * (1.0 - found.times / found.rounds)
-    gain = Gain.of(evidence.what_if(Change(remove_host_s=saved)))
+    return spent * (1.0 - found.work_share) * (1.0 - found.times / found.rounds)
+
+
+def _parts_finding(evidence: Evidence, found: SampleLoop, place: Site) -> Finding | None:
+    spent = (found.forward_s + found.backward_s) / evidence.inflation
+    gain = Gain.of(evidence.what_if(Change(remove_host_s=_saved_s(evidence, found))))
     if not gain.worth_it:
         return None
     return Finding(
         rule=PythonLoopOverSamples.id,
         title=PythonLoopOverSamples.title,
-        summary=f"The loop at {at(place)} calls {'about' if found.nested else 'the same'} {found.operators:.0f} "
+        summary=f"The loop at {at(place)} calls {'the same' if found.alike else 'about'} {found.operators:.0f} "
         f"operators {found.rounds:.0f} times in every step, {spent * 1e3:.1f} ms with their backward"
         + (", in loops of different lengths." if found.nested else "."),
         gain=gain,
@@ -258,7 +271,7 @@ def _of_parts(evidence: Evidence) -> Finding | None:
         site=place,
         parameters={
             "nested": found.nested,
-            "groups": groups,
+            "groups": group_loop(text_of(place.file), place.line),
             "differentiates": differentiates(text_of(place.file), place.line),
         },
     )

@@ -9,6 +9,7 @@ from advisor.evidence.added_gradients import adds_up_gradients
 from advisor.evidence.called_from import keeps_state, loop_around
 from advisor.evidence.rounds import busiest_loop, called_loop
 from advisor.evidence.sample_gradients import loop_of_gradients
+from advisor.evidence.taken_loops import taken_loop
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
@@ -45,8 +46,12 @@ def loops_over(evidence: Evidence, forwards: Sequence[CallSite], text_of: Callab
     """
     if called_loop(forwards, text_of) is not None:
         return True
+    most = _MOST_LOOPING * (evidence.trace_step_s or 0.0)
+    taken = taken_loop(evidence, text_of)
+    if taken is not None and taken[0].forward_s + taken[0].backward_s >= most:
+        return True
     loop = evidence.sample_loop
-    if loop is None or loop.forward_s + loop.backward_s < _MOST_LOOPING * (evidence.trace_step_s or 0.0):
+    if loop is None or loop.forward_s + loop.backward_s < most:
         return False
     if abs(loop.rounds / max(1.0, loop.times) - batch) <= 0.02 * batch:
         return True

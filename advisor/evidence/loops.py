@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -41,6 +41,8 @@ _DECOMPOSES = ("linalg_", "svd", "cholesky", "triangular", "lstsq", "fft")
 # A matrix operator that takes less under the profiler is mostly its call: so long, or as long as a view takes for each
 # operator that it calls in turn. (`linear` is six or more; on a slow processor each takes 5 us.)
 _CALL_S = 20e-6
+_ALIKE_ROUNDS = 0.6  # of a loop's rounds, for what lies between others to tell that it is begun anew
+_LIKE_STEPS = 2.0  # so many times as many operators may the steps of one window call as those of the other
 _TAKES, _ITERATES = ("aten::select", "aten::index"), "aten::unbind"
 
 
@@ -57,6 +59,7 @@ class SampleLoop:
     takes: bool  # each round takes parts of tensors by number (select) or mask (index)
     iterates: bool  # the loop is over an unbound tensor
     nested: bool = False  # each round holds a loop of its own, of another length in each
+    alike: bool = True  # the rounds call the same operators
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class _Stretch:
     takes: bool
     iterates: bool
     nested: bool = False
+    alike: bool = True
 
     @property
     def rounds(self) -> float:
@@ -98,6 +102,72 @@ def sample_loop(trace: Trace, steps: Steps, host: Host, nesting: Nesting, detail
     detail_steps = step_windows(detail)
     shaped = _stretches(detail, detail_steps, Host(detail, detail_steps), Nesting(detail))
     return _measured(trace, steps, nesting, stretches, detail, shaped) if shaped else None
+
+
+def loop_between(
+    trace: Trace,
+    steps: Steps,
+    host: Host,
+    nesting: Nesting,
+    detail: Trace,
+    takes: Ints,
+    each_round: float,
+    again: bool = False,
+) -> SampleLoop | None:
+    """What a loop costs whose rounds have `takes` in them, `each_round` a round: operators of the window with shapes.
+
+    From the first to the last of them, of what a step calls; in the window without stacks it is the same part of what a
+    step calls there. None where the two windows' steps are nothing alike by the number of operators.
+
+    `again`: a loop whose rounds need one another runs it each time anew. How often it does is told by what else that
+    calls in between; None where the loop's own rounds are too different for that.
+    """
+    shaped_steps = step_windows(detail)
+    there = _outer_by_step(detail, shaped_steps, Host(detail, shaped_steps), Nesting(detail))
+    here = _outer_by_step(trace, steps, host, nesting)
+    start = detail.operators.start
+    runs: list[list[tuple[int, int, int]]] = []
+    positions: list[Ints] = []
+    for rows in there:
+        at = np.searchsorted(start[rows], start[takes], side="right") - 1
+        inside = (at >= 0) & (detail.operators.end[takes] <= detail.operators.end[rows[np.maximum(at, 0)]])
+        at = np.sort(at[inside])
+        positions.append(at)
+        apart = np.split(at, np.flatnonzero(np.diff(at) > LONGEST_BODY) + 1) if len(at) else []
+        runs.append([(int(run[0]), int(run[-1]) + 1, len(run)) for run in apart if len(run) >= 2 * each_round])
+    counts = [float(np.median([len(rows) for rows in each])) for each in (there, here)] if there and here else [0.0]
+    if not all(runs) or min(counts) <= 0 or max(counts) > _LIKE_STEPS * min(counts):
+        return None
+    shaped, stretches = list[_Stretch](), list[_Stretch]()
+    for number, rows in enumerate(there):
+        shaped += [_stretch(rows[one:end], count / each_round) for one, end, count in runs[number]]
+    for number, rows in enumerate(here):
+        known = number % len(runs)
+        scale = len(rows) / len(there[known])
+        for one, end, count in runs[known]:
+            part = rows[round(one * scale) : round(end * scale)]
+            if len(part):
+                stretches.append(_stretch(part, count * scale / each_round))
+    found = _measured(trace, steps, nesting, stretches, detail, shaped) if stretches else None
+    if found is None or found.rounds < LEAST_ROUNDS:
+        return None
+    if again:
+        share = _begun_anew([np.diff(each[:: max(1, round(each_round))]) for each in positions])
+        return replace(found, times=found.times + share * found.rounds) if share is not None else None
+    return found
+
+
+def _begun_anew(apart: list[Ints]) -> float | None:
+    """Which share of rounds is the first of a loop's, by how many operators lie between them; None if that varies."""
+    every = np.concatenate(apart) if apart else np.zeros(0, np.int64)
+    if not len(every):
+        return None
+    most = np.bincount(every).max()
+    return float(1.0 - most / len(every)) if most >= _ALIKE_ROUNDS * len(every) else None
+
+
+def _stretch(inside: Ints, rounds: float) -> _Stretch:
+    return _Stretch(inside, len(inside) / rounds, takes=True, iterates=False, alike=False)
 
 
 def alike_loop(trace: Trace, steps: Steps, host: Host, nesting: Nesting, detail: Trace | None) -> AlikeLoop | None:
@@ -162,6 +232,7 @@ def _measured(
         takes=all(each.takes for each in stretches),
         iterates=all(each.iterates for each in stretches),
         nested=any(each.nested for each in stretches),
+        alike=all(each.alike for each in stretches),
     )
 
 
@@ -244,17 +315,11 @@ def _stretches(trace: Trace, steps: Steps, host: Host, nesting: Nesting, alike: 
     operators = trace.operators
     if not len(steps) or not len(operators):
         return []
-    outer = np.flatnonzero((operators.lane == steps.lane) & (nesting.parent < 0))
-    # Loops over what makes a batch are the loader's matter, and those over parameters the optimizer's.
-    elsewhere = host.backward.union(host.loader).union(host.optimizer)
-    outer = outer[~elsewhere.contains(operators.start[outer])]
-    outer = outer[np.argsort(operators.start[outer], kind="stable")]
-    step = assign(steps, operators.start[outer])
     takes = names_like(trace, operators.name, _TAKES.__contains__)
     iterates = names_like(trace, operators.name, _ITERATES.__eq__)
     matrix = names_like(trace, operators.name, _is_matrix)
     found: list[_Stretch] = []
-    for rows in by_step(outer, step, len(steps)):
+    for rows in _outer_by_step(trace, steps, host, nesting):
         codes = operators.name[rows].astype(np.int64)
         first = _of_modules(codes, matrix[rows]) if alike else longest_period(codes, LONGEST_BODY)
         before = len(found)
@@ -276,8 +341,21 @@ def _stretches(trace: Trace, steps: Steps, host: Host, nesting: Nesting, alike: 
                 unbound = bool(iterates[rows[max(0, begin - 3) : end]].any())
                 if rounds < LEAST_ROUNDS or not (unbound or int(takes[rows[begin:end]].sum()) >= rounds - 1):
                     return []
-            found.append(_Stretch(rows[begin:end], (end - begin) / rounds, not unbound, unbound, nested))
+            found.append(_Stretch(rows[begin:end], (end - begin) / rounds, not unbound, unbound, nested, not nested))
     return found
+
+
+def _outer_by_step(trace: Trace, steps: Steps, host: Host, nesting: Nesting) -> list[Ints]:
+    """The outermost operators of each step in their order, of its own thread.
+
+    Loops over what makes a batch are the loader's matter, and those over parameters the optimizer's.
+    """
+    operators = trace.operators
+    outer = np.flatnonzero((operators.lane == steps.lane) & (nesting.parent < 0))
+    elsewhere = host.backward.union(host.loader).union(host.optimizer)
+    outer = outer[~elsewhere.contains(operators.start[outer])]
+    outer = outer[np.argsort(operators.start[outer], kind="stable")]
+    return list(by_step(outer, assign(steps, operators.start[outer]), len(steps)))
 
 
 def _of_modules(codes: Ints, matrix: Mask) -> tuple[int, int, int]:
