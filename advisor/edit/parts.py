@@ -19,6 +19,9 @@ from advisor.harness.layout import Site
 _LOOPS = (cst.For, cst.While)
 _COMPREHENSIONS = (cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
 _WHOLE = m.Slice(lower=None, upper=None, step=None)
+_VIEWS = (
+    "view", "reshape", "squeeze", "unsqueeze", "flatten", "transpose", "t", "permute", "contiguous", "detach", "to",
+)  # fmt: skip
 _PLAIN = m.Arg(star="", keyword=None)
 _COUNTED = m.Call(m.Name("range"), [_PLAIN, m.AtMostN(_PLAIN, n=1)])
 _ENUMERATED = m.Call(m.Name("enumerate"), [_PLAIN])
@@ -248,10 +251,24 @@ def _writes_all(draft: Draft, part: _Part) -> cst.For | None:
         return None
     if len(variables(draft, part.tensor, loop)) != 1 or draft.nodes(cst.Continue, loop):
         return None
+    shared = plain_name(_shared(assign.value))
+    if shared and shared not in _bound(draft, loop):
+        return None  # one buffer, which a call may fill anew in each round
     changed = {plain_name(each) for each in written_in_place(draft, loop)}
     used = {plain_name(each) for kind in (cst.Name, cst.Attribute) for each in draft.nodes(kind, assign.value)}
     counters = [each for each in _bound(draft, loop.body) if each == draft.code(counter)]
     return None if used & changed or counters else loop
+
+
+def _shared(value: cst.BaseExpression) -> cst.BaseExpression:
+    """What `value` may be a view of: ``h`` of ``h[0].squeeze(1)``."""
+    while True:
+        if isinstance(value, cst.Subscript):
+            value = value.value
+        elif isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in _VIEWS:
+            value = value.func.value
+        else:
+            return value
 
 
 def _runs_each_round(draft: Draft, statement: Statement, loop: cst.For) -> bool:

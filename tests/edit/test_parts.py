@@ -90,7 +90,7 @@ CHANGED = {
     "written, and none of it": """
         out = x.new_ones(n, 4, 3)
         for t in range(n, n):
-            out[t] = x[:, 0]  # <-
+            out[t] = x[:, 0] * t  # <-
         return out + x.sum()
     """,
     "written until": """
@@ -202,6 +202,13 @@ LEFT = {
         for t in range(n):
             for k in range(n):
                 out[t, k] = x[0, k] * t  # <-
+        return out
+    """,
+    "written from a buffer that a call fills": """
+        out, buffer = torch.zeros(4, n, 3), torch.zeros(4, 3)
+        for t in range(n):
+            f.fill(buffer, t)
+            out[:, t] = buffer.view(4, 3)  # <-
         return out
     """,
     "what was made elsewhere": """
