@@ -12,7 +12,7 @@ from advisor.edit import Drafts
 from advisor.edit.calls import add_argument, argument, call_method, unpacked
 from advisor.edit.locate import call_at
 from advisor.edit.models import Binding, binding, model_name
-from advisor.edit.names import ensure_name, last_part
+from advisor.edit.names import ensure_name, last_part, plain_name
 from advisor.edit.optimizer_state import loads_fused_state
 from advisor.edit.scopes import scope_of
 from advisor.edit.views import reshape_views, with_imports
@@ -61,7 +61,7 @@ _ON_CPU = "prior: depthwise convolutions take 0.45, pooling 0.7 of their time in
 _LEAST_ON_CPU = 1.10  # what the prior says spreads too far to promise less: 1.07 was 0.98 when measured
 _OLD_ORDER = (
     "a checkpoint from before this change gives the fused optimizer its state in another order of memory than the "
-    "weights', which it does not look at: convert the state along with the weights"
+    "weights', which its step does not notice: convert the state along with the weights"
 )
 # Written out, these are no tensor, whatever is in them.
 _NO_TENSOR = (
@@ -510,9 +510,9 @@ def _initialized_behind(bound: Binding) -> bool:
     """Whether the script gives the weights orthogonal values once the model is converted: ``model.apply(init)``."""
     draft, scope = bound.draft, scope_of(bound.draft, bound.statement)
     calls = [each for each in draft.nodes(cst.Call) if draft.line(each) > draft.line(bound.statement)]
-    applied = [f"{bound.name}.apply(", "orthogonal_("]
-    here = [draft.code(each) for each in calls if scope_of(draft, each) is scope]
-    return "orthogonal_" in draft.source.text and any(each in code for code in here for each in applied)
+    here = [plain_name(each.func) for each in calls if scope_of(draft, each) is scope]
+    applied = any(each == f"{bound.name}.apply" or each.rpartition(".")[2] == "orthogonal_" for each in here)
+    return "orthogonal_" in draft.source.text and applied
 
 
 def _convert_input(draft: Draft, call: cst.Call) -> bool:

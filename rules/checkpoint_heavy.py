@@ -103,6 +103,27 @@ for step, x in enumerate(batches):
 """,
             parameters={"every": 100, "now": 5},
         ),
+        Example(  # the batches are counted, and not the epochs
+            before="""
+import torch
+
+for epoch in range(10):
+    for step, x in enumerate(batches):
+        train(net, x)
+        if step % 5 == 0:
+            torch.save(net.state_dict(), "last.pt")  # <-
+""",
+            after="""
+import torch
+
+for epoch in range(10):
+    for step, x in enumerate(batches):
+        train(net, x)
+        if step % 100 == 0:
+            torch.save(net.state_dict(), "last.pt")
+""",
+            parameters={"every": 100, "now": 5},
+        ),
         Example(
             before="for x in batches:\n    train(net, x)\n    keep(net, 'last.pt')  # <-\n",
             after="",

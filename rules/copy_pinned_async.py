@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -16,6 +16,7 @@ from advisor.edit.calls import DATALOADER_PARAMETERS, argument, has_starred
 from advisor.edit.copied import made_by_others, overwritten
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.modules import TooManyFilesError, with_word
+from advisor.edit.names import full_name, plain_name
 from advisor.edit.scopes import assigned_once, scope_of
 from advisor.edit.values import EDITED, bound_to, give
 from advisor.evidence import Change
@@ -268,6 +269,26 @@ loader = DataLoader(dataset, batch_size=64, pin_memory=True)
 for images, labels in loader:
     images = images.to(device, non_blocking=True)  # to the GPU
     labels = labels.cuda(non_blocking=True)
+""",
+        ),
+        Example(  # net.train() is no call of this function
+            before="""
+def train(net, loader, device="cpu"):
+    net.train()
+    for x in loader:
+        net(x.to(device))  # <- copies
+
+loader = DataLoader(dataset, batch_size=64)  # <- loaders
+train(net, loader, device="cuda")
+""",
+            after="""
+def train(net, loader, device="cpu"):
+    net.train()
+    for x in loader:
+        net(x.to(device, non_blocking=True))
+
+loader = DataLoader(dataset, batch_size=64, pin_memory=True)
+train(net, loader, device="cuda")
 """,
         ),
         Example(
@@ -525,16 +546,19 @@ def _also_to_cpu(drafts: Drafts, draft: Draft, call: cst.Call) -> bool:
     named = _function_around(draft, call)
     if named is None:
         return False
-    name, parameters = named
-    in_order = [each.name.value for each in parameters if each.name.value != "self"]
-    left_out = [each.name.value for each in parameters if each.default is not None and _is_cpu(draft, each.default)]
+    name, parameters, is_method = named
+    in_order = [each.name.value for each in parameters.params if each.name.value not in ("self", "cls")]
+    every = (*parameters.params, *parameters.kwonly_params)
+    left_out = [each.name.value for each in every if each.default is not None and _is_cpu(draft, each.default)]
     try:
         users = list(with_word(drafts, draft, name))
     except TooManyFilesError:
-        return True
+        return True  # too many to look at
     for user in users:
         for each in user.nodes(cst.Call):
-            if last_name(user, each) != name:
+            # net.train() is no call of a function train(net, device="cpu"); helpers.move(x) may be.
+            of_other = isinstance(each.func, cst.Attribute) and full_name(user, each.func) == plain_name(each.func)
+            if last_name(user, each) != name or (of_other and not is_method):
                 continue
             if any(_is_cpu(user, arg.value) for arg in each.args):
                 return True
@@ -543,13 +567,13 @@ def _also_to_cpu(drafts: Drafts, draft: Draft, call: cst.Call) -> bool:
     return False
 
 
-def _function_around(draft: Draft, call: cst.Call) -> tuple[str, Sequence[cst.Param]] | None:
-    """The name and the parameters of the function that copies, or of the lambda."""
+def _function_around(draft: Draft, call: cst.Call) -> tuple[str, cst.Parameters, bool] | None:
+    """The name and the parameters of the function that copies, or of the lambda, and whether it is a method."""
     for above in draft.ancestors(call):
         if isinstance(above, cst.FunctionDef):
-            return above.name.value, above.params.params
+            return above.name.value, above.params, isinstance(scope_of(draft, above), cst.ClassDef)
         if isinstance(above, cst.Lambda) and (name := bound_to(draft, above)):
-            return name, above.params.params
+            return name, above.params, False
     return None
 
 

@@ -83,7 +83,7 @@ class EmptyCacheInLoop(Rule):
             if call is None or statement is None or not m.matches(statement, alone):
                 return Advice(text, f"the call at {at(site)} is part of another statement, or a library's")
             if any(isinstance(each, cst.ExceptHandler) for each in draft.ancestors(call)):
-                return Advice(text, f"the call at {at(site)} is what an error is answered by")
+                return Advice(text, f"the call at {at(site)} is made after an error, to have memory again")
             draft.remove(statement)
         return edited(drafts, text, f"Keep the cache of GPU memory between the steps, at {where}.")
 

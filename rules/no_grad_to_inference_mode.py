@@ -103,7 +103,7 @@ class NoGradToInferenceMode(Rule):
                 return Advice(text, "the model is made there, too, whose parameters have to stay ordinary tensors")
             done.add(switch)
             if refuses_inference_mode(draft, region):
-                return Advice(text, "its results are changed in place, or trained on, elsewhere")
+                return Advice(text, "what is made there is changed in place, trained on or kept as a weight elsewhere")
             draft.replace(switch, ensure_name(draft, "torch.inference_mode"))
         return edited(drafts, text)
 

@@ -91,6 +91,33 @@ class SeparateBackwards(Rule):
         return Advice(text, why) if why else edited(drafts, text)
 
     EXAMPLES = (
+        Example(  # what is written into is made there
+            before="""
+def dice(scores, y):
+    wanted = torch.zeros_like(scores)
+    wanted.scatter_(1, y[:, None], 1)
+    return 1 - (scores.softmax(1) * wanted).mean()
+
+first = F.mse_loss(a(h), x)
+first.backward(retain_graph=True)  # <- calls
+hot = torch.zeros(n, k).scatter_(1, y[:, None], 1)
+second = dice(b(h), y) + (b(h) * hot).mean()
+seen += 1
+second.backward()  # <- calls
+""",
+            after="""
+def dice(scores, y):
+    wanted = torch.zeros_like(scores)
+    wanted.scatter_(1, y[:, None], 1)
+    return 1 - (scores.softmax(1) * wanted).mean()
+
+first = F.mse_loss(a(h), x)
+hot = torch.zeros(n, k).scatter_(1, y[:, None], 1)
+second = dice(b(h), y) + (b(h) * hot).mean()
+seen += 1
+(first + second).backward()
+""",
+        ),
         Example(
             before="""
 features = trunk(x)

@@ -14,7 +14,7 @@ import libcst.matchers as m
 from advisor.edit import Drafts, Sources
 from advisor.edit.calls import argument, has_starred, unpacked
 from advisor.edit.locate import call_at
-from advisor.edit.names import framework_used, full_name
+from advisor.edit.names import framework_used, full_name, last_part
 from advisor.edit.sources import text_of
 from advisor.edit.values import EDITED, give
 from advisor.evidence import Change
@@ -178,6 +178,7 @@ class SparseGradients(Rule):
             for call in draft.nodes(cst.Call):
                 of_torch = full_name(draft, call.func).startswith("torch.optim.")
                 makes = of_torch and any(".parameters(" in draft.code(arg) for arg in call.args)
+                makes = makes and last_part(call.func) not in _EXACT
                 if makes and (draft.source.path, draft.line(call)) not in known:
                     return Advice(text, f"the optimizer made at line {draft.line(call)} may not take sparse gradients")
         for site in places:
@@ -318,8 +319,8 @@ def _needs_dense(drafts: Drafts, path: str) -> str:
         return f"{path.rpartition('/')[2]} looks at gradients, which would be sparse"
     if framework := framework_used(draft):
         return f"{framework} may clip the gradients, or look at them, which would be sparse"
-    if _SEVERAL.search(draft.module.code):
-        return "several processes, or devices, add up their gradients, which would be sparse"
+    if any(_SEVERAL.search(f"{last_part(call.func)}(") for call in draft.nodes(cst.Call)):
+        return "several processes or devices may add up their gradients, which not everything does for sparse ones"
     return ""
 
 

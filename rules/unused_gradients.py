@@ -282,9 +282,9 @@ def _needed(finding: Finding, drafts: Drafts, told: bool = False) -> str:
 def _makes_another(drafts: Drafts, files: Sequence[str], draft: Draft, call: cst.Call) -> bool:
     """Whether a call makes an optimizer, by its name and what it is given, of a class that is not torch's."""
     name = last_part(call.func)
-    given = any(".parameters(" in draft.code(arg) for arg in call.args)
-    own = any(each.name.value == name for path in files for each in drafts[path].nodes(cst.FunctionDef))
-    return given and bool(_OPTIMIZER.search(name)) and not own
+    if not _OPTIMIZER.search(name) or not any(".parameters(" in draft.code(arg) for arg in call.args):
+        return False
+    return not any(each.name.value == name for path in files for each in drafts[path].nodes(cst.FunctionDef))
 
 
 def _freeze(finding: Finding, drafts: Drafts) -> str:

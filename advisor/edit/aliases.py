@@ -68,7 +68,7 @@ def other_calls(bound: Binding, forwards: Sequence[tuple[Draft, cst.Call]]) -> l
             elif isinstance(above, cst.Attribute):
                 if not _harmless(draft, above, variable.name):
                     return _PARTS
-                if _reads_state(draft, above):
+                if _reads_state(draft, above) and not _before(bound, draft, above):
                     return _KEPT
                 if _retypes(draft, above) and not _before(bound, draft, above):
                     return _CONVERTED
@@ -122,14 +122,16 @@ def _assigns(call: cst.CSTNode | None) -> bool:
 
 
 def _reads_state(draft: Draft, method: cst.Attribute) -> bool:
-    """``net.state_dict()`` for anything but its names or their number."""
+    """``net.state_dict()`` for anything but its names or their number: ``len(…)``, ``set(…)``, ``name in …``."""
     above = draft.parent(draft.parent(method) or method)
     if method.attr.value != "state_dict":
         return False
     if isinstance(above, cst.Attribute):
         return above.attr.value != "keys"
+    if isinstance(above, (cst.ComparisonTarget, cst.For, cst.CompFor)):
+        return False
     call = draft.parent(above) if isinstance(above, cst.Arg) else None
-    return not isinstance(call, cst.Call) or last_part(call.func) != "len"
+    return not isinstance(call, cst.Call) or last_part(call.func) not in ("len", "set", "sorted", "list", "tuple")
 
 
 def _retypes(draft: Draft, method: cst.Attribute) -> bool:

@@ -13,7 +13,7 @@ from advisor.edit.dataflow import Dataflow, loops
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.grad_scaler import backward_calls
 from advisor.edit.locate import last_name, within_statement_at
-from advisor.edit.names import ensure_name, full_name
+from advisor.edit.names import bindings, ensure_name, full_name, plain_name
 from advisor.edit.regions import LOSS, Region, between, forward_regions, separate_backward, suspends
 from advisor.edit.scopes import parameter_names, scope_of
 from advisor.edit.sums import CUT_FUNCTIONS, elements
@@ -203,8 +203,10 @@ class _Narrow(Dataflow):
             if self.carries(assign.value) and any(map(self._by_tensor, targets)):
                 yield self.draft.line(assign)
         for call in self.draft.nodes(cst.Call):
-            of_torch = full_name(self.draft, call.func).startswith("torch.") and "(" not in self.draft.code(call.func)
-            method = isinstance(call.func, cst.Attribute) and not of_torch
+            # torch.scatter_add(x, …), torch_scatter.scatter_add(x, …)
+            name = plain_name(call.func)
+            of_module = bool(name) and full_name(self.draft, call.func).partition(".")[0] in _modules(self.draft)
+            method = isinstance(call.func, cst.Attribute) and not of_module
             name = last_name(self.draft, call) if method else ""
             # Without an underscore they make a copy, whose type autocast sees to on a GPU.
             writes = name in _WRITES or (f"{name}_" in _WRITES and not (self._on_gpu and self._inside(call)))
@@ -289,6 +291,11 @@ class _Narrow(Dataflow):
         made = m.Call(func=m.Name("dict") | m.Name("list") | m.Name("defaultdict") | m.Name("OrderedDict"))
         written = m.Dict() | m.List() | m.DictComp() | m.ListComp() | m.BinaryOperation(left=m.List())
         return any(m.matches(each, written) or m.matches(each, made) for each in values)
+
+
+def _modules(draft: Draft) -> set[str]:
+    """What the file imports modules from, by their first names."""
+    return {full.partition(".")[0] for full in bindings(draft).values()}
 
 
 def _libraries(draft: Draft) -> set[str]:

@@ -18,7 +18,8 @@ from advisor.harness.layout import Site
 # What is called in between for the gradients of one loss alone.
 _FOR_GRADIENTS = re.compile(r"grad|clip|step|reduce|unscale")
 # In a function that is called there; a weight that needs no gradient any more gets none of an earlier loss, either.
-_USES_GRADIENTS = re.compile(r"\.grad\b|clip_grad|\.step\(|zero_grad|unscale_|requires_grad|\.data\s*\W?=|[^_\W]_\(")
+_USES_GRADIENTS = re.compile(r"\.grad\b|clip_grad|\.step\(|zero_grad|unscale_|requires_grad|\.data\s*[-+*/]?=(?!=)")
+_IN_PLACE = re.compile(r"[^_]_$")
 _HOOKS = re.compile(r"register_hook|register_(full_)?backward|register_post_accumulate")
 _SUMMED = m.Name() | m.Attribute() | m.BinaryOperation()
 
@@ -47,7 +48,9 @@ def add_losses(drafts: Drafts, calls: Sequence[Site]) -> str:
         return "the calls are in different blocks"
     stretch = siblings[siblings.index(found[0][1]) : siblings.index(found[-1][1])]
     called = [last_name(draft, each) for statement in stretch for each in draft.nodes(cst.Call, statement)]
-    own = [each.name.value for each in draft.nodes(cst.FunctionDef) if _USES_GRADIENTS.search(draft.code(each.body))]
+    functions = [each for each in draft.nodes(cst.FunctionDef) if each.name.value in called]
+    uses = [each for each in functions if _USES_GRADIENTS.search(draft.code(each.body)) or _writes(draft, [each.body])]
+    own = [each.name.value for each in uses]
     if other := next((each for each in called if _FOR_GRADIENTS.search(each) or each in own), ""):
         return f"`{other}` is called in between, maybe for the gradients of one loss"
     attributes = [each for statement in stretch for each in draft.nodes(cst.Attribute, statement)]
@@ -55,7 +58,7 @@ def add_losses(drafts: Drafts, calls: Sequence[Site]) -> str:
         return "the gradients of one loss are used in between"
     if any(each.attr.value in ("requires_grad", "data") and is_target(draft, each) for each in attributes):
         return "what a loss goes back to is changed in between"
-    if other := next((each for each in called if re.search(r"[^_]_$", each)), ""):
+    if other := _writes(draft, stretch):
         return f"`{other}` changes a tensor in between, maybe one that the first loss needs"
     leaves = (cst.Break, cst.Continue, cst.Return, cst.Yield, cst.Raise)
     if any(draft.nodes(kind, statement) for kind in leaves for statement in stretch):
@@ -76,6 +79,21 @@ def add_losses(drafts: Drafts, calls: Sequence[Site]) -> str:
     draft.replace(last_call, f"({' + '.join(draft.code(_bare(each)) for each in losses)}).backward({arguments})")
     for _, statement in found[:-1]:
         draft.remove(statement)
+    return ""
+
+
+def _writes(draft: Draft, nodes: Sequence[cst.CSTNode]) -> str:
+    """A method there that writes into a tensor which they do not themselves make: ``p.data.clamp_``; "" for none."""
+    assigns = [each for node in nodes for each in draft.nodes(cst.Assign, node)]
+    made = _names(draft, [to.target for each in assigns for to in each.targets])
+    for call in (each for node in nodes for each in draft.nodes(cst.Call, node)):
+        if not isinstance(call.func, cst.Attribute) or not _IN_PLACE.search(call.func.attr.value):
+            continue
+        of = call.func.value
+        while isinstance(of, (cst.Attribute, cst.Subscript)):
+            of = of.value
+        if isinstance(of, cst.Name) and of.value not in made:
+            return draft.code(call.func)
     return ""
 
 

@@ -220,15 +220,20 @@ def _binds(draft: Draft, name: cst.Name) -> bool:
 
 
 def _ends_before(drafts: Drafts, guard: _Guard, steps: int) -> bool:
-    """Whether a loop around it is over, ``range(50)``, before so many steps."""
-    for above in guard.draft.ancestors(guard.every):
-        if isinstance(above, cst.FunctionDef):
-            return False
-        if isinstance(above, cst.For) and m.matches(above.iter, m.Call(m.Name("range"), [m.Arg()])):
-            number = origin_of(drafts, guard.draft, cst.ensure_type(above.iter, cst.Call).args[0].value)
-            last = parse_number(number.node) if number is not None else None
-            return last is not None and last < steps
-    return False
+    """Whether the loop that counts, ``for step in range(50)``, is over before so many steps.
+
+    A number of batches goes on through the epochs around it, and an option has another value than its default.
+    """
+    draft, loop = guard.draft, guard.draft.loop(guard.every)
+    remainder = draft.parent(guard.every)
+    if not isinstance(loop, cst.For) or not m.matches(loop.iter, m.Call(m.Name("range"), [m.Arg()])):
+        return False
+    counted = draft.nodes(cst.Name, remainder.left) if isinstance(remainder, cst.BinaryOperation) else []
+    if draft.code(loop.target) not in {each.value for each in counted}:
+        return False
+    number = origin_of(drafts, draft, cst.ensure_type(loop.iter, cst.Call).args[0].value)
+    last = parse_number(number.node) if number is not None and not number.option else None
+    return last is not None and last < steps
 
 
 # The number.

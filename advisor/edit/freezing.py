@@ -98,7 +98,7 @@ def freeze_made(drafts: Drafts, model: Named, files: Sequence[str], parts: Seque
         return "" if told else why
     whole = ".".join((bound.name, *parts))
     if line := _goes_on(bound.draft, whole):
-        return f"line {line} makes something else of it, which may be trained"
+        return f"line {line} hands it, a copy or a part of it on to what may be trained"
     bound.draft.insert_after(bound.statement, f"{whole}.requires_grad_(False)")
     return ""
 
@@ -188,8 +188,10 @@ def freeze_around(drafts: Drafts, backward: Site, model: Named, parts: Sequence[
 
 def _may_leave(draft: Draft, stretch: Sequence[Statement], last: Statement) -> bool:
     """Whether the statement behind `last` may be left out, and the loop or its caller goes on: by an error, too."""
-    leaves = (cst.Break, cst.Continue, cst.Return, cst.Yield, cst.Raise)
-    if any(draft.nodes(kind, each) for kind in leaves for each in stretch):
+    leaves = [each for kind in (cst.Return, cst.Yield) for one in stretch for each in draft.nodes(kind, one)]
+    around = draft.loop(last)
+    turns = [each for kind in (cst.Break, cst.Continue) for one in stretch for each in draft.nodes(kind, one)]
+    if leaves or any(draft.loop(each) is around for each in turns):
         return True
     for above in draft.ancestors(last):
         if isinstance(above, (cst.For, cst.While, cst.FunctionDef)):

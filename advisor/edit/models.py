@@ -9,10 +9,12 @@ import libcst as cst
 import libcst.matchers as m
 from libcst.helpers import get_full_name_for_node
 
+from advisor.edit.dataflow import targets_of
 from advisor.edit.draft import Draft, Drafts, Statement
 from advisor.edit.locate import call_at, outermost_at
 from advisor.edit.names import plain_name
 from advisor.edit.scopes import assignments, scope_of
+from advisor.edit.sums import elements
 from advisor.harness.layout import Site
 
 # Methods that return the module itself and so may stand between it and the name it is given.
@@ -52,7 +54,7 @@ def binding(
     last_part = called.pop().rpartition(".")[2]
     candidates = [
         each
-        for each in (*_moved(drafts, moves), *_optimized(drafts, optimizers))
+        for each in (*_moved(drafts, moves, forwards), *_optimized(drafts, optimizers))
         if each.name.rpartition(".")[2] == last_part and not _behind(drafts, forwards, each)
     ]
     candidates = candidates or list(_assigned(drafts, forwards, last_part))
@@ -124,7 +126,7 @@ def _called(drafts: Drafts, site: Site) -> str:
     return model_name(draft, call) if call is not None else ""
 
 
-def _moved(drafts: Drafts, moves: Sequence[Site]) -> Iterator[Binding]:
+def _moved(drafts: Drafts, moves: Sequence[Site], forwards: Sequence[Site]) -> Iterator[Binding]:
     for site in moves:
         draft = drafts[site.file]
         call = call_at(draft, site, _CHAIN)
@@ -132,16 +134,23 @@ def _moved(drafts: Drafts, moves: Sequence[Site]) -> Iterator[Binding]:
         if call is None or statement is None or draft.loop(call) is not None:
             continue
         name = _bound_to(draft, statement, call)
-        if name and not _only_switches(draft, name, statement, call):
+        if name and not _only_switches(draft, name, statement, call, forwards):
             yield Binding(draft, name, statement, call)
 
 
-def _only_switches(draft: Draft, name: str, statement: Statement, call: cst.Call) -> bool:
-    """Whether it is the ``model.eval()`` of a function that gets its model from elsewhere: an evaluation's, say."""
+def _only_switches(draft: Draft, name: str, statement: Statement, call: cst.Call, forwards: Sequence[Site]) -> bool:
+    """Whether it is the ``model.eval()`` of a function that gets its model from elsewhere: an evaluation's, say.
+
+    Not one that has the recorded forward in it, which is what the model is for.
+    """
     scope = scope_of(draft, statement)
     if not isinstance(scope, cst.FunctionDef) or not m.matches(call.func, m.Attribute(attr=m.Name("eval"))):
         return False
-    return not any(get_full_name_for_node(each.target) == name for each in draft.nodes(cst.AssignTarget, scope))
+    own = [call_at(draft, site) for site in forwards if site.file == draft.source.path]
+    if any(each is not None and scope_of(draft, each) is scope for each in own):
+        return False
+    targets = [each for whole in targets_of(draft, scope) for each in elements(whole)]
+    return not any(get_full_name_for_node(each) == name for each in targets)
 
 
 def _behind(drafts: Drafts, forwards: Sequence[Site], found: Binding) -> bool:

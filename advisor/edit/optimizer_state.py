@@ -22,6 +22,7 @@ from advisor.edit.scopes import string_value
 from advisor.edit.sums import elements
 
 _NAMED_SO = re.compile(r"(^|[_.])opts?\d*($|[_.])|optim(?!al|um)", re.IGNORECASE)
+_OPTIMIZER = re.compile(r"Adam|SGD|Adagrad|(?i:optim)")
 _GRADIENT = m.Attribute(attr=m.Name("grad"))
 _IN_ORDER = re.compile(r"\w+_like$")  # these have the order of what they are like
 _CONTIGUOUS = ("contiguous", "view", "view_as")
@@ -71,6 +72,7 @@ def loads_state(draft: Draft, names: Collection[str] = ()) -> bool:
 def loads_fused_state(files: Iterable[Draft]) -> bool:
     """Whether the files make a fused optimizer, or may, and load the state of one."""
     drafts = list(files)
-    given = [argument(call, "fused") for draft in drafts for call in draft.nodes(cst.Call)]
+    made = [call for draft in drafts for call in draft.nodes(cst.Call) if _OPTIMIZER.search(last_part(call.func))]
+    given = [argument(call, "fused") for call in made]
     fused = any(each is not None and not m.matches(each.value, m.Name("False") | m.Name("None")) for each in given)
     return fused and any(map(loads_state, drafts))

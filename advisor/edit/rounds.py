@@ -50,7 +50,7 @@ def counted_at(
         return None, "where the script counts them cannot be told from the source"
     if loop is not None and (ends := _ends_by_count(draft, loop)):
         return None, f"line {ends} ends the loop by its number of batches, which would be of more samples"
-    if _SUMS.search(draft.source.text):
+    if _sums(draft, loop or within):
         return None, "a loss is a sum over the batch, which of a larger one is larger"
     for node in divisors:
         found.setdefault(_key(drafts, draft, node, rounds, batch), node)
@@ -60,6 +60,13 @@ def counted_at(
         if why := _makes(drafts, draft, node, rounds):
             return None, why
     return tuple(node for key, node in found.items() if key != _COMPUTED), ""
+
+
+def _sums(draft: Draft, within: cst.CSTNode) -> bool:
+    """Whether a loss there is a sum over the batch: by its arguments, or by those of what was made for it."""
+    called = {last_part(each.func) for each in draft.nodes(cst.Call, within)}
+    assigns = [each for each in draft.nodes(cst.Assign) if any(last_part(to.target) in called for to in each.targets)]
+    return any(_SUMS.search(draft.code(each)) for each in (within, *assigns))
 
 
 def _ends_by_count(draft: Draft, loop: cst.For | cst.While) -> int | None:

@@ -27,7 +27,6 @@ _OF_BATCHES = re.compile(r"batch|effective|global|accum", re.IGNORECASE)
 _ACCUMULATED = re.compile(r"accum|micro", re.IGNORECASE)
 _TO_COUNT = ("int", "round", "math.ceil", "math.floor", "numpy.ceil", "numpy.floor")
 _MANY = 20  # batches, and what is divided is the data: the fewest that the rule leaves of an epoch
-# x[0], x[0, :8], x.squeeze(0)
 _ZERO = m.Integer("0")
 # len(x), x.size(0), x.shape[0]
 _LENGTH = (
@@ -37,8 +36,9 @@ _LENGTH = (
 )
 _SHAPE = m.Attribute(attr=m.Name("shape")) | m.Call(m.Attribute(attr=m.Name("size")), [])
 _IS_DATA = re.compile(r"(?i)data|load|batch|train|sampl|_set\b|\bds\b")
-_COMMON = 2
+_COMMON = 2  # and one: they say anything
 _TYPED = re.compile(r"(Float|Double|Half|Long|Int|Byte|Bool)?Tensor")  # torch.cuda.FloatTensor(32, 1).fill_(1.0)
+# x[0], x[0, :8], x.squeeze(0)
 _FIRST = m.Subscript(slice=[m.SubscriptElement(m.Index(_ZERO)), m.ZeroOrMore()]) | m.Call(
     m.Attribute(attr=m.Name("squeeze")), [m.Arg(_ZERO)]
 )
@@ -167,7 +167,8 @@ def fixed_by_hand(draft: Draft, size: int) -> int | None:
     for call in draft.nodes(cst.Call):
         name = last_part(call.func)
         makes = name in _MADE and full_name(draft, call.func).startswith("torch.")
-        makes = makes or bool(_TYPED.fullmatch(name))
+        # Of a list torch.LongTensor takes the values.
+        makes = makes or (bool(_TYPED.fullmatch(name)) and not m.matches(call, m.Call(args=[m.Arg(m.List())])))
         if not makes and not (name in _LAID_OUT and isinstance(call.func, cst.Attribute)):
             continue
         sizes = _sizes(call, name)
@@ -193,22 +194,23 @@ def counted_by_hand(draft: Draft, size: int) -> int | None:
 
 
 def _counting(draft: Draft, size: int) -> Iterator[cst.CSTNode]:
+    grown = {draft.code(each.value) for each in draft.nodes(cst.Attribute) if each.attr.value in ("append", "extend")}
     for comparison in draft.nodes(cst.Comparison):
         target = comparison.comparisons[0].comparator
-        if m.matches(comparison.left, _LENGTH) and is_number(target, size):
+        of_batch = m.matches(comparison.left, _LENGTH) and not grown & _names(draft, comparison.left)
+        if of_batch and is_number(target, size):
             yield comparison
         if m.matches(comparison.left, _SHAPE) and isinstance(target, cst.Tuple) and _starts_with(target, size):
             yield comparison
-    counters = _counters(draft)
     for product in draft.nodes(cst.BinaryOperation):
         for side, other in ((product.left, product.right), (product.right, product.left)):
             if not is_number(side, size) or not isinstance(product.operator, cst.Multiply):
                 continue
-            if isinstance(other, cst.List) or _is_length_of_data(draft, other):
+            if _is_length_of_data(draft, other) or (isinstance(other, cst.List) and _becomes_tensor(draft, product)):
                 yield product
-            elif m.matches(draft.parent(product) or product, m.Index() | m.Slice()):
-                continue  # a tile of a picture
-            elif counters & _names(draft, other):
+            elif m.matches(draft.parent(product) or product, m.Index() | m.Slice()) or _is_share(draft, product):
+                continue  # a tile of a picture; a percentage
+            elif _counters(draft, product) & _names(draft, other):
                 yield product
         floored = isinstance(product.operator, (cst.FloorDivide, cst.Divide)) and is_number(product.right, size)
         if floored and _counts(draft, product) and _is_length_of_data(draft, product.left):
@@ -220,20 +222,37 @@ def _counting(draft: Draft, size: int) -> Iterator[cst.CSTNode]:
     yield from (each for each in draft.nodes(cst.For) if _takes_each(draft, each, size))
 
 
+def _becomes_tensor(draft: Draft, node: cst.CSTNode) -> bool:
+    """Whether it is what ``torch.tensor`` and the like are given, and no list of layers' sizes."""
+    above = draft.parent(draft.parent(node) or node)
+    return isinstance(above, cst.Call) and "ensor" in last_part(above.func)
+
+
+def _is_share(draft: Draft, product: cst.BinaryOperation) -> bool:
+    """``100 * i / len(loader)``"""
+    above = draft.parent(product)
+    divides = isinstance(above, cst.BinaryOperation) and isinstance(above.operator, cst.Divide)
+    return divides and "len(" in draft.code(cst.ensure_type(above or product, cst.BinaryOperation).right)
+
+
 def _takes_each(draft: Draft, loop: cst.For, size: int) -> bool:
-    """``for i in range(32):``, in each round of another loop, which takes ``x[i]``."""
+    """``for i in range(32):``, in each round of another loop, which takes ``x[i]`` of what that one gives."""
     around = draft.parent(draft.parent(loop) or loop)
     if not m.matches(loop.iter, m.Call(m.Name("range"), [m.Arg()])) or not isinstance(around, (cst.For, cst.While)):
         return False
     number = m.Name(draft.code(loop.target))
-    taken = m.Subscript(m.Name(), [m.SubscriptElement(m.Index(number)), m.ZeroOrMore()])
-    return is_number(cst.ensure_type(loop.iter, cst.Call).args[0].value, size) and bool(m.findall(loop.body, taken))
+    taken = m.findall(loop.body, m.Subscript(m.Name(), [m.SubscriptElement(m.Index(number)), m.ZeroOrMore()]))
+    given = _names(draft, around.target) if isinstance(around, cst.For) else set[str]()
+    for assign in draft.nodes(cst.Assign, around):
+        given |= {name for to in assign.targets for name in _names(draft, to)}
+    known = any(draft.code(cst.ensure_type(each, cst.Subscript).value) in given for each in taken)
+    return known and is_number(cst.ensure_type(loop.iter, cst.Call).args[0].value, size)
 
 
-def _counters(draft: Draft) -> set[str]:
-    """What counts the batches of a loader: ``for i, x in enumerate(loader)``."""
+def _counters(draft: Draft, node: cst.CSTNode) -> set[str]:
+    """What counts the batches of a loader around `node`: ``for i, x in enumerate(loader)``."""
     found = set[str]()
-    for loop in draft.nodes(cst.For):
+    for loop in (each for each in draft.ancestors(node) if isinstance(each, cst.For)):
         counted = m.matches(loop.iter, m.Call(m.Name("enumerate")) | m.Call(m.Attribute(attr=m.Name("enumerate"))))
         if counted and isinstance(loop.target, cst.Tuple) and _IS_DATA.search(draft.code(loop.iter)):
             found |= _names(draft, loop.target.elements[0].value)
@@ -262,8 +281,9 @@ def _is_slice(node: cst.Subscript, lower: int | None, upper: int | None) -> bool
 
 def _is_times(node: cst.BaseExpression, size: int) -> bool:
     """The number, or a multiple that says it: ``2 * 32``."""
-    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply) and size > _COMMON:
-        return is_number(node.left, size) or is_number(node.right, size)
+    if m.matches(node, m.BinaryOperation(m.Integer(), m.Multiply(), m.Integer())) and size > _COMMON:
+        product = cst.ensure_type(node, cst.BinaryOperation)
+        return is_number(product.left, size) or is_number(product.right, size)
     return is_number(node, size)
 
 

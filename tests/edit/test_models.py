@@ -45,6 +45,22 @@ class Trainer:
     def validate(self):
         self.model.eval()  # <- moves=self.model.eval()
 """
+UNPACKED = """
+import torch, clip
+
+def main():
+    model, prepare = clip.load("ViT")
+    model.eval()  # <- moves=model.eval()
+    for x in map(prepare, images):
+        model(x)  # <- forward=model(x)
+"""
+RANKS = """
+import torch
+
+def rank(model, queries):
+    model.eval()  # <- moves=model.eval()
+    return [model(each) for each in queries]  # <- forward=model(each)
+"""
 
 
 def plain(text: str) -> str:
@@ -67,8 +83,13 @@ def plain(text: str) -> str:
             "model = Net().to(device)",
         ),
         (TRAINER, "        self.model = model"),
+        (UNPACKED, "    model.eval()"),
+        (RANKS, "    model.eval()"),
     ],
-    ids=["evaluation", "evaluation alone", "evaluated at the end", "moved at the end", "trainer"],
+    ids=[
+        *("evaluation", "evaluation alone", "evaluated at the end", "moved at the end", "trainer", "unpacked"),
+        "the function whose forward it is",
+    ],
 )
 def test_model_is_compiled_before_it_trains(before: str, line: str, tmp_path: Path) -> None:
     indent, name = line[: len(line) - len(line.lstrip())], "self.model" if "self" in line else "model"

@@ -192,3 +192,18 @@ def test_loss_that_is_divided_by_something_else() -> None:
             optimizer.step()
     """
     assert counted(code)[0] is None
+
+
+@pytest.mark.parametrize(
+    ("made", "loss", "why"),
+    [
+        ("def test():\n    return F.nll_loss(net(x), y, reduction='sum')", "F.nll_loss(net(x), y) / n", ""),
+        ("", "F.nll_loss(net(x), y, reduction='sum') / n", "a sum over the batch"),
+        ("criterion = MSELoss(reduction='sum')", "criterion(net(x), y) / n", "a sum over the batch"),
+    ],
+    ids=["of an evaluation", "of the step", "made before"],
+)
+def test_loss_that_is_a_sum(made: str, loss: str, why: str) -> None:
+    loop = f"for i, x in enumerate(loader):\n    loss = {loss}\n    loss.backward()\n    if (i + 1) % n == 0:\n"
+    places, reason = counted(f"n = 8\n{made}\n{loop}        optimizer.step()\n")
+    assert (places is None) == bool(why) and why in reason

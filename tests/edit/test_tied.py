@@ -58,6 +58,8 @@ def test_tensor_of_as_many_rows_as_the_batch(code: str) -> None:
         "class Data:\n    def __getitem__(self, i):\n        return torch.arange(32)",
         "class Data:\n    def __iter__(self):\n        yield torch.full((32,), 1.0)",
         "weight = nn.Parameter(torch.ones(32))",
+        "torch.LongTensor([32, 5])",
+        "torch.zeros(32 * hidden)",
     ],
 )
 def test_tensor_of_another_size(code: str) -> None:
@@ -103,6 +105,11 @@ def test_number_that_counts_the_samples_of_a_batch(code: str) -> None:
         "for x in loader:\n    for i in range(32):\n        pass",
         "for x in loader:\n    if i % 100 == 0:\n        for j in range(32):\n            show(x[j])",
         "bits = 32 * 2",
+        "for i, x in enumerate(loader):\n    step(x)\nwidths = [32 * 2**i for i in range(3)]",
+        "for i, x in enumerate(train_loader):\n    print(32 * i / len(train_loader))",
+        "widths = [64] * 32",
+        "for x in loader:\n    for i in range(32):\n        x = blocks[i](x)",
+        "history.append(1)\nif len(history) > 32:\n    history.pop(0)",
     ],
 )
 def test_number_that_counts_something_else(code: str) -> None:
