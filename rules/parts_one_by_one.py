@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
 from advisor.edit.parts import take_apart
+from advisor.edit.sources import text_of
 from advisor.evidence.parts import parts_one_by_one
-from advisor.evidence.worked import of_tensors, spent_s, without
+from advisor.evidence.rounds import loops_at
+from advisor.evidence.taken_loops import taken_loop
 from advisor.fixes import edited
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, sites
 
@@ -26,14 +28,16 @@ class PartsOneByOne(Rule):
     front of the loop gives all parts at once, and their gradients are joined once. Likewise ``y[:, t] = h``: the
     backward copies all of y's gradient for each; parts that are kept in a list, and joined by ``torch.stack`` behind
     the loop, have theirs by themselves. Recurrences and scans in Python are written like that, and so are decoders
-    that collect their outputs. Reported where a trace shows these nodes of the backward, and a run has seen the line.
+    that collect their outputs. Reported where a trace shows these nodes of the backward, and a run has seen lines in a
+    loop that record them.
 
     When not: few parts of a long tensor are read (an index tensor gives these at once: ``x[:, steps]``); nothing is
-    differentiated; the tensor changes while the loop runs.
+    differentiated; the tensor changes while the loop runs; no round needs another, and one operator does them all
+    (python-loop-over-samples).
 
     Source: PyTorch docs, ``torch.unbind`` and ``derivatives.yaml``: the backward of ``select`` is ``select_backward``,
-    zeros of the whole size with one part filled, that of ``unbind`` one ``stack``. The gain is what the run spent on
-    these nodes.
+    zeros of the whole size with one part filled; that of ``unbind`` is one ``stack`` of all (FunctionsManual.cpp). The
+    gain is what the run spent on such nodes of one function, but for one whole tensor each; on a GPU their kernels.
     """
 
     id = "parts-one-by-one"
@@ -43,15 +47,13 @@ class PartsOneByOne(Rule):
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         if evidence.compiled or not evidence.step_s:
             return
-        found = parts_one_by_one(evidence)
-        if found is None:
-            return
-        shares = of_tensors(found.shares)
-        gain = Gain.of(evidence.what_if(without(evidence, shares)))
-        if not gain.worth_it:
+        found = parts_one_by_one(evidence, text_of)
+        gain = Gain.of(evidence.what_if(found.change)) if found is not None else None
+        if found is None or gain is None or not gain.worth_it:
             return
         taken, written = (_where(found.sites, each) for each in (False, True))
-        share = spent_s(evidence, shares) / (evidence.trace_step_s or 1.0)
+        if any(site.line in _loop_over_samples(evidence, site.file) for site in sites(found.sites)):
+            return  # whose rounds one operator does
         first = (taken or written)[0].site
         does = " and ".join(
             text
@@ -64,11 +66,11 @@ class PartsOneByOne(Rule):
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=f"Each step {does}, and the backward makes a tensor as large as the whole for each: {share:.0%} "
-            "of the step.",
+            summary=f"Each step {does}, and the backward makes a tensor as large as the whole for each: "
+            f"{found.share:.0%} of the step.",
             gain=gain,
             evidence={
-                "parts_share": share,
+                "parts_share": found.share,
                 "taken_per_step": found.taken,
                 "written_per_step": found.written,
                 "step_s": evidence.step_s,
@@ -95,7 +97,7 @@ class PartsOneByOne(Rule):
             return Advice(text, "its place is unknown")
         drafts = Drafts(sources)
         taken, written = site_list(finding, "taken"), site_list(finding, "written")
-        if not taken and not written:
+        if "taken" not in finding.parameters:
             taken, written = (site,), (site,)
         if why := take_apart(drafts[site.file], taken, written):
             return Advice(text, why)
@@ -171,6 +173,15 @@ def states(self, x):
         Example("for t in range(n):\n    if x is not None:\n        h = h + x[:, t]  # <-\n", ""),
         Example("for layer in layers:\n    h = layer(x[:, t])  # <-\n", ""),
     )
+
+
+def _loop_over_samples(evidence: Evidence, file: str) -> range:
+    """The lines of the loop in that file that python-loop-over-samples tells of."""
+    known = taken_loop(evidence, text_of)
+    if known is None or known[1].file != file:
+        return range(0)
+    loops = loops_at(text_of(file), known[1].line)
+    return range(known[1].line, max((each.end_lineno or each.lineno for each in loops), default=0) + 1)
 
 
 def _where(found: tuple[CallSite, ...], written: bool) -> tuple[CallSite, ...]:

@@ -341,8 +341,7 @@ def _of_draws(evidence: Evidence) -> Finding | None:
         return None
     place, taken = found
     spent = (taken.forward_s + taken.backward_s) / evidence.inflation
-    saved = spent * (1.0 - taken.work_share) * (1.0 - taken.times / taken.rounds)
-    gain = Gain.of(evidence.what_if(Change(remove_host_s=saved)))
+    gain = Gain.of(evidence.what_if(Change(remove_host_s=_saved_s(evidence, taken))))
     if gain.likely < _LEAST_OF_CALLS:
         return None
     return Finding(

@@ -24,7 +24,7 @@ def call_at(draft: Draft, site: Site, names: Collection[str] = ()) -> cst.Call |
     """
     calls = draft.nodes(cst.Call)
     if site.column is not None:
-        exact = _by_extent(draft, calls, site)
+        exact = by_extent(draft, calls, site)
         if exact is not None:
             return exact if not names or _is_named(draft, exact, names) else None
     named = [call for call in calls if not names or last_name(draft, call) in names]
@@ -86,11 +86,12 @@ def _is_named(draft: Draft, call: cst.Call, names: Collection[str]) -> bool:
     return name in names or (of_class and (name[:1].isupper() or name == "__init__"))
 
 
-def _by_extent(draft: Draft, calls: Sequence[cst.Call], site: Site) -> cst.Call | None:
+def by_extent(draft: Draft, calls: Sequence[_Node], site: Site) -> _Node | None:
+    """The one of some calls, or of some subscripts, that has the columns of `site`."""
     if site.end_line is not None and site.end_column is not None:
         end = (site.end_line, _characters(draft, site.end_line, site.end_column))
-        # No two calls end at the same place, while x.a().b() holds two that start alike; and a method's name
-        # on another line than its object moves the recorded start, not the end (CPython 3.12 and newer).
+        # No two calls, nor two subscripts, end at the same place, while x.a().b() holds two that start alike; and a
+        # method's name on another line than its object moves the recorded start, not the end (CPython 3.12 and newer).
         return next((call for call in calls if _end(draft, call) == end), None)
     start = (site.line, _characters(draft, site.line, site.column or 0))
     found = [call for call in calls if _start(draft, call) == start]

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
 import libcst.matchers as m
 
+from advisor.edit.dataflow import targets_of
 from advisor.edit.draft import Draft, Statement
 from advisor.edit.in_place import written_in_place
-from advisor.edit.locate import last_name
+from advisor.edit.locate import by_extent, last_name
 from advisor.edit.names import ensure_name, fresh_name, plain_name
-from advisor.edit.scopes import assigned_once, scope_of, variables
+from advisor.edit.scopes import assigned_once, attribute_assignment, is_bound_elsewhere, scope_of, variables
 from advisor.edit.sums import elements
 from advisor.harness.layout import Site
 
 _LOOPS = (cst.For, cst.While)
 _COMPREHENSIONS = (cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
 _WHOLE = m.Slice(lower=None, upper=None, step=None)
-_VIEWS = (
-    "view", "reshape", "squeeze", "unsqueeze", "flatten", "transpose", "t", "permute", "contiguous", "detach", "to",
-)  # fmt: skip
 _PLAIN = m.Arg(star="", keyword=None)
 _COUNTED = m.Call(m.Name("range"), [_PLAIN, m.AtMostN(_PLAIN, n=1)])
 _ENUMERATED = m.Call(m.Name("enumerate"), [_PLAIN])
-_TRAINS = ("backward", "zero_grad")  # a part's graph is gone behind it
+_TRAINS = ("backward", "step", "zero_grad")  # the tensor may be a weight, which is another one then
+_SWITCHES = re.compile(r"grad|inference")  # no_grad(), enable_grad(): what is taken has its graph by these
 _MAKES = (
     "zeros", "ones", "empty", "full", "zeros_like", "ones_like", "empty_like", "full_like",
     "new_zeros", "new_ones", "new_empty", "new_full",
@@ -49,8 +49,8 @@ def take_apart(draft: Draft, taken: Sequence[Site], written: Sequence[Site]) -> 
     ``x[:, i]`` becomes ``x_parts[i]`` of ``x_parts = x.unbind(1)`` in front of the loop; ``y[:, i] = value`` becomes
     ``y_parts.append(value)``, and behind the loop y gets all of them at once.
     """
-    reads = [each for site in taken for each in _parts_at(draft, site, False)]
-    writes = [each for site in written for each in _parts_at(draft, site, True)]
+    reads = {each.node: each for site in taken for each in _parts_at(draft, site, False)}.values()
+    writes = {each.node: each for site in written for each in _parts_at(draft, site, True)}.values()
     taken_apart = [(each, loop) for each in reads if (loop := _takes_from_same(draft, each)) is not None]
     joined = [(each, loop) for each in writes if (loop := _writes_all(draft, each)) is not None]
     if not taken_apart and not joined:
@@ -61,8 +61,9 @@ def take_apart(draft: Draft, taken: Sequence[Site], written: Sequence[Site]) -> 
         if key not in names:
             names[key] = fresh_name(draft, f"{_last(part.tensor)}_parts", names.values())
             draft.insert_before(before, f"{names[key]} = {part.tensor}.unbind({part.dim})")
-        rest = ", ".join(draft.code(each.slice) for each in part.rest)
-        draft.replace(part.node, f"{names[key]}[{draft.code(part.number)}]" + (f"[{rest}]" if rest else ""))
+        rest = "".join(f"{code}, " for code in (*[":"] * part.dim, *(draft.code(each.slice) for each in part.rest)))
+        more = f"[{rest.removesuffix(', ')}]" if part.rest else ""
+        draft.replace(part.node, f"{names[key]}[{draft.code(part.number)}]{more}")
     for part, loop in joined:
         name = fresh_name(draft, f"{_last(part.tensor)}_parts", names.values())
         names[part.tensor, part.dim, loop] = name
@@ -79,24 +80,14 @@ def _last(tensor: str) -> str:
 
 def _parts_at(draft: Draft, site: Site, written: bool) -> list[_Part]:
     """The part that was recorded at `site`; without columns all of its line that look like one."""
-    found = []
-    for node in draft.nodes(cst.Subscript):
-        where = draft.position(node)
-        if where.start.line != site.line or isinstance(draft.parent(node), cst.AssignTarget) != written:
-            continue
-        if site.column is not None and site.end_column is not None:
-            line = draft.lines[site.line - 1].encode()
-            ends = len((draft.lines[where.end.line - 1])[: where.end.column].encode())
-            starts = len(line.decode()[: where.start.column].encode())
-            if (starts, where.end.line, ends) != (site.column, site.end_line, site.end_column):
-                continue
-        part = _part(draft, node)
-        if part is not None:
-            found.append(part)
-    # Of several subscripts on a line of whose columns nothing is known only those are tensors' for certain that say so.
-    if site.column is None and len(found) > 1:
-        found = [each for each in found if len(each.node.slice) > 1]
-    return found
+    nodes = [each for each in draft.nodes(cst.Subscript) if isinstance(draft.parent(each), cst.AssignTarget) == written]
+    if site.column is not None:
+        exact = by_extent(draft, nodes, site)
+        part = _part(draft, exact) if exact is not None else None
+        return [part] if part is not None else []
+    found = [part for each in nodes if draft.line(each) == site.line and (part := _part(draft, each)) is not None]
+    # Of several on a line only those are tensors' for certain that take all of a dimension.
+    return found if len(found) == 1 else [each for each in found if len(each.node.slice) > 1]
 
 
 def _part(draft: Draft, node: cst.Subscript) -> _Part | None:
@@ -131,59 +122,101 @@ def _is_whole(element: cst.SubscriptElement) -> bool:
 def _takes_from_same(draft: Draft, part: _Part) -> Statement | None:
     """The statement to take the tensor apart in front of: the loop that counts, or that of a comprehension.
 
-    None where the tensor may become another one meanwhile, may be None, or where the part is written to.
+    The outermost of those that make the number another one, and on outwards in a function that does not train. None
+    where the tensor may become another one meanwhile, may be None, or where the part is written to.
     """
-    loop = _counting_loop(draft, part)
-    statement = draft.statement(loop) if loop is not None else None
-    function = scope_of(draft, part.node)
-    if loop is None or statement is None or isinstance(function, (cst.Lambda, cst.ClassDef)):
+    scope = scope_of(draft, part.node)
+    if isinstance(scope, (cst.Lambda, cst.ClassDef)) or _is_changed(draft, part.node, scope):
         return None
-    if isinstance(loop, _COMPREHENSIONS) and not isinstance(statement, cst.SimpleStatementLine):
+    if _may_be_none(draft, part.tensor, scope) or _set_elsewhere(draft, part.tensor, scope):
         return None
-    within: cst.CSTNode = loop if isinstance(loop, _LOOPS) else statement
-    if _rebound(draft, part.tensor, within) or _may_be_none(draft, part.tensor, function):
-        return None
-    if any(last_name(draft, call) in _TRAINS for call in draft.nodes(cst.Call, within)):
-        return None
-    return None if _is_changed(draft, part.node, function) else statement
-
-
-def _counting_loop(draft: Draft, part: _Part) -> cst.CSTNode | None:
-    """The innermost loop around that makes the number another one: it binds one of the names in it."""
     names = {each.value for each in draft.nodes(cst.Name, part.number)}
-    below: cst.CSTNode = part.node
-    for above in draft.ancestors(part.node):
+    outwards = isinstance(scope, cst.FunctionDef) and not _trains(draft, scope)
+    found: Statement | None = None
+    for loop in _loops_around(draft, part.node):
+        if _is_conditional(draft, part.node, loop):
+            break
+        statement = draft.statement(loop)
+        within = loop if isinstance(loop, _LOOPS) else statement
+        if within is None or statement is None or _rebound(draft, part.tensor, within) or _trains(draft, within):
+            break
+        if not isinstance(loop, _LOOPS) and not isinstance(statement, cst.SimpleStatementLine):
+            break
+        if names & set(_bound(draft, loop)) or (found is not None and outwards):
+            found = statement
+    return found
+
+
+def _trains(draft: Draft, within: cst.CSTNode) -> bool:
+    return any(last_name(draft, call) in _TRAINS for call in draft.nodes(cst.Call, within))
+
+
+def _loops_around(draft: Draft, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """The loops and comprehensions of the function that do `node` in each of their rounds, from the inside out."""
+    below = node
+    for above in draft.ancestors(node):
         if isinstance(above, (cst.FunctionDef, cst.Lambda, cst.ClassDef)):
-            return None
+            return
         repeats = isinstance(above, _LOOPS) and (below is above.body or isinstance(above, cst.While))
-        repeats |= isinstance(above, _COMPREHENSIONS) and below is not above.for_in
-        if repeats and names & set(_bound(draft, above)):
-            return above
+        if repeats or (isinstance(above, _COMPREHENSIONS) and below is not above.for_in):
+            yield above
         below = above
-    return None
+
+
+def _is_conditional(draft: Draft, node: cst.CSTNode, loop: cst.CSTNode) -> bool:
+    """Whether something that is the same in all rounds decides that the part is taken: ``if self.use:``.
+
+    The tensor need not be one otherwise. Of a comprehension that is what its whole statement is about, too. So does
+    what switches gradients on or off there decide what graph it has.
+    """
+    own, inside = set(_bound(draft, loop)), True
+    for above in draft.ancestors(node):
+        if above is draft.statement(loop):
+            return False
+        if above is loop:
+            inside = False
+        if isinstance(above, cst.Try):
+            return True
+        if isinstance(above, cst.With) and any(_SWITCHES.search(draft.code(each.item)) for each in above.items):
+            return True
+        if isinstance(above, (cst.If, cst.IfExp, cst.BooleanOperation)):
+            test = above.left if isinstance(above, cst.BooleanOperation) else above.test
+            names = {each.value for each in draft.nodes(cst.Name, test)}
+            if not inside or not (names & own or draft.nodes(cst.Call, test)):
+                return True
+    return False
 
 
 def _bound(draft: Draft, within: cst.CSTNode) -> list[str]:
     """The plain names that `within` binds: targets of loops, of assignments, of ``with``."""
-    targets: list[cst.BaseExpression] = [each.target for each in draft.nodes(cst.AssignTarget, within)]
-    binds: list[cst.For | cst.CompFor | cst.AugAssign | cst.AnnAssign | cst.NamedExpr] = [
-        *draft.nodes(cst.For, within),
-        *draft.nodes(cst.CompFor, within),
-        *draft.nodes(cst.AugAssign, within),
-        *draft.nodes(cst.AnnAssign, within),
-        *draft.nodes(cst.NamedExpr, within),
-    ]
-    targets += [each.target for each in binds]
-    targets += [each.name for each in draft.nodes(cst.AsName, within) if isinstance(each.name, cst.BaseExpression)]
+    targets = [*targets_of(draft, within), *(each.target for each in draft.nodes(cst.CompFor, within))]
     return [plain_name(each) for target in targets for each in elements(target)]
 
 
 def _rebound(draft: Draft, tensor: str, within: cst.CSTNode) -> bool:
-    """Whether the name, or what it is an attribute of, is bound there, or what it holds is written to."""
+    """Whether the name, what it is an attribute of, or an attribute of it is bound there, or it is written to."""
     names = {*_bound(draft, within), *(plain_name(each) for each in written_in_place(draft, within))}
+    names |= {plain_name(each.target) for each in draft.nodes(cst.Del, within)}
     parts = tensor.split(".")
-    deleted = {plain_name(each.target) for each in draft.nodes(cst.Del, within)}
-    return any(".".join(parts[:end]) in names | deleted for end in range(1, len(parts) + 1))
+    return any(".".join(parts[:end]) in names for end in range(1, len(parts) + 1)) or any(
+        each.startswith(f"{tensor}.") for each in names
+    )
+
+
+def _set_elsewhere(draft: Draft, tensor: str, scope: cst.CSTNode) -> bool:
+    """Whether another function may give the name something else, which the loop may call.
+
+    An attribute that is assigned outside of ``__init__``, a variable that is global or nonlocal.
+    """
+    name = tensor.rpartition(".")[2]
+    if name == tensor:
+        return is_bound_elsewhere(draft, name)
+    for target in draft.nodes(cst.Attribute):
+        function = draft.function(target)
+        elsewhere = function is not scope and (function is None or function.name.value != "__init__")
+        if target.attr.value == name and elsewhere and attribute_assignment(draft, target):
+            return True
+    return False
 
 
 def _may_be_none(draft: Draft, tensor: str, function: cst.CSTNode) -> bool:
@@ -240,45 +273,30 @@ def _writes_all(draft: Draft, part: _Part) -> cst.For | None:
     assign = statement.body[0]
     if not isinstance(assign, cst.Assign) or len(assign.targets) != 1 or not isinstance(loop, cst.For) or loop.orelse:
         return None
-    counter = elements(loop.target)[0]
+    if draft.block(statement) is not loop.body or any(isinstance(each, cst.Try) for each in draft.ancestors(loop)):
+        return None  # now and then, or as far as an error
+    bound, counter = _bound(draft, loop.body), elements(loop.target)[0]
     if not m.matches(loop.iter, _COUNTED if counter is loop.target else _ENUMERATED):
         return None
-    if draft.code(part.number) != draft.code(counter) or not _runs_each_round(draft, statement, loop):
+    first = cst.ensure_type(loop.iter, cst.Call).args[0].value
+    counted = m.Name(draft.code(counter))
+    if not m.matches(part.number, counted) or draft.code(counter) in bound:
+        return None
+    two = len(cst.ensure_type(loop.iter, cst.Call).args) == 2
+    if two and (not m.matches(first, m.Integer() | m.Name()) or draft.code(first) in (*bound, draft.code(counter))):
         return None
     scope = scope_of(draft, part.node)
     made = assigned_once(draft, part.tensor, scope)
     if not isinstance(made, cst.Call) or last_name(draft, made) not in _MAKES or draft.line(made) > draft.line(loop):
         return None
+    named = variables(draft, part.tensor, scope)
+    if any(scope_of(draft, each) is not scope for each in named):
+        return None  # a function of its own reads it, which the loop may call
     if len(variables(draft, part.tensor, loop)) != 1 or draft.nodes(cst.Continue, loop):
         return None
-    shared = plain_name(_shared(assign.value))
-    if shared and shared not in _bound(draft, loop):
-        return None  # one buffer, which a call may fill anew in each round
     changed = {plain_name(each) for each in written_in_place(draft, loop)}
     used = {plain_name(each) for kind in (cst.Name, cst.Attribute) for each in draft.nodes(kind, assign.value)}
-    counters = [each for each in _bound(draft, loop.body) if each == draft.code(counter)]
-    return None if used & changed or counters else loop
-
-
-def _shared(value: cst.BaseExpression) -> cst.BaseExpression:
-    """What `value` may be a view of: ``h`` of ``h[0].squeeze(1)``."""
-    while True:
-        if isinstance(value, cst.Subscript):
-            value = value.value
-        elif isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in _VIEWS:
-            value = value.func.value
-        else:
-            return value
-
-
-def _runs_each_round(draft: Draft, statement: Statement, loop: cst.For) -> bool:
-    """Whether a statement stands in the loop's own body, or in a ``with`` there."""
-    for above in draft.ancestors(statement):
-        if above is loop:
-            return True
-        if not isinstance(above, (cst.With, cst.IndentedBlock)):
-            return False
-    return False
+    return None if used & changed else loop
 
 
 def _join(draft: Draft, part: _Part, loop: cst.For, name: str) -> None:
@@ -297,5 +315,4 @@ def _join(draft: Draft, part: _Part, loop: cst.For, name: str) -> None:
     whole = "".join(":, " for _ in range(part.dim))
     behind = f"{first} : {first} + len({name})" if first else f": len({name})"
     stack = f"{part.tensor}[{whole}{behind}] = {ensure_name(draft, 'torch.stack')}({name}, {part.dim})"
-    # A range from one number to another may well be empty, and of nothing there is no stack.
-    draft.insert_after(loop, f"if {name}:\n    {stack}" if first else stack)
+    draft.insert_after(loop, f"if {name}:\n    {stack}")  # of nothing there is no stack

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from advisor.evidence.coded import Mask, names_like
+from advisor.evidence.coverage import Coverage
 from advisor.evidence.host import Host
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.outside import users_functions
@@ -103,7 +104,7 @@ class Calls:
 
     def numbers(self, row: int) -> list[int]:
         """Autograd's numbers that a call and what it calls carry; none where no graph is recorded."""
-        found = self.trace.operators.sequence[self._within([row])]
+        found = self.trace.operators.sequence[self.within([row])]
         return [int(each) for each in found[found >= 0]]
 
     def functions(self, evidence: Evidence, rows: Collection[int]) -> dict[int, Function]:
@@ -118,8 +119,8 @@ class Calls:
         With what they call and their backward; of that `left_backward` stays, if that is another part.
         """
         parts = (
-            (self._within(rows), left),
-            (self._within(self.nodes(rows)), left if left_backward is None else left_backward),
+            (self.within(rows), left),
+            (self.within(self.nodes(rows)), left if left_backward is None else left_backward),
         )
         return added_up(
             {name: share * (1.0 - stays) for name, share in self._self_shares(inside).items()}
@@ -145,8 +146,8 @@ class Calls:
 
     def inside(self, row: int, names: Collection[str]) -> int:
         """How many operators of these names a row has in it, itself included."""
-        within = self._within([row])
-        return int((within & names_like(self.trace, self.trace.operators.name, names.__contains__)).sum())
+        inside = self.within([row])
+        return int((inside & names_like(self.trace, self.trace.operators.name, names.__contains__)).sum())
 
     @cached_property
     def _recorded(self) -> dict[int, list[int]]:
@@ -155,7 +156,7 @@ class Calls:
         named = names_like(self.trace, operators.name, lambda name: name.startswith(NODE))
         found: dict[int, list[int]] = {}
         for node in np.flatnonzero(named & self._in_steps & (operators.sequence >= 0)).tolist():
-            owner = self._owners.get(int(operators.sequence[node]))
+            owner = self.recorder(node)
             if owner is not None:
                 found.setdefault(owner, []).append(node)
         return found
@@ -175,14 +176,13 @@ class Calls:
             found.update(zip(operators.sequence[own[within]].tolist(), outer[at[within]].tolist(), strict=True))
         return found
 
-    def _within(self, rows: Collection[int]) -> Mask:
+    def within(self, rows: Collection[int]) -> Mask:
         """The operators `rows` and those that they call."""
-        operators = self.trace.operators
+        operators, those = self.trace.operators, np.array(sorted(rows), np.int64)
         inside = np.zeros(len(operators), np.bool_)
-        for row in rows:
-            inside |= (
-                (operators.start >= operators.start[row])
-                & (operators.end <= operators.end[row])
-                & (operators.lane == operators.lane[row])
-            )
+        for lane in np.unique(operators.lane[those]):
+            own = those[operators.lane[those] == lane]
+            covered = Coverage.of(operators.start[own], operators.end[own])
+            inside |= (operators.lane == lane) & covered.contains(operators.start)
+        inside[those] = True
         return inside

@@ -11,6 +11,8 @@ from advisor.evidence.rounds import busiest_loop, called_loop
 from advisor.evidence.sample_gradients import loop_of_gradients
 from advisor.evidence.taken_loops import taken_loop
 
+from advisor.harness.indexing import KIND
+
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.evidence.loops import SampleLoop
@@ -23,14 +25,13 @@ _MOST_COLLECTING = 0.1  # of a step, in collections of Python's own
 _MOST_LOOPING = 0.3  # of a step, in a loop with as many rounds as the batch has samples
 _MOST_REPEATS = 0.1  # of a model's calls get the tensor of the call before
 _LEAST_ROUNDS = 2
-_TAKEN = "Tensor.index"
 _MOST_CALLS = 1.5  # a step: of several calls others can go together than those of one sample after another
 
 
 def loop_place(evidence: Evidence, loop: SampleLoop, text_of: Callable[[str], str]) -> Site | None:
     """The line of `loop`, where the source has it as one over parts of a tensor whose rounds are independent."""
     sites = evidence.record.call_sites if evidence.record is not None else []
-    taken = [each for each in sites if each.kind == _TAKEN]
+    taken = [each for each in sites if each.kind == KIND]
     if loop.nested:  # the inner loops take more parts, one after another; the outer one goes over as many as it rounds
         rounds = round(loop.rounds / max(1.0, loop.times))
         taken = [each for each in taken if each.details.get("iterates") and each.details.get("rows") == rounds]

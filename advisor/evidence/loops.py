@@ -129,6 +129,8 @@ def loop_between(
     runs: list[list[tuple[int, int, int]]] = []
     positions: list[Ints] = []
     for rows in there:
+        if not len(rows):
+            return None
         at = np.searchsorted(start[rows], start[takes], side="right") - 1
         inside = (at >= 0) & (detail.operators.end[takes] <= detail.operators.end[rows[np.maximum(at, 0)]])
         at = np.sort(at[inside])

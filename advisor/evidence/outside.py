@@ -116,8 +116,11 @@ def begins(file: str, function: Function) -> int:
     """The first line of a function in `file`, decorators included, as Python counts it.
 
     Of one that ran when the profiler began a trace has the line that it was at: meant is the innermost function of
-    that name around that line. Where the source does not tell, what the trace has.
+    that name around that line. A comprehension, or a lambda, is part of the function that it is written in. Where the
+    source does not tell, what the trace has.
     """
+    if function.name.startswith("<"):
+        return function_around(file, function.line)
     named = [(first, last) for first, last, name in _functions(file) if name == function.name]
     return max((first for first, last in named if first <= function.line <= last), default=function.line)
 

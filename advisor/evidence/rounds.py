@@ -156,6 +156,24 @@ def around(text: str, line: int) -> ast.For | ast.expr | ast.While | ast.Functio
     return min(holding, key=lambda node: _body_lines(node)[1] - node.lineno, default=None)
 
 
+def is_repeated(text: str, line: int) -> bool:
+    """Whether a loop, or a comprehension, of its function does what is on `line` in each of its rounds."""
+    return isinstance(around(text, line), _LOOPS)
+
+
+def outer_loop(text: str, loop: Loop) -> ast.For | ast.While | None:
+    """The innermost loop of the same function that runs `loop` in each of its rounds."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return None
+    line, place = line_of(loop), (loop.lineno, loop.col_offset)
+    bodies = [node for node in ast.walk(tree) if isinstance(node, _BODIES) and (node.lineno, node.col_offset) != place]
+    holding = [node for node in bodies if _body_lines(node)[0] <= line <= _body_lines(node)[1]]
+    inner = min(holding, key=lambda node: _body_lines(node)[1] - node.lineno, default=None)
+    return inner if isinstance(inner, (ast.For, ast.While)) else None
+
+
 def _body_lines(node: ast.AST) -> tuple[int, int]:
     body = getattr(node, "body", None)
     first = body[0] if isinstance(body, list) else node

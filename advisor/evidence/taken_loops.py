@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import ast
-import functools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from advisor.evidence.bindings import last_name
 from advisor.evidence.coded import names_like
 from advisor.evidence.host import Host
 from advisor.evidence.loops import LEAST_ROUNDS, SampleLoop, loop_between
 from advisor.evidence.outside import function_around, users_functions
-from advisor.evidence.rounds import Loop, around, calls_its_own, independent, line_of, loop_over_parts
+from advisor.evidence.rounds import TRAINS, Loop, calls_its_own, independent, line_of, loop_over_parts, outer_loop
 from advisor.evidence.steps import assign, step_windows
 from advisor.harness.indexing import KIND
 
@@ -27,13 +28,22 @@ _TAKES = ("aten::select", "aten::index")
 _MOST_OTHERS = 0.2  # of what a function takes of tensors, outside of the loop: it is told by the function
 
 
-@functools.lru_cache(maxsize=4)  # several rules ask
+# What was found of a run: several rules ask.
+_known: WeakKeyDictionary[Evidence, tuple[SampleLoop, Site] | None] = WeakKeyDictionary()
+
+
 def taken_loop(evidence: Evidence, text_of: Callable[[str], str]) -> tuple[SampleLoop, Site] | None:
     """The loop that takes most parts of tensors by number, where no round needs another: what it costs, and its line.
 
     The operators that take them are those of the loop's function, and the loop goes from the first of a run of them to
-    the last. None where the function takes parts elsewhere, too.
+    the last. None where the function takes parts elsewhere, too. `text_of` gives a file's text, "" where there is none.
     """
+    if evidence not in _known:
+        _known[evidence] = _longest(evidence, text_of)
+    return _known[evidence]
+
+
+def _longest(evidence: Evidence, text_of: Callable[[str], str]) -> tuple[SampleLoop, Site] | None:
     record, detail = evidence.record, evidence.detail
     if record is None or detail is None or not len(detail.operators):
         return None
@@ -51,18 +61,22 @@ def taken_loop(evidence: Evidence, text_of: Callable[[str], str]) -> tuple[Sampl
         own = [each for each in taken if each.site.file == file and function_around(file, each.site.line) == function]
         of_loop = sum(_numbers(text, each) * each.calls for each, _ in inside)
         of_all = sum(_numbers(text, each) * each.calls for each in own)
-        if not function or of_loop < (1.0 - _MOST_OTHERS) * of_all:
+        if of_loop < (1.0 - _MOST_OTHERS) * of_all:
             continue
-        outer = around(text, loop.lineno)
-        again = isinstance(outer, (ast.For, ast.While)) and not (
-            isinstance(outer, ast.For) and independent(text, outer) and not calls_its_own(outer)
-        )
         each_round = of_loop / max(each.calls for each, _ in inside)
-        measured = _measured(evidence, (file, function), each_round, again)
+        measured = _measured(evidence, (file, function), each_round, _is_begun_anew(text, loop))
         if measured is not None:
             site = replace(inside[0][0].site, line=line, column=None, end_line=None, end_column=None)
             return measured, site
     return None
+
+
+def _is_begun_anew(text: str, loop: Loop) -> bool:
+    """Whether a loop around it, whose rounds need one another, runs it each time anew; one over the steps aside."""
+    outer = outer_loop(text, loop)
+    if outer is None or any(isinstance(each, ast.Call) and last_name(each.func) in TRAINS for each in ast.walk(outer)):
+        return False
+    return not (isinstance(outer, ast.For) and independent(text, outer) and not calls_its_own(outer))
 
 
 def _numbers(text: str, taken: CallSite) -> int:
@@ -71,11 +85,16 @@ def _numbers(text: str, taken: CallSite) -> int:
     if column is None:
         return 1
     found = Counter(
-        sum(not isinstance(each, ast.Slice) for each in _indices(node))
+        sum(not isinstance(each, (ast.Slice, ast.Constant)) or _is_number(each) for each in _indices(node))
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Subscript) and (node.lineno, node.col_offset) == (taken.site.line, column)
     )
     return max(1, *found) if found else 1
+
+
+def _is_number(index: ast.expr) -> bool:
+    """Whether it is one that is written out, and not None, or three dots."""
+    return isinstance(index, ast.Constant) and isinstance(index.value, int)
 
 
 def _indices(node: ast.Subscript) -> list[ast.expr]:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from types import ModuleType
 from typing import Any
 
 from .ignored_labels import KIND as LOSS
 from .ignored_labels import IgnoredLabels
-from .looking import function_modes, has_fast_path, is_replaced
+from .looking import function_modes, has_fast_path, is_replaced, may_compute
 from .patches import Patch
 from .places import is_users, user_site
 from .sites import CallSites
@@ -47,6 +48,7 @@ class Indexing:
         self._mode: Any = None
         self._on = self._given_up = False
         self.seen = 0  # indices, since it was last begun to count
+        self._written: dict[int, weakref.ref[Any]] = {}  # what a line has written last
         self._thread = 0  # whose steps these are, and the mode
 
     def on(self) -> None:
@@ -105,8 +107,6 @@ class Indexing:
         if not self._on:
             return
         keys = key if type(key) is tuple else (key,)
-        if is_users(sys._getframe(2)):
-            self._part(tensor, keys, value)
         if keys and (type(keys[0]) in (int, list) or self._is_of_rows(keys[0])):
             self._sites.add(KIND, user_site(), _BY_PART)
         masked = False
@@ -115,23 +115,33 @@ class Indexing:
         # A number, on the CPU, is filled in where the mask is set, without counting how often.
         if masked and (not value or (isinstance(value[0], self._torch.Tensor) and not _is_number(value[0]))):
             self._sites.add(SIZED, user_site(), {"operator": "mask", "device": tensor.device.type})
+        if is_users(sys._getframe(2)):
+            self._part(tensor, keys, value)
 
     def _part(self, tensor: Any, keys: tuple[Any, ...], value: tuple[Any, ...]) -> None:
         """``x[:, i]`` or ``x[:, i] = y`` that a graph is recorded of: its backward makes a tensor as large as x."""
-        if not any(isinstance(each, self._torch.Tensor) and each.requires_grad for each in (tensor, *value)):
+        torch, given = self._torch, value[0] if value else None
+        if not isinstance(given, torch.Tensor):
+            given = None
+        if not (tensor.requires_grad or (given is not None and given.requires_grad)) or not torch.is_grad_enabled():
             return
-        along = _taken_along(keys, tensor.dim())
-        if along is None or not self._torch.is_grad_enabled():
+        along = _taken_along(keys, tensor.dim()) if may_compute(torch, tensor) else None
+        entry = self._sites.add(PART, user_site()) if along is not None else None
+        if along is None or entry is None:
             return
-        entry = self._sites.add(PART, user_site())
-        if entry is not None:
-            shape = list(tensor.shape)
-            whole = [each for at, each in enumerate(shape) if at != along]
-            fits = not value or (isinstance(value[0], self._torch.Tensor) and list(value[0].shape) == whole)
-            known = entry.details
-            known["mixed"] = known.get("mixed", False) or known.get("dim", along) != along
-            known["fits"] = known.get("fits", True) and fits
-            known.update(dim=along, size=shape[along], written=bool(value))
+        known, shape = entry.details, list(tensor.shape)
+        size = int(shape.pop(along))
+        fits = not value or (given is not None and list(given.shape) == shape and not self._is_same(entry, given))
+        known["mixed"] = known.get("mixed", False) or known.get("dim", along) != along
+        known["fits"] = known.get("fits", True) and fits
+        known.update(dim=along, written=bool(value), size=known.get("size", 0) + size)
+
+    def _is_same(self, entry: Any, given: Any) -> bool:
+        """Whether a line has written the same tensor before, or a part of it: a buffer that is filled anew."""
+        whole = given._base if given._base is not None else given
+        before = self._written.get(id(entry))
+        self._written[id(entry)] = weakref.ref(whole)
+        return before is not None and before() is whole
 
     def _is_mask(self, key: Any) -> bool:
         return isinstance(key, self._torch.Tensor) and key.dtype == self._torch.bool and key.dim() > 0

@@ -113,11 +113,11 @@ class CallSite:
     "seconds", in all, by what waits where. ``Tensor.index``: ``x[i]`` with a number, mask or rows, or (``details``:
     "iterates", "rows" of x) ``for row in x``, seen in the detail window only. ``Tensor.part``, likewise: ``x[:, i]``,
     or ``x[:, i] = y``, that a graph is recorded of, on a line of the script's own (``details``: "dim", which dimension
-    the number takes one of, "mixed", it was another one before, "size" of that dimension, "written", something is
-    written there, "fits", what is written has the shape of the part). ``sized``: a call whose result has a
-    size that depends on values (``details``: "operator": ``mask`` for ``x[mask]``, ``nonzero``, ``unique`` …;
-    "device"), seen in the detail window only. ``cross_entropy``, likewise (``details``: how many "classes" it has,
-    "ignored", the mean share of the labels that it ignores, "own", the script itself calls it).
+    the number takes one of, "mixed", it was another one before, "size" of that dimension, added up over all calls,
+    "written", something is written there, "fits", that has the part's shape and is another tensor each time).
+    ``sized``: a call whose result has a size that depends on values (``details``: "operator": ``mask`` for ``x[mask]``,
+    ``nonzero``, ``unique`` …; "device"), seen in the detail window only. ``cross_entropy``, likewise (``details``: how
+    many "classes" it has, "ignored", the mean share of the labels that it ignores, "own", the script itself calls it).
 
     ``details["inside"]`` of what reads a tensor's value, or moves it: the module that does, where it is none of the
     script's.

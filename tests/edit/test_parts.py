@@ -109,12 +109,52 @@ CHANGED = {
             out[t] = part @ w  # <-
         return out
     """,
-    "written with autograd's other mode around": """
-        out = torch.zeros(4, n, 3)
+    "some of a part": """
+        h = torch.zeros(4, 2)
         for t in range(n):
-            with torch.enable_grad():
-                out[:, t] = x.mean(1) * (t + 1)  # <-
-        return out
+            h = torch.tanh(h + x[:, t, 1:])  # <-
+        return h
+    """,
+    "a dimension more": """
+        h = torch.zeros(4, 1, 3)
+        for t in range(n):
+            h = torch.tanh(h + x[:, t, None])  # <-
+        return h
+    """,
+    "one number of each row": """
+        h = torch.zeros(4)
+        for t in range(n):
+            h = torch.tanh(h + x[:, t, 0])  # <-
+        return h
+    """,
+    "by the numbers of two loops": """
+        h = torch.zeros(4, 3)
+        for t in range(2, n):
+            for k in range(3):
+                if t > k:
+                    h = h * 0.5 + x[:, t - k]  # <-
+        return h
+    """,
+    "now and then": """
+        h = torch.zeros(4, 3)
+        for t in range(n):
+            h = h * 0.5 + (x[:, t] if t % 2 else h)  # <-
+        return h
+    """,
+    "of a weight, within a recurrence": """
+        h = torch.zeros(3)
+        for t in range(n):
+            h = torch.stack([torch.logsumexp(h + w[k], 0) for k in range(3)])  # <-
+        return h
+    """,
+    "written until the first round": """
+        out = x * 0 + torch.zeros(4, n, 3)
+        kept = torch.ones(4, n, 3)
+        for t in range(n):
+            if t == 0:
+                break
+            kept[:, t] = x[:, t] * 2  # <-
+        return out + kept
     """,
 }
 LEFT = {
@@ -151,6 +191,44 @@ LEFT = {
         for t in range(n):
             if w is not None:
                 h = h + w[t % 3]  # <-
+        return h
+    """,
+    "may not be there": """
+        y, h = (x * 2 if n < 9 else None), torch.zeros(4, 3)
+        for t in range(n):
+            if n < 9:
+                h = h + y[:, t]  # <-
+        return h
+    """,
+    "may not be there, in a comprehension": """
+        return torch.stack([x[:, t] for t in range(n)] if n < 9 else [x[:, 0]])  # <-
+    """,
+    "becomes another one in a function": """
+        y = x
+
+        def grow():
+            nonlocal y
+            y = y + 1
+
+        h = torch.zeros(4, 3)
+        for t in range(n):
+            grow()
+            h = h + y[:, t]  # <-
+        return h
+    """,
+    "its data is another one": """
+        h = torch.zeros(4, 3)
+        for t in range(n):
+            h = h + x[:, t]  # <-
+            x.data = x.data * 1.5
+        return h
+    """,
+    "without gradients around it": """
+        h = torch.zeros(4, 3)
+        with torch.no_grad():
+            for t in range(n):
+                with torch.enable_grad():
+                    h = h + x[:, t]  # <-
         return h
     """,
     "some rows": """
@@ -204,11 +282,36 @@ LEFT = {
                 out[t, k] = x[0, k] * t  # <-
         return out
     """,
-    "written from a buffer that a call fills": """
-        out, buffer = torch.zeros(4, n, 3), torch.zeros(4, 3)
+    "written where a function reads it": """
+        out = torch.zeros(n, 4, 3)
+
+        def before(t):
+            return out[t - 1] + x[:, t]
+
+        for t in range(1, n):
+            out[t] = before(t)  # <-
+        return out
+    """,
+    "written from where only a test says": """
+        out = torch.zeros(n, 4, 3)
+        for t in range(1 if n > 3 else 0, n):
+            out[t] = x[:, t] * 2  # <-
+        return out
+    """,
+    "written as far as there is something": """
+        out, rows = torch.zeros(n, 4, 3), iter(x.unbind(1)[:3])
+        try:
+            for t in range(n):
+                out[t] = next(rows) * 2  # <-
+        except StopIteration:
+            pass
+        return out
+    """,
+    "written in a context": """
+        out = torch.zeros(4, n, 3)
         for t in range(n):
-            f.fill(buffer, t)
-            out[:, t] = buffer.view(4, 3)  # <-
+            with torch.set_grad_enabled(t > 2):
+                out[:, t] = x.mean(1) * (t + 1)  # <-
         return out
     """,
     "what was made elsewhere": """
@@ -271,6 +374,24 @@ def test_both_in_one_statement() -> None:
     after = draft.render()
     assert "out_parts.append(torch.tanh(x_parts[t] @ w))" in after
     torch.testing.assert_close(computed(after), computed(text))
+
+
+def test_an_attribute_that_a_method_sets_is_left_alone() -> None:
+    text = """\
+class Memory:
+    def write(self, t):
+        self.kept = self.kept * t
+
+    def read(self, n):
+        for t in range(n):
+            self.write(t)
+            found = self.kept[:, t]  # <-
+        return found
+"""
+    after, why = changed(text, False)
+    assert why and after == text
+    alone, why = changed(text.replace("    def write(self, t):", "    def __init__(self, t):"), False)
+    assert not why and "kept_parts = self.kept.unbind(1)" in alone
 
 
 def test_the_columns_tell_a_tensor_from_a_list_beside_it() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from advisor.edit import Edit, Sources
+from advisor.edit.sources import text_of
 from advisor.evidence import Evidence
 from advisor.evidence.parts import parts_one_by_one
 from advisor.launch import Command, measure
@@ -46,9 +47,14 @@ WRITTEN = """for t, part in enumerate(u.unbind(1)):
         kept[:, t] = state
     return kept"""
 ONCE = TAKEN.replace("for t in range(64):", "for part in u.unbind(1):").replace("u[:, t]", "part")
-FEW = """for t in range(4):
-        state = 0.9 * state + u[:, t]
+FEW = """for t in range(16):
+        state = 0.9 * state + u[:, 4 * t]
     return u + state[:, None]"""
+TOGETHER = """seen = torch.stack([u[:, t] * 2 for t in range(64)], 1)
+    for t, part in enumerate(seen.unbind(1)):
+        state = 0.9 * state + part
+        kept[:, t] = state
+    return kept"""
 
 
 def findings(folder: Path, body: str) -> tuple[Evidence, list[Finding]]:
@@ -84,6 +90,19 @@ def test_what_is_written_is_found_and_its_loop_told(tmp_path: Path) -> None:
     _, (finding,) = findings(tmp_path, WRITTEN)
     assert finding.site is not None and finding.site.line == 13
     assert finding.evidence["written_per_step"] == 64 and finding.evidence["taken_per_step"] == 0
+    fix = PartsOneByOne().fix(finding, Sources())
+    assert isinstance(fix, Edit) and "kept_parts.append(state)" in next(iter(fix.texts.values()))
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_both_are_one_change(tmp_path: Path) -> None:
+    _, (finding,) = findings(tmp_path, TOGETHER)
+    assert finding.evidence["written_per_step"] == 64 and finding.evidence["taken_per_step"] == 64
+    fix = PartsOneByOne().fix(finding, Sources())
+    assert isinstance(fix, Edit)
+    text = next(iter(fix.texts.values()))
+    assert "u_parts = u.unbind(1)" in text and "kept_parts.append(state)" in text
 
 
 @pytest.mark.slow
@@ -91,4 +110,4 @@ def test_what_is_written_is_found_and_its_loop_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("body", [ONCE, FEW], ids=["taken apart once", "few"])
 def test_what_costs_nothing_is_left_alone(tmp_path: Path, body: str) -> None:
     evidence, found = findings(tmp_path, body)
-    assert parts_one_by_one(evidence) is None and not found
+    assert parts_one_by_one(evidence, text_of) is None and not found

@@ -320,6 +320,7 @@ def test_watching_changes_nothing_and_leaves_nothing_behind() -> None:
 def test_parts_with_gradients_are_seen_with_their_dimension() -> None:
     sites = CallSites(torch, 0, None)
     watch = Indexing(torch, sites)
+    buffers = torch.zeros(2, 3, requires_grad=True) * 1, torch.zeros(3, 3)
     x, out = torch.ones(2, 3, 4, requires_grad=True), torch.zeros(3, 4)
     y = x * 1
     watch.on()
@@ -328,6 +329,8 @@ def test_parts_with_gradients_are_seen_with_their_dimension() -> None:
         last, corner = y[..., -1], y[1, :, 0]
         out[0], out[1:], z = parts[0][1], 1.0, x.detach()[0]
         out[2] = parts[0][0, 0]
+        for t in range(3):
+            buffers[1][t] = buffers[0].view(3, 2)[:, 0]
         with torch.no_grad():
             z = z + x[0]
         odd = x[:1, 0], x[None, 0], x[torch.tensor([0]), 1], x[0:2]
@@ -349,13 +352,15 @@ def test_parts_with_gradients_are_seen_with_their_dimension() -> None:
     ]
     known = sys.version_info >= (3, 11)
     expected = [
-        ("x[:, t]", 3, 1, 3, False, True),
+        ("x[:, t]", 3, 1, 9, False, True),
         ("y[..., -1]", 1, 2, 4, False, True),
         ("y[1, :, 0]", 1, 0, 2, False, True),
         ("out[0]", 1, 0, 3, True, True),
         ("parts[0][1]", 1, 0, 2, False, True),
         ("out[2]", 1, 0, 3, True, False),
         ("parts[0][0, 0]", 1, 0, 2, False, True),
+        ("buffers[0].view(3, 2)[:, 0]", 3, 1, 6, False, True),
+        ("buffers[1][t]", 3, 0, 9, True, False),
     ]
     assert sorted(told) == sorted((text if known else "", *rest) for text, *rest in expected)
 
