@@ -14,7 +14,7 @@ from advisor.edit.draft import Draft, Statement
 from advisor.edit.in_place import written_in_place
 from advisor.edit.locate import by_extent, last_name
 from advisor.edit.names import ensure_name, fresh_name, plain_name
-from advisor.edit.scopes import assigned_once, attribute_assignment, is_bound_elsewhere, scope_of, variables
+from advisor.edit.scopes import assignments, attribute_assignment, is_bound_elsewhere, scope_of, variables
 from advisor.edit.sums import elements
 from advisor.harness.layout import Site
 
@@ -286,7 +286,8 @@ def _writes_all(draft: Draft, part: _Part) -> cst.For | None:
     if two and (not m.matches(first, m.Integer() | m.Name()) or draft.code(first) in (*bound, draft.code(counter))):
         return None
     scope = scope_of(draft, part.node)
-    made = assigned_once(draft, part.tensor, scope)
+    given = list(assignments(draft, part.tensor, scope, elements=True))
+    made = given[0] if len(given) == 1 else None
     if not isinstance(made, cst.Call) or last_name(draft, made) not in _MAKES or draft.line(made) > draft.line(loop):
         return None
     named = variables(draft, part.tensor, scope)
