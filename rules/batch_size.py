@@ -153,7 +153,7 @@ class BatchSize(Rule):
         if rounds is not None:
             yield from self._of_accumulated(evidence, record, *rounds)
             return
-        batch = loader.batch_size if loader is not None else by_hand(evidence, record)
+        batch = loader.batch_size if loader is not None else by_hand(evidence, record, text_of)
         length = loader.dataset_length if loader is not None else None
         if loader is not None and batch and trains:
             together, parameters = added_together(evidence, loader)

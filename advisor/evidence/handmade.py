@@ -59,14 +59,15 @@ def loops_over(evidence: Evidence, forwards: Sequence[CallSite], text_of: Callab
     return loop_place(evidence, loop, text_of) is not None
 
 
-def by_hand(evidence: Evidence, record: RunRecord) -> int | None:
+def by_hand(evidence: Evidence, record: RunRecord, text_of: Callable[[str], str]) -> int | None:
     """Samples of each step, where no loader makes them: as many as the one model that is called gets rows.
 
     A model that is called several times in a step (by a solver, say) gets as many each time. None for a model that gets
     the same tensor again and again, which may well be all the data that there is; for more samples than anybody would
     call few; and where collecting garbage, or a loop over the samples, grows with them.
     """
-    found = _rows(evidence, record) if evidence.sample_loop is None else None
+    loops = evidence.sample_loop is not None or taken_loop(evidence, text_of) is not None
+    found = _rows(evidence, record) if not loops else None
     return found[0] if found is not None else None
 
 
