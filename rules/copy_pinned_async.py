@@ -16,7 +16,7 @@ from advisor.edit.calls import DATALOADER_PARAMETERS, argument, has_starred
 from advisor.edit.copied import made_by_others, overwritten
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.modules import TooManyFilesError, with_word
-from advisor.edit.names import full_name, plain_name
+from advisor.edit.names import bindings, plain_name
 from advisor.edit.scopes import assigned_once, scope_of
 from advisor.edit.values import EDITED, bound_to, give
 from advisor.evidence import Change
@@ -555,10 +555,11 @@ def _also_to_cpu(drafts: Drafts, draft: Draft, call: cst.Call) -> bool:
     except TooManyFilesError:
         return True  # too many to look at
     for user in users:
+        bound = bindings(user)
         for each in user.nodes(cst.Call):
             # net.train() is no call of a function train(net, device="cpu"); helpers.move(x) may be.
-            of_other = isinstance(each.func, cst.Attribute) and full_name(user, each.func) == plain_name(each.func)
-            if last_name(user, each) != name or (of_other and not is_method):
+            of_object = isinstance(each.func, cst.Attribute) and plain_name(each.func).partition(".")[0] not in bound
+            if last_name(user, each) != name or (of_object and not is_method):
                 continue
             if any(_is_cpu(user, arg.value) for arg in each.args):
                 return True

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING
 from advisor.edit import Drafts
 from advisor.edit.parts import take_apart
 from advisor.edit.sources import text_of
+from advisor.evidence import Change
+from advisor.evidence.groups import group_loop
 from advisor.evidence.parts import parts_one_by_one
 from advisor.evidence.rounds import loops_at
-from advisor.evidence.taken_loops import taken_loop
+from advisor.evidence.taken_loops import at_once_s, taken_loop
 from advisor.fixes import edited
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, sites
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
-    from advisor.harness.layout import CallSite
+    from advisor.harness.layout import CallSite, Site
 
 
 class PartsOneByOne(Rule):
@@ -52,8 +54,9 @@ class PartsOneByOne(Rule):
         if found is None or gain is None or not gain.worth_it:
             return
         taken, written = (_where(found.sites, each) for each in (False, True))
-        if any(site.line in _loop_over_samples(evidence, site.file) for site in sites(found.sites)):
+        if _all_in_loop_over_samples(evidence, sites(found.sites)):
             return  # whose rounds one operator does
+        fitting = tuple(each for each in written if each.details.get("fits"))
         first = (taken or written)[0].site
         does = " and ".join(
             text
@@ -78,7 +81,8 @@ class PartsOneByOne(Rule):
             site=first,
             parameters={
                 "taken": sites(taken),
-                "written": sites(tuple(each for each in written if each.details.get("fits"))),
+                "written": sites(fitting),
+                "indices": tuple((each.details.get("dim"), each.details.get("keys")) for each in (*taken, *fitting)),
                 "writes": bool(written),
             },
         )
@@ -99,7 +103,8 @@ class PartsOneByOne(Rule):
         taken, written = site_list(finding, "taken"), site_list(finding, "written")
         if "taken" not in finding.parameters:
             taken, written = (site,), (site,)
-        if why := take_apart(drafts[site.file], taken, written):
+        indices = finding.parameters.get("indices", ())
+        if why := take_apart(drafts[site.file], taken, written, indices if isinstance(indices, tuple) else ()):
             return Advice(text, why)
         return edited(drafts, text)
 
@@ -175,13 +180,16 @@ def states(self, x):
     )
 
 
-def _loop_over_samples(evidence: Evidence, file: str) -> range:
-    """The lines of the loop in that file that python-loop-over-samples tells of."""
+def _all_in_loop_over_samples(evidence: Evidence, places: tuple[Site, ...]) -> bool:
+    """Whether all of these are in the loop that python-loop-over-samples tells of."""
     known = taken_loop(evidence, text_of)
-    if known is None or known[1].file != file:
-        return range(0)
-    loops = loops_at(text_of(file), known[1].line)
-    return range(known[1].line, max((each.end_lineno or each.lineno for each in loops), default=0) + 1)
+    if known is None or group_loop(text_of(known[1].file), known[1].line) is None:
+        return False
+    loop, site = known
+    if not Gain.of(evidence.what_if(Change(remove_host_s=at_once_s(evidence, loop)))).worth_it:
+        return False
+    last = max((each.end_lineno or each.lineno for each in loops_at(text_of(site.file), site.line)), default=0)
+    return all(each.file == site.file and site.line <= each.line <= last for each in places)
 
 
 def _where(found: tuple[CallSite, ...], written: bool) -> tuple[CallSite, ...]:

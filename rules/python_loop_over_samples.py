@@ -21,7 +21,7 @@ from advisor.evidence.groups import group_loop
 from advisor.evidence.handmade import loop_place
 from advisor.evidence.rounds import called_loop, differentiates
 from advisor.evidence.spread import spread_s
-from advisor.evidence.taken_loops import taken_loop
+from advisor.evidence.taken_loops import at_once_s, taken_loop
 from advisor.fixes import edited
 from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at, forward_sites
 
@@ -239,19 +239,13 @@ def _of_parts(evidence: Evidence) -> Finding | None:
     if (known := taken_loop(evidence, text_of)) is not None:
         loops.append(known)
     loops = [each for each in loops if group_loop(text_of(each[1].file), each[1].line) is not None]
-    longest = max(loops, key=lambda each: _saved_s(evidence, each[0]), default=None)
+    longest = max(loops, key=lambda each: at_once_s(evidence, each[0]), default=None)
     return _parts_finding(evidence, *longest) if longest is not None else None
-
-
-def _saved_s(evidence: Evidence, found: SampleLoop) -> float:
-    """Seconds of a step that go where one round does what all do now."""
-    spent = (found.forward_s + found.backward_s) / evidence.inflation
-    return spent * (1.0 - found.work_share) * (1.0 - found.times / found.rounds)
 
 
 def _parts_finding(evidence: Evidence, found: SampleLoop, place: Site) -> Finding | None:
     spent = (found.forward_s + found.backward_s) / evidence.inflation
-    gain = Gain.of(evidence.what_if(Change(remove_host_s=_saved_s(evidence, found))))
+    gain = Gain.of(evidence.what_if(Change(remove_host_s=at_once_s(evidence, found))))
     if not gain.worth_it:
         return None
     return Finding(
@@ -341,7 +335,7 @@ def _of_draws(evidence: Evidence) -> Finding | None:
         return None
     place, taken = found
     spent = (taken.forward_s + taken.backward_s) / evidence.inflation
-    gain = Gain.of(evidence.what_if(Change(remove_host_s=_saved_s(evidence, taken))))
+    gain = Gain.of(evidence.what_if(Change(remove_host_s=at_once_s(evidence, taken))))
     if gain.likely < _LEAST_OF_CALLS:
         return None
     return Finding(

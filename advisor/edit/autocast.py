@@ -204,8 +204,7 @@ class _Narrow(Dataflow):
                 yield self.draft.line(assign)
         for call in self.draft.nodes(cst.Call):
             # torch.scatter_add(x, …), torch_scatter.scatter_add(x, …)
-            name = plain_name(call.func)
-            of_module = bool(name) and full_name(self.draft, call.func).partition(".")[0] in _modules(self.draft)
+            of_module = plain_name(call.func).partition(".")[0] in bindings(self.draft)
             method = isinstance(call.func, cst.Attribute) and not of_module
             name = last_name(self.draft, call) if method else ""
             # Without an underscore they make a copy, whose type autocast sees to on a GPU.
@@ -291,11 +290,6 @@ class _Narrow(Dataflow):
         made = m.Call(func=m.Name("dict") | m.Name("list") | m.Name("defaultdict") | m.Name("OrderedDict"))
         written = m.Dict() | m.List() | m.DictComp() | m.ListComp() | m.BinaryOperation(left=m.List())
         return any(m.matches(each, written) or m.matches(each, made) for each in values)
-
-
-def _modules(draft: Draft) -> set[str]:
-    """What the file imports modules from, by their first names."""
-    return {full.partition(".")[0] for full in bindings(draft).values()}
 
 
 def _libraries(draft: Draft) -> set[str]:

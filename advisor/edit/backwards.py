@@ -12,6 +12,7 @@ from advisor.edit.dataflow import targets_of
 from advisor.edit.draft import Draft, Drafts, Statement
 from advisor.edit.in_place import written_in_place
 from advisor.edit.locate import call_at, last_name
+from advisor.edit.names import full_name
 from advisor.edit.scopes import is_target
 from advisor.harness.layout import Site
 
@@ -19,6 +20,7 @@ from advisor.harness.layout import Site
 _FOR_GRADIENTS = re.compile(r"grad|clip|step|reduce|unscale")
 # In a function that is called there; a weight that needs no gradient any more gets none of an earlier loss, either.
 _USES_GRADIENTS = re.compile(r"\.grad\b|clip_grad|\.step\(|zero_grad|unscale_|requires_grad|\.data\s*[-+*/]?=(?!=)")
+_NEW = re.compile(r"^torch\.(zeros|ones|empty|full|rand|tensor|arange|eye)\w*$|\.(new_\w+|clone)$")
 _IN_PLACE = re.compile(r"[^_]_$")
 _HOOKS = re.compile(r"register_hook|register_(full_)?backward|register_post_accumulate")
 _SUMMED = m.Name() | m.Attribute() | m.BinaryOperation()
@@ -85,16 +87,23 @@ def add_losses(drafts: Drafts, calls: Sequence[Site]) -> str:
 def _writes(draft: Draft, nodes: Sequence[cst.CSTNode]) -> str:
     """A method there that writes into a tensor which they do not themselves make: ``p.data.clamp_``; "" for none."""
     assigns = [each for node in nodes for each in draft.nodes(cst.Assign, node)]
-    made = _names(draft, [to.target for each in assigns for to in each.targets])
+    new = [each for each in assigns if isinstance(each.value, cst.Call) and _makes(draft, each.value)]
+    made = {to.target.value for each in new for to in each.targets if isinstance(to.target, cst.Name)}
     for call in (each for node in nodes for each in draft.nodes(cst.Call, node)):
         if not isinstance(call.func, cst.Attribute) or not _IN_PLACE.search(call.func.attr.value):
             continue
-        of = call.func.value
-        while isinstance(of, (cst.Attribute, cst.Subscript)):
-            of = of.value
+        of: cst.BaseExpression = call.func.value
+        while isinstance(of, (cst.Attribute, cst.Subscript, cst.Call)) and not _makes(draft, of):
+            of = of.func if isinstance(of, cst.Call) else of.value
         if isinstance(of, cst.Name) and of.value not in made:
             return draft.code(call.func)
     return ""
+
+
+def _makes(draft: Draft, node: cst.CSTNode) -> bool:
+    """Whether a function of torch, or a method like ``new_zeros``, gives a new tensor there."""
+    name = full_name(draft, node.func) if isinstance(node, cst.Call) else ""
+    return bool(_NEW.search(name))
 
 
 def _bare(loss: cst.BaseExpression) -> cst.BaseExpression:

@@ -224,12 +224,12 @@ def _ends_before(drafts: Drafts, guard: _Guard, steps: int) -> bool:
 
     A number of batches goes on through the epochs around it, and an option has another value than its default.
     """
-    draft, loop = guard.draft, guard.draft.loop(guard.every)
-    remainder = draft.parent(guard.every)
-    if not isinstance(loop, cst.For) or not m.matches(loop.iter, m.Call(m.Name("range"), [m.Arg()])):
-        return False
-    counted = draft.nodes(cst.Name, remainder.left) if isinstance(remainder, cst.BinaryOperation) else []
-    if draft.code(loop.target) not in {each.value for each in counted}:
+    draft, remainder = guard.draft, guard.draft.parent(guard.every)
+    left = draft.nodes(cst.Name, remainder.left) if isinstance(remainder, cst.BinaryOperation) else []
+    counted = {each.value for each in left}
+    around = [each for each in draft.ancestors(guard.every) if isinstance(each, (cst.For, cst.FunctionDef))]
+    loop = next((each for each in around if isinstance(each, cst.For) and draft.code(each.target) in counted), None)
+    if loop is None or not m.matches(loop.iter, m.Call(m.Name("range"), [m.Arg()])):
         return False
     number = origin_of(drafts, draft, cst.ensure_type(loop.iter, cst.Call).args[0].value)
     last = parse_number(number.node) if number is not None and not number.option else None

@@ -22,7 +22,7 @@ from advisor.edit.scopes import string_value
 from advisor.edit.sums import elements
 
 _NAMED_SO = re.compile(r"(^|[_.])opts?\d*($|[_.])|optim(?!al|um)", re.IGNORECASE)
-_OPTIMIZER = re.compile(r"Adam|SGD|Adagrad|(?i:optim)")
+_OPTIMIZER = re.compile(r"Adam|SGD|Adagrad|(?i:optim)|^(dict|partial)$")
 _GRADIENT = m.Attribute(attr=m.Name("grad"))
 _IN_ORDER = re.compile(r"\w+_like$")  # these have the order of what they are like
 _CONTIGUOUS = ("contiguous", "view", "view_as")

@@ -24,8 +24,11 @@ _WHOLE = m.Slice(lower=None, upper=None, step=None)
 _PLAIN = m.Arg(star="", keyword=None)
 _COUNTED = m.Call(m.Name("range"), [_PLAIN, m.AtMostN(_PLAIN, n=1)])
 _ENUMERATED = m.Call(m.Name("enumerate"), [_PLAIN])
-_TRAINS = ("backward", "step", "zero_grad")  # the tensor may be a weight, which is another one then
+_TRAINS = ("backward", "zero_grad")  # the tensor may be a weight, which is another one then; a cell has a step, too
+_STEPS = re.compile(r"opt|sched|scaler", re.IGNORECASE)
 _SWITCHES = re.compile(r"grad|inference")  # no_grad(), enable_grad(): what is taken has its graph by these
+_SAME = ("hasattr", "getattr", "callable", "isinstance", "len")  # of what is the same in all rounds they say the same
+_MOVES = ("to", "cuda", "float", "half", "type", "type_as")
 _MAKES = (
     "zeros", "ones", "empty", "full", "zeros_like", "ones_like", "empty_like", "full_like",
     "new_zeros", "new_ones", "new_empty", "new_full",
@@ -43,14 +46,24 @@ class _Part:
     rest: tuple[cst.SubscriptElement, ...]
 
 
-def take_apart(draft: Draft, taken: Sequence[Site], written: Sequence[Site]) -> str:
+Index = tuple[int, int]
+"""Of an index that was recorded: the dimension of its first number, and how many keys it has."""
+
+
+def take_apart(
+    draft: Draft, taken: Sequence[Site], written: Sequence[Site], indices: Sequence[Index | None] = ()
+) -> str:
     """Have what is at these sites be taken from, and be put into, tuples and lists; why nothing is, as a clause.
+
+    `indices` are what was recorded of them, first of those that are taken.
 
     ``x[:, i]`` becomes ``x_parts[i]`` of ``x_parts = x.unbind(1)`` in front of the loop; ``y[:, i] = value`` becomes
     ``y_parts.append(value)``, and behind the loop y gets all of them at once.
     """
-    reads = {each.node: each for site in taken for each in _parts_at(draft, site, False)}.values()
-    writes = {each.node: each for site in written for each in _parts_at(draft, site, True)}.values()
+    known = [*zip(taken, indices, strict=False), *((each, None) for each in taken[len(indices) :])]
+    reads = {each.node: each for site, index in known for each in _parts_at(draft, site, index, False)}.values()
+    known = [*zip(written, indices[len(taken) :] or [None] * len(written), strict=False)]
+    writes = {each.node: each for site, index in known for each in _parts_at(draft, site, index, True)}.values()
     taken_apart = [(each, loop) for each in reads if (loop := _takes_from_same(draft, each)) is not None]
     joined = [(each, loop) for each in writes if (loop := _writes_all(draft, each)) is not None]
     if not taken_apart and not joined:
@@ -78,13 +91,18 @@ def _last(tensor: str) -> str:
 # What stands there ---------------------------------------------------------------------------------------------------
 
 
-def _parts_at(draft: Draft, site: Site, written: bool) -> list[_Part]:
-    """The part that was recorded at `site`; without columns all of its line that look like one."""
+def _parts_at(draft: Draft, site: Site, index: Index | None, written: bool) -> list[_Part]:
+    """The part that was recorded at `site`; without columns all of its line that look like one.
+
+    What is written as one key may be a tuple of several, and a name a slice: then the source has another index.
+    """
     nodes = [each for each in draft.nodes(cst.Subscript) if isinstance(draft.parent(each), cst.AssignTarget) == written]
     if site.column is not None:
         exact = by_extent(draft, nodes, site)
         part = _part(draft, exact) if exact is not None else None
-        return [part] if part is not None else []
+        if part is None or (index is not None and len(part.node.slice) != index[1]):
+            return []
+        return [part] if index is None or part.dim < 0 or part.dim == index[0] else []
     found = [part for each in nodes if draft.line(each) == site.line and (part := _part(draft, each)) is not None]
     # Of several on a line only those are tensors' for certain that take all of a dimension.
     return found if len(found) == 1 else [each for each in found if len(each.node.slice) > 1]
@@ -98,11 +116,11 @@ def _part(draft: Draft, node: cst.Subscript) -> _Part | None:
         if isinstance(element.slice, cst.Index):
             number, rest = element.slice.value, node.slice[at + 1 :]
             if isinstance(number, cst.Ellipsis):
-                inner = node.slice[at + 1] if len(node.slice) == at + 2 else None  # x[..., i]
-                last = inner.slice if inner is not None else None
+                inner, behind = node.slice[at + 1 : at + 2], node.slice[at + 2 :]  # x[..., i], x[..., i, :]
+                last = inner[0].slice if inner else None
                 if not isinstance(last, cst.Index) or isinstance(last.value, (cst.Tuple, cst.List)):
                     return None
-                return _Part(node, tensor, -1, last.value, ())
+                return _Part(node, tensor, -1 - len(behind), last.value, ()) if all(map(_is_whole, behind)) else None
             if element.slice.star or isinstance(number, (cst.Tuple, cst.List)) or m.matches(number, m.Name("None")):
                 return None
             all_of_rest = all(_is_whole(each) for each in rest)
@@ -148,7 +166,11 @@ def _takes_from_same(draft: Draft, part: _Part) -> Statement | None:
 
 
 def _trains(draft: Draft, within: cst.CSTNode) -> bool:
-    return any(last_name(draft, call) in _TRAINS for call in draft.nodes(cst.Call, within))
+    for call in draft.nodes(cst.Call, within):
+        name = last_name(draft, call)
+        if name in _TRAINS or (name == "step" and (not call.args or _STEPS.search(draft.code(call.func)))):
+            return True
+    return False
 
 
 def _loops_around(draft: Draft, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
@@ -182,7 +204,8 @@ def _is_conditional(draft: Draft, node: cst.CSTNode, loop: cst.CSTNode) -> bool:
         if isinstance(above, (cst.If, cst.IfExp, cst.BooleanOperation)):
             test = above.left if isinstance(above, cst.BooleanOperation) else above.test
             names = {each.value for each in draft.nodes(cst.Name, test)}
-            if not inside or not (names & own or draft.nodes(cst.Call, test)):
+            drawn = [each for each in draft.nodes(cst.Call, test) if last_name(draft, each) not in _SAME]
+            if not inside or not (names & own or drawn):
                 return True
     return False
 
@@ -221,6 +244,10 @@ def _set_elsewhere(draft: Draft, tensor: str, scope: cst.CSTNode) -> bool:
 
 def _may_be_none(draft: Draft, tensor: str, function: cst.CSTNode) -> bool:
     """Whether the function asks what the name holds, or lets it be None."""
+    for assign in draft.nodes(cst.Assign, function if "." not in tensor else None):
+        given = [plain_name(each) for to in assign.targets for each in elements(to.target)]
+        if tensor in given and "None" in {each.value for each in draft.nodes(cst.Name, assign.value)}:
+            return True
     for compared in draft.nodes(cst.Comparison, function):
         asks = any(isinstance(each.operator, (cst.Is, cst.IsNot)) for each in compared.comparisons)
         if asks and plain_name(compared.left) == tensor:
@@ -228,7 +255,8 @@ def _may_be_none(draft: Draft, tensor: str, function: cst.CSTNode) -> bool:
     tests: list[cst.BaseExpression] = [each.test for each in draft.nodes(cst.If, function)]
     tests += [each.test for each in draft.nodes(cst.IfExp, function)]
     tests += [side for each in draft.nodes(cst.BooleanOperation, function) for side in (each.left, each.right)]
-    tests += [each.expression for each in draft.nodes(cst.UnaryOperation, function)]
+    negated = [each for each in draft.nodes(cst.UnaryOperation, function) if isinstance(each.operator, cst.Not)]
+    tests += [each.expression for each in negated]
     if any(plain_name(each) == tensor for each in tests):
         return True
     for call in draft.nodes(cst.Call, function):
@@ -288,6 +316,8 @@ def _writes_all(draft: Draft, part: _Part) -> cst.For | None:
     scope = scope_of(draft, part.node)
     given = list(assignments(draft, part.tensor, scope, elements=True))
     made = given[0] if len(given) == 1 else None
+    while isinstance(made, cst.Call) and last_name(draft, made) in _MOVES and isinstance(made.func, cst.Attribute):
+        made = made.func.value  # torch.zeros(n, 8).to(device)
     if not isinstance(made, cst.Call) or last_name(draft, made) not in _MAKES or draft.line(made) > draft.line(loop):
         return None
     named = variables(draft, part.tensor, scope)

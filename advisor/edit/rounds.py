@@ -50,7 +50,7 @@ def counted_at(
         return None, "where the script counts them cannot be told from the source"
     if loop is not None and (ends := _ends_by_count(draft, loop)):
         return None, f"line {ends} ends the loop by its number of batches, which would be of more samples"
-    if _sums(draft, loop or within):
+    if _SUMS.search(_trained_by(draft)):
         return None, "a loss is a sum over the batch, which of a larger one is larger"
     for node in divisors:
         found.setdefault(_key(drafts, draft, node, rounds, batch), node)
@@ -62,11 +62,14 @@ def counted_at(
     return tuple(node for key, node in found.items() if key != _COMPUTED), ""
 
 
-def _sums(draft: Draft, within: cst.CSTNode) -> bool:
-    """Whether a loss there is a sum over the batch: by its arguments, or by those of what was made for it."""
-    called = {last_part(each.func) for each in draft.nodes(cst.Call, within)}
-    assigns = [each for each in draft.nodes(cst.Assign) if any(last_part(to.target) in called for to in each.targets)]
-    return any(_SUMS.search(draft.code(each)) for each in (within, *assigns))
+def _trained_by(draft: Draft) -> str:
+    """The text of the file without functions that evaluate: what they compute goes back nowhere."""
+    text = draft.source.text
+    for function in draft.nodes(cst.FunctionDef):
+        code = draft.code(function)
+        if re.search(r"no_grad|inference_mode|\.eval\(", code) and "backward(" not in code:
+            text = text.replace(code.strip("\n"), "")
+    return text
 
 
 def _ends_by_count(draft: Draft, loop: cst.For | cst.While) -> int | None:

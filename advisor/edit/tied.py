@@ -222,10 +222,13 @@ def _counting(draft: Draft, size: int) -> Iterator[cst.CSTNode]:
     yield from (each for each in draft.nodes(cst.For) if _takes_each(draft, each, size))
 
 
-def _becomes_tensor(draft: Draft, node: cst.CSTNode) -> bool:
+def _becomes_tensor(draft: Draft, node: cst.BaseExpression) -> bool:
     """Whether it is what ``torch.tensor`` and the like are given, and no list of layers' sizes."""
-    above = draft.parent(draft.parent(node) or node)
-    return isinstance(above, cst.Call) and "ensor" in last_part(above.func)
+    name, above = bound_to(draft, node), draft.parent(draft.parent(node) or node)
+    for call in (each for each in draft.nodes(cst.Call) if "ensor" in last_part(each.func)):
+        if call is above or (name and any(m.matches(arg.value, m.Name(name)) for arg in call.args)):
+            return True
+    return False
 
 
 def _is_share(draft: Draft, product: cst.BinaryOperation) -> bool:

@@ -183,6 +183,7 @@ class Calls:
         for lane in np.unique(operators.lane[those]):
             own = those[operators.lane[those] == lane]
             covered = Coverage.of(operators.start[own], operators.end[own])
-            inside |= (operators.lane == lane) & covered.contains(operators.start)
+            last = np.maximum(operators.end - 1, operators.start)  # what begins with it may go on behind it
+            inside |= (operators.lane == lane) & covered.contains(operators.start) & covered.contains(last)
         inside[those] = True
         return inside

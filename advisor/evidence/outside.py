@@ -94,8 +94,7 @@ def users_functions(trace: Trace, rows: Ints, record: RunRecord) -> dict[int, tu
                 if function not in files:
                     files[function] = users_file(record, function)
                 if stacks.end[each] > start[row] and files[function]:
-                    begun = 0 if function.name == "<module>" else begins(files[function], function)
-                    found[row] = files[function], begun
+                    found[row] = files[function], _first_line(files[function], function)
                     break
     return found
 
@@ -108,19 +107,23 @@ def users_callers(trace: Trace, row: int, record: RunRecord) -> list[tuple[str, 
         function = stacks.functions[each]
         file = users_file(record, function) if stacks.end[each] > start else ""
         if file:
-            found.append((file, 0 if function.name == "<module>" else begins(file, function)))
+            found.append((file, _first_line(file, function)))
     return found
+
+
+def _first_line(file: str, function: Function) -> int:
+    """As :func:`begins`; 0 outside of all. A comprehension, or a lambda, is part of what it is written in."""
+    if function.name == "<module>":
+        return 0
+    return function_around(file, function.line) if function.name.startswith("<") else begins(file, function)
 
 
 def begins(file: str, function: Function) -> int:
     """The first line of a function in `file`, decorators included, as Python counts it.
 
     Of one that ran when the profiler began a trace has the line that it was at: meant is the innermost function of
-    that name around that line. A comprehension, or a lambda, is part of the function that it is written in. Where the
-    source does not tell, what the trace has.
+    that name around that line. Where the source does not tell, what the trace has.
     """
-    if function.name.startswith("<"):
-        return function_around(file, function.line)
     named = [(first, last) for first, last, name in _functions(file) if name == function.name]
     return max((first for first, last in named if first <= function.line <= last), default=function.line)
 

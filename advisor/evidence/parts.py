@@ -115,9 +115,10 @@ def _kind(nodes: list[int], sites: list[CallSite], steps: int, text_of: Callable
 
     Which of the function's lines has recorded a node is not known: each has its share of them by its calls.
     """
-    looped = [each for each in sites if is_repeated(text_of(each.site.file), each.site.line)]
+    looped = [each for each in sites if is_repeated(text_of(each.site.file), each.site)]
     known = [each for each in looped if not each.details.get("mixed")]
-    calls, every = sum(each.calls for each in known), sum(each.calls for each in sites)
+    calls = sum(each.calls for each in known)
+    every = sum(int(each.details.get("numbers", each.calls)) for each in sites)  # of x[i, j] there are two nodes
     if not calls or not nodes:
         return None
     size = sum(int(each.details.get("size", 0)) for each in known) / calls

@@ -156,22 +156,36 @@ def around(text: str, line: int) -> ast.For | ast.expr | ast.While | ast.Functio
     return min(holding, key=lambda node: _body_lines(node)[1] - node.lineno, default=None)
 
 
-def is_repeated(text: str, line: int) -> bool:
-    """Whether a loop, or a comprehension, of its function does what is on `line` in each of its rounds."""
-    return isinstance(around(text, line), _LOOPS)
+def is_repeated(text: str, site: Site) -> bool:
+    """Whether a loop, or a comprehension, does what is at `site` in each of its rounds."""
+    place = (site.line, site.column or 0)
+    for node in ast.walk(_tree(text)):
+        if isinstance(node, (ast.For, ast.While)) and _body_lines(node)[0] <= site.line <= _body_lines(node)[1]:
+            return True
+        if isinstance(node, _LOOPS) and not isinstance(node, (ast.For, ast.While)):
+            begin, end = (node.lineno, node.col_offset), (node.end_lineno or node.lineno, node.end_col_offset or 0)
+            if (begin <= place < end) if site.column is not None else begin[0] <= site.line <= end[0]:
+                return True
+    return False
 
 
 def outer_loop(text: str, loop: Loop) -> ast.For | ast.While | None:
     """The innermost loop of the same function that runs `loop` in each of its rounds."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        return None
     line, place = line_of(loop), (loop.lineno, loop.col_offset)
-    bodies = [node for node in ast.walk(tree) if isinstance(node, _BODIES) and (node.lineno, node.col_offset) != place]
-    holding = [node for node in bodies if _body_lines(node)[0] <= line <= _body_lines(node)[1]]
-    inner = min(holding, key=lambda node: _body_lines(node)[1] - node.lineno, default=None)
+    kinds = (ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef)
+    bodies = [each for each in ast.walk(_tree(text)) if isinstance(each, kinds)]
+    bodies = [each for each in bodies if (each.lineno, each.col_offset) != place]
+    holding = [each for each in bodies if _body_lines(each)[0] <= line <= _body_lines(each)[1]]
+    inner = min(holding, key=lambda each: _body_lines(each)[1] - each.lineno, default=None)
     return inner if isinstance(inner, (ast.For, ast.While)) else None
+
+
+def _tree(text: str) -> ast.Module:
+    """The text parsed; nothing where it cannot be."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
 
 
 def _body_lines(node: ast.AST) -> tuple[int, int]:

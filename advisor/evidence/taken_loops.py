@@ -18,7 +18,7 @@ from advisor.evidence.loops import LEAST_ROUNDS, SampleLoop, loop_between
 from advisor.evidence.outside import function_around, users_functions
 from advisor.evidence.rounds import TRAINS, Loop, calls_its_own, independent, line_of, loop_over_parts, outer_loop
 from advisor.evidence.steps import assign, step_windows
-from advisor.harness.indexing import KIND
+from advisor.harness.indexing import KIND, PART
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
@@ -48,6 +48,8 @@ def _longest(evidence: Evidence, text_of: Callable[[str], str]) -> tuple[SampleL
     if record is None or detail is None or not len(detail.operators):
         return None
     taken = [each for each in record.call_sites if each.kind == KIND and not each.details.get("iterates")]
+    known = [each.site for each in taken]
+    taken += [each for each in record.call_sites if each.kind == PART and each.site not in known]  # x[:, i]
     loops: dict[tuple[str, int], list[tuple[CallSite, Loop]]] = {}
     for each in taken:
         found = loop_over_parts(text_of(each.site.file), each.site.line)
@@ -69,6 +71,12 @@ def _longest(evidence: Evidence, text_of: Callable[[str], str]) -> tuple[SampleL
             site = replace(inside[0][0].site, line=line, column=None, end_line=None, end_column=None)
             return measured, site
     return None
+
+
+def at_once_s(evidence: Evidence, found: SampleLoop) -> float:
+    """Seconds of a step that go where one round does what all do now."""
+    spent = (found.forward_s + found.backward_s) / evidence.inflation
+    return spent * (1.0 - found.work_share) * (1.0 - found.times / found.rounds)
 
 
 def _is_begun_anew(text: str, loop: Loop) -> bool:

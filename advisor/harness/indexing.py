@@ -134,7 +134,10 @@ class Indexing:
         fits = not value or (given is not None and list(given.shape) == shape and not self._is_same(entry, given))
         known["mixed"] = known.get("mixed", False) or known.get("dim", along) != along
         known["fits"] = known.get("fits", True) and fits
-        known.update(dim=along, written=bool(value), size=known.get("size", 0) + size)
+        known["mixed"] = known["mixed"] or known.get("keys", len(keys)) != len(keys)
+        numbers = sum(type(each) is int for each in keys)
+        known.update(dim=along, keys=len(keys), written=bool(value))
+        known.update(size=known.get("size", 0) + size, numbers=known.get("numbers", 0) + numbers)
 
     def _is_same(self, entry: Any, given: Any) -> bool:
         """Whether a line has written the same tensor before, or a part of it: a buffer that is filled anew."""

@@ -113,8 +113,9 @@ class CallSite:
     "seconds", in all, by what waits where. ``Tensor.index``: ``x[i]`` with a number, mask or rows, or (``details``:
     "iterates", "rows" of x) ``for row in x``, seen in the detail window only. ``Tensor.part``, likewise: ``x[:, i]``,
     or ``x[:, i] = y``, that a graph is recorded of, on a line of the script's own (``details``: "dim", which dimension
-    the number takes one of, "mixed", it was another one before, "size" of that dimension, added up over all calls,
-    "written", something is written there, "fits", that has the part's shape and is another tensor each time).
+    the first number takes one of, "keys", how many the index has, "mixed", one of these was another before; added up
+    over all calls "size" of that dimension, and "numbers" in the index; "written", something is written there, "fits",
+    that has the part's shape and is another tensor each time).
     ``sized``: a call whose result has a size that depends on values (``details``: "operator": ``mask`` for ``x[mask]``,
     ``nonzero``, ``unique`` …; "device"), seen in the detail window only. ``cross_entropy``, likewise (``details``: how
     many "classes" it has, "ignored", the mean share of the labels that it ignores, "own", the script itself calls it).

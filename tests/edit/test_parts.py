@@ -71,6 +71,28 @@ CHANGED = {
             h = h * x_parts + x[:, t]  # <-
         return h
     """,
+    "in front of what is whole": """
+        h = torch.zeros(4, 3)
+        for t in range(n):
+            h = torch.tanh(h + x[..., t, :])  # <-
+        return h
+    """,
+    "a cell's step": """
+        class Cell:
+            def step(self, x, h):
+                return torch.tanh(x @ w + h)
+
+        h = torch.zeros(4, 3)
+        for t in range(n):
+            h = Cell().step(x[:, t], h) * torch.exp(-x[:, t])  # <-
+        return h
+    """,
+    "written, and moved": """
+        out = torch.zeros(n, 4, 3).to(x.device)
+        for t in range(n):
+            out[t] = x[:, t] * 2  # <-
+        return out
+    """,
     "written": """
         out = torch.zeros(4, n, 3)
         h = torch.zeros(4, 3)
@@ -158,6 +180,14 @@ CHANGED = {
     """,
 }
 LEFT = {
+    "is None for some": """
+        y, h = None, torch.zeros(4, 3)
+        if n > 3:
+            y = x * 2
+        for t in range(n):
+            h = h + y[:, t]  # <-
+        return h
+    """,
     "becomes another one": """
         for t in range(n):
             x = x * 1.1
@@ -392,6 +422,20 @@ class Memory:
     assert why and after == text
     alone, why = changed(text.replace("    def write(self, t):", "    def __init__(self, t):"), False)
     assert not why and "kept_parts = self.kept.unbind(1)" in alone
+
+
+def test_an_index_that_the_run_saw_otherwise_is_left_alone() -> None:
+    text = written("""
+        h = torch.zeros(3)
+        for at in [(0, 1), (2, 3)]:
+            h = h + x[at]  # <-
+        return h
+    """)
+    column = text.splitlines()[6].index("x[at]")
+    site = Site("/t/train.py", 7, column, 7, column + 5)
+    for index, whole in (((0, 2), False), ((0, 1), True)):
+        draft = Drafts(Sources({"/t/train.py": text}))["/t/train.py"]
+        assert (not take_apart(draft, (site,), (), (index,))) == whole
 
 
 def test_the_columns_tell_a_tensor_from_a_list_beside_it() -> None:

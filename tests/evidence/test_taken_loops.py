@@ -10,7 +10,9 @@ import pytest
 from advisor.edit.sources import text_of
 from advisor.evidence import Evidence
 from advisor.evidence.loops import _begun_anew
+from advisor.evidence.rounds import is_repeated
 from advisor.evidence.taken_loops import taken_loop
+from advisor.harness.layout import Site
 from advisor.launch import Command, measure
 from tests.conftest import PYTHON, QUICK
 
@@ -89,6 +91,12 @@ def test_a_loop_within_a_recurrence_runs_each_time_anew(tmp_path: Path) -> None:
 def test_what_is_no_such_loop_is_left_alone(tmp_path: Path, body: str) -> None:
     _, line, _, _ = found(tmp_path, body)
     assert line is None
+
+
+def test_what_a_line_is_repeated_by() -> None:
+    text = "for t in range(9):\n    h = check(lambda a: a, x[:, t])\ny = z[0] + sum(r[1] for r in rows)\n"
+    assert is_repeated(text, Site("a.py", 2, 24)) and not is_repeated(text, Site("a.py", 3, 4))
+    assert is_repeated(text, Site("a.py", 3, 15)) and not is_repeated("for :", Site("a.py", 1))
 
 
 def test_how_often_a_loop_begins_anew() -> None:
