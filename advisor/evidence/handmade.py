@@ -10,7 +10,6 @@ from advisor.evidence.called_from import keeps_state, loop_around
 from advisor.evidence.rounds import busiest_loop, called_loop
 from advisor.evidence.sample_gradients import loop_of_gradients
 from advisor.evidence.taken_loops import taken_loop
-
 from advisor.harness.indexing import KIND
 
 if TYPE_CHECKING:

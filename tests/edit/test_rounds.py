@@ -197,7 +197,7 @@ def test_loss_that_is_divided_by_something_else() -> None:
 @pytest.mark.parametrize(
     ("made", "loss", "why"),
     [
-        ("def test():\n    net.eval()\n    return F.nll_loss(net(x), y, reduction='sum')", "F.nll_loss(net(x), y) / n", ""),
+        ("def test():\n    net.eval()\n    F.nll_loss(net(x), y, reduction='sum')", "F.nll_loss(net(x), y) / n", ""),
         ("", "F.nll_loss(net(x), y, reduction='sum') / n", "a sum over the batch"),
         ("criterion = MSELoss(reduction='sum')", "criterion(net(x), y) / n", "a sum over the batch"),
     ],
