@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from advisor.harness.layout import CallSite, Site
 
 
+# Of small tensors the nodes are mostly calls, and what comes instead has some of its own, which is not counted.
+_LEAST_GAIN = 1.10
+
+
 class PartsOneByOne(Rule):
     """A loop takes a tensor's parts by their numbers, ``x[:, t]``, or writes them, and each costs as much as the whole.
 
@@ -51,7 +55,7 @@ class PartsOneByOne(Rule):
             return
         found = parts_one_by_one(evidence, text_of)
         gain = Gain.of(evidence.what_if(found.change)) if found is not None else None
-        if found is None or gain is None or not gain.worth_it:
+        if found is None or gain is None or gain.likely < _LEAST_GAIN:
             return
         taken, written = (_where(found.sites, each) for each in (False, True))
         if _all_in_loop_over_samples(evidence, sites(found.sites)):
