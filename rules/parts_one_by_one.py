@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.harness.layout import CallSite, Site
 
-
 # Of small tensors the nodes are mostly calls, and what comes instead has some of its own, which is not counted.
 _LEAST_GAIN = 1.10
 
@@ -66,7 +65,10 @@ class PartsOneByOne(Rule):
             text
             for text in (
                 f"takes {found.taken:.0f} parts of tensors one by one ({at(first)})" if taken else "",
-                f"writes {found.written:.0f} of them one by one ({at(written[0].site)})" if written else "",
+                f"writes {found.written:.0f} {'of them' if taken else 'parts of tensors'} one by one "
+                f"({at(written[0].site)})"
+                if written
+                else "",
             )
             if text
         )

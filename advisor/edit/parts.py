@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
@@ -55,15 +55,13 @@ def take_apart(
 ) -> str:
     """Have what is at these sites be taken from, and be put into, tuples and lists; why nothing is, as a clause.
 
-    `indices` are what was recorded of them, first of those that are taken.
-
     ``x[:, i]`` becomes ``x_parts[i]`` of ``x_parts = x.unbind(1)`` in front of the loop; ``y[:, i] = value`` becomes
-    ``y_parts.append(value)``, and behind the loop y gets all of them at once.
+    ``y_parts.append(value)``, and behind the loop y gets all of them at once. `indices` are what was recorded of the
+    sites, of those that are taken first.
     """
-    known = [*zip(taken, indices, strict=False), *((each, None) for each in taken[len(indices) :])]
-    reads = {each.node: each for site, index in known for each in _parts_at(draft, site, index, False)}.values()
-    known = [*zip(written, indices[len(taken) :] or [None] * len(written), strict=False)]
-    writes = {each.node: each for site, index in known for each in _parts_at(draft, site, index, True)}.values()
+    known = indices or [None] * (len(taken) + len(written))
+    reads = _parts(draft, zip(taken, known[: len(taken)], strict=True), False)
+    writes = _parts(draft, zip(written, known[len(taken) :], strict=True), True)
     taken_apart = [(each, loop) for each in reads if (loop := _takes_from_same(draft, each)) is not None]
     joined = [(each, loop) for each in writes if (loop := _writes_all(draft, each)) is not None]
     if not taken_apart and not joined:
@@ -89,6 +87,12 @@ def _last(tensor: str) -> str:
 
 
 # What stands there ---------------------------------------------------------------------------------------------------
+
+
+def _parts(draft: Draft, known: Iterable[tuple[Site, Index | None]], written: bool) -> list[_Part]:
+    """What was recorded at these sites, each node once: a module that is run twice has its code twice."""
+    found = [each for site, index in known for each in _parts_at(draft, site, index, written)]
+    return list({each.node: each for each in found}.values())
 
 
 def _parts_at(draft: Draft, site: Site, index: Index | None, written: bool) -> list[_Part]:
@@ -191,9 +195,9 @@ def _is_conditional(draft: Draft, node: cst.CSTNode, loop: cst.CSTNode) -> bool:
     The tensor need not be one otherwise. Of a comprehension that is what its whole statement is about, too. So does
     what switches gradients on or off there decide what graph it has.
     """
-    own, inside = set(_bound(draft, loop)), True
+    own, whole, inside = set(_bound(draft, loop)), draft.statement(loop), True
     for above in draft.ancestors(node):
-        if above is draft.statement(loop):
+        if above is whole:
             return False
         if above is loop:
             inside = False
@@ -303,31 +307,36 @@ def _writes_all(draft: Draft, part: _Part) -> cst.For | None:
         return None
     if draft.block(statement) is not loop.body or any(isinstance(each, cst.Try) for each in draft.ancestors(loop)):
         return None  # now and then, or as far as an error
+    if not _is_counter(draft, part.number, loop) or not _is_made_once(draft, part, loop):
+        return None
+    if len(variables(draft, part.tensor, loop)) != 1 or draft.nodes(cst.Continue, loop):
+        return None
+    changed = {plain_name(each) for each in written_in_place(draft, loop)}
+    used = {plain_name(each) for kind in (cst.Name, cst.Attribute) for each in draft.nodes(kind, assign.value)}
+    return None if used & changed else loop
+
+
+def _is_counter(draft: Draft, number: cst.BaseExpression, loop: cst.For) -> bool:
+    """Whether `number` is what the loop counts by, from 0 on or from a number or name that stays the same."""
     bound, counter = _bound(draft, loop.body), elements(loop.target)[0]
-    if not m.matches(loop.iter, _COUNTED if counter is loop.target else _ENUMERATED):
-        return None
-    first = cst.ensure_type(loop.iter, cst.Call).args[0].value
-    counted = m.Name(draft.code(counter))
-    if not m.matches(part.number, counted) or draft.code(counter) in bound:
-        return None
-    two = len(cst.ensure_type(loop.iter, cst.Call).args) == 2
-    if two and (not m.matches(first, m.Integer() | m.Name()) or draft.code(first) in (*bound, draft.code(counter))):
-        return None
+    name = draft.code(counter)
+    if not m.matches(loop.iter, _COUNTED if counter is loop.target else _ENUMERATED) or name in bound:
+        return False
+    first, *others = (each.value for each in cst.ensure_type(loop.iter, cst.Call).args)
+    plain = not others or (m.matches(first, m.Integer() | m.Name()) and draft.code(first) not in (*bound, name))
+    return plain and m.matches(number, m.Name(name))
+
+
+def _is_made_once(draft: Draft, part: _Part, loop: cst.For) -> bool:
+    """Whether the tensor is made in front of the loop, and no function within reads it, which the loop may call."""
     scope = scope_of(draft, part.node)
     given = list(assignments(draft, part.tensor, scope, elements=True))
     made = given[0] if len(given) == 1 else None
     while isinstance(made, cst.Call) and last_name(draft, made) in _MOVES and isinstance(made.func, cst.Attribute):
         made = made.func.value  # torch.zeros(n, 8).to(device)
     if not isinstance(made, cst.Call) or last_name(draft, made) not in _MAKES or draft.line(made) > draft.line(loop):
-        return None
-    named = variables(draft, part.tensor, scope)
-    if any(scope_of(draft, each) is not scope for each in named):
-        return None  # a function of its own reads it, which the loop may call
-    if len(variables(draft, part.tensor, loop)) != 1 or draft.nodes(cst.Continue, loop):
-        return None
-    changed = {plain_name(each) for each in written_in_place(draft, loop)}
-    used = {plain_name(each) for kind in (cst.Name, cst.Attribute) for each in draft.nodes(kind, assign.value)}
-    return None if used & changed else loop
+        return False
+    return all(scope_of(draft, each) is scope for each in variables(draft, part.tensor, scope))
 
 
 def _join(draft: Draft, part: _Part, loop: cst.For, name: str) -> None:

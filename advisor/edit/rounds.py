@@ -18,6 +18,7 @@ from advisor.edit.values import bound_to
 _ACCUMULATES = re.compile(r"accum|micro", re.IGNORECASE)
 _OTHERS = re.compile(r"sched|warm|prof|bar\b", re.IGNORECASE)  # what is told to step, and is no optimizer
 _COMPUTED = "computed"
+_EVALUATES = re.compile(r"no_grad|inference_mode|\.eval\(")
 _SUMS = re.compile(r"""reduction\s*=\s*["']sum["']|size_average\s*=\s*False""")
 
 
@@ -64,12 +65,12 @@ def counted_at(
 
 def _trained_by(draft: Draft) -> str:
     """The text of the file without functions that evaluate: what they compute goes back nowhere."""
-    text = draft.source.text
+    lines = [*draft.lines]
     for function in draft.nodes(cst.FunctionDef):
-        code = draft.code(function)
-        if re.search(r"no_grad|inference_mode|\.eval\(", code) and "backward(" not in code:
-            text = text.replace(code.strip("\n"), "")
-    return text
+        code, where = draft.code(function), draft.position(function)
+        if _EVALUATES.search(code) and "backward(" not in code:
+            lines[where.start.line - 1 : where.end.line] = [""] * (where.end.line - where.start.line + 1)
+    return "\n".join(lines)
 
 
 def _ends_by_count(draft: Draft, loop: cst.For | cst.While) -> int | None:

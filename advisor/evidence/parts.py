@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.harness.layout import CallSite
 
-LEAST_PARTS = 8  # a step: so many make it worth a line
+_LEAST_PARTS = 8  # a step: so many make it worth a line
 # A loop has to take so many of the parts that there are: unbind makes all of them, and the gradients of those that are
 # not taken are zeros. With half of them it has half the work that it could have, which is little beside one whole
 # tensor for each.
@@ -40,7 +40,6 @@ class Parts:
     where that is written.
     """
 
-    function: Function
     taken: float
     written: float
     share: float
@@ -93,7 +92,7 @@ def parts_one_by_one(evidence: Evidence, text_of: Callable[[str], str]) -> Parts
             for writes in (False, True)
         ]
         if any(kinds):
-            return _found(evidence, calls, function, *kinds)
+            return _found(evidence, calls, *kinds)
     return None
 
 
@@ -123,21 +122,19 @@ def _kind(nodes: list[int], sites: list[CallSite], steps: int, text_of: Callable
         return None
     size = sum(int(each.details.get("size", 0)) for each in known) / calls
     per_step = len(nodes) / steps * calls / every
-    if size <= 1 or per_step < max(LEAST_PARTS, _LEAST_OF_ALL * size):
+    if size <= 1 or per_step < max(_LEAST_PARTS, _LEAST_OF_ALL * size):
         return None
     return _Kind(nodes, calls / every * (1.0 - 1.0 / size), per_step, known)
 
 
-def _found(evidence: Evidence, calls: Calls, function: Function, taken: _Kind | None, written: _Kind | None) -> Parts:
+def _found(evidence: Evidence, calls: Calls, taken: _Kind | None, written: _Kind | None) -> Parts:
     trace, kinds = calls.trace, [each for each in (taken, written) if each is not None]
     part = np.zeros(len(trace.operators))
     for each in kinds:
         part[calls.within(each.nodes)] = each.goes
-    shares = of_tensors(
-        self_shares(trace, calls.nesting, part, assign(calls.steps, trace.operators.start) >= 0),
-    )
+    in_steps = assign(calls.steps, trace.operators.start) >= 0
+    shares = of_tensors(self_shares(trace, calls.nesting, part, in_steps))
     return Parts(
-        function=function,
         taken=taken.per_step if taken is not None else 0.0,
         written=written.per_step if written is not None else 0.0,
         share=spent_s(evidence, shares) / (evidence.trace_step_s or 1.0),

@@ -101,12 +101,8 @@ def loop_over_parts(text: str, line: int) -> tuple[int, Loop] | None:
 
     ``x[i]`` in a loop over i, or the ``for row in x`` itself. None where there is none, or `text` does not parse.
     """
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        return None
     found: list[tuple[int, int, Loop]] = []
-    for node in ast.walk(tree):
+    for node in ast.walk(_tree(text)):
         if isinstance(node, (ast.For, ast.ListComp, ast.GeneratorExp)):
             target, source = over(node)
             # `for row in x:` is reached from the line of the `for`.
@@ -144,13 +140,9 @@ def loop_of_calls(text: str, line: int) -> int | None:
 
 def around(text: str, line: int) -> ast.For | ast.expr | ast.While | ast.FunctionDef | ast.AsyncFunctionDef | None:
     """The innermost loop or function whose body holds `line`; None at the top of a file that has none there."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        return None
     holding = [
         node
-        for node in ast.walk(tree)
+        for node in ast.walk(_tree(text))
         if isinstance(node, _BODIES) and _body_lines(node)[0] <= line <= _body_lines(node)[1]
     ]
     return min(holding, key=lambda node: _body_lines(node)[1] - node.lineno, default=None)
@@ -158,14 +150,14 @@ def around(text: str, line: int) -> ast.For | ast.expr | ast.While | ast.Functio
 
 def is_repeated(text: str, site: Site) -> bool:
     """Whether a loop, or a comprehension, does what is at `site` in each of its rounds."""
-    place = (site.line, site.column or 0)
-    for node in ast.walk(_tree(text)):
-        if isinstance(node, (ast.For, ast.While)) and _body_lines(node)[0] <= site.line <= _body_lines(node)[1]:
+    for node in (each for each in ast.walk(_tree(text)) if isinstance(each, _LOOPS)):
+        begin, end = _body_lines(node)
+        within = begin <= site.line <= end
+        if within and not isinstance(node, (ast.For, ast.While)) and site.column is not None:  # others share its line
+            last = (node.end_lineno or 0, node.end_col_offset or 0)
+            within = (node.lineno, node.col_offset) <= (site.line, site.column) < last
+        if within:
             return True
-        if isinstance(node, _LOOPS) and not isinstance(node, (ast.For, ast.While)):
-            begin, end = (node.lineno, node.col_offset), (node.end_lineno or node.lineno, node.end_col_offset or 0)
-            if (begin <= place < end) if site.column is not None else begin[0] <= site.line <= end[0]:
-                return True
     return False
 
 
@@ -217,11 +209,7 @@ def line_of(loop: Loop) -> int:
 
 def loops_at(text: str, line: int) -> list[Loop]:
     """The loops whose line that is; none where `text` does not parse."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        return []
-    return [node for node in ast.walk(tree) if isinstance(node, Loop) and line_of(node) == line]
+    return [node for node in ast.walk(_tree(text)) if isinstance(node, Loop) and line_of(node) == line]
 
 
 def scope_at(text: str, function: int) -> ast.AST | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
 _TAKES = ("aten::select", "aten::index")
 _MOST_OTHERS = 0.2  # of what a function takes of tensors, outside of the loop: it is told by the function
-
-
 # What was found of a run: several rules ask.
 _known: WeakKeyDictionary[Evidence, tuple[SampleLoop, Site] | None] = WeakKeyDictionary()
 
@@ -89,24 +86,19 @@ def _is_begun_anew(text: str, loop: Loop) -> bool:
 
 def _numbers(text: str, taken: CallSite) -> int:
     """How many numbers stand in the index there: each takes a part of what the one before has taken."""
-    column = taken.site.column
-    if column is None:
-        return 1
-    found = Counter(
-        sum(not isinstance(each, (ast.Slice, ast.Constant)) or _is_number(each) for each in _indices(node))
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Subscript) and (node.lineno, node.col_offset) == (taken.site.line, column)
-    )
-    return max(1, *found) if found else 1
+    place = (taken.site.line, taken.site.column)
+    there = (each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Subscript))
+    keys = [
+        each.slice.elts if isinstance(each.slice, ast.Tuple) else [each.slice]
+        for each in there
+        if (each.lineno, each.col_offset) == place
+    ]
+    return max((sum(map(_is_number, each)) for each in keys), default=0) or 1
 
 
-def _is_number(index: ast.expr) -> bool:
-    """Whether it is one that is written out, and not None, or three dots."""
-    return isinstance(index, ast.Constant) and isinstance(index.value, int)
-
-
-def _indices(node: ast.Subscript) -> list[ast.expr]:
-    return list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
+def _is_number(key: ast.expr) -> bool:
+    """Whether it may be one: no slice, None, or three dots."""
+    return not isinstance(key, (ast.Slice, ast.Constant)) or (isinstance(key, ast.Constant) and type(key.value) is int)
 
 
 def _measured(evidence: Evidence, function: tuple[str, int], each_round: float, again: bool) -> SampleLoop | None:

@@ -132,12 +132,16 @@ class Indexing:
         known, shape = entry.details, list(tensor.shape)
         size = int(shape.pop(along))
         fits = not value or (given is not None and list(given.shape) == shape and not self._is_same(entry, given))
-        known["mixed"] = known.get("mixed", False) or known.get("dim", along) != along
-        known["fits"] = known.get("fits", True) and fits
-        known["mixed"] = known["mixed"] or known.get("keys", len(keys)) != len(keys)
-        numbers = sum(type(each) is int for each in keys)
-        known.update(dim=along, keys=len(keys), written=bool(value))
-        known.update(size=known.get("size", 0) + size, numbers=known.get("numbers", 0) + numbers)
+        other = (known.get("dim", along), known.get("keys", len(keys))) != (along, len(keys))
+        known.update(
+            dim=along,
+            keys=len(keys),
+            mixed=known.get("mixed", False) or other,
+            size=known.get("size", 0) + size,
+            numbers=known.get("numbers", 0) + sum(type(each) is int for each in keys),
+            written=bool(value),
+            fits=known.get("fits", True) and fits,
+        )
 
     def _is_same(self, entry: Any, given: Any) -> bool:
         """Whether a line has written the same tensor before, or a part of it: a buffer that is filled anew."""

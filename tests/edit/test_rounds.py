@@ -198,10 +198,11 @@ def test_loss_that_is_divided_by_something_else() -> None:
     ("made", "loss", "why"),
     [
         ("def test():\n    net.eval()\n    F.nll_loss(net(x), y, reduction='sum')", "F.nll_loss(net(x), y) / n", ""),
+        ("class A:\n    def test(self):\n        net.eval()\n        mse(a, b, reduction='sum')", "net(x) / n", ""),
         ("", "F.nll_loss(net(x), y, reduction='sum') / n", "a sum over the batch"),
         ("criterion = MSELoss(reduction='sum')", "criterion(net(x), y) / n", "a sum over the batch"),
     ],
-    ids=["of an evaluation", "of the step", "made before"],
+    ids=["of an evaluation", "of a method's", "of the step", "made before"],
 )
 def test_loss_that_is_a_sum(made: str, loss: str, why: str) -> None:
     loop = f"for i, x in enumerate(loader):\n    loss = {loss}\n    loss.backward()\n    if (i + 1) % n == 0:\n"
