@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 _EVERY = 50  # steps: what a log or a checkpoint in every step becomes in the prediction
 _SLEEP = "time.sleep"
+# What waits little and computes: a thread for it leaves the steps fewer cores.
+_COMPUTES = ("torch.save", "numpy.save", "safetensors.", "PIL.", "matplotlib.")
+_KEPT_BASIS = "prior: in a thread of its own, which takes a core while it computes"
 _TOLD_S = 5e-5  # seconds: what takes less is not spoken of
 _NAMED = 3  # so many of the waits behind one line are named
 _CHECKPOINTS = re.compile(r"checkpoint-|resume_from_checkpoint|get_last_checkpoint")
@@ -108,6 +111,8 @@ class BlockingWorkBetweenSteps(Rule):
     steps from which they are reached. A callback that computes for the log in every step is told of, too, whether it
     waits or not: the time of its function, by the stacks of a few steps.
 
+    What an inference writes are its results, each of which is wanted: there a thread is all that is advised.
+
     When not: the step needs the answer (an environment of reinforcement learning, a parameter server); each record has
     to survive a crash; on a GPU, where enough work is queued, so that the wait is hidden behind it.
 
@@ -130,6 +135,9 @@ class BlockingWorkBetweenSteps(Rule):
             works = 0.0 if sleeps else _works_s(evidence, place, waits)
             saved = (place.seconds_per_step + works) * (1.0 if sleeps else 1.0 - 1.0 / _EVERY)
             gain = _gain(evidence, place.seconds_per_step, saved)
+            kept = not sleeps and not evidence.trains  # what an inference gives, each of it
+            if kept:
+                gain = _gain_of_a_thread(evidence, place, waits, works)
             if not gain.worth_it:
                 continue
             named = ", ".join(list(waits)[:_NAMED])
@@ -148,9 +156,10 @@ class BlockingWorkBetweenSteps(Rule):
                 },
                 site=place.site,
                 # What is logged more seldom is another log; a sleep, and how often a Trainer saves, nobody misses.
-                safety=None if sleeps or construction(evidence) else Safety.BEHAVIOUR,
+                safety=None if sleeps or kept or construction(evidence) else Safety.BEHAVIOUR,
                 parameters={
                     "sleeps": sleeps,
+                    "kept": kept,
                     "waits": named,
                     "saves": all(each.startswith(_SAVES) and each.endswith(f" at {at(place.site)}") for each in waits),
                     **construction(evidence),
@@ -200,6 +209,12 @@ class BlockingWorkBetweenSteps(Rule):
         )
         if finding.site is None:
             return Advice(text, "its place is unknown")
+        if finding.parameters.get("kept"):
+            return Advice(
+                f"Hand what {at(finding.site)} does to a thread through a queue, which writes one result while the "
+                f"model computes the next (concurrent.futures.ThreadPoolExecutor); it waits in {waits}.",
+                "whether the model needs it first only its author can tell",
+            )
         every = told(finding, "save_steps") if told(finding, "save_strategy") == "steps" else None
         if finding.parameters.get("saves") and isinstance(every, (int, float)) and 1 <= every < _EVERY:
             steps = int(every) * _EVERY
@@ -231,6 +246,12 @@ class BlockingWorkBetweenSteps(Rule):
         return edited(drafts, text, f"Remove the sleep at {at(finding.site)}, which nothing in the step waits for.")
 
     EXAMPLES = (
+        Example(  # the results themselves
+            before="for x, name in loader:\n    save_image(net(x), name)  # <-\n",
+            after="",
+            parameters={"kept": True, "waits": "PIL.Image.Image.save at enhance.py:9"},
+            advice="to a thread",
+        ),
         Example(
             before="""
 import time
@@ -500,6 +521,24 @@ def _gain(evidence: Evidence, waits_s: float, saved: float) -> Gain:
         return plain
     likely, high = (evidence.what_if(Change(remove_host_s=saved + more)).speedup[1] for more in (likely_s, most_s))
     return Gain(max(plain.low, high / WIDEST), max(likely, high / WIDEST), high, _COLD_BASIS)
+
+
+def _gain_of_a_thread(evidence: Evidence, place: CallSite, waits: dict[str, float], works_s: float) -> Gain:
+    """The gain where what is written for each step is written by a thread, meanwhile.
+
+    A wait goes, as far as the rest of the step is long enough to hide it. What computes shares the cores: of that half
+    is gained at best, where the step uses all of them.
+    """
+    step_s = evidence.step_s or 0.0
+    computes = sum(seconds for what, seconds in waits.items() if what.startswith(_COMPUTES))
+    share = computes / sum(waits.values()) if waits else 0.0
+    rest_s = max(0.0, step_s - place.seconds_per_step - works_s)
+    hidden = min(rest_s, place.seconds_per_step * (1.0 - share))
+    busy = place.seconds_per_step * share + works_s
+    likely, high = (
+        evidence.what_if(Change(remove_host_s=hidden + min(rest_s, busy * part))).speedup[1] for part in (0.25, 0.5)
+    )
+    return Gain(max(min(1.0, likely), high / WIDEST), likely, high, _KEPT_BASIS)
 
 
 def _by_place(place: CallSite) -> dict[str, float]:

@@ -181,6 +181,31 @@ class Ranker(nn.Module):
 """,
             parameters={"nested": True},
         ),
+        Example(  # by one name, before and behind it
+            before="""
+class Tagger(nn.Module):
+    def __init__(self):
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)  # <- encoder
+
+    def forward(self, x, padding):
+        x = self.embed(x)
+        x = self.encoder(x, src_key_padding_mask=padding)
+        x = self.score(x[:, 0])
+        return x.softmax(-1)
+""",
+            after="""
+class Tagger(nn.Module):
+    def __init__(self):
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=True)
+
+    def forward(self, x, padding):
+        x = self.embed(x)
+        x = self.encoder(x, src_key_padding_mask=padding)
+        x = self.score(x[:, 0])
+        return x.softmax(-1)
+""",
+            parameters={"nested": True},
+        ),
         Example(
             before="""
 class Router(nn.Module):
@@ -316,6 +341,17 @@ class Ranker(nn.Module):
         ),
     )
     LEAVES_ALONE = (
+        *(
+            Example(
+                "class Tagger(nn.Module):\n    def __init__(self):\n"
+                "        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)  # <- encoder\n\n"
+                "    def forward(self, x, padding):\n        x = self.encoder(x, src_key_padding_mask=padding)\n"
+                f"        {then}\n        return x[:, 0]\n",
+                "",
+                {"nested": True},
+            )
+            for then in ("x += self.bias", "x = self.score(x.mean(1))", "if self.deep:\n            x = self.more(x)")
+        ),
         *(_pooled(body, True) for body in _OVER_PADDING),
         *(_pooled(body.replace("(x,", "(x.transpose(0, 1),"), False) for body in _OVER_PADDING),
         *(_pooled(body, False) for body in _SEQUENCES_FIRST),

@@ -34,6 +34,7 @@ _HEAVY = 0.25  # of the time: an evaluation of a tenth of the data after each ep
 _EACH = 0.9  # calls per step from which on each step makes one
 _ENOUGH = 0.05  # of the time: what evaluating is brought down to
 _COLLECTS = re.compile(r"^\s*(import|from)\s+(gym|gymnasium|pettingzoo|procgen|dm_control|stable_baselines3)\b", re.M)
+_DECIDES = re.compile(r"ReduceLROnPlateau|EarlyStopping|patience|early_stop")
 _BASIS = "measured: the evaluations' share of the time"
 _RUNS = re.compile(r"\.(train|fit)\(")  # the call in which a framework evaluates by itself
 # What tells it how often, and on how much, by what constructs its settings.
@@ -76,7 +77,9 @@ class EvaluationHeavy(Rule):
         # A rollout in an environment makes what is trained on, in eval() and without gradients as well.
         if any(_COLLECTS.search(text_of(path)) for path in model_files(evidence)):
             return
-        times = pauses.fewer(_ENOUGH)
+        times = _so_many_fewer(pauses.fewer(_ENOUGH), pauses.every, record.total_steps)
+        if times < 1.5:
+            return  # of the few that the script makes none is to go
         places = sorted(call_sites(evidence, "evaluation", every_step=False), key=lambda place: -place.calls)
         site = places[0].site if places else None
         told = _told_how_often(evidence, site)
@@ -95,6 +98,10 @@ class EvaluationHeavy(Rule):
             },
             site=told["config"][0] if told else site,
             parameters={"every": round(pauses.every * times), **told},
+            # What an evaluation finds decides on the training itself there, and would do so later.
+            safety=Safety.BEHAVIOUR
+            if any(_DECIDES.search(text_of(path)) for path in model_files(evidence))
+            else None,
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
@@ -128,6 +135,11 @@ for step, (x, y) in enumerate(loader):
         ),
     )
     LEAVES_ALONE = (Example("for x, y in loader:\n    train(x, y)\nvalidate(model)  # <-\n", "", {"every": 400}),)
+
+
+def _so_many_fewer(times: float, every: float, total_steps: int | None) -> float:
+    """How many times fewer evaluations are advised: so that the script still makes two, where its length is known."""
+    return times if not total_steps else min(times, total_steps / every / 2.0)
 
 
 def _told_how_often(evidence: Evidence, site: Site | None) -> dict[str, Any]:

@@ -229,6 +229,12 @@ class Writer:
         ),
     )
     LEAVES_ALONE = (
+        Example(  # which has all columns only without a cache
+            "out = lm.generate(ids, use_cache=False, output_hidden_states=True)  # <- generate\n"
+            "h = out.hidden_states[-1][-1][:, n:]\n",
+            "",
+            {"library": True},
+        ),
         Example(  # another one's
             "check = GenerationConfig(use_cache=False)\ncfg = make()\n"
             "ids = model.generate(prompt, generation_config=cfg)  # <- generate\n",
@@ -277,6 +283,9 @@ def _told_to_cache(sources: Sources, site: Site) -> Edit | Argument | Advice | N
     if len(generating) != 1:
         return None
     text = f"Have generate() at {at(site)} keep keys and values, as it does by itself: use_cache=True."
+    asked = [argument(generating[0], name) for name in ("output_hidden_states", "output_attentions")]
+    if any(each is not None and not m.matches(each.value, m.Name("False")) for each in asked):
+        return Advice(text, "with a cache the hidden states and attentions of later tokens are of one column each")
     config = _config(draft, generating[0])
     for call in (generating[0], *((config,) if config is not None else ())):
         passed = argument(call, "use_cache") is not None

@@ -122,6 +122,22 @@ class LoaderPrefetch(Rule):
         return given_fix(drafts, draft, option, factor, text)
 
     EXAMPLES = (
+        *(
+            Example(
+                before=f"import os\n{set_up}loader = DataLoader(shards, 64, {given})  # <-\n",
+                after=f"import os\n{set_up}loader = DataLoader(shards, 64, {now})\n",
+                parameters={"factor": 8, "recorded": 2},
+            )
+            for set_up, given, now in (
+                ("", "num_workers=os.cpu_count()", "num_workers=os.cpu_count(), prefetch_factor=8"),
+                (
+                    "",
+                    "num_workers=4 if cuda else 0",
+                    "num_workers=4 if cuda else 0, prefetch_factor=8 if cuda else None",
+                ),
+                ('KW = {"num_workers": 4}\n', "**KW", "prefetch_factor=8, **KW"),
+            )
+        ),
         Example(
             before="loader = DataLoader(shards, batch_size=64, num_workers=2)  # <-\n",
             after="loader = DataLoader(shards, batch_size=64, num_workers=2, prefetch_factor=8)\n",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
@@ -254,9 +255,12 @@ def _in_source(found: ParameterLoop) -> Loop | None:
     """The loop of that function which the operators are called in."""
     path, line = found.function
     try:
-        return loop_of(Draft(Sources().source(path)), line, sorted(set(found.operators)))
+        loop = loop_of(Draft(Sources().source(path)), line, sorted(set(found.operators)))
     except AdvisorError:
         return None
+    if loop is not None and loop.kind == PENALTY and not found.backward_s:
+        return replace(loop, kind=TOTAL, squares=False)  # no part of the loss: a total that is only looked at
+    return loop
 
 
 def _is_optimizers(evidence: Evidence, found: ParameterLoop, loop: Loop) -> bool:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from advisor.edit import Drafts
-from advisor.edit.models import binding, made_at
+from advisor.edit.gradless import trained_beside, trains
+from advisor.edit.models import binding, made_at, put_together
 from advisor.evidence import Change
 from advisor.evidence.coded import names_like
 from advisor.evidence.norms import BATCH_NORMS, batch_norms
@@ -121,6 +122,10 @@ class MissingEval(Rule):
             bound = binding(drafts, site_list(finding, "forward"), site_list(finding, "moves"), ())
         if bound is None:
             return Advice(text, "where the script makes its model cannot be told from the source")
+        files = {site.file for site in site_list(finding, "forward")} | {bound.draft.source.path}
+        if any(trains(drafts[path]) for path in files) or trained_beside(bound.draft, bound.statement):
+            return Advice(text, "the script, or one beside it, also trains, where the model has to be in training mode")
+        bound = put_together(bound)
         bound.draft.insert_after(bound.statement, f"{bound.name}.eval()")
         return edited(drafts, text)
 
@@ -169,10 +174,43 @@ def main():
             before="model = resnet18(weights=W)  # <- made\ny = model(x)  # <- forward\n",
             after="model = resnet18(weights=W)\nmodel.eval()\ny = model(x)\n",
         ),
+        Example(  # once it has its own head
+            before="""
+model = mobilenet_v2(weights=W)  # <- made
+model.classifier = nn.Sequential(nn.Dropout(0.5), nn.Linear(1280, 2))
+model.load_state_dict(torch.load("m.pt"))
+""",
+            after="""
+model = mobilenet_v2(weights=W)
+model.classifier = nn.Sequential(nn.Dropout(0.5), nn.Linear(1280, 2))
+model.eval()
+model.load_state_dict(torch.load("m.pt"))
+""",
+        ),
+        Example(  # whichever it is
+            before="""
+if args.deep:
+    model = Deep()  # <- made
+else:
+    model = Shallow(width=args.width)
+""",
+            after="""
+if args.deep:
+    model = Deep()
+else:
+    model = Shallow(width=args.width)
+model.eval()
+""",
+        ),
     )
     LEAVES_ALONE = (
         Example("for net in [Net() for _ in range(3)]:  # <- made=Net()\n    y = net(x)  # <- forward\n", ""),
         Example("y = self.models[0](x)  # <- forward=self.models[0](x)\n", ""),
+        Example(  # its training is to be in training mode
+            "net = Net()  # <- made\nif args.train:\n    fit(net)\nelse:\n    y = net(x)  # <- forward\n"
+            "def fit(net):\n    net(x).sum().backward()\n",
+            "",
+        ),
         Example('nets = {}\nnets["a"] = Net()  # <- made=Net()\ny = nets["a"](x)  # <- forward=nets["a"](x)\n', ""),
     )
 

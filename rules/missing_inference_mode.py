@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
+import libcst.matchers as m
 import numpy as np
 
 from advisor.edit import Draft, Drafts
@@ -151,7 +152,7 @@ class MissingInferenceMode(Rule):
         for site in forwards:
             draft = drafts[site.file]
             call = call_at(draft, site)
-            why = _infer(draft, call, done) if call is not None else f"the call {where(site)} was not found"
+            why = _infer(drafts, draft, call, done) if call is not None else f"the call {where(site)} was not found"
             if why:
                 return Advice(text, why)
         return edited(drafts, text, f"Record no gradients at {at(finding.site)}.")
@@ -431,6 +432,20 @@ L.Trainer().fit(probe, DataLoader(embed(images)))
 """,
             "",
         ),
+        Example(  # what its training goes through, too
+            """
+import torch
+from torch import nn
+
+class Coder(nn.Module):
+    def encode(self, x):
+        return self.encoder(x)  # <- forward=self.encoder(x)
+
+    def forward(self, x):
+        return self.decoder(self.encode(x))
+""",
+            "",
+        ),
     )
 
 
@@ -483,7 +498,7 @@ def _spent_s(evidence: Evidence, named: Callable[[str], bool]) -> float:
 # The edit ---------------------------------------------------------------------------------------------------------
 
 
-def _infer(draft: Draft, call: cst.Call, done: set[cst.CSTNode]) -> str:
+def _infer(drafts: Drafts, draft: Draft, call: cst.Call, done: set[cst.CSTNode]) -> str:
     """Have the call run without gradients; why not, when that is not safe. `done` is what has been put under it."""
     function = draft.function(call)
     if deferred(draft, call):
@@ -491,11 +506,13 @@ def _infer(draft: Draft, call: cst.Call, done: set[cst.CSTNode]) -> str:
     if function is not None and (function.asynchronous is not None or differentiates(draft, function)):
         return "its function is asynchronous, or asks for gradients itself"
     if function is not None and not makes_model(draft, call, function):
+        if _forward_calls(draft, function):
+            return f"a method of its class calls {function.name.value}(), which a training may do, too"
         if function not in done:
             done.add(function)
             if _trained_later(draft, call, function):
                 return "the script trains, too, perhaps through what is kept of the output"
-            decorator = cst.Decorator(cst.ensure_type(cst.parse_expression(f"{_mode(draft, function)}()"), cst.Call))
+            decorator = cst.Decorator(cst.ensure_type(cst.parse_expression(f"{_mode(drafts, draft, function)}()"), cst.Call))
             draft.change(
                 function,
                 lambda node, new=decorator: node.with_changes(decorators=[*node.decorators, new]),  # type: ignore[misc]
@@ -513,13 +530,23 @@ def _infer(draft: Draft, call: cst.Call, done: set[cst.CSTNode]) -> str:
         done.add(region)
         if _trained_later(draft, call, region):
             return "the script trains, too, perhaps through what is kept of the output"
-        draft.wrap(region, region, f"with {_mode(draft, region)}()")
+        draft.wrap(region, region, f"with {_mode(drafts, draft, region)}()")
     return ""
+
+
+def _forward_calls(draft: Draft, function: cst.FunctionDef) -> bool:
+    """Whether it is a method of a module that another one calls: ``encode``, which ``forward`` begins with."""
+    holder = draft.enclosing_class(function)
+    if holder is None or not any(each.name.value == "forward" for each in draft.nodes(cst.FunctionDef, holder)):
+        return False
+    own = m.Call(m.Attribute(m.Name("self"), m.Name(function.name.value)))
+    return bool(m.findall(holder, own))
 
 
 def _trained_later(draft: Draft, call: cst.Call, region: cst.CSTNode) -> bool:
     return (trains(draft) or trained_beside(draft, region)) and keeps_graph(draft, call, region)
 
 
-def _mode(draft: Draft, region: cst.CSTNode) -> str:
-    return ensure_name(draft, "torch.no_grad" if refuses_inference_mode(draft, region) else "torch.inference_mode")
+def _mode(drafts: Drafts, draft: Draft, region: cst.CSTNode) -> str:
+    refused = refuses_inference_mode(drafts, draft, region)
+    return ensure_name(draft, "torch.no_grad" if refused else "torch.inference_mode")

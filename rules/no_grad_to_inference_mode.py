@@ -102,7 +102,7 @@ class NoGradToInferenceMode(Rule):
             if makes_model(draft, call, region) and any(each is region for each in draft.ancestors(call)):
                 return Advice(text, "the model is made there, too, whose parameters have to stay ordinary tensors")
             done.add(switch)
-            if refuses_inference_mode(draft, region):
+            if refuses_inference_mode(drafts, draft, region):
                 return Advice(text, "what is made there is changed in place, trained on or kept as a weight elsewhere")
             draft.replace(switch, ensure_name(draft, "torch.inference_mode"))
         return edited(drafts, text)

@@ -12,6 +12,7 @@ from libcst.helpers import get_full_name_for_node
 
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.calls import argument, has_starred
+from advisor.edit.columns import over_all_columns
 from advisor.edit.names import full_name
 from advisor.edit.padded_by_hand import padded_by_hand
 from advisor.edit.scopes import is_literal, literal_equals, string_value
@@ -122,6 +123,8 @@ class Padding(Rule):
                     "calls": calls,
                     "width": model.width,
                 },
+                # The script's own may read its last column, a mean over all, or all of them in one product.
+                safety=Safety.BEHAVIOUR if model.own else None,
             )
             return
 
@@ -154,12 +157,18 @@ class Padding(Rule):
             return Advice(text, f"{where(_site(draft, call))} one text is padded at a time, or may be")
         if finding.parameters.get("library") is False:
             return Advice(text, "whether the model counts on that many columns only its author can tell")
-        files = {draft.source.path, *(site.file for site in site_list(finding, "calls"))}
+        if not rounds and (by_hand := next(padded_by_hand(draft), None)) is not None:
+            return Advice(text, f"something is padded by hand, too, {where(_site(draft, by_hand))}")
+        forwards = site_list(finding, "calls")
+        files = {draft.source.path, *(site.file for site in forwards)}
         scores = str(finding.parameters.get("model", "")).endswith(_ONE_ROW_EACH)
         if not scores and any(sources.has(path) and _joins(drafts[path]) for path in files):
             return Advice(
                 text, "what the model says of several batches is put together, and may have to be of one width"
             )
+        reads = (over_all_columns(drafts[path], forwards) for path in files if sources.has(path) and not scores)
+        if any(each is not None for each in reads):
+            return Advice(text, "what the model says of all columns is read, padding among them, without its mask")
         # What lengths are rounded up to is often what they are cut to, too: that stays.
         answers = (give(drafts, draft, call, parameter, code, recorded=each, alone=rounds) for each in seen)
         answer = next((each for each in answers if each is not None), None)
@@ -220,6 +229,21 @@ def collate(rows):
 loader = DataLoader(rows, batch_size=8, collate_fn=collate)
 """,
         ),
+        Example(  # how long the model's own longest is
+            before="""
+def embed(texts):
+    enc = tokenizer(texts, padding="max_length", truncation=True, return_tensors="pt")  # <-
+    mask, hidden = enc["attention_mask"].unsqueeze(-1), model(**enc)[0]  # <- calls=model(**enc)
+    return (hidden * mask).sum(1) / mask.sum(1)
+""",
+            after="""
+def embed(texts):
+    enc = tokenizer(texts, padding="longest", truncation=True, return_tensors="pt")
+    mask, hidden = enc["attention_mask"].unsqueeze(-1), model(**enc)[0]
+    return (hidden * mask).sum(1) / mask.sum(1)
+""",
+            parameters={"model": "BertModel"},
+        ),
         Example(  # rounded up to more than any of them has
             before="""
 from transformers import DataCollatorForTokenClassification
@@ -266,6 +290,48 @@ class Reviews(Dataset):
         ),
     )
     LEAVES_ALONE = (
+        Example(  # text by text, joined before the model gets them
+            """
+for text in texts:
+    enc = tokenizer.encode_plus(text, padding="max_length", max_length=64, return_tensors="pt")  # <-
+    ids.append(enc["input_ids"])
+ids = torch.cat(ids)
+for batch in DataLoader(TensorDataset(ids), 32):
+    out = model(batch[0])  # <- calls
+""",
+            "",
+            {"model": "BertForSequenceClassification"},
+        ),
+        Example(  # its labels have as many columns
+            """
+def collate(rows):
+    enc = tokenizer([r["words"] for r in rows], padding="max_length", max_length=128, return_tensors="pt")  # <-
+    enc["labels"] = torch.tensor([r["tags"] + [-100] * (128 - len(r["tags"])) for r in rows])
+    return enc
+
+loader = DataLoader(rows, collate_fn=collate)
+""",
+            "",
+        ),
+        Example(  # a mean over the padding, too
+            """
+def embed(texts):
+    enc = tokenizer(texts, padding="max_length", max_length=128, return_tensors="pt")  # <-
+    out = model(**enc)  # <- calls=model(**enc)
+    return out.last_hidden_state.mean(dim=1)
+""",
+            "",
+            {"model": "BertModel"},
+        ),
+        Example(
+            """
+def embed(texts):
+    enc = tokenizer(texts, padding="max_length", max_length=128, return_tensors="pt")  # <-
+    return model(**enc)[0][:, -1]  # <- calls=model(**enc)
+""",
+            "",
+            {"model": "GPT2Model"},
+        ),
         Example(  # one text: the loader stacks rows of one length
             """
 def encode(self, text):
@@ -371,8 +437,11 @@ def _padded_calls(draft: Draft, width: int) -> Iterator[cst.Call]:
 def _fixes(call: cst.Call) -> bool:
     """Whether a call pads to a fixed length, or may."""
     given = argument(call, "padding")
-    fixed = given is not None and (not is_literal(given.value) or string_value(given.value) == _FULL)
-    return fixed and argument(call, _FULL) is not None
+    if given is None:
+        return False
+    if is_literal(given.value):
+        return string_value(given.value) == _FULL
+    return argument(call, _FULL) is not None
 
 
 def _multiples(width: int) -> list[int]:
@@ -423,10 +492,11 @@ def _gets_batch(drafts: Drafts, draft: Draft, call: cst.Call, finding: Finding) 
         return False
     if any(isinstance(each, (cst.Lambda, cst.BaseComp)) for each in draft.ancestors(call)):
         return False
-    function = draft.function(call)
+    function, loop = draft.function(call), draft.loop(call)
     for site in site_list(finding, "calls"):
         if site.file == draft.source.path and _around(draft, site.line) is function:
-            return True
+            # In a loop of its own it is called text by text, and what it gives is joined.
+            return loop is None or draft.line(loop) <= site.line <= draft.position(loop).end.line
     if function is None:
         return False
     holder = draft.enclosing_class(call)

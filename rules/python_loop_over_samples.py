@@ -21,6 +21,7 @@ from advisor.evidence.groups import group_loop
 from advisor.evidence.handmade import loop_place
 from advisor.evidence.rounds import called_loop, differentiates
 from advisor.evidence.spread import spread_s
+from advisor.evidence.stateful import remembers
 from advisor.evidence.taken_loops import at_once_s, taken_loop
 from advisor.fixes import edited
 from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at, forward_sites
@@ -239,8 +240,13 @@ def _of_parts(evidence: Evidence) -> Finding | None:
     if (known := taken_loop(evidence, text_of)) is not None:
         loops.append(known)
     loops = [each for each in loops if group_loop(text_of(each[1].file), each[1].line) is not None]
+    loops = [each for each in loops if not _remembers(evidence, each[1])]
     longest = max(loops, key=lambda each: at_once_s(evidence, each[0]), default=None)
     return _parts_finding(evidence, *longest) if longest is not None else None
+
+
+def _remembers(evidence: Evidence, loop: Site) -> bool:
+    return evidence.record is not None and remembers(evidence.record, loop, text_of)
 
 
 def _parts_finding(evidence: Evidence, found: SampleLoop, place: Site) -> Finding | None:
@@ -276,7 +282,7 @@ def _of_calls(evidence: Evidence) -> Finding | None:
     if evidence.device_is_gpu or evidence.record is None or evidence.compiled:
         return None
     found = called_loop(forward_sites(evidence), text_of)
-    if found is None:
+    if found is None or _remembers(evidence, found.site):
         return None
     once = 1.0 - sum(evidence.breakdown.share(part) for part in (FORWARD, BACKWARD, LOADER))
     saved = spread_s(evidence, found.calls, once)
@@ -334,6 +340,8 @@ def _of_draws(evidence: Evidence) -> Finding | None:
     if found is None:
         return None
     place, taken = found
+    if _remembers(evidence, place):
+        return None
     spent = (taken.forward_s + taken.backward_s) / evidence.inflation
     gain = Gain.of(evidence.what_if(Change(remove_host_s=at_once_s(evidence, taken))))
     if gain.likely < _LEAST_OF_CALLS:

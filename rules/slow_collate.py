@@ -21,6 +21,7 @@ _MOST = 0.5  # share of the fetch from which on the batches are mostly collated
 # Per sample: from so many calls of torch, or lines of Python, on a collate function goes through the numbers one by
 # one. Padding and stacking takes about one call, and a few lines, per sample and tensor.
 _CALLS, _LINES = 12, 60
+_SMALL_S = 100e-6  # per call: what takes longer computes more than it costs to be called
 # Of a batch of sequences: 29 ms of CPU when it is filled in number by number, 1.4 ms when it is padded from whole
 # sequences (one thread), 20 times less.
 _LOOP = 20.0
@@ -46,7 +47,7 @@ class SlowCollate(Rule):
     give them: it reads each by itself, where arrays are copied.
 
     When not: workers hide it (then nothing is reported); it calls a tokenizer that is written in Python, which belongs
-    before the training.
+    before the training; its calls are few and long, as those of an augmentation are (not reported).
 
     Source: PyTorch docs, ``torch.nn.utils.rnn.pad_sequence``; torch.utils.data, "Working with collate_fn".
     """
@@ -174,5 +175,8 @@ def _collate(loader: Loader) -> FetchPart | None:
     part = next((part for part in loader.parts if part.kind == "collate"), None)
     if part is None or not is_users(part.site.file) or share(loader, part) < _MOST:
         return None
-    many = (loader.collate_calls or 0.0) >= _CALLS or (loader.collate_lines or 0.0) >= _LINES
-    return part if many else None
+    calls, lines = loader.collate_calls or 0.0, loader.collate_lines or 0.0
+    if calls < _CALLS and lines < _LINES:
+        return None
+    spent = share(loader, part) * (loader.fetch_cpu_s or 0.0) / (loader.batch_size or 1)
+    return part if spent <= _SMALL_S * max(calls, lines) else None

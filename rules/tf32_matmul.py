@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import libcst as cst
+import libcst.matchers as m
 
 from advisor.edit import Drafts
 from advisor.edit.calls import argument
@@ -105,9 +107,9 @@ class Tf32Matmul(Rule):
         drafts = Drafts(sources)
         draft = drafts[script]
         says = list(_settings(draft))
-        if says:
+        if says and not (kinds == {"gemm"} and all(map(_allows_convolutions, says))):
             return _as_the_script_sets_it(drafts, draft, says, kinds, "Allow TF32 where the script rules it out.")
-        if any(each in draft.source.text for each in _SETTINGS):
+        if not says and any(each in _COMMENT.sub("", draft.source.text) for each in _SETTINGS):
             return Advice(text, "the script sets the precision itself, in another way")
         if "conv" in kinds:
             return Advice(text, "where convolutions are told not to use TF32 was not found")
@@ -212,6 +214,41 @@ torch.backends.cudnn.allow_tf32 = True
             before='import torch\ntorch.backends.fp32_precision = "ieee"\n',
             after='import torch\ntorch.backends.fp32_precision = "tf32"\n',
         ),
+        Example(  # convolutions use it, and a comment says nothing
+            before="""
+import torch
+
+# torch.backends.cuda.matmul.allow_tf32 = True
+torch.backends.cudnn.allow_tf32 = True
+""",
+            after="""
+import torch
+
+torch.set_float32_matmul_precision("high")
+
+# torch.backends.cuda.matmul.allow_tf32 = True
+torch.backends.cudnn.allow_tf32 = True
+""",
+            parameters={"kinds": ("gemm",)},
+        ),
+        Example(  # above what computes, whatever is imported behind it
+            before="""
+import torch
+from nets import Net, fit
+
+fit(Net())
+import matplotlib.pyplot as plt
+""",
+            after="""
+import torch
+from nets import Net, fit
+
+torch.set_float32_matmul_precision("high")
+
+fit(Net())
+import matplotlib.pyplot as plt
+""",
+        ),
         Example(  # an option decides, whose default the run had
             before="""
 import torch
@@ -253,6 +290,7 @@ _ASSIGNED = {
     "torch.backends.cudnn.conv.fp32_precision": _CONVOLUTIONS,
     "torch.backends.fp32_precision": _PRODUCTS | _CONVOLUTIONS,
 }
+_COMMENT = re.compile(r"#.*")
 _SETTINGS = ("set_float32_matmul_precision", "allow_tf32", "fp32_precision")
 
 
@@ -282,6 +320,12 @@ def _settings(draft: Draft) -> Iterator[_Says]:
     for call in draft.nodes(cst.Call):
         if (argument(call, "allow_tf32") or argument(call, "fp32_precision")) is not None:  # cudnn.flags(…)
             yield _Says(call, _PRODUCTS | _CONVOLUTIONS, None, None, "")
+
+
+def _allows_convolutions(says: _Says) -> bool:
+    """Whether it is ``torch.backends.cudnn.allow_tf32 = True``, which says nothing of products."""
+    allowed = says.value is not None and m.matches(says.value, m.Name("True"))
+    return allowed and says.kinds == _CONVOLUTIONS and says.then == "True"
 
 
 def _as_the_script_sets_it(

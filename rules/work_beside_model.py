@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _LEAST = 0.25  # of the step
 # What is left of it: where an edit takes it away, where a cheaper way is known, and where that has yet to be found.
 _LEFT_EDITED, _LEFT_KNOWN, _LEFT = 0.02, 0.05, 0.2
+# What an environment is asked, by the names that gym gave them: the policy waits for what it answers.
+_SIMULATES = ("step", "reset", "render")
 _OF_TRAINING = ("clip_grad_norm_", "clip_grad_value_")  # between backward and optimizer, and part of the step
 _EVERY = 50  # steps: how often what is already done every so many steps, and now in each, is done by the fix
 _BASIS = (
@@ -98,8 +100,8 @@ class WorkBesideModel(Rule):
     stacks of a few steps are followed from the loop inwards, for as long as one call takes most of what is beside the
     steps' own work, and the time is that share of the undisturbed step. Reported only where no other rule explains it.
 
-    When not: it is what the step is for, and there is no cheaper way (a simulator that the policy needs an answer of);
-    even then it may run in other processes, or for many at once.
+    When not: it is what the step is for, and there is no cheaper way; even then it may run in other processes, or for
+    many at once. A simulator that a library has, and the policy needs an answer of, is not reported.
 
     Source: PyTorch docs, ``torch.utils.data``, "Single- and Multi-process Data Loading"; NumPy docs,
     ``random.Generator.choice``.
@@ -121,6 +123,8 @@ class WorkBesideModel(Rule):
         if found.loops and not grows:
             return  # the lines of the loop that calls the model are many
         cheaper = _GROWS if grows else cheaper
+        if not cheaper and found.calls in _SIMULATES:
+            return  # nothing here makes a library's simulator faster
         share = share_of_step(evidence, found, cheaper == _GROWS)
         left = _LEFT_EDITED if cheaper == _GROWS else _LEFT_KNOWN if cheaper else _LEFT
         saved = share * evidence.step_s * (1.0 - left)

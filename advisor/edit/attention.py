@@ -19,6 +19,7 @@ from advisor.edit.calls import argument
 from advisor.edit.dataflow import targets_of
 from advisor.edit.draft import Draft, Statement
 from advisor.edit.einsum import equation
+from advisor.edit.in_place import places_written
 from advisor.edit.names import ensure_name, full_name, last_part, name_for, plain_name
 from advisor.edit.results import unread_results
 from advisor.edit.scopes import assignments
@@ -232,12 +233,8 @@ class _Reader:
         elif isinstance(statement, cst.SimpleStatementLine) and self._assign(statement, "", statement):
             return
         targets: list[cst.CSTNode] = [each.target for each in self.draft.nodes(cst.AssignTarget, statement)]
-        targets += [each.target for each in self.draft.nodes(cst.AugAssign, statement)]
         targets += [each.target for each in self.draft.nodes(cst.AnnAssign, statement)]
-        for call in self.draft.nodes(cst.Call, statement):
-            if last_part(call.func).endswith("_"):  # q.mul_(2), torch.relu_(q)
-                function = isinstance(call.func, cst.Name) or full_name(self.draft, call.func).startswith("torch.")
-                targets += [arg.value for arg in call.args[:1]] if function else [call.func]
+        targets += places_written(self.draft, statement)
         bound = {node.value for each in targets for node in self.draft.nodes(cst.Name, each)}
         for name, scores in list(self.known.items()):
             text = " ".join((self.draft.code(scores.q), self.draft.code(scores.k), scores.scale, scores.mask))

@@ -8,7 +8,9 @@ from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.callers import callers
 from advisor.edit.calls import argument
+from advisor.edit.dataflow import targets_of
 from advisor.edit.draft import Draft
+from advisor.edit.locate import end_of, start_of
 from advisor.edit.names import full_name, last_part
 from advisor.edit.scopes import assignments, scope_of
 
@@ -178,24 +180,29 @@ def _reads(draft: Draft, call: cst.Call) -> list[_Read]:
 
 
 def _uses(draft: Draft, assign: cst.Assign) -> list[cst.Name]:
-    """The uses of the one name that is given a value once, and there; empty where that is not clear."""
+    """The uses of the one name that is given a value there, until it is given another; empty where that is not clear.
+
+    All its values are given in statements of the function itself: nothing is given in a branch, or again in a loop.
+    """
     target = assign.targets[0].target
     scope = scope_of(draft, assign)
     if len(assign.targets) != 1 or not isinstance(target, cst.Name) or not isinstance(scope, cst.FunctionDef):
         return []
-    if len(list(assignments(draft, target.value, scope))) != 1 or draft.loop(assign) is not None:
-        return []
-    statement = draft.statement(assign)
+    bound = [each for each in targets_of(draft, scope) if target.value in {n.value for n in draft.nodes(cst.Name, each)}]
+    given = [draft.statement(each) for each in bound if not isinstance(each, (cst.Attribute, cst.Subscript))]
     # The name may stand for something else where the assignment is left out, and before it.
-    if statement is None or draft.block(statement) is not scope.body:
+    if not all(each is not None and draft.block(each) is scope.body for each in given):
         return []
-    end = draft.position(assign).end
-    names = [each for each in draft.nodes(cst.Name, scope.body) if each.value == target.value and each is not target]
-    return [
-        each
-        for each in names
-        if (draft.position(each).start.line, draft.position(each).start.column) >= (end.line, end.column)
-    ]
+    end = end_of(draft, assign)
+    nexts = [each for each in given if each is not None and end_of(draft, each) > end]
+    until = min((end_of(draft, each) for each in nexts), default=end_of(draft, scope))
+    own = {each for each in bound if isinstance(each, cst.Name)}
+    names = [each for each in draft.nodes(cst.Name, scope.body) if each.value == target.value and each not in own]
+    uses = [each for each in names if end <= start_of(draft, each) < until]
+    adds = [each for each in draft.nodes(cst.AugAssign, scope.body) if each.target in own]
+    if any(end < end_of(draft, each) <= until for each in adds) or any(scope_of(draft, each) is not scope for each in uses):
+        return []  # which reads it, too; or is run later
+    return uses
 
 
 def _reads_no_padding(draft: Draft, call: cst.Call, read: cst.CSTNode, sequence_first: bool) -> bool:

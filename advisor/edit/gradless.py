@@ -7,22 +7,23 @@ import contextlib
 import glob
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 import libcst.matchers as m
 from libcst.helpers import get_full_name_for_node
 
-from advisor.edit.calls import argument
 from advisor.edit.dataflow import Dataflow
-from advisor.edit.draft import Draft
+from advisor.edit.draft import Draft, Drafts
+from advisor.edit.in_place import is_in_place, places_written
 from advisor.edit.locate import last_name
 from advisor.edit.models import model_name
+from advisor.edit.modules import TooManyFilesError, with_word
 from advisor.edit.names import full_name, last_part
 from advisor.edit.sources import text_of
 from advisor.edit.sums import TAKES_IN, elements
 
-_DIFFERENTIATES = ("backward", "grad", "requires_grad", "requires_grad_", "step", "zero_grad", "train")
+_DIFFERENTIATES = ("backward", "grad", "requires_grad", "requires_grad_", "zero_grad")
 _TRANSFORMS = ("jacrev", "jacfwd", "vjp", "jvp", "hessian", "jacobian", "grad_and_value")  # torch.func
 _TRAINS = ("backward", "zero_grad")
 _WEIGHTS = frozenset(("weight", "bias", "logit_scale", "parameters"))
@@ -55,7 +56,17 @@ def differentiates(draft: Draft, function: cst.FunctionDef) -> bool:
     """Whether a function asks for gradients itself."""
     called = {each.attr.value for each in draft.nodes(cst.Attribute, function)}
     imported = {each.value for each in draft.nodes(cst.Name, function)}
-    return bool(called & {*_DIFFERENTIATES} or (called | imported) & {*_TRANSFORMS})
+    if called & {*_DIFFERENTIATES} or (called | imported) & {*_TRANSFORMS}:
+        return True
+    return any(map(_steps_or_trains, draft.nodes(cst.Call, function)))
+
+
+def _steps_or_trains(call: cst.Call) -> bool:
+    """``optimizer.step()``, ``model.train()``; an environment's step is given an action, a sampler's a tensor."""
+    name, given = call.func.attr.value if isinstance(call.func, cst.Attribute) else "", call.args[:1]
+    if name == "step":
+        return not given or m.matches(given[0].value, m.Lambda() | m.Name("closure"))
+    return name == "train" and not (given and m.matches(given[0].value, m.Name("False")))
 
 
 def makes_model(draft: Draft, call: cst.Call, region: cst.CSTNode) -> bool:
@@ -103,38 +114,47 @@ def _makes_weights(draft: Draft, region: cst.CSTNode) -> bool:
     return False
 
 
-def refuses_inference_mode(draft: Draft, region: cst.CSTNode) -> bool:
+def refuses_inference_mode(drafts: Drafts, draft: Draft, region: cst.CSTNode) -> bool:
     """Whether what `region` makes must not be made in inference mode: it is changed in place outside of it, by
     whatever name, or the file, or one beside it that uses it, trains something, too; or it is a module's."""
     if trains(draft) or trained_beside(draft, region) or _makes_weights(draft, region):
         return True
     if any(full_name(draft, each.func) in _RECORDS and not _off(each) for each in draft.nodes(cst.Call)):
         return True
-    views, changed = _Views(draft, region), list[cst.BaseExpression]()
-    for update in draft.nodes(cst.AugAssign):
-        changed.append(update.target)
-    for target in draft.nodes(cst.AssignTarget):
-        changed += [each for each in elements(target.target) if isinstance(each, cst.Subscript)]
-    for method in draft.nodes(cst.Attribute):
-        if method.attr.value.endswith("_") and not method.attr.value.endswith("__"):
-            changed.append(method.value)
-    for arg in draft.nodes(cst.Arg):
-        if arg.keyword is not None and arg.keyword.value == "out":
-            changed.append(arg.value)
-    for call in draft.nodes(cst.Call):
-        asked, name = argument(call, "inplace"), last_name(draft, call)
-        function = isinstance(call.func, cst.Name) or full_name(draft, call.func).startswith("torch.")
-        in_place = function and name.endswith("_") and not name.endswith("__")
-        in_place |= asked is not None and m.matches(asked.value, m.Name("True"))
-        if in_place and call.args and call.args[0].keyword is None:  # F.relu(out, inplace=True), torch.relu_(out)
-            changed.append(call.args[0].value)
+    views = _Views(draft, region)
     if any(views.carries(each) and not views.inside(each) for each in _meets_weights(draft)):
         return True
-    for node in changed:
-        if views.inside(node):
-            continue
+    if _changes(views):
+        return True
+    function = region if isinstance(region, cst.FunctionDef) else draft.function(region)
+    return function is not None and _changed_elsewhere(drafts, draft, function)
+
+
+def _changes(views: _Views) -> bool:
+    """Whether something of what the views are of is changed in place outside of their region."""
+    for node in places_written(views.draft):
         stored = node.value if isinstance(node, cst.Subscript) else node
-        if views.carries(stored) and not views.is_container(stored):
+        if not views.inside(node) and views.carries(stored) and not views.is_container(stored):
+            return True
+    return False
+
+
+def _changed_elsewhere(drafts: Drafts, draft: Draft, function: cst.FunctionDef) -> bool:
+    """Whether another of the script's modules changes in place what it gets from a function of this file."""
+    holder, name = draft.enclosing_class(function), function.name.value
+    cls = holder.name.value if holder is not None and name == "__call__" else ""
+    try:
+        users = [each for each in with_word(drafts, draft, cls or name) if each is not draft]
+    except TooManyFilesError:
+        return True
+    for user in users:
+        names = {name}
+        if cls:
+            made = [each for each in user.nodes(cst.Assign) if isinstance(each.value, cst.Call)]
+            made = [each for each in made if last_name(user, cst.ensure_type(each.value, cst.Call)) == cls]
+            names = {last_part(target.target) for each in made for target in each.targets}
+        calls = [each for each in user.nodes(cst.Call) if last_part(each.func) in names]
+        if calls and _changes(_Views(user, None, calls)):
             return True
     return False
 
@@ -173,7 +193,7 @@ def trains(draft: Draft, within: cst.CSTNode | None = None) -> bool:
 
 
 def trained_beside(draft: Draft, region: cst.CSTNode) -> bool:
-    """Whether a file of the same folder, or of the one above, imports the function of `region` and trains.
+    """Whether a file of the same folder, the one above or one beside it imports the function of `region` and trains.
 
     Likewise a function that trains, of a file beside this one, and is called here: with features, say.
     """
@@ -186,8 +206,13 @@ def trained_beside(draft: Draft, region: cst.CSTNode) -> bool:
     module = re.escape(os.path.splitext(os.path.basename(path))[0])
     imports = re.compile(rf"^\s*(from|import)\s.*\b{module}\b", re.M)
     named = re.compile(rf"\b{re.escape(function.name.value)}\b")
-    for folder in (os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
-        for other in sorted(glob.glob(os.path.join(glob.escape(folder), "*.py")))[:_MOST_FILES]:
+    folder = os.path.dirname(path)
+    above = os.path.dirname(folder)
+    places = (os.path.join(glob.escape(folder), "*.py"), os.path.join(glob.escape(above), "*.py"))
+    if glob.glob(places[1]) or os.path.exists(os.path.join(folder, "__init__.py")):  # a project's, not anybody's
+        places = (*places, os.path.join(glob.escape(above), "*", "*.py"))
+    for pattern in places:
+        for other in sorted(glob.glob(pattern))[:_MOST_FILES]:
             text = text_of(other) if other != path else ""
             if named.search(text) and imports.search(text) and _TRAINS_TEXT.search(text):
                 return True
@@ -241,13 +266,13 @@ class _Views(Dataflow):
     cut_attributes = frozenset(["shape", "dtype", "device", "ndim", "grad"])
     through_sums = False
 
-    def __init__(self, draft: Draft, region: cst.CSTNode) -> None:
-        self._region = region
-        super().__init__(draft, ())
+    def __init__(self, draft: Draft, region: cst.CSTNode | None, calls: Sequence[cst.Call] = ()) -> None:
+        self._region = region  # None where it is in another file, which `calls` run it from
+        super().__init__(draft, calls)
 
     def inside(self, node: cst.CSTNode) -> bool:
         """Whether an expression is in the region."""
-        return any(above is self._region for above in self.draft.ancestors(node))
+        return self._region is not None and any(above is self._region for above in self.draft.ancestors(node))
 
     def handles(self, call: cst.Call) -> bool:
         return self.inside(call)
@@ -260,7 +285,7 @@ class _Views(Dataflow):
     def called(self, call: cst.Call) -> bool:
         if isinstance(call.func, cst.Attribute) and self.carries(call.func.value):
             name = call.func.attr.value
-            return name in _VIEWS or (name.endswith("_") and not name.endswith("__"))
+            return name in _VIEWS or is_in_place(name)
         name = (get_full_name_for_node(call.func) or "").rpartition(".")[2]
         return name in _VIEWS and bool(call.args) and self.carries(call.args[0].value)
 

@@ -92,9 +92,9 @@ def by_extent(draft: Draft, calls: Sequence[_Node], site: Site) -> _Node | None:
         end = (site.end_line, _characters(draft, site.end_line, site.end_column))
         # No two calls, nor two subscripts, end at the same place, while x.a().b() holds two that start alike; and a
         # method's name on another line than its object moves the recorded start, not the end (CPython 3.12 and newer).
-        return next((call for call in calls if _end(draft, call) == end), None)
+        return next((call for call in calls if end_of(draft, call) == end), None)
     start = (site.line, _characters(draft, site.line, site.column or 0))
-    found = [call for call in calls if _start(draft, call) == start]
+    found = [call for call in calls if start_of(draft, call) == start]
     return found[0] if len(found) == 1 else None
 
 
@@ -106,12 +106,14 @@ def _characters(draft: Draft, line: int, column: int) -> int:
     return len(lines[line - 1].encode()[:column].decode(errors="ignore"))
 
 
-def _start(draft: Draft, node: cst.CSTNode) -> tuple[int, int]:
+def start_of(draft: Draft, node: cst.CSTNode) -> tuple[int, int]:
+    """Line and column of its first character, as LibCST counts them: from 1 and from 0."""
     start = draft.position(node).start
     return start.line, start.column
 
 
-def _end(draft: Draft, node: cst.CSTNode) -> tuple[int, int]:
+def end_of(draft: Draft, node: cst.CSTNode) -> tuple[int, int]:
+    """Line and column behind its last character."""
     end = draft.position(node).end
     return end.line, end.column
 

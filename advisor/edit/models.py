@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import libcst as cst
 import libcst.matchers as m
 from libcst.helpers import get_full_name_for_node
 
+from advisor.edit.callers import calls_of
 from advisor.edit.dataflow import targets_of
 from advisor.edit.draft import Draft, Drafts, Statement
 from advisor.edit.locate import call_at, outermost_at
+from advisor.edit.modules import TooManyFilesError
 from advisor.edit.names import plain_name
 from advisor.edit.scopes import assignments, scope_of
-from advisor.edit.sums import elements
+from advisor.edit.sums import elements, root
 from advisor.harness.layout import Site
 
 # Methods that return the module itself and so may stand between it and the name it is given.
@@ -108,16 +110,58 @@ def made_at(drafts: Drafts, site: Site) -> Binding | None:
         returned = statement.body[0]
         if not isinstance(returned, cst.Return) or returned.value is None or not _through(returned.value, call):
             return None
-        calls = [each for each in draft.nodes(cst.Call) if m.matches(each.func, m.Name(factory.name.value))]
-        call = calls[0] if len(calls) == 1 and _reaches(draft, calls[0], factory) else None
+        found = _one_call(drafts, draft, factory)
+        if found is None:
+            return None
+        draft, call = found
     return None
 
 
-def _reaches(draft: Draft, call: cst.Call, factory: cst.FunctionDef) -> bool:
-    """Whether a call of that name may be of the function: no method, nor one that another function defines."""
-    scope = scope_of(draft, factory)
-    around = isinstance(scope, cst.FunctionDef) and any(each is scope for each in draft.ancestors(call))
-    return scope is draft.module or around
+def _one_call(drafts: Drafts, draft: Draft, function: cst.FunctionDef) -> tuple[Draft, cst.Call] | None:
+    """The one call of a function in all of the script's modules."""
+    try:
+        calls = calls_of(drafts, draft, function)
+    except TooManyFilesError:
+        return None
+    return calls[0] if calls is not None and len(calls) == 1 else None
+
+
+def put_together(bound: Binding) -> Binding:
+    """The same, once the model has all of its parts: behind an ``if`` of which each branch makes one, and behind the
+    last statement of its block that gives it another part (``model.fc = nn.Linear(512, 10)``) before it is called."""
+    draft, statement = bound.draft, bound.statement
+    while (whole := _choice(draft, statement)) is not None and _always_gives(draft, whole, bound.name):
+        statement = whole
+    siblings = draft.siblings(statement)
+    for each in siblings[siblings.index(statement) + 1 :]:
+        if any(plain_name(call.func) == bound.name for call in draft.nodes(cst.Call, each)):
+            break
+        targets = (element for target in targets_of(draft, each) for element in elements(target))
+        if any(plain_name(root(target)).startswith(f"{bound.name}.") for target in targets):
+            statement = each
+    return replace(bound, statement=statement)
+
+
+def _choice(draft: Draft, statement: Statement) -> cst.If | None:
+    """The whole ``if … elif … else`` that a statement is in a branch of."""
+    above = draft.parent(draft.parent(statement) or statement)
+    above = draft.parent(above) if isinstance(above, cst.Else) else above
+    while isinstance(above, cst.If) and isinstance(outer := draft.parent(above), cst.If) and outer.orelse is above:
+        above = outer
+    return above if isinstance(above, cst.If) else None
+
+
+def _always_gives(draft: Draft, choice: cst.If, name: str) -> bool:
+    """Whether each branch gives `name` a value, whichever is taken."""
+    branch: cst.If | cst.Else | None = choice
+    while branch is not None:
+        targets = (element for target in targets_of(draft, branch.body) for element in elements(target))
+        if not any(plain_name(each) == name for each in targets):
+            return False
+        if isinstance(branch, cst.Else):
+            return True
+        branch = branch.orelse
+    return False
 
 
 def _called(drafts: Drafts, site: Site) -> str:
@@ -185,6 +229,8 @@ def _bound_to(draft: Draft, statement: Statement, call: cst.Call) -> str:
     if not isinstance(statement, cst.SimpleStatementLine):
         return ""
     small = statement.body[0]
+    if isinstance(small, cst.AnnAssign) and small.value is not None and _through(small.value, call):
+        return plain_name(small.target)
     if isinstance(small, cst.Assign) and len(small.targets) == 1:
         for target, given in _pairs(small.targets[0].target, small.value):
             if _through(given, call):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import sys
 from collections.abc import Collection, Sequence
 from typing import cast
 from weakref import WeakKeyDictionary
@@ -13,6 +15,11 @@ from advisor.edit.draft import Draft, Statement
 
 # Imports that were put into a draft: its tree does not show them until it is rendered.
 _added: WeakKeyDictionary[Draft, set[str]] = WeakKeyDictionary()
+# Calls that prepare a script, beside the standard library's.
+_PREPARE = (
+    *("torch.manual_seed", "torch.set_", "torch.backends.", "torch.cuda.", "torch.random.", "torch.device"),
+    *("numpy.", "matplotlib.", "transformers.set_seed", "transformers.logging.", "lightning.seed_everything"),
+)
 _DEFINITIONS_AND_LOOPS = (cst.ClassDef, cst.FunctionDef, cst.For, cst.While, cst.With)
 
 
@@ -185,7 +192,7 @@ def add_import(draft: Draft, statement: str) -> None:
 
 
 def after_imports(draft: Draft, *lines: str) -> bool:
-    """Put statements below the last import at module level that stands above the first definition or loop.
+    """Put statements below the last import at module level that stands above all that defines, loops or computes.
 
     Further down, where only there the name that the first of `lines` begins with is imported. False when the file
     has no import, and nothing was done.
@@ -197,7 +204,7 @@ def after_imports(draft: Draft, *lines: str) -> bool:
         names = _imported(_simple(statement))
         if _is_import(statement) or (isinstance(statement, cst.Try) and names) or name in names:
             last = statement
-        elif isinstance(statement, _DEFINITIONS_AND_LOOPS) and not unbound:
+        elif not unbound and (isinstance(statement, _DEFINITIONS_AND_LOOPS) or _computes(draft, statement)):
             break
         unbound = unbound and name not in names
     if last is None:
@@ -205,6 +212,16 @@ def after_imports(draft: Draft, *lines: str) -> bool:
     # A blank line sets the setting apart from the imports, as formatters want it.
     draft.insert_after(last, "\n" + lines[0], *lines[1:])
     return True
+
+
+def _computes(draft: Draft, statement: cst.CSTNode) -> bool:
+    """Whether a statement calls more than what prepares a script: the standard library, seeds and settings."""
+    for call in draft.nodes(cst.Call, statement):
+        name = full_name(draft, call.func)
+        known = name.partition(".")[0] in sys.stdlib_module_names or name.startswith(_PREPARE)
+        if not known and not (isinstance(call.func, cst.Name) and hasattr(builtins, call.func.value)):
+            return True
+    return False
 
 
 def _is_import(statement: cst.CSTNode) -> bool:

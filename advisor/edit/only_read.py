@@ -6,6 +6,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from advisor.edit.draft import Draft
+from advisor.edit.in_place import is_in_place
 from advisor.edit.names import full_name, last_part
 from advisor.edit.scopes import is_target
 
@@ -56,5 +57,4 @@ def only_read(draft: Draft, node: cst.CSTNode) -> bool:
 
 def _may_change(name: str, call: cst.Call) -> bool:
     keywords = {each.keyword.value for each in call.args if each.keyword is not None}
-    in_place = name in _CHANGES or (name.endswith("_") and not name.startswith("__"))
-    return in_place or not keywords.isdisjoint(("out", "inplace", "generator"))
+    return name in _CHANGES or is_in_place(name) or not keywords.isdisjoint(("out", "inplace", "generator"))

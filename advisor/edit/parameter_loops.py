@@ -10,8 +10,8 @@ import libcst as cst
 import libcst.matchers as m
 
 from advisor.edit.draft import Draft
-from advisor.edit.names import ensure_name, last_part
-from advisor.edit.scopes import parse_number, scope_of, variables
+from advisor.edit.names import ensure_name, full_name, last_part
+from advisor.edit.scopes import literal_equals, parse_number, scope_of, variables
 
 _OVER = re.compile(r"\b(named_)?parameters\(|\bstate_dict\(|\bparam_groups\b|\[[\"']params[\"']\]")
 _VALUES = frozenset(("item", "tolist", "numpy", "cpu"))
@@ -20,7 +20,6 @@ _PLAIN_CALLS = frozenset((
     "float", "int", "abs", "len", "min", "max", "sum", "zip", "isinstance", "getattr", "hasattr", "print", "str",
     "norm",
 ))  # fmt: skip
-_SQUARES = re.compile(r"\*\*\s*2(\.0)?\b|\.pow\(2(\.0)?\)|\bpow\([\w.]+, 2(\.0)?\)|\bsquare\(|\b(\w+) \* \4\b")
 _ROOTS = re.compile(r"sqrt|\babs\(|\*\* 0?\.5")
 _IN_PLACE = re.compile(r"[a-z]\w*[a-z0-9]_")
 _LEAVE = frozenset(("requires_grad_", "detach_"))  # methods by such a name that change no numbers
@@ -185,8 +184,36 @@ def _kind(draft: Draft, node: cst.For | _Comprehension, target: cst.BaseAssignTa
         return (TOTAL if _added(draft, body) - own else VALUES), False
     if not adds:
         return "", False
-    squares = bool(_SQUARES.search(said)) and not _ROOTS.search(said)
+    # The squares of a difference are another penalty than weight decay, and so are weighted ones.
+    squared = list(_squares(draft, body))
+    squares = bool(squared) and all(_is_own(draft, each, own) for each in squared) and not _ROOTS.search(said)
     return (TOTAL, False) if graded else (PENALTY, squares)
+
+
+def _squares(draft: Draft, body: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    """What is squared: ``x`` of ``x ** 2``, ``x * x``, ``x.pow(2)``, ``torch.square(x)``."""
+    for each in draft.nodes(cst.BinaryOperation, body):
+        power = isinstance(each.operator, cst.Power) and literal_equals(each.right, 2)
+        if power or (isinstance(each.operator, cst.Multiply) and each.left.deep_equals(each.right)):
+            yield each.left
+    for call in draft.nodes(cst.Call, body):
+        method = isinstance(call.func, cst.Attribute) and not full_name(draft, call.func).startswith("torch.")
+        given = [cst.ensure_type(call.func, cst.Attribute).value] if method else []
+        given += [each.value for each in call.args]
+        squared = len(given) == 2 and last_part(call.func) == "pow" and literal_equals(given[1], 2)
+        if squared or (len(given) == 1 and last_part(call.func) == "square"):
+            yield given[0]
+
+
+def _is_own(draft: Draft, node: cst.BaseExpression, own: set[str]) -> bool:
+    """Whether it is one of the loop's own tensors, or its norm: ``p``, ``p.data``, ``p.norm(2)``, ``torch.norm(p)``."""
+    if isinstance(node, cst.Call) and last_part(node.func) in ("norm", "vector_norm"):
+        named = full_name(draft, node.func).startswith("torch.")
+        if named and node.args:
+            return _is_own(draft, node.args[0].value, own)
+        return isinstance(node.func, cst.Attribute) and _is_own(draft, node.func.value, own)
+    node = node.value if m.matches(node, m.Attribute(attr=m.Name("data"))) else node
+    return isinstance(node, cst.Name) and node.value in own
 
 
 def _is_summed(draft: Draft, node: cst.CSTNode) -> bool:

@@ -14,6 +14,7 @@ import libcst.matchers as m
 
 from advisor.edit.calls import argument, has_starred, unpacked
 from advisor.edit.draft import Draft, Drafts, Statement
+from advisor.edit.in_place import is_in_place
 from advisor.edit.modules import TooManyFilesError, with_word
 from advisor.edit.names import ensure_name, fresh_name, full_name, last_part, own_attribute
 from advisor.edit.scopes import assignments, is_bound_elsewhere, is_parameter, is_target, scope_of, variables
@@ -257,7 +258,7 @@ def _only_read(draft: Draft, weights: cst.Name | cst.Attribute) -> bool:
             if is_target(draft, above) or above.value is not node or not isinstance(draft.parent(above), _PLAIN):
                 return False
         elif isinstance(above, cst.Attribute):
-            if above.attr.value in _CHANGES or above.attr.value.endswith("_") or above.attr.value in _VIEWS:
+            if above.attr.value in _CHANGES or is_in_place(above.attr.value) or above.attr.value in _VIEWS:
                 return False
         elif isinstance(above, cst.Arg):
             call = draft.parent(above)

@@ -10,11 +10,13 @@ from libcst.helpers import get_full_name_for_node
 from advisor.edit.calls import DATALOADER_PARAMETERS, argument, unpacked
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.guard import add_main_guard
-from advisor.edit.scopes import dict_entry, is_literal
+from advisor.edit.names import full_name
+from advisor.edit.scopes import dict_entry, is_literal, parse_number
 from advisor.edit.values import display_of, put_in_later
 
 # What takes a function that a worker calls: arguments by keyword, and calls.
 _CALLED_BACK = ("collate_fn", "data_collator", "worker_init_fn", "transform", "target_transform", "transforms")
+_COUNTS = ("os.cpu_count", "multiprocessing.cpu_count")  # of which there is always one
 _WRAPPERS = ("Lambda", "set_transform", "with_transform")
 
 
@@ -29,15 +31,30 @@ def only_with_workers(
     """
     passed = argument(call, name, DATALOADER_PARAMETERS)
     if passed is None:
-        return code if given and all(_written_out(draft, each.value, name) for each in unpacked(call)) else None
+        written = all(_written_out(draft, each.value, name) for each in unpacked(call))
+        return code if written and (given or any(_some(draft, each.value, name) for each in unpacked(call))) else None
     if passed.star:
         return None
     if isinstance(passed.value, cst.Integer):
         return code if given or passed.value.evaluated_value > 0 else None
-    if unpacked(call) or not _is_read_only(passed.value):
+    if unpacked(call):
+        return None
+    if isinstance(passed.value, cst.Call) and full_name(draft, passed.value.func) in _COUNTS:
+        return code
+    if isinstance(passed.value, cst.IfExp) and _is_read_only(passed.value.test):
+        some, none = parse_number(passed.value.body), parse_number(passed.value.orelse)
+        return f"{code} if {draft.code(passed.value.test)} else {without}" if some and none == 0.0 else None
+    if not _is_read_only(passed.value):
         return None
     some = f"{draft.code(passed.value)} > 0"
     return some if (code, without) == ("True", "False") else f"{code} if {some} else {without}"
+
+
+def _some(draft: Draft, mapping: cst.BaseExpression, name: str) -> bool:
+    """Whether a mapping that is written out gives the key a number above 0."""
+    display = display_of(draft, mapping)
+    entry = dict_entry(display, name) if display is not None else None
+    return entry is not None and (parse_number(entry) or 0.0) > 0
 
 
 def _written_out(draft: Draft, mapping: cst.BaseExpression, name: str) -> bool:

@@ -38,6 +38,14 @@ _CHEAP = frozenset(
 _MATRIX = ("mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "conv", "attention", "einsum", "lstm", "gru")
 # So are decompositions, whatever they are called: singular values of 18 weights were taken for 18 rounds of small ones.
 _DECOMPOSES = ("linalg_", "svd", "cholesky", "triangular", "lstsq", "fft")
+# And those that look at each element many times, or at pairs of rows, and what is no operator of torch's own.
+_WORKS = (
+    *("cdist", "pdist", "ctc", "grid_sampler", "upsample", "interpolate", "sort", "topk", "unique", "embedding_bag"),
+    *("kthvalue", "median", "histogram", "multinomial", "randperm", "searchsorted", "bucketize"),
+)
+# Python takes a third to a half of the time between a loop's operators. What takes more is something else, which one
+# operator for all samples would not do (NumPy, pictures that are saved, a metric of a library's).
+_BESIDE_OPERATORS = 3.0
 # A matrix operator that takes less under the profiler is mostly its call: so long, or as long as a view takes for each
 # operator that it calls in turn. (`linear` is six or more; on a slow processor each takes 5 us.)
 _CALL_S = 20e-6
@@ -53,7 +61,7 @@ class SampleLoop:
     rounds: float  # how often the body runs in a step
     times: float  # how often the loop itself does
     operators: float  # outermost operators of the body
-    forward_s: float  # from the first round's start to the last one's end
+    forward_s: float  # from the first round's start to the last one's end, as far as operators or calling them take it
     backward_s: float  # of the backward, for what the rounds computed
     work_share: float  # of both: work on the samples, which stays when one operator does it for all
     takes: bool  # each round takes parts of tensors by number (select) or mask (index)
@@ -208,7 +216,7 @@ def _measured(
     Work are also the products, as long as they take now, or `products_s` each time.
     """
     operators = trace.operators
-    matrix = names_like(trace, operators.name, _is_matrix)
+    heavy = names_like(trace, operators.name, _works)
     views = names_like(trace, operators.name, _VIEWS.__contains__)
     begun = np.sort(operators.start[operators.lane == steps.lane])
     reading = sum(_reading_s(detail, each) for each in shaped) / sum(each.rounds for each in shaped)
@@ -216,12 +224,13 @@ def _measured(
     for each in stretches:
         inside = each.inside
         took = (operators.end[inside] - operators.start[inside]) / 1e9
-        forward += (int(operators.end[inside[-1]]) - int(operators.start[inside[0]])) / 1e9
+        whole = (int(operators.end[inside[-1]]) - int(operators.start[inside[0]])) / 1e9
+        forward += min(whole, _BESIDE_OPERATORS * float(took.sum()))
         backward += backward_s(trace, nesting, inside)
         called = np.searchsorted(begun, operators.end[inside]) - np.searchsorted(begun, operators.start[inside])
         single = took[views[inside] & (called == 1)]
         calling = np.maximum(_CALL_S, called * float(np.median(single)) if len(single) else 0.0)
-        now = float(np.maximum(0.0, took - calling)[matrix[inside]].sum())
+        now = float(np.maximum(0.0, took - calling)[heavy[inside]].sum())
         products += now if products_s is None else products_s
     rounds = sum(each.rounds for each in stretches)
     return SampleLoop(
@@ -385,6 +394,12 @@ def _is_matrix(name: str) -> bool:
     return short in _MATRIX or any(word in short for word in ("conv", "attention", *_DECOMPOSES))
 
 
+def _works(name: str) -> bool:
+    """Whether what an operator takes beyond its call is work, which what it reads does not tell of."""
+    others = "::" in name and not name.startswith(("aten::", "prim::", "prims::", "autograd::"))
+    return others or _is_matrix(name) or any(word in name for word in _WORKS)
+
+
 def _reading_s(detail: Trace, stretch: _Stretch) -> float:
     """Seconds in which the operators of a loop work on the elements that they read, matrix work and views aside.
 
@@ -394,7 +409,7 @@ def _reading_s(detail: Trace, stretch: _Stretch) -> float:
     known: dict[int, float] = {}
     cheap = names_like(detail, operators.name, lambda name: name in _CHEAP)
     picks = names_like(detail, operators.name, _PICKS.__contains__)
-    aside = names_like(detail, operators.name, lambda name: name in _VIEWS or _is_matrix(name)) | picks
+    aside = names_like(detail, operators.name, lambda name: name in _VIEWS or _works(name)) | picks
     if picks[stretch.inside].any():
         aside |= names_like(detail, operators.name, _MASKS.__contains__)
     total = 0.0
@@ -425,7 +440,23 @@ def _size(written: str) -> float:
     except ValueError:
         return 0.0
     sizes = [shape for shape in shapes if isinstance(shape, list)] if isinstance(shapes, list) else []
-    return float(sum(math.prod(each for each in shape if isinstance(each, int)) for shape in sizes))
+    read = sum(math.prod(each for each in shape if isinstance(each, int)) for shape in sizes)
+    return float(max(read, _broadcast(sizes)))
+
+
+def _broadcast(shapes: list[list[object]]) -> int:
+    """Elements of what tensors of these shapes give together, as ``x[:, None] - y`` does; 0 where they do not fit."""
+    largest: list[int] = []
+    for shape in shapes:
+        sizes = [each for each in shape if isinstance(each, int)][::-1]
+        if len(sizes) < len(shape):
+            return 0
+        largest += [1] * (len(sizes) - len(largest))
+        for at, size in enumerate(sizes):
+            if size != largest[at] and 1 not in (size, largest[at]):
+                return 0
+            largest[at] = max(size, largest[at])
+    return math.prod(largest) if shapes else 0
 
 
 def backward_s(trace: Trace, nesting: Nesting, inside: Ints) -> float:

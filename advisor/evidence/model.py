@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.trace.tables import Ints, Trace
 
+# Operators that work on samples wherever they are called: they draw, transform, pick, or look each element up.
+_OF_SAMPLES = re.compile(
+    r"aten::_?(rand|normal|uniform|bernoulli|multinomial|fft|conv|mkldnn_conv|upsample|grid_sampler|one_hot|scatter"
+    r"|gather|index|flip|roll|sort|topk|cumsum|histc|quantile|cdist|softmax|log_softmax|where|masked|sin|cos|exp)(_|\d|$)"
+)
 # What the model's own inaccuracy does to the time that it says is saved: a tenth more, a quarter less (losses
 # likewise), but never more than so much of the new step. Predictions of savings err towards too much: of the public
 # V100 traces of one training the one with workers saves three quarters of what the other predicts, and sleeping fetches
@@ -497,7 +503,22 @@ class StepModel:
         if self._multiplying_s < per_sample:  # else the processor is a faster one than its instructions say
             least = max(least, self._multiplying_s)
         constant = min(max(0.0, per_sample - least), self.calling_s + weights * each)
-        return min(_MOST_FIXED, 1.0 - (per_sample - constant) / (computing * evidence.trace_step_s))
+        grows = per_sample - constant + self._beside_s
+        return min(_MOST_FIXED, max(0.0, 1.0 - grows / (computing * evidence.trace_step_s)))
+
+    @cached_property
+    def _beside_s(self) -> float:
+        """Seconds per traced step of operators beside forward and backward that grow with the batch: noise, a mask.
+
+        Less what calling them takes. Plain arithmetic is left out: the weights' averages and penalties are made by it.
+        """
+        host, operators, steps = self.evidence.host, self.evidence.trace.operators, self.evidence.steps
+        elsewhere = host.optimizer.union(host.loader)
+        beside = (assign(steps, operators.start) >= 0) & ~self._computing & ~elsewhere.contains(operators.start)
+        drawn = names_like(self.evidence.trace, operators.name, lambda name: _OF_SAMPLES.match(name) is not None)
+        beside &= (operators.lane == steps.lane) & drawn
+        own = self.evidence.nesting.self_ns[beside]
+        return float(np.maximum(0, own - batch.BATCH_FIXED_S * 1e9).sum()) / 1e9 / max(1, len(steps))
 
     @cached_property
     def operators_s(self) -> float:

@@ -146,6 +146,10 @@ class Constants:
             self._one_hots.clear()
             self._frozen.step_begins()
 
+    def backward_begins(self) -> None:
+        """The script differentiates a loss."""
+        self._repeats.backward_begins()
+
     def batch(self, loader: int, tensors: Iterable[Any]) -> None:
         """A loader has delivered a batch of these tensors."""
         if not self._given_up and self._ended < _FIRST + _WATCHED:

@@ -43,6 +43,7 @@ class _Made:
     numbers: list[Any]
     recorded: bool  # by autograd
     forward: int  # of the step's
+    backwards: int  # how many had begun by then
 
 
 @dataclass
@@ -57,11 +58,16 @@ class Repeats:
     # Identity of a tensor → what it counts as, and the tensor, whose memory goes to another once it is gone.
     _known: dict[Identity, tuple[Identity, Any]] = field(default_factory=dict)
     _fresh: int = 0
+    _backwards: int = 0
 
     def clear(self) -> None:
         """Forget a step: in the next one other weights compute, and after the last one nothing is to lie about."""
         self._calls.clear()
         self._known.clear()
+
+    def backward_begins(self) -> None:
+        """A backward, after which the graphs of what was made before are gone, and gradients are of another loss."""
+        self._backwards += 1
 
     def key(self, name: str, given: Any) -> Any:
         """What a call is that begins; None for one that is not looked at."""
@@ -82,20 +88,22 @@ class Repeats:
         numbers, first = [self.numbers(each) for each in made], self._calls.get(key)
         recorded = any(each.requires_grad for each in made)
         if first is None or (recorded and not first.recorded):  # a loss cannot be made of what no_grad() gave
-            self._calls[key] = _Made([self._identity(each) for each in made], numbers, recorded, forward)
+            self._calls[key] = _Made([self._identity(each) for each in made], numbers, recorded, forward, self._backwards)
         elif len(first.results) == len(made) and all(map(self._same, first.numbers, numbers)):
             for each, same in zip(made, first.results, strict=True):
                 self._known[_memory(each)] = same, _holder(each)
             if key[0] not in CONSTANT and not (library and first.forward == forward):
-                self._count(seconds, made)
+                self._count(seconds, made, again=first.backwards == self._backwards)
 
-    def _count(self, seconds: float, made: list[Any]) -> None:
+    def _count(self, seconds: float, made: list[Any], again: bool) -> None:
+        """Add up what a call took; its backward only where it goes `again` through what one backward could."""
         line = self.lines.here(lambda site, frames: Repeated(site=site, called_from=frames))
         if line is None:
             return
         line.calls += 1
         line.seconds += seconds
-        when_differentiated(made, seconds, line)
+        if again:
+            when_differentiated(made, seconds, line)
         line.parametrized_s += seconds if _makes_weights() else 0.0
 
     def _same(self, one: Any, other: Any) -> bool:

@@ -271,6 +271,7 @@ class Windows:
     def backward(self, loss: Any) -> None:
         self.gradients_asked()
         self._backwards += 1
+        self.constants.backward_begins()
         if self.discarded.watching:
             self.discarded.backward(user_site(), loss)
         self._check_overdue()

@@ -7,19 +7,24 @@ from pathlib import Path
 import libcst as cst
 import pytest
 
-from advisor.edit import Draft
-from advisor.edit.gradless import refuses_inference_mode
+from advisor.edit import Draft, Drafts, Sources
+from advisor.edit.gradless import differentiates, refuses_inference_mode
 from advisor.edit.sources import read_source
 
 _EMBED = "import torch\n@torch.no_grad()\ndef embed(x):\n    return net(x)\n"
 _TRAINS = "loss = head(embed(x)).sum()\nloss.backward()\n"
 
 
-def _refused(folder: Path, other: str) -> bool:
-    (folder / "features.py").write_text(_EMBED)
+def _refused(folder: Path, other: str, embed: str = _EMBED) -> bool:
+    (folder / "features.py").write_text(embed)
     (folder / "main.py").write_text(other)
-    draft = Draft(read_source(str(folder / "features.py")))
-    return refuses_inference_mode(draft, draft.nodes(cst.FunctionDef)[0])
+    return _refuses(folder / "features.py", {str(folder / "features.py"): "features", str(folder / "main.py"): ""})
+
+
+def _refuses(path: Path, modules: dict[str, str]) -> bool:
+    drafts = Drafts(Sources(modules=modules))
+    draft = drafts[str(path)]
+    return refuses_inference_mode(drafts, draft, draft.nodes(cst.FunctionDef)[-1])
 
 
 @pytest.mark.parametrize("imports", ["from features import embed\n", "import features\nembed = features.embed\n"])
@@ -51,5 +56,58 @@ def test_what_a_called_function_of_another_file_trains_on(tmp_path: Path, code: 
     probe = "def train_probe(x):\n    head(x).sum().backward()\n\ndef score(x):\n    return x.mean()\n"
     (tmp_path / "probe.py").write_text(probe)
     (tmp_path / "script.py").write_text(_EMBED + code)
+    assert _refuses(tmp_path / "script.py", {}) is refused
+
+
+_DETECTOR = """import torch
+class Detector:
+    def __init__(self, net):
+        self.net = net
+
+    def detect(self, x):
+        return self.net(x)
+"""
+_WRITES = {
+    "a method's": ("out = Detector(net).detect(x)\nout[..., :2] *= scale\n", True),
+    "by a function, where it is told so": ("out = Detector(net).detect(x)\nF.relu(out, inplace=True)\n", True),
+    "read only": ("out = Detector(net).detect(x)\ntotal += len(out)\nprint(out[..., :2] * scale)\n", False),
+}
+
+
+@pytest.mark.parametrize(("code", "refused"), _WRITES.values(), ids=_WRITES.keys())
+def test_what_another_module_changes_in_place(tmp_path: Path, code: str, refused: bool) -> None:
+    assert _refused(tmp_path, "from features import Detector\n" + code, _DETECTOR) is refused
+
+
+def test_what_another_module_changes_of_what_calling_an_object_gave(tmp_path: Path) -> None:
+    called = _DETECTOR.replace("def detect", "def __call__")
+    imports = "from features import Detector\ndetector = Detector(net)\n"
+    assert _refused(tmp_path, imports + "out = detector(x)\nout[0] = 1\n", called)
+    assert not _refused(tmp_path, imports + "out = detector(x)\nrows[0] = 1\n", called)
+
+
+def test_folder_beside_is_looked_through(tmp_path: Path) -> None:
+    for folder in ("models", "training"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "__init__.py").touch()
+    (tmp_path / "training" / "run.py").write_text("from models.features import embed\n" + _TRAINS)
+    assert _refused(tmp_path / "models", "")
+
+
+@pytest.mark.parametrize(
+    ("code", "asks"),
+    [
+        ("optimizer.step()", True),
+        ("self.optimizers[0].step(closure)", True),
+        ("model.train()", True),
+        ("model.train(False)", False),
+        ("obs, reward, done, _ = env.step(action.item())", False),
+        ("x = scheduler.step(noise, t, x).prev_sample", False),
+        ("self.step += 1", False),
+        ("rows = cfg.train.rows", False),
+    ],
+)
+def test_what_asks_for_gradients(tmp_path: Path, code: str, asks: bool) -> None:
+    (tmp_path / "script.py").write_text(f"def run(self, x):\n    out = net(x)\n    {code}\n    return out\n")
     draft = Draft(read_source(str(tmp_path / "script.py")))
-    assert refuses_inference_mode(draft, draft.nodes(cst.FunctionDef)[0]) is refused
+    assert differentiates(draft, draft.nodes(cst.FunctionDef)[0]) is asks

@@ -11,7 +11,7 @@ from advisor.edit.sources import text_of
 from advisor.evidence import Evidence
 from advisor.evidence.loops import _begun_anew
 from advisor.evidence.rounds import is_repeated
-from advisor.evidence.taken_loops import taken_loop
+from advisor.evidence.taken_loops import at_once_s, taken_loop
 from advisor.harness.layout import Site
 from advisor.launch import Command, measure
 from tests.conftest import PYTHON, QUICK
@@ -60,6 +60,9 @@ NEEDS = """h = torch.zeros(8)
 BESIDE = SKIPS.replace("return out", "return out + torch.stack([x[5] for _ in range(60)]).mean(0)")
 
 
+OTHERS = SKIPS.replace("out[i, 5] =", "numpy.linalg.svd(numpy.ones((150, 150)))\n        out[i, 5] =")
+
+
 def found(folder: Path, body: str) -> tuple[Evidence, int | None, float, float]:
     """(the run, the loop's line, its rounds in a step, how often it runs)"""
     (folder / "train.py").write_text(SCRIPT.format(body=body))
@@ -91,6 +94,15 @@ def test_a_loop_within_a_recurrence_runs_each_time_anew(tmp_path: Path) -> None:
 def test_what_is_no_such_loop_is_left_alone(tmp_path: Path, body: str) -> None:
     _, line, _, _ = found(tmp_path, body)
     assert line is None
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_what_numpy_does_between_the_operators_stays(tmp_path: Path) -> None:
+    evidence, line, _, _ = found(tmp_path, "import numpy\n    " + OTHERS)
+    loop = taken_loop(evidence, text_of)
+    assert line == 13 and loop is not None
+    assert at_once_s(evidence, loop[0]) < 0.2 * (evidence.step_s or 0.0)
 
 
 def test_what_a_line_is_repeated_by() -> None:

@@ -108,6 +108,16 @@ def test_a_model_that_is_called_again_for_a_metric_is_found_as_a_whole(tmp_path:
     assert "called at train.py:36" in finding.summary
 
 
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_what_is_differentiated_for_another_loss_has_no_backward_to_save(tmp_path: Path) -> None:
+    """As a discriminator's is, behind the generator's: by then the first graph is gone."""
+    run = run_of(tmp_path, metric="other = model(x).square().mean(); other.backward()")
+    lines = {each.site.line: each for each in run.record.repeated}
+    assert 17 in lines and lines[17].seconds > 0.0
+    assert not any(each.differentiated_s for each in run.record.repeated)
+
+
 PARAMETRIZED = """\
 import torch
 from torch import nn

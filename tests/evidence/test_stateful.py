@@ -1,0 +1,32 @@
+"""Whether the rounds of a loop call a module that remembers, read in the source."""
+
+from __future__ import annotations
+
+import pytest
+
+from advisor.evidence.stateful import remembers
+from advisor.harness.layout import Model, RunRecord, Site
+
+NEURON = (
+    "class Neuron(nn.Module):\n    def forward(self, x):\n        self.v = 0.9 * self.v + x\n        return self.v\n\n\n"
+)
+PLAIN = "class Neuron(nn.Module):\n    def forward(self, x):\n        return x.relu()\n\n\n"
+LOOP = "class Net(nn.Module):\n    def forward(self, x):\n        self.seen = len(x)\n        for t in range(8):\n            {body}\n"
+SPIKES = "import snntorch as snn\nfor step in range(data.size(0)):\n    {body}\n"
+CASES = {
+    "a neuron of the script's own": (NEURON + LOOP.format(body="out.append(self.neuron(x[t]))"), True),
+    "by another name": (NEURON + LOOP.format(body="out.append(cell(x[t]))"), True),
+    "operators only": (NEURON + LOOP.format(body="out.append(torch.relu(x[t]) * x[t].sum())"), False),
+    "its own helper": (NEURON + LOOP.format(body="out.append(scaled(x[t]))") + "def scaled(x):\n    return x\n", False),
+    "a module without": (PLAIN + LOOP.format(body="out.append(self.neuron(x[t]))"), False),
+    "a library's": (SPIKES.format(body="out.append(net(data[step]))"), True),
+    "a library's, beside the loop": (SPIKES.format(body="out.append(data[step].sum())"), False),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), CASES.values(), ids=CASES.keys())
+def test_rounds_that_call_what_remembers(text: str, expected: bool) -> None:
+    own = {name: "net.py" for name in ("Net", "Neuron") if f"class {name}" in text}
+    line = next(number for number, each in enumerate(text.splitlines(), 1) if each.lstrip().startswith("for "))
+    record = RunRecord(models=[Model(cls="Net", own=own)])
+    assert remembers(record, Site("net.py", line), lambda _: text) is expected
