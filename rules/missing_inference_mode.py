@@ -512,7 +512,8 @@ def _infer(drafts: Drafts, draft: Draft, call: cst.Call, done: set[cst.CSTNode])
             done.add(function)
             if _trained_later(draft, call, function):
                 return "the script trains, too, perhaps through what is kept of the output"
-            decorator = cst.Decorator(cst.ensure_type(cst.parse_expression(f"{_mode(drafts, draft, function)}()"), cst.Call))
+            mode = cst.parse_expression(f"{_mode(drafts, draft, function)}()")
+            decorator = cst.Decorator(cst.ensure_type(mode, cst.Call))
             draft.change(
                 function,
                 lambda node, new=decorator: node.with_changes(decorators=[*node.decorators, new]),  # type: ignore[misc]

@@ -20,7 +20,7 @@ from advisor.edit.dataflow import targets_of
 from advisor.edit.draft import Draft, Statement
 from advisor.edit.einsum import equation
 from advisor.edit.in_place import places_written
-from advisor.edit.names import ensure_name, full_name, last_part, name_for, plain_name
+from advisor.edit.names import ensure_name, full_name, name_for, plain_name
 from advisor.edit.results import unread_results
 from advisor.edit.scopes import assignments
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import libcst as cst
 import libcst.matchers as m
@@ -20,7 +21,7 @@ _COLUMNS = ("1", "-2")  # of (rows, columns, features)
 _LAST = m.SubscriptElement(m.Index(m.UnaryOperation(m.Minus(), m.Integer("1"))))
 
 
-def over_all_columns(draft: Draft, forwards: list[Site]) -> cst.CSTNode | None:
+def over_all_columns(draft: Draft, forwards: Sequence[Site]) -> cst.CSTNode | None:
     """What takes a mean or the like over all columns of the output of `forwards`, padding among them, or the last one.
 
     ``out.last_hidden_state.mean(dim=1)``, ``torch.max(h, 1)``, ``h[:, -1]``; not ``(h * mask).mean(1)``, and not the
@@ -59,7 +60,7 @@ def _masked(draft: Draft, node: cst.BaseExpression) -> bool:
     scope = draft.function(node) or draft.module
     name = draft.code(node)
     for assign in draft.nodes(cst.Assign, scope):
-        targets = [each.target for each in assign.targets]
-        if any(re.match(rf"{re.escape(name)}\b", draft.code(each)) for each in targets) and "mask" in draft.code(assign):
+        written = any(re.match(rf"{re.escape(name)}\b", draft.code(each.target)) for each in assign.targets)
+        if written and "mask" in draft.code(assign):
             return True
     return False

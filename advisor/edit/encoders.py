@@ -188,7 +188,8 @@ def _uses(draft: Draft, assign: cst.Assign) -> list[cst.Name]:
     scope = scope_of(draft, assign)
     if len(assign.targets) != 1 or not isinstance(target, cst.Name) or not isinstance(scope, cst.FunctionDef):
         return []
-    bound = [each for each in targets_of(draft, scope) if target.value in {n.value for n in draft.nodes(cst.Name, each)}]
+    named = {each for each in draft.nodes(cst.Name, scope) if each.value == target.value}
+    bound = [each for each in targets_of(draft, scope) if not named.isdisjoint(draft.nodes(cst.Name, each))]
     given = [draft.statement(each) for each in bound if not isinstance(each, (cst.Attribute, cst.Subscript))]
     # The name may stand for something else where the assignment is left out, and before it.
     if not all(each is not None and draft.block(each) is scope.body for each in given):
@@ -200,9 +201,9 @@ def _uses(draft: Draft, assign: cst.Assign) -> list[cst.Name]:
     names = [each for each in draft.nodes(cst.Name, scope.body) if each.value == target.value and each not in own]
     uses = [each for each in names if end <= start_of(draft, each) < until]
     adds = [each for each in draft.nodes(cst.AugAssign, scope.body) if each.target in own]
-    if any(end < end_of(draft, each) <= until for each in adds) or any(scope_of(draft, each) is not scope for each in uses):
-        return []  # which reads it, too; or is run later
-    return uses
+    if any(end < end_of(draft, each) <= until for each in adds):
+        return []  # which reads it, too
+    return uses if all(scope_of(draft, each) is scope for each in uses) else []  # one of them is run later
 
 
 def _reads_no_padding(draft: Draft, call: cst.Call, read: cst.CSTNode, sequence_first: bool) -> bool:

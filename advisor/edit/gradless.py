@@ -208,9 +208,9 @@ def trained_beside(draft: Draft, region: cst.CSTNode) -> bool:
     named = re.compile(rf"\b{re.escape(function.name.value)}\b")
     folder = os.path.dirname(path)
     above = os.path.dirname(folder)
-    places = (os.path.join(glob.escape(folder), "*.py"), os.path.join(glob.escape(above), "*.py"))
+    places = [os.path.join(glob.escape(each), "*.py") for each in (folder, above)]
     if glob.glob(places[1]) or os.path.exists(os.path.join(folder, "__init__.py")):  # a project's, not anybody's
-        places = (*places, os.path.join(glob.escape(above), "*", "*.py"))
+        places.append(os.path.join(glob.escape(above), "*", "*.py"))
     for pattern in places:
         for other in sorted(glob.glob(pattern))[:_MOST_FILES]:
             text = text_of(other) if other != path else ""

@@ -212,7 +212,8 @@ def _is_own(draft: Draft, node: cst.BaseExpression, own: set[str]) -> bool:
         if named and node.args:
             return _is_own(draft, node.args[0].value, own)
         return isinstance(node.func, cst.Attribute) and _is_own(draft, node.func.value, own)
-    node = node.value if m.matches(node, m.Attribute(attr=m.Name("data"))) else node
+    if isinstance(node, cst.Attribute) and node.attr.value == "data":
+        node = node.value
     return isinstance(node, cst.Name) and node.value in own
 
 

@@ -42,8 +42,8 @@ def only_with_workers(
     if isinstance(passed.value, cst.Call) and full_name(draft, passed.value.func) in _COUNTS:
         return code
     if isinstance(passed.value, cst.IfExp) and _is_read_only(passed.value.test):
-        some, none = parse_number(passed.value.body), parse_number(passed.value.orelse)
-        return f"{code} if {draft.code(passed.value.test)} else {without}" if some and none == 0.0 else None
+        either = parse_number(passed.value.body) and parse_number(passed.value.orelse) == 0.0
+        return f"{code} if {draft.code(passed.value.test)} else {without}" if either else None
     if not _is_read_only(passed.value):
         return None
     some = f"{draft.code(passed.value)} > 0"

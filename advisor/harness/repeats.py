@@ -88,7 +88,8 @@ class Repeats:
         numbers, first = [self.numbers(each) for each in made], self._calls.get(key)
         recorded = any(each.requires_grad for each in made)
         if first is None or (recorded and not first.recorded):  # a loss cannot be made of what no_grad() gave
-            self._calls[key] = _Made([self._identity(each) for each in made], numbers, recorded, forward, self._backwards)
+            results = [self._identity(each) for each in made]
+            self._calls[key] = _Made(results, numbers, recorded, forward, self._backwards)
         elif len(first.results) == len(made) and all(map(self._same, first.numbers, numbers)):
             for each, same in zip(made, first.results, strict=True):
                 self._known[_memory(each)] = same, _holder(each)

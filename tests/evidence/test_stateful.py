@@ -7,11 +7,27 @@ import pytest
 from advisor.evidence.stateful import remembers
 from advisor.harness.layout import Model, RunRecord, Site
 
-NEURON = (
-    "class Neuron(nn.Module):\n    def forward(self, x):\n        self.v = 0.9 * self.v + x\n        return self.v\n\n\n"
-)
-PLAIN = "class Neuron(nn.Module):\n    def forward(self, x):\n        return x.relu()\n\n\n"
-LOOP = "class Net(nn.Module):\n    def forward(self, x):\n        self.seen = len(x)\n        for t in range(8):\n            {body}\n"
+NEURON = """
+class Neuron(nn.Module):
+    def forward(self, x):
+        self.v = 0.9 * self.v + x
+        return self.v
+
+"""
+PLAIN = """
+class Neuron(nn.Module):
+    def forward(self, x):
+        return x.relu()
+
+"""
+LOOP = """
+class Net(nn.Module):
+    def forward(self, x):
+        self.seen = len(x)
+        for t in range(8):
+            {body}
+
+"""
 SPIKES = "import snntorch as snn\nfor step in range(data.size(0)):\n    {body}\n"
 CASES = {
     "a neuron of the script's own": (NEURON + LOOP.format(body="out.append(self.neuron(x[t]))"), True),
