@@ -205,8 +205,10 @@ class BatchSize(Rule):
 
     def _of_one_by_one(self, evidence: Evidence, record: RunRecord, loop: Site) -> Iterator[Finding]:
         """Inference for one sample after another, in a loop of the script's own."""
-        chosen = _chosen(evidence, _gains(evidence, record, 1, None, False, _AT_A_TIME))
-        if chosen is None:
+        stays = _of_each_sample(evidence)
+        gains = _gains(evidence, record, 1, None, False, _AT_A_TIME)
+        chosen = _chosen(evidence, {scale: _where_part_stays(gain, stays) for scale, gain in gains.items()})
+        if chosen is None or stays > _MOST_OUTSIDE:
             return
         batch, gain = chosen
         yield Finding(
@@ -863,6 +865,24 @@ def _say(
         return Advice(text, "where the batch size comes from cannot be told from the source")
     draft.replace(written.nodes[0], str(size))
     return edited(drafts, text)
+
+
+def _of_each_sample(evidence: Evidence) -> float:
+    """The share of a step of one sample that is done with it beside the model: a picture is read, boxes are sorted out.
+
+    Several samples at a time save nothing of that, and a step of theirs has it as often.
+    """
+    found, beside = evidence.outside, evidence.beside
+    share = found.share if found is not None else 0.0
+    if beside is not None and not beside.loops:
+        share = max(share, beside.part * evidence.breakdown.share(OTHER))
+    return share
+
+
+def _where_part_stays(gain: Gain, share: float) -> Gain:
+    """The gain of a change where this share of the step stays as it is."""
+    low, likely, high = (1.0 / ((1.0 - share) / each + share) for each in (gain.low, gain.likely, gain.high))
+    return replace(gain, low=low, likely=likely, high=high)
 
 
 def _memory(record: RunRecord, scale: int, trains: bool) -> int | None:

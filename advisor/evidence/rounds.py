@@ -315,7 +315,30 @@ def carried(loop: ast.For) -> set[str]:
             pass  # how many results there are by now, for a progress bar, is no result itself
         elif name in assigned - done:
             found.add(name)
-    return found - _made_anew(loop)
+    return found - _made_anew(loop) - _own_elements(loop, found)
+
+
+def _own_elements(loop: ast.For, names: set[str]) -> set[str]:
+    """Those of `names` of which each round mentions its own element only: ``logits[i, seen] = f(logits[i, seen])``.
+
+    That is one which the loop counts: ``for i in range(…)``, ``for i, tokens in enumerate(…)``.
+    """
+    counts = loop.iter.func.id if isinstance(loop.iter, ast.Call) and isinstance(loop.iter.func, ast.Name) else ""
+    count = loop.target.elts[0] if counts == "enumerate" and isinstance(loop.target, ast.Tuple) else loop.target
+    inside = [node for statement in loop.body for node in ast.walk(statement)]
+    if counts not in ("range", "trange", "enumerate") or not isinstance(count, ast.Name):
+        return set()
+    if any(isinstance(node, ast.Name) and node.id == count.id and not isinstance(node.ctx, ast.Load) for node in inside):
+        return set()
+    own = {id(node.value) for node in inside if isinstance(node, ast.Subscript) and _first_of(node.slice) == count.id}
+    others = {node.id for node in inside if isinstance(node, ast.Name) and id(node) not in own}
+    return names - others
+
+
+def _first_of(index: ast.expr) -> str:
+    """The name that an index begins with: ``i`` of ``x[i]`` and of ``x[i, :4]``; "" for anything else."""
+    first = index.elts[0] if isinstance(index, ast.Tuple) and index.elts else index
+    return first.id if isinstance(first, ast.Name) else ""
 
 
 def _made_anew(loop: ast.For) -> set[str]:

@@ -42,7 +42,7 @@ _SPELLING = {
 SAFETY = {
     "exact": "same batches, same arithmetic: only the speed changes",
     "numeric": "rounding changes: results differ in the last digits",
-    "behaviour": "training dynamics change: check that it still learns as well",
+    "behaviour": "training or results change: check that they are still as good",
 }
 
 FIX_KINDS = {

@@ -130,3 +130,36 @@ def test_what_is_done_with_each_output_grows_with_the_batch(rows: int, told: boo
     command = Command(str(tmp_path / "score.py"), python=PYTHON, cwd=str(tmp_path))
     evidence = Evidence.from_run(measure(command, tmp_path / "run", QUICK, timeout=120))
     assert bool(list(RULE.check(evidence))) is told
+
+
+ONE_BY_ONE = """\
+import torch
+
+torch.set_num_threads(1)
+net = torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(40)]).eval()
+
+
+def kept(scores):
+    left = sorted(range(32), key=lambda each: scores[each])
+    return [a for a in left * {rounds} if all(abs(scores[a] - scores[b]) > 1e-4 for b in left if a != b)]
+
+
+pictures = list(torch.randn(4000, 32))
+found = []
+with torch.inference_mode():
+    for picture in pictures * 100:
+        scores = net(picture[None])[0]
+        found.append(kept(scores.tolist()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(("rounds", "most"), [(0, None), (1, 5.0), (4, 1.0)])
+def test_what_is_done_with_each_sample_is_done_as_often(rounds: int, most: float | None, tmp_path: Path) -> None:
+    (tmp_path / "detect.py").write_text(ONE_BY_ONE.format(rounds=rounds))
+    command = Command(str(tmp_path / "detect.py"), python=PYTHON, cwd=str(tmp_path))
+    evidence = Evidence.from_run(measure(command, tmp_path / "run", QUICK, timeout=120))
+    gains = [each.gain.likely for each in RULE.check(evidence)]
+    assert len(gains) == (rounds < 4)
+    assert all(each > 6.0 if most is None else each < most for each in gains)

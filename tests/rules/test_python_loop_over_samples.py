@@ -38,12 +38,18 @@ INDEPENDENT = {
     "rows are iterated": "for row in x:\n    d = row - y\n    out.append(d)\n",
     "a comprehension": "out = torch.stack([torch.mm(x[i], y[i]) for i in range(n)])\n",
     "a mask of the round": "for i in range(n):\n    mine = group == i\n    out[i] = score[mine].softmax(0) @ x[mine]\n",
+    "each changes its own": "for i in range(n):\n    x[i] = x[i] / f(x[i])\n",
+    "each changes some of its own": "for i, seen in enumerate(y):\n    x[i, seen] = f(x[i, seen])\n    z = x[i]\n",
     "a name of the round": "for i in range(n):\n    d = x[i]\n    d = d / d.norm()\n    out.append(d)\n",
 }
 DEPENDENT = {
     "a recurrence": "for t in range(n):\n    h = cell(x[t], h)\n    out.append(h)\n",
     "a recurrence through a list": "for t in range(n):\n    out.append(cell(x[t], out[-1]))\n",
     "a recurrence through a tensor": "for t in range(1, n):\n    out[t] = out[t - 1] * decay + x[t]\n",
+    "a neighbour's": "for i in range(1, n):\n    x[i] = x[i] + x[i - 1]\n",
+    "all of them": "for i in range(n):\n    x[i] = x[i] / x.norm()\n",
+    "the same one again": "for i in order:\n    x[i] = x[i] + 1\n",
+    "a number that is changed": "for i in range(n):\n    i = i // 2\n    x[i] = f(x[i])\n",
     "a state": "for t in range(n):\n    self.h = cell(x[t], self.h)\n",
     "a method with a state": (
         "class Cell:\n    def forward(self, x):\n        self.h = x + self.h\n        return self.h\n"
