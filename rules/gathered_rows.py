@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from advisor.evidence import Change
-from advisor.evidence.backwards import backward_over_forward
-from advisor.harness.layout import Site
+from advisor.evidence.backwards import backward_over, backward_over_forward
+from advisor.harness.layout import Gathered, Site
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, by_way_of, where
 
 if TYPE_CHECKING:
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
 
 _LEAST_GAIN = 1.10
+_PRODUCTS, _OF_PRODUCTS = ("aten::addmm", "aten::mm"), ("AddmmBackward0", "MmBackward0")
+_LOOKUPS = ("aten::index", "aten::index_select", "aten::embedding")
+_OF_LOOKUPS = ("IndexBackward0", "IndexSelectBackward0", "EmbeddingBackward0")
+_ADDING = 1.5  # of numbers, over copying as many: two are read for each that is written
 
 
 class GatheredRows(Rule):
@@ -45,10 +49,7 @@ class GatheredRows(Rule):
         lines = [each for each in record.gathered if each.linear]
         if not lines:
             return
-        ratio = backward_over_forward(evidence)
-        # Where a layer is split, its parts have to be looked up and added, and nothing is joined: measured once, that
-        # took less (1.25 times as fast, 1.16 by what follows).
-        seconds = sum(each.seconds + ratio * each.differentiated_s for each in record.gathered)
+        seconds = _layers_s(evidence, record.gathered) + _moving_s(evidence, record.gathered)
         gain = Gain.of(evidence.what_if(Change(remove_host_s=seconds)))
         if gain.likely < _LEAST_GAIN:
             return
@@ -102,3 +103,31 @@ class GatheredRows(Rule):
         ),
     )
     LEAVES_ALONE = (Example("m = self.phi(h[source])  # <-\n", ""),)
+
+
+def _layers_s(evidence: Evidence, lines: Sequence[Gathered]) -> float:
+    """Seconds a step of what layers, and what follows them, do for copies of rows; with their backward."""
+    ratio = backward_over(evidence, _PRODUCTS, _OF_PRODUCTS)
+    of_layers = ratio if ratio is not None else backward_over_forward(evidence)
+    return sum(
+        each.seconds + each.differentiated_s * (of_layers if each.linear else backward_over_forward(evidence))
+        for each in lines
+    )
+
+
+def _moving_s(evidence: Evidence, lines: Sequence[Gathered]) -> float:
+    """Seconds a step that looking up what layers give takes less than looking up what they are given; less than 0: more.
+
+    Both by how many columns it is. What was joined is added then, each part to the others.
+    """
+    ratio = backward_over(evidence, _LOOKUPS, _OF_LOOKUPS) or 0.0
+    saved = 0.0
+    for each in lines:
+        if not each.linear:
+            continue
+        both = each.looking_up_s * (1.0 + (ratio if each.differentiated_s else 0.0))
+        if each.looked_up:
+            saved += both * (1.0 - each.given * (each.lookups if each.joined else 1) / each.looked_up)
+        if each.joined:
+            saved += each.joining_s * (1.0 - _ADDING * each.parts * each.given / each.columns)
+    return saved

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,22 @@ def backward_over_forward(evidence: Evidence) -> float:
     """
     forward, backward = evidence.breakdown.share("forward"), evidence.breakdown.share("backward")
     return min(_MOST_BACKWARD, backward / forward) if forward else 0.0
+
+
+def backward_over(evidence: Evidence, operators: Collection[str], nodes: Collection[str]) -> float | None:
+    """How many times as long as in the forward of a traced step the backward of such operators takes.
+
+    `operators` by their own time, where the forward calls them; `nodes`, of their backward, by names, with all that
+    these do. None where there are none.
+    """
+    trace, steps, rows = evidence.trace, evidence.steps, evidence.trace.operators
+    inside = assign(steps, rows.start) >= 0
+    backward = evidence.host.backward.contains(rows.start)
+    forward = inside & ~backward & names_like(trace, rows.name, operators.__contains__)
+    named = tuple(f"{NODE}{each}" for each in nodes)
+    back = inside & names_like(trace, rows.name, named.__contains__)
+    took = int((rows.end - rows.start)[forward].sum())
+    return float((rows.end - rows.start)[back].sum()) / took if took else None
 
 
 def backward_calls(evidence: Evidence) -> tuple[Ints, Ints]:

@@ -2,7 +2,7 @@
 
 ``phi(h[source])`` computes a node's message once per edge, ``phi(h)[source]`` once per node. What treats each
 row alike may as well come before the lookup: as long as nothing that differs from row to row has gone in, all copies of
-a row give the same.
+a row give the same. ``h.unsqueeze(1).expand(n, k, c)`` has each row k times, too.
 """
 
 from __future__ import annotations
@@ -28,6 +28,16 @@ _OF_ROWS = frozenset(
 )
 _NORMS = ("layer_norm", "rms_norm")  # of rows alone where they are of the last dimension
 _LINEAR = "linear"
+# What has each row several times, as long as there are as many columns as before.
+_REPEATS = frozenset(("expand", "expand_as", "repeat", "tile", "repeat_interleave", "broadcast_to"))
+
+
+@dataclass
+class _Moved:
+    """What moving rows took so far, in seconds: looking them up, and joining their columns; counted once."""
+
+    looking_up_s: float = 0.0
+    joining_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,10 @@ class _Rows:
     columns: float  # of its last dimension, the share that was looked up
     joined: bool  # of rows of other origin, or looked up by something else: as a whole each is another
     site: Site
+    width: int  # how many columns were looked up, in all; none of those that were only repeated
+    lookups: int  # in how many lookups, of …
+    parts: int  # … so many, repeated ones too
+    moved: tuple[_Moved, ...]
 
 
 @dataclass
@@ -62,19 +76,21 @@ class Gathers:
         if looked_up is not None:
             share, index = looked_up
             if share * _LEAST_COPIES <= 1.0 and (site := _here()) is not None:
-                self._keep(result, _Rows(index, share, columns=1.0, joined=False, site=site))
+                width = 0 if name in _REPEATS else result.shape[-1]
+                moved = (_Moved(looking_up_s=seconds if width else 0.0),)
+                self._keep(result, _Rows(index, share, 1.0, False, site, width, int(width > 0), 1, moved))
         elif name in ("cat", "concat", "concatenate"):
-            self._joined(args, kwargs, result)
+            self._joined(args, kwargs, result, seconds)
         elif _of_rows(name, args, kwargs):
             rows = self._known(args[0], written=result is args[0] and name in _OF_ROWS)
             if rows is None:
                 return
             if not rows.joined or name == _LINEAR:
-                self._count(rows, result, seconds, name)
+                self._count(rows, args[0].shape[-1], result, seconds, name)
             if not rows.joined:
                 self._keep(result, rows)
 
-    def _joined(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _joined(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, seconds: float) -> None:
         """Columns side by side, some of which were looked up."""
         parts = args[0]
         dim = kwargs.get("dim", kwargs.get("axis", args[1] if len(args) > 1 else 0))
@@ -86,8 +102,19 @@ class Gathers:
             share = sum(rows.share * rows.columns * columns for rows, columns in known) / width
             first = known[0][0]
             same = len(known) == len(parts) and all(_same(rows.index, first.index) for rows, _ in known)
-            joined = not same or any(rows.joined for rows, _ in known)
-            self._keep(result, replace(first, share=share, columns=width / result.shape[-1], joined=joined))
+            self._keep(
+                result,
+                replace(
+                    first,
+                    share=share,
+                    columns=width / result.shape[-1],
+                    joined=not same or any(rows.joined for rows, _ in known),
+                    width=sum(rows.width for rows, _ in known),
+                    lookups=sum(rows.lookups for rows, _ in known),
+                    parts=sum(rows.parts for rows, _ in known),
+                    moved=(_Moved(joining_s=seconds), *(each for rows, _ in known for each in rows.moved)),
+                ),
+            )
 
     def _known(self, tensor: Any, written: bool = False) -> _Rows | None:
         """What is known of it, if nobody has written to it since, but for the call itself where that may have."""
@@ -101,7 +128,7 @@ class Gathers:
         if tensor.dim() >= 2 and not tensor.is_inference():
             self._rows[id(tensor)] = weakref.ref(tensor), tensor._version, rows
 
-    def _count(self, rows: _Rows, result: Any, seconds: float, name: str) -> None:
+    def _count(self, rows: _Rows, columns: int, result: Any, seconds: float, name: str) -> None:
         taken = result.numel() // max(1, result.shape[-1])
         line = self.lines.here(
             lambda site, frames: Gathered(
@@ -119,6 +146,13 @@ class Gathers:
         line.calls += 1
         line.linear += name == _LINEAR
         line.seconds += saved
+        if name == _LINEAR:
+            line.columns, line.given = columns, result.shape[-1]
+            line.looked_up, line.lookups, line.parts = rows.width, rows.lookups, rows.parts
+        for each in rows.moved:
+            line.looking_up_s += each.looking_up_s
+            line.joining_s += each.joining_s
+            each.looking_up_s = each.joining_s = 0.0
         when_differentiated([result], saved, line)
 
 
@@ -138,7 +172,9 @@ def _of_rows(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     """Whether two lookups are by the same rows: both hold their tensors, so that memory tells them apart."""
 
-    def where(tensor: Any) -> tuple[Any, ...]:
+    def where(tensor: Any) -> Any:
+        if not hasattr(tensor, "data_ptr"):
+            return tensor
         return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor._version
 
     return list(map(where, one)) == list(map(where, other))
@@ -163,6 +199,12 @@ def _looked_up(
         indices = (kwargs.get("index", args[2] if len(args) > 2 else None),)
     elif name == "__getitem__":
         indices = second if isinstance(second, tuple) else (second,)
+    elif name in _REPEATS:
+        there = isinstance(rows, torch.Tensor) and rows.dim() >= 2 and rows.numel() > 0 and taken
+        if not there or rows.shape[-1] != result.shape[-1]:
+            return None
+        # Of two that are repeated alike the same rows come together, whatever they are.
+        return rows.numel() / result.numel(), (name, rows.shape, result.shape)
     else:
         return None
     if not all(isinstance(each, torch.Tensor) and each.dtype in (torch.int64, torch.int32) for each in indices):

@@ -55,6 +55,47 @@ def test_a_layer_on_rows_that_were_looked_up(look_up: Callable[[], Any]) -> None
     assert line.distinct == 10 and line.seconds == pytest.approx(0.75)
 
 
+@pytest.mark.parametrize(
+    "repeat",
+    [
+        pytest.param(lambda: NODES.unsqueeze(1).expand(10, 4, 8), id="expand"),
+        pytest.param(lambda: NODES.unsqueeze(1).expand(-1, 4, -1), id="expand-others-as-they-are"),
+        pytest.param(lambda: NODES[:, None].repeat(1, 4, 1), id="repeat"),
+        pytest.param(lambda: NODES.repeat_interleave(4, dim=0), id="repeat_interleave"),
+        pytest.param(lambda: torch.broadcast_to(NODES[:, None], (10, 4, 8)), id="broadcast_to"),
+    ],
+)
+def test_a_layer_on_rows_that_are_repeated(repeat: Callable[[], Any]) -> None:
+    (line,) = followed(lambda: F.linear(repeat(), WEIGHT))
+    assert (line.linear, line.rows, line.distinct, line.joined, line.looked_up) == (1, 40, 10, False, 0)
+    assert line.seconds == pytest.approx(0.75)
+
+
+def test_what_is_moved_is_counted_once() -> None:
+    """An atom's own row for each of its neighbours beside theirs, given to two layers."""
+
+    def both() -> None:
+        near, own = EDGES.view(10, 4), NODES.unsqueeze(1).expand(10, 4, 8)
+        joined = torch.cat([own, NODES[near], torch.randn(10, 4, 4)], -1)
+        for _ in range(2):
+            F.linear(joined, torch.randn(6, 20))
+
+    (line,) = followed(both)
+    assert (line.joined, line.linear, line.columns, line.given) == (True, 2, 20, 6)
+    assert (line.looked_up, line.lookups, line.parts) == (8, 1, 2)
+    assert (line.looking_up_s, line.joining_s) == (1.0, 1.0)
+    assert line.seconds == pytest.approx(2 * 0.75 * 16 / 20)
+
+
+def test_rows_repeated_alike_are_the_same_together() -> None:
+    def twice() -> torch.Tensor:
+        both = [each.unsqueeze(1).expand(10, 4, 8) for each in (NODES, NODES + 1.0)]
+        return F.linear(torch.cat(both, -1), torch.randn(8, 16))
+
+    (line,) = followed(twice)
+    assert not line.joined and line.seconds == pytest.approx(0.75)
+
+
 def test_what_follows_is_counted_too() -> None:
     (line,) = followed(lambda: F.linear(F.relu(F.linear(NODES[EDGES], WEIGHT), inplace=True), WEIGHT))
     assert (line.calls, line.linear) == (3, 2)
@@ -107,6 +148,8 @@ def test_two_columns_of_one_lookup_are_one() -> None:
         ),
         pytest.param(lambda: F.linear(NODES[NODES[:, 0] > 0], WEIGHT), id="mask"),
         pytest.param(lambda: F.linear(NODES[2:], WEIGHT), id="slice"),
+        pytest.param(lambda: F.linear(NODES[:, :1].expand(10, 8), WEIGHT), id="columns-repeated"),
+        pytest.param(lambda: F.linear(NODES.expand(1, 10, 8), WEIGHT), id="repeated-once"),
         pytest.param(lambda: F.linear(torch.cat([NODES[EDGES], NODES]), WEIGHT), id="joined-below"),
     ],
 )
