@@ -116,7 +116,7 @@ def _layers_s(evidence: Evidence, lines: Sequence[Gathered]) -> float:
 
 
 def _moving_s(evidence: Evidence, lines: Sequence[Gathered]) -> float:
-    """Seconds a step that looking up what layers give takes less than looking up what they are given; less than 0: more.
+    """Seconds a step that looking up what layers give takes less than what they are given; below 0 it takes more.
 
     Both by how many columns it is. What was joined is added then, each part to the others.
     """

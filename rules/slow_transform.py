@@ -17,6 +17,7 @@ from advisor.evidence.deterministic import computes_the_same
 from advisor.evidence.epochs import comes_round
 from advisor.evidence.fetching import (
     beside,
+    call_of_a_library,
     computes,
     early,
     is_users,
@@ -80,6 +81,10 @@ _SPARSE_ROW = re.compile(r"((?:\b\w+\.)*\b\w+)\[\w+\]\.(?:toarray|todense)\(")
 # of them not zero, 26 and 1.5 ms (SciPy's CSR, one thread): 50 and 17 times less, of which this is the lesser.
 _SPARSE_ROWS = 17.0
 _SPARSE_BASIS = "rows of a sparse matrix, a batch at once: 17 to 50 times less CPU (measured)"
+# NumPy's convolution over that by Fourier transforms (SciPy's), by the kernel's length: of signals of 8,000 to 160,000
+# numbers of 4 bytes 0.7 to 1.3 at 512, 2.2 to 3.1 at 1,024, 4.1 to 5 at 2,000, 5 to 6.4 at 4,000, 14 to 27 at 8,000,
+# of 8 bytes up to twice as much (one thread, AVX-512): 1 for each so many, of which this is the lesser.
+_TAPS, _LEAST_TIMES, _MOST_TIMES = 600, 1.5, 20.0
 # Of what is looked up instead, a few microseconds a sample stay, from _LEAST_KEPT_S of CPU a sample on.
 _KEPT, _LEAST_KEPT_S = 50.0, 100e-6
 _KEPT_BASIS = "what is computed once is looked up in later epochs"
@@ -101,7 +106,7 @@ _LOOP_BASIS = "features of signals in one operator instead of a loop: 25 times l
 class SlowTransform(Rule):
     """One transform or line of the dataset takes most of the time in which a batch is made, and the step waits for it.
 
-    Nine things make it slow. A file of text (JSON, CSV) is read anew for each sample. What is the same for all samples
+    Ten things make it slow. A file of text (JSON, CSV) is read anew for each sample. What is the same for all samples
     is read each time: a member of an ``.npz``, say, is decompressed whenever it is asked for; or it is made each time:
     a bank of filters. Rows of a sparse matrix of SciPy's are taken out one by one. The files of few samples, which
     would all fit into memory, are decoded in each epoch, and no core is left for workers. Pictures that one of
@@ -131,7 +136,8 @@ class SlowTransform(Rule):
             if loader is None or not loader.looks or not facts.fetch_s or facts.wait_share < _LEAST_WAIT:
                 continue
             found = _too_early(evidence, loader) or _lines_too_early(loader) or _reads_again(loader) or _parses(loader)
-            found = found or _makes_again(loader) or _rows_of_sparse(loader) or _loop(facts, loader)
+            found = found or _makes_again(loader) or _rows_of_sparse(loader) or _convolves(loader)
+            found = found or _loop(facts, loader)
             found = found or _tokenizes(evidence, facts, loader)
             found = found or _decodes(evidence, facts, loader) or _computes_again(evidence, facts, loader)
             found = found or _pictures_again(evidence, facts, loader)
@@ -145,7 +151,8 @@ class SlowTransform(Rule):
             yield Finding(
                 rule=self.id,
                 title=_TITLES.get(found.kind, self.title),
-                safety=Safety.EXACT if found.kind in _TITLES else None,  # the same samples, read less often
+                # The same samples, read less often.
+                safety=_SAFETY.get(found.kind, Safety.EXACT if found.kind in _TITLES else None),
                 summary=f"{found.said} The step waits {facts.wait_s * 1e3:.1f} ms ({facts.wait_share:.0%}) for the "
                 "next batch.",
                 gain=gain,
@@ -260,6 +267,12 @@ class Sounds:
             parameters={"kind": "parse", "what": "json.load"},
             advice="Read what train.py:3 reads once",
         ),
+        Example(
+            before="class Rooms:\n    def __getitem__(self, i):\n        x = np.convolve(self.x[i], self.ir)  # <-\n",
+            after="",
+            parameters={"kind": "convolve", "what": "np.convolve"},
+            advice="scipy.signal.fftconvolve",
+        ),
     )
     LEAVES_ALONE = (
         *(
@@ -306,7 +319,9 @@ _TITLES = {
     "decode": "Decode each sample's file once, not in every epoch",
     "compute": "Compute once what is the same in every epoch",
     "pictures": "Transform the pictures once, not in every epoch",
+    "convolve": "Convolve with long kernels through Fourier transforms",
 }
+_SAFETY = {"convolve": Safety.NUMERIC}
 _ADVICE = {
     "same": (
         "Make what {what} gives at {at} once, where the dataset is made (self.name = {what}(...) in __init__), and use "
@@ -358,6 +373,12 @@ _ADVICE = {
     "early": (
         "Move {what}, at {at}: on the smaller picture it does the same to a part of the pixels.",
         "whether the pictures are as good for training only its author can tell",
+    ),
+    "convolve": (
+        "Let Fourier transforms do what {what} does at {at}: scipy.signal.fftconvolve(x, kernel) gives what "
+        "np.convolve does, with kernel[::-1] (conjugated, if it is complex) what np.correlate does, but for rounding "
+        "relative to the largest number. Its mode is 'full', as np.convolve's; np.correlate's is 'valid'.",
+        "whether SciPy is to be had, and such rounding will do, only its author can tell",
     ),
     "loop": (
         "Compute in {what} at {at} with whole tensors instead of a loop over their pieces: unfold() gives all windows "
@@ -479,6 +500,25 @@ def _rows_of_sparse(loader: Loader) -> _Found | None:
         part * (1.0 - 1.0 / _SPARSE_ROWS),
         said[1],
         _SPARSE_BASIS,
+    )
+
+
+def _convolves(loader: Loader) -> _Found | None:
+    """Signals that NumPy convolves with long kernels, number by number."""
+    long = [part for part in loader.parts if part.kind == "convolve" and part.pixels_out >= _LEAST_TIMES * _TAPS]
+    part = min(1.0, sum(share(loader, each) for each in long))
+    if not long or part < _MUCH:
+        return None
+    most = max(long, key=lambda each: each.seconds)
+    saved = sum(share(loader, each) * (1.0 - _TAPS / min(each.pixels_out, _MOST_TIMES * _TAPS)) for each in long)
+    return _Found(
+        "convolve",
+        f"{at(most.site)} takes {part:.0%} of making a batch: np.{most.name} goes through {most.pixels_in:,} numbers "
+        f"for each of {most.pixels_out:,}.",
+        most.site,
+        part,
+        min(part, saved),
+        f"np.{most.name}",
     )
 
 
@@ -710,6 +750,8 @@ def _heavy(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> _Found | N
         python_s = (loader.item_lines or 0.0) * (loader.batch_size or 1) * _LINE_S
         often = f"{loader.item_lines:,.0f} lines of Python for each sample, "
         less = max(less, (1.0 - _LOOP_LEFT) * min(1.0, python_s / (loader.fetch_s or math.inf)))
+    elif share(loader, line) >= _MOST and not reads_a_file(line) and (called := call_of_a_library(line)):
+        what, part, site = called, share(loader, line), line.site
     else:
         return None
     return _Found(

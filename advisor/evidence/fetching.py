@@ -7,6 +7,7 @@ import glob
 import linecache
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -38,6 +39,7 @@ _DECODES = re.compile(
 )
 AS_IT_IS = frozenset(("convert", "astype", "copy", "float", "numpy", "permute", "transpose", "contiguous", "resize"))
 CASTS = re.compile(r"^(np|numpy|torch)\.(as)?(array|tensor|from_numpy|ascontiguousarray)$")
+_NO_WORK = ("torch", "numpy", "tqdm")  # of a library: what moves arrays, or shows how far something is
 _MOST_FILES = 100  # are read to find where a transform is made
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 # CPU seconds per second of a fetch: below it mostly waits, and computing less would not help. Low, because a worker
@@ -291,6 +293,31 @@ def _decoder(node: ast.expr | None) -> str:
         return ""
     name = ast.unparse(node.func)
     return name if _DECODES.search(name) else ""
+
+
+def call_of_a_library(line: FetchPart) -> str:
+    """What a line calls of an installed library other than torch and NumPy: ``signal.resample_poly``; "" for none.
+
+    Of several the outermost.
+    """
+    tree = parsed(line.site.file)
+    if tree is None:
+        return ""
+    modules: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {(each.asname or each.name).partition(".")[0]: each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            modules |= {each.asname or each.name: node.module for each in node.names}
+    folder = os.path.dirname(line.site.file)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.lineno <= line.site.line <= (node.end_lineno or node.lineno):
+            name = ast.unparse(node.func)
+            module = modules.get(name.partition(".")[0], "").partition(".")[0]
+            own = any(os.path.exists(os.path.join(folder, each)) for each in (f"{module}.py", module))
+            if module and not own and module not in _NO_WORK and module not in sys.stdlib_module_names:
+                return name
+    return ""
 
 
 def set_later(cls: ast.ClassDef) -> set[str]:

@@ -328,10 +328,11 @@ def _own_elements(loop: ast.For, names: set[str]) -> set[str]:
     inside = [node for statement in loop.body for node in ast.walk(statement)]
     if counts not in ("range", "trange", "enumerate") or not isinstance(count, ast.Name):
         return set()
-    if any(isinstance(node, ast.Name) and node.id == count.id and not isinstance(node.ctx, ast.Load) for node in inside):
+    named = [node for node in inside if isinstance(node, ast.Name)]
+    if any(node.id == count.id and not isinstance(node.ctx, ast.Load) for node in named):
         return set()
     own = {id(node.value) for node in inside if isinstance(node, ast.Subscript) and _first_of(node.slice) == count.id}
-    others = {node.id for node in inside if isinstance(node, ast.Name) and id(node) not in own}
+    others = {node.id for node in named if id(node) not in own}
     return names - others
 
 

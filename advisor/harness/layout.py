@@ -154,9 +154,9 @@ class TensorInfo:
 class FetchPart:
     """A part of making a batch. ``kind``: line (of the outermost function of the user's that makes a sample) |
     transform (that the dataset holds; its line is part of a "line") | inside (a line of the function that takes nearly
-    all of the longest "line", which calls it, directly or not) | pandas, npz (what a line of the user's, in any
-    function, asks of pandas, or a member that it has an archive read which was open before; part of a "line") |
-    collate. ``site`` is where the code is written.
+    all of the longest "line", which calls it, directly or not) | pandas, npz, convolve (what a line of the user's, in
+    any function, asks of pandas, a member that it has an archive read which was open before, or signals that it has
+    NumPy convolve; part of a "line") | collate. ``site`` is where the code is written.
     """
 
     kind: str = ""
@@ -164,7 +164,9 @@ class FetchPart:
     site: Site = field(default_factory=Site)
     seconds: float = 0.0  # per batch, in the fetches that were looked at; what it calls included
     order: int = 0  # of a transform among those of a sample
-    pixels_in: int = 0  # the most that a transform (or line) is given, and gives; 0 where that is no image
+    # The most that a transform (or line) is given, and gives; 0 where that is no image. Of "convolve" the numbers of
+    # the longer signal, and of the shorter.
+    pixels_in: int = 0
     pixels_out: int = 0
 
 

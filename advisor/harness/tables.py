@@ -1,4 +1,4 @@
-"""What a dataset takes its samples out of, where that is a library's: pandas' tables, NumPy's archives."""
+"""What a dataset asks of a library: pandas' tables, NumPy's archives, convolutions of NumPy's."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from typing import Any
 
 _NUMBERS, _DATES = tuple("biuf"), tuple("mM")  # kinds of NumPy's types
 _ARCHIVES = ("numpy.lib._npyio_impl", "numpy.lib.npyio")  # since NumPy 2, and before
+_NUMERIC, _CONVOLVE = ("numpy._core.numeric", "numpy.core.numeric"), ("convolve", "correlate")  # likewise
 
 
 def library_of(frame: FrameType) -> str:
-    """Which library is asked where this frame of Python begins: "pandas", "npz" (a member of an archive), or ""."""
+    """What is asked where this frame of Python begins: "pandas", "npz" (a member of an archive), "convolve", or ""."""
     name = frame.f_globals.get("__name__")
     if not isinstance(name, str):
         return ""
     if name in _ARCHIVES:
         return "npz" if frame.f_code.co_name == "__getitem__" else ""
+    if name in _NUMERIC:
+        return "convolve" if frame.f_code.co_name in _CONVOLVE else ""
     return "pandas" if name.startswith("pandas.") else ""
 
 
@@ -52,3 +55,9 @@ def row_bytes(archive: Any, member: Any) -> float:
     """Bytes of all members of an archive, as they are in memory, for each row of one of them; 0 where it has none."""
     rows = len(member) if getattr(member, "ndim", 0) else 0
     return sum(each.file_size for each in archive.zip.infolist()) / rows if rows else 0.0
+
+
+def lengths_of(frame: FrameType) -> tuple[int, int]:
+    """The lengths of the two signals that NumPy convolves there, the longer one first; zeros for anything else."""
+    sizes = sorted(int(getattr(frame.f_locals.get(name), "size", 0)) for name in ("a", "v"))
+    return sizes[1], sizes[0]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from .from_lists import numbers_listed
 from .places import is_users
-from .tables import facts, library_of, opens_archive, row_bytes, table_of
+from .tables import facts, lengths_of, library_of, opens_archive, row_bytes, table_of
 from .transforms import attribute, code_of, collate_of, first_argument, images_in, pixels_of, transforms_of, written_at
 
 # Seconds. Under a look Python takes many times as long (3 times timed, 37 times counted, in a loop of short lines): one
@@ -103,7 +103,7 @@ def _nothing(frame: FrameType, event: str, arg: Any) -> None:
 class Timed(Traced):
     """Seconds by line of the outermost function of the user's, by transform that the dataset holds, in the collate.
 
-    And what any line of the user's asks of pandas, or of NumPy's archives.
+    And what any line of the user's asks of pandas, of NumPy's archives, or has NumPy convolve.
     """
 
     def __init__(self, looking: Callable[[], bool], dataset: Any) -> None:
@@ -121,6 +121,7 @@ class Timed(Traced):
         self._images: dict[str, tuple[int, int]] = {}  # identity and pixels by variable, before the line that runs
         self._imaged = 0
         self.asked: dict[tuple[str, Line, str], float] = {}  # by the library, the line that asks, the key it asks for
+        self.lengths: dict[tuple[str, Line, str], tuple[int, int]] = {}  # likewise: the longest signals convolved there
         self.tables: dict[int, Any] = {}  # by identity, of pandas: what was asked
         self.row_bytes: dict[int, float] = {}  # by identity, of archives that were open before: see there
         self._opened: set[int] = set()  # identities of archives that were not
@@ -186,6 +187,10 @@ class Timed(Traced):
             if id(frame.f_locals.get("self")) in self._opened:  # it is of one sample alone
                 return None
             key = str(frame.f_locals.get("key"))
+        elif library == "convolve":
+            key = frame.f_code.co_name
+            what = library, line, key
+            self.lengths[what] = max(lengths_of(frame), self.lengths.get(what, (0, 0)))
         elif (frame.f_code, line) not in self._asked_before:
             self._asked_before.add((frame.f_code, line))
             table = table_of(frame)
@@ -284,7 +289,8 @@ class Timed(Traced):
             pixels = self.pixels.get(whose, (0, 0))
             parts.append(("transform", *written_at(self._transforms[whose]), order, *pixels, took))
         for (library, (code, line), key), took in sorted(self.asked.items(), key=lambda each: -each[1])[:_MOST_LINES]:
-            parts.append((library, key or code.co_name, code.co_filename, line, 0, 0, 0, took))
+            lengths = self.lengths.get((library, (code, line), key), (0, 0))
+            parts.append((library, key or code.co_name, code.co_filename, line, 0, *lengths, took))
         if self.collate is not None:
             parts.append(("collate", *written_at(self.collate), 0, 0, 0, self.collate_s))
         frames = sorted(set[str]().union(*map(facts, self.tables.values())))

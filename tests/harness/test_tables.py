@@ -168,3 +168,26 @@ def test_members_of_open_archives_are_timed(workers: int, tmp_path: Path) -> Non
 def test_an_archive_of_its_own_for_each_sample_is_none(tmp_path: Path) -> None:
     _, record = seen(tmp_path, DataLoader(Archived(tmp_path, kept=False), batch_size=5))
     assert not [each for each in record.parts if each.kind == "npz"] and record.archive_row_bytes is None
+
+
+class Convolved(Dataset[Any]):
+    """Signals in rooms, their own correlations, and one that is smoothed by five numbers."""
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, i: int) -> Any:
+        wave, room = np.ones(400 + i), np.ones(300)
+        wet = np.convolve(wave, room)
+        alike = np.correlate(room, wave, "full")
+        return torch.tensor([wet.sum(), alike.sum(), np.convolve(wave, np.ones(5)).sum()])
+
+
+def test_signals_that_numpy_convolves_have_their_lengths(tmp_path: Path) -> None:
+    _, record = seen(tmp_path, DataLoader(Convolved(), batch_size=5))
+    parts = {each.site.line: each for each in record.parts if each.kind == "convolve"}
+    first = Convolved.__getitem__.__code__.co_firstlineno
+    assert [parts[line].name for line in sorted(parts)] == ["convolve", "correlate", "convolve"]
+    assert [parts[line].pixels_out for line in sorted(parts)] == [300, 300, 5]
+    assert all(400 <= each.pixels_in < 400 + ROWS and each.seconds > 0 for each in parts.values())
+    assert min(parts) == first + 2

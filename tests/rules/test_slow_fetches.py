@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -772,3 +773,40 @@ def test_pictures_in_memory_that_each_epoch_transforms_alike(
         assert finding is not None and finding.site == Site(str(path), 1) and "188 MB" in finding.summary
         advice = TRANSFORM.fix(finding, Sources())
         assert isinstance(advice, Advice) and "TensorDataset(x, y)" in advice.text
+
+
+ROOMS = """import numpy as np
+from scipy import signal
+import helpers
+
+class Rooms:
+    def __getitem__(self, i):
+        wet = np.convolve(self.waves[i], self.rooms[i % 7])
+        slow = signal.resample_poly(wet, 3, 2)
+        return np.abs(helpers.cut(slow))
+"""
+
+
+def in_rooms(scene: Any, tmp_path: Path, line: int, parts: Sequence[FetchPart] = ()) -> Finding | None:
+    made, path = scene(100.0), tmp_path / "rooms.py"
+    path.write_text(ROOMS)
+    (tmp_path / "helpers.py").write_text("def cut(x):\n    return x[:100]\n")
+    fed(made, str(path), [FetchPart("line", "__getitem__", Site(str(path), line), 0.11), *parts])
+    return found(TRANSFORM, made, tmp_path)
+
+
+@pytest.mark.parametrize(("taps", "told"), [(8000, True), (1200, True), (600, False)])
+def test_long_kernels_are_for_fourier_transforms(taps: int, told: bool, scene: Any, tmp_path: Path) -> None:
+    site = Site(str(tmp_path / "rooms.py"), 7)
+    finding = in_rooms(scene, tmp_path, 7, [FetchPart("convolve", "convolve", site, 0.108, 0, 16000, taps)])
+    assert (finding is not None and finding.parameters["kind"] == "convolve") is told
+    if finding is not None and told:
+        assert f"np.convolve goes through 16,000 numbers for each of {taps:,}" in finding.summary
+        fix = TRANSFORM.fix(finding, Sources())
+        assert isinstance(fix, Advice) and "scipy.signal.fftconvolve" in fix.text and "rooms.py:7" in fix.text
+
+
+@pytest.mark.parametrize(("line", "what"), [(8, "signal.resample_poly"), (9, ""), (7, "")])
+def test_what_a_library_computes_for_each_sample(line: int, what: str, scene: Any, tmp_path: Path) -> None:
+    finding = in_rooms(scene, tmp_path, line)
+    assert (finding.parameters["what"] if finding is not None else "") == what
