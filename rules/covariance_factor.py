@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.covariances import covariances, factored
 from advisor.errors import AdvisorError
-from advisor.evidence.covariances import factored_covariances
+from advisor.evidence.covariances import Factored, factored_covariances
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.fixes import edited
 from advisor.harness.layout import Site
@@ -32,6 +32,10 @@ class CovarianceFactor(Rule):
     ``torch.diag_embed(variance)`` is ``torch.diag_embed(variance.sqrt())``. Reported where the decompositions were seen
     in the run, and the source makes the covariance of its factor.
 
+    A covariance that is a narrow matrix by its own transpose plus a diagonal, ``V @ V.mT + torch.diag_embed(d)``, needs
+    no decomposition of its size at all: ``LowRankMultivariateNormal(mean, V, d)`` decomposes one of as many rows as V
+    has columns, by the matrix determinant lemma and Woodbury's identity.
+
     When not: the factor is not lower triangular with positive numbers on its diagonal, which ``scale_tril`` has to be.
     With a diagonal, ``Independent(Normal(mean, std), 1)`` needs no matrices at all, but draws other samples.
 
@@ -49,9 +53,10 @@ class CovarianceFactor(Rule):
         counts, shares = factored_covariances(evidence)
         if not counts:
             return
-        sites = [site for each in counts if (site := _made_in(*each)) is not None]
+        sites = [site for each in counts if (site := _made_in(each)) is not None]
         if len(sites) < len(counts):
             return
+        low = max(counts, key=lambda each: each.size if each.rank else 0)
         shares = of_tensors(shares)
         gain = Gain.of(evidence.what_if(without(evidence, shares)))
         share = spent_s(evidence, shares) / (evidence.trace_step_s or 1.0)
@@ -61,7 +66,11 @@ class CovarianceFactor(Rule):
             rule=self.id,
             title=self.title,
             summary=f"{share:.0%} of the step multiplies out covariances at {', '.join(map(at, sites))}, checks "
-            "and factors them again.",
+            + (
+                f"and factors them, {low.size}x{low.size}, though they are of rank {low.rank} but for a diagonal."
+                if low.rank
+                else "and factors them again."
+            ),
             gain=gain,
             evidence={
                 "covariance_share": share,
@@ -69,11 +78,13 @@ class CovarianceFactor(Rule):
                 "step_s": evidence.step_s,
             },
             site=sites[0],
-            parameters={"distributions": tuple(sites)},
+            parameters={"distributions": tuple(sites), "low": bool(low.rank)},
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         sites, drafts = site_list(finding, "distributions"), Drafts(sources)
+        if finding.parameters.get("low"):
+            return self._of_low_rank(sites, drafts)
         text = f"Give MultivariateNormal {where(sites[0]) if sites else 'there'} the factor: scale_tril=L for "
         text += "covariance_matrix=L @ L.mT."
         diagonal = False
@@ -87,7 +98,35 @@ class CovarianceFactor(Rule):
                 diagonal |= each.diagonal
         return edited(drafts, f"{text} {_NO_MATRICES}" if diagonal else text)
 
+    def _of_low_rank(self, sites: tuple[Site, ...], drafts: Drafts) -> Advice:
+        parts = [
+            each.parts
+            for site in sites
+            for each in covariances(drafts[site.file])
+            if drafts[site.file].line(each.call) == site.line and each.parts is not None
+        ]
+        matrix, diagonal = parts[0] if parts else ("V", "d")
+        return Advice(
+            f"Make the distribution {where(sites[0]) if sites else 'there'} a LowRankMultivariateNormal(mean, "
+            f"cov_factor={matrix}, cov_diag={diagonal}), which never has the covariance as a matrix"
+            + (f" (cov_diag has a number for each of its rows: {diagonal} expanded to that)." if parts else "."),
+            "it draws other samples, and has no scale_tril, of which only its author can tell whether they are needed",
+        )
+
     EXAMPLES = (
+        Example(
+            before="""
+import torch
+from torch.distributions import MultivariateNormal
+
+def joint(mean, loadings, noise):
+    covariance = torch.diag_embed(noise) + loadings @ loadings.mT
+    return MultivariateNormal(mean, covariance)  # <- distributions
+""",
+            after="",
+            parameters={"low": True},
+            advice="LowRankMultivariateNormal(mean, cov_factor=loadings, cov_diag=noise)",
+        ),
         Example(
             before="""
 import torch
@@ -150,11 +189,14 @@ def prior(mean, factor):
     )
 
 
-def _made_in(path: str, line: int) -> Site | None:
+def _made_in(found: Factored) -> Site | None:
     """The only distribution of the function, where its covariance is made of a factor."""
+    path, line = found.function
     try:
         draft = Draft(Sources().source(path))
     except AdvisorError:
         return None
     there = list(covariances(draft, line))
-    return Site(path, draft.line(there[0].call)) if len(there) == 1 and there[0].factor else None
+    if len(there) != 1 or not (there[0].parts is not None if found.rank else there[0].factor):
+        return None
+    return Site(path, draft.line(there[0].call))

@@ -24,7 +24,8 @@ _TRANSPOSES = (("-1", "-2"), ("-2", "-1"), ("1", "2"), ("2", "1"))
 class Covariance:
     """The argument of a distribution that is a covariance, and its factor's code; whether that is one for certain.
 
-    ``held``: the line that gives the covariance its name, where nothing else needs it.
+    ``held``: the line that gives the covariance its name, where nothing else needs it. ``parts``: the code of a matrix
+    and of a diagonal, where the covariance is the matrix by its own transpose plus that diagonal.
     """
 
     call: cst.Call
@@ -32,6 +33,7 @@ class Covariance:
     factor: str
     certain: bool
     held: cst.SimpleStatementLine | None
+    parts: tuple[str, str] | None = None
 
     @property
     def diagonal(self) -> bool:
@@ -49,10 +51,12 @@ def covariances(draft: Draft, line: int | None = None) -> Iterator[Covariance]:
             continue
         given = argument.value
         held = held_once(draft, given) if isinstance(given, cst.Name) else None
-        factor, certain = _factor(draft, held[0] if held is not None else _meant(draft, given))
+        meant = held[0] if held is not None else _meant(draft, given)
+        factor, certain = _factor(draft, meant)
         # What is computed elsewhere may be of something else there than it would be here.
         here = held is not None or not isinstance(given, cst.Name)
-        yield Covariance(call, argument, factor, certain and here, held[1] if held is not None else None)
+        line_of = held[1] if held is not None else None
+        yield Covariance(call, argument, factor, certain and here, line_of, _parts(draft, meant))
 
 
 def factored(draft: Draft, found: Covariance) -> None:
@@ -91,11 +95,7 @@ def _factor(draft: Draft, node: cst.BaseExpression) -> tuple[str, bool]:
         plain = isinstance(given, (cst.Name, cst.Attribute, cst.Call, cst.Subscript)) and not node.args[0].star
         code = draft.code(given) if plain else f"({draft.code(given)})"
         return f"{draft.code(node.func)}({code}.sqrt())", True
-    two: tuple[cst.BaseExpression, cst.BaseExpression] | None = None
-    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.MatrixMultiply):
-        two = node.left, node.right
-    elif isinstance(node, cst.Call) and full_name(draft, node.func) in _PRODUCTS and len(node.args) == 2:
-        two = node.args[0].value, node.args[1].value
+    two = _two(draft, node)
     if (
         two is None
         or not isinstance(two[0], (cst.Name, cst.Attribute))
@@ -103,6 +103,39 @@ def _factor(draft: Draft, node: cst.BaseExpression) -> tuple[str, bool]:
     ):
         return "", False
     return draft.code(two[0]), _is_lower(draft, _meant(draft, two[0]))
+
+
+def _parts(draft: Draft, node: cst.BaseExpression) -> tuple[str, str] | None:
+    """(V, d) of ``V @ V.mT + torch.diag_embed(d)``, either way round; of ``c * torch.eye(n)`` the c."""
+    if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.Add):
+        return None
+    for product, other in ((node.left, node.right), (node.right, node.left)):
+        two = _two(draft, _meant(draft, product))
+        diagonal = _diagonal(draft, _meant(draft, other))
+        named = two is not None and isinstance(two[0], (cst.Name, cst.Attribute))
+        if two is not None and named and diagonal and _transposed(draft, two[1]) == draft.code(two[0]):
+            return draft.code(two[0]), diagonal
+    return None
+
+
+def _diagonal(draft: Draft, node: cst.BaseExpression) -> str:
+    """The code of what stands on the diagonal of a matrix that has nothing else."""
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply):
+        for factor, other in ((node.left, node.right), (node.right, node.left)):
+            if isinstance(other, cst.Call) and full_name(draft, other.func) == "torch.eye":
+                return draft.code(factor)
+    if isinstance(node, cst.Call) and full_name(draft, node.func) in _DIAGONALS and len(node.args) == 1:
+        return draft.code(node.args[0].value)
+    return ""
+
+
+def _two(draft: Draft, node: cst.BaseExpression) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
+    """The two operands of a product of matrices."""
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.MatrixMultiply):
+        return node.left, node.right
+    if isinstance(node, cst.Call) and full_name(draft, node.func) in _PRODUCTS and len(node.args) == 2:
+        return node.args[0].value, node.args[1].value
+    return None
 
 
 def _transposed(draft: Draft, node: cst.BaseExpression) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,16 +22,31 @@ if TYPE_CHECKING:
 _FILE, _NAME = "torch/distributions/multivariate_normal.py", "__init__"
 _FACTORS = ("aten::linalg_cholesky", "aten::linalg_cholesky_ex")
 _PRODUCTS = ("aten::matmul", "aten::bmm")
+_SOLVES = "aten::linalg_solve_triangular"
+_LOW = 3  # times as many rows as columns, from which on a product with its own transpose is one of low rank
 _BEFORE = 6  # operators between the product and the distribution that is given it
 # Of the other operators, which check what is given: a factor is compared with its lower triangle, a covariance with its
 # transpose, by isclose, and factored once more to see whether it can be. 3 passes for 8.
 _CHECKS_LEFT = 3 / 8
 
 
-def factored_covariances(evidence: Evidence) -> tuple[dict[tuple[str, int], float], dict[str, float]]:
-    """The user's function, (file, first line), that makes such a distribution: times per step; what goes with them.
+@dataclass(frozen=True)
+class Factored:
+    """The user's function, (file, first line), that gives a distribution a covariance of ``size`` rows.
 
-    That is operator → share of its own time: of factoring, its backward, the product before it, and of the checks.
+    ``rank``: that of the product in it, of which it has more than a diagonal; 0 where there is none of low rank.
+    """
+
+    function: tuple[str, int]
+    size: int
+    rank: int
+
+
+def factored_covariances(evidence: Evidence) -> tuple[dict[Factored, float], dict[str, float]]:
+    """What makes such a distribution, times per step; and what goes with them.
+
+    That is operator → share of its own time: of factoring, its backward, the product before it, and of the checks; of
+    one of low rank also that of what solves with its factor.
     """
     trace, record = evidence.detail, evidence.record
     if trace is None or record is None or not len(trace.operators):
@@ -39,7 +55,7 @@ def factored_covariances(evidence: Evidence) -> tuple[dict[tuple[str, int], floa
     step = assign(steps, operators.start)
     back = Host(trace, steps).backward.contains(operators.start)
     outer = np.flatnonzero((step >= 0) & (nesting.parent < 0) & ~back)
-    counts: dict[tuple[str, int], float] = {}
+    counts: dict[Factored, float] = {}
     gone, checks = np.zeros(len(operators), np.bool_), np.zeros(len(operators), np.bool_)
     for lane in np.unique(operators.lane[outer]).tolist():
         stacks, rows = Stacks.of(trace, lane), outer[operators.lane[outer] == lane]
@@ -52,9 +68,15 @@ def factored_covariances(evidence: Evidence) -> tuple[dict[tuple[str, int], floa
             factoring = [row for row in inside if trace.name(int(operators.name[row])) in _FACTORS]
             where = users_functions(trace, np.array(inside[:1], np.int64), record) if factoring else {}
             for place in where.values():
-                counts[place] = counts.get(place, 0.0) + 1 / len(steps)
                 before = rows[operators.end[rows] <= stacks.start[call]][-_BEFORE:].tolist()
-                gone |= worked(trace, factoring + [row for row in before if _is_square(trace, row)][-1:])
+                products = [row for row in before if _own_product(trace, row) is not None][-1:]
+                size, rank = (_own_product(trace, products[0]) if products else None) or (0, 0)
+                rank = rank if _LOW * rank <= size else 0
+                each = Factored(place, size, rank)
+                counts[each] = counts.get(each, 0.0) + 1 / len(steps)
+                behind = rows[operators.start[rows] >= stacks.end[call]].tolist() if rank else []
+                solving = [row for row in behind if _solves(trace, row, size)]
+                gone |= worked(trace, factoring + products + solving)
                 checks |= worked(trace, inside)
     if not counts:
         return {}, {}
@@ -64,9 +86,17 @@ def factored_covariances(evidence: Evidence) -> tuple[dict[tuple[str, int], floa
     return counts, {name: whole.get(name, 0.0) + (1.0 - _CHECKS_LEFT) * rest.get(name, 0.0) for name in names}
 
 
-def _is_square(trace: Trace, row: int) -> bool:
-    """Whether this operator multiplies square matrices, as many of the one as of the other."""
+def _own_product(trace: Trace, row: int) -> tuple[int, int] | None:
+    """(rows, columns) of the matrices that an operator multiplies by their own transposes, by the shapes."""
     if trace.name(int(trace.operators.name[row])) not in _PRODUCTS or trace.operators.shapes[row] < 0:
-        return False
+        return None
     left, right = [*input_shapes(trace.name(int(trace.operators.shapes[row]))), (), ()][:2]
-    return len(left) > 1 and left == right and left[-1] == left[-2]
+    fits = len(left) > 1 and left[:-2] == right[:-2] and left[-2:] == right[:-3:-1]
+    return (left[-2], left[-1]) if fits else None
+
+
+def _solves(trace: Trace, row: int, size: int) -> bool:
+    """Whether an operator solves with triangles of so many rows."""
+    if trace.name(int(trace.operators.name[row])) != _SOLVES or trace.operators.shapes[row] < 0:
+        return False
+    return any(each[-2:] == (size, size) for each in input_shapes(trace.name(int(trace.operators.shapes[row]))))

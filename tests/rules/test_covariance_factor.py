@@ -96,6 +96,47 @@ def test_silent_where_the_factor_is_not_at_hand(made: str, tmp_path: Path) -> No
     assert not findings(tmp_path, made)
 
 
+LOW = """\
+loadings = self.raw(x).view(-1, {rows}, {rank})
+        noise = nn.functional.softplus(self.raw(x)[:, :{rows}]) + 0.1
+        covariance = loadings @ loadings.mT + torch.diag_embed(noise)
+        return MultivariateNormal(noise, covariance)"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(("rows", "rank", "told"), [(18, 2, True), (6, 6, False)])
+def test_a_covariance_of_low_rank_is_found(rows: int, rank: int, told: bool, tmp_path: Path) -> None:
+    body = LOW.format(rows=rows, rank=rank)
+    body += f"\n\n\nx, y = torch.randn(1000, 8), torch.randn(1000, {rows})"
+    script = SCRIPT.replace("torch.randn(1000, 8)", "x").replace("torch.randn(1000, 6)", "y")
+    (tmp_path / "train.py").write_text(script.format(made=body))
+    run = measure(Command(str(tmp_path / "train.py"), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
+    found = list(CovarianceFactor().check(Evidence.from_run(run)))
+    assert len(found) == told
+    for each in found:
+        assert "18x18, though they are of rank 2" in each.summary and each.gain.likely > 1.5
+        fix = CovarianceFactor().fix(each, Sources())
+        assert isinstance(fix, Advice) and "cov_factor=loadings, cov_diag=noise" in fix.text
+
+
+@pytest.mark.parametrize(
+    ("written", "parts"),
+    [
+        ("x @ x.mT + torch.diag_embed(m)", ("x", "m")),
+        ("torch.diag(m) + torch.matmul(x, x.transpose(-1, -2))", ("x", "m")),
+        ("x @ x.T + 1e-3 * torch.eye(3)", ("x", "1e-3")),
+        ("x @ m.mT + torch.diag_embed(m)", None),
+        ("x @ x.mT + m", None),
+        ("x @ x.mT - torch.diag_embed(m)", None),
+    ],
+)
+def test_a_matrix_by_its_own_transpose_and_a_diagonal(written: str, parts: tuple[str, str] | None) -> None:
+    text = f"import torch\nimport torch.distributions as D\n\ndef f(m, x):\n    c = {written}\n"
+    (found,) = covariances(Draft(Source("train.py", text + "    return D.MultivariateNormal(m, c)\n")), 4)
+    assert found.parts == parts and not found.factor
+
+
 def values(text: str) -> torch.Tensor:
     torch.manual_seed(0)
     space: dict[str, object] = {}
