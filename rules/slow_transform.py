@@ -14,7 +14,7 @@ from advisor.edit import Drafts
 from advisor.edit.archives import read_archives
 from advisor.edit.kept_in_init import made_in_init
 from advisor.evidence.deterministic import computes_the_same
-from advisor.evidence.epochs import comes_round
+from advisor.evidence.epochs import comes_round, epochs_of
 from advisor.evidence.fetching import (
     beside,
     call_of_a_library,
@@ -144,7 +144,10 @@ class SlowTransform(Rule):
             found = found or _heavy(evidence, facts, loader)
             if found is None or _draws(loader, found.site):
                 continue
-            estimate = evidence.what_if(without(facts, found.saved))
+            saved = found.saved
+            if found.kind in _IN_LATER_EPOCHS:
+                saved *= 1.0 - _first_of_all(evidence, loader)
+            estimate = evidence.what_if(without(facts, saved))
             gain = Gain.prior(estimate, found.basis) if found.basis else Gain.of(estimate)
             if not gain.worth_it or (found.kind == "heavy" and gain.likely < _LEAST_GAIN):
                 continue
@@ -322,6 +325,8 @@ _TITLES = {
     "convolve": "Convolve with long kernels through Fourier transforms",
 }
 _SAFETY = {"convolve": Safety.NUMERIC}
+# What is done once for each sample has its gain in the epochs that follow.
+_IN_LATER_EPOCHS = ("tokenize", "parse", "decode", "compute", "pictures")
 _ADVICE = {
     "same": (
         "Make what {what} gives at {at} once, where the dataset is made (self.name = {what}(...) in __init__), and use "
@@ -710,6 +715,14 @@ def _better_kept(evidence: Evidence, facts: LoaderFacts, loader: Loader, part: f
     if part < _MOST or not comes_round(evidence, loader) or not 0 < _all_samples(loader) <= _FITS:
         return False
     return not _workers_do(evidence, facts, part)
+
+
+def _first_of_all(evidence: Evidence, loader: Loader) -> float:
+    """The share of all epochs that the first one is; 0 where there are more of them than the source tells."""
+    if not comes_round(evidence, loader):
+        return 1.0
+    epochs = epochs_of(evidence, loader)
+    return 1.0 / epochs if epochs else 0.0
 
 
 def _all_samples(loader: Loader) -> float:

@@ -47,6 +47,7 @@ def fed(made: Any, script: str, parts: list[FetchPart], **facts: Any) -> Loader:
     loader: Loader = made.loader(**{"wait_ms": 60.0, "fetch_ms": 100.0, "cpu_ms": 95.0, "num_workers": 1, **facts})
     made.record.script = loader.dataset_file = script
     loader.looks, loader.look_s, loader.parts = 2, 0.12, parts
+    loader.epochs = 3
     loader.transforms = ["RandomHorizontalFlip", "ColorJitter", "Resize"]
     return loader
 
@@ -407,6 +408,17 @@ def test_a_file_of_text_that_is_read_for_each_sample(
         assert finding.site is not None and finding.site.line == 3 and finding.parameters["kind"] == "parse"
         advice = TRANSFORM.fix(finding, Sources())
         assert isinstance(advice, Advice) and "__init__" in advice.text
+
+
+@pytest.mark.parametrize(("loop", "told"), [("", False), ("for epoch in range(30):\n    train()\n", True)])
+def test_what_is_read_in_one_epoch_only_is_read_once(loop: str, told: bool, scene: Any, tmp_path: Path) -> None:
+    path = tmp_path / "sites.py"
+    line = "return f(json.load(open(self.paths[index])))"
+    path.write_text(f"class Sites:\n    def __getitem__(self, index):\n        {line}\n{loop}")
+    made = scene(100.0)
+    fed(made, str(path), [FetchPart("line", "f", Site(str(path), 3), 0.1)], num_workers=0).epochs = 1
+    finding = found(TRANSFORM, made, tmp_path)
+    assert (finding is not None) is told
 
 
 @pytest.mark.parametrize(
