@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
 from advisor.edit.archives import read_archives
+from advisor.edit.convolving import through_transforms
 from advisor.edit.kept_in_init import made_in_init
 from advisor.evidence.deterministic import computes_the_same
 from advisor.evidence.epochs import comes_round, epochs_of
@@ -182,6 +183,11 @@ class SlowTransform(Rule):
             why = made_in_init(drafts[finding.site.file], finding.site.line)
             told = f"Make what {what} gives at {at(finding.site)} once, in __init__, and use it for each sample."
             return Advice(text, why) if why else edited(drafts, told)
+        if finding.site is not None and finding.parameters.get("kind") == "convolve":
+            drafts = Drafts(sources)
+            reason = through_transforms(drafts[finding.site.file], finding.site.line)
+            told = f"Convolve through Fourier transforms at {at(finding.site)}: scipy.signal.fftconvolve gives the same."
+            return Advice(text, reason or why) if reason is not None else edited(drafts, told)
         if finding.site is None or not isinstance(size, float) or not 0 < size <= _FITS:
             return Advice(text, why)
         drafts = Drafts(sources)
@@ -276,6 +282,27 @@ class Sounds:
             parameters={"kind": "convolve", "what": "np.convolve"},
             advice="scipy.signal.fftconvolve",
         ),
+        Example(
+            before="""
+import numpy as np
+from scipy.signal import resample_poly
+
+class Rooms:
+    def __getitem__(self, i):
+        x = resample_poly(self.x[i], 2, 3)
+        return np.convolve(x, self.ir, mode="full")[: len(x)]  # <-
+""",
+            after="""
+import numpy as np
+from scipy.signal import resample_poly, fftconvolve
+
+class Rooms:
+    def __getitem__(self, i):
+        x = resample_poly(self.x[i], 2, 3)
+        return fftconvolve(x, self.ir, mode="full")[: len(x)]
+""",
+            parameters={"kind": "convolve", "what": "np.convolve"},
+        ),
     )
     LEAVES_ALONE = (
         *(
@@ -291,6 +318,19 @@ class Sounds:
                 ("self.read = np.load(path); self.names = self.read.files", 4e7),
                 ("self.read = open_all(np.load(path))", 4e7),
                 ("self.read, self.other = np.load(path), np.load(path)", 4e7),
+            )
+        ),
+        *(
+            Example(
+                f"import numpy as np\n{imported}\n\ndef heard(x, ir):\n    return {call}  # <-\n",
+                "",
+                {"kind": "convolve", "what": "np.convolve"},
+            )
+            for imported, call in (
+                ("import torch", "np.convolve(x, ir)"),
+                ("import scipy", "np.convolve(x, ir, 'same')"),  # of which of the two it has the length
+                ("import scipy", "np.convolve(np.convolve(x, ir), ir)"),
+                ("import scipy", "np.correlate(x, ir)"),
             )
         ),
         Example("loader = DataLoader(MNIST(root, transform=ToTensor()))  # <-\n", "", {"kind": "pictures"}),
