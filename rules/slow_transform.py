@@ -186,7 +186,7 @@ class SlowTransform(Rule):
         if finding.site is not None and finding.parameters.get("kind") == "convolve":
             drafts = Drafts(sources)
             reason = through_transforms(drafts[finding.site.file], finding.site.line)
-            told = f"Convolve through Fourier transforms at {at(finding.site)}: scipy.signal.fftconvolve gives the same."
+            told = f"Convolve through Fourier transforms at {at(finding.site)}, with scipy.signal.fftconvolve."
             return Advice(text, reason or why) if reason is not None else edited(drafts, told)
         if finding.site is None or not isinstance(size, float) or not 0 < size <= _FITS:
             return Advice(text, why)
