@@ -28,8 +28,9 @@ class GatheredRows(Rule):
     it once per node, and gives the same, as linear layers and activations treat each row alike. So does a projection
     of embedded tokens, where there are fewer words than tokens. A layer on
     ``torch.cat([h[source], h[target], edge], -1)`` is the sum of three: those of the nodes can be computed before the
-    lookup, too. Reported where a run has seen it: functions of torch that were given the rows of a lookup, or what
-    such functions made of them.
+    lookup, too. So can those of a row that ``expand`` or ``repeat`` has several times: an atom beside each of its
+    neighbours. Reported where a run has seen it: functions of torch that were given such rows, or what such functions
+    made of them.
 
     When not: dropout or a batch norm between the lookup and the layer is meant to see each copy; the rows are a few of
     very many. On a GPU it is not reported: there calls take no time of their own.
@@ -59,7 +60,7 @@ class GatheredRows(Rule):
             rule=self.id,
             title=self.title,
             summary=f"Layers at {at(longest.site)}{way} are given {longest.rows:,.0f} rows, of which only "
-            f"{longest.distinct:,.0f} differ: they were looked up at {at(longest.looked_up_at)}"
+            f"{longest.distinct:,.0f} differ: they were {_done(longest)} at {at(longest.looked_up_at)}"
             + (", and joined with others." if longest.joined else "."),
             gain=gain,
             evidence={
@@ -70,23 +71,34 @@ class GatheredRows(Rule):
                 "step_s": evidence.step_s,
             },
             site=longest.site,
-            parameters={"looked_up": longest.looked_up_at, "joined": longest.joined},
+            parameters={
+                "looked_up": longest.looked_up_at,
+                "joined": longest.joined,
+                "repeated": _done(longest) == "repeated",
+            },
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Advice:
         looked_up = finding.parameters.get("looked_up")
         place = f" {where(looked_up)}" if isinstance(looked_up, Site) else ""
+        repeated = bool(finding.parameters.get("repeated"))
         if finding.parameters.get("joined"):
+            many = "h.unsqueeze(1).expand(n, k, c)" if repeated else "h[i]"
+            once = "F.linear(h, W[:, :c]).unsqueeze(1)" if repeated else "F.linear(h, W[:, :c])[i]"
             return Advice(
-                f"Split the layer {where(finding.site)}: linear(cat([h[i], e], -1)) is F.linear(h, W[:, :n])[i] + "
-                f"F.linear(e, W[:, n:], b), with W the layer's weight and n the columns of h. Then the rows that are "
-                f"looked up{place} are computed once each.",
+                f"Split the layer {where(finding.site)}: linear(cat([{many}, e], -1)) is {once} + "
+                "F.linear(e, W[:, c:], b), with W the layer's weight and c the columns of h. Then the rows that are "
+                f"{'repeated' if repeated else 'looked up'}{place} are computed once each.",
                 "the columns that belong together only its author can tell",
             )
+        called = f"Call the layers {where(finding.site)} with all rows first, and "
+        if repeated:
+            called += f"repeat{place} what they give: layers(h).expand(...) for layers(h.expand(...)). "
+        else:
+            called += f"look up{place} what they give: layers(h)[index] for layers(h[index]). "
         return Advice(
-            f"Call the layers {where(finding.site)} with all rows first, and look up{place} what they give: "
-            "layers(h)[index] for layers(h[index]). Linear layers and activations give the same.",
-            "how the result gets to where it is looked up only its author can decide",
+            f"{called}Linear layers and activations give the same.",
+            f"how the result gets to where it is {'repeated' if repeated else 'looked up'} only its author can decide",
         )
 
     EXAMPLES = (
@@ -99,10 +111,29 @@ class GatheredRows(Rule):
             before="m = self.edge(torch.cat([h[i], h[j], e], -1))  # <-\n",
             after="",
             parameters={"joined": True},
-            advice="Split the layer",
+            advice="F.linear(h, W[:, :c])[i]",
+        ),
+        Example(
+            before="m = self.edge(torch.cat([h.unsqueeze(1).expand(-1, k, -1), e], -1))  # <-\n",
+            after="",
+            parameters={"joined": True, "repeated": True},
+            advice="F.linear(h, W[:, :c]).unsqueeze(1)",
+        ),
+        Example(
+            before="y = self.mix(z.repeat_interleave(steps, 0))  # <-\n",
+            after="",
+            parameters={"repeated": True},
+            advice="layers(h).expand(...)",
         ),
     )
     LEAVES_ALONE = (Example("m = self.phi(h[source])  # <-\n", ""),)
+
+
+def _done(line: Gathered) -> str:
+    """What was done to the rows that there are several of."""
+    if line.lookups == line.parts:
+        return "looked up"
+    return "looked up or repeated" if line.lookups else "repeated"
 
 
 def _layers_s(evidence: Evidence, lines: Sequence[Gathered]) -> float:
@@ -123,7 +154,7 @@ def _moving_s(evidence: Evidence, lines: Sequence[Gathered]) -> float:
     ratio = backward_over(evidence, _LOOKUPS, _OF_LOOKUPS) or 0.0
     saved = 0.0
     for each in lines:
-        if not each.linear:
+        if not each.linear or not each.columns:
             continue
         both = each.looking_up_s * (1.0 + (ratio if each.differentiated_s else 0.0))
         if each.looked_up:
