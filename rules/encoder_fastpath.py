@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from advisor.edit.locate import call_at
 from advisor.edit.values import EDITED, give
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
-from advisor.evidence.encoders import encoder_share, left_without_padding
+from advisor.evidence.encoders import called_encoder, encoder_share, saved_without_padding
 from advisor.fixes import edited
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from advisor.edit import Draft, Edit
     from advisor.evidence import Evidence
-    from advisor.harness.layout import RunRecord, Site
+    from advisor.harness.layout import Site
 
 _LEAST_PADDING = 0.2  # of the tokens: skipping fewer is eaten up by packing and unpacking them
 _CURABLE = {"batch_first", "enable_nested_tensor"}  # the others are what the model was trained with
@@ -102,17 +101,15 @@ class EncoderFastpath(Rule):
         record = evidence.record
         if record is None or evidence.trains or evidence.compiled or evidence.device_is_gpu:
             return
-        found = [each for each in record.encoders if each.calls]
-        share = encoder_share(evidence)
-        if len(found) != 1 or not share:  # of several the trace does not tell which one takes how long
+        encoder = called_encoder(evidence)
+        if encoder is None:
             return
-        (encoder,) = found
         wrong, padding = set(encoder.obstacles), encoder.padding or 0.0
         activation = _activation(encoder.layer_site) if "activation" in wrong else ""
         curable = _CURABLE | ({"activation"} if activation else set())
         if not wrong or wrong - curable or encoder.calls_with or not encoder.left_aligned or padding < _LEAST_PADDING:
             return
-        saved = share * (evidence.step_s or 0.0) * (1.0 - left_without_padding(evidence, encoder, _threads(record)))
+        saved = saved_without_padding(evidence, encoder)
         if saved <= 0.0:
             return
         gain = Gain.prior(evidence.what_if(Change(remove_host_s=saved)), _BASIS)
@@ -126,7 +123,7 @@ class EncoderFastpath(Rule):
             summary=f"{padding:.0%} of the tokens that the encoder computes are padding; {because}, so its fast path "
             "is not taken.",
             gain=gain,
-            evidence={"padding_share": padding, "encoder_share": share, "step_s": evidence.step_s},
+            evidence={"padding_share": padding, "encoder_share": encoder_share(evidence), "step_s": evidence.step_s},
             site=site,
             parameters={
                 "encoder": (encoder.site,) if encoder.site is not None else (),
@@ -430,11 +427,6 @@ class Two(nn.Module):
             {"activation": "gelu"},
         ),
     )
-
-
-def _threads(record: RunRecord) -> int:
-    """Threads that the operators run on, as far as there are cores for them."""
-    return max(1, min(record.environment.intraop_threads, math.floor(record.environment.usable_cpus)))
 
 
 def _nested(drafts: Drafts, finding: Finding, sequence_first: bool) -> str:

@@ -10,8 +10,9 @@ import libcst as cst
 import libcst.matchers as m
 import numpy as np
 
-from advisor.edit import Draft, Drafts
+from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.draft import Statement
+from advisor.edit.encoders import calls_of, skips_padding
 from advisor.edit.gradless import (
     deferred,
     differentiates,
@@ -24,8 +25,10 @@ from advisor.edit.gradless import (
 from advisor.edit.locate import call_at
 from advisor.edit.names import ensure_name
 from advisor.edit.regions import suspends
+from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.coded import names_like
+from advisor.evidence.encoders import called_encoder, saved_without_padding
 from advisor.evidence.host import Host
 from advisor.evidence.norms import batch_norms
 from advisor.evidence.scores import attention_scores, get_pages_anew
@@ -48,8 +51,9 @@ from advisor.rule import (
 )
 
 if TYPE_CHECKING:
-    from advisor.edit import Edit, Sources
+    from advisor.edit import Edit
     from advisor.evidence import Evidence
+    from advisor.harness.layout import Encoder
 
 # CPU seconds measured with torch 2.15, one thread, with autograd less without. A node of the graph, made and dropped:
 # 1.1 us in a chain of 80 elementwise operators (240 to 150 us), 1.2 in 20 small Linear layers with ReLU (280 to 210),
@@ -79,6 +83,7 @@ _MASKED = re.compile(r"\[(\[\d+(, ?\d+){3}\], ?){3}\[\d")  # the fused kernel ta
 _BASIS = "prior: 1.2 us per node of the graph, 0.1 ns per byte that it keeps in small tensors (six models on a CPU)"
 _GPU_BASIS = "prior: 1.7 us of the host per node of the graph, 27 per batch norm in training mode (beside an H200)"
 _CPU = 0  # c10::DeviceType
+_AUTOGRAD = "autograd"  # what is in the way of an encoder's fast path (harness/encoders.py)
 
 
 class MissingInferenceMode(Rule):
@@ -119,6 +124,9 @@ class MissingInferenceMode(Rule):
         if evidence.device_is_gpu:
             norms = batch_norms(evidence) if any(each.training for each in models) else 0.0
             saved = nodes * _NODE_ON_GPU_S + norms * _NORM_ON_GPU_S
+        encoder = _held_back(evidence)
+        packed_s = saved_without_padding(evidence, encoder) if encoder is not None else 0.0
+        saved += packed_s
         basis = _GPU_BASIS if evidence.device_is_gpu else _BASIS
         gain = Gain.prior(evidence.what_if(Change(remove_host_s=saved)), basis)
         if not gain.worth_it:
@@ -130,21 +138,30 @@ class MissingInferenceMode(Rule):
             + (f", and keeps {kept / 1e6:.1f} MB for them" if kept else "")
             + "; no backward ever uses them."
             + (f" {stepwise_s * 1e3:.1f} ms go over attention that is not fused for their sake." if stepwise_s else "")
-            + (f" {vectors_s * 1e3:.1f} ms find eigenvalues with their vectors for it." if vectors_s else ""),
+            + (f" {vectors_s * 1e3:.1f} ms find eigenvalues with their vectors for it." if vectors_s else "")
+            + (f" {encoder.padding or 0.0:.0%} of an encoder's tokens, padding, could be skipped." if encoder else ""),
             gain=gain,
             evidence={
                 "graph_nodes": nodes,
                 "kept_bytes": kept,
                 "stepwise_attention_s": stepwise_s,
                 "eigenvectors_s": vectors_s,
+                "padding_saved_s": packed_s,
                 "step_s": evidence.step_s,
             },
             site=found[0].site,
-            parameters={"forward": sites(tuple(found))},
+            parameters={"forward": sites(tuple(found)), "skips": encoder is not None},
+            # What an encoder gives for padding becomes zeros, and what is fused rounds differently.
+            safety=_of_encoder(encoder) if encoder is not None else None,
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         text = f"Call the model in torch.inference_mode() {where(finding.site)}."
+        told = f"Record no gradients at {at(finding.site)}."
+        if finding.parameters.get("skips"):
+            unsure = finding.safety is Safety.BEHAVIOUR
+            told += " Its encoder then skips padding, and gives zeros there"
+            told += ": check that nothing reads them." if unsure else ", which nothing reads."
         forwards = site_list(finding, "forward")
         if not forwards:
             return Advice(text, "the place of the forward is unknown")
@@ -155,7 +172,7 @@ class MissingInferenceMode(Rule):
             why = _infer(drafts, draft, call, done) if call is not None else f"the call {where(site)} was not found"
             if why:
                 return Advice(text, why)
-        return edited(drafts, text, f"Record no gradients at {at(finding.site)}.")
+        return edited(drafts, text, told)
 
     EXAMPLES = (
         Example(
@@ -551,3 +568,22 @@ def _trained_later(draft: Draft, call: cst.Call, region: cst.CSTNode) -> bool:
 def _mode(drafts: Drafts, draft: Draft, region: cst.CSTNode) -> str:
     refused = refuses_inference_mode(drafts, draft, region)
     return ensure_name(draft, "torch.no_grad" if refused else "torch.inference_mode")
+
+
+def _held_back(evidence: Evidence) -> Encoder | None:
+    """The one encoder that skips its padding as soon as no gradients are recorded."""
+    encoder = None if evidence.device_is_gpu else called_encoder(evidence)
+    if encoder is None or encoder.obstacles or encoder.calls_with != [_AUTOGRAD] or not encoder.left_aligned:
+        return None
+    return encoder
+
+
+def _of_encoder(encoder: Encoder) -> Safety:
+    """NUMERIC where the source shows that nothing reads what the encoder gives for padding, else BEHAVIOUR."""
+    try:
+        draft = Drafts(Sources())[encoder.site.file] if encoder.site is not None else None
+    except AdvisorError:
+        return Safety.BEHAVIOUR
+    made = call_at(draft, encoder.site, ("TransformerEncoder",)) if draft is not None and encoder.site else None
+    read = made is None or draft is None or skips_padding(draft, calls_of(draft, made))
+    return Safety.BEHAVIOUR if read else Safety.NUMERIC

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,11 +42,22 @@ def encoder_share(evidence: Evidence) -> float:
     return float(covered.within(evidence.steps.start, evidence.steps.end).sum()) / evidence.steps.total_ns
 
 
-def left_without_padding(evidence: Evidence, encoder: Encoder, threads: int) -> float:
+def called_encoder(evidence: Evidence) -> Encoder | None:
+    """The one encoder that the steps call: of several the trace does not tell which one takes how long."""
+    found = [each for each in evidence.record.encoders if each.calls] if evidence.record is not None else []
+    return found[0] if len(found) == 1 and encoder_share(evidence) else None
+
+
+def saved_without_padding(evidence: Evidence, encoder: Encoder) -> float:
+    """Seconds of a step that the encoder takes less on the fast path; below 0 where it takes longer."""
+    return encoder_share(evidence) * (evidence.step_s or 0.0) * (1.0 - left_without_padding(evidence, encoder))
+
+
+def left_without_padding(evidence: Evidence, encoder: Encoder) -> float:
     """Share of an encoder's time that is left on the fast path; more than 1 where that takes longer.
 
     Its linear layers compute only what is no padding; the rest stays, or is what attention takes there by its FLOPs;
-    packing and unpacking are added. `threads` of the operators: that gains nothing from them.
+    packing and unpacking are added, which gain nothing from the operators' threads.
 
     FLOPs per token: four products with the width squared, two with the width and the inner layer, and two over the
     sequence.
@@ -55,13 +67,21 @@ def left_without_padding(evidence: Evidence, encoder: Encoder, threads: int) -> 
     share = _linear_share(evidence) or linear / max(linear + attention, 1.0)
     rest = (1.0 - share) * (1.0 if _is_native(evidence) else _REST_IN_PYTHON)
     rest = max(rest, _ATTENTION * share * attention / max(linear, 1.0))
-    packing = _PACKING * max(0, threads - 1)
+    packing = _PACKING * max(0, _threads(evidence) - 1)
     seconds = encoder_share(evidence) * (evidence.step_s or 0.0)
     if encoder.sequences and seconds:
         _, calls = _ranges(evidence)
         numbers = encoder.sequences * encoder.length * encoder.width * encoder.layers * calls
         packing = _PACKING_S * numbers / seconds
     return share * (1.0 - (encoder.padding or 0.0)) + rest + packing
+
+
+def _threads(evidence: Evidence) -> int:
+    """Threads that the operators run on, as far as there are cores for them."""
+    if evidence.record is None:
+        return 1
+    environment = evidence.record.environment
+    return max(1, min(environment.intraop_threads, math.floor(environment.usable_cpus)))
 
 
 def _ranges(evidence: Evidence) -> tuple[Coverage, float]:

@@ -9,10 +9,15 @@ from typing import Any
 import pytest
 import torch
 
+from advisor.edit import Edit, Sources
+from advisor.evidence import Evidence
 from advisor.harness.encoders import Encoders
 from advisor.harness.layout import ENCODER_RANGE, Encoder, Site
-from advisor.rule import Finding
+from advisor.launch import Command, measure
+from advisor.rule import Finding, Safety
 from advisor.rulebook import load_rules
+from rules.missing_inference_mode import MissingInferenceMode
+from tests.conftest import PYTHON, QUICK
 
 (RULE,) = [each for each in load_rules() if each.id == "encoder-fastpath"]
 
@@ -151,3 +156,50 @@ def test_the_harness_sees_why_the_fast_path_is_not_taken() -> None:
     assert observed(padding.flip(1), batch_first=True).left_aligned is False
     assert observed(padding, torch.enable_grad, batch_first=True).calls_with == ["autograd"]
     assert observed(None, batch_first=True).calls_with == ["no padding mask"]
+
+
+RECORDED = """\
+import torch
+from torch import nn
+
+torch.set_num_threads(1)
+
+
+class Tickets(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(128, 4, 512, batch_first=True)
+        self.body = nn.TransformerEncoder(layer, 2)
+
+    def forward(self, x, padding):
+        h = self.body(x, src_key_padding_mask=padding)
+        {pooled}
+
+
+net = Tickets().eval()
+x, lengths = torch.randn(16, 64, 128), torch.randint(4, {longest}, (16, 1))
+padding = torch.arange(64) >= lengths
+padding[0] = False
+for _ in range(500):
+    vectors = net(x, padding).detach().numpy()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(
+    ("pooled", "longest", "safety"),
+    [
+        ("return h[:, 0]", 16, Safety.NUMERIC),
+        ("return h.mean(1)", 16, Safety.BEHAVIOUR),  # of zeros, too, where nobody records gradients
+    ],
+)
+def test_what_gradients_keep_an_encoder_from(pooled: str, longest: int, safety: Safety, tmp_path: Path) -> None:
+    """Without them it skips padding: that is more than the graph costs, and changes what is read of padding."""
+    (tmp_path / "embed.py").write_text(RECORDED.format(pooled=pooled, longest=longest))
+    command = Command(str(tmp_path / "embed.py"), python=PYTHON, cwd=str(tmp_path))
+    evidence = Evidence.from_run(measure(command, tmp_path / "run", QUICK, timeout=120))
+    (finding,) = MissingInferenceMode().check(evidence)
+    assert finding.gain.likely > 1.3 and finding.safety is safety and "could be skipped" in finding.summary
+    fix = MissingInferenceMode().fix(finding, Sources())
+    assert isinstance(fix, Edit) and ("check that" in fix.summary) is (safety is Safety.BEHAVIOUR)
