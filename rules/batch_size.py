@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
@@ -89,6 +90,7 @@ _RATE = (
 # Share of the step in which lists become tensors, number by number. It grows with the batch, and so does what Python
 # does to make them; the model takes both for what does not: it said 3.8 times where such a mask took 220 of 340 ms.
 _MOST_LISTS = 0.1
+_IN_PLACE = re.compile(r"\b_?\w+(?<!_)_\(|[-+*/]=")  # param.add_(…), torch._foreach_mul_(…), param.data -= …
 _MOST_OUTSIDE = 0.3  # of the step, in a function beside forward, backward and optimizer
 
 # For examples: gradients of eight batches, of four samples each, are added up.
@@ -143,7 +145,7 @@ class BatchSize(Rule):
         if not trains and not any(model.calls for model in record.models):  # the batches are looked at, not computed on
             return
         found = evidence.outside  # a metric, say, of each sample: only an update of the weights does not grow
-        if found is not None and found.share > _MOST_OUTSIDE and ".grad" not in source_of(found, text_of(found.file)):
+        if found is not None and found.share > _MOST_OUTSIDE and not _updates(source_of(found, text_of(found.file))):
             return
         beside = evidence.beside if not trains else None  # what is done with each output: a picture is saved, say
         if beside is not None and not beside.loops and beside.part * evidence.breakdown.share(OTHER) > _MOST_OUTSIDE:
@@ -865,6 +867,11 @@ def _say(
         return Advice(text, "where the batch size comes from cannot be told from the source")
     draft.replace(written.nodes[0], str(size))
     return edited(drafts, text)
+
+
+def _updates(source: str) -> bool:
+    """Whether a function changes weights by their gradients: looking at them may be left out, and costs no batch."""
+    return ".grad" in source and _IN_PLACE.search(source) is not None
 
 
 def _of_each_sample(evidence: Evidence) -> float:

@@ -13,7 +13,8 @@ from typing import Any
 from .layout import CallSite, Site
 
 FROM_LIST = "from_list"
-_LEAST_NUMBERS = 256  # below, the call itself takes longer
+_LEAST_NUMBERS = 256  # below, the call itself takes longer …
+_LEAST_CALLS = 64  # … which is worth a word where so many of a step are made in one place
 _NUMBERS = (bool, int, float)
 
 
@@ -36,12 +37,13 @@ class FromLists:
         if self._kinds.setdefault(id(site), (given, dtype)) != (given, dtype):
             self._others.add(id(site))
         known = self._calls.get(id(site))
-        if given is None or not counts or (known is None and result.numel() < _LEAST_NUMBERS):
+        if given is None or not counts:
             return
         if known is None:
             details = {"given": given, "dtype": dtype, "loader": loader, "device": result.device.type}
-            entry = self._sites.add(FROM_LIST, site, details)
-            known = self._calls[id(site)] = _Calls(entry)
+            known = self._calls[id(site)] = _Calls(site, details)
+        if known.entry is None and result.numel() >= _LEAST_NUMBERS:
+            known.entry = self._sites.add(FROM_LIST, site, known.details)
         known.calls += 1
         known.numbers += result.numel()
         known.seconds += seconds
@@ -56,17 +58,23 @@ class FromLists:
         """Figures per step into the entries."""
         steps = max(self.steps, 1)
         for key, known in self._calls.items():
-            known.entry.details["others"] = key in self._others
-            known.entry.details["numbers"] = known.numbers / steps
-            known.entry.calls_per_step = known.calls / steps
-            known.entry.seconds_per_step = known.seconds / steps if self.steps else 0.0
+            if known.entry is None and self.steps and known.calls >= _LEAST_CALLS * steps:
+                known.entry = self._sites.add(FROM_LIST, known.site, known.details)
+            entry = known.entry
+            if entry is not None:
+                entry.details["others"] = key in self._others
+                entry.details["numbers"] = known.numbers / steps
+                entry.calls_per_step = known.calls / steps
+                entry.seconds_per_step = known.seconds / steps if self.steps else 0.0
 
 
 @dataclass
 class _Calls:
-    """Those of the steps that count, of one place."""
+    """Those of the steps that count, of one place; ``entry`` as soon as they are of note."""
 
-    entry: CallSite
+    site: Site
+    details: dict[str, Any]
+    entry: CallSite | None = None
     calls: int = 0
     numbers: int = 0
     seconds: float = 0.0

@@ -161,3 +161,39 @@ def test_wait_for_the_gpu_is_not_the_reading_of_a_list(scene: Any, tmp_path: Pat
     assert called(scene, tmp_path, 0.02, given="arrays", device="cuda", numbers=512.0) == []
     (finding,) = called(scene, tmp_path, 0.02, given="arrays", device="cuda", numbers=100_000.0)
     assert finding.evidence["seconds_per_step"] == pytest.approx(0.0075)
+
+
+ROWS = """\
+import random
+
+import torch
+
+torch.set_num_threads(1)
+memory = [([random.random() for _ in range(24)], random.randrange(4)) for _ in range(5000)]
+model = torch.nn.Linear(24, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(400):
+    states, actions = zip(*random.sample(memory, {rows}))
+    x = torch.stack([torch.tensor(state) for state in states])
+    y = torch.tensor(actions)
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(("rows", "told"), [(256, True), (4, False)])
+def test_rows_made_one_by_one_are_joined(rows: int, told: bool, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ROWS.format(rows=rows))
+    command = Command(str(tmp_path / "train.py"), python=PYTHON, cwd=str(tmp_path))
+    findings = check(Evidence.from_run(measure(command, tmp_path / "run", QUICK, timeout=120)))
+    assert bool(findings) is told
+    for each in findings:
+        assert each.site is not None and each.site.line == 11 and "of lists of numbers" in each.summary
+        (rule,) = [each for each in load_rules() if each.id == "tensor-from-list"]
+        fix = rule.fix(each, Sources())
+        assert isinstance(fix, Edit)
+        assert "x = torch.tensor(numpy.array(states, dtype=numpy.float32))" in next(iter(fix.texts.values()))
