@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _FILE, _NAME = "torch/distributions/multivariate_normal.py", "__init__"
 _FACTORS = ("aten::linalg_cholesky", "aten::linalg_cholesky_ex")
 _PRODUCTS = ("aten::matmul", "aten::bmm")
-_SOLVES = "aten::linalg_solve_triangular"
+_DIAGONAL = "aten::diag_embed"
 _LOW = 3  # times as many rows as columns, from which on a product with its own transpose is one of low rank
 _BEFORE = 6  # operators between the product and the distribution that is given it
 # Of the other operators, which check what is given: a factor is compared with its lower triangle, a covariance with its
@@ -46,7 +46,7 @@ def factored_covariances(evidence: Evidence) -> tuple[dict[Factored, float], dic
     """What makes such a distribution, times per step; and what goes with them.
 
     That is operator → share of its own time: of factoring, its backward, the product before it, and of the checks; of
-    one of low rank also that of what solves with its factor.
+    one of low rank also that of all that is as large as the covariance.
     """
     trace, record = evidence.detail, evidence.record
     if trace is None or record is None or not len(trace.operators):
@@ -74,9 +74,11 @@ def factored_covariances(evidence: Evidence) -> tuple[dict[Factored, float], dic
                 rank = rank if _LOW * rank <= size else 0
                 each = Factored(place, size, rank)
                 counts[each] = counts.get(each, 0.0) + 1 / len(steps)
-                behind = rows[operators.start[rows] >= stacks.end[call]].tolist() if rank else []
-                solving = [row for row in behind if _solves(trace, row, size)]
-                gone |= worked(trace, factoring + products + solving)
+                whole = inside if rank else factoring
+                if rank:  # nothing is as large as the covariance any more
+                    behind = rows[operators.start[rows] >= stacks.end[call]].tolist()
+                    whole = whole + [row for row in (*before, *behind) if _as_large(trace, row, size)]
+                gone |= worked(trace, whole + products)
                 checks |= worked(trace, inside)
     if not counts:
         return {}, {}
@@ -95,8 +97,11 @@ def _own_product(trace: Trace, row: int) -> tuple[int, int] | None:
     return (left[-2], left[-1]) if fits else None
 
 
-def _solves(trace: Trace, row: int, size: int) -> bool:
-    """Whether an operator solves with triangles of so many rows."""
-    if trace.name(int(trace.operators.name[row])) != _SOLVES or trace.operators.shapes[row] < 0:
+def _as_large(trace: Trace, row: int, size: int) -> bool:
+    """Whether an operator is given matrices of so many rows and columns, or makes them of a diagonal."""
+    if trace.operators.shapes[row] < 0:
         return False
-    return any(each[-2:] == (size, size) for each in input_shapes(trace.name(int(trace.operators.shapes[row]))))
+    shapes = input_shapes(trace.name(int(trace.operators.shapes[row])))
+    if trace.name(int(trace.operators.name[row])) == _DIAGONAL:
+        return any(each[-1:] == (size,) for each in shapes)
+    return any(each[-2:] == (size, size) for each in shapes)
