@@ -28,7 +28,7 @@ _DECODER = re.compile(r"transformers[/\\]models[/\\]")  # whose encoder get_enco
 class RecomputedConstants(Rule):
     """The model's forward computes the same tensor from the same tensors in every step.
 
-    A graph's Laplacian and its eigenvalues, a bank of filters, a table of distances, features of a fixed prompt: what
+    A graph's Laplacian and its eigenvalues, a bank of filters that a loop in Python fills, a table of distances: what
     depends on nothing that a batch brings, and on no weight that is trained, can be computed once, where the module is
     made, and kept as a buffer, which moves to a device with the module. So can the outputs of a whole model: a
     catalogue's vectors, with which each request is compared; or what a library's model makes of some of its inputs, the

@@ -3,7 +3,8 @@
 In three steps, while their time settles, each longer call of torch's functions in a forward is asked what it was given
 and what it gives, by a few numbers of each tensor: a line whose calls were given the same and gave the same in all
 three computes a constant, if what the models were given differed, or if nothing of that went into it but a graph: the
-same in each step it is all that there is, no batch. Of a library's own calls those count that work on what the script
+same in each step it is all that there is, no batch. A tensor that is made of an array or of numbers is taken to cost
+what Python did since torch's call before. Of a library's own calls those count that work on what the script
 gives its model. Only on the CPU, where a call's time is its work.
 """
 
@@ -44,9 +45,13 @@ WATCHED = slice(_FIRST, _FIRST + _WATCHED)  # of all steps, those that are
 _LEAST_S = 0.2e-3  # of a call: shorter ones are not worth a word
 _SAMPLED = 64  # numbers of each tensor, spread over it by
 _STRIDES = (7919, 104729, 1299709, 15485863)  # primes, one for each dimension in turn
+# What Python and NumPy did between torch's last call and one that makes a tensor of their numbers is taken to be for
+# these, at most so long for each number, of so many at least.
+_NUMBER_S, _LEAST_NUMBERS = 2e-6, 256
 _LEAST_NODES = 32  # of a graph; a batch of fewer rows may have as many columns of something else
 _MOST_METHODS = 16  # of a step: more are a rollout's, by a policy that lags behind
 _MOST_FORWARDS, _MOST_CALLS = 200, 1000  # of a step: in a rollout of many the three would take long, and much memory
+_FROM_ARRAY, _OF_NUMBERS = "from_numpy", ("tensor", "as_tensor")
 # They make room, which the script may write to afterwards.
 _ROOM = frozenset(
     f"{new}{name}" for name in ("empty", "zeros", "ones", "full", "empty_like", "zeros_like", "ones_like", "full_like")
@@ -82,6 +87,7 @@ class Constants:
         self._ended = 0
         self._timed: list[list[float]] = []  # seconds of each forward, in the steps that pass before
         self._began = 0.0
+        self._last = 0.0  # when the last of torch's functions in the forward was over, and looked at
         self._steps: list[Step] = []
         self.found: list[Recomputed] = []
         self.repeated: list[Repeated] = []
@@ -217,6 +223,7 @@ class Constants:
                     self._frozen.forward_begins(tensors, self._caller)
                 mode.__enter__()
                 self._mode = mode
+                self._last = time.perf_counter()
 
     def forward_ends(self, output: Any = None) -> None:
         """The model's call is over, if one was timed or watched, and gives this."""
@@ -298,6 +305,20 @@ class Constants:
     def watching(self, seconds: float) -> None:
         """To watch one of torch's functions has taken so long, beside the function itself."""
         self._frozen.watching(seconds)
+        self._last = time.perf_counter()
+
+    def in_python(self, result: Any, began: float) -> float:
+        """Seconds that Python and NumPy took for the numbers of `result`, which a call that `began` then was given."""
+        numbers = result.numel()
+        return min(max(0.0, began - self._last), numbers * _NUMBER_S) if numbers >= _LEAST_NUMBERS else 0.0
+
+    def array_made(self, result: Any, began: float, seconds: float) -> None:
+        """``torch.from_numpy``, of which no mode is told, has made `result` of an array."""
+        if self._mode is None or not self._steps or not _in_main_thread():
+            return
+        with contextlib.suppress(Exception), self._unseen():
+            self.called(_FROM_ARRAY, ((), {}), result, seconds + self.in_python(result, began))
+            self._last = time.perf_counter()
 
     def key(self, name: str, given: tuple[Any, Any]) -> Any:
         """What a call is, by which :class:`Repeats` knows it again; None for one that does not matter."""
@@ -419,7 +440,8 @@ def _watching(constants: Constants) -> Any:
             with contextlib.suppress(Exception):
                 constants.made(name, (args, kwargs), result, seconds)
             with contextlib.suppress(Exception):
-                constants.called(name, (args, kwargs), result, seconds)
+                more = constants.in_python(result, called) if name in _OF_NUMBERS else 0.0
+                constants.called(name, (args, kwargs), result, seconds + more)
             with contextlib.suppress(Exception):
                 constants.watching(time.perf_counter() - called - seconds)
             return result

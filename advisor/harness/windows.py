@@ -219,6 +219,11 @@ class Windows:
         self.constants.forward_ends(output)
         self.indexing.forward_ends()
 
+    def array_made(self, name: str, result: Any, began: float, seconds: float) -> None:
+        """`result` was made of an array, or of numbers, by a function of that name."""
+        if name == "from_numpy":  # the others are seen by a mode
+            self.constants.array_made(result, began, seconds)
+
     def mode_changed(self, training: bool) -> None:
         if self.phase == "waiting":
             self.models.announced = True

@@ -99,6 +99,36 @@ def test_what_is_made_of_a_graph_that_a_model_is_given_each_time_is_found(tmp_pa
     assert line.calls == 1 and not line.whole  # not the modes of what the nodes' features make
 
 
+BANDS = """
+import numpy as np
+
+def bands(shift=0.0):
+    rows = [[max(0.0, 1.0 - abs(i - 2 * j) / 3) + shift for j in range(200)] for i in range(200)]
+    return np.array(rows, dtype=np.float32)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        ("torch.from_numpy(bands())", True),
+        ("torch.tensor(bands())", True),
+        ("torch.from_numpy(bands(float(x[0, 0])))", False),
+        ("torch.full((200, 200), float(len(bands(float(x[0, 0])))))", False),  # after what is no constant
+    ],
+)
+def test_a_constant_that_python_makes_is_found(made: str, told: bool, tmp_path: Path) -> None:
+    """What Python and NumPy take for its numbers is seen by none of torch's functions."""
+    run = run_of(tmp_path, before=BANDS, forward=f"return self.out(x @ {made})")
+    found = list(RecomputedConstants().check(Evidence.from_run(run)))
+    assert len(found) == told
+    if told:
+        (line,) = run.record.recomputed
+        assert line.seconds > 2e-3 and line.site.line == 20 and found[0].gain.likely > 1.3
+
+
 @pytest.mark.slow
 @pytest.mark.sessions
 @pytest.mark.parametrize("layout", ["", ".to_sparse_csr()"])
