@@ -262,7 +262,7 @@ class CallSites:
             began = time.perf_counter()
             result = original(*args, **kwargs)
             took, site = time.perf_counter() - began, user_site()
-            self._listener.array_made(original.__name__, result, began, took)
+            self._listener.array_made(getattr(original, "__name__", ""), result, began, took)
             if is_users(sys._getframe(1)):  # a library's own call is none that the script could write otherwise
                 data, listener = args[0] if args else kwargs.get("data"), self._listener
                 self.from_lists.saw(site, data, result, took, listener.loaders.fetching, listener.in_step())
