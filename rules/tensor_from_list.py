@@ -33,7 +33,9 @@ _LEFT = {"arrays": 0.02, "numbers": 0.22}
 # call names.
 _NEEDS = ("as_they_are", "singles", "said")
 # Rows of a batch that are made into tensors one by one, to be stacked; so many at least, of as few numbers each.
-_ROWS, _MANY, _FEW = "rows", 64, 256
+_ROWS, _SINGLE_ROWS, _SAID_ROWS = "rows", "single_rows", "said_rows"  # each in need of the same
+_MANY, _FEW = 64, 256
+_ALL = (*_NEEDS, _ROWS, _SINGLE_ROWS, _SAID_ROWS)
 
 
 class TensorFromList(Rule):
@@ -85,14 +87,13 @@ class TensorFromList(Rule):
             },
             site=calls[0].site,
             parameters={
-                **{name: sites(tuple(each for each in calls if _needs(each) == name)) for name in (*_NEEDS, _ROWS)},
-                "row_type": next((str(each.details.get("dtype")) for each in rows), ""),
+                **{name: sites(tuple(each for each in calls if _needs(each) == name)) for name in _ALL},
                 "others": any(each.details.get("others") for each in calls),
             },
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Advice:
-        found = {name: site_list(finding, name) for name in (*_NEEDS, _ROWS)}
+        found = {name: site_list(finding, name) for name in _ALL}
         where = ", ".join(dict.fromkeys(at(site) for each in found.values() for site in each)) or "your script"
         text = f"Join what the tensors of {where} are made of with np.array first."
         if finding.parameters.get("others"):
@@ -102,9 +103,7 @@ class TensorFromList(Rule):
             for site in places:
                 draft = drafts[site.file]
                 call = call_at(draft, site, ("tensor", "as_tensor"))
-                single = finding.parameters.get("row_type") == "float32"
-                done = call is not None and (_stack(draft, call, single) if name == _ROWS else _join(draft, call, name))
-                if not done:
+                if call is None or not (_join(draft, call, name) if name in _NEEDS else _stack(draft, call, name)):
                     return Advice(text, f"what the call at {at(site)} is given cannot be told from the source")
         return edited(drafts, text)
 
@@ -154,8 +153,9 @@ import torch
 class Memory:
     def sample(self, n):
         states, actions = zip(*random.sample(self.steps, n))
-        states = torch.stack([torch.tensor(s, dtype=torch.float) for s in states])  # <- rows=torch.tensor
-        goals = torch.stack([torch.tensor(g) for g in self.goals])  # <- rows=torch.tensor
+        states = torch.stack([torch.tensor(s, dtype=torch.float) for s in states])  # <- single_rows=torch.tensor
+        goals = torch.stack([torch.tensor(g) for g in self.goals])  # <- single_rows=torch.tensor
+        doors = torch.stack([torch.tensor(d) for d in [each.door for each in self.steps]])  # <- rows=torch.tensor
         return states, torch.tensor(actions), goals
 """,
             after="""
@@ -167,15 +167,20 @@ class Memory:
         states, actions = zip(*random.sample(self.steps, n))
         states = torch.tensor(np.array(states), dtype=torch.float)
         goals = torch.tensor(np.array(list(self.goals), dtype=np.float32))
+        doors = torch.tensor(np.array([each.door for each in self.steps]))
         return states, torch.tensor(actions), goals
 """,
-            parameters={"row_type": "float32"},
         ),
     )
     LEAVES_ALONE = (
-        Example("x = torch.stack([torch.tensor(f(row)) for row in rows])  # <- rows=torch.tensor(f(row))\n", ""),
-        Example("x = torch.stack([torch.tensor(r) for r in rows if r])  # <- rows=torch.tensor(r)\n", ""),
-        Example("x = torch.stack([torch.tensor(r) for r in rows], 1)  # <- rows=torch.tensor(r)\n", ""),
+        Example("import torch\nx = torch.stack([torch.tensor(f(r)) for r in rows])  # <- rows=torch.tensor(f(r))\n", ""),
+        Example("import torch\nx = torch.stack([torch.tensor(r) for r in rows if r])  # <- rows=torch.tensor(r)\n", ""),
+        Example(
+            "import torch\nx = torch.stack([torch.tensor(r, dtype=kind) for r in x])  # <- single_rows=torch.tensor\n",
+            "",
+        ),
+        Example("import torch\nx = torch.stack([torch.tensor(r) for r in rows])  # <- said_rows=torch.tensor\n", ""),
+        Example("import torch\nx = torch.stack([torch.tensor(r) for r in rows], 1)  # <- rows=torch.tensor(r)\n", ""),
         Example("x = torch.tensor(*batch)  # <- as_they_are\n", ""),
         Example("x = torch.tensor(rows)  # <- as_they_are\n", "", {"others": True}),
         Example("def tensor_of(rows, dtype=None):\n    return torch.tensor(rows, dtype=dtype)  # <- singles\n", ""),
@@ -204,13 +209,13 @@ def _is_row(call: CallSite) -> bool:
 
 
 def _needs(call: CallSite) -> str:
-    """What the joined array needs to become the same tensor: one of :data:`_NEEDS`; or it is one of rows."""
-    if _is_row(call):
-        return _ROWS
+    """What the joined array needs to become the same tensor: one of :data:`_ALL`."""
     dtype = call.details.get("dtype")
     if call.details["given"] == "arrays" or dtype in ("int64", "bool", "float64"):
-        return "as_they_are"
-    return "singles" if dtype == "float32" else "said"
+        needs = 0
+    else:
+        needs = 1 if dtype == "float32" else 2
+    return (_ROWS, _SINGLE_ROWS, _SAID_ROWS)[needs] if _is_row(call) else _NEEDS[needs]
 
 
 def _join(draft: Draft, call: cst.Call, needs: str) -> bool:
@@ -230,10 +235,10 @@ def _join(draft: Draft, call: cst.Call, needs: str) -> bool:
     return True
 
 
-def _stack(draft: Draft, call: cst.Call, single: bool) -> bool:
+def _stack(draft: Draft, call: cst.Call, needs: str) -> bool:
     """``torch.stack([torch.tensor(row) for row in rows])`` as a tensor of all rows, joined; whether it is that.
 
-    `single`: floats become torch's float32, where the call does not say so.
+    Floats become torch's float32, where the call does not say so.
     """
     comp = draft.parent(call)
     if not isinstance(comp, (cst.ListComp, cst.GeneratorExp)) or comp.elt is not call or has_starred(call):
@@ -247,11 +252,14 @@ def _stack(draft: Draft, call: cst.Call, single: bool) -> bool:
     whole = full_name(draft, stack.func) == "torch.stack" and len(stack.args) == 1
     if not whole or data is None or draft.code(over.target) != draft.code(data.value):
         return False
+    dtype = argument(call, "dtype")
+    unsure = dtype is not None and not full_name(draft, dtype.value).startswith("torch.")
+    if (needs == _SINGLE_ROWS and unsure) or (needs == _SAID_ROWS and (dtype is None or unsure)):
+        return False  # a name may be None, and so may an attribute
     rows = draft.code(over.iter)
     if not isinstance(over.iter, (cst.ListComp, cst.List, cst.Tuple)) and not _unzipped(draft, over.iter):
         rows = f"list({rows})"  # it may be an iterator
-    said = argument(call, "dtype") is not None
-    more = f", dtype={ensure_name(draft, 'numpy.float32')}" if single and not said else ""
+    more = f", dtype={ensure_name(draft, 'numpy.float32')}" if needs == _SINGLE_ROWS and dtype is None else ""
     joined = f"{ensure_name(draft, 'numpy.array')}({rows}{more})"
     others = [draft.code(each).strip().rstrip(",") for each in call.args if each is not data]
     draft.replace(stack, f"{draft.code(call.func)}({', '.join([joined, *others])})")
