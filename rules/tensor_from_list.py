@@ -173,7 +173,7 @@ class Memory:
         ),
     )
     LEAVES_ALONE = (
-        Example("import torch\nx = torch.stack([torch.tensor(f(r)) for r in rows])  # <- rows=torch.tensor(f(r))\n", ""),
+        Example("import torch\nx = torch.stack([torch.tensor(f(r)) for r in rows])  # <- rows=torch.tensor\n", ""),
         Example("import torch\nx = torch.stack([torch.tensor(r) for r in rows if r])  # <- rows=torch.tensor(r)\n", ""),
         Example(
             "import torch\nx = torch.stack([torch.tensor(r, dtype=kind) for r in x])  # <- single_rows=torch.tensor\n",
