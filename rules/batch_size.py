@@ -880,8 +880,12 @@ def _of_each_sample(evidence: Evidence) -> float:
     Several samples at a time save nothing of that, and a step of theirs has it as often.
     """
     found, beside = evidence.outside, evidence.beside
-    share = found.share if found is not None else 0.0
-    if beside is not None and not beside.loops:
+    # What stands around the model's call, tensors made of a sample and of its output, is done for several at once, too.
+    around = {(each.file, each.function) for one in forward_sites(evidence) for each in one.called_from}
+    share = 0.0
+    if found is not None and (found.called or (found.file, found.name) not in around):
+        share = found.share
+    if beside is not None and not beside.loops and (beside.calls or (beside.file, beside.name) not in around):
         share = max(share, beside.part * evidence.breakdown.share(OTHER))
     return share
 

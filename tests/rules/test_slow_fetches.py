@@ -807,7 +807,7 @@ def in_rooms(scene: Any, tmp_path: Path, line: int, parts: Sequence[FetchPart] =
     return found(TRANSFORM, made, tmp_path)
 
 
-@pytest.mark.parametrize(("taps", "told"), [(8000, True), (1200, True), (600, False)])
+@pytest.mark.parametrize(("taps", "told"), [(8000, True), (2400, True), (1200, False)])
 def test_long_kernels_are_for_fourier_transforms(taps: int, told: bool, scene: Any, tmp_path: Path) -> None:
     site = Site(str(tmp_path / "rooms.py"), 7)
     finding = in_rooms(scene, tmp_path, 7, [FetchPart("convolve", "convolve", site, 0.108, 0, 16000, taps)])
