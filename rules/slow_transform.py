@@ -84,8 +84,8 @@ _SPARSE_ROWS = 17.0
 _SPARSE_BASIS = "rows of a sparse matrix, a batch at once: 17 to 50 times less CPU (measured)"
 # NumPy's convolution over that by Fourier transforms (SciPy's), by the kernel's length: of signals of 8,000 to 160,000
 # numbers of 4 bytes 0.7 to 1.3 at 512, 2.2 to 3.1 at 1,024, 4.1 to 5 at 2,000, 5 to 6.4 at 4,000, 14 to 27 at 8,000,
-# of 8 bytes up to twice as much (one thread, AVX-512): 1 for each so many, of which this is the lesser. Of 1,280 in half
-# of a fetch, for which a step waited 56 % of its time, 1.07 was left of 1.19.
+# of 8 bytes up to twice as much (one thread, AVX-512): 1 for each so many, of which this is the lesser. Of 1,280, in
+# half of a fetch for which a step waited 56 % of its time, 1.07 was left of 1.19.
 _TAPS, _LEAST_TIMES, _MOST_TIMES = 600, 3.0, 20.0
 # Of what is looked up instead, a few microseconds a sample stay, from _LEAST_KEPT_S of CPU a sample on.
 _KEPT, _LEAST_KEPT_S = 50.0, 100e-6
