@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -124,8 +124,9 @@ class MissingInferenceMode(Rule):
         if evidence.device_is_gpu:
             norms = batch_norms(evidence) if any(each.training for each in models) else 0.0
             saved = nodes * _NODE_ON_GPU_S + norms * _NORM_ON_GPU_S
-        encoder = _held_back(evidence)
-        packed_s = saved_without_padding(evidence, encoder) if encoder is not None else 0.0
+        held = [each for each in record.encoders if each.calls and _is_held_back(each)]
+        alone = called_encoder(evidence) if held and not evidence.device_is_gpu else None
+        packed_s = saved_without_padding(evidence, alone) if alone is not None else 0.0
         saved += packed_s
         basis = _GPU_BASIS if evidence.device_is_gpu else _BASIS
         gain = Gain.prior(evidence.what_if(Change(remove_host_s=saved)), basis)
@@ -139,7 +140,7 @@ class MissingInferenceMode(Rule):
             + "; no backward ever uses them."
             + (f" {stepwise_s * 1e3:.1f} ms go over attention that is not fused for their sake." if stepwise_s else "")
             + (f" {vectors_s * 1e3:.1f} ms find eigenvalues with their vectors for it." if vectors_s else "")
-            + (f" {encoder.padding or 0.0:.0%} of an encoder's tokens, padding, could be skipped." if encoder else ""),
+            + (f" {held[0].padding or 0.0:.0%} of an encoder's tokens, padding, could be skipped." if held else ""),
             gain=gain,
             evidence={
                 "graph_nodes": nodes,
@@ -150,9 +151,8 @@ class MissingInferenceMode(Rule):
                 "step_s": evidence.step_s,
             },
             site=found[0].site,
-            parameters={"forward": sites(tuple(found)), "skips": encoder is not None},
-            # What an encoder gives for padding becomes zeros, and what is fused rounds differently.
-            safety=_of_encoder(encoder) if encoder is not None else None,
+            parameters={"forward": sites(tuple(found)), "skips": bool(held)},
+            safety=_of_encoders(held) if held else None,
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
@@ -570,20 +570,23 @@ def _mode(drafts: Drafts, draft: Draft, region: cst.CSTNode) -> str:
     return ensure_name(draft, "torch.no_grad" if refused else "torch.inference_mode")
 
 
-def _held_back(evidence: Evidence) -> Encoder | None:
-    """The one encoder that skips its padding as soon as no gradients are recorded."""
-    encoder = None if evidence.device_is_gpu else called_encoder(evidence)
-    if encoder is None or encoder.obstacles or encoder.calls_with != [_AUTOGRAD] or not encoder.left_aligned:
-        return None
-    return encoder
+def _is_held_back(encoder: Encoder) -> bool:
+    """Whether an encoder skips its padding as soon as no gradients are recorded."""
+    return not encoder.obstacles and encoder.calls_with == [_AUTOGRAD] and bool(encoder.left_aligned)
 
 
-def _of_encoder(encoder: Encoder) -> Safety:
-    """NUMERIC where the source shows that nothing reads what the encoder gives for padding, else BEHAVIOUR."""
-    try:
-        draft = Drafts(Sources())[encoder.site.file] if encoder.site is not None else None
-    except AdvisorError:
-        return Safety.BEHAVIOUR
-    made = call_at(draft, encoder.site, ("TransformerEncoder",)) if draft is not None and encoder.site else None
-    read = made is None or draft is None or skips_padding(draft, calls_of(draft, made))
-    return Safety.BEHAVIOUR if read else Safety.NUMERIC
+def _of_encoders(encoders: Sequence[Encoder]) -> Safety:
+    """How safe it is that they skip their padding: what they give for it becomes zeros, and what is fused rounds else.
+
+    NUMERIC where the source shows that nothing reads what any of them gives for padding, else BEHAVIOUR.
+    """
+    drafts = Drafts(Sources())
+    for each in encoders:
+        try:
+            draft = drafts[each.site.file] if each.site is not None else None
+        except AdvisorError:
+            return Safety.BEHAVIOUR
+        made = call_at(draft, each.site, ("TransformerEncoder",)) if draft is not None and each.site else None
+        if made is None or draft is None or skips_padding(draft, calls_of(draft, made)):
+            return Safety.BEHAVIOUR
+    return Safety.NUMERIC

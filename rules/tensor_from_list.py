@@ -180,6 +180,10 @@ class Memory:
             "",
         ),
         Example("import torch\nx = torch.stack([torch.tensor(r) for r in rows])  # <- said_rows=torch.tensor\n", ""),
+        Example(  # what is said of it would be lost
+            "import torch\nx = torch.stack([\n    torch.tensor(r) for r in rows  # drawn  # <- rows=torch.tensor\n])\n",
+            "",
+        ),
         Example("import torch\nx = torch.stack([torch.tensor(r) for r in rows], 1)  # <- rows=torch.tensor(r)\n", ""),
         Example("x = torch.tensor(*batch)  # <- as_they_are\n", ""),
         Example("x = torch.tensor(rows)  # <- as_they_are\n", "", {"others": True}),
@@ -250,7 +254,7 @@ def _stack(draft: Draft, call: cst.Call, needs: str) -> bool:
     if not named or over.ifs or over.inner_for_in is not None or not isinstance(stack, cst.Call):
         return False
     whole = full_name(draft, stack.func) == "torch.stack" and len(stack.args) == 1
-    if not whole or data is None or draft.code(over.target) != draft.code(data.value):
+    if not whole or data is None or draft.code(over.target) != draft.code(data.value) or "#" in draft.code(stack):
         return False
     dtype = argument(call, "dtype")
     unsure = dtype is not None and not full_name(draft, dtype.value).startswith("torch.")

@@ -94,8 +94,16 @@ def _pair(calls: Calls, call: Called) -> _Pair | None:
             after, weight = [*calls.shapes(row), (), ()][:2]
             # Of groups a filter has fewer channels than there are; each group's are as many.
             of_pixels = len(weight) == len(before) and {*weight[2:]} == {1} and weight[1] == before[1]
+            of_pixels &= _plain(calls, row)
             larger = len(after) == len(before) and after[:2] == before[:2] and prod(after) > prod(before)
             return _Pair(call.row, row, before, after, weight[0]) if of_pixels and larger else None
         if name not in _PASSES:
             return None
     return None
+
+
+def _plain(calls: Calls, row: int) -> bool:
+    """Whether a convolution goes over each pixel once, and adds none at the borders, as far as the trace tells."""
+    values = calls.values(row)
+    stride, padding = ([int(each) for each in re.findall(r"\d+", text)] for text in [*values[3:5], "", ""][:2])
+    return all(each == 1 for each in stride) and not any(padding)

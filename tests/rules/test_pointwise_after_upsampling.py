@@ -31,6 +31,8 @@ class Masks(nn.Module):
         self.body = nn.Conv2d(3, 48, 3, padding=1)
         self.scores = nn.Conv2d(48, 4, 1)
         self.wide = nn.Conv2d(48, 4, 3, padding=1)
+        self.padded = nn.Conv2d(48, 4, 1, padding=2)
+        self.strided = nn.Conv2d(48, 4, 1, stride=2)
 
     def forward(self, x):
         x = F.relu(self.body(x))
@@ -57,7 +59,7 @@ def found(folder: Path, body: str) -> Finding | None:
 @pytest.mark.sessions
 def test_scores_of_each_fine_pixel_are_found(tmp_path: Path) -> None:
     finding = found(tmp_path, 'return self.scores(F.interpolate(x, scale_factor=4, mode="bilinear"))')
-    assert finding is not None and finding.site is not None and finding.site.line == 17
+    assert finding is not None and finding.site is not None and finding.site.line == 19
     assert "from 48 channels to 4" in finding.summary and finding.gain.likely > 2.0
     fix = RULE.fix(finding, Sources())
     assert isinstance(fix, Edit)
@@ -72,6 +74,8 @@ def test_scores_of_each_fine_pixel_are_found(tmp_path: Path) -> None:
     [
         "return F.interpolate(self.scores(x), scale_factor=4)",
         "return self.wide(F.interpolate(x, scale_factor=4))",
+        "return self.padded(F.interpolate(x, scale_factor=4))",
+        "return self.strided(F.interpolate(x, scale_factor=4))",
         "return self.scores(F.relu(F.interpolate(x, scale_factor=4)))",
         "return self.scores(F.interpolate(x, scale_factor=0.5))",
     ],
