@@ -1,32 +1,38 @@
-"""Batches whose gradients are added up: how many, as a framework is told or the script counts, and the fix to fewer.
+"""What a larger batch has to change: where its size is said, what is tied to it, and how many batches are added up.
 
-It is two numbers, which have to change together.
+Where the gradients of several are, those are two numbers, which have to change together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+import os
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from advisor.edit import Draft, Drafts
+from advisor.edit import Draft, Drafts, Sources
+from advisor.edit.batches import Written, said_sizes
 from advisor.edit.changes import is_set
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.options import option_value
 from advisor.edit.rounds import counted_at
 from advisor.edit.scopes import literal_equals
 from advisor.edit.sources import text_of
+from advisor.edit.tied import counted_by_hand, divided_by, fixed_by_hand, said_to_others
 from advisor.edit.values import EDITED, give, give_value
+from advisor.errors import AdvisorError
 from advisor.evidence.added_gradients import adds_up_gradients
-from advisor.fixes import edited
+from advisor.fixes import by_option, edited
 from advisor.frameworks import construction, told
-from advisor.rule import Advice, Argument, Finding, call_sites, framework_of, site_list
+from advisor.harness.layout import Site
+from advisor.rule import Advice, Argument, Finding, at, call_sites, file_list, framework_of, site_list
 
 if TYPE_CHECKING:
     from advisor.edit import Edit
     from advisor.evidence import Evidence
-    from advisor.harness.layout import Loader
+    from advisor.harness.layout import CallSite, Loader, RunRecord
 
 # What says of how many batches the gradients are added up, by what is constructed with it.
 ACCUMULATES = {
@@ -129,3 +135,53 @@ def _counted(
             return None, "where their number comes from cannot be told from the source"
         found.append((draft, given))
     return found, ""
+
+
+def said_places(record: RunRecord, forwards: Sequence[CallSite], batch: int) -> tuple[tuple[Site, str], ...]:
+    """Where the script says how large its batches are, each place with the option that sets it (or "")."""
+    sources, found = Sources(), []
+    for path in dict.fromkeys((record.script, *(each.site.file for each in forwards))):
+        try:
+            draft = Draft(sources.source(path))
+        except AdvisorError:
+            continue
+        found += [(Site(path, draft.line(each.node)), each.option) for each in said_sizes(draft, batch, record.argv)]
+    return tuple(found)
+
+
+def tied_to(drafts: Drafts, finding: Finding, written: Written, size: int, of_more: bool) -> str:
+    """What would have to change with the size that is written there, in a clause; empty where nothing is seen.
+
+    With `of_more` an update of the weights is of more samples than before.
+    """
+    recorded, own = finding.parameters.get("recorded"), finding.site.file if finding.site is not None else ""
+    for path in dict.fromkeys((own, *written.files, *file_list(finding, "files"))):
+        if not isinstance(recorded, int) or not drafts.sources.editable(path):
+            continue
+        with contextlib.suppress(AdvisorError):
+            draft = drafts[path]
+            line = fixed_by_hand(draft, recorded)
+            line = counted_by_hand(draft, recorded) if line is None else line
+            line = said_to_others(draft, recorded, written.nodes) if line is None else line
+            if line is not None:
+                return f"the size stands as a number at {at(Site(path, line))}, too"
+            # Of smaller batches more are accumulated: what is learned stays as it was.
+            if of_more and size > recorded and (why := divided_by(drafts, draft, written.names, size)):
+                return f"{why}, in {os.path.basename(path)}" if path != own else why
+    return ""
+
+
+def say_size(
+    drafts: Drafts, said: tuple[tuple[Site, str], ...], written: Written, size: int, text: str, rate: str
+) -> Edit | Argument | Advice:
+    """The fix for batches that are made by hand, where there is one place that says how large."""
+    if len(said) != 1:
+        return Advice(text, f"the size stands in {len(said)} places: {', '.join(at(site) for site, _ in said)}")
+    ((site, option),) = said
+    draft = drafts[site.file]
+    if option:
+        return by_option(drafts, draft, option, str(size), text, rate)
+    if not written.nodes:
+        return Advice(text, "where the batch size comes from cannot be told from the source")
+    draft.replace(written.nodes[0], str(size))
+    return edited(drafts, text)

@@ -113,10 +113,11 @@ class AttentionSdpa(Rule):
         if not evidence.device_is_gpu and widths_differ(evidence, scores):
             return  # nor have values of another width than the queries
         places = tuple(_places(evidence, _fusible))
+        hooked = any(_HOOKS in text for text in texts)
         joined: Counter[tuple[int, ...]] = Counter(
             {shape: number for shape, number in scores.items() if len(shape) == 3}
         )
-        if joined and not any(_HOOKS in text for text in texts):
+        if joined and not hooked:
             # nn.MultiheadAttention joins the heads to the batch: other scores are somebody else's.
             unread = tuple(_places(evidence, unread_weights))
             scores = joined if unread and not places else scores
@@ -151,7 +152,7 @@ class AttentionSdpa(Rule):
                 "step_s": evidence.step_s,
             },
             site=places[0],
-            parameters={"attention": places, "dimensions": len(shape), "told": bool(eager)},
+            parameters={"attention": places, "dimensions": len(shape), "told": bool(eager), "hooked": hooked},
             safety=Safety.BEHAVIOUR if drops else None,
         )
 
@@ -179,6 +180,10 @@ class AttentionSdpa(Rule):
                 )
             if found.stored:
                 return Advice(text, f"the weights are kept in {found.stored}, which only you can tell the use of")
+            if finding.parameters.get("hooked") and (found.returned or found.dropout.partition(" ")[0].endswith(".p")):
+                return Advice(text, "hooks may collect its weights, which the fused function does not give")
+            if dimensions == 3 and len(places) > 1 and not found.batched:
+                return Advice(text, "how many dimensions each of them has cannot be told from the source")
             if not fuse(draft, found, dimensions if isinstance(dimensions, int) else 4):
                 batched = "its heads are part of the batch, where the mask needs a dimension of its own"
                 return Advice(text, batched if found.mask and dimensions != 4 else _HIDDEN)
@@ -431,6 +436,48 @@ class Heads(nn.Module):
         ),
     )
     LEAVES_ALONE = (
+        Example(  # of two, one may mix the samples of a batch: (B, D)
+            """
+import torch
+
+def mix(q, k, v):
+    return (q @ k.transpose(-2, -1)).softmax(dim=-1) @ v  # <- attention
+
+def across(q, k, v):
+    return (q @ k.transpose(-2, -1)).softmax(dim=-1) @ v  # <- attention
+""",
+            "",
+            {"dimensions": 3},
+        ),
+        Example(  # a hook on the dropout collects the weights
+            """
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, q, k, v):
+        weights = self.drop((q @ k.mT).softmax(dim=-1))
+        return weights @ v  # <- attention
+""",
+            "",
+            {"hooked": True},
+        ),
+        Example(
+            """
+import torch
+
+def f(q, k, v):
+    scores = torch.bmm(q, k.transpose(1, 2))
+    del q, k
+    return torch.bmm(scores.softmax(dim=-1), v)  # <- attention
+""",
+            "",
+            {"dimensions": 3},
+        ),
         Example(  # the weights are returned
             """
 from torch import nn
@@ -613,6 +660,8 @@ def _told_eager(evidence: Evidence) -> Iterator[Site]:
     """Where the script has a model of the transformers library compute attention one operation at a time."""
     record, sources = evidence.record, Sources()
     files = (record.modules or model_files(evidence)) if record is not None else ()
+    if record is not None and any(model.fuses_attention is False for model in record.models):
+        return
     if any(READS.search(text_of(path)) for path in files):
         return
     for path in files:

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import libcst as cst
 
+from advisor.batch_gains import (
+    LEAST_GAIN,
+    chosen_scale,
+    expected_memory,
+    gains_by_scale,
+    of_each_sample,
+    paid_once,
+    where_part_stays,
+)
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.batches import Written, give_batch_size, said_at, said_sizes, value_written_at, written_at
+from advisor.edit.batches import give_batch_size, said_at, value_written_at, written_at
 from advisor.edit.calls import argument
 from advisor.edit.locate import call_at
 from advisor.edit.sources import text_of
-from advisor.edit.tied import counted_by_hand, divided_by, fixed_by_hand, said_to_others, takes_first
-from advisor.errors import AdvisorError
+from advisor.edit.tied import divided_by, takes_first
 from advisor.evidence import CAPTURES, COLD, Change
-from advisor.evidence.facts import OPTIMIZER, OTHER
+from advisor.evidence.added_gradients import compares_samples
+from advisor.evidence.facts import OTHER
 from advisor.evidence.from_lists import reading_s
 from advisor.evidence.handmade import accumulated, by_hand, loops_over, one_by_one
-from advisor.evidence.outside import source_of
-from advisor.evidence.spread import spread_s
+from advisor.evidence.outside import source_of, updates_weights
 from advisor.evidence.steps import assign
-from advisor.fixes import by_option, edited, given_fix
+from advisor.fixes import given_fix
 from advisor.frameworks import configured, construction, told
 from advisor.harness.layout import Site
-from advisor.larger_batches import ACCUMULATES, added_together, added_up
+from advisor.larger_batches import ACCUMULATES, added_together, added_up, said_places, say_size, tied_to
 from advisor.rule import (
     Advice,
     Argument,
@@ -39,7 +44,6 @@ from advisor.rule import (
     Safety,
     at,
     call_sites,
-    file_list,
     forward_sites,
     framework_of,
     model_files,
@@ -50,7 +54,7 @@ from advisor.rule import (
 if TYPE_CHECKING:
     from advisor.edit import Edit
     from advisor.evidence import Evidence
-    from advisor.harness.layout import CallSite, Loader, RunRecord
+    from advisor.harness.layout import Loader, RunRecord
 
 _TOGETHER = "Accumulate gradients over fewer, larger batches"
 _EACH_DEVICE = "per_device_train_batch_size"  # of TrainingArguments
@@ -60,19 +64,9 @@ _AT_A_TIME = (8, 16, 32)  # samples of inference that take them one by one: it i
 _LARGEST = 64  # the loop goes on doubling on a GPU while that is faster; the tuning guides' own examples end at 16-fold
 _BUSY = 0.8  # of the step: a device that computes for longer has nothing to give
 _LEAST_LAUNCHES = 20  # per step of a bare trace: with fewer it is no model's step
-_MEMORY_SHARE = 0.85  # of the device's memory: fragmentation and cuDNN's workspaces need the rest
-_LEAST_BATCHES = 20  # an epoch of fewer steps than this is no training any more
-# Changing the batch means tuning the learning rate again: it has to be worth more than noise.
-_LEAST_GAIN = 1.10
-# A CPU's cores are busy with small batches already; more is mostly less overhead of Python. What is predicted to gain
-# little gains less: 1.06 for 1.19 (a contrastive encoder of 256 samples), 1.16 for 1.15, 1.37 for 2.2 (a table's rows),
-# 1.32 for 1.61 (a wide net, 256 samples).
-_LEAST_ON_CPU = 1.75
 _MOST_WAIT = 0.2  # a step that waits longer for data needs a faster loader: each sample costs what it costs
 # Collate functions that stack the samples, which must be of one shape.
 _STACKING = ("default_collate", "default_data_collator", "torch_default_data_collator")
-# Copies of the parameters that stay whatever the batch: with gradients and Adam's two moments, or alone.
-_TRAINING_COPIES, _INFERENCE_COPIES = 4, 1
 
 _FRAMEWORKS = {
     "transformers": "Pass TrainingArguments(per_device_train_batch_size={batch}).",
@@ -90,7 +84,6 @@ _RATE = (
 # Share of the step in which lists become tensors, number by number. It grows with the batch, and so does what Python
 # does to make them; the model takes both for what does not: it said 3.8 times where such a mask took 220 of 340 ms.
 _MOST_LISTS = 0.1
-_IN_PLACE = re.compile(r"\b_?\w+(?<!_)_\(|[-+*/]=")  # param.add_(…), torch._foreach_mul_(…), param.data -= …
 _MOST_OUTSIDE = 0.3  # of the step, in a function beside forward, backward and optimizer
 
 # For examples: gradients of eight batches, of four samples each, are added up.
@@ -132,10 +125,7 @@ class BatchSize(Rule):
             return
         if record.tracebacks_s:  # what does not grow with the batch is anomaly detection, which has to go first
             return
-        lists = [each for each in call_sites(evidence, "from_list") if each.details.get("loader", -1) == -1]
-        if sum(map(reading_s, lists)) > _MOST_LISTS * (evidence.step_s or 0.0):
-            return
-        if evidence.device_is_gpu and evidence.shares.get("kernel", 0.0) > _BUSY:
+        if _grows(evidence):
             return
         trains = any(each.steps for each in record.optimizers)
         alone = None if trains or loader is not None else one_by_one(record, forward_sites(evidence), text_of)
@@ -144,11 +134,7 @@ class BatchSize(Rule):
             return
         if not trains and not any(model.calls for model in record.models):  # the batches are looked at, not computed on
             return
-        found = evidence.outside  # a metric, say, of each sample: only an update of the weights does not grow
-        if found is not None and found.share > _MOST_OUTSIDE and not _updates(source_of(found, text_of(found.file))):
-            return
-        beside = evidence.beside if not trains else None  # what is done with each output: a picture is saved, say
-        if beside is not None and not beside.loops and beside.part * evidence.breakdown.share(OTHER) > _MOST_OUTSIDE:
+        if _beside_grows(evidence, trains):
             return
         backwards = call_sites(evidence, "backward") if trains and loader is None else ()
         rounds = accumulated(evidence, record, backwards, text_of)
@@ -162,12 +148,12 @@ class BatchSize(Rule):
             if together > 1:
                 yield from self._of_told(evidence, record, loader, together, parameters)
                 return
-        gains = _gains(evidence, record, batch, length, trains, _SCALES) if batch else {}
-        chosen = _chosen(evidence, gains)
-        if chosen is not None and batch and loops_over(evidence, forward_sites(evidence), text_of, batch):
+        gains = gains_by_scale(evidence, record, batch, length, trains, _SCALES) if batch else {}
+        chosen = chosen_scale(evidence, gains)
+        if chosen is None or not batch or loops_over(evidence, forward_sites(evidence), text_of, batch):
             return
-        said = _said(record, forward_sites(evidence), batch) if chosen is not None and batch and loader is None else ()
-        if chosen is None or not batch or (loader is None and not said):
+        said = said_places(record, forward_sites(evidence), batch) if loader is None else ()
+        if loader is None and not said:
             return
         scale, gain = chosen
         larger, share = batch * scale, evidence.memory.share
@@ -187,7 +173,7 @@ class BatchSize(Rule):
                 "batch_size": batch,
                 "peak_memory_share": share if evidence.device_is_gpu else None,
                 "samples_per_s": evidence.samples_per_s,
-                "expected_memory": _memory(record, scale, trains),
+                "expected_memory": expected_memory(record, scale, trains),
             },
             site=place,
             parameters={
@@ -199,7 +185,7 @@ class BatchSize(Rule):
                 "said": said,
                 "files": _files(evidence, record),
                 **construction(evidence),
-                "sizes": tuple(_gains(evidence, record, batch, length, trains, scales).items()),
+                "sizes": tuple(gains_by_scale(evidence, record, batch, length, trains, scales).items()),
             },
             unmet=_unmet(record, loader),
             safety=None if trains else Safety.NUMERIC,
@@ -207,9 +193,9 @@ class BatchSize(Rule):
 
     def _of_one_by_one(self, evidence: Evidence, record: RunRecord, loop: Site) -> Iterator[Finding]:
         """Inference for one sample after another, in a loop of the script's own."""
-        stays = _of_each_sample(evidence)
-        gains = _gains(evidence, record, 1, None, False, _AT_A_TIME)
-        chosen = _chosen(evidence, {scale: _where_part_stays(gain, stays) for scale, gain in gains.items()})
+        stays = of_each_sample(evidence)
+        gains = gains_by_scale(evidence, record, 1, None, False, _AT_A_TIME)
+        chosen = chosen_scale(evidence, {scale: where_part_stays(gain, stays) for scale, gain in gains.items()})
         if chosen is None or stays > _MOST_OUTSIDE:
             return
         batch, gain = chosen
@@ -227,8 +213,10 @@ class BatchSize(Rule):
 
     def _of_accumulated(self, evidence: Evidence, record: RunRecord, rows: int, rounds: int) -> Iterator[Finding]:
         """Gradients that are accumulated over more and smaller batches than memory asks for."""
+        if _compares(evidence):
+            return
         scales = [scale for scale in _SCALES if rounds % scale == 0]
-        chosen = _chosen(evidence, _gains(evidence, record, rows, None, True, scales))
+        chosen = chosen_scale(evidence, gains_by_scale(evidence, record, rows, None, True, scales))
         places = forward_sites(evidence)
         if chosen is None or not places:
             return
@@ -240,12 +228,14 @@ class BatchSize(Rule):
         self, evidence: Evidence, record: RunRecord, loader: Loader, rounds: int, parameters: Mapping[str, object]
     ) -> Iterator[Finding]:
         """The same of a loader's batches, where a framework is told how many go together, or the script counts them."""
+        if _compares(evidence):
+            return
         batch = cast(int, loader.batch_size)
         scales = [scale for scale in (*_SCALES, *_MORE_TOGETHER) if rounds % scale == 0]
-        gains = _gains(evidence, record, batch, None, True, scales)
+        gains = gains_by_scale(evidence, record, batch, None, True, scales)
         if not evidence.device_is_gpu:
-            gains = {scale: _paid_once(evidence, scale) for scale in gains}
-        chosen = _chosen(evidence, gains)
+            gains = {scale: paid_once(evidence, scale) for scale in gains}
+        chosen = chosen_scale(evidence, gains)
         if chosen is None:
             return
         scale, gain = chosen
@@ -269,7 +259,7 @@ class BatchSize(Rule):
         if shares["kernel"] > 0.5 or idle < 0.5 * evidence.breakdown.idle_share or (memory or 0.0) > 0.5:
             return
         gain = Gain.of(evidence.what_if(Change(batch_scale=2.0)))
-        if gain.likely < _LEAST_GAIN:
+        if gain.likely < LEAST_GAIN:
             return
         unknown = "how large the batch is" + ("" if memory is not None else ", nor how much memory it takes")
         loader = evidence.loaders[0].site if evidence.loaders else None
@@ -376,13 +366,13 @@ class BatchSize(Rule):
         call = call_at(draft, site, ("DataLoader",)) if not said else None
         by_hand = said_at(drafts, said, cast(int, recorded))
         written = written_at(drafts, draft, call) if call is not None else by_hand
-        if tied := _tied(drafts, finding, written, size, of_more=not fewer):
+        if tied := tied_to(drafts, finding, written, size, of_more=not fewer):
             return Advice(text, tied)
         if call is not None and recorded == 1 and (line := takes_first(draft, call)) is not None:
             first = at(Site(draft.source.path, line))
             return Advice(text, f"of each batch the first sample is taken at {first}, and there would be more")
         if said:
-            return _say(drafts, said, written, size, text, rate)
+            return say_size(drafts, said, written, size, text, rate)
         if call is None:
             return Advice(text, "the call cannot be told from others on its line")
         option, why = give_batch_size(drafts, draft, call, size, recorded)
@@ -760,6 +750,34 @@ for i, x in enumerate(DataLoader(ds, batch_size=4)):  # <-
     )
 
 
+def _compares(evidence: Evidence) -> bool:
+    """Whether a loss compares the samples of a batch: of fewer, larger ones the gradients are not the same."""
+    return any(compares_samples(text_of(path)) for path in model_files(evidence))
+
+
+def _grows(evidence: Evidence) -> bool:
+    """Whether the step is busy, or what takes much of it is done for each number of a batch."""
+    if evidence.device_is_gpu and evidence.shares.get("kernel", 0.0) > _BUSY:
+        return True
+    lists = [each for each in call_sites(evidence, "from_list") if each.details.get("loader", -1) == -1]
+    return sum(map(reading_s, lists)) > _MOST_LISTS * (evidence.step_s or 0.0)
+
+
+def _beside_grows(evidence: Evidence, trains: bool) -> bool:
+    """Whether much of the step is done with each sample beside the model: a metric, say, or a picture is saved.
+
+    An update of the weights is not: it takes as long for any batch.
+    """
+    found = evidence.outside
+    outside = source_of(found, text_of(found.file)) if found is not None and found.share > _MOST_OUTSIDE else None
+    if outside is not None and not updates_weights(outside):
+        return True
+    beside = evidence.beside if not trains else None
+    if beside is None or beside.loops:
+        return False
+    return beside.part * evidence.breakdown.share(OTHER) > _MOST_OUTSIDE
+
+
 def _added_up(
     evidence: Evidence,
     record: RunRecord,
@@ -782,18 +800,12 @@ def _added_up(
             "batch_size": batch,
             "batches_per_step": rounds,
             "samples_per_s": evidence.samples_per_s,
-            "expected_memory": _memory(record, scale, True),
+            "expected_memory": expected_memory(record, scale, True),
         },
         site=site,
         parameters={"batch": batch * scale, "recorded": batch, "times": scale, **parameters},
         safety=Safety.NUMERIC,
     )
-
-
-def _paid_once(evidence: Evidence, scale: int) -> Gain:
-    """The gain of batches `scale` times as large on a CPU, where the optimizer's step is one as before."""
-    once = evidence.breakdown.share(OPTIMIZER)
-    return Gain.of(evidence.what_if(Change(remove_host_s=spread_s(evidence, scale, once))))
 
 
 def _launched_for_batch(evidence: Evidence) -> float:
@@ -817,111 +829,3 @@ def _unmet(record: RunRecord, loader: Loader | None) -> tuple[str, ...]:
 def _files(evidence: Evidence, record: RunRecord) -> tuple[str, ...]:
     """Where the batch's tensors are dealt with: also where a library's model was subclassed."""
     return tuple(dict.fromkeys((*model_files(evidence), *(each.file for each in record.models if each.file))))
-
-
-def _tied(drafts: Drafts, finding: Finding, written: Written, size: int, of_more: bool) -> str:
-    """What would have to change with the size that is written there, in a clause; empty where nothing is seen.
-
-    With `of_more` an update of the weights is of more samples than before.
-    """
-    recorded, own = finding.parameters.get("recorded"), finding.site.file if finding.site is not None else ""
-    for path in dict.fromkeys((own, *written.files, *file_list(finding, "files"))):
-        if not isinstance(recorded, int) or not drafts.sources.editable(path):
-            continue
-        with contextlib.suppress(AdvisorError):
-            draft = drafts[path]
-            line = fixed_by_hand(draft, recorded)
-            line = counted_by_hand(draft, recorded) if line is None else line
-            line = said_to_others(draft, recorded, written.nodes) if line is None else line
-            if line is not None:
-                return f"the size stands as a number at {at(Site(path, line))}, too"
-            # Of smaller batches more are accumulated: what is learned stays as it was.
-            if of_more and size > recorded and (why := divided_by(drafts, draft, written.names, size)):
-                return f"{why}, in {os.path.basename(path)}" if path != own else why
-    return ""
-
-
-def _said(record: RunRecord, forwards: Sequence[CallSite], batch: int) -> tuple[tuple[Site, str], ...]:
-    """Where the script says how large its batches are, each place with the option that sets it (or "")."""
-    sources, found = Sources(), []
-    for path in dict.fromkeys((record.script, *(each.site.file for each in forwards))):
-        try:
-            draft = Draft(sources.source(path))
-        except AdvisorError:
-            continue
-        found += [(Site(path, draft.line(each.node)), each.option) for each in said_sizes(draft, batch, record.argv)]
-    return tuple(found)
-
-
-def _say(
-    drafts: Drafts, said: tuple[tuple[Site, str], ...], written: Written, size: int, text: str, rate: str
-) -> Edit | Argument | Advice:
-    """The fix for batches that are made by hand, where there is one place that says how large."""
-    if len(said) != 1:
-        return Advice(text, f"the size stands in {len(said)} places: {', '.join(at(site) for site, _ in said)}")
-    ((site, option),) = said
-    draft = drafts[site.file]
-    if option:
-        return by_option(drafts, draft, option, str(size), text, rate)
-    if not written.nodes:
-        return Advice(text, "where the batch size comes from cannot be told from the source")
-    draft.replace(written.nodes[0], str(size))
-    return edited(drafts, text)
-
-
-def _updates(source: str) -> bool:
-    """Whether a function changes weights by their gradients: looking at them may be left out, and costs no batch."""
-    return ".grad" in source and _IN_PLACE.search(source) is not None
-
-
-def _of_each_sample(evidence: Evidence) -> float:
-    """The share of a step of one sample that is done with it beside the model: a picture is read, boxes are sorted out.
-
-    Several samples at a time save nothing of that, and a step of theirs has it as often.
-    """
-    found, beside = evidence.outside, evidence.beside
-    # What stands around the model's call, tensors made of a sample and of its output, is done for several at once, too.
-    around = {(each.file, each.function) for one in forward_sites(evidence) for each in one.called_from}
-    share = 0.0
-    if found is not None and (found.called or (found.file, found.name) not in around):
-        share = found.share
-    if beside is not None and not beside.loops and (beside.calls or (beside.file, beside.name) not in around):
-        share = max(share, beside.part * evidence.breakdown.share(OTHER))
-    return share
-
-
-def _where_part_stays(gain: Gain, share: float) -> Gain:
-    """The gain of a change where this share of the step stays as it is."""
-    low, likely, high = (1.0 / ((1.0 - share) / each + share) for each in (gain.low, gain.likely, gain.high))
-    return replace(gain, low=low, likely=likely, high=high)
-
-
-def _memory(record: RunRecord, scale: int, trains: bool) -> int | None:
-    """Bytes of peak memory to expect: what the batch does not change, and `scale` times the rest."""
-    peak = record.memory.peak_allocated
-    if peak is None:
-        return None
-    fixed = (_TRAINING_COPIES if trains else _INFERENCE_COPIES) * sum(each.parameter_bytes for each in record.models)
-    return int(min(fixed, peak) + max(0, peak - fixed) * scale)
-
-
-def _chosen(evidence: Evidence, gains: dict[int, Gain]) -> tuple[int, Gain] | None:
-    """The smallest scale within 3 % of the best that memory and data allow; None when none is worth it."""
-    best = max((gain.likely for gain in gains.values()), default=0.0)
-    least = max(_LEAST_GAIN if evidence.device_is_gpu else _LEAST_ON_CPU, 0.97 * best)
-    return next(((scale, gain) for scale, gain in gains.items() if gain.likely >= least), None)
-
-
-def _gains(
-    evidence: Evidence, record: RunRecord, batch: int, length: int | None, trains: bool, scales: Iterable[int]
-) -> dict[int, Gain]:
-    """The predicted gain of each scale, as far as memory and data (`length` samples, if that is known) allow."""
-    gains: dict[int, Gain] = {}
-    for scale in scales:
-        expected, capacity = _memory(record, scale, trains), evidence.memory.capacity
-        if evidence.device_is_gpu and (expected is None or not capacity or expected > _MEMORY_SHARE * capacity):
-            break
-        if length is not None and length / (batch * scale) < (_LEAST_BATCHES if trains else 1):
-            break
-        gains[scale] = Gain.of(evidence.what_if(Change(batch_scale=float(scale))))
-    return gains

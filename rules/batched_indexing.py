@@ -208,6 +208,8 @@ l = DataLoader(rows, batch_size=None, sampler=BatchSampler(Mixed(rows), 64, drop
     )
     LEAVES_ALONE = (
         Example("l = DataLoader(rows, 64)  # <-\nn = len(l) * l.batch_size\n", ""),
+        Example("both = {'train': DataLoader(rows, 64)}  # <-\nn = len(both['train'].sampler)\n", ""),
+        Example("l: DataLoader = DataLoader(rows, 64)  # <-\nn = l.batch_size\n", ""),
         Example("l = DataLoader(rows, 64, collate_fn=mine)  # <-\n", ""),
         Example("l = DataLoader(rows, **settings)  # <-\n", ""),
         Example("l = DataLoader(rows, batch_sampler=mine)  # <-\n", ""),
@@ -384,16 +386,21 @@ def _is_name(node: cst.BaseExpression) -> bool:
 
 def _reads_loader(draft: Draft) -> str:
     """Where a file reads what a loader that is not asked for batches has no more: ``loader.batch_size``."""
+    given = [(target.target, each.value) for each in draft.nodes(cst.Assign) for target in each.targets]
+    given += [(each.target, each.value) for each in draft.nodes(cst.AnnAssign) if each.value is not None]
+    # A list of them, or a mapping, has as well; what a function gives is not looked into.
     loaders = {
-        last_part(target.target)
-        for assign in draft.nodes(cst.Assign)
-        if isinstance(assign.value, cst.Call) and last_part(assign.value.func) == "DataLoader"
-        for target in assign.targets
+        last_part(target)
+        for target, value in given
+        if any(last_part(call.func) == "DataLoader" for call in draft.nodes(cst.Call, value))
     }
     for node in draft.nodes(cst.Attribute):
-        name = last_part(node.value)
+        value: cst.BaseExpression = node.value
+        while isinstance(value, cst.Subscript):
+            value = value.value
+        name = last_part(value)
         if node.attr.value in _GONE and (
-            name in loaders or "load" in name.lower() or name.lower() in ("dl", "iterator")
+            name in loaders or "load" in name.lower() or name.lower() in ("dl", "iterator", "it")
         ):
             return draft.code(node)
     return ""

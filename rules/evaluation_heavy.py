@@ -34,7 +34,10 @@ _HEAVY = 0.25  # of the time: an evaluation of a tenth of the data after each ep
 _EACH = 0.9  # calls per step from which on each step makes one
 _ENOUGH = 0.05  # of the time: what evaluating is brought down to
 _COLLECTS = re.compile(r"^\s*(import|from)\s+(gym|gymnasium|pettingzoo|procgen|dm_control|stable_baselines3)\b", re.M)
-_DECIDES = re.compile(r"ReduceLROnPlateau|EarlyStopping|patience|early_stop")
+_DECIDES = re.compile(
+    r"ReduceLROnPlateau|EarlyStopping|patience|early_stop|load_best_model|metric_for_best|ModelCheckpoint"
+    r"|\bbest\w*\b.*\n(.*\n){0,6}.*\bsave\w*\("
+)
 _BASIS = "measured: the evaluations' share of the time"
 _RUNS = re.compile(r"\.(train|fit)\(")  # the call in which a framework evaluates by itself
 # What tells it how often, and on how much, by what constructs its settings.

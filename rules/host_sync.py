@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -235,6 +236,10 @@ print("loss %.4f" % (total / len(dataset)))
         ),
     )
     LEAVES_ALONE = (
+        Example(  # formatting reads it in each round
+            'total = 0.0\nfor x in xs:\n    total += f(x).item()  # <- syncs=f(x).item()\n    print(f"{total:.3f}")\n',
+            "",
+        ),
         Example("for x in xs:\n    losses.append(step(x).item())  # <- syncs=step(x).item()\n", ""),
         Example(
             "def f():\n    t = 0\n    for x in xs:\n        t += g(x).item()  # <- syncs=g(x).item()\n    return t\n",
@@ -283,7 +288,7 @@ def _keep_on_device(draft: Draft, call: cst.Call) -> bool:
     if not _linear(draft, call, update):
         return False
     uses = [use for use in draft.nodes(cst.Name, scope) if use.value == name and use is not update.target]
-    if not all(_harmless(draft, use) for use in uses):
+    if not all(_harmless(draft, use) for use in uses) or any(_read_at_once(draft, update, use) for use in uses):
         return False
     draft.change(func.attr, lambda _: cst.Name("detach"))
     starts_as_float = any(isinstance(each, cst.Float) for each in assignments(draft, name, scope))
@@ -291,6 +296,15 @@ def _keep_on_device(draft: Draft, call: cst.Call) -> bool:
         # What the script sums are Python's floats: in float32 a long sum would differ from the fourth digit on.
         call_method(draft, call, "double")
     return True
+
+
+def _read_at_once(draft: Draft, update: cst.AugAssign, use: cst.Name) -> bool:
+    """Whether a use is in each round that has the update: formatting a tensor waits for it as well."""
+    loop, above = draft.loop(update), draft.parent(use)
+    if loop is None or draft.loop(use) is not loop or isinstance(above, (cst.AssignTarget, cst.AugAssign)):
+        return False
+    inside = takewhile(lambda each: each is not loop, draft.ancestors(use))
+    return not any(isinstance(each, (cst.If, cst.IfExp)) for each in inside)
 
 
 def _is_mean(value: cst.BaseExpression) -> bool:

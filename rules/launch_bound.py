@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -32,6 +31,7 @@ from advisor.rule import (
     Gain,
     Rule,
     Safety,
+    at,
     call_sites,
     forward_sites,
     serving_engine,
@@ -144,7 +144,7 @@ class LaunchBound(Rule):
             if give(drafts, draft, call, "mode", '"reduce-overhead"') != "":
                 return Advice(text, "where its arguments come from cannot be told from the source")
             calls.setdefault(draft, []).extend(_calls_of_compiled(draft, call))
-        if why := _keeps(calls):
+        if why := _keeps(drafts, calls):
             return Advice(text, why)
         return edited(drafts, text)
 
@@ -223,7 +223,7 @@ def _compiled(finding: Finding, drafts: Drafts) -> Edit | Advice:
     for site in site_list(finding, "forward"):
         if (forward := _forward_at(drafts, site)) is not None:
             calls.setdefault(drafts[site.file], []).append(forward)
-    if why := _keeps(calls) or in_place.put(finding, drafts, _MODE):
+    if why := _keeps(drafts, calls) or in_place.put(finding, drafts, _MODE):
         return Advice(text, why)
     return edited(drafts, text, f"Compile the model called {where(finding.site)} with {_MODE}.")
 
@@ -232,12 +232,12 @@ def _forward_at(drafts: Drafts, site: Site) -> cst.Call | None:
     return call_at(drafts[site.file], site) if drafts.sources.editable(site.file) else None
 
 
-def _keeps(calls: Mapping[Draft, list[cst.Call]]) -> str:
+def _keeps(drafts: Drafts, calls: Mapping[Draft, list[cst.Call]]) -> str:
     """Which line keeps an output of these calls beyond the next one, as a clause that says what to do; or nothing."""
     for draft, forwards in calls.items():
-        if (line := kept_output(draft, forwards)) is not None:
+        if (place := kept_output(drafts, draft, forwards)) is not None:
             return (
-                f"{os.path.basename(draft.source.path)}:{line} keeps an output beyond the model's next call, and "
+                f"{at(place)} keeps an output beyond the model's next call, and "
                 "graphs write to the same memory again: keep its .clone(), and call "
                 "torch.compiler.cudagraph_mark_step_begin() in front of each step"
             )

@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from advisor.edit import Draft, Drafts
-from advisor.edit.batches import read_within, readers
 from advisor.edit.calls import DATALOADER_PARAMETERS, argument
-from advisor.edit.datasets import (
-    collates_on_gpu,
-    is_asked,
-    kept_for_script,
-    opened_at_first,
-    opened_outside,
-    opened_when_made,
-    told_in_loop,
-    uses_gpu,
-)
-from advisor.edit.guard import has_main_guard, repeated_by_workers
+from advisor.edit.datasets import told_in_loop
 from advisor.edit.locate import call_at
-from advisor.edit.names import full_name, last_part
-from advisor.edit.origin import origin_of
-from advisor.edit.scopes import is_literal
 from advisor.edit.sources import text_of
-from advisor.edit.values import EDITED, bound_to, give, in_mapping
-from advisor.edit.workers import may_be_imported_again, only_with_workers, unpicklable
+from advisor.edit.values import EDITED, give, in_mapping
+from advisor.edit.workers import only_with_workers
 from advisor.evidence import Change
 from advisor.evidence.fetching import begins_anew
 from advisor.evidence.prefetch import DEFAULT, SHM_SHARE, made_ahead_bytes
 from advisor.fixes import by_option, edited
-from advisor.frameworks import configured, construction, takes
+from advisor.frameworks import configured, construction
+from advisor.new_workers import decides_more, not_started, would_share
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, framework_of, where
 
 if TYPE_CHECKING:
@@ -53,13 +39,10 @@ _KEEPS_UP = 0.9
 # Where single batches take much longer than the others, the mean of a window says less of how many there will be: three
 # workers instead of two brought 1.08 there where 2.08 was predicted, with a mean of 1.13 times the step's own time.
 _BURSTY, _KEEPS_UP_BURSTY = 1.5, 1.5
-# What is told a number that is no loader's workers.
-_COUNTS_OTHERS = re.compile(r"(^|\.)(range|set_num_(interop_)?threads|\w*Pool|\w*PoolExecutor)$")
 _IMPORTING = ("spawn", "forkserver")  # start methods whose workers import the script again
 _KEEP, _MORE = "Keep the workers from one epoch to the next", "Prepare batches in more worker processes"
 # More workers help while cores are free, which a bare trace does not say.
 _TWICE_BASIS = "prior: twice the workers make twice the batches, where cores are free"
-_ON_CPU = "Have the samples made on the CPU, and move each batch in the loop."
 _RANDOM = ("random", "jitter", "augment", "mix", "erasing", "crop")  # transforms that draw random numbers, by name
 
 
@@ -149,7 +132,7 @@ class LoaderWorkers(Rule):
         call = call_at(draft, site, ("DataLoader",))
         if call is None:
             return Advice(text, "the call cannot be told from others on its line")
-        if number and (shared := _what_workers_would_share(finding, drafts, draft, call)):
+        if number and (shared := would_share(finding, drafts, draft, call)):
             more, why = shared
             return Advice(" ".join(filter(None, (text, more))), why)
         told = told_in_loop(draft, call)
@@ -162,13 +145,13 @@ class LoaderWorkers(Rule):
         if not live_on:
             text = f"Give the loader at {at(site)} num_workers={workers}."
         if number:
-            if meant := _also_of_others(drafts, draft, call):
+            if meant := decides_more(drafts, draft, call):
                 return Advice(text, meant)
             option = give(drafts, draft, call, "num_workers", str(workers), DATALOADER_PARAMETERS, recorded)
             if option is None:
                 return Advice(text, "where the number of workers comes from cannot be told from the source")
             if option:
-                why = _not_started(finding, drafts, draft, call, "multiprocessing_context")
+                why = not_started(finding, drafts, draft, call, "multiprocessing_context")
                 if why or drafts.edit(text) is not None:  # an option alone changes no source
                     return Advice(text, why or "the script has to be changed as well, for its workers to start")
                 return by_option(drafts, draft, option, str(workers), text)
@@ -182,7 +165,7 @@ class LoaderWorkers(Rule):
                     mapped = in_mapping(draft, call, "persistent_workers")
                     alone = own is not None or mapped is not None
                     give(drafts, draft, call, "persistent_workers", kept, DATALOADER_PARAMETERS, alone=alone)
-            if why := _not_started(finding, drafts, draft, call, "multiprocessing_context"):
+            if why := not_started(finding, drafts, draft, call, "multiprocessing_context"):
                 return Advice(text, why)
         else:
             kept = only_with_workers(draft, call, "True", "False")
@@ -202,7 +185,7 @@ class LoaderWorkers(Rule):
             del settings["dataloader_num_workers"]
 
         def start(drafts: Drafts, draft: Draft, call: cst.Call) -> str:
-            return _not_started(finding, drafts, draft, call, "dataloader_multiprocessing_context")
+            return not_started(finding, drafts, draft, call, "dataloader_multiprocessing_context")
 
         def kept(draft: Draft, call: cst.Call, name: str) -> str | None:
             given = "dataloader_num_workers" in settings
@@ -627,85 +610,6 @@ if __name__ == "__main__":
     )
 
 
-def _what_workers_would_share(finding: Finding, drafts: Drafts, draft: Draft, call: cst.Call) -> tuple[str, str] | None:
-    """What else has to be done before the loader may have more workers, in a sentence or "", and why.
-
-    None where nothing is seen of the dataset that they would share: an open file, what the script counts with it, the
-    GPU of the process that forked them.
-    """
-    none_yet = not finding.parameters.get("recorded", 0)
-    on_gpu = none_yet and finding.parameters.get("gpu")
-    if written := _dataset_draft(finding, drafts, draft):
-        name = str(finding.parameters["source"]).rpartition(".")[2]
-        anew = "Have each worker open the file anew, at its first sample."
-        given = opened_outside(draft, name, call)
-        opened = opened_when_made(written, name) or given
-        opened = opened or (opened_at_first(written, name) if is_asked(draft, call) else "")
-        if opened and opened == given:
-            return anew, f"the dataset is given {opened}, and all workers would read through that one file"
-        if opened:
-            why = f"the dataset calls {opened} before there are workers, which would all read through that one file"
-            return anew, why
-        if none_yet and (counted := kept_for_script(written, name, draft, call)):
-            return "", f"the script reads {counted}, which would be changed in the workers only"
-        if on_gpu and (used := uses_gpu(written, name)):
-            return _ON_CPU, f"the dataset calls {used}, which forked workers cannot"
-    if on_gpu and (used := collates_on_gpu(draft, call)):
-        return _ON_CPU, f"the collate function calls {used}, which forked workers cannot"
-    return None
-
-
-def _also_of_others(drafts: Drafts, draft: Draft, call: cst.Call) -> str:
-    """What else the constant decides that says how many workers there are, in a clause; "" where nothing is seen."""
-    passed = argument(call, "num_workers", DATALOADER_PARAMETERS)
-    if passed is None or passed.star or is_literal(passed.value):
-        return ""
-    for other in draft.nodes(cst.Call):
-        read = [each for arg in other.args for each in draft.nodes(type(passed.value), arg)]
-        if _COUNTS_OTHERS.search(full_name(draft, other.func)) and draft.code(passed.value) in map(draft.code, read):
-            return f"line {draft.line(other)} reads {draft.code(passed.value)}, too, for `{last_part(other.func)}`"
-    origin = origin_of(drafts, draft, passed.value)
-    if origin is None or origin.option:
-        return ""
-    name, within = bound_to(origin.draft, origin.node), read_within(origin.draft, origin.node)
-    for each, called in readers(origin.draft, name, within):
-        if _COUNTS_OTHERS.search(called):
-            return f"line {origin.draft.line(each)} reads {name}, too, for `{called.rpartition('.')[2]}`"
-    return ""
-
-
-def _dataset_draft(finding: Finding, drafts: Drafts, draft: Draft) -> Draft | None:
-    """The file of the dataset's class, where that is known and its loader has one worker at most.
-
-    Two share already what more would share.
-    """
-    path = str(finding.parameters.get("source_file") or draft.source.path)
-    known = finding.parameters.get("source") and finding.parameters.get("recorded", 0) in (0, 1)
-    return drafts[path] if known and drafts.sources.editable(path) else None
-
-
-def _not_started(finding: Finding, drafts: Drafts, draft: Draft, call: cst.Call, context: str) -> str:
-    """Have workers start where they import the script again; why they would not, or "".
-
-    By a guard around what the script does, or by the start method that needs none and pickles nothing.
-    """
-    if not finding.parameters.get("imports_again"):
-        return ""
-    what = str(finding.parameters.get("unpicklable", "")) or unpicklable(draft)
-    if not what and may_be_imported_again(drafts, draft, call, str(finding.parameters.get("script", ""))):
-        return ""
-    fork = finding.parameters.get("fork") and takes(finding, context)
-    if fork and give(drafts, draft, call, context, '"fork"', DATALOADER_PARAMETERS) == EDITED:
-        return ""
-    if not what and (again := repeated_by_workers(draft)):
-        return f"workers import the script again, and each would call `{again}`: move it under a main guard"
-    if not what and has_main_guard(draft):
-        return "what the workers need is made under the script's guard, where they do not see it"
-    if what:
-        return f"workers that import the script again cannot be sent {what}: move it to the top level of a module"
-    return 'the script needs an `if __name__ == "__main__":` guard around what it does first'
-
-
 _FRAMEWORKS = {
     "transformers": "Pass TrainingArguments(dataloader_num_workers={workers}, dataloader_persistent_workers=True).",
     "lightning": "Give the DataLoader that you hand to the Trainer num_workers={workers}, persistent_workers=True.",
@@ -851,6 +755,11 @@ def _unmet(evidence: Evidence, loader: Loader | None, workers: int) -> tuple[str
     method, what = record.environment.start_method, _unpicklable(loader)
     if method in _IMPORTING and not loader.num_workers and not _may_fork(record) and what:
         found.append(f"Workers started by {method} cannot take {what}: move it to the top level of a module.")
+    if loader.draws_own and (loader.num_workers or 0) < 2 <= workers:
+        found.append(
+            "The dataset draws random numbers with a generator of its own, of which all workers would have the same "
+            "copy: make it anew in each, in worker_init_fn, of torch.initial_seed()."
+        )
     device = next((each.device for each in loader.tensors if each.device not in ("", "cpu")), "")
     if device and not loader.num_workers:
         found.append(
@@ -861,7 +770,8 @@ def _unmet(evidence: Evidence, loader: Loader | None, workers: int) -> tuple[str
 
 
 def _draws(loader: Loader) -> bool:
-    return any(word in name.lower() for name in loader.transforms for word in _RANDOM)
+    """Whether samples are made with random numbers, of which workers draw others."""
+    return bool(loader.draws) or any(word in name.lower() for name in loader.transforms for word in _RANDOM)
 
 
 def _told_of_epochs(loader: Loader) -> bool:

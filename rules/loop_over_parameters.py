@@ -66,7 +66,8 @@ _TEXTS = {
     ),
     "squares": (
         "Leave the penalty {at} to the optimizer: weight_decay=2 * lam does to the weights what lam times the sum of "
-        "their squares does, in SGD, Adam and RMSprop (AdamW's weight_decay is another one). Or add its gradient after "
+        "their squares does, in SGD, Adam and RMSprop (AdamW's weight_decay is another one); of a part of them, in a "
+        "parameter group of its own. Or add its gradient after "
         "backward(), in one call: torch._foreach_add_([p.grad for p in params], params, alpha=2 * lam).",
         "the loss then no longer has the penalty in it, and whether something reads it only its author can tell",
     ),

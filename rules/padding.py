@@ -13,6 +13,7 @@ from libcst.helpers import get_full_name_for_node
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.calls import argument, has_starred
 from advisor.edit.columns import over_all_columns
+from advisor.edit.locate import call_at
 from advisor.edit.names import full_name
 from advisor.edit.padded_by_hand import padded_by_hand
 from advisor.edit.scopes import is_literal, literal_equals, string_value
@@ -161,6 +162,10 @@ class Padding(Rule):
             return Advice(text, f"something is padded by hand, too, {where(_site(draft, by_hand))}")
         forwards = site_list(finding, "calls")
         files = {draft.source.path, *(site.file for site in forwards)}
+        if (unmasked := next(_without_mask(drafts, forwards), None)) is not None:
+            return Advice(
+                text, f"the model is not told what is padding {where(unmasked)}, and says something else without it"
+            )
         scores = str(finding.parameters.get("model", "")).endswith(_ONE_ROW_EACH)
         if not scores and any(sources.has(path) and _joins(drafts[path]) for path in files):
             return Advice(
@@ -290,6 +295,15 @@ class Reviews(Dataset):
         ),
     )
     LEAVES_ALONE = (
+        Example(  # the model gets no mask of what is padding
+            """
+for texts in batches:
+    enc = tok(texts, padding="max_length", max_length=77, return_tensors="pt")  # <-
+    scores.append(model(enc.input_ids).logits.argmax(1))  # <- calls=model(enc.input_ids)
+""",
+            "",
+            {"library": True, "model": "CLIPTextModel"},
+        ),
         Example(  # text by text, joined before the model gets them
             """
 for text in texts:
@@ -519,6 +533,17 @@ def _names(call: cst.Call, keywords: tuple[str, ...]) -> set[str]:
     """The names in what a call is given by one of those keywords."""
     given = [each.value for each in call.args if each.keyword is not None and each.keyword.value in keywords]
     return {cst.ensure_type(each, cst.Name).value for value in given for each in m.findall(value, m.Name())}
+
+
+def _without_mask(drafts: Drafts, forwards: Sequence[Site]) -> Iterator[Site]:
+    """Calls of a library's model that give it token ids, and no mask of them."""
+    for site in forwards:
+        call = call_at(drafts[site.file], site) if drafts.sources.editable(site.file) else None
+        if call is None or not call.args or any(each.star for each in call.args):
+            continue
+        by_position = sum(each.keyword is None for each in call.args)
+        if by_position < 2 and "mask" not in drafts[site.file].code(call):
+            yield site
 
 
 def _joins(draft: Draft) -> bool:

@@ -143,6 +143,25 @@ for x, y in loader:
     loss.backward()
 """,
         ),
+        Example(  # what the first call has computed is there for the second
+            before="""
+from torch import nn
+
+for x, y in loader:
+    a = model(x)  # <- cached=model(x)
+    b = model(y)  # <- cached=model(y)
+    contrast(a, b).backward()
+""",
+            after="""
+from torch import nn
+
+for x, y in loader:
+    with nn.utils.parametrize.cached():
+        a = model(x)
+        b = model(y)
+    contrast(a, b).backward()
+""",
+        ),
     )
     LEAVES_ALONE = (
         Example("for y in model(x):  # <- cached\n    use(y)\n", ""),

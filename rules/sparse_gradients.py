@@ -315,7 +315,7 @@ def _places(evidence: Evidence) -> tuple[tuple[Site, ...], bool]:
 def _needs_dense(drafts: Drafts, path: str) -> str:
     """What in the file does not go with sparse gradients, as a clause; else empty."""
     draft = drafts[path]
-    if "clip_grad" in draft.module.code or ".grad" in draft.module.code:
+    if re.search(r"clip_grad|\.grad\b|register_(post_accumulate_grad_)?hook", draft.module.code):
         return f"{path.rpartition('/')[2]} looks at gradients, which would be sparse"
     if framework := framework_used(draft):
         return f"{framework} may clip the gradients, or look at them, which would be sparse"

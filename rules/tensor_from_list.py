@@ -279,4 +279,5 @@ def _unzipped(draft: Draft, node: cst.BaseExpression) -> bool:
         for each in draft.nodes(cst.Assign, draft.function(node))
         if draft.line(each) < draft.line(node) and node.value in re.split(r"\W+", draft.code(each.targets[0].target))
     ]
-    return bool(before) and draft.code(before[-1].value).startswith("zip(*")
+    several = bool(before) and isinstance(before[-1].targets[0].target, (cst.Tuple, cst.List))
+    return several and draft.code(before[-1].value).startswith("zip(*")

@@ -10,6 +10,7 @@ import libcst as cst
 import numpy as np
 
 from advisor.edit import Draft, Drafts
+from advisor.edit.callers import runs_twice
 from advisor.edit.freezing import needed, tell_otherwise
 from advisor.edit.locate import outermost_at
 from advisor.edit.models import made_at
@@ -226,6 +227,18 @@ optimizer = torch.optim.AdamW(model.trained(), lr=1e-3)
         ),
     )
     LEAVES_ALONE = (
+        Example(  # one function makes this optimizer and the next, which has all weights
+            """
+import torch
+def optimizer_of(params):
+    return torch.optim.Adam(params)  # <- optimizers
+encoder = load()  # <- made=load()
+fit(optimizer_of(head.parameters()))
+fit(optimizer_of([*encoder.parameters(), *head.parameters()]))
+""",
+            "",
+            {"models": 1, "trained": ()},
+        ),
         Example(  # one of two models is made in a library
             "enc = load()  # <- made=load()\nopt = torch.optim.SGD(probe.parameters())  # <- optimizers\n",
             "",
@@ -275,7 +288,8 @@ def _needed(finding: Finding, drafts: Drafts, told: bool = False) -> str:
             name, place = full_name(draft, call.func), (draft.source.path, draft.line(call))
             makes = name.startswith("torch.optim.") and "lr_scheduler" not in name
             makes = makes or _makes_another(drafts, files, draft, call)
-            several |= makes and place not in [(site.file, site.line) for site in optimizers]
+            known = place in [(site.file, site.line) for site in optimizers]
+            several |= makes and (not known or runs_twice(drafts, draft, call))
     return "the script makes several optimizers" if several else ""
 
 

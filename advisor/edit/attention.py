@@ -234,6 +234,7 @@ class _Reader:
             return
         targets: list[cst.CSTNode] = [each.target for each in self.draft.nodes(cst.AssignTarget, statement)]
         targets += [each.target for each in self.draft.nodes(cst.AnnAssign, statement)]
+        targets += [each.target for each in self.draft.nodes(cst.Del, statement)]
         targets += places_written(self.draft, statement)
         bound = {node.value for each in targets for node in self.draft.nodes(cst.Name, each)}
         for name, scores in list(self.known.items()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 
@@ -46,6 +47,8 @@ def wrap_forwards(drafts: Drafts, forwards: Sequence[Site], backwards: Sequence[
         narrow = _Narrow(draft, outputs, regions, device, drafts)
         if why := next(narrow.refused(dtype), "") or ("" if backwards else next(narrow.summed(), "")):
             return why
+        if why := next(_refused_elsewhere(narrow, drafts, dtype, device), ""):
+            return why
         for first, last in regions:
             if any(map(suspends, between(draft, first, last))):
                 return "the statement yields, and autocast would stay on in what takes the values"
@@ -58,6 +61,13 @@ def wrap_forwards(drafts: Drafts, forwards: Sequence[Site], backwards: Sequence[
 def _forwards(draft: Draft, found: Sequence[Site]) -> list[cst.Call] | None:
     calls = [within_statement_at(draft, site) for site in found if site.file == draft.source.path]
     return None if None in calls else [call for call in calls if call is not None]
+
+
+def _refused_elsewhere(narrow: _Narrow, drafts: Drafts, dtype: str, device: str) -> Iterator[str]:
+    """The same of the script's other modules, which get the outputs from a function of this one."""
+    for draft, calls in narrow.calls_elsewhere(drafts):
+        for why in _Narrow(draft, calls, (), device, drafts).refused(dtype):
+            yield why.replace(" at line ", f" at {os.path.basename(draft.source.path)}:")
 
 
 def _within(draft: Draft, model: cst.Call, loss: cst.Call) -> bool:

@@ -48,11 +48,12 @@ class Born:
 
 
 def makes_in_forward(draft: Draft, makers: Collection[str], keyword: str, unless: Collection[str] = ()) -> bool:
-    """Whether a method of a module in this file, its constructor aside, calls one of `makers` without that keyword.
+    """Whether a method of a module in this file, its constructor aside, or a function of the file that one calls, calls
+    one of `makers` without that keyword.
 
     A method of `unless` behind the call (``torch.zeros(3).type_as(x)``) does as well as the keyword.
     """
-    for method in _module_methods(draft):
+    for method in module_code(draft):
         for call in draft.nodes(cst.Call, method):
             named = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
             behind = draft.parent(call)

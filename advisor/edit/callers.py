@@ -77,6 +77,16 @@ def _names(draft: Draft, string: cst.SimpleString, name: str) -> bool:
     return statement is not None and "__all__" not in draft.code(statement)
 
 
+def runs_twice(drafts: Drafts, draft: Draft, node: cst.CSTNode, depth: int = 2) -> bool:
+    """Whether the function around `node`, or one that calls it, is called at several places of the script.
+
+    As far as that is known: what it makes may then be made several times.
+    """
+    function = draft.function(node) if depth else None
+    calls = (calls_of(drafts, draft, function) if function is not None else None) or []
+    return len(calls) > 1 or any(runs_twice(drafts, user, call, depth - 1) for user, call in calls)
+
+
 def given(
     drafts: Drafts, draft: Draft, function: cst.FunctionDef, name: str, by_position: bool = True, depth: int = _DEPTH
 ) -> list[Given] | None:

@@ -15,7 +15,7 @@ from advisor.edit.callers import callers
 from advisor.edit.calls import argument
 from advisor.edit.dataflow import loops
 from advisor.edit.draft import Draft, Drafts
-from advisor.edit.in_place import written_in_place
+from advisor.edit.in_place import places_written, written_in_place
 from advisor.edit.modules import beside
 from advisor.edit.names import full_name, imported_as, last_part
 from advisor.edit.preceding import bindings_before
@@ -105,7 +105,11 @@ def overwritten(draft: Draft, place: cst.CSTNode, copied: cst.BaseExpression, de
     """
     copied = _memory_of(copied)
     loop, function = draft.loop(place), draft.function(place)
-    if (loop is None and function is None) or not isinstance(copied, (cst.Name, cst.Attribute)):
+    if loop is None and function is None:
+        return False
+    if _written_after(draft, place, copied, loop or function):
+        return True
+    if not isinstance(copied, (cst.Name, cst.Attribute)):
         return False
     first = draft.code(copied).partition(".")[0]
     handed = function is not None and first != "self" and is_parameter(function, first)
@@ -123,6 +127,18 @@ def overwritten(draft: Draft, place: cst.CSTNode, copied: cst.BaseExpression, de
     names = parameter_names(draft, function)
     given = [(call, argument(call, first, names)) for call in callers(draft, function)]
     return any(arg is not None and overwritten(draft, call, arg.value, depth - 1) for call, arg in given)
+
+
+def _written_after(draft: Draft, place: cst.CSTNode, copied: cst.BaseExpression, within: cst.CSTNode | None) -> bool:
+    """Whether the same round, or the rest of the function, writes to what was copied, under the name that it had."""
+    name, line = draft.code(copied), draft.line(place)
+    given = [each.target for each in draft.nodes(cst.AssignTarget, within) if draft.line(each) >= line]
+    again = min((draft.line(each) for each in given if draft.code(each) == name), default=None)  # x = x.to(device)
+    for each in places_written(draft, within):
+        written = each.value if isinstance(each, cst.Subscript) and draft.code(each) != name else each
+        if draft.code(written) == name and draft.line(each) > line and (again is None or draft.line(each) < again):
+            return True
+    return False
 
 
 def _memory_of(node: cst.BaseExpression) -> cst.BaseExpression:

@@ -7,13 +7,16 @@ subclasses say which do not.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import libcst as cst
 
 from advisor.edit.calls import argument
-from advisor.edit.draft import Draft
+from advisor.edit.draft import Draft, Drafts
 from advisor.edit.locate import last_name
+from advisor.edit.modules import TooManyFilesError, with_word
 from advisor.edit.scopes import parameter_names, scope_of
 from advisor.edit.sums import CUT_ATTRIBUTES, CUT_FUNCTIONS, CUT_METHODS, TAKES_IN, elements, root
 
@@ -21,7 +24,13 @@ from advisor.edit.sums import CUT_ATTRIBUTES, CUT_FUNCTIONS, CUT_METHODS, TAKES_
 _Holder = tuple[cst.CSTNode | None, str]
 _COMPREHENSIONS = (cst.ListComp, cst.SetComp, cst.GeneratorExp)
 _WITH_INDICES = frozenset(["max", "min", "sort", "topk", "kthvalue", "median", "mode"])  # indices: other numbers
+_MOST_USERS = 10  # modules that are looked through for calls of one function
 _TURNS = frozenset(["enumerate", "tqdm", "zip", "list", "tuple", "reversed", "iter", "next", "dict", "sorted"])
+
+
+def _users(drafts: Drafts, draft: Draft, name: str) -> Iterator[Draft]:
+    with contextlib.suppress(TooManyFilesError):
+        yield from with_word(drafts, draft, name)
 
 
 class Dataflow:
@@ -49,6 +58,16 @@ class Dataflow:
         self._calls = draft.nodes(cst.Call)
         while self._follow():
             pass
+
+    def calls_elsewhere(self, drafts: Drafts) -> Iterator[tuple[Draft, list[cst.Call]]]:
+        """In the script's other modules: the calls, by name, of functions of this file that give the value."""
+        names = {each.name.value for each in self._returning} - {"forward", "__call__", "__init__", "main"}
+        for name in sorted(names):
+            users = list(islice(_users(drafts, self.draft, name), _MOST_USERS))
+            for user in users:
+                calls = [each for each in user.nodes(cst.Call) if last_name(user, each) == name]
+                if calls and user is not self.draft:
+                    yield user, calls
 
     # What holds it ------------------------------------------------------------------------------------------------
 

@@ -326,6 +326,21 @@ def kept_for_script(written: Draft, cls: str, draft: Draft, call: cst.Call) -> s
     return ""
 
 
+def fills(written: Draft, cls: str) -> str:
+    """An attribute in which `cls` keeps what it has made of a sample, for the next time; "" for none.
+
+    Each worker would fill one of its own, with samples that others have made before.
+    """
+    for function in _reached(written, cls, _FETCHES):
+        for assign in written.nodes(cst.Assign, function):
+            for target in (each.target for each in assign.targets):
+                name = own_attribute(target, items=True) if isinstance(target, cst.Subscript) else ""
+                tests = [each.test for each in written.nodes(cst.If, function)] if name else []
+                if any(f"self.{name}" in written.code(each) for each in tests):
+                    return f"self.{name}"
+    return ""
+
+
 def _reached(draft: Draft, cls: str, names: Iterable[str]) -> list[cst.FunctionDef]:
     """Methods of `cls` by their names, its bases' in the same file as well, and the functions that they call in turn.
 

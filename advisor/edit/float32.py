@@ -27,6 +27,8 @@ from advisor.edit.weight_cache import module_beside
 
 _WIDE = frozenset(("torch.float32", "torch.float", "torch.float64", "torch.double"))
 _MAKES_NONE = frozenset(("finfo", "set_default_dtype", "autocast"))  # of what a type is passed to
+_FLOATS = frozenset(("zeros", "ones", "rand", "randn", "linspace", "logspace", "eye"))  # of torch's functions
+_BY_NUMBERS = frozenset(("tensor", "full"))
 _NO_TYPE = frozenset(("device", "non_blocking", "copy", "memory_format"))  # parameters of ``to``
 _DEVICE = re.compile(r"device|rank|gpu|^dev$", re.I)
 _NO_WEIGHTS = re.compile(
@@ -169,10 +171,20 @@ def _seeds(draft: Draft) -> Iterator[cst.BaseExpression]:
     modules = {draft.enclosing_class(each) for each in module_code(draft)} | {None}
     for each in made:
         asked = isinstance(each, cst.Call) and asks_wide(draft, each)
+        asked = asked or (isinstance(each, cst.Call) and _makes_floats(draft, each))
         if (asked or _counts_in_floats(draft, each)) and draft.enclosing_class(each) in modules:
             function = draft.function(each)
             if function is None or function.name.value != "__init__" or _is_plain_attribute(draft, each):
                 yield each
+
+
+def _makes_floats(draft: Draft, call: cst.Call) -> bool:
+    """A constructor's ``torch.zeros(n)``, ``torch.tensor([0.5])``: of the default type, which is float32."""
+    name, function = full_name(draft, call.func), draft.function(call)
+    if function is None or function.name.value != "__init__" or argument(call, "dtype") is not None:
+        return False
+    module, _, made = name.rpartition(".")
+    return module == "torch" and (made in _FLOATS or (made in _BY_NUMBERS and bool(draft.nodes(cst.Float, call))))
 
 
 def _counts_in_floats(draft: Draft, node: cst.BaseExpression) -> bool:

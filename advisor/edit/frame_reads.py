@@ -12,6 +12,7 @@ from advisor.edit.callers import own_method
 from advisor.edit.changes import settings_of
 from advisor.edit.draft import Draft, Drafts, Statement
 from advisor.edit.locate import innermost_at
+from advisor.edit.modules import with_word
 from advisor.edit.names import last_part, own_attribute
 from advisor.edit.scopes import assignments, is_literal, is_target, self_assignments, string_value, variables
 
@@ -228,6 +229,8 @@ class Reads:
         raise UnclearError(UNKNOWN)
 
     def _take(self, node: cst.BaseExpression, code: str, name: str, several: bool | None, *, of_row: bool) -> None:
+        if self._may_be_left_out(node) and self._made_for_several():
+            raise UnclearError("not every sample reads each column, and another table may not have it")
         self.columns.append(Column(node, code, name, several, of_row))
 
     def _is_column(self, name: str) -> bool:
@@ -237,6 +240,25 @@ class Reads:
         return bool(keys) and all(key is not None and string_value(key) for key in keys)
 
     # What may not be.
+
+    def _may_be_left_out(self, node: cst.CSTNode) -> bool:
+        """Whether the method may return without reading it."""
+        for above in self._draft.ancestors(node):
+            if above is self._method:
+                break
+            if isinstance(above, (cst.If, cst.IfExp, cst.Try, cst.BooleanOperation)):
+                return True
+        line = self._draft.line(node)
+        early = [each for each in self._draft.nodes(cst.Return, self._method) if self._draft.line(each) < line]
+        return bool(early)
+
+    def _made_for_several(self) -> bool:
+        """Whether the script may make several datasets of the class, one of another table than that of this run."""
+        made = 0
+        for user in with_word(self._drafts, self._draft, self._holder.name.value):
+            calls = [last_part(each.func) for each in user.nodes(cst.Call)]
+            made += calls.count(self._holder.name.value)
+        return made > 1
 
     def _check_dates(self, column: str) -> None:
         """An array has a date as NumPy's, a row as pandas'; with "" any column may be meant."""

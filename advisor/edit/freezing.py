@@ -33,6 +33,12 @@ _NEEDS = (
     (re.compile(r"\bcheckpoint(_sequential)?\(|gradient_checkpointing"), "computes activations anew in the backward"),
     (re.compile(r"DistributedDataParallel|FullyShardedDataParallel|\bfully_shard\("), "trains with several processes"),
 )
+_WEIGHTS = ("parameters", "named_parameters")
+# What may be given them, besides an optimizer or what makes one.
+_LOOKS = frozenset((
+    "sum", "len", "list", "tuple", "zip", "enumerate", "print", "any", "all", "map", "filter", "sorted", "max", "min",
+    "next", "format", "info", "debug", "numel", "no_grad", "parameters_to_vector", "count_parameters",
+))  # fmt: skip
 _TURNS = ("backward", "step")  # calls that end one pass and begin the next
 _READS = ("item", "detach", "data", "shape", "size", "dtype")  # what may be asked of a result that has no graph
 
@@ -120,6 +126,9 @@ def _goes_on(draft: Draft, name: str) -> int | None:
                 return draft.line(node)
         calls = [each for each in draft.ancestors(node) if isinstance(each, cst.Call)]
         if any(full_name(draft, each.func).startswith("torch.optim.") for each in calls):
+            return draft.line(node)
+        weights = isinstance(above, cst.Call) and isinstance(part, cst.Attribute) and part.attr.value in _WEIGHTS
+        if weights and any(last_part(each.func) not in _LOOKS for each in calls if each is not above):
             return draft.line(node)
     return None
 

@@ -20,6 +20,7 @@ from advisor.edit.locate import last_name
 from advisor.edit.models import model_name
 from advisor.edit.modules import TooManyFilesError, with_word
 from advisor.edit.names import full_name, last_part
+from advisor.edit.scopes import is_literal
 from advisor.edit.sources import text_of
 from advisor.edit.sums import TAKES_IN, elements
 
@@ -124,7 +125,7 @@ def refuses_inference_mode(drafts: Drafts, draft: Draft, region: cst.CSTNode) ->
     views = _Views(draft, region)
     if any(views.carries(each) and not views.inside(each) for each in _meets_weights(draft)):
         return True
-    if _changes(views):
+    if _changes(views) or _resets(views):
         return True
     function = region if isinstance(region, cst.FunctionDef) else draft.function(region)
     return function is not None and _changed_elsewhere(drafts, draft, function)
@@ -137,6 +138,24 @@ def _changes(views: _Views) -> bool:
         if not views.inside(node) and views.carries(stored) and not views.is_container(stored):
             return True
     return False
+
+
+def _resets(views: _Views) -> bool:
+    """Whether a state that a forward gives to an attribute is changed in place outside: ``self.h.zero_()``."""
+    draft = views.draft
+    forwards = [each for each in draft.nodes(cst.FunctionDef) if each.name.value in ("forward", "__call__")]
+    kept = {
+        target.attr.value
+        for forward in forwards
+        for assign in draft.nodes(cst.Assign, forward)
+        for target in (part for each in assign.targets for part in elements(each.target))
+        if isinstance(target, cst.Attribute) and not is_literal(assign.value)
+    }
+    outside = [
+        each for each in places_written(draft) if not views.inside(each) and draft.function(each) not in forwards
+    ]
+    stored = [each.value if isinstance(each, cst.Subscript) else each for each in outside]
+    return any(isinstance(each, cst.Attribute) and each.attr.value in kept for each in stored)
 
 
 def _changed_elsewhere(drafts: Drafts, draft: Draft, function: cst.FunctionDef) -> bool:

@@ -12,10 +12,11 @@ import libcst as cst
 import libcst.matchers as m
 
 from advisor.edit.dataflow import Dataflow, loops
-from advisor.edit.draft import Draft
+from advisor.edit.draft import Draft, Drafts
 from advisor.edit.locate import last_name
 from advisor.edit.preceding import bindings_before, bound_in, bound_within
 from advisor.edit.sums import elements, root
+from advisor.harness.layout import Site
 
 # What gives the memory of the tensor that it is asked of, or a part of what holds several.
 _SAME = frozenset((
@@ -28,10 +29,17 @@ _STEPS = frozenset(("backward", "step", "zero_grad"))
 _Loop = cst.For | cst.While
 
 
-def kept_output(draft: Draft, calls: Sequence[cst.Call]) -> int | None:
-    """The line of the file at which an output of `calls`, a model's, is kept beyond its next call; or None."""
+def kept_output(drafts: Drafts, draft: Draft, calls: Sequence[cst.Call]) -> Site | None:
+    """Where an output of `calls`, a model's, is kept beyond its next call; or None.
+
+    In their file, or in one that gets it from a function there.
+    """
     outputs = _Outputs(draft, calls)
-    return min(map(draft.line, outputs.kept()), default=None)
+    for user, of in ((draft, calls), *outputs.calls_elsewhere(drafts)):
+        kept = outputs if user is draft else _Outputs(user, of)
+        if lines := sorted(map(user.line, kept.kept())):
+            return Site(user.source.path, lines[0])
+    return None
 
 
 class _Outputs(Dataflow):

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from advisor.edit.draft import Draft, Drafts
+from advisor.edit.draft import Draft, Drafts, Statement
 from advisor.edit.locate import call_at
-from advisor.edit.names import ensure_name
+from advisor.edit.names import ensure_name, last_part
 from advisor.edit.regions import suspends
 from advisor.harness.layout import Site
 
+_TURNS = ("backward", "step", "zero_grad", "load_state_dict")
 CACHED = "torch.nn.utils.parametrize.cached"
 
 
@@ -29,6 +30,25 @@ def cache_weights(drafts: Drafts, forwards: Sequence[Site]) -> str:
         found[statement] = draft, statement
     if not found:
         return "where the model is called is not known"
+    if len(found) > 1 and (together := _together(list(found.values()))) is not None:
+        draft, first, last = together
+        draft.wrap(first, last, f"with {ensure_name(draft, CACHED)}()")
+        return ""
     for draft, statement in found.values():
         draft.wrap(statement, statement, f"with {ensure_name(draft, CACHED)}()")
     return ""
+
+
+def _together(found: Sequence[tuple[Draft, cst.SimpleStatementLine]]) -> tuple[Draft, Statement, Statement] | None:
+    """The first and the last of statements of one block between which no weight changes and no graph is given back.
+
+    What one of them has computed is there for the next only where one ``cached()`` is around them all.
+    """
+    draft = found[0][0]
+    block = draft.siblings(found[0][1])
+    places = sorted(number for number, each in enumerate(block) if any(each is one for _, one in found))
+    if len(places) < len(found):
+        return None
+    between = block[places[0] : places[-1] + 1]
+    turns = any(last_part(call.func) in _TURNS for each in between for call in draft.nodes(cst.Call, each))
+    return None if turns or any(map(suspends, between)) else (draft, between[0], between[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from advisor.evidence.bindings import bound, last_name, names_in
@@ -10,6 +11,10 @@ from advisor.evidence.reports import root_name
 from advisor.evidence.rounds import around, carried
 
 _UPDATES = frozenset(("step", "zero_grad"))
+# Losses that compare the samples of a batch with each other, by name, or by labels that are the samples' own numbers.
+_COMPARES = re.compile(r"(?i)info_?nce|nt_?xent|contrastive|triplet|sup_?con|in_?batch|clip_?loss|barlow|vicreg")
+_OWN_NUMBERS = re.compile(r"\barange\(\s*(len\(|\w+\.(size\(0\)|shape\[0\]))")
+_TURNED = re.compile(r"\.(T|mT)\b|\.t\(\)|\btranspose\(|\bcdist\(")
 _SIZES = frozenset(("numel", "size", "shape"))
 
 
@@ -29,6 +34,14 @@ def adds_up_gradients(text: str, line: int) -> bool:
     calls = [each for each in _backwards(inside.body) if each.lineno <= line <= (each.end_lineno or each.lineno)]
     start = set[str]().union(*(names_in(each) for each in calls))
     return _divided(inside, line) and not _need_each_other(inside, start)
+
+
+def compares_samples(text: str) -> bool:
+    """Whether a file says that it has a loss which compares the samples of a batch with each other.
+
+    Of such a loss the gradients of several small batches are not those of one large batch.
+    """
+    return bool(_COMPARES.search(text) or (_OWN_NUMBERS.search(text) and _TURNED.search(text)))
 
 
 def _calling(text: str, name: str) -> tuple[ast.For, set[str]] | None:

@@ -31,6 +31,7 @@ _BYTES = {"narrow": 2, "tf32": 4}
 _LOAD = 16
 # Where a shape is in an operator's inputs: addmm has the bias in front.
 _FIRST = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1}
+_OF_ACTIVATIONS = ("aten::bmm", "aten::baddbmm")
 # Products of fewer operations are about launching and filling the device, whatever their sizes.
 _LEAST_FLOPS = 1e9
 # New over old time is no less than this: in the two-rank reference trace (an A100's) the product of 8192 x 512 x 8192
@@ -63,6 +64,7 @@ class _Product:
     odd: tuple[int, ...]  # sizes that are no multiples
     multiple: int
     slow: bool  # by the kernel's name
+    batched: bool  # of activations alone: what is odd is a length or a width of heads, and no layer's size
 
 
 def misaligned_products(trace: Trace, peak: Peak | None, capability: tuple[int, int] | None = None) -> Misaligned:
@@ -75,7 +77,7 @@ def misaligned_products(trace: Trace, peak: Peak | None, capability: tuple[int, 
         return Misaligned({})
     products = _products(trace, peak)
     even = [each for each in products if not each.slow and each.seconds > 2 * each.memory_s]
-    slow = [each for each in products if each.slow and each.odd]
+    slow = [each for each in products if each.slow and each.odd and not each.batched]
     if not even or not slow:
         return Misaligned({})
     most = _LEAST_ON_HOPPER if capability is not None and capability >= _HOPPER else _LEAST
@@ -93,9 +95,9 @@ def misaligned_products(trace: Trace, peak: Peak | None, capability: tuple[int, 
         if seconds < each.seconds:
             for size in each.odd:
                 sizes[size] = sizes.get(size, 0.0) + each.seconds
-    # Kernels of these names whose product was not understood stay as they are.
+    # Kernels of these names whose product was not understood, or is not one with weights, stay as they are.
     for each in products:
-        if each.slow and not each.odd and each.kernel in old:
+        if each.slow and (not each.odd or each.batched) and each.kernel in old:
             old[each.kernel] += each.seconds
             new[each.kernel] += each.seconds
     scale = {name: new[name] / old[name] for name in old if new[name] < old[name]}
@@ -132,7 +134,8 @@ def _products(trace: Trace, peak: Peak) -> list[_Product]:
         if mark is None and odd:
             continue  # how it loads is not known
         slow = mark is not None and int(mark[1]) < multiple
-        found.append(_Product(name, seconds, flops / len(steps), memory_s, odd, multiple, slow))
+        batched = called in _OF_ACTIVATIONS
+        found.append(_Product(name, seconds, flops / len(steps), memory_s, odd, multiple, slow, batched))
     return found
 
 

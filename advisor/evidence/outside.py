@@ -7,6 +7,7 @@ import functools
 import inspect
 import linecache
 import os
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ _WORTH_NAMING = (
 )
 # What decorators call the function that they put in place of another: torch's no_grad, torchmetrics' update.
 _WRAPPERS = ("decorate_context", "wrapped_func", "wrapper", "wrapped", "inner", "decorated")
+_IN_PLACE = re.compile(r"\b_?\w+(?<!_)_\(|[-+*/]=")  # param.add_(…), torch._foreach_mul_(…), param.data -= …
 _Place = tuple[str, int, str, str]  # file, line, name, what it calls
 
 
@@ -61,6 +63,11 @@ def source_of(found: Outside, text: str) -> str:
     """The lines of a function, of its file's `text`; "" where it has not as many."""
     lines = text.splitlines()[max(0, found.line - 1) :]
     return "".join(inspect.getblock([f"{line}\n" for line in lines])) if lines else ""
+
+
+def updates_weights(source: str) -> bool:
+    """Whether a function changes weights by their gradients: looking at them may be left out, and costs no batch."""
+    return ".grad" in source and _IN_PLACE.search(source) is not None
 
 
 def users_files(record: RunRecord) -> set[str]:

@@ -32,6 +32,11 @@ class Drawing:
         """Whether a generator has moved since."""
         return self._before != self._states()
 
+    def drew_own(self) -> bool:
+        """Whether one has that is not of the three that everybody shares, which workers are given seeds for."""
+        moved = self._before[len(self._before) - len(self._own) :]
+        return moved != [_state(each) for each in self._own]
+
     def _states(self) -> list[Any]:
         return [*shared_states(), *map(_state, [self._torch.default_generator, *self._own])]
 

@@ -66,7 +66,7 @@ class Looks:
         batch = self._fetch(original, fetcher, index, loader, key)
         if drawing is not None:
             with contextlib.suppress(Exception):
-                self._append({"drew": drawing.drew()}, _samples(index), loader)
+                self._append({"drew": drawing.drew(), "own": drawing.drew_own()}, _samples(index), loader)
         return batch
 
     def _drawing(self, key: tuple[int, int], fetcher: Any) -> Drawing | None:
@@ -205,6 +205,7 @@ def _into(record: Loader, rows: list[dict[str, Any]]) -> None:
     single = [row["single"] for row in rows if "single" in row]
     if drew := [row["drew"] for row in rows if "drew" in row]:
         record.draws = any(drew)
+        record.draws_own = any(row["own"] for row in rows if "drew" in row)
     if single:
         record.single_s = sum(seconds for seconds, _ in single) / len(single)
         record.single_cpu_s = min(cpu for _, cpu in single)  # threads spin on for a while at first

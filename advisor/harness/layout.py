@@ -226,6 +226,7 @@ class Loader:
     single_s: float | None = None
     single_cpu_s: float | None = None
     draws: bool | None = None  # any of the first fetches drew random numbers: a sample is another one in each epoch
+    draws_own: bool = False  # with a generator that the dataset, or a module of its own, holds: workers get copies
     parts: list[FetchPart] = field(default_factory=list)  # the longest first, those inside of a line after all others
     # What is true of any of the DataFrames that samples are taken out of: "upcast" (all columns are numbers, of several
     # types, of which a row makes one), "date NAME" (that column has dates), "labels" (the index is not the number of
@@ -373,6 +374,9 @@ class Model:
     autocast: str = ""  # dtype, "" when off
     calls: int = 0
     checkpointing: bool = False  # a module of it says so, as Hugging Face's and timm's do
+    # All of its parts that are models of transformers say that the fused attention computes what theirs does; None
+    # where it has none.
+    fuses_attention: bool | None = None
     made: Site | None = None  # where the user's code makes it; None inside a library
     takes: list[str] = field(default_factory=list)  # the names of its forward's parameters
     output_grad: bool | None = None  # a tensor of its output can be differentiated: autograd recorded the forward

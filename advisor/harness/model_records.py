@@ -180,6 +180,10 @@ class ModelRecords:
             name = type(child).__name__
             flags = (vars(child).get(flag) is True for flag in ("gradient_checkpointing", "grad_checkpointing"))
             record.checkpointing |= name == "CheckpointWrapper" or any(flags)
+            fuses = getattr(type(child), "_supports_sdpa", None)
+            if fuses is not None:
+                capped = getattr(getattr(child, "config", None), "attn_logit_softcapping", None)
+                record.fuses_attention = bool(fuses) and not capped and record.fuses_attention is not False
             if next(child.children(), None) is None:
                 record.layers[name] = record.layers.get(name, 0) + 1
             elif child is not inner and not isinstance(child, containers):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from types import FrameType
 from typing import Any
 
 _NUMBERS, _DATES = tuple("biuf"), tuple("mM")  # kinds of NumPy's types
 _ARCHIVES = ("numpy.lib._npyio_impl", "numpy.lib.npyio")  # since NumPy 2, and before
+_MOST_MEMBERS = 200
 _NUMERIC, _CONVOLVE = ("numpy._core.numeric", "numpy.core.numeric"), ("convolve", "correlate")  # likewise
 
 
@@ -54,7 +56,22 @@ def facts(table: Any) -> set[str]:
 def row_bytes(archive: Any, member: Any) -> float:
     """Bytes of all members of an archive, as they are in memory, for each row of one of them; 0 where it has none."""
     rows = len(member) if getattr(member, "ndim", 0) else 0
-    return sum(each.file_size for each in archive.zip.infolist()) / rows if rows else 0.0
+    members = archive.zip.infolist()
+    if not rows or len(members) > _MOST_MEMBERS or not all(_of_numbers(archive.zip, each) for each in members):
+        return 0.0  # what nobody has asked for so far may be what NumPy reads only where it is told to
+    return float(sum(each.file_size for each in members) / rows)
+
+
+def _of_numbers(archive: Any, member: Any) -> bool:
+    """Whether a member of an archive is an array of no objects, by what stands in front of its numbers."""
+    format_of = sys.modules["numpy"].lib.format
+    try:
+        with archive.open(member) as file:
+            version = format_of.read_magic(file)
+            read = format_of.read_array_header_1_0 if version == (1, 0) else format_of.read_array_header_2_0
+            return not read(file)[2].hasobject
+    except (ValueError, OSError, EOFError):
+        return False
 
 
 def lengths_of(frame: FrameType) -> tuple[int, int]:

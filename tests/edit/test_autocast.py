@@ -150,6 +150,20 @@ def test_what_has_another_type_may_go_anywhere(text: str, tmp_path: Path) -> Non
     assert isinstance(_fix(text, tmp_path), Edit)
 
 
+@pytest.mark.parametrize(("more", "edits"), [(".numpy()", False), (".float().numpy()", True)])
+def test_bfloat16_does_not_get_to_numpy_in_the_file_that_calls_a_function(
+    more: str, edits: bool, tmp_path: Path
+) -> None:
+    text = "import torch\n@torch.no_grad()\ndef predict(model, x):\n    return model(x)  # <- forward=model(x)\n"
+    before, finding = rulecheck.marked(RULE, Example(text, "", {"device": "cpu"}), tmp_path / "engine.py")
+    (tmp_path / "engine.py").write_text(before)
+    main = "import numpy as np\nfrom engine import predict\n"
+    main += f"np.save('p', torch.cat([predict(net, x) for x in xs]){more})\n"
+    (tmp_path / "main.py").write_text(main)
+    sources = Sources(modules={str(tmp_path / "engine.py"): "engine", str(tmp_path / "main.py"): ""})
+    assert isinstance(RULE.fix(finding, sources), Edit) is edits
+
+
 ONE_TYPE = {
     "dot": "torch.dot(out[0], weights)",
     "mv": "torch.mv(queue, out[0]).sum()",

@@ -97,6 +97,17 @@ GET = """
         return self.buf.cuda()
 """
 WRITTEN = {
+    "a batch, after its copy": """
+for ids in loader:
+    labels = ids.cuda()
+    ids[torch.rand(ids.shape) < 0.15] = 3
+""",
+    "an item of a batch, after its copy": """
+def step(batch):
+    labels = batch["ids"].cuda()
+    batch["ids"].masked_fill_(mask, 3)
+    net(labels)
+""",
     "out": """
     def sample(self, i):
         torch.index_select(self.data, 0, i, out=self.buf)
@@ -221,6 +232,11 @@ for step in range(9):
 for i in range(9):
     rows[i] = i
     step(rows[mix].cuda())
+""",
+    "a copy by the same name": """
+for ids in loader:
+    ids = ids.cuda()
+    ids[0] = 3
 """,
 }
 

@@ -14,7 +14,7 @@ from advisor.edit import Drafts, Sources
 from advisor.edit.frame_columns import keep_columns
 from advisor.harness.tables import facts
 
-CLASS = '''
+CLASS = """
 import numpy as np
 import torch
 
@@ -35,7 +35,7 @@ class Flights:
 
     def __getitem__(self, i):
 {body}
-'''
+"""
 ROW = "row = self.frame.iloc[i]"
 
 
@@ -195,3 +195,15 @@ def test_what_is_not_sure_is_left_alone(body: list[str], seen: set[str], more: s
 def test_dates_that_are_not_read_are_none_of_its_business(tmp_path: Path) -> None:
     _, after, why = edited(tmp_path / "flights.py", [ROW, "return row['a']"], {"date day"})
     assert after, why
+
+
+_BRANCH = [ROW, "if TARGET:", "    return row['a']", "return row['stops']"]
+
+
+@pytest.mark.parametrize(
+    ("made", "edits"), [("train = Flights(one)\n", True), ("both = Flights(one), Flights(two)\n", False)]
+)
+def test_a_column_that_one_branch_reads(made: str, edits: bool, tmp_path: Path) -> None:
+    """Another table may not have it."""
+    _, after, why = edited(tmp_path / "flights.py", _BRANCH, set(), f"\n{made}")
+    assert bool(after) is edits and (edits or "not every sample" in why)

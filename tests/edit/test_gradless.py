@@ -111,3 +111,24 @@ def test_what_asks_for_gradients(tmp_path: Path, code: str, asks: bool) -> None:
     (tmp_path / "script.py").write_text(f"def run(self, x):\n    out = net(x)\n    {code}\n    return out\n")
     draft = Draft(read_source(str(tmp_path / "script.py")))
     assert differentiates(draft, draft.nodes(cst.FunctionDef)[0]) is asks
+
+
+_STATE = """
+import torch
+class Net(torch.nn.Module):
+    def reset(self):
+        {reset}
+    def forward(self, x):
+        self.h = self.cell(x, self.h)
+        return self.out(self.h)
+@torch.no_grad()
+def follow(net, x):
+    return net(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("reset", "refused"), [("self.h.zero_()", True), ("self.h[0] = 0", True), ("self.h = None", False), ("pass", False)]
+)
+def test_a_state_that_is_changed_in_place_between_the_calls(reset: str, refused: bool, tmp_path: Path) -> None:
+    assert _refused(tmp_path, "from features import follow\n", _STATE.format(reset=reset)) is refused

@@ -87,3 +87,14 @@ def test_the_recorded_call_counts_whatever_its_name(tmp_path: Path) -> None:
     before, finding = rulecheck.marked(RULE, Example(text, ""), tmp_path / "train.py")
     (tmp_path / "train.py").write_text(before)
     assert isinstance(RULE.fix(finding, Sources()), Advice)
+
+
+@pytest.mark.parametrize(("kept", "edits"), [("embed(x)", False), ("embed(x).clone()", True)])
+def test_a_function_s_output_that_another_file_keeps(kept: str, edits: bool, tmp_path: Path) -> None:
+    text = "import torch\nmodel = torch.compile(Net().cuda())  # <- compiled\ndef embed(x):\n    return model(x)\n"
+    before, finding = rulecheck.marked(RULE, Example(text, ""), tmp_path / "net.py")
+    (tmp_path / "net.py").write_text(before)
+    (tmp_path / "main.py").write_text(f"from net import embed\nfor x in loader:\n    feats.append({kept})\n")
+    fix = RULE.fix(finding, Sources(modules={str(tmp_path / "net.py"): "net", str(tmp_path / "main.py"): ""}))
+    assert isinstance(fix, Edit) is edits
+    assert edits or (isinstance(fix, Advice) and "main.py:3" in fix.why)

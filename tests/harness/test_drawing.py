@@ -122,3 +122,18 @@ def test_to_choose_samples_at_random_is_no_drawing(tmp_path: Path) -> None:
     data = TensorDataset(torch.rand(50, 4))
     loader = DataLoader(data, batch_size=5, sampler=WeightedRandomSampler(torch.ones(50), 50))
     assert seen(tmp_path, loader)[1].draws is False
+
+
+@pytest.mark.parametrize(
+    ("change", "own"),
+    [
+        (lambda x: x + torch.rand(4), False),
+        (lambda x: x + random.random() + np.random.rand(), False),
+        (lambda x: x + SHARED.random(), True),
+        (Jitter(np.random.RandomState(1)), True),
+    ],
+)
+def test_generators_of_which_workers_get_copies(
+    tmp_path: Path, change: Callable[[torch.Tensor], torch.Tensor], own: bool
+) -> None:
+    assert seen(tmp_path, DataLoader(Rows(change), batch_size=5))[1].draws_own is own

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from advisor.harness import tracing
+from advisor.harness.tables import row_bytes
 from tests.harness.test_fetching import seen
 
 ROWS = 40
@@ -191,3 +192,12 @@ def test_signals_that_numpy_convolves_have_their_lengths(tmp_path: Path) -> None
     assert [parts[line].pixels_out for line in sorted(parts)] == [300, 300, 5]
     assert all(400 <= each.pixels_in < 400 + ROWS and each.seconds > 0 for each in parts.values())
     assert min(parts) == first + 2
+
+
+def test_an_archive_with_objects_in_it_is_not_to_be_read_whole(tmp_path: Path) -> None:
+    """NumPy reads them only where it is told to, and nobody may ever have asked for them."""
+    np.savez_compressed(tmp_path / "a.npz", x=np.ones((10, 4)), y=np.arange(10))
+    np.savez_compressed(tmp_path / "b.npz", x=np.ones((10, 4)), meta=np.array({"fps": 25}, dtype=object))
+    with np.load(tmp_path / "a.npz") as plain, np.load(tmp_path / "b.npz") as objects:
+        assert row_bytes(plain, "x") == 0.0 and row_bytes(plain, plain["x"]) > 4 * 8
+        assert row_bytes(objects, objects["x"]) == 0.0
