@@ -47,6 +47,7 @@ def made_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPa
     """What takes most of making a batch and is the same in every epoch, or else simply computes much."""
     found = _tokenizes(evidence, facts, loader) or _decodes(evidence, facts, loader)
     found = found or _computes_again(evidence, facts, loader) or _pictures_again(evidence, facts, loader)
+    found = found or _formats_again(evidence, facts, loader)
     return found or _heavy(evidence, facts, loader)
 
 
@@ -138,6 +139,27 @@ def _pictures_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> S
         part,
         part if loader.wraps else 1.0 - _LEFT_OF_PICTURES,  # what holds them does its own
         what,
+        _KEPT_BASIS,
+    )
+
+
+def _formats_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart | None:
+    """Rows of a dataset of Hugging Face's, taken out of Arrow's memory and made into tensors, nothing else."""
+    own = any(part.kind in ("line", "inside", "transform") for part in loader.parts)
+    if loader.dataset != "datasets.arrow_dataset.Dataset" or own or not loader.parts or not computes(facts):
+        return None
+    part = 1.0 - sum(share(loader, each) for each in loader.parts)
+    if not _better_kept(evidence, facts, loader, part):
+        return None
+    return SlowPart(
+        "formatted",
+        f"{part:.0%} of making a batch takes its rows out of the dataset and makes tensors of them, and "
+        f"{_of_workers(evidence, facts)}: they are the same in every epoch; all {loader.dataset_length:,} together are "
+        f"{_all_samples(loader) / 1e6:,.0f} MB.",
+        loader.site,
+        part,
+        part * (1.0 - 1.0 / _KEPT),
+        "datasets.Dataset",
         _KEPT_BASIS,
     )
 

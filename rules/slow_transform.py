@@ -266,11 +266,12 @@ _TITLES = {
     "decode": "Decode each sample's file once, not in every epoch",
     "compute": "Compute once what is the same in every epoch",
     "pictures": "Transform the pictures once, not in every epoch",
+    "formatted": "Make tensors of the columns once, not of their rows in every epoch",
     "convolve": "Convolve with long kernels through Fourier transforms",
 }
 _SAFETY = {"convolve": Safety.NUMERIC}
 # What is done once for each sample has its gain in the epochs that follow.
-_IN_LATER_EPOCHS = ("tokenize", "parse", "decode", "compute", "pictures")
+_IN_LATER_EPOCHS = ("tokenize", "parse", "decode", "compute", "pictures", "formatted")
 _ADVICE = {
     "same": (
         "Make what {what} gives at {at} once, where the dataset is made (self.name = {what}(...) in __init__), and use "
@@ -318,6 +319,12 @@ _ADVICE = {
         "Apply {what} once, before the training: x = torch.stack([picture for picture, _ in data]), y = "
         "torch.tensor([label for _, label in data]), and hand TensorDataset(x, y) to the loader at {at}.",
         "whether the pictures stay as they are, and fit into memory, only their author can tell",
+    ),
+    "formatted": (
+        'Take all rows at once, before the training, rows = dataset.with_format("torch")[:], and hand TensorDataset('
+        "rows[name], ...) of the columns that the model needs to the loader at {at}: {what} makes tensors of its rows "
+        "anew whenever they are asked for.",
+        "what else reads the batches by the columns' names only their author can tell",
     ),
     "early": (
         "Move {what}, at {at}: on the smaller picture it does the same to a part of the pixels.",

@@ -225,6 +225,23 @@ optimizer = torch.optim.AdamW(model.trained(), lr=1e-3)
             parameters={"models": 1, "trained": ("head",)},
             advice="requires_grad_(True) on the part that is trained",
         ),
+        Example(  # what is clipped is what is trained
+            before="""
+import torch
+model = Tagger()
+opt = torch.optim.Adam(model.head.parameters(), 1e-3)  # <- optimizers
+torch.nn.utils.clip_grad_norm_(model.head.parameters(), 1.0)
+""",
+            after="""
+import torch
+model = Tagger()
+model.requires_grad_(False)
+model.head.requires_grad_(True)
+opt = torch.optim.Adam(model.head.parameters(), 1e-3)
+torch.nn.utils.clip_grad_norm_(model.head.parameters(), 1.0)
+""",
+            parameters={"models": 1, "trained": ("head",)},
+        ),
     )
     LEAVES_ALONE = (
         Example(  # one function makes this optimizer and the next, which has all weights
@@ -281,7 +298,10 @@ def _needed(finding: Finding, drafts: Drafts, told: bool = False) -> str:
     """
     optimizers, files = site_list(finding, "optimizers"), _files(finding)
     several = len(optimizers) != 1
-    if why := needed(drafts, files, told=told):
+    call = outermost_at(drafts[optimizers[0].file], optimizers[0]) if not several else None
+    given = call.args[0].value if call is not None and call.args else None
+    clipped = drafts[optimizers[0].file].code(given) if isinstance(given, cst.Call) else ""
+    if why := needed(drafts, files, told=told, clipped=clipped):  # what is trained may be clipped
         return why
     for draft in (drafts[path] for path in files):
         for call in draft.nodes(cst.Call):

@@ -83,7 +83,8 @@ _CHEAPER = (
 
 # How much two boxes have in common, by what it is called or how it is computed.
 _BOXES = re.compile(
-    r"intersection over union|\b(\w+_)?(iou|nms)(_\w+)?\b|non[-_ ]?max|jaccard|\binter\w*\s*/\s*\(.*-\s*inter",
+    r"intersection over union|\b(\w+_)?(iou|nms)(_\w+)?\b|\bdef \w*suppress|non[-_ ]?max|jaccard"
+    r"|\binter\w*\s*/\s*\(.*-\s*inter",
     re.IGNORECASE,
 )
 _ALL_BOXES = (

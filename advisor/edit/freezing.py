@@ -52,16 +52,19 @@ class Named:
     file: str = ""
 
 
-def needed(drafts: Drafts, files: Sequence[str], *names: str, told: bool = False) -> str:
+def needed(drafts: Drafts, files: Sequence[str], *names: str, told: bool = False, clipped: str = "") -> str:
     """What the script does that needs gradients of all weights, as a clause; "" for nothing of the kind.
 
     With the `names` of a model, and of the part of it that is meant, what it says of other tensors' gradients is no
     matter: an image that is optimized, a student whose gradients are clipped. With `told`, nor is what it says of what
-    needs gradients.
+    needs gradients, and nor is that it clips those of the weights that the code `clipped` gives.
     """
+    by_these = re.compile(_CLIPS.pattern + rf"\s*{re.escape(clipped)}\s*[,)]") if clipped else None
     for draft in (drafts[path] for path in dict.fromkeys(files)):
         for pattern, what in _NEEDS:
-            lines = [] if told and pattern is _SAYS else filter(pattern.search, draft.lines)
+            lines = [] if told and pattern is _SAYS else [*filter(pattern.search, draft.lines)]
+            if pattern is _CLIPS and by_these is not None:
+                lines = [each for each in lines if not by_these.search(each)]
             if any(_concerns(line, pattern, names, draft.lines) for line in lines):
                 return f"the script {what}, in {os.path.basename(draft.source.path)}"
     return ""

@@ -34,13 +34,23 @@ def _recorded(record: RunRecord, step_s: float | None, exposed: float) -> tuple[
                 exposed_share=exposed * wait / total if total > 0 else 0.0,
                 fetch_s=loader.fetch_s if loader.fetch_s is not None or loader.num_workers else loader.wait_s,
                 fetch_cpu_s=_single_cpu_s(loader),
-                single_s=None if loader.num_workers else loader.single_s,
+                single_s=_single_s(loader),
                 start_s=loader.start_s,
                 batches=loader.batches,
                 site=loader.site,
             )
         )
     return tuple(sorted(facts, key=lambda fact: -fact.wait_s))
+
+
+def _single_s(loader: Loader) -> float | None:
+    """Seconds to make a batch on one thread: no longer than all threads together compute, or wait, for one later.
+
+    The fetch that was timed may have been among the first, which open files and fill caches.
+    """
+    if loader.single_s is None or loader.num_workers or loader.fetch_s is None or loader.fetch_cpu_s is None:
+        return None if loader.num_workers else loader.single_s
+    return min(loader.single_s, max(loader.fetch_s, loader.fetch_cpu_s))
 
 
 def _single_cpu_s(loader: Loader) -> float | None:

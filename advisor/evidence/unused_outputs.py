@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from advisor.trace.tables import Ints, Trace
 
 _LINEAR = "aten::linear"
+_PRODUCT = "aten::matmul"  # with a matrix it is a layer, too: ``states @ embedding.weight.t()``
 # Each position by itself, its last dimension at most.
 _POSITIONWISE = {
     f"aten::{name}"
@@ -138,7 +139,7 @@ def unused_outputs(evidence: Evidence) -> tuple[dict[PartlyUsed, float], dict[st
             index=chain.index,
             layers=len(layers),
             weights=sum(prod(input_shapes(trace.name(int(operators.shapes[row])))[1]) for row in layers),
-            plain=layers == chain.rows[-1:],
+            plain=layers == chain.rows[-1:] and trace.name(int(operators.name[layers[-1]])) == _LINEAR,
             taken_in=places[chain.taking],
             computed_in=places.get(layers[-1], ("", 0)),
         )
@@ -177,8 +178,8 @@ def _labelled(trace: Trace, rows: list[int], ignored: dict[int, float]) -> Itera
         between: list[int] = []
         for earlier in range(at - 1, -1, -1):
             shapes = _shapes(trace, rows[earlier])
-            if names[earlier] == _LINEAR:
-                given = _after(trace, rows[earlier], _LINEAR, shapes[0] if shapes else ())
+            if _is_layer(trace, rows[earlier], names[earlier]):
+                given = _after(trace, rows[earlier], names[earlier], shapes[0] if shapes else ())
                 if given and given[-1] == scores[1] and prod(given) >= prod(scores):
                     chain = [*_before(trace, rows[:earlier], shapes[0]), rows[earlier], *between]
                     yield _Chain(chain, row, 1.0 - ignored[scores[1]], BY_LABEL, None)
@@ -194,7 +195,8 @@ def _before(trace: Trace, rows: list[int], shape: Shape) -> list[int]:
     found: list[int] = []
     for row in reversed(rows):
         name, first = trace.name(int(trace.operators.name[row])), _first(trace, row)
-        if name in _POSITIONWISE and len(first) >= _DIMENSIONS and _after(trace, row, name, first) == shape:
+        works = name in _POSITIONWISE or _is_layer(trace, row, name)
+        if works and len(first) >= _DIMENSIONS and _after(trace, row, name, first) == shape:
             found.insert(0, row)
             shape = first
         elif name not in _OTHERS and (name not in _BETWEEN or shape in _shapes(trace, row)):
@@ -203,7 +205,15 @@ def _before(trace: Trace, rows: list[int], shape: Shape) -> list[int]:
 
 
 def _layers(trace: Trace, chain: _Chain) -> list[int]:
-    return [row for row in chain.rows if trace.name(int(trace.operators.name[row])) == _LINEAR]
+    return [row for row in chain.rows if _is_layer(trace, row, trace.name(int(trace.operators.name[row])))]
+
+
+def _is_layer(trace: Trace, row: int, name: str) -> bool:
+    """Whether an operator multiplies each position of sequences by the same matrix."""
+    if name != _PRODUCT:
+        return name == _LINEAR
+    shapes = _shapes(trace, row)
+    return len(shapes) == 2 and len(shapes[0]) >= _DIMENSIONS and len(shapes[1]) == 2
 
 
 def _chains(trace: Trace, rows: list[int]) -> Iterator[_Chain]:
@@ -212,7 +222,8 @@ def _chains(trace: Trace, rows: list[int]) -> Iterator[_Chain]:
     shape: Shape = ()
     names = [trace.name(int(code)) for code in trace.operators.name[rows]]
     for row, name in zip(rows, names, strict=True):
-        if name in _OTHERS or (name not in _POSITIONWISE and not chain):
+        works = name in _POSITIONWISE or _is_layer(trace, row, name)
+        if name in _OTHERS or (not works and not chain):
             continue
         first = _first(trace, row)
         taken = _taken(trace, row, name, first) if chain and first == shape else None
@@ -220,7 +231,7 @@ def _chains(trace: Trace, rows: list[int]) -> Iterator[_Chain]:
             continue  # x[:, -1] takes all of the first dimension before it takes of the second
         if taken is not None:
             yield _Chain(chain, row, *taken)
-        if name in _POSITIONWISE and len(first) >= _DIMENSIONS:
+        if works and len(first) >= _DIMENSIONS:
             chain = [*chain, row] if first == shape else [row]
             shape = _after(trace, row, name, first)
         elif name not in _BETWEEN or shape in _shapes(trace, row):
@@ -228,10 +239,10 @@ def _chains(trace: Trace, rows: list[int]) -> Iterator[_Chain]:
 
 
 def _after(trace: Trace, row: int, name: str, first: Shape) -> Shape:
-    if name != _LINEAR:
+    if name not in (_LINEAR, _PRODUCT):
         return first
     shapes = _shapes(trace, row)
-    return (*first[:-1], shapes[1][0]) if len(shapes) > 1 and len(shapes[1]) == 2 else ()
+    return (*first[:-1], shapes[1][name == _PRODUCT]) if len(shapes) > 1 and len(shapes[1]) == 2 else ()
 
 
 def _shapes(trace: Trace, row: int) -> list[Shape]:

@@ -24,6 +24,7 @@ from .layout import Loader, Site, TensorInfo
 from .openblas import OpenBlas
 from .patches import Patch
 from .places import owner, source_of, user_site
+from .transforms import transforms_of
 
 FETCH_FILE = "fetches.bin"
 # Process, when it ended (CLOCK_MONOTONIC), seconds, CPU seconds, CPU seconds until now of OpenBLAS's threads.
@@ -345,6 +346,8 @@ class Loaders:
             steps = getattr(transform, "transforms", None)
             chain = steps if isinstance(steps, (list, tuple)) else [transform]
             record.transforms = [type(step).__name__ for step in chain]
+        else:
+            record.transforms = [type(step).__name__ for step in transforms_of(inner)]
         collate = loader.collate_fn
         name = getattr(collate, "__qualname__", type(collate).__name__)
         record.collate = f"{getattr(collate, '__module__', '')}.{name}"

@@ -34,7 +34,7 @@ _FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers")
 _MARKED = 4  # outputs of a call whose graphs are watched
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")  # attributes of a module
 _GROWN = 10  # looks for new models, a tenth of a second each
-_UNCALLED = 3.0  # seconds for which no root was called: then the script may call parts of one
+_UNCALLED = 1.0  # seconds for which no root was called: then the script may call parts of one
 _PARTS_DEPTH = 3  # how far below a root these are looked for: model.base_model.encoder.layer
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Iterator
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 _MOST_TRANSFORMS = 64
 _MOST_CHANNELS = 4  # of an image whose last dimension they are
+_LIBRARIES = ("torchvision", "albumentations", "kornia", "monai", "torchaudio")  # of transforms
 _OF_PICTURES = ("PIL", "numpy", "torch", "torchvision")
 
 
@@ -22,7 +24,11 @@ def attribute(item: Any, name: str) -> Any:
 
 
 def transforms_of(dataset: Any) -> Iterator[Any]:
-    """The callable objects that a dataset holds, each of a chain's (``Compose``) for itself; of wrapped ones, too."""
+    """The callable objects that a dataset holds, each of a chain's (``Compose``) for itself; of wrapped ones, too.
+
+    With those by global names that its own ``__getitem__`` uses, or the function that a dataset of Hugging Face's was
+    given by ``set_transform``.
+    """
     stack: list[tuple[Any, bool]] = [(dataset, True)]
     seen: set[int] = set()
     found = 0
@@ -35,6 +41,10 @@ def transforms_of(dataset: Any) -> Iterator[Any]:
         inner = [held.get(name) for name in ("transforms", "_modules")]
         chain = next((each for each in inner if isinstance(each, (list, tuple, dict)) and each), None)
         if is_dataset:
+            given = held.get("_format_kwargs")
+            told = given.get("transform") if isinstance(given, dict) else None
+            for function in (attribute(type(item), "__getitem__"), told):
+                stack.extend((each, False) for each in _used_by(function))
             for name, value in list(held.items()):
                 wrapped = value if name == "datasets" and isinstance(value, (list, tuple)) else [value]
                 stack.extend((each, True) for each in wrapped if name in ("dataset", "datasets"))
@@ -47,6 +57,23 @@ def transforms_of(dataset: Any) -> Iterator[Any]:
             stack.extend((each, False) for each in both if callable(each))
             found += 1
             yield item
+
+
+def _used_by(function: Any) -> Iterator[Any]:
+    """The transforms, and chains of them, that a function knows by global names or those of functions around it."""
+    if not isinstance(function, FunctionType):
+        return
+    codes, names = [function.__code__], set[str]()
+    for code in codes:  # which grows meanwhile: comprehensions have codes of their own
+        names |= {*code.co_names, *code.co_freevars}
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+    with contextlib.suppress(ValueError):  # a name that has no value yet
+        known = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
+        for value in (known[name] for name in sorted(names & known.keys())):
+            of_library = type(value).__module__.partition(".")[0] in _LIBRARIES
+            chain = (attribute(value, "__dict__") or {}).get("transforms")
+            if callable(value) and not isinstance(value, type) and (of_library or isinstance(chain, (list, tuple))):
+                yield value
 
 
 def code_of(transform: Any) -> CodeType | None:

@@ -356,6 +356,38 @@ def test_transforms_are_found_through_chains_and_wrapped_datasets() -> None:
     assert list(transforms_of(torch.utils.data.TensorDataset(torch.zeros(3)))) == []
 
 
+SLOW, TWICE = Slow(), Twice()
+CHAIN = Chain(SLOW, nn.Sequential(TWICE))
+
+
+class ByName(Rows):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.stack([CHAIN(torch.zeros(4)) for _ in range(1)])
+
+
+class Formatted:
+    """As a dataset of Hugging Face's keeps what ``set_transform`` was given."""
+
+    def __init__(self, transform: Any) -> None:
+        self._format_kwargs = {"transform": transform}
+
+
+def test_transforms_that_a_dataset_knows_by_name_are_found() -> None:
+    local = Chain(SLOW, TWICE)
+
+    def both(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"x": [local(each) for each in batch["x"]]}
+
+    for dataset in (ByName(None), Formatted(both)):
+        assert {id(each) for each in transforms_of(dataset)} == {id(SLOW), id(TWICE)}
+
+
+def test_transforms_known_by_name_are_timed(tmp_path: Path) -> None:
+    _, record = seen(tmp_path, DataLoader(ByName(None), batch_size=5))
+    assert record.look_s is not None and 0.02 <= took(record, "transform", "Slow") < record.look_s
+    assert record.transforms == []  # of what was not described as a loader
+
+
 class Half:
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
         return image[:, ::2, ::2]

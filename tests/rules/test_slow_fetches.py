@@ -610,6 +610,29 @@ class Fields:
 """
 
 
+@pytest.mark.parametrize(
+    ("changed", "lines", "expected"),
+    [({}, 0, True), ({}, 1, False), ({"dataset": "mine.Dataset"}, 0, False), ({"epochs": 1}, 0, False)],
+)
+def test_rows_that_a_library_formats_in_every_epoch(
+    changed: dict[str, Any], lines: int, expected: bool, scene: Any, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text('ds.set_format("torch")\nloader = DataLoader(ds, 32)\n')
+    made = scene(100.0)
+    parts = [FetchPart("line", "augment", Site(str(script), 1), 0.1)] * lines
+    loader = fed(made, str(script), [FetchPart("collate", "default_collate", seconds=0.001), *parts], num_workers=0)
+    loader.dataset, loader.epochs = changed.get("dataset", "datasets.arrow_dataset.Dataset"), changed.get("epochs", 3)
+    loader.tensors = [TensorInfo([32, 1, 48, 48], "float32", "cpu", False, 32 * 48 * 48 * 4)]
+    loader.dataset_length, loader.transforms, loader.site = 500, [], Site(str(script), 2)
+    made.record.environment.usable_cpus = 1
+    finding = found(TRANSFORM, made, tmp_path)
+    assert (finding is not None and finding.parameters["kind"] == "formatted") == expected
+    if finding is not None and expected:
+        advice = TRANSFORM.fix(finding, Sources())
+        assert isinstance(advice, Advice) and "TensorDataset" in advice.text and "train.py:2" in advice.text
+
+
 @pytest.mark.parametrize(("row_bytes", "edit"), [(1000.0, True), (1e6, False), (None, False)])
 def test_members_of_archives_that_stay_open_are_read_once(
     row_bytes: float | None, edit: bool, scene: Any, tmp_path: Path
