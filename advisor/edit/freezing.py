@@ -59,7 +59,7 @@ def needed(drafts: Drafts, files: Sequence[str], *names: str, told: bool = False
     matter: an image that is optimized, a student whose gradients are clipped. With `told`, nor is what it says of what
     needs gradients, and nor is that it clips those of the weights that the code `clipped` gives.
     """
-    by_these = re.compile(_CLIPS.pattern + rf"\s*{re.escape(clipped)}\s*[,)]") if clipped else None
+    by_these = re.compile(rf"(?:{_CLIPS.pattern})\s*{re.escape(clipped)}\s*[,)]") if clipped else None
     for draft in (drafts[path] for path in dict.fromkeys(files)):
         for pattern, what in _NEEDS:
             lines = [] if told and pattern is _SAYS else [*filter(pattern.search, draft.lines)]

@@ -155,7 +155,7 @@ def test_the_line_is_found_in_the_function_that_the_longest_line_calls(tmp_path:
     assert record.parts[0].kind == "line" and "self.load(index)" in source[record.parts[0].site.line - 1]
     inside = [part for part in record.parts if part.kind == "inside"]
     assert inside[0].name == "open_slowly" and source[inside[0].site.line - 1].endswith("# the file")
-    assert 0.015 <= inside[0].seconds <= record.parts[0].seconds * 1.05
+    assert 0.015 <= inside[0].seconds <= record.parts[0].seconds * 1.2
     assert record.looks == 2
 
 
