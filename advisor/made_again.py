@@ -39,6 +39,8 @@ _SAME = (
 )
 # A batch of 32 pictures of MNIST through ToTensor takes 7.0 ms of two cores, of tensors made of it before 0.4.
 _LEFT_OF_PICTURES = 0.06
+# Collate functions that stack rows, which are of one shape then.
+_STACKING = ("default_collate", "default_data_collator", "torch_default_data_collator")
 # What calls a transform, or one of several, by chance, and is none of the parts that were timed.
 _DRAWS = re.compile(r"Random(Apply|Choice|Order)|Sometimes|OneOf|SomeOf")
 
@@ -148,6 +150,8 @@ def _formats_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> Sl
     own = any(part.kind in ("line", "inside", "transform") for part in loader.parts)
     if loader.dataset != "datasets.arrow_dataset.Dataset" or own or not loader.parts or not computes(facts):
         return None
+    if loader.collate.rpartition(".")[2] not in _STACKING:
+        return None  # rows of different lengths are no columns
     part = 1.0 - sum(share(loader, each) for each in loader.parts)
     if not _better_kept(evidence, facts, loader, part):
         return None

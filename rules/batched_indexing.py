@@ -12,6 +12,7 @@ from advisor.edit.calls import DATALOADER_PARAMETERS, argument, has_starred, unp
 from advisor.edit.locate import call_at
 from advisor.edit.names import fresh_name, from_module, full_name, last_part
 from advisor.edit.scopes import assigned_once, scope_of
+from advisor.edit.sums import elements
 from advisor.evidence import Change, bulk
 from advisor.evidence.fetching import begins_anew
 from advisor.fixes import edited
@@ -390,10 +391,11 @@ def _reads_loader(draft: Draft) -> str:
     given += [(each.target, each.value) for each in draft.nodes(cst.AnnAssign) if each.value is not None]
     # A list of them, or a mapping, has as well; what a function gives is not looked into.
     loaders = {
-        last_part(target)
+        last_part(each)
         for target, value in given
         if any(last_part(call.func) == "DataLoader" for call in draft.nodes(cst.Call, value))
-    }
+        for each in elements(target)
+    } - {""}
     for node in draft.nodes(cst.Attribute):
         value: cst.BaseExpression = node.value
         while isinstance(value, cst.Subscript):

@@ -11,7 +11,7 @@ from libcst.helpers import get_full_name_for_node
 from advisor.edit.calls import argument
 from advisor.edit.changes import is_changed, renames
 from advisor.edit.draft import Draft, Drafts
-from advisor.edit.modules import beside, with_word
+from advisor.edit.modules import TooManyFilesError, beside, with_word
 from advisor.edit.names import full_name, imported_as, imports_anywhere, last_part
 from advisor.edit.scopes import (
     assigned_once,
@@ -83,7 +83,10 @@ def runs_twice(drafts: Drafts, draft: Draft, node: cst.CSTNode, depth: int = 2) 
     As far as that is known: what it makes may then be made several times.
     """
     function = draft.function(node) if depth else None
-    calls = (calls_of(drafts, draft, function) if function is not None else None) or []
+    try:
+        calls = (calls_of(drafts, draft, function) if function is not None else None) or []
+    except TooManyFilesError:
+        return True
     return len(calls) > 1 or any(runs_twice(drafts, user, call, depth - 1) for user, call in calls)
 
 

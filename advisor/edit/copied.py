@@ -131,10 +131,14 @@ def overwritten(draft: Draft, place: cst.CSTNode, copied: cst.BaseExpression, de
 
 def _written_after(draft: Draft, place: cst.CSTNode, copied: cst.BaseExpression, within: cst.CSTNode | None) -> bool:
     """Whether the same round, or the rest of the function, writes to what was copied, under the name that it had."""
-    name, line = draft.code(copied), draft.line(place)
-    given = [each.target for each in draft.nodes(cst.AssignTarget, within) if draft.line(each) >= line]
+    name, line = draft.code(copied), draft.line(draft.statement(place) or place)
+    targets = [each.target for each in draft.nodes(cst.AssignTarget, within) if draft.line(each) >= line]
+    given = [each for target in targets for each in elements(target)]
     again = min((draft.line(each) for each in given if draft.code(each) == name), default=None)  # x = x.to(device)
     for each in places_written(draft, within):
+        above = draft.parent(each)
+        if isinstance(above, cst.Attribute) and above.attr.value == "requires_grad_":
+            continue
         written = each.value if isinstance(each, cst.Subscript) and draft.code(each) != name else each
         if draft.code(written) == name and draft.line(each) > line and (again is None or draft.line(each) < again):
             return True

@@ -8,6 +8,7 @@ subclasses say which do not.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
@@ -17,6 +18,7 @@ from advisor.edit.calls import argument
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.locate import last_name
 from advisor.edit.modules import TooManyFilesError, with_word
+from advisor.edit.names import full_name, imported_as, imports_anywhere
 from advisor.edit.scopes import parameter_names, scope_of
 from advisor.edit.sums import CUT_ATTRIBUTES, CUT_FUNCTIONS, CUT_METHODS, TAKES_IN, elements, root
 
@@ -61,13 +63,29 @@ class Dataflow:
 
     def calls_elsewhere(self, drafts: Drafts) -> Iterator[tuple[Draft, list[cst.Call]]]:
         """In the script's other modules: the calls, by name, of functions of this file that give the value."""
-        names = {each.name.value for each in self._returning} - {"forward", "__call__", "__init__", "main"}
-        for name in sorted(names):
-            users = list(islice(_users(drafts, self.draft, name), _MOST_USERS))
-            for user in users:
-                calls = [each for each in user.nodes(cst.Call) if last_name(user, each) == name]
+        for function in sorted(self._returning, key=self.draft.line):
+            name = function.name.value
+            if name in ("forward", "__call__", "__init__", "main"):
+                continue
+            for user in islice(_users(drafts, self.draft, name), _MOST_USERS):
+                named = [each for each in user.nodes(cst.Call) if last_name(user, each) == name]
+                calls = [each for each in named if self._is_of(function, user, each)]
                 if calls and user is not self.draft:
                     yield user, calls
+
+    def _is_of(self, function: cst.FunctionDef, user: Draft, call: cst.Call) -> bool:
+        """Whether a call in another file, by what that imports and by what the object is made of, is of `function`."""
+        module = os.path.splitext(os.path.basename(self.draft.source.path))[0]
+        holder = self.draft.enclosing_class(function)
+        if holder is None:
+            return full_name(user, call.func).rpartition(".")[0].rpartition(".")[2] == module
+        imported = any(module in full.split(".") for _, full in imports_anywhere(user))
+        if not imported or not isinstance(call.func, cst.Attribute):
+            return False
+        of = user.code(call.func.value)
+        made = [each.value for each in user.nodes(cst.Assign) if any(user.code(t.target) == of for t in each.targets)]
+        classes = [last_name(user, each) if isinstance(each, cst.Call) else "" for each in made]
+        return holder.name.value in classes if made else not imported_as(user, of.partition(".")[0])
 
     # What holds it ------------------------------------------------------------------------------------------------
 

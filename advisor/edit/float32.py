@@ -184,7 +184,14 @@ def _makes_floats(draft: Draft, call: cst.Call) -> bool:
     if function is None or function.name.value != "__init__" or argument(call, "dtype") is not None:
         return False
     module, _, made = name.rpartition(".")
-    return module == "torch" and (made in _FLOATS or (made in _BY_NUMBERS and bool(draft.nodes(cst.Float, call))))
+    if module != "torch" or made not in _FLOATS | _BY_NUMBERS:
+        return False
+    if made in _FLOATS:
+        return True
+    number = argument(call, "data", ("data",)) if made == "tensor" else None
+    if number is not None and m.matches(number.value, m.Float() | m.UnaryOperation(expression=m.Float())):
+        return False  # of no dimension: it takes the type of what it meets
+    return bool(draft.nodes(cst.Float, call)) or re.search(r"\bfloat\(|\binf\b", draft.code(call)) is not None
 
 
 def _counts_in_floats(draft: Draft, node: cst.BaseExpression) -> bool:

@@ -12,7 +12,7 @@ from advisor.edit.callers import own_method
 from advisor.edit.changes import settings_of
 from advisor.edit.draft import Draft, Drafts, Statement
 from advisor.edit.locate import innermost_at
-from advisor.edit.modules import with_word
+from advisor.edit.modules import TooManyFilesError, with_word
 from advisor.edit.names import last_part, own_attribute
 from advisor.edit.scopes import assignments, is_literal, is_target, self_assignments, string_value, variables
 
@@ -254,10 +254,12 @@ class Reads:
 
     def _made_for_several(self) -> bool:
         """Whether the script may make several datasets of the class, one of another table than that of this run."""
-        made = 0
-        for user in with_word(self._drafts, self._draft, self._holder.name.value):
-            calls = [last_part(each.func) for each in user.nodes(cst.Call)]
-            made += calls.count(self._holder.name.value)
+        name, made = self._holder.name.value, 0
+        try:
+            for user in with_word(self._drafts, self._draft, name):
+                made += [last_part(each.func) for each in user.nodes(cst.Call)].count(name)
+        except TooManyFilesError:
+            return True
         return made > 1
 
     def _check_dates(self, column: str) -> None:

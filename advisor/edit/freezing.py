@@ -34,11 +34,8 @@ _NEEDS = (
     (re.compile(r"DistributedDataParallel|FullyShardedDataParallel|\bfully_shard\("), "trains with several processes"),
 )
 _WEIGHTS = ("parameters", "named_parameters")
-# What may be given them, besides an optimizer or what makes one.
-_LOOKS = frozenset((
-    "sum", "len", "list", "tuple", "zip", "enumerate", "print", "any", "all", "map", "filter", "sorted", "max", "min",
-    "next", "format", "info", "debug", "numel", "no_grad", "parameters_to_vector", "count_parameters",
-))  # fmt: skip
+_NUMBERS = ("sum", "len", "any", "all", "max", "min", "numel", "count_parameters")  # what makes a number of them
+_PASSES = ("list", "tuple", "zip", "enumerate", "map", "filter", "sorted", "next", "print", "parameters_to_vector")
 _TURNS = ("backward", "step")  # calls that end one pass and begin the next
 _READS = ("item", "detach", "data", "shape", "size", "dtype")  # what may be asked of a result that has no graph
 
@@ -131,8 +128,11 @@ def _goes_on(draft: Draft, name: str) -> int | None:
         if any(full_name(draft, each.func).startswith("torch.optim.") for each in calls):
             return draft.line(node)
         weights = isinstance(above, cst.Call) and isinstance(part, cst.Attribute) and part.attr.value in _WEIGHTS
-        if weights and any(last_part(each.func) not in _LOOKS for each in calls if each is not above):
-            return draft.line(node)
+        for taking in (last_part(each.func) for each in calls if weights and each is not above):
+            if taking in _NUMBERS:
+                break
+            if taking not in _PASSES:
+                return draft.line(node)
     return None
 
 

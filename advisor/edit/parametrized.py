@@ -8,11 +8,11 @@ import libcst as cst
 
 from advisor.edit.draft import Draft, Drafts, Statement
 from advisor.edit.locate import call_at
-from advisor.edit.names import ensure_name, last_part
+from advisor.edit.names import ensure_name, full_name, last_part
 from advisor.edit.regions import suspends
 from advisor.harness.layout import Site
 
-_TURNS = ("backward", "step", "zero_grad", "load_state_dict")
+_TURNS = ("backward", "manual_backward", "step", "zero_grad", "load_state_dict")
 CACHED = "torch.nn.utils.parametrize.cached"
 
 
@@ -50,5 +50,12 @@ def _together(found: Sequence[tuple[Draft, cst.SimpleStatementLine]]) -> tuple[D
     if len(places) < len(found):
         return None
     between = block[places[0] : places[-1] + 1]
-    turns = any(last_part(call.func) in _TURNS for each in between for call in draft.nodes(cst.Call, each))
-    return None if turns or any(map(suspends, between)) else (draft, between[0], between[-1])
+    own = {each.name.value for each in draft.nodes(cst.FunctionDef)}
+    for each in between:
+        forward = any(each is one for _, one in found)
+        for call in draft.nodes(cst.Call, each):
+            # What else is called in between may go back, and update the weights.
+            other = not forward and not full_name(draft, call.func).startswith("torch.")
+            if other or last_part(call.func) in _TURNS or (isinstance(call.func, cst.Name) and call.func.value in own):
+                return None
+    return None if any(map(suspends, between)) else (draft, between[0], between[-1])

@@ -12,8 +12,11 @@ from advisor.evidence.rounds import around, carried
 
 _UPDATES = frozenset(("step", "zero_grad"))
 # Losses that compare the samples of a batch with each other, by name, or by labels that are the samples' own numbers.
-_COMPARES = re.compile(r"(?i)info_?nce|nt_?xent|contrastive|triplet|sup_?con|in_?batch|clip_?loss|barlow|vicreg")
-_OWN_NUMBERS = re.compile(r"\barange\(\s*(len\(|\w+\.(size\(0\)|shape\[0\]))")
+_COMPARES = re.compile(r"(?i)info_?nce|nt_?xent|contrastive|triplet|sup_?con|\bin_?batch_neg|clip_?loss|barlow|vicreg")
+_OWN_NUMBERS = re.compile(
+    r"(\b(labels?|targets?|truth|y)\s*=\s*|(entropy|criterion|loss\w*)\([^\n]*)(torch\.)?arange\("
+    r"\s*(len\(|\w+\.(size\(0\)|shape\[0\]))"
+)
 _TURNED = re.compile(r"\.(T|mT)\b|\.t\(\)|\btranspose\(|\bcdist\(")
 _SIZES = frozenset(("numel", "size", "shape"))
 

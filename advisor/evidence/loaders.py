@@ -44,13 +44,13 @@ def _recorded(record: RunRecord, step_s: float | None, exposed: float) -> tuple[
 
 
 def _single_s(loader: Loader) -> float | None:
-    """Seconds to make a batch on one thread: no longer than all threads together compute, or wait, for one later.
+    """Seconds to make a batch on one thread: no longer than all threads together compute, and wait, for one later.
 
     The fetch that was timed may have been among the first, which open files and fill caches.
     """
     if loader.single_s is None or loader.num_workers or loader.fetch_s is None or loader.fetch_cpu_s is None:
         return None if loader.num_workers else loader.single_s
-    return min(loader.single_s, max(loader.fetch_s, loader.fetch_cpu_s))
+    return min(loader.single_s, loader.fetch_s + loader.fetch_cpu_s)
 
 
 def _single_cpu_s(loader: Loader) -> float | None:

@@ -45,7 +45,7 @@ WATCHED = slice(_FIRST, _FIRST + _WATCHED)  # of all steps, those that are
 _LEAST_S = 0.2e-3  # of a line: shorter ones are not worth a word
 # Of a call; where a step has made many, only longer ones are looked at. An encoder that ran again for each word of a
 # translation, in calls of 0.02 to 0.4 ms, was two thirds of its step and 40 % of it by those over 0.2 ms.
-_SHORT_S, _LONG_S = 0.02e-3, 0.2e-3
+_SHORT_S, _LONG_S, _MOST_SHORT = 0.02e-3, 0.2e-3, 500
 _SAMPLED = 64  # numbers of each tensor, spread over it by
 _STRIDES = (7919, 104729, 1299709, 15485863)  # primes, one for each dimension in turn
 # What Python and NumPy did between torch's last call and one that makes a tensor of their numbers is taken to be for
@@ -289,7 +289,8 @@ class Constants:
         # Each is counted, for what takes longer in one step than in another would have other numbers there.
         step, site = self._steps[-1], id(site_of(frame))
         number = step.count[site, name] = step.count.get((site, name), 0) + 1
-        least = _SHORT_S if len(step.calls) < _MOST_CALLS // 2 else _LONG_S
+        short = seconds < _LONG_S
+        least = _SHORT_S if step.short < _MOST_SHORT else _LONG_S
         if seconds < least or name in _ROOM or (name.endswith("_") and not name.endswith("__")):
             return
         inside = frame is self._caller
@@ -303,7 +304,8 @@ class Constants:
             numbers = [*numbers, *map(self._by_place, known)]
         self._sites[site] = site_of(frame), [site_of(each) for each in islice(user_frames(), FRAMES)]
         step.calls[site, name, number] = Call(seconds, len(step.forwards) - 1, numbers, results, of_batch, inside)
-        if len(step.calls) > _MOST_CALLS:
+        step.short += short
+        if len(step.calls) - step.short > _MOST_CALLS:
             self.stop()
 
     def watching(self, seconds: float) -> None:

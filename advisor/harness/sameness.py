@@ -52,6 +52,7 @@ class Step:
     forwards: list[Forward] = field(default_factory=list)
     calls: dict[Key, Call] = field(default_factory=dict)
     count: dict[tuple[int, str], int] = field(default_factory=dict)
+    short: int = 0  # of the calls
 
 
 class Sameness:

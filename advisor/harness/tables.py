@@ -56,10 +56,13 @@ def facts(table: Any) -> set[str]:
 def row_bytes(archive: Any, member: Any) -> float:
     """Bytes of all members of an archive, as they are in memory, for each row of one of them; 0 where it has none."""
     rows = len(member) if getattr(member, "ndim", 0) else 0
+    return float(sum(each.file_size for each in archive.zip.infolist()) / rows) if rows else 0.0
+
+
+def of_numbers(archive: Any) -> bool:
+    """Whether all members of an archive are arrays of no objects: others NumPy reads only where it is told to."""
     members = archive.zip.infolist()
-    if not rows or len(members) > _MOST_MEMBERS or not all(_of_numbers(archive.zip, each) for each in members):
-        return 0.0  # what nobody has asked for so far may be what NumPy reads only where it is told to
-    return float(sum(each.file_size for each in members) / rows)
+    return len(members) <= _MOST_MEMBERS and all(_of_numbers(archive.zip, each) for each in members)
 
 
 def _of_numbers(archive: Any, member: Any) -> bool:
@@ -70,7 +73,7 @@ def _of_numbers(archive: Any, member: Any) -> bool:
             version = format_of.read_magic(file)
             read = format_of.read_array_header_1_0 if version == (1, 0) else format_of.read_array_header_2_0
             return not read(file)[2].hasobject
-    except (ValueError, OSError, EOFError):
+    except Exception:  # it may be damaged, or no array at all
         return False
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from .from_lists import numbers_listed
 from .places import is_users
-from .tables import facts, lengths_of, library_of, opens_archive, row_bytes, table_of
+from .tables import facts, lengths_of, library_of, of_numbers, opens_archive, row_bytes, table_of
 from .transforms import attribute, code_of, collate_of, first_argument, images_in, pixels_of, transforms_of, written_at
 
 # Seconds. Under a look Python takes many times as long (3 times timed, 37 times counted, in a loop of short lines): one
@@ -123,6 +123,7 @@ class Timed(Traced):
         self.asked: dict[tuple[str, Line, str], float] = {}  # by the library, the line that asks, the key it asks for
         self.lengths: dict[tuple[str, Line, str], tuple[int, int]] = {}  # likewise: the longest signals convolved there
         self.tables: dict[int, Any] = {}  # by identity, of pandas: what was asked
+        self._archives: dict[int, Any] = {}
         self.row_bytes: dict[int, float] = {}  # by identity, of archives that were open before: see there
         self._opened: set[int] = set()  # identities of archives that were not
         self._running_library: _Asked | None = None
@@ -213,6 +214,7 @@ class Timed(Traced):
             archive = frame.f_locals.get("self")
             if asked.what[0] == "npz" and id(archive) not in self.row_bytes:
                 self.row_bytes[id(archive)] = row_bytes(archive, arg)
+                self._archives[id(archive)] = archive
         except Exception:
             self.end()
         return None
@@ -294,7 +296,7 @@ class Timed(Traced):
         if self.collate is not None:
             parts.append(("collate", *written_at(self.collate), 0, 0, 0, self.collate_s))
         frames = sorted(set[str]().union(*map(facts, self.tables.values())))
-        sizes = [each for each in self.row_bytes.values() if each]
+        sizes = [each for key, each in self.row_bytes.items() if each and of_numbers(self._archives[key])]
         seen = {"seconds": self.seconds, "parts": parts, "frames": frames, "row_bytes": sizes}
         return {**seen, "listed": self.listed}
 

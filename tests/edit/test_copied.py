@@ -233,6 +233,12 @@ for i in range(9):
     rows[i] = i
     step(rows[mix].cuda())
 """,
+    "copies by the same names": """
+for x, y in loader:
+    x, y = x.cuda(), y.cuda()
+    x[:, 3] = 0
+    y += noise
+""",
     "a copy by the same name": """
 for ids in loader:
     ids = ids.cuda()

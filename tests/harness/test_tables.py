@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from advisor.harness import tracing
-from advisor.harness.tables import row_bytes
+from advisor.harness.tables import of_numbers, row_bytes
 from tests.harness.test_fetching import seen
 
 ROWS = 40
@@ -200,4 +200,4 @@ def test_an_archive_with_objects_in_it_is_not_to_be_read_whole(tmp_path: Path) -
     np.savez_compressed(tmp_path / "b.npz", x=np.ones((10, 4)), meta=np.array({"fps": 25}, dtype=object))
     with np.load(tmp_path / "a.npz") as plain, np.load(tmp_path / "b.npz") as objects:
         assert row_bytes(plain, "x") == 0.0 and row_bytes(plain, plain["x"]) > 4 * 8
-        assert row_bytes(objects, objects["x"]) == 0.0
+        assert of_numbers(plain) and not of_numbers(objects)

@@ -41,11 +41,11 @@ class Tagger(nn.Module):
         super().__init__()
         self.words, self.out = nn.Embedding(99, 64), nn.Linear(64, 64)
 
-    def forward(self, ids):
+    def forward(self, ids, mask):
         x = self.words(ids)
         for _ in range(6):
             x = torch.tanh(self.out(x))
-        return x[ids > 0].mean()
+        return x[mask].mean()
 
 
 model, tok = Tagger(), Tokenizer()
@@ -53,7 +53,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(200):
     texts = ["a bc def " * (10 + (step + row) % 30) for row in range(16)]
     ids = tok(texts, padding=PADDING, max_length=512, return_tensors="pt")
-    loss = model(ids)
+    loss = model(ids, ids > 0)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

@@ -612,7 +612,13 @@ class Fields:
 
 @pytest.mark.parametrize(
     ("changed", "lines", "expected"),
-    [({}, 0, True), ({}, 1, False), ({"dataset": "mine.Dataset"}, 0, False), ({"epochs": 1}, 0, False)],
+    [
+        ({}, 0, True),
+        ({}, 1, False),
+        ({"dataset": "mine.Dataset"}, 0, False),
+        ({"epochs": 1}, 0, False),
+        ({"collate": "transformers.data.data_collator.DataCollatorWithPadding"}, 0, False),
+    ],
 )
 def test_rows_that_a_library_formats_in_every_epoch(
     changed: dict[str, Any], lines: int, expected: bool, scene: Any, tmp_path: Path
@@ -625,6 +631,7 @@ def test_rows_that_a_library_formats_in_every_epoch(
     loader.dataset, loader.epochs = changed.get("dataset", "datasets.arrow_dataset.Dataset"), changed.get("epochs", 3)
     loader.tensors = [TensorInfo([32, 1, 48, 48], "float32", "cpu", False, 32 * 48 * 48 * 4)]
     loader.dataset_length, loader.transforms, loader.site = 500, [], Site(str(script), 2)
+    loader.collate = changed.get("collate", "torch.utils.data._utils.collate.default_collate")
     made.record.environment.usable_cpus = 1
     finding = found(TRANSFORM, made, tmp_path)
     assert (finding is not None and finding.parameters["kind"] == "formatted") == expected
