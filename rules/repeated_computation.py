@@ -162,6 +162,28 @@ for x, y in loader:
     contrast(a, b).backward()
 """,
         ),
+        Example(  # the weights may be others in between
+            before="""
+from torch import nn
+
+for x, y in loader:
+    a = critic(x)  # <- cached=critic(x)
+    update(critic_loss(a))
+    b = critic(y)  # <- cached=critic(y)
+    update(maker_loss(b))
+""",
+            after="""
+from torch import nn
+
+for x, y in loader:
+    with nn.utils.parametrize.cached():
+        a = critic(x)
+    update(critic_loss(a))
+    with nn.utils.parametrize.cached():
+        b = critic(y)
+    update(maker_loss(b))
+""",
+        ),
     )
     LEAVES_ALONE = (
         Example("for y in model(x):  # <- cached\n    use(y)\n", ""),

@@ -86,6 +86,17 @@ def test_scores_of_which_a_mask_takes_a_few_are_found(tmp_path: Path) -> None:
     assert found(tmp_path / "most", head=whole, taken=f"known = torch.rand(16, 25) < 0.8; {asked}") is None
 
 
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_scores_by_the_embedding_s_own_weights_are_found(tmp_path: Path) -> None:
+    finding = found(tmp_path, head="return (states @ self.embed.weight.t())[:, -1]")
+    assert finding is not None and finding.site is not None and finding.site.line == 18
+    assert finding.evidence["outputs_shape"] == "16x24x2500" and finding.gain.likely > 1.25
+    assert isinstance(RULE.fix(finding, Sources()), Advice)
+    (tmp_path / "after").mkdir()
+    assert found(tmp_path / "after", head="return states[:, -1] @ self.embed.weight.t()") is None
+
+
 LABELS = "words = torch.randint(2500, (16, 24)); words[torch.rand(16, 24) < {share}] = -100"
 
 
