@@ -29,16 +29,17 @@ _LEAST_GAIN = 1.1  # where nobody knows how much cheaper it can be
 class SlowTransform(Rule):
     """One transform or line of the dataset takes most of the time in which a batch is made, and the step waits for it.
 
-    Ten things make it slow. A file of text (JSON, CSV) is read anew for each sample. What is the same for all samples
-    is read each time: a member of an ``.npz``, say, is decompressed whenever it is asked for; or it is made each time:
-    a bank of filters. Rows of a sparse matrix of SciPy's are taken out one by one. The files of few samples, which
-    would all fit into memory, are decoded in each epoch, and no core is left for workers. Pictures that one of
-    torchvision's datasets has in memory go through the same transforms in each epoch. A transform works on a large
-    picture of which a later ``Resize`` or crop leaves a small part: a change of colours costs as much per pixel, so it
-    is as many times cheaper after it. A loop in Python works on pieces of a tensor, and each piece pays for several
-    calls. Or a transform simply computes much, for one sample after another, where a cheaper version, one on tensors,
-    or one for whole batches on the device would do. A few fetches before the measurement are timed by line and by
-    transform, in whatever process makes them.
+    Eleven things make it slow. A file of text (JSON, CSV) is read anew for each sample. What is the same for all
+    samples is read each time: a member of an ``.npz``, say, is decompressed whenever it is asked for; or it is made
+    each time: a bank of filters. Rows of a sparse matrix of SciPy's are taken out one by one. The files of few
+    samples, which would all fit into memory, are decoded in each epoch, and no core is left for workers. Pictures
+    that one of torchvision's datasets has in memory go through the same transforms in each epoch, and rows of one
+    of Hugging Face's become tensors anew. A transform works on a large picture of which a later ``Resize`` or crop
+    leaves a small part: a change of colours costs as much per pixel, so it is as many times cheaper after it. A
+    loop in Python works on pieces of a tensor, and each piece pays for several calls. Or a transform simply
+    computes much, for one sample after another, where a cheaper version, one on tensors, or one for whole batches
+    on the device would do. A few fetches before the measurement are timed by line and by transform, in whatever
+    process makes them.
 
     When not: the loader's workers hide it (then nothing is reported); a smaller picture gives the transform another
     meaning (a blur or noise of a fixed size, the corners that a rotation leaves black: these are not advised to be
