@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 
 from advisor.evidence.deterministic import computes_the_same
 from advisor.evidence.epochs import comes_round
-from advisor.evidence.fetching import call_of_a_library, computes, longest_statement, reads_a_file, share, without
+from advisor.evidence.fetching import (
+    call_of_a_library,
+    computes,
+    longest_statement,
+    reads_a_file,
+    share,
+    stacks,
+    without,
+)
 from advisor.evidence.whatif import Change
 from advisor.rule import Gain, at
 from advisor.slow_parts import MOST, READ, READ_BASIS, SlowPart, short_name
@@ -39,8 +47,6 @@ _SAME = (
 )
 # A batch of 32 pictures of MNIST through ToTensor takes 7.0 ms of two cores, of tensors made of it before 0.4.
 _LEFT_OF_PICTURES = 0.06
-# Collate functions that stack rows, which are of one shape then.
-_STACKING = ("default_collate", "default_data_collator", "torch_default_data_collator")
 # What calls a transform, or one of several, by chance, and is none of the parts that were timed.
 _DRAWS = re.compile(r"Random(Apply|Choice|Order)|Sometimes|OneOf|SomeOf")
 
@@ -150,7 +156,7 @@ def _formats_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> Sl
     own = any(part.kind in ("line", "inside", "transform") for part in loader.parts)
     if loader.dataset != "datasets.arrow_dataset.Dataset" or own or not loader.parts or not computes(facts):
         return None
-    if loader.collate.rpartition(".")[2] not in _STACKING:
+    if not stacks(loader):
         return None  # rows of different lengths are no columns
     part = 1.0 - sum(share(loader, each) for each in loader.parts)
     if not _better_kept(evidence, facts, loader, part):

@@ -26,6 +26,7 @@ from advisor.edit.tied import divided_by, takes_first
 from advisor.evidence import CAPTURES, COLD, Change
 from advisor.evidence.added_gradients import compares_samples
 from advisor.evidence.facts import OTHER
+from advisor.evidence.fetching import stacks
 from advisor.evidence.from_lists import reading_s
 from advisor.evidence.handmade import accumulated, by_hand, loops_over, one_by_one
 from advisor.evidence.outside import source_of, updates_weights
@@ -65,8 +66,6 @@ _LARGEST = 64  # the loop goes on doubling on a GPU while that is faster; the tu
 _BUSY = 0.8  # of the step: a device that computes for longer has nothing to give
 _LEAST_LAUNCHES = 20  # per step of a bare trace: with fewer it is no model's step
 _MOST_WAIT = 0.2  # a step that waits longer for data needs a faster loader: each sample costs what it costs
-# Collate functions that stack the samples, which must be of one shape.
-_STACKING = ("default_collate", "default_data_collator", "torch_default_data_collator")
 
 _FRAMEWORKS = {
     "transformers": "Pass TrainingArguments(per_device_train_batch_size={batch}).",
@@ -821,7 +820,7 @@ def _unmet(record: RunRecord, loader: Loader | None) -> tuple[str, ...]:
     """Why batches of several cannot be had by their size alone: samples of several shapes that nothing pads."""
     if loader is None or loader.batch_size != 1 or not record.shapes_vary:
         return ()
-    if loader.collate.rpartition(".")[2] not in _STACKING:
+    if not stacks(loader):
         return ()
     return ("The samples differ in shape: more than one at a time need a collate_fn that pads them.",)
 

@@ -287,6 +287,10 @@ class Trainer:
             "",
             {"models": 1, "held": True},
         ),
+        *(  # who makes an optimizer of them may be anybody
+            Example(f"teacher = Net()  # <- made=Net()\n{line}\n", "", {"models": 1, "held": False})
+            for line in ("opt = tools.optimizer_of(teacher.parameters())", "fit([*head, *list(teacher.parameters())])")
+        ),
         *(
             Example(f"model = {made}  # <- made=Both()\n", "", {"models": 1, "held": False, "parts": parts})
             for made, parts in (

@@ -601,6 +601,19 @@ if __name__ == "__main__":
             "",
             {"workers": 2, "imports_again": True},
         ),
+        Example(  # each worker would fill a memory of its own
+            """
+class Photos(Dataset):
+    def __getitem__(self, index):
+        if index not in self.seen:
+            self.seen[index] = decode(self.paths[index])
+        return self.seen[index]
+
+loader = DataLoader(Photos(paths))  # <-
+""",
+            "",
+            {"workers": 2, "source": "__main__.Photos"},
+        ),
         Example(  # the option alone leaves the script without a guard
             "parser.add_argument('--workers', default=0)\nargs = parser.parse_args()\n"
             "for x in DataLoader(dataset, num_workers=args.workers):  # <-\n    train(x)\n",

@@ -241,6 +241,7 @@ optimizer = optim.SGD(model.parameters(), lr=0.025)
         for given, settings, more, parameters in (
             ("n, 32", "net.parameters(), lr=0.1, weight_decay=1e-4", "", {}),
             ("n, 32", "net.parameters(), lr=0.1, fused=True", "", {}),
+            ("n, 32", "net.parameters(), lr=0.1", "items.weight.register_hook(keep)\n", {}),
             ("n, 32", "net.parameters(), 0.1, 0.9", "", {}),
             ("n, 32", "net.parameters(), **settings", "", {}),
             ("n, 32", "groups, lr=0.1", "", {}),

@@ -155,6 +155,8 @@ class Memory:
         states, actions = zip(*random.sample(self.steps, n))
         states = torch.stack([torch.tensor(s, dtype=torch.float) for s in states])  # <- single_rows=torch.tensor
         goals = torch.stack([torch.tensor(g) for g in self.goals])  # <- single_rows=torch.tensor
+        steps = zip(*self.steps)
+        steps = torch.stack([torch.tensor(s) for s in steps])  # <- rows=torch.tensor
         doors = torch.stack([torch.tensor(d) for d in [each.door for each in self.steps]])  # <- rows=torch.tensor
         return states, torch.tensor(actions), goals
 """,
@@ -167,6 +169,8 @@ class Memory:
         states, actions = zip(*random.sample(self.steps, n))
         states = torch.tensor(np.array(states), dtype=torch.float)
         goals = torch.tensor(np.array(list(self.goals), dtype=np.float32))
+        steps = zip(*self.steps)
+        steps = torch.tensor(np.array(list(steps)))
         doors = torch.tensor(np.array([each.door for each in self.steps]))
         return states, torch.tensor(actions), goals
 """,

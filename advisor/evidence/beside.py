@@ -48,8 +48,8 @@ class Beside:
     ``line`` is the function's first, or one in it; 0 for the script outside of all functions. ``calls`` names what it
     mostly calls there, and takes that part; "" where it is the function's own lines that do. ``written`` is how many
     operators and calls the trace writes down for it in each step, ``operators`` its share of the steps' operators.
-    ``loops``: the steps' own work is called there, and
-    what takes the part is none of it, nor of anything else that the trace knows: NumPy's compiled functions, say.
+    ``loops``: the steps' own work is called there, and what takes the part is none of it, nor of anything else that the
+    trace knows: NumPy's compiled functions, say.
     """
 
     file: str
@@ -231,8 +231,7 @@ def called_source(found: Beside, text_of: Callable[[str], str]) -> str:
         return ""
     asked = [each.func for each in ast.walk(scope) if isinstance(each, ast.Call)]
     called = {each.id for each in asked if isinstance(each, ast.Name)}
-    methods = (each for each in asked if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name))
-    called |= {each.attr for each in methods if isinstance(each.value, ast.Name) and each.value.id == "self"}
+    called |= {each.attr for each in asked if isinstance(each, ast.Attribute) and ast.unparse(each.value) == "self"}
     return "\n".join(
         ast.unparse(each)
         for each in ast.walk(ast.parse(text))

@@ -39,6 +39,7 @@ _DECODES = re.compile(
 )
 AS_IT_IS = frozenset(("convert", "astype", "copy", "float", "numpy", "permute", "transpose", "contiguous", "resize"))
 CASTS = re.compile(r"^(np|numpy|torch)\.(as)?(array|tensor|from_numpy|ascontiguousarray)$")
+_STACKING = ("default_collate", "default_data_collator", "torch_default_data_collator")  # collate functions
 _NO_WORK = ("torch", "numpy", "tqdm")  # of a library: what moves arrays, or shows how far something is
 _MOST_FILES = 100  # are read to find where a transform is made
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
@@ -62,6 +63,11 @@ class Early:
 def share(loader: Loader, part: FetchPart) -> float:
     """Share of the fetch that `part` takes, by the fetches that were looked at."""
     return min(1.0, part.seconds / loader.look_s) if loader.look_s else 0.0
+
+
+def stacks(loader: Loader) -> bool:
+    """Whether its collate function stacks the samples, which must be of one shape."""
+    return loader.collate.rpartition(".")[2] in _STACKING
 
 
 def begins_anew(loader: Loader) -> bool:

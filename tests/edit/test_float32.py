@@ -37,12 +37,16 @@ class Net(nn.Module):
         super().__init__()
         self.register_buffer("steps", torch.arange(0, 8, dtype=torch.float32))
         self.norm = Norm(8, dtype=torch.float32)
+        self.mean, self.half = torch.tensor([0.4, 0.5]).view(2, 1), torch.tensor(0.5)
+        self.hidden = torch.full((8, 8), float("-inf")).triu(1)
         self.attention = Attention()
         self.layers = nn.ModuleList([nn.Linear(8, 8)])
 
     def forward(self, x, q, k, v):
 """
 MEETS = (
+    "return self.fc(x - self.mean)",
+    "return (q @ k.mT + self.hidden).softmax(-1) @ v",
     "return self.fc(x + torch.arange(8, dtype=torch.float32))",
     "return self.fc(x + torch.arange(0.0, 8.0))",
     "return self.fc(x * (torch.arange(8) / 8))",
@@ -60,6 +64,7 @@ MEETS = (
     "cos = torch.ones(8, dtype=torch.float32)\nreturn F.scaled_dot_product_attention(q * cos, k * cos, v)",
 )
 CONVERTED = (
+    "return self.fc(x * self.half)",  # of no dimension
     "return self.fc(x + torch.arange(8, dtype=torch.float32).to(x.dtype))",
     "return self.fc((x + torch.arange(8, dtype=torch.float32)).type_as(x))",
     "w = F.softmax(q @ k.mT, dim=-1, dtype=torch.float32)\nw = w.to(q.dtype)\nreturn w @ v",

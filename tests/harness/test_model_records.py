@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 import torch
 from torch import nn
 
@@ -22,3 +26,30 @@ def test_module_whose_forward_has_no_signature_is_described() -> None:
     """TorchScript's forward is an object that answers nothing that is asked of it by name."""
     record = ModelRecords(torch).describe(torch.jit.script(nn.Linear(2, 3)))
     assert (record.takes, record.parameters) == ([], 9)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [(lambda _: None, True), (lambda net: setattr(net.config, "attn_logit_softcapping", 50.0), False)],
+)
+def test_whether_a_model_of_transformers_may_fuse_its_attention(change: Callable[[Any], None], expected: bool) -> None:
+    from transformers import BertConfig, BertModel
+
+    net = BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2))
+    change(net)
+    assert ModelRecords(torch).describe(nn.ModuleList([net])).fuses_attention is expected
+    assert ModelRecords(torch).describe(Scores()).fuses_attention is None
+
+
+def test_a_model_of_transformers_that_says_it_cannot() -> None:
+    from transformers import Gemma2Config, Gemma2Model
+
+    sizes = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "head_dim": 4,
+    }
+    net = Gemma2Model(Gemma2Config(vocab_size=9, num_hidden_layers=1, **sizes))
+    assert ModelRecords(torch).describe(net).fuses_attention is False

@@ -10,7 +10,7 @@ from advisor.rules.loader_workers import LoaderWorkers
 
 from advisor.edit import Edit, Sources
 from advisor.harness.layout import Site, TensorInfo
-from advisor.rule import Advice, Argument, Finding, Gain
+from advisor.rule import Advice, Argument, Finding, Gain, Safety
 
 
 def run(scene: Any, **facts: Any) -> Any:
@@ -186,3 +186,15 @@ def test_what_each_worker_would_repeat_is_named(scene: Any, tmp_path: Path) -> N
     assert finding is not None
     fix = LoaderWorkers().fix(finding, Sources())
     assert isinstance(fix, Advice) and "shutil.rmtree(out)" in fix.why
+
+
+@pytest.mark.parametrize(("draws", "own", "advised"), [(False, False, False), (True, False, False), (True, True, True)])
+def test_generators_that_workers_would_have_copies_of(
+    draws: bool, own: bool, advised: bool, scene: Any, tmp_path: Path
+) -> None:
+    made = scene(100.0)
+    made.loader(80.0, 80.0, 5.0, num_workers=0, draws=draws, draws_own=own)
+    finding = found(made, tmp_path)
+    assert finding is not None and finding.parameters["workers"] >= 2
+    assert bool(finding.unmet) is advised and (finding.safety is Safety.BEHAVIOUR) is draws
+    assert not advised or "worker_init_fn" in finding.unmet[0]
