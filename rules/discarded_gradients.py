@@ -197,6 +197,26 @@ image = content.clone().requires_grad_()
 """,
             parameters={"models": 1, "held": False},
         ),
+        Example(  # follows what is trained
+            before="""
+import copy
+import torch
+
+teacher = copy.deepcopy(student).eval()  # <- made=copy.deepcopy(student)
+with torch.no_grad():
+    torch._foreach_lerp_(list(teacher.parameters()), list(student.parameters()), 0.01)
+""",
+            after="""
+import copy
+import torch
+
+teacher = copy.deepcopy(student).eval()
+teacher.requires_grad_(False)
+with torch.no_grad():
+    torch._foreach_lerp_(list(teacher.parameters()), list(student.parameters()), 0.01)
+""",
+            parameters={"models": 1, "held": False},
+        ),
         Example(  # a part that nobody trains, of a model that is
             before="""
 class Run:

@@ -35,6 +35,7 @@ _NEEDS = (
 )
 _WEIGHTS = ("parameters", "named_parameters")
 _NUMBERS = ("sum", "len", "any", "all", "max", "min", "numel", "count_parameters")  # what makes a number of them
+_FOR_EACH = "_foreach_"  # torch's operators over lists: in place, or as many tensors as they are given
 _PASSES = ("list", "tuple", "zip", "enumerate", "map", "filter", "sorted", "next", "print", "parameters_to_vector")
 _TURNS = ("backward", "step")  # calls that end one pass and begin the next
 _READS = ("item", "detach", "data", "shape", "size", "dtype")  # what may be asked of a result that has no graph
@@ -129,7 +130,7 @@ def _goes_on(draft: Draft, name: str) -> int | None:
             return draft.line(node)
         weights = isinstance(above, cst.Call) and isinstance(part, cst.Attribute) and part.attr.value in _WEIGHTS
         for taking in (last_part(each.func) for each in calls if weights and each is not above):
-            if taking in _NUMBERS:
+            if taking in _NUMBERS or taking.startswith(_FOR_EACH):
                 break
             if taking not in _PASSES:
                 return draft.line(node)

@@ -16,6 +16,7 @@ from itertools import groupby, islice
 from typing import Any
 
 from .autograd_graph import AutogradGraph
+from .followers import Followers
 from .gradient_watch import MOST_PARTS, GradientWatch, size_of, whole_parts
 from .layout import DiscardedGradients, GradientRun, Site
 from .places import site_of, user_frames
@@ -38,9 +39,10 @@ class Discarded(GradientWatch):
     """Looks at a few steps of a script that may drop gradients, and tells for each of a step what became of it.
 
     A gradient is used where an optimizer that holds the parameter steps while it is there: the tensor itself, not one
-    that came after it was set to None. What no optimizer holds at all nobody uses as long as it stays what it is. Two
-    steps have to agree: a GradScaler leaves one out now and then. Only scripts get hooks that have several optimizers,
-    or one that holds what is no model's, or gradients of weights that none holds.
+    that came after it was set to None. What no optimizer holds at all nobody uses as long as it stays what it is, or
+    follows what one holds (:mod:`.followers`). Two steps have to agree: a GradScaler leaves one out now and then. Only
+    scripts get hooks that have several optimizers, or one that holds what is no model's, or gradients of weights that
+    none holds.
     """
 
     def __init__(
@@ -62,6 +64,8 @@ class Discarded(GradientWatch):
         self._graphs: dict[int, AutogradGraph | None] = {}  # of each backward
         self._stepped: set[int] = set()  # the parameters of optimizers that stepped
         self._sizes: dict[int, Any] = {}  # the 2-norms of parameters that no optimizer holds
+        self._averages: Followers | None = None
+        self._follow: set[int] = set()  # of these, those that move towards a weight that one holds
         self._by_hand: set[int] = set()  # of these, those that somebody trains all the same
         self._frozen: list[Any] = []  # parameters without a hook as yet, which may get gradients in a part of a step
         self.found: list[DiscardedGradients] = []
@@ -95,7 +99,7 @@ class Discarded(GradientWatch):
 
     def stop(self) -> None:
         super().stop()
-        self._done, self._sizes, self._graphs, self._frozen = [], {}, {}, []
+        self._done, self._sizes, self._graphs, self._frozen, self._averages = [], {}, {}, [], None
 
     def _first(self) -> None:
         groups = [list(each) for each in self._held()]
@@ -106,6 +110,7 @@ class Discarded(GradientWatch):
         if not held or (len(groups) < 2 and held.keys() <= weights.keys() and not free):
             return  # each backward's gradients are that optimizer's
         self._sizes = {key: size_of(each) for key, each in weights.items() if key not in held}
+        self._averages = Followers((weights[key] for key in self._sizes), held.values()) if free else None
         self._frozen = [each for each in (held | weights).values() if each.is_leaf]
         self._hook_all()
         self._ask = self._watched
@@ -118,6 +123,9 @@ class Discarded(GradientWatch):
         self._frozen = [each for each in self._frozen if not each.requires_grad]
 
     def _watched(self) -> None:
+        if self._averages is not None:
+            self._follow = self._averages.found()
+            self._averages = None
         self._ends.append(len(self._done))
         if len(self._ends) < _STEPS:
             return
@@ -155,7 +163,8 @@ class Discarded(GradientWatch):
 
     def _leave_out_trained_by_hand(self, parameters: list[Any]) -> None:
         """Remember a model's parameters that no optimizer holds, where somebody has changed one of them since."""
-        if any(bool(size_of(each) != self._sizes[id(each)]) for each in parameters):
+        alone = [each for each in parameters if id(each) not in self._follow]
+        if any(bool(size_of(each) != self._sizes[id(each)]) for each in alone):
             self._by_hand.update(map(id, parameters))
 
     def _kinds(self, graph: AutogradGraph | None, judged: list[tuple[_Done, bool]]) -> list[str]:

@@ -91,6 +91,9 @@ class Models:
         self._hooks: dict[int, list[Any]] = {}
         self._roots: list[weakref.ref[Any]] = []
         self._parts: set[int] | None = None  # by identity: modules below the roots, hooked because no root is called
+        # Root → what it holds under the name that transformers gives to a model without its head, both by identity:
+        # hooked until the root itself is called (then None), for it may be called instead.
+        self._bases: dict[int, int | None] = {}
         self._methods: dict[type, list[Patch]] = {}  # of classes without a forward: those that stand for it
         self._records = ModelRecords(torch)
         self._depth = 0
@@ -212,6 +215,7 @@ class Models:
         """A module is gone, and another one may get its number."""
         self._modules.pop(key, None)
         self._hooks.pop(key, None)
+        self._bases.pop(key, None)
         if self._parts is not None:
             self._parts.discard(key)
         self._records.forget(key)
@@ -256,6 +260,8 @@ class Models:
             self._listener.compiles()
             self._graphs = True
             self._drop_parts()
+            for root in list(self._bases):
+                self._drop_base(root)
             target = args[0] if args else kwargs.get("model")
             result = original(*args, **kwargs)
             if target is None or isinstance(target, (self._torch.nn.Module, type)):
@@ -329,7 +335,7 @@ class Models:
         parts = self._below(roots) if self._parts is not None else []
         if self._parts is not None:
             self._parts.update(map(id, parts))
-        for root in (*roots, *parts):
+        for root in (*roots, *self._without_heads(roots), *parts):
             if id(root) in self._hooks:
                 continue
             for name in _HOOKS:
@@ -356,6 +362,8 @@ class Models:
         with self._lock:
             self._parts = set()
             self._hook_roots()
+        if not self.forwards:
+            self._contiguous = False  # hooked by the clock, as in `enter`
 
     def _below(self, roots: list[Any]) -> list[Any]:
         """The modules with parameters in `roots`, down to a depth."""
@@ -364,6 +372,24 @@ class Models:
             level = [child for each in level for child in vars(each).get("_modules", {}).values() if child is not None]
             found += level
         return [each for each in found if self._has_own_calls(each)]
+
+    def _without_heads(self, roots: list[Any]) -> list[Any]:
+        """What roots of transformers' hold without their heads, where the roots themselves were not called."""
+        found = []
+        for root in roots if not self._graphs else ():
+            base = vars(root).get("_modules", {}).get(getattr(type(root), "base_model_prefix", ""))
+            if base is None or not self._has_own_calls(base):
+                continue
+            if self._bases.setdefault(id(root), id(base)) == id(base):
+                found.append(base)
+        return found
+
+    def _drop_base(self, root: int) -> None:
+        """The root itself is called, or it may be compiled: what it holds is hooked no more."""
+        with self._lock:
+            base, self._bases[root] = self._bases.get(root), None
+            for handle in self._hooks.pop(base, ()) if base is not None else ():
+                handle.remove()
 
     def _drop_parts(self) -> None:
         with self._lock:
@@ -461,6 +487,8 @@ class Models:
             return
         if self._parts is not None and id(module) not in self._parts:
             self._drop_parts()
+        if self._bases.get(id(module)) is not None:
+            self._drop_base(id(module))
         self.forwards += 1
         if self.forwards == 1 and not self.announced:
             self._contiguous = False  # hooked by the clock: who knows how many went by before
@@ -545,7 +573,12 @@ class Models:
         for number, each in enumerate(outputs):
             if each.requires_grad:
                 self._listener.made_graph(each, number)
-        if tensor is None or not self._contiguous or len(self._pending) >= self._keep_outputs:
+        if not self._contiguous or len(self._pending) >= self._keep_outputs:
+            return
+        states = getattr(output, "hidden_states", None)
+        if isinstance(states, tuple) and states and isinstance(states[-1], self._torch.Tensor):
+            tensor = states[-1]  # who asks for them may leave out the head, which is first in its answer
+        if tensor is None:
             return
         if may_compute(self._torch, tensor) and tensor.is_floating_point() and tensor.numel():
             # The 1-norm: unlike `abs().mean()` it needs no second tensor of that size. It cannot narrow float64.

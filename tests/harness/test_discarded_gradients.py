@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -181,6 +182,37 @@ def test_a_teacher_that_records_a_graph() -> None:
     found = looked([teacher, student], [optimizer], step)
     assert runs(found) == [[(4, "branch"), (4, "used")]]
     assert [(each.held, each.branch) for each in found.found] == [(False, True)]
+
+
+@pytest.mark.parametrize("moves", ["averaged", "averaged first", "copied", "trained by hand", "both"])
+def test_a_teacher_that_follows_its_student(moves: str) -> None:
+    student = Net()
+    teacher = copy.deepcopy(student)
+    optimizer = torch.optim.Adam(student.parameters(), lr=0.01)
+
+    @torch.no_grad()
+    def moved() -> None:
+        for its, own in zip(teacher.parameters(), student.parameters(), strict=True):
+            if moves == "trained by hand" or (moves == "both" and its.ndim > 1):
+                its -= 0.01 * its.grad
+            else:
+                its.lerp_(own, 1.0 if moves == "copied" else 0.02)
+
+    def step(found: Discarded) -> None:
+        x = torch.rand(3, 4)
+        answer = student(x)
+        optimizer.zero_grad()
+        backward(found, (answer - teacher(x + 0.1 * torch.rand(3, 4))).square().mean())
+        if moves == "averaged first":
+            moved()
+        stepped(found, optimizer)
+        if moves != "averaged first":
+            moved()
+
+    found = looked([teacher, student], [optimizer], step)
+    by_hand = moves in ("trained by hand", "both")
+    assert runs(found) == ([] if by_hand else [[(4, "branch"), (4, "used")]])
+    assert [(each.held, each.branch) for each in found.found] == ([] if by_hand else [(False, True)])
 
 
 def test_a_target_that_goes_through_the_network_as_well() -> None:

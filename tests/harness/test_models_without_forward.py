@@ -107,6 +107,52 @@ def test_parts_of_a_model_that_is_never_called_are_models(lines: str, models: li
     assert called == [1.0] * len(models)
 
 
+HEADLESS = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+
+class Writer(nn.Module):
+    base_model_prefix = "body"  # as transformers has it
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 16)), nn.Linear(16, 50)
+
+    def forward(self, x):
+        states = self.body(x)
+        return Answer(self.head(states), (states,))
+
+class Answer(dict):
+    def __init__(self, scores, states):
+        super().__init__(logits=scores, hidden_states=states)
+        self.hidden_states = states
+
+model = Writer().eval()
+batches = [torch.randint(50, (16, number % 5 + 1)) for number in range(20)]
+with torch.inference_mode():
+    for number in range(200000):
+        LINE
+"""
+
+
+@pytest.mark.slow
+def test_a_model_that_is_called_without_its_head_gives_the_same_states_from_the_first_call_on(tmp_path: Path) -> None:
+    records = []
+    for number, (line, cls) in enumerate(
+        (("model(batches[number % 20])", "Writer"), ("model.body(batches[number % 20])", "Sequential"))
+    ):
+        script = tmp_path / f"embed{number}.py"
+        script.write_text(HEADLESS.replace("LINE", line))
+        command = Command(str(script), python=PYTHON, cwd=str(tmp_path))
+        records.append(measure(command, tmp_path / f"run{number}", QUICK).record)
+        assert records[-1].complete and [each.cls for each in records[-1].models] == [cls]
+    one, other = (record.outputs for record in records)
+    least = min(len(one), len(other))
+    assert least >= 5 and one[:least] == other[:least]
+
+
 AHEAD = """
 import torch
 from torch import nn

@@ -1,0 +1,64 @@
+"""The scores for a whole vocabulary that a language model's head computes last, where no operator takes them.
+
+Told by the shapes: a linear layer whose weight is of the shape of an embedding's, and nothing that is given a tensor of
+the shape that comes out of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from advisor.evidence.host import Host
+from advisor.evidence.nesting import Nesting
+from advisor.evidence.shapes import Shape, input_shapes
+from advisor.evidence.steps import assign, by_step, step_windows
+from advisor.evidence.worked import self_shares, worked
+
+if TYPE_CHECKING:
+    from advisor.evidence import Evidence
+    from advisor.trace.tables import Trace
+
+_EMBEDDING, _LINEAR = "aten::embedding", "aten::linear"
+# The same numbers in another type or order: no use yet. Older versions of transformers hand scores on in float32.
+_HANDS_ON = {f"aten::{name}" for name in ("to", "contiguous", "view", "reshape", "detach", "alias", "is_pinned")}
+
+
+def unread_scores(evidence: Evidence) -> tuple[Shape, dict[str, float]]:
+    """The shape of the scores, the largest, and operator → share of its own time that goes into making them.
+
+    () and nothing where a step has none, or an operator takes some.
+    """
+    trace, nothing = evidence.detail, ((), dict[str, float]())
+    if trace is None or not len(trace.operators):
+        return nothing
+    operators, steps, nesting = trace.operators, step_windows(trace), Nesting(trace)
+    step = assign(steps, operators.start)
+    back = Host(trace, steps).backward.contains(operators.start)
+    outer = np.flatnonzero((step >= 0) & (nesting.parent < 0) & ~back)
+    outer = outer[np.argsort(operators.start[outer], kind="stable")]
+    found: list[int] = []
+    largest: Shape = ()
+    for rows in by_step(outer, step[outer], len(steps)):
+        names = [trace.name(int(code)) for code in operators.name[rows]]
+        shapes = [_shapes(trace, row) for row in rows.tolist()]
+        tables = {each[0] for name, each in zip(names, shapes, strict=True) if name == _EMBEDDING and each}
+        heads = [at for at, name in enumerate(names) if name == _LINEAR and len(shapes[at]) > 1]
+        heads = [at for at in heads if shapes[at][1] in tables]
+        for at in heads:
+            scores = (*shapes[at][0][:-1], shapes[at][1][0])
+            if any(scores in shapes[later] and names[later] not in _HANDS_ON for later in range(at + 1, len(names))):
+                return nothing
+            largest = max(largest, scores, key=np.prod)
+        if not heads:
+            return nothing
+        found += [int(rows[at]) for at in heads]
+    if not found:
+        return nothing
+    return largest, self_shares(trace, nesting, worked(trace, found), step >= 0)
+
+
+def _shapes(trace: Trace, row: int) -> list[Shape]:
+    code = int(trace.operators.shapes[row])
+    return input_shapes(trace.name(code)) if code >= 0 else []
