@@ -19,7 +19,7 @@ from advisor.evidence import Change
 from advisor.evidence.asleep import ASLEEP_AFTER_S, asleep_s
 from advisor.evidence.blocked import beside_the_waits_s
 from advisor.evidence.facts import OTHER
-from advisor.evidence.outside import source_of, users_files
+from advisor.evidence.outside import looks_on, source_of, users_files
 from advisor.evidence.reports import computed_for_reports, keeps_nothing
 from advisor.evidence.steps import step_windows
 from advisor.fixes import edited, given_fix
@@ -41,13 +41,6 @@ _KEPT_BASIS = "prior: in a thread of its own, which takes a core while it comput
 _TOLD_S = 5e-5  # seconds: what takes less is not spoken of
 _NAMED = 3  # so many of the waits behind one line are named
 _CHECKPOINTS = re.compile(r"checkpoint-|resume_from_checkpoint|get_last_checkpoint")
-# Where frameworks let a script look on at its training (Lightning's Callback and LightningModule, transformers'
-# TrainerCallback): what is done there is seldom part of the step. Averages of the weights are.
-_HOOKS = (
-    *("on_train_batch_start", "on_train_batch_end", "on_before_zero_grad", "on_before_backward", "on_after_backward"),
-    *("on_before_optimizer_step", "on_step_begin", "on_step_end", "on_pre_optimizer_step", "on_optimizer_step"),
-)
-_UPDATES = re.compile(r"\b(lerp_|copy_|mul_|add_|update_parameters|_foreach_\w+_|set_postfix)\b|ema\b", re.IGNORECASE)
 _COLD_BASIS = "the waits, and what operators take longer whose threads slept meanwhile (measured)"
 _LEAST_IN_A_HOOK = 0.15  # of the step
 _WORKING = "prior: what stacks say of the time beside the step's own work"
@@ -174,7 +167,7 @@ class BlockingWorkBetweenSteps(Rule):
         if found is None or evidence.device_is_gpu or not evidence.step_s:
             return
         reported = _reported(evidence, found)
-        if reported is None and (found.name not in _HOOKS or _UPDATES.search(source_of(found, text_of(found.file)))):
+        if reported is None and not looks_on(found, text_of(found.file)):
             return
         # Stacks make what is mostly Python look longer beside the rest, whose share they do not change.
         works = min(found.share, evidence.breakdown.share(OTHER)) * evidence.step_s

@@ -20,8 +20,10 @@ from advisor.edit.parameter_loops import (
     loop_of,
     loops_over_parameters,
 )
+from advisor.edit.sources import text_of
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
+from advisor.evidence.outside import looks_on
 from advisor.evidence.parameter_loops import ParameterLoop, parameter_loops
 from advisor.fixes import edited
 from advisor.harness.layout import Site
@@ -54,6 +56,7 @@ _LEFT_OF_AVERAGE = (0.5, 0.65, 0.9)
 # a slow machine. What takes longer works on elements.
 _MOST_OF_A_CALL_S = 25e-6
 _MANY_CALLS = 4  # per parameter: an update of so many, in a function of its own, is fused-optimizer's matter
+_CALLBACKS = 2.0  # times what the loops take, at most, is what a callback takes that has them
 _BASIS = "prior: what is left of such a loop once one call does it for all, measured on a CPU"
 
 _TEXTS = {
@@ -152,7 +155,8 @@ class LoopOverParameters(Rule):
                 values.append((found, loop))
             elif not _is_optimizers(evidence, found, loop):
                 yield from _finding(evidence, [(found, loop)])
-        yield from _finding(evidence, values)
+        if not _in_a_callback(evidence, values):
+            yield from _finding(evidence, values)
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         kind = str(finding.parameters.get("kind", AVERAGE))
@@ -250,6 +254,14 @@ loss = loss + 1e-4 * penalty
             ("a.parameters(), b.parameters()", "q.lerp_(p, 0.1)\nprint(p)", True),
         )
     )
+
+
+def _in_a_callback(evidence: Evidence, values: list[tuple[ParameterLoop, Loop]]) -> bool:
+    """Whether they are what a callback does for the log, as `blocking-work-between-steps` tells of it."""
+    found = evidence.outside
+    if found is None or not looks_on(found, text_of(found.file)):
+        return False
+    return sum(each.seconds for each, _ in values) * _CALLBACKS >= found.share * (evidence.step_s or 0.0)
 
 
 def _in_source(found: ParameterLoop) -> Loop | None:

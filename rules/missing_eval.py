@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
     from advisor.harness.layout import Model
+    from advisor.trace.intervals import Ints
 
 _DROPOUTS = frozenset(
     f"aten::{name}{ending}"
@@ -41,6 +42,9 @@ _DROPOUTS = frozenset(
     for ending in ("", "_")
 )
 _DRAWS = ("aten::bernoulli_", "aten::native_dropout")  # what an active dropout calls, and one in eval mode does not
+# What fused attention falls back to on a CPU where it has to drop some of its weights; of what that takes beside the
+# dropout so much is left without, as in the rule attention-sdpa.
+_ATTENTION, _ATTENTION_LEFT = "aten::_scaled_dot_product_attention_math", 0.2
 _NORM = "aten::native_batch_norm"
 # Batch norm with running statistics over one with the batch's own, CPU seconds measured with torch 2.15, one thread:
 # 16x32x32x32 0.22 (1392 to 301 us), 16x64x56x56 0.17; 128x256, one-dimensional, 0.64.
@@ -66,7 +70,8 @@ class MissingEval(Rule):
     itself, or calls the model several times on one input); batch norm is being adapted to new data.
 
     Source: PyTorch notes, "Autograd mechanics", "Evaluation mode (nn.Module.eval())". Dropout's time is the trace's;
-    what batch norm saves is a prior, from CPU times measured in both modes.
+    what batch norm saves is a prior, from CPU times measured in both modes, and so is what attention saves that drops
+    none of its weights, and is fused then.
     """
 
     id = "missing-eval"
@@ -240,7 +245,11 @@ def _without(evidence: Evidence, model: Model) -> tuple[float, Change]:
     elif _layers(model, "BatchNorm"):
         flat = _layers(model, "BatchNorm1d") == _layers(model, "BatchNorm")
         operators[_NORM] = _NORM_1D_SCALE if flat else _NORM_SCALE
-    host_s = dropout_s / evidence.inflation
+    # Batches of several lengths: the traced steps may be shorter than the mean of all.
+    scale = (evidence.step_s or 0.0) / (evidence.trace_step_s or 1.0)
+    host_s = dropout_s * scale
+    if dropout_s and not evidence.device_is_gpu:
+        host_s += _unfused_s(evidence) * (1.0 - _ATTENTION_LEFT) * scale
     if evidence.device_is_gpu:
         norms = batch_norms(evidence)
         dropouts = row.count if (row := evidence.operators.row("aten::native_dropout")) is not None else 0.0
@@ -252,11 +261,25 @@ def _without(evidence: Evidence, model: Model) -> tuple[float, Change]:
     )
 
 
+def _dropouts(evidence: Evidence) -> Ints:
+    """The rows of ``Trace.operators`` that are the outermost operators of dropouts, in the steps."""
+    operators = evidence.trace.operators
+    chosen = names_like(evidence.trace, operators.name, _DROPOUTS.__contains__)
+    chosen &= assign(evidence.steps, operators.start) >= 0
+    parent = evidence.nesting.parent
+    return np.flatnonzero(chosen & ~((parent >= 0) & chosen[np.maximum(parent, 0)]))
+
+
 def _inclusive_s(evidence: Evidence) -> float:
     """Seconds per traced step inside of dropouts, with all that they call."""
-    operators, steps = evidence.trace.operators, evidence.steps
-    chosen = names_like(evidence.trace, operators.name, _DROPOUTS.__contains__) & (assign(steps, operators.start) >= 0)
-    parent = evidence.nesting.parent
-    inner = chosen & (parent >= 0) & chosen[np.maximum(parent, 0)]
-    rows = chosen & ~inner
-    return float((operators.end - operators.start)[rows].sum()) / 1e9 / max(1, len(steps))
+    operators, rows = evidence.trace.operators, _dropouts(evidence)
+    return float((operators.end - operators.start)[rows].sum()) / 1e9 / max(1, len(evidence.steps))
+
+
+def _unfused_s(evidence: Evidence) -> float:
+    """Seconds per traced step of attention that is not fused because it drops some of its weights, these aside."""
+    operators, parent = evidence.trace.operators, evidence.nesting.parent
+    attention = names_like(evidence.trace, operators.name, _ATTENTION.__eq__)
+    within = np.array([row for row in _dropouts(evidence).tolist() if parent[row] >= 0 and attention[parent[row]]], int)
+    took = operators.end - operators.start
+    return float(took[parent[within]].sum() - took[within].sum()) / 1e9 / max(1, len(evidence.steps))

@@ -164,6 +164,38 @@ def decode(cell, head, tokens, h):
 """,
             parameters={"writes": True},
         ),
+        Example(  # made in another branch, too
+            before="""
+import torch
+
+def run(self, x, h):
+    if self.short:
+        out = torch.zeros(1, 8)
+    else:
+        out = torch.zeros(len(x), 8).to(x.device)
+        for t in range(0, len(x)):
+            h = self.cell(x[t], h)
+            out[t] = h  # <-
+    return out
+""",
+            after="""
+import torch
+
+def run(self, x, h):
+    if self.short:
+        out = torch.zeros(1, 8)
+    else:
+        out = torch.zeros(len(x), 8).to(x.device)
+        out_parts = []
+        for t in range(0, len(x)):
+            h = self.cell(x[t], h)
+            out_parts.append(h)
+        if out_parts:
+            out[0 : 0 + len(out_parts)] = torch.stack(out_parts, 0)
+    return out
+""",
+            parameters={"writes": True},
+        ),
         Example(
             before="""
 def states(self, x):
@@ -181,6 +213,11 @@ def states(self, x):
         Example("for t in range(n):\n    h = x[:, t]  # <-\n    h += 1\n", ""),
         Example("for t in range(n):\n    y[:, t] = f(y[:, t - 1])  # <-\n", ""),
         Example("y = zeros(n, 3)\nfor t in range(n):\n    if t:\n        y[t] = f(t)  # <-\n", ""),
+        Example(
+            "y = zeros(n, 3)\nif short:\n    y = zeros(1, 3)\nfor t in range(n):\n    y[t] = f(t)  # <-\n",
+            "",
+            {"writes": True},
+        ),
         Example("for t in range(n):\n    if x is not None:\n        h = h + x[:, t]  # <-\n", ""),
         Example("for layer in layers:\n    h = layer(x[:, t])  # <-\n", ""),
     )

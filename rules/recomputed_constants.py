@@ -11,6 +11,7 @@ from advisor.edit.encoded import encode_before_loop
 from advisor.edit.locate import call_at
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
+from advisor.evidence.constant_functions import constant_functions_s
 from advisor.evidence.encoding import encoding_share
 from advisor.fixes import edited
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, by_way_of, where
@@ -34,6 +35,7 @@ class RecomputedConstants(Rule):
     catalogue's vectors, with which each request is compared; or what a library's model makes of some of its inputs, the
     texts of all classes beside a picture. Reported where a run has seen it: the longer
     calls of torch on these lines were given the same numbers, and gave the same, in three steps whose batches differed.
+    Where that is what a function returns, all that the function does counts.
 
     When not: it changes later (with the epoch, with a shape that here was always the same), then it can be kept until
     it does; it takes more memory than there is. On a GPU it is not reported: there calls take no time of their own.
@@ -54,6 +56,7 @@ class RecomputedConstants(Rule):
         seconds = sum(each.seconds for each in record.recomputed)
         if decodes:  # all that encodes, not its longer calls alone
             seconds = max(seconds, encoding_share(evidence.detail) * _MOST_TOKENS * evidence.step_s)
+        seconds = max(seconds, constant_functions_s(evidence, record.recomputed, text_of))
         gain = Gain.of(evidence.what_if(Change(remove_host_s=seconds)))
         if gain.likely < _LEAST_GAIN:
             return

@@ -11,6 +11,7 @@ import libcst as cst
 
 from advisor.edit import Drafts
 from advisor.edit.calls import argument, has_starred, wrap_call
+from advisor.edit.finding import found_in
 from advisor.edit.locate import call_at
 from advisor.edit.names import ensure_name, full_name
 from advisor.evidence import Change
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.edit.draft import Draft
     from advisor.evidence import Evidence
-    from advisor.harness.layout import CallSite
+    from advisor.harness.layout import CallSite, Site
 
 # So much of the time is left when NumPy joins the list before: measured with torch 2.15 and NumPy 2.4, 128 arrays of
 # 100 float32 values 0.97 and 0.012 ms, lists of 32 times 16,384 truth values 53 and 12 ms, of 128 times 100 floats 1.04
@@ -63,6 +64,9 @@ class TensorFromList(Rule):
         if not calls or record is None or "numpy" not in record.environment.packages:
             return
         calls = [each for each in calls if not each.details.get("others")] or calls
+        calls = [each for each in calls if not _is_row(each) or not _computes(each.site)]
+        if not calls:
+            return
         gain = Gain.of(evidence.what_if(_without(evidence, calls)))
         if not gain.worth_it:
             return
@@ -224,6 +228,16 @@ def _needs(call: CallSite) -> str:
     else:
         needs = 1 if dtype == "float32" else 2
     return (_ROWS, _SINGLE_ROWS, _SAID_ROWS)[needs] if _is_row(call) else _NEEDS[needs]
+
+
+def _computes(site: Site) -> bool:
+    """Whether the tensor that is made there goes into arithmetic by itself: then there are no rows to be joined."""
+
+    def operands(draft: Draft) -> list[bool]:
+        call = call_at(draft, site, ("tensor", "as_tensor"))
+        return [call is not None and isinstance(draft.parent(call), (cst.BinaryOperation, cst.UnaryOperation))]
+
+    return any(found_in((site.file, site.line), operands))
 
 
 def _join(draft: Draft, call: cst.Call, needs: str) -> bool:

@@ -331,12 +331,26 @@ def _is_made_once(draft: Draft, part: _Part, loop: cst.For) -> bool:
     """Whether the tensor is made in front of the loop, and no function within reads it, which the loop may call."""
     scope = scope_of(draft, part.node)
     given = list(assignments(draft, part.tensor, scope, elements=True))
-    made = given[0] if len(given) == 1 else None
+    made = given[0] if len(given) == 1 else _last_before(draft, given, loop)
     while isinstance(made, cst.Call) and last_name(draft, made) in _MOVES and isinstance(made.func, cst.Attribute):
         made = made.func.value  # torch.zeros(n, 8).to(device)
     if not isinstance(made, cst.Call) or last_name(draft, made) not in _MAKES or draft.line(made) > draft.line(loop):
         return False
     return all(scope_of(draft, each) is scope for each in variables(draft, part.tensor, scope))
+
+
+def _last_before(
+    draft: Draft, given: Sequence[cst.BaseExpression | None], loop: cst.For
+) -> cst.BaseExpression | None:
+    """Of what a name is given in several branches what it certainly has when the loop begins, and until it ends."""
+    around = {loop, *draft.ancestors(loop)}
+    last: cst.BaseExpression | None = None
+    for value in sorted((each for each in given if each is not None), key=draft.line):
+        statement = draft.statement(value)
+        if statement is None or draft.line(value) > draft.position(loop).end.line:
+            continue
+        last = value if around & set(draft.siblings(statement)) else None
+    return last if None not in given else None
 
 
 def _join(draft: Draft, part: _Part, loop: cst.For, name: str) -> None:

@@ -28,6 +28,13 @@ _WORTH_NAMING = (
 # What decorators call the function that they put in place of another: torch's no_grad, torchmetrics' update.
 _WRAPPERS = ("decorate_context", "wrapped_func", "wrapper", "wrapped", "inner", "decorated")
 _IN_PLACE = re.compile(r"\b_?\w+(?<!_)_\(|[-+*/]=")  # param.add_(…), torch._foreach_mul_(…), param.data -= …
+# Where frameworks let a script look on at its training (Lightning's Callback and LightningModule, transformers'
+# TrainerCallback): what is done there is seldom part of the step. Averages of the weights are.
+_HOOKS = (
+    *("on_train_batch_start", "on_train_batch_end", "on_before_zero_grad", "on_before_backward", "on_after_backward"),
+    *("on_before_optimizer_step", "on_step_begin", "on_step_end", "on_pre_optimizer_step", "on_optimizer_step"),
+)
+_UPDATES = re.compile(r"\b(lerp_|copy_|mul_|add_|update_parameters|_foreach_\w+_|set_postfix)\b|ema\b", re.IGNORECASE)
 _Place = tuple[str, int, str, str]  # file, line, name, what it calls
 
 
@@ -68,6 +75,11 @@ def source_of(found: Outside, text: str) -> str:
 def updates_weights(source: str) -> bool:
     """Whether a function changes weights by their gradients: looking at them may be left out, and costs no batch."""
     return ".grad" in source and _IN_PLACE.search(source) is not None
+
+
+def looks_on(found: Outside, text: str) -> bool:
+    """Whether it is a callback's, of its file's `text`, that looks on at a training and changes no weights."""
+    return found.name in _HOOKS and _UPDATES.search(source_of(found, text)) is None
 
 
 def users_files(record: RunRecord) -> set[str]:

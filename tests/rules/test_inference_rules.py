@@ -146,6 +146,17 @@ def test_active_dropout_is_reported_with_its_time(scene: Any, tmp_path: Path) ->
     assert 1.2 < finding.gain.likely < 1.3
 
 
+def test_attention_that_drops_none_of_its_weights_is_fused(scene: Any, tmp_path: Path) -> None:
+    made = dropping(scene)
+    made.operator("aten::_scaled_dot_product_attention_math", 4.0, 9.0)
+    made.operator("aten::dropout", 6.0, 7.0)
+    finding = found(made, tmp_path, "missing-eval")
+    assert finding is not None
+    assert abs(float(finding.evidence["dropout_s"] or 0) - 3e-3) < 1e-5
+    # Of the attention's other 4 ms a fifth is left: 10 ms become 3.8.
+    assert finding.gain.likely == pytest.approx(10 / 3.8, rel=0.05)
+
+
 def test_active_dropout_that_costs_nothing_is_left_alone(scene: Any, tmp_path: Path) -> None:
     assert found(dropping(scene, share=0.025), tmp_path, "missing-eval") is None
 
