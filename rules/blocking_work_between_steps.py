@@ -19,7 +19,7 @@ from advisor.evidence import Change
 from advisor.evidence.asleep import ASLEEP_AFTER_S, asleep_s
 from advisor.evidence.blocked import beside_the_waits_s
 from advisor.evidence.facts import OTHER
-from advisor.evidence.outside import looks_on, source_of, users_files
+from advisor.evidence.outside import LEAST_LOOKING_ON, looks_on, source_of, users_files
 from advisor.evidence.reports import computed_for_reports, keeps_nothing
 from advisor.evidence.steps import step_windows
 from advisor.fixes import edited, given_fix
@@ -42,7 +42,6 @@ _TOLD_S = 5e-5  # seconds: what takes less is not spoken of
 _NAMED = 3  # so many of the waits behind one line are named
 _CHECKPOINTS = re.compile(r"checkpoint-|resume_from_checkpoint|get_last_checkpoint")
 _COLD_BASIS = "the waits, and what operators take longer whose threads slept meanwhile (measured)"
-_LEAST_IN_A_HOOK = 0.15  # of the step
 _WORKING = "prior: what stacks say of the time beside the step's own work"
 _BETTER = re.compile(
     r"[<>].*(best|min|max|lowest|highest)|(best|min|max|lowest|highest).*[<>]|best$|improve", re.IGNORECASE
@@ -174,7 +173,7 @@ class BlockingWorkBetweenSteps(Rule):
         # Collections that the script asks for are told of by themselves (gc-pauses).
         works -= (evidence.record.timing.gc_asked_s or 0.0) if evidence.record is not None else 0.0
         gain = Gain.prior(evidence.what_if(Change(remove_host_s=works * (1.0 - 1.0 / _EVERY))), _WORKING)
-        if works < _LEAST_IN_A_HOOK * evidence.step_s:
+        if works < LEAST_LOOKING_ON * evidence.step_s:
             return
         yield Finding(
             rule=self.id,

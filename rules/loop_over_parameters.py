@@ -23,7 +23,8 @@ from advisor.edit.parameter_loops import (
 from advisor.edit.sources import text_of
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
-from advisor.evidence.outside import looks_on
+from advisor.evidence.facts import OTHER
+from advisor.evidence.outside import LEAST_LOOKING_ON, looks_on
 from advisor.evidence.parameter_loops import ParameterLoop, parameter_loops
 from advisor.fixes import edited
 from advisor.harness.layout import Site
@@ -260,6 +261,10 @@ def _in_a_callback(evidence: Evidence, values: list[tuple[ParameterLoop, Loop]])
     """Whether they are what a callback does for the log, as `blocking-work-between-steps` tells of it."""
     found = evidence.outside
     if found is None or not looks_on(found, text_of(found.file)):
+        return False
+    if min(found.share, evidence.breakdown.share(OTHER)) < LEAST_LOOKING_ON:
+        return False
+    if any(each.function[0] != found.file for each, _ in values):
         return False
     return sum(each.seconds for each, _ in values) * _CALLBACKS >= found.share * (evidence.step_s or 0.0)
 

@@ -218,6 +218,12 @@ def states(self, x):
             "",
             {"writes": True},
         ),
+        Example(  # the second round's is another one
+            "y = zeros(n, 3)\nfor k in range(2):\n    for t in range(n):\n        y[t] = f(z[k, t - 1])  # <-\n"
+            "    z[k] = y\n    y = zeros_like(z[k + 1])\n",
+            "",
+            {"writes": True},
+        ),
         Example("for t in range(n):\n    if x is not None:\n        h = h + x[:, t]  # <-\n", ""),
         Example("for layer in layers:\n    h = layer(x[:, t])  # <-\n", ""),
     )

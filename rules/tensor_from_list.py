@@ -235,7 +235,10 @@ def _computes(site: Site) -> bool:
 
     def operands(draft: Draft) -> list[bool]:
         call = call_at(draft, site, ("tensor", "as_tensor"))
-        return [call is not None and isinstance(draft.parent(call), (cst.BinaryOperation, cst.UnaryOperation))]
+        if call is None or not isinstance(draft.parent(call), (cst.BinaryOperation, cst.UnaryOperation)):
+            return [False]
+        # All rows of a comprehension may be joined, and computed with at once.
+        return [not any(isinstance(each, (cst.ListComp, cst.GeneratorExp)) for each in draft.ancestors(call))]
 
     return any(found_in((site.file, site.line), operands))
 

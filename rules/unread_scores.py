@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from advisor.edit import Drafts, Sources
 from advisor.edit.finding import found_in
 from advisor.edit.locate import call_at
+from advisor.edit.sources import text_of
 from advisor.edit.unread_scores import states_alone, without_head
 from advisor.evidence.unread_scores import unread_scores
 from advisor.evidence.worked import of_tensors, spent_s, without
@@ -23,7 +24,12 @@ if TYPE_CHECKING:
 
 # Classes of transformers with such a head whose ``base_model`` is the model without it.
 _WITH_HEAD = re.compile(r"(ForCausalLM|LMHeadModel|ForMaskedLM)$")
-_WRAPS = re.compile(r"^(Peft|Lora|DataParallel|DistributedDataParallel|FullyShardedDataParallel)")
+_LIBRARYS = re.compile(r"transformers[/\\]models[/\\]")  # the file of a class
+# What acts in the call of the whole model.
+_IN_ITS_CALL = re.compile(
+    r"device_map|dispatch_model|register_(module_)?(full_)?(forward|backward)|load_in_|quantization_config|peft|"
+    r"DataParallel|fully_shard"
+)
 _CASTS = ("Accelerator", "Fabric")  # what they cast is the outermost module's call
 
 
@@ -54,9 +60,10 @@ class UnreadScores(Rule):
         shape, shares = unread_scores(evidence)
         if not shape:
             return
+        files = dict.fromkeys((*model_files(evidence), *record.modules))
         calls = [
             Site(path, line)
-            for path in dict.fromkeys((*model_files(evidence), *record.modules))
+            for path in files
             for line in found_in((path, 0), lambda draft: [draft.line(each) for each in states_alone(draft)])
         ]
         shares = of_tensors(shares)
@@ -73,7 +80,7 @@ class UnreadScores(Rule):
             gain=gain,
             evidence={"scores_share": share, "scores_shape": "x".join(map(str, shape)), "step_s": evidence.step_s},
             site=site,
-            unmet=_unmet(record),
+            unmet=_unmet(record, site, [text_of(path) for path in files]),
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
@@ -150,14 +157,19 @@ class Encoder:
     )
 
 
-def _unmet(record: RunRecord) -> tuple[str, ...]:
+def _unmet(record: RunRecord, site: Site, texts: list[str]) -> tuple[str, ...]:
     """What keeps the model behind the head from being called in its place, in sentences."""
-    classes = {name for model in record.models for name in (model.cls, *model.blocks)}
+    called = {
+        str(each.details.get("module"))
+        for each in record.call_sites
+        if each.kind == "Module.call" and (each.site.file, each.site.line) == (site.file, site.line)
+    }
+    known = {each.cls for each in record.models if _LIBRARYS.search(each.file) and _WITH_HEAD.search(each.cls)}
     why = []
-    if not any(map(_WITH_HEAD.search, classes)):
-        why.append("The model is none that is known to have a base_model without its head.")
-    if any(map(_WRAPS.search, classes)):
-        why.append("The model is wrapped in something that acts in its call.")
+    if len(called) != 1 or not called <= known:
+        why.append("What is called there is none of transformers' models that are known to have a base_model.")
     if any(each.kind in _CASTS for each in record.call_sites):
         why.append("A framework has prepared the model's own call.")
+    if any(map(_IN_ITS_CALL.search, texts)):
+        why.append("The script has something done in the model's own call: a hook, a copy to another device.")
     return tuple(why)

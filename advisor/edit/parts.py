@@ -339,18 +339,25 @@ def _is_made_once(draft: Draft, part: _Part, loop: cst.For) -> bool:
     return all(scope_of(draft, each) is scope for each in variables(draft, part.tensor, scope))
 
 
-def _last_before(
-    draft: Draft, given: Sequence[cst.BaseExpression | None], loop: cst.For
-) -> cst.BaseExpression | None:
-    """Of what a name is given in several branches what it certainly has when the loop begins, and until it ends."""
-    around = {loop, *draft.ancestors(loop)}
+def _last_before(draft: Draft, given: Sequence[cst.BaseExpression | None], loop: cst.For) -> cst.BaseExpression | None:
+    """Of what a name is given in several branches what it certainly has when the loop begins, and until it ends.
+
+    What it is given behind the loop it has in the next round of a loop around that, too.
+    """
+    around = [loop, *draft.ancestors(loop)]
+    outer = next((each for each in around[1:] if isinstance(each, _LOOPS)), None)
     last: cst.BaseExpression | None = None
     for value in sorted((each for each in given if each is not None), key=draft.line):
         statement = draft.statement(value)
-        if statement is None or draft.line(value) > draft.position(loop).end.line:
+        if statement is None or None in given:
+            return None
+        if draft.line(value) > draft.position(loop).end.line:
+            again = any(isinstance(each, _LOOPS) and each in around for each in draft.ancestors(value))
+            if again and (last is None or not any(each is outer for each in draft.ancestors(last))):
+                return None
             continue
-        last = value if around & set(draft.siblings(statement)) else None
-    return last if None not in given else None
+        last = value if any(each in draft.siblings(statement) for each in around) else None
+    return last
 
 
 def _join(draft: Draft, part: _Part, loop: cst.For, name: str) -> None:

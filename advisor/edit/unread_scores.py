@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -18,6 +19,7 @@ _TAKES = (
     *("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds", "past_key_values"),
     *("use_cache", "output_attentions", _ASKS, "return_dict", "cache_position"),
 )
+_LABELS = re.compile(r"labels|DataCollatorForLanguageModeling")
 _BASE = "base_model"  # what transformers calls a model without its head
 
 
@@ -36,7 +38,7 @@ def without_head(draft: Draft, call: cst.Call) -> str:
     given = [each for each in call.args if each.keyword is not None and not each.star]
     if any(each.keyword is not None and each.keyword.value not in _TAKES for each in given):
         return "it is given what a model without a head does not take"
-    if unpacked(call) and "labels" in draft.module.code:
+    if unpacked(call) and _LABELS.search(draft.module.code):
         return "what is unpacked in the call may have labels in it"
     if not isinstance(call.func, (cst.Name, cst.Attribute)):
         return "what is called cannot be told from the source"

@@ -35,6 +35,7 @@ _HOOKS = (
     *("on_before_optimizer_step", "on_step_begin", "on_step_end", "on_pre_optimizer_step", "on_optimizer_step"),
 )
 _UPDATES = re.compile(r"\b(lerp_|copy_|mul_|add_|update_parameters|_foreach_\w+_|set_postfix)\b|ema\b", re.IGNORECASE)
+LEAST_LOOKING_ON = 0.15  # of the step: what takes less there is not told of
 _Place = tuple[str, int, str, str]  # file, line, name, what it calls
 
 

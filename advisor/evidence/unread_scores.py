@@ -6,6 +6,7 @@ the shape that comes out of it.
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from advisor.trace.tables import Trace
 
 _EMBEDDING, _LINEAR = "aten::embedding", "aten::linear"
+_JOINS = ("aten::cat", "aten::stack")
 # The same numbers in another type or order: no use yet. Older versions of transformers hand scores on in float32.
 _HANDS_ON = {f"aten::{name}" for name in ("to", "contiguous", "view", "reshape", "detach", "alias", "is_pinned")}
 
@@ -43,20 +45,28 @@ def unread_scores(evidence: Evidence) -> tuple[Shape, dict[str, float]]:
     for rows in by_step(outer, step[outer], len(steps)):
         names = [trace.name(int(code)) for code in operators.name[rows]]
         shapes = [_shapes(trace, row) for row in rows.tolist()]
-        tables = {each[0] for name, each in zip(names, shapes, strict=True) if name == _EMBEDDING and each}
-        heads = [at for at, name in enumerate(names) if name == _LINEAR and len(shapes[at]) > 1]
-        heads = [at for at in heads if shapes[at][1] in tables]
-        for at in heads:
-            scores = (*shapes[at][0][:-1], shapes[at][1][0])
-            if any(scores in shapes[later] and names[later] not in _HANDS_ON for later in range(at + 1, len(names))):
-                return nothing
-            largest = max(largest, scores, key=np.prod)
-        if not heads:
+        tables = [each[0] for name, each in zip(names, shapes, strict=True) if name == _EMBEDDING and each]
+        words = max(tables, key=lambda each: each[0], default=())  # of positions there are fewer
+        heads = [at for at, name in enumerate(names) if name == _LINEAR and shapes[at][1:2] == [words]]
+        if len(heads) != 1:
             return nothing
-        found += [int(rows[at]) for at in heads]
+        (head,) = heads
+        scores = (*shapes[head][0][:-1], words[0])
+        if any(_takes(names[at], shapes[at], scores) for at in range(head + 1, len(names))):
+            return nothing
+        largest = max(largest, scores, key=np.prod)
+        found.append(int(rows[head]))
     if not found:
         return nothing
     return largest, self_shares(trace, nesting, worked(trace, found), step >= 0)
+
+
+def _takes(name: str, shapes: list[Shape], scores: Shape) -> bool:
+    """Whether an operator may be given the scores, in their shape or in another one; of a list nobody knows."""
+    if name in _JOINS:
+        return True
+    there = any(each[-1:] == scores[-1:] and prod(each) == prod(scores) for each in shapes)
+    return there and name not in _HANDS_ON
 
 
 def _shapes(trace: Trace, row: int) -> list[Shape]:

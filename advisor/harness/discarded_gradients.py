@@ -93,9 +93,11 @@ class Discarded(GradientWatch):
         """An optimizer has done a step with what gradients these had."""
         now = {id(each): each.grad for each in parameters}
         self._stepped |= now.keys()
+        taken = {id(each) for each in now.values() if each is not None}  # another one's, too, who hands it on
         for each in self._done:
             gradient = each.gradient()
-            each.used |= gradient is not None and gradient is now.get(each.parameter)
+            if gradient is not None and (each.parameter in now or each.parameter in self._sizes):
+                each.used |= id(gradient) in taken
 
     def stop(self) -> None:
         super().stop()
@@ -110,7 +112,11 @@ class Discarded(GradientWatch):
         if not held or (len(groups) < 2 and held.keys() <= weights.keys() and not free):
             return  # each backward's gradients are that optimizer's
         self._sizes = {key: size_of(each) for key, each in weights.items() if key not in held}
-        self._averages = Followers((weights[key] for key in self._sizes), held.values()) if free else None
+        self._averages = None
+        if free:
+            models = [[each for each in root.parameters() if id(each) in self._sizes] for root in self._roots()]
+            with contextlib.suppress(Exception):  # others may be told of all the same
+                self._averages = Followers(models, held.values())
         self._frozen = [each for each in (held | weights).values() if each.is_leaf]
         self._hook_all()
         self._ask = self._watched
@@ -124,7 +130,8 @@ class Discarded(GradientWatch):
 
     def _watched(self) -> None:
         if self._averages is not None:
-            self._follow = self._averages.found()
+            with contextlib.suppress(Exception):
+                self._follow = self._averages.found()
             self._averages = None
         self._ends.append(len(self._done))
         if len(self._ends) < _STEPS:
@@ -146,6 +153,9 @@ class Discarded(GradientWatch):
         if dropped != again or not any(dropped):
             return
         judged = list(zip(step, dropped, strict=True))
+        for _, of_one in groupby(judged, lambda each: each[0].backward):
+            if all(each.parameter in self._follow for each, _ in of_one):
+                return  # a backward that nothing would be left of computes them for somebody
         for number, of_one in groupby(judged, lambda each: each[0].backward):
             one = list(of_one)
             kinds = self._kinds(self._graphs.get(number), one)
@@ -182,7 +192,7 @@ class Discarded(GradientWatch):
     def _dropped(self, parameter: Any, done: _Done) -> bool:
         """Whether nobody has used that gradient of the parameter, and nobody will."""
         if id(parameter) in self._sizes:
-            return id(parameter) not in self._by_hand
+            return id(parameter) not in self._by_hand and not done.used
         if done.used:
             return False
         gradient = done.gradient()

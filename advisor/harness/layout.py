@@ -632,6 +632,8 @@ class RunRecord:
     call_sites: list[CallSite] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)  # of the first backwards, without a gap, unscaled
     outputs: list[float] = field(default_factory=list)  # mean absolute output of the first forwards, or none
+    # Likewise of their last hidden states, where they have them: a model without its head gives these and no scores.
+    states: list[float] = field(default_factory=list)
     last_loss: float | None = None  # the last one that was seen, timing window aside, where it is not among `losses`
     # NaN or infinite: of all the losses that were seen (the first and the last ones), and of the optimizers' parameters
     # when the run ended, which tells of a loss that became NaN unseen.

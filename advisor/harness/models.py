@@ -91,9 +91,9 @@ class Models:
         self._hooks: dict[int, list[Any]] = {}
         self._roots: list[weakref.ref[Any]] = []
         self._parts: set[int] | None = None  # by identity: modules below the roots, hooked because no root is called
-        # Root → what it holds under the name that transformers gives to a model without its head, both by identity:
-        # hooked until the root itself is called (then None), for it may be called instead.
-        self._bases: dict[int, int | None] = {}
+        # Root, by identity → what it holds under the name that transformers gives to a model without its head: hooked
+        # until the root itself is called (then None), for it may be called instead.
+        self._bases: dict[int, weakref.ref[Any] | None] = {}
         self._methods: dict[type, list[Patch]] = {}  # of classes without a forward: those that stand for it
         self._records = ModelRecords(torch)
         self._depth = 0
@@ -101,6 +101,7 @@ class Models:
         self._range_owner: Any = None
         self._keep_outputs = outputs
         self._pending: list[Any] = []  # mean absolute outputs, on their device
+        self._states: list[Any] = []  # of the last hidden states, where an output has them
         self._contiguous = True  # no forward has gone by unseen
         self.announced = False  # the script gave a sign of its model before it first called it
         self.annotate = False  # put a range around each outermost forward: in the profiled windows
@@ -362,7 +363,7 @@ class Models:
         with self._lock:
             self._parts = set()
             self._hook_roots()
-        if not self.forwards:
+        if not self.forwards and not self._depth:
             self._contiguous = False  # hooked by the clock, as in `enter`
 
     def _below(self, roots: list[Any]) -> list[Any]:
@@ -380,16 +381,23 @@ class Models:
             base = vars(root).get("_modules", {}).get(getattr(type(root), "base_model_prefix", ""))
             if base is None or not self._has_own_calls(base):
                 continue
-            if self._bases.setdefault(id(root), id(base)) == id(base):
+            known = self._bases.setdefault(id(root), weakref.ref(base))
+            if known is not None and known() is base:
                 found.append(base)
         return found
 
     def _drop_base(self, root: int) -> None:
         """The root itself is called, or it may be compiled: what it holds is hooked no more."""
         with self._lock:
-            base, self._bases[root] = self._bases.get(root), None
-            for handle in self._hooks.pop(base, ()) if base is not None else ():
+            known = self._bases.get(root)
+            if known is None:
+                return
+            self._bases[root] = None
+            for handle in self._hooks.pop(id(known()), ()):
                 handle.remove()
+
+    def _is_base(self, module: Any) -> bool:
+        return any(known is not None and known() is module for known in self._bases.values())
 
     def _drop_parts(self) -> None:
         with self._lock:
@@ -487,8 +495,10 @@ class Models:
             return
         if self._parts is not None and id(module) not in self._parts:
             self._drop_parts()
-        if self._bases.get(id(module)) is not None:
+        if self._bases:
             self._drop_base(id(module))
+            if self._is_base(module):  # and its head may be called by itself
+                self._hook_parts()
         self.forwards += 1
         if self.forwards == 1 and not self.announced:
             self._contiguous = False  # hooked by the clock: who knows how many went by before
@@ -573,18 +583,22 @@ class Models:
         for number, each in enumerate(outputs):
             if each.requires_grad:
                 self._listener.made_graph(each, number)
-        if not self._contiguous or len(self._pending) >= self._keep_outputs:
+        if not self._contiguous:
             return
+        self._keep_size(self._pending, tensor)
         states = getattr(output, "hidden_states", None)
-        if isinstance(states, tuple) and states and isinstance(states[-1], self._torch.Tensor):
-            tensor = states[-1]  # who asks for them may leave out the head, which is first in its answer
-        if tensor is None:
+        if isinstance(states, tuple) and states:
+            self._keep_size(self._states, states[-1])
+
+    def _keep_size(self, kept: list[Any], tensor: Any) -> None:
+        """The mean absolute value of an output, if it is one of the first."""
+        if not isinstance(tensor, self._torch.Tensor) or len(kept) >= self._keep_outputs:
             return
         if may_compute(self._torch, tensor) and tensor.is_floating_point() and tensor.numel():
             # The 1-norm: unlike `abs().mean()` it needs no second tensor of that size. It cannot narrow float64.
             wide = self._torch.promote_types(tensor.dtype, self._torch.float32)
             size = self._torch.linalg.vector_norm(tensor.detach(), 1, dtype=wide)
-            self._pending.append(size / tensor.numel())
+            kept.append(size / tensor.numel())
 
     def records(self) -> list[Model]:
         """The roots that were called, most parameters first; where no call could be seen, all there are."""
@@ -604,8 +618,12 @@ class Models:
 
     def forget_outputs(self) -> None:
         """Those from here on are of another training."""
-        self._pending, self._contiguous = [], True
+        self._pending, self._states, self._contiguous = [], [], True
 
     def read_outputs(self) -> list[float]:
         """Mean absolute outputs of the first forwards; read late, because reading waits for the device."""
         return read_scalars(self._pending)
+
+    def read_states(self) -> list[float]:
+        """The same of the last hidden states."""
+        return read_scalars(self._states)

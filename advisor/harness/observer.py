@@ -256,6 +256,7 @@ class Observer:
         record.nonfinite_losses = sum(not math.isfinite(loss) for loss in (*record.losses, *last))
         record.encoders = windows.encoders.records()
         record.outputs = windows.models.read_outputs()
+        record.states = windows.models.read_states()
         record.aside = dict(record.timing.aside)
         record.steps_wall_s = record.timing.elapsed + sum(record.aside.values())
         record.optimizers = windows.optimizers.records(windows.finder.boundary_optimizer)

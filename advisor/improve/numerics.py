@@ -100,7 +100,11 @@ def _curves(
 ) -> tuple[str, list[list[float]], list[list[float]]]:
     if all(record.losses for record in (*before, *after)):
         return "loss", [record.losses for record in before], [record.losses for record in after]
-    found = [[record.outputs for record in group if record.outputs] for group in (before, after)]
+    groups = (before, after)
+    found = [[record.outputs for record in group if record.outputs] for group in groups]
+    kinds = [{record.models[0].output for record in group if record.models} for group in groups]
+    if kinds[0] != kinds[1] and all(record.states for group in groups for record in group):
+        found = [[record.states for record in group] for group in groups]  # of a model without its head, say
     if not all(found):
         return "output", [], []
     times = _times_the_batch(before[0], after[0])

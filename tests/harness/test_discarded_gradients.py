@@ -186,6 +186,7 @@ def test_a_teacher_that_records_a_graph() -> None:
 
 @pytest.mark.parametrize("moves", ["averaged", "averaged first", "copied", "trained by hand", "both"])
 def test_a_teacher_that_follows_its_student(moves: str) -> None:
+    torch.manual_seed(0)
     student = Net()
     teacher = copy.deepcopy(student)
     optimizer = torch.optim.Adam(student.parameters(), lr=0.01)
@@ -213,6 +214,27 @@ def test_a_teacher_that_follows_its_student(moves: str) -> None:
     by_hand = moves in ("trained by hand", "both")
     assert runs(found) == ([] if by_hand else [[(4, "branch"), (4, "used")]])
     assert [(each.held, each.branch) for each in found.found] == ([] if by_hand else [(False, True)])
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_model_that_hands_its_gradients_to_what_it_follows(same: bool) -> None:
+    torch.manual_seed(0)
+    model = Net()
+    masters = [nn.Parameter(each.detach().clone()) for each in model.parameters()]
+    optimizer = torch.optim.SGD(masters, lr=0.1)
+
+    def step(found: Discarded) -> None:
+        model.zero_grad()
+        backward(found, model(torch.rand(3, 4)).square().mean())
+        for master, its in zip(masters, model.parameters(), strict=True):
+            assert its.grad is not None
+            master.grad = its.grad if same else its.grad.float() * 0.5
+        stepped(found, optimizer)
+        with torch.no_grad():
+            for master, its in zip(masters, model.parameters(), strict=True):
+                its.copy_(master)
+
+    assert not looked([model], [optimizer], step).found
 
 
 def test_a_target_that_goes_through_the_network_as_well() -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from advisor.improve.numerics import compare_numerics
 from advisor.launch import Command, measure
+from advisor.rule import Safety
 from tests.conftest import PYTHON, QUICK
 
 pytestmark = pytest.mark.oldest
@@ -118,16 +120,32 @@ class Writer(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.body, self.head = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 16)), nn.Linear(16, 50)
+        self.body, self.head = Body(), nn.Linear(16, 50)
 
     def forward(self, x):
-        states = self.body(x)
-        return Answer(self.head(states), (states,))
+        states = self.body(x).hidden_states
+        return Scored(states, self.head(states[-1]))
+
+class Body(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.layer = nn.Embedding(50, 16), nn.Linear(16, 16)
+
+    def forward(self, x):
+        states = self.words(x)
+        return Answer((states, self.layer(states)))
 
 class Answer(dict):
-    def __init__(self, scores, states):
-        super().__init__(logits=scores, hidden_states=states)
+    def __init__(self, states):
+        super().__init__(states=states[-1])
         self.hidden_states = states
+
+class Scored(Answer):
+    def __init__(self, states, scores):
+        super().__init__(states)
+        self.hidden_states = states
+        self.clear()
+        self["logits"] = scores
 
 model = Writer().eval()
 batches = [torch.randint(50, (16, number % 5 + 1)) for number in range(20)]
@@ -141,16 +159,19 @@ with torch.inference_mode():
 def test_a_model_that_is_called_without_its_head_gives_the_same_states_from_the_first_call_on(tmp_path: Path) -> None:
     records = []
     for number, (line, cls) in enumerate(
-        (("model(batches[number % 20])", "Writer"), ("model.body(batches[number % 20])", "Sequential"))
+        (("model(batches[number % 20])", "Writer"), ("model.body(batches[number % 20])", "Body"))
     ):
         script = tmp_path / f"embed{number}.py"
         script.write_text(HEADLESS.replace("LINE", line))
         command = Command(str(script), python=PYTHON, cwd=str(tmp_path))
         records.append(measure(command, tmp_path / f"run{number}", QUICK).record)
         assert records[-1].complete and [each.cls for each in records[-1].models] == [cls]
-    one, other = (record.outputs for record in records)
+    one, other = (record.states for record in records)
     least = min(len(one), len(other))
     assert least >= 5 and one[:least] == other[:least]
+    assert records[0].outputs[:least] != records[1].outputs[:least] == other[:least]
+    numerics, wrong = compare_numerics(Safety.EXACT, records[:1], records[1:])
+    assert not wrong and numerics is not None
 
 
 AHEAD = """

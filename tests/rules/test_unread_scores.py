@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from advisor.diagnose import diagnose
-from advisor.edit import Edit
 from advisor.evidence import Evidence
 from advisor.findings import Findings
 from advisor.launch import Command, measure
+from advisor.rule import Advice
 from tests.conftest import PYTHON, QUICK
 
 SCRIPT = """\
@@ -65,13 +65,14 @@ model = SmallForCausalLM().eval()
 kept = []
 with torch.inference_mode():
     for _ in range(4000):
-        kept = [*kept[-3:], embed(model, torch.randint(6000, (8, 32)))]
+        ids = torch.randint(6000, (8, 32))
+        kept = [*kept[-3:], CALLED]
 """
 
 
-def diagnosed(folder: Path, returned: str) -> tuple[Findings, list[object]]:
+def diagnosed(folder: Path, returned: str, called: str = "embed(model, ids)") -> tuple[Findings, list[object]]:
     script = folder / "embed.py"
-    script.write_text(SCRIPT.replace("RETURNED", returned))
+    script.write_text(SCRIPT.replace("RETURNED", returned).replace("CALLED", called))
     run = measure(Command(str(script), python=PYTHON, cwd=str(folder)), folder / "run", QUICK, timeout=120)
     diagnosis = diagnose(Evidence.from_run(run))
     return diagnosis.document, [each.fix for each in diagnosis.found if each.rule.id == "unread-scores"]
@@ -79,27 +80,32 @@ def diagnosed(folder: Path, returned: str) -> tuple[Findings, list[object]]:
 
 @pytest.mark.slow
 def test_states_are_read_alone(tmp_path: Path) -> None:
-    document, fixes = diagnosed(tmp_path, "out.hidden_states[-1].mean(1)")
+    document, fixes = diagnosed(tmp_path, _STATES)
     (found,) = [each for each in document.findings if each.rule == "unread-scores"]
     assert (found.file, found.line) == ("embed.py", SCRIPT.splitlines().index(_CALL) + 1)
     assert found.evidence["scores_shape"] == "8x32x6000" and found.predicted.speedup.likely > 1.5
     (fix,) = fixes
-    assert isinstance(fix, Edit)
-    assert "+    out = model.base_model(ids, output_hidden_states=True)" in fix.diff(str(tmp_path))
+    assert isinstance(fix, Advice) and "none of transformers' models" in fix.why
 
 
 _CALL = "    out = model(ids, output_hidden_states=True)"
 
 
+_STATES = "out.hidden_states[-1].mean(1)"
+
+
 @pytest.mark.sessions
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "returned",
+    ("returned", "called"),
     [
-        "out.hidden_states[-1].mean(1), out.logits.argmax(-1)",  # an operator takes them
-        "out.hidden_states[-1].mean(1), out.logits",  # or something may, later
+        (f"{_STATES}, out.logits.argmax(-1)", "embed(model, ids)"),  # an operator takes them
+        (f"{_STATES}, out.logits", "embed(model, ids)"),  # or something may, later
+        (f"torch.stack([{_STATES}])", "embed(model, ids)"),  # of a list it is not known
+        # It reads states elsewhere.
+        (_STATES, "nn.functional.cross_entropy(model(ids).logits.view(-1, 6000), ids.view(-1))"),
     ],
 )
-def test_scores_that_are_read_are_left(returned: str, tmp_path: Path) -> None:
-    document, _ = diagnosed(tmp_path, returned)
+def test_scores_that_are_read_are_left(returned: str, called: str, tmp_path: Path) -> None:
+    document, _ = diagnosed(tmp_path, returned, called)
     assert "unread-scores" not in [each.rule for each in document.findings]
