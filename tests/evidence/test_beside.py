@@ -57,6 +57,13 @@ def test_how_much_is_written_down_for_it(tmp_path: Path) -> None:
     assert found is not None and found.written == 3
 
 
+def test_what_hooks_of_the_harness_look_at_is_no_work_of_the_scripts(tmp_path: Path) -> None:
+    call = ("torch/nn/modules/module.py(1783): _call_impl", 100, 800)
+    hook = ("advisor/harness/models.py(75): _before", 110, 700)
+    assert beside([DRAW, call, ("torch/nn/modules/linear.py(9): extra", 110, 700)], tmp_path) is not None
+    assert beside([DRAW, call, hook, ("advisor/harness/looking.py(40): has_fast_path", 120, 600)], tmp_path) is None
+
+
 # Calls in a step of 1000 us: (name, where it begins, how long it takes).
 LOOP = ("train.py(1): <module>", 0, 1000)
 DRAW = ("train.py(3): draw", 50, 900)

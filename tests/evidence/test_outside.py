@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from advisor.evidence import Evidence
-from advisor.evidence.outside import begins, longest_outside, source_of
+from advisor.evidence.outside import Outside, begins, longest_outside, looks_on, source_of
 from advisor.evidence.reports import keeps_nothing
 from advisor.evidence.stacks import Function
 from advisor.evidence.steps import step_windows
@@ -89,3 +89,17 @@ def test_work_of_a_function_that_ran_when_the_profiler_began_has_the_whole_funct
     found = longest_outside(trace, step_windows(trace), [str(script)])
     assert found is not None and found.line == 1
     assert not keeps_nothing(source_of(found, script.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "told"),
+    [
+        ("on_step_end", "self.ranks = ranks(model)", True),
+        ("on_train_batch_end", "trainer.ema.lerp_(model.weight, 0.1)", False),
+        ("on_step_end", "ema(model)", False),
+        ("update", "self.ranks = ranks(model)", False),
+    ],
+)
+def test_callbacks_that_look_on_change_no_weights(name: str, body: str, told: bool) -> None:
+    text = f"class Watch:\n    def {name}(self, trainer, model):\n        {body}\n"
+    assert looks_on(Outside("train.py", 2, name, "", 0.4), text) == told
