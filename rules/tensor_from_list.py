@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import libcst as cst
+import libcst.matchers as m
 
 from advisor.edit import Drafts
 from advisor.edit.calls import argument, has_starred, wrap_call
@@ -36,6 +37,8 @@ _NEEDS = ("as_they_are", "singles", "said")
 # Rows of a batch that are made into tensors one by one, to be stacked; so many at least, of as few numbers each.
 _ROWS, _SINGLE_ROWS, _SAID_ROWS = "rows", "single_rows", "said_rows"  # each in need of the same
 _MANY, _FEW = 64, 256
+_PLAIN = m.Integer() | m.Float()
+_SCALED = m.BinaryOperation(left=_PLAIN) | m.BinaryOperation(right=_PLAIN)  # which may be done to all rows at once
 _ALL = (*_NEEDS, _ROWS, _SINGLE_ROWS, _SAID_ROWS)
 
 
@@ -235,7 +238,10 @@ def _computes(site: Site) -> bool:
 
     def operands(draft: Draft) -> list[bool]:
         call = call_at(draft, site, ("tensor", "as_tensor"))
-        if call is None or not isinstance(draft.parent(call), (cst.BinaryOperation, cst.UnaryOperation)):
+        above = draft.parent(call) if call is not None else None
+        if call is None or not isinstance(above, (cst.BinaryOperation, cst.UnaryOperation)):
+            return [False]
+        if isinstance(above, cst.BinaryOperation) and m.matches(above, _SCALED):
             return [False]
         # All rows of a comprehension may be joined, and computed with at once.
         return [not any(isinstance(each, (cst.ListComp, cst.GeneratorExp)) for each in draft.ancestors(call))]

@@ -129,10 +129,9 @@ class Discarded(GradientWatch):
         self._frozen = [each for each in self._frozen if not each.requires_grad]
 
     def _watched(self) -> None:
-        if self._averages is not None:
+        if self._averages is not None and not self._follow:  # it may move every so many steps only
             with contextlib.suppress(Exception):
                 self._follow = self._averages.found()
-            self._averages = None
         self._ends.append(len(self._done))
         if len(self._ends) < _STEPS:
             return

@@ -17,7 +17,7 @@ _SAMPLED, _LEAST = 64, 4  # numbers of a parameter that are looked at; fewer poi
 _ALIKE = 0.9
 _BEYOND = 1.01  # the way is gone a part of, or all, not more
 _ROUNDED = 1e-6  # of the parameter: a step as small as that points anywhere
-_HANDED_ON = 0.99  # cosine of two gradients of which one is made of the other
+_HANDED_ON = 0.9999  # cosine of two gradients of which one is made of the other: scaled, or in another type
 
 
 class Followers:
@@ -41,10 +41,12 @@ class Followers:
             moved: dict[Any, list[tuple[Any, Any, Any]]] = {}
             for each, before in group:
                 step = _sample(each) - before
-                if each.numel() >= _LEAST and bool(step.norm() > _ROUNDED * before.norm()):
+                if bool(step.norm() > _ROUNDED * before.norm()):
                     moved.setdefault(_like(each), []).append((each, before, step))
-            if moved and all(self._follow(like, each) for like, each in moved.items()):
-                found |= {id(each) for each, _ in group}
+            steps = [one for some in moved.values() for one in some]
+            large = any(each.numel() >= _LEAST for each, _, _ in steps)
+            if large and all(self._follow(like, some) for like, some in moved.items()):
+                found |= {id(each) for each, _, _ in steps}
         return found
 
     def _follow(self, like: Any, moved: list[tuple[Any, Any, Any]]) -> bool:
@@ -53,12 +55,8 @@ class Followers:
         if held is None:
             return False
         torch: Any = sys.modules["torch"]
-        before, step = (torch.stack([each[at] for each in moved]) for at in (1, 2))
         towards = torch.stack([way for each, was in held for way in (was, _sample(each))])
-        ways = towards[None] - before[:, None]
-        lengths, whole = step.norm(dim=-1)[:, None], ways.norm(dim=-1)
-        along = (ways * step[:, None]).sum(-1) >= _ALIKE * lengths * whole
-        goes = (along & (lengths <= _BEYOND * whole)).tolist()
+        goes = torch.stack([_goes(step, towards - before) for _, before, step in moved]).tolist()
         for (each, _, _), row in zip(moved, goes, strict=True):
             followed = [held[at // 2][0] for at, does in enumerate(row) if does]
             if not followed or any(_hands_on(each, other) for other in followed):
@@ -73,7 +71,13 @@ def _like(parameter: Any) -> Any:
 def _sample(tensor: Any) -> Any:
     """Some numbers of it, spread over it, in float64."""
     numbers = tensor.detach().reshape(-1)
-    return numbers[:: max(1, len(numbers) // _SAMPLED)].double()
+    return numbers[:: max(1, len(numbers) // _SAMPLED)].to(sys.modules["torch"].float64, copy=True)
+
+
+def _goes(step: Any, ways: Any) -> Any:
+    """For each way whether a step goes a part of it."""
+    length, whole = step.norm(), ways.norm(dim=-1)
+    return (ways @ step >= _ALIKE * length * whole) & (length <= _BEYOND * whole)
 
 
 def _hands_on(free: Any, held: Any) -> bool:
@@ -82,5 +86,9 @@ def _hands_on(free: Any, held: Any) -> bool:
         return False
     if free.grad is held.grad:
         return True
+    if free.grad.is_sparse or held.grad.is_sparse:
+        return False
     one, other = _sample(free.grad), _sample(held.grad)
-    return bool(one @ other >= _HANDED_ON * one.norm() * other.norm()) and bool(one.any())
+    if int(((one != 0) & (other != 0)).sum()) < _LEAST:
+        return False  # they point anywhere
+    return bool(one @ other >= _HANDED_ON * one.norm() * other.norm())

@@ -94,6 +94,7 @@ class Models:
         # Root, by identity → what it holds under the name that transformers gives to a model without its head: hooked
         # until the root itself is called (then None), for it may be called instead.
         self._bases: dict[int, weakref.ref[Any] | None] = {}
+        self._headless = False  # one of those was called
         self._methods: dict[type, list[Patch]] = {}  # of classes without a forward: those that stand for it
         self._records = ModelRecords(torch)
         self._depth = 0
@@ -396,12 +397,22 @@ class Models:
             for handle in self._hooks.pop(id(known()), ()):
                 handle.remove()
 
+    def _is_part(self, module: Any) -> bool:
+        """Whether it is below a root, and no model without its head."""
+        return self._parts is not None and id(module) in self._parts and not self._is_base(module)
+
+    def _recomputes(self) -> bool:
+        """Whether a backward is running: what is called in it, it computes anew (activation checkpointing)."""
+        running = getattr(self._torch._C, "_current_graph_task_id", None)
+        return running is not None and self._parts is not None and running() != -1
+
     def _is_base(self, module: Any) -> bool:
         return any(known is not None and known() is module for known in self._bases.values())
 
     def _drop_parts(self) -> None:
         with self._lock:
-            for key in self._parts or ():
+            kept = {id(known()) for known in self._bases.values() if known is not None}
+            for key in (self._parts or set()) - kept:
                 for handle in self._hooks.pop(key, ()):
                     handle.remove()
             self._parts = None
@@ -493,12 +504,17 @@ class Models:
         self._depth += 1
         if self._depth > 1:
             return
-        if self._parts is not None and id(module) not in self._parts:
+        if self._recomputes():
+            return
+        base = bool(self._bases) and self._is_base(module)
+        self._headless |= base
+        whole = self._bases.get(id(module)) is not None  # what was hooked in its place is called by it
+        if self._parts is not None and id(module) not in self._parts and (whole or not self._headless):
             self._drop_parts()
-        if self._bases:
+        if whole:
             self._drop_base(id(module))
-            if self._is_base(module):  # and its head may be called by itself
-                self._hook_parts()
+        if base:  # and its head may be called by itself
+            self._hook_parts()
         self.forwards += 1
         if self.forwards == 1 and not self.announced:
             self._contiguous = False  # hooked by the clock: who knows how many went by before
@@ -513,7 +529,8 @@ class Models:
         self._listener.before_forward(module, site, id(module) if record is None else id(record), shape)
         if shape:  # the step that this forward ended is over: it belongs to the next one
             key, rows = self._first = self._first or (id(module), shape[0])
-            self.rows_differ |= key != id(module) and rows != shape[0]
+            other = key != id(module) and rows != shape[0]
+            self.rows_differ |= other and not (self._headless and self._is_part(module))
         self._listener.forward_begins(module, tensors)
         # A step that it has ended forgot that this forward has begun; where its hooks went off, nothing will end it.
         self._depth = int(id(module) in self._hooks)
@@ -556,7 +573,8 @@ class Models:
                 self._records.ask_padding(module, tensors)
             self._records.compare_input(module, tensors)
         shape = next((info.shape for info in inputs if info.shape), None)
-        if self._parts is None or not self.samples:  # parts are given one batch after the other
+        # Parts are given one batch after the other.
+        if self._parts is None or not self.samples or (self._headless and not self._is_part(module)):
             self._add_rows(next((each for each in tensors if each.dim()), None), shape)
         return tensors, shape
 

@@ -185,9 +185,10 @@ def test_a_teacher_that_records_a_graph() -> None:
 
 
 @pytest.mark.parametrize("moves", ["averaged", "averaged first", "copied", "trained by hand", "both"])
-def test_a_teacher_that_follows_its_student(moves: str) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_teacher_that_follows_its_student(moves: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    student = Net()
+    student = Net().to(dtype)
     teacher = copy.deepcopy(student)
     optimizer = torch.optim.Adam(student.parameters(), lr=0.01)
 
@@ -200,10 +201,10 @@ def test_a_teacher_that_follows_its_student(moves: str) -> None:
                 its.lerp_(own, 1.0 if moves == "copied" else 0.02)
 
     def step(found: Discarded) -> None:
-        x = torch.rand(3, 4)
+        x = torch.rand(3, 4, dtype=dtype)
         answer = student(x)
         optimizer.zero_grad()
-        backward(found, (answer - teacher(x + 0.1 * torch.rand(3, 4))).square().mean())
+        backward(found, (answer - teacher(x + 0.1 * torch.rand(3, 4, dtype=dtype))).square().mean())
         if moves == "averaged first":
             moved()
         stepped(found, optimizer)
@@ -214,6 +215,26 @@ def test_a_teacher_that_follows_its_student(moves: str) -> None:
     by_hand = moves in ("trained by hand", "both")
     assert runs(found) == ([] if by_hand else [[(4, "branch"), (4, "used")]])
     assert [(each.held, each.branch) for each in found.found] == ([] if by_hand else [(False, True)])
+
+
+def test_a_teacher_that_follows_every_few_steps() -> None:
+    torch.manual_seed(0)
+    student, at = Net(), 0
+    teacher = copy.deepcopy(student)
+    optimizer = torch.optim.Adam(student.parameters(), lr=0.01)
+
+    def step(found: Discarded) -> None:
+        nonlocal at
+        at += 1
+        x = torch.rand(3, 4)
+        optimizer.zero_grad()
+        backward(found, (student(x) - teacher(x)).square().mean() + student(x).sum())
+        stepped(found, optimizer)
+        with torch.no_grad():
+            for its, own in zip(teacher.parameters(), student.parameters(), strict=True):
+                its.lerp_(own, 0.1 if at % 3 == 0 else 0.0)
+
+    assert [(each.held, each.branch) for each in looked([teacher, student], [optimizer], step).found] == [(False, True)]
 
 
 @pytest.mark.parametrize("same", [True, False])

@@ -148,6 +148,7 @@ class Scored(Answer):
         self["logits"] = scores
 
 model = Writer().eval()
+judge = nn.Linear(16, 3)  # another model, called in turn
 batches = [torch.randint(50, (16, number % 5 + 1)) for number in range(20)]
 with torch.inference_mode():
     for number in range(200000):
@@ -156,20 +157,23 @@ with torch.inference_mode():
 
 
 @pytest.mark.slow
-def test_a_model_that_is_called_without_its_head_gives_the_same_states_from_the_first_call_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("judged", [pytest.param(False, marks=pytest.mark.sessions), True])
+def test_a_model_that_is_called_without_its_head_gives_the_same_states_from_the_first_call_on(
+    judged: bool, tmp_path: Path
+) -> None:
     records = []
-    for number, (line, cls) in enumerate(
-        (("model(batches[number % 20])", "Writer"), ("model.body(batches[number % 20])", "Body"))
-    ):
+    for number, (line, cls) in enumerate((("model(batch)", "Writer"), ("model.body(batch)", "Body"))):
+        used = f"judge({line}.hidden_states[-1])" if judged else line
         script = tmp_path / f"embed{number}.py"
-        script.write_text(HEADLESS.replace("LINE", line))
+        script.write_text(HEADLESS.replace("LINE", used.replace("batch", "batches[number % 20]")))
         command = Command(str(script), python=PYTHON, cwd=str(tmp_path))
         records.append(measure(command, tmp_path / f"run{number}", QUICK).record)
-        assert records[-1].complete and [each.cls for each in records[-1].models] == [cls]
+        assert records[-1].complete
+        assert [each.cls for each in records[-1].models] == [cls, *(["Linear"] if judged else [])]
+        assert records[-1].timing.samples_per_step == (32 if judged else 16)  # of two models
     one, other = (record.states for record in records)
     least = min(len(one), len(other))
     assert least >= 5 and one[:least] == other[:least]
-    assert records[0].outputs[:least] != records[1].outputs[:least] == other[:least]
     numerics, wrong = compare_numerics(Safety.EXACT, records[:1], records[1:])
     assert not wrong and numerics is not None
 
