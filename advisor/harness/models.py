@@ -95,6 +95,7 @@ class Models:
         # until the root itself is called (then None), for it may be called instead.
         self._bases: dict[int, weakref.ref[Any] | None] = {}
         self._headless = False  # one of those was called
+        self._late = False  # parts were hooked by the clock, before anything was called
         self._methods: dict[type, list[Patch]] = {}  # of classes without a forward: those that stand for it
         self._records = ModelRecords(torch)
         self._depth = 0
@@ -364,8 +365,7 @@ class Models:
         with self._lock:
             self._parts = set()
             self._hook_roots()
-        if not self.forwards and not self._depth:
-            self._contiguous = False  # hooked by the clock, as in `enter`
+        self._late = not self.forwards and not self._depth
 
     def _below(self, roots: list[Any]) -> list[Any]:
         """The modules with parameters in `roots`, down to a depth."""
@@ -516,7 +516,7 @@ class Models:
         if base:  # and its head may be called by itself
             self._hook_parts()
         self.forwards += 1
-        if self.forwards == 1 and not self.announced:
+        if self.forwards == 1 and (not self.announced or (self._late and self._is_part(module))):
             self._contiguous = False  # hooked by the clock: who knows how many went by before
         self._range_owner = module
         site = user_site(3)
