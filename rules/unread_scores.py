@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts, Sources
 from advisor.edit.finding import found_in
-from advisor.edit.locate import call_at
 from advisor.edit.sources import text_of
 from advisor.edit.unread_scores import states_alone, without_head
 from advisor.evidence.unread_scores import unread_scores
@@ -92,10 +91,9 @@ class UnreadScores(Rule):
         drafts = Drafts(sources)
         draft = drafts[finding.site.file]
         there = [each for each in states_alone(draft) if draft.line(each) == finding.site.line]
-        call = there[0] if len(there) == 1 else call_at(draft, finding.site)
-        if call is None or len(there) != 1:
+        if len(there) != 1:
             return Advice(text, "which call of its line it is cannot be told from the source")
-        why = without_head(draft, call)
+        why = without_head(draft, there[0])
         return Advice(text, why) if why else edited(drafts, text)
 
     EXAMPLES = (

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -81,14 +82,16 @@ def _is_returned(text: str, site: Site) -> bool:
             continue
         if only.value is not None and _is_at(only.value, site):
             return True
-        names = [each for each in inside if isinstance(only.value, ast.Name) and isinstance(each, ast.Name)]
-        named = [each for each in names if isinstance(only.value, ast.Name) and each.id == only.value.id]
-        given = (
-            [each for each in inside if isinstance(each, ast.Assign) and each.targets == [named[0]]] if named else []
-        )
-        if len(named) == 2 and given and _is_at(given[0].value, site):  # bound once, and returned
+        if isinstance(only.value, ast.Name) and _is_bound_once(inside, only.value.id, site):
             return True
     return False
+
+
+def _is_bound_once(inside: list[ast.AST], name: str, site: Site) -> bool:
+    """Whether a function that returns `name` gives it the call at `site`, and does nothing else with it."""
+    named = [each for each in inside if isinstance(each, ast.Name) and each.id == name]
+    given = [each for each in inside if isinstance(each, ast.Assign) and len(each.targets) == 1]
+    return len(named) == 2 and any(each.targets[0] in named and _is_at(each.value, site) for each in given)
 
 
 @functools.lru_cache(maxsize=16)
@@ -122,7 +125,9 @@ def _called_in(detail: Trace, steps: Steps, functions: set[Function]) -> dict[tu
         for each in set(stacks.functions)
     }
     calls = np.flatnonzero([is_one[each] for each in stacks.functions])
-    inner = {row for row in calls.tolist() if any(is_one[stacks.functions[each]] for each in _above(stacks, row))}
+    inner = {
+        row for row in calls.tolist() if any(is_one[stacks.functions[each]] for each in islice(stacks.up(row), 1, None))
+    }
     outer = _outermost(detail, steps.lane, Nesting(detail).parent)
     starts = detail.operators.start[outer]
     found: dict[tuple[str, ...], list[int]] = {}
@@ -136,10 +141,6 @@ def _called_in(detail: Trace, steps: Steps, functions: set[Function]) -> dict[tu
                 names = tuple(detail.name(int(code)) for code in detail.operators.name[outer[low:high]])
                 found.setdefault(names, []).append(low - first)
     return {names: sorted(set(at)) for names, at in found.items()}
-
-
-def _above(stacks: Stacks, row: int) -> Iterator[int]:
-    return (each for each in stacks.up(row) if each != row)
 
 
 def _outermost(trace: Trace, lane: int, parent: Ints) -> Ints:

@@ -19,7 +19,7 @@ from advisor.evidence.coded import Mask, names_like
 from advisor.evidence.host import Host
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.outside import users_functions
-from advisor.evidence.shapes import Shape, input_shapes
+from advisor.evidence.shapes import Shape, shapes_at
 from advisor.evidence.steps import assign, step_windows
 from advisor.evidence.worked import self_shares, worked
 
@@ -101,13 +101,13 @@ def _made(trace: Trace, rows: list[int]) -> Iterator[tuple[list[int], int, Shape
     operators = trace.operators
     names = [trace.name(int(code)) for code in operators.name[rows]]
     for at, (row, name) in enumerate(zip(rows, names, strict=True)):
-        narrow = _narrow(_shapes(trace, row), name)
+        narrow = _narrow(shapes_at(trace, row), name)
         if narrow is None:
             continue
         shape, rank, added = narrow
         making = [row]
         for later in range(at + 1, min(len(rows), at + 1 + _AFTER)):
-            shapes = _shapes(trace, rows[later])
+            shapes = shapes_at(trace, rows[later])
             weights = [each for each in shapes if each in (shape, shape[::-1])]
             if not weights:
                 continue
@@ -157,22 +157,17 @@ def _is_view(name: str) -> bool:
     return name in ("aten::t", "aten::transpose", "aten::numpy_T", "aten::view", "aten::reshape", "aten::to")
 
 
-def _shapes(trace: Trace, row: int) -> list[Shape]:
-    code = int(trace.operators.shapes[row])
-    return input_shapes(trace.name(code)) if code >= 0 else []
-
-
 def _accumulated(trace: Trace) -> set[Shape]:
     """The shapes of the gradients that are added up: of parameters that are trained."""
     rows = np.flatnonzero(names_like(trace, trace.operators.name, _ACCUMULATES.__eq__))
-    return {shape for row in rows.tolist() for shape in _shapes(trace, row)}
+    return {shape for row in rows.tolist() for shape in shapes_at(trace, row)}
 
 
 def _weights_gradient(trace: Trace, inside: Mask, shape: Shape) -> Mask:
     """Of the operators `inside`, a layer's in the backward: those that compute the gradient of a weight of `shape`."""
     found = np.zeros(len(inside), np.bool_)
     for row in np.flatnonzero(inside & names_like(trace, trace.operators.name, "aten::mm".__eq__)).tolist():
-        left, right = [*_shapes(trace, row), (), ()][:2]
+        left, right = [*shapes_at(trace, row), (), ()][:2]
         if len(left) == 2 and len(right) == 2 and (left[0], right[1]) in (shape, shape[::-1]):
             found[row] = True
     return found

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from advisor.trace.tables import Trace
 
 Shape = tuple[int, ...]
 
@@ -11,6 +15,12 @@ Shape = tuple[int, ...]
 def input_shapes(written: str) -> list[Shape]:
     """Of ``[[2, 1, 8], [4, 8], []]``; () for what is no tensor: a number, a list of tensors, damage."""
     return list(_read(written))
+
+
+def shapes_at(trace: Trace, row: int) -> list[Shape]:
+    """Those of the operator in a row of ``Trace.operators``; none where the window did not record them."""
+    code = int(trace.operators.shapes[row])
+    return input_shapes(trace.name(code)) if code >= 0 else []
 
 
 @functools.lru_cache(maxsize=4096)  # a trace says the same again and again

@@ -13,13 +13,12 @@ import numpy as np
 
 from advisor.evidence.host import Host
 from advisor.evidence.nesting import Nesting
-from advisor.evidence.shapes import Shape, input_shapes
+from advisor.evidence.shapes import Shape, shapes_at
 from advisor.evidence.steps import assign, by_step, step_windows
 from advisor.evidence.worked import self_shares, worked
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
-    from advisor.trace.tables import Trace
 
 _EMBEDDING, _LINEAR = "aten::embedding", "aten::linear"
 _JOINS = ("aten::cat", "aten::stack")
@@ -44,7 +43,7 @@ def unread_scores(evidence: Evidence) -> tuple[Shape, dict[str, float]]:
     largest: Shape = ()
     for rows in by_step(outer, step[outer], len(steps)):
         names = [trace.name(int(code)) for code in operators.name[rows]]
-        shapes = [_shapes(trace, row) for row in rows.tolist()]
+        shapes = [shapes_at(trace, row) for row in rows.tolist()]
         tables = [each[0] for name, each in zip(names, shapes, strict=True) if name == _EMBEDDING and each]
         words = max(tables, key=lambda each: each[0], default=())  # of positions there are fewer
         heads = [at for at, name in enumerate(names) if name == _LINEAR and shapes[at][1:2] == [words]]
@@ -67,8 +66,3 @@ def _takes(name: str, shapes: list[Shape], scores: Shape) -> bool:
         return True
     there = any(each[-1:] == scores[-1:] and prod(each) == prod(scores) for each in shapes)
     return there and name not in _HANDS_ON
-
-
-def _shapes(trace: Trace, row: int) -> list[Shape]:
-    code = int(trace.operators.shapes[row])
-    return input_shapes(trace.name(code)) if code >= 0 else []

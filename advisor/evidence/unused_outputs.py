@@ -20,7 +20,7 @@ import numpy as np
 from advisor.evidence.host import Host
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.outside import users_functions
-from advisor.evidence.shapes import Shape, input_shapes
+from advisor.evidence.shapes import Shape, input_shapes, shapes_at
 from advisor.evidence.steps import assign, step_windows
 from advisor.evidence.worked import self_shares, worked
 
@@ -177,7 +177,7 @@ def _labelled(trace: Trace, rows: list[int], ignored: dict[int, float]) -> Itera
             continue
         between: list[int] = []
         for earlier in range(at - 1, -1, -1):
-            shapes = _shapes(trace, rows[earlier])
+            shapes = shapes_at(trace, rows[earlier])
             if _is_layer(trace, rows[earlier], names[earlier]):
                 given = _after(trace, rows[earlier], names[earlier], shapes[0] if shapes else ())
                 if given and given[-1] == scores[1] and prod(given) >= prod(scores):
@@ -199,7 +199,7 @@ def _before(trace: Trace, rows: list[int], shape: Shape) -> list[int]:
         if works and len(first) >= _DIMENSIONS and _after(trace, row, name, first) == shape:
             found.insert(0, row)
             shape = first
-        elif name not in _OTHERS and (name not in _BETWEEN or shape in _shapes(trace, row)):
+        elif name not in _OTHERS and (name not in _BETWEEN or shape in shapes_at(trace, row)):
             break
     return found
 
@@ -212,7 +212,7 @@ def _is_layer(trace: Trace, row: int, name: str) -> bool:
     """Whether an operator multiplies each position of sequences by the same matrix."""
     if name != _PRODUCT:
         return name == _LINEAR
-    shapes = _shapes(trace, row)
+    shapes = shapes_at(trace, row)
     return len(shapes) == 2 and len(shapes[0]) >= _DIMENSIONS and len(shapes[1]) == 2
 
 
@@ -234,24 +234,19 @@ def _chains(trace: Trace, rows: list[int]) -> Iterator[_Chain]:
         if works and len(first) >= _DIMENSIONS:
             chain = [*chain, row] if first == shape else [row]
             shape = _after(trace, row, name, first)
-        elif name not in _BETWEEN or shape in _shapes(trace, row):
+        elif name not in _BETWEEN or shape in shapes_at(trace, row):
             chain = []
 
 
 def _after(trace: Trace, row: int, name: str, first: Shape) -> Shape:
     if name not in (_LINEAR, _PRODUCT):
         return first
-    shapes = _shapes(trace, row)
+    shapes = shapes_at(trace, row)
     return (*first[:-1], shapes[1][name == _PRODUCT]) if len(shapes) > 1 and len(shapes[1]) == 2 else ()
 
 
-def _shapes(trace: Trace, row: int) -> list[Shape]:
-    code = int(trace.operators.shapes[row])
-    return input_shapes(trace.name(code)) if code >= 0 else []
-
-
 def _first(trace: Trace, row: int) -> Shape:
-    shapes = _shapes(trace, row)
+    shapes = shapes_at(trace, row)
     return shapes[0] if shapes else ()
 
 

@@ -10,6 +10,7 @@ from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding
+from rules.blocking_work_between_steps import BlockingWorkBetweenSteps
 from rules.loop_over_parameters import LoopOverParameters
 from tests.conftest import PYTHON, QUICK
 
@@ -114,3 +115,16 @@ def test_other_loops_are_told_as_what_they_are(parts: dict[str, str], line: int,
 )
 def test_silent_where_calls_are_not_the_matter(parts: dict[str, str], tmp_path: Path) -> None:
     assert not findings(tmp_path, **parts)
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize("name", ["after", "on_step_end"])
+def test_what_a_callback_reads_for_the_log_is_told_of_once(name: str, tmp_path: Path) -> None:
+    norms = "history.append({n: p.grad.norm().item() for n, p in model.named_parameters()})"
+    text = SCRIPT.format(**{**PARTS, "after": norms}).replace("after()", f"{name}()")
+    (tmp_path / "train.py").write_text(text)
+    run = measure(Command(str(tmp_path / "train.py"), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
+    evidence = Evidence.from_run(run)
+    told = [each.rule for rule in (LoopOverParameters(), BlockingWorkBetweenSteps()) for each in rule.check(evidence)]
+    assert told == ["loop-over-parameters" if name == "after" else "blocking-work-between-steps"]

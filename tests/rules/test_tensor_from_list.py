@@ -12,9 +12,11 @@ import torch
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
 from advisor.harness.from_lists import given_as
+from advisor.harness.layout import Site
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding
 from advisor.rulebook import load_rules
+from rules.tensor_from_list import _computes
 from tests.conftest import PYTHON, QUICK
 
 SCRIPT = """\
@@ -197,3 +199,22 @@ def test_rows_made_one_by_one_are_joined(rows: int, told: bool, tmp_path: Path) 
         fix = rule.fix(each, Sources())
         assert isinstance(fix, Edit)
         assert "x = torch.tensor(numpy.array(states, dtype=numpy.float32))" in next(iter(fix.texts.values()))
+
+
+@pytest.mark.parametrize(
+    ("line", "computes"),
+    [
+        ("centre = torch.tensor(row) * stride", True),
+        ("centre = base + torch.tensor(row)", True),
+        ("flipped = -torch.tensor(row)", True),
+        ("rows.append(torch.tensor(row))", False),
+        ("rows.append(torch.tensor(row) / 255)", False),  # all of them may be
+        ("rows = torch.stack([torch.tensor(row) * scale for row in table])", False),
+    ],
+)
+def test_single_tensors_in_arithmetic_are_no_rows(line: str, computes: bool, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"import torch\n{line}\n")
+    begin = line.index("torch.tensor")
+    site = Site(str(script), 2, begin, 2, line.index(")", begin) + 1)
+    assert _computes(site) == computes

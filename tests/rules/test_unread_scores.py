@@ -70,6 +70,10 @@ with torch.inference_mode():
 """
 
 
+_CALL = "    out = model(ids, output_hidden_states=True)"
+_STATES = "out.hidden_states[-1].mean(1)"
+
+
 def diagnosed(folder: Path, returned: str, called: str = "embed(model, ids)") -> tuple[Findings, list[object]]:
     script = folder / "embed.py"
     script.write_text(SCRIPT.replace("RETURNED", returned).replace("CALLED", called))
@@ -86,12 +90,6 @@ def test_states_are_read_alone(tmp_path: Path) -> None:
     assert found.evidence["scores_shape"] == "8x32x6000" and found.predicted.speedup.likely > 1.5
     (fix,) = fixes
     assert isinstance(fix, Advice) and "none of transformers' models" in fix.why
-
-
-_CALL = "    out = model(ids, output_hidden_states=True)"
-
-
-_STATES = "out.hidden_states[-1].mean(1)"
 
 
 @pytest.mark.sessions
