@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,8 @@ def test_what_is_done_with_each_output_grows_with_the_batch(rows: int, told: boo
 
 
 ONE_BY_ONE = """\
+from time import perf_counter
+
 import torch
 
 torch.set_num_threads(1)
@@ -145,21 +148,34 @@ def kept(scores):
 
 
 pictures = list(torch.randn(4000, 32))
+"""
+FOUND = """\
 found = []
 with torch.inference_mode():
     for picture in pictures * 100:
         scores = net(picture[None])[0]
         found.append(kept(scores.tolist()))
 """
+LIMIT = """\
+with torch.inference_mode():
+    started = perf_counter()
+    scores = [net(picture[None])[0].tolist() for picture in pictures]
+    computed = perf_counter()
+found = [kept(each) for each in scores]
+print((perf_counter() - started) / (perf_counter() - computed))
+"""
 
 
 @pytest.mark.slow
 @pytest.mark.sessions
-@pytest.mark.parametrize(("rounds", "most"), [(0, None), (1, 5.0), (4, 1.0)])
-def test_what_is_done_with_each_sample_is_done_as_often(rounds: int, most: float | None, tmp_path: Path) -> None:
-    (tmp_path / "detect.py").write_text(ONE_BY_ONE.format(rounds=rounds))
+@pytest.mark.parametrize(("rounds", "told"), [(0, True), (1, True), (8, False)])
+def test_what_is_done_with_each_sample_is_done_as_often(rounds: int, told: bool, tmp_path: Path) -> None:
+    common = ONE_BY_ONE.format(rounds=rounds)
+    (tmp_path / "limit.py").write_text(common + LIMIT)
+    limit = float(subprocess.check_output([PYTHON, str(tmp_path / "limit.py")], text=True))
+    (tmp_path / "detect.py").write_text(common + FOUND)
     command = Command(str(tmp_path / "detect.py"), python=PYTHON, cwd=str(tmp_path))
     evidence = Evidence.from_run(measure(command, tmp_path / "run", QUICK, timeout=120))
     gains = [each.gain.likely for each in RULE.check(evidence)]
-    assert len(gains) == (rounds < 4)
-    assert all(each > 6.0 if most is None else each < most for each in gains)
+    assert len(gains) == told
+    assert all(min(6.0, 0.6 * limit) < each < 1.4 * limit for each in gains)  # two runs on a busy machine differ
