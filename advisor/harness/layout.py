@@ -527,6 +527,18 @@ class Gathered:
 
 
 @dataclass
+class Unread:
+    """A place all of whose work is for nobody: what it computes, in the steps that were watched, is never read."""
+
+    site: Site = field(default_factory=Site)  # the outermost call of the user's that is nothing but such work
+    called_from: list[Site] = field(default_factory=list)  # the user's frames around it, from the inside out
+    inside: list[Site] = field(default_factory=list)  # a place in each of the user's functions that run for it
+    calls: float = 0.0  # of torch's functions in a step, and …
+    seconds: float = 0.0  # … what they take, on the host
+    draws: bool = False  # random numbers, which others would get without it
+
+
+@dataclass
 class OneHot:
     """A line that multiplies rows which are zeros and a single one."""
 
@@ -659,6 +671,8 @@ class RunRecord:
     repeated: list[Repeated] = field(default_factory=list)  # likewise
     gathered: list[Gathered] = field(default_factory=list)  # likewise
     one_hot: list[OneHot] = field(default_factory=list)  # likewise
+    unread: list[Unread] = field(default_factory=list)  # likewise
+    computed_s: float = 0.0  # what all of torch's functions take in a step in which that was looked for, on the host
     # What makes weights anew in each forward (parametrize, weight_norm, spectral_norm) → seconds of a step.
     remade_weights: dict[str, float] = field(default_factory=dict)
     frozen: list[Frozen] = field(default_factory=list)  # likewise

@@ -35,6 +35,8 @@ from .status import StatusFile, tell_child_trains
 from .steps import StepFinder
 from .timing import GROUP, SETTLED, Interval, compiled_frames, has_settled, period, summarize, usual_causes
 from .tracebacks import Tracebacks
+from .unread_results import STEPS as UNREAD_STEPS
+from .unread_results import UnreadResults
 from .unused_gradients import Unused
 
 MOST_ACTIVE = 8  # the longest profile window: traces grow by megabytes a step
@@ -113,6 +115,7 @@ class Windows:
         self.replays = Replays(torch, self._replayed)
         self._replaying = False
         self.constants = Constants(torch, self.optimizers.parameters, self.models.roots)
+        self.unread = UnreadResults(torch)
         self.unused = Unused(self.models.roots, self.optimizers.parameters, self.models.made)
         self.discarded = Discarded(self.models.outermost, self.optimizers.groups, self.models.made)
         self.finished = False
@@ -132,6 +135,7 @@ class Windows:
         self.unused.stop()
         self.discarded.stop()
         self.constants.stop()
+        self.unread.stop()
         self._probes(False)
 
     def note(self, text: str) -> None:
@@ -213,6 +217,7 @@ class Windows:
         """A model is called with these tensors, and whatever else."""
         if self.in_step():
             self.constants.forward_begins(module, given)
+        self.unread.forward_begins(module)
         self.indexing.forward_begins(module)
 
     def forward_ends(self, output: Any = None) -> None:
@@ -277,6 +282,7 @@ class Windows:
         self.gradients_asked()
         self._backwards += 1
         self.constants.backward_begins()
+        self.unread.backward(loss)
         if self.discarded.watching:
             self.discarded.backward(user_site(), loss)
         self._check_overdue()
@@ -317,6 +323,7 @@ class Windows:
         self.unused.give_up()
         self.discarded.give_up()
         self.constants.give_up()
+        self.unread.give_up()
         self.indexing.give_up()
 
     def shapes_vary(self) -> None:
@@ -405,10 +412,12 @@ class Windows:
                 self.unused.step_ended()
                 self.discarded.step_ended()
             self.constants.step_ended()
+            self.unread.step_ended()
             if self._settled(now):
                 self.unused.stop()
                 self.discarded.stop()
                 self.constants.stop()
+                self.unread.stop()
                 self._begin_timing()
         elif self.phase in ("profile", "detail"):
             self._interval(now)
@@ -464,6 +473,7 @@ class Windows:
         self.unused.start()
         self.discarded.start()
         self.constants.start()
+        self.unread.start()
         self._intervals.clear()
         self._intervals_with_loader.clear()
         self.boundaries = 0
@@ -638,6 +648,7 @@ class Windows:
         record, seen = self.record, self.constants
         record.recomputed, record.repeated = seen.found, seen.repeated
         record.gathered, record.one_hot, record.remade_weights = seen.gathered, seen.one_hot, seen.remade
+        record.unread, record.computed_s = self.unread.found, self.unread.computed_s
 
     def _read_memory(self) -> None:
         self._gpu_memory.read(self.record.memory)
@@ -781,6 +792,7 @@ class Windows:
                 self.loaders.without_timing()
                 timing.from_profile = True
             if self.phase == "settle" and len(self._intervals) >= 2 * WATCHED.stop:
+                del self._intervals[UNREAD_STEPS]
                 del self._intervals[WATCHED]  # to watch takes several times as long as the step
             self._keep_watched()
             self._mark_training_loaders()
