@@ -86,6 +86,13 @@ class UnreadResults:
         self.found: list[Unread] = []
         self.computed_s = 0.0  # in a step, by all calls that were seen
 
+    def _forget(self) -> None:
+        self._calls: list[_Call] = []
+        self._writer: dict[int, int] = {}  # a storage → the call that has written to it last
+        self._custom: set[Any] = set()  # the code of custom autograd Functions
+        self._step = 0
+        self._lost = False
+
     def give_up(self) -> None:
         """Never watch again: a mode is one of the things that what is compiled is compiled anew for."""
         self._given_up = True
@@ -132,13 +139,6 @@ class UnreadResults:
                     self._root(self._reads(_tensors((losses,), self._torch)))
             except Exception:
                 self._lost = True
-
-    def _forget(self) -> None:
-        self._calls: list[_Call] = []
-        self._writer: dict[int, int] = {}  # a storage → the call that has written to it last
-        self._custom: set[Any] = set()  # the code of custom autograd Functions
-        self._step = 0
-        self._lost = False
 
     def _enter(self) -> None:
         torch = self._torch
