@@ -81,6 +81,15 @@ _CHEAPER = (
     ),
 )
 
+# A function that several others ask, so many at least, and what reads a file or what stands in it, by what libraries
+# call it: what is always the same can be kept.
+_CALLERS = 2
+_READS = ("safe_load", "full_load", "unsafe_load", "load", "loads", "loadtxt", "genfromtxt", "read_csv", "read_json")
+_READ_ONCE = (
+    "It is given nothing, and reads the same file each time: read it once, as functools.lru_cache(maxsize=1) around "
+    "the function does."
+)
+
 # How much two boxes have in common, by what it is called or how it is computed.
 _BOXES = re.compile(
     r"intersection over union|\b(\w+_)?(iou|nms)(_\w+)?\b|\bdef \w*suppress|non[-_ ]?max|jaccard"
@@ -114,8 +123,14 @@ class WorkBesideModel(Rule):
     fallback = True
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
+        if evidence.device_is_gpu or not evidence.step_s:
+            return
+        told = list(self._of_one_place(evidence))
+        yield from told or self._of_many_places(evidence, evidence.step_s)
+
+    def _of_one_place(self, evidence: Evidence) -> Iterator[Finding]:
         found = evidence.beside
-        if found is None or evidence.device_is_gpu or not evidence.step_s or found.calls in _OF_TRAINING:
+        if found is None or not evidence.step_s or found.calls in _OF_TRAINING:
             return
         if evidence.breakdown.share(OTHER) * found.part < _LEAST:
             return
@@ -146,10 +161,36 @@ class WorkBesideModel(Rule):
             },
         )
 
+    def _of_many_places(self, evidence: Evidence, step_s: float) -> Iterator[Finding]:
+        """A function that several others call, each for a short time."""
+        found = evidence.scattered
+        if found is None or found.share < _LEAST or found.callers < _CALLERS:
+            return
+        if any(name in _SIMULATES for name in found.around):
+            return
+        site = Site(found.file, found.line)
+        reads = found.library in _READS and not takes_anything(site)
+        cheaper = _READ_ONCE if reads else ""
+        saved = found.share * step_s * (1.0 - (_LEFT_KNOWN if reads else _LEFT))
+        by_way = f", asked by {found.callers} functions" + (
+            f" by way of {found.asked}()" if found.asked != found.name else ""
+        )
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"{found.name}() ({at(site)}) takes {found.share:.0%} of each step, in {found.calls:.3g} calls"
+            f"{by_way}, and computes nothing with torch.",
+            gain=Gain.prior(evidence.what_if(Change(remove_host_s=saved)), _BASIS),
+            evidence={"share_of_step": found.share, "work_s": found.share * step_s, "step_s": step_s},
+            site=site,
+            parameters={"name": f"{found.name}()", "cheaper": cheaper, "asked": True},
+        )
+
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         name, cheaper = (str(finding.parameters.get(key) or "") for key in ("name", "cheaper"))
         site, drafts = finding.site, Drafts(sources)
-        seldom = done_every(drafts, site, _EVERY) if site is not None else None
+        asked = bool(finding.parameters.get("asked"))
+        seldom = done_every(drafts, site, _EVERY) if site is not None and not asked else None
         if site is not None and seldom is not None:
             text = f"Call {name or 'this'} at {at(site)} every {_EVERY} steps only."
             return given_fix(drafts, drafts[site.file], seldom, str(_EVERY), text, text)
@@ -257,3 +298,18 @@ def _cheaper(calls: str, source: str, called: str = "") -> str:
         if any(calls in ("", found["name"]) for found in re.finditer(written, source)):
             return text
     return _ALL_BOXES if _BOXES.search(f"{source}\n{called}") else ""
+
+
+def takes_anything(site: Site) -> bool:
+    """Whether the function that begins at `site` is given anything, as far as the source shows."""
+    try:
+        tree = ast.parse(text_of(site.file))
+    except (SyntaxError, ValueError):
+        return True
+    there = [
+        each
+        for each in ast.walk(tree)
+        if isinstance(each, ast.FunctionDef)
+        and site.line in (each.lineno, *(decorator.lineno for decorator in each.decorator_list))
+    ]
+    return len(there) != 1 or bool(ast.unparse(there[0].args))

@@ -153,3 +153,74 @@ def test_what_grows_is_joined_once(first: str, join: str, tmp_path: Path) -> Non
     assert isinstance(told.fix, Edit)
     (text,) = told.fix.texts.values()
     assert "codes_parts.append(code" in text and f"codes = {join}" not in text
+
+
+LOOKS_UP = """\
+import functools
+import json
+from pathlib import Path
+
+import torch
+from torch import nn
+
+torch.set_num_threads(1)
+FILE = Path(__file__).with_name("settings.json")
+FILE.write_text(json.dumps({{f"part{{i}}": list(range(40)) for i in range(150)}} | {{"noise": 0.1, "scale": 2.0}}))
+
+
+{kept}
+def settings({given}):
+    with open(FILE) as file:
+        return json.load(file)
+
+
+def setting(name):
+    return settings()[name]
+
+
+def noisy(x):
+    return x + setting("noise") * torch.randn_like(x)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(64, 256), nn.Linear(256, 1)
+
+    def forward(self, x):
+        return self.outer(torch.relu(self.inner(x)) * setting("scale"))
+
+
+def rate():
+    return 0.01 / setting("scale")
+
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(600):
+    loss = net(noisy(torch.randn(256, 64))).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.param_groups[0]["lr"] = rate()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(
+    ("kept", "given", "told"),
+    [("", "", "functools.lru_cache"), ("", "file=FILE", ""), ("@functools.lru_cache", "", None)],
+    ids=["the same each time", "what it is told", "kept"],
+)
+def test_what_many_places_ask_for_adds_up(kept: str, given: str, told: str | None, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LOOKS_UP.format(kept=kept, given=given))
+    run = measure(Command(str(script), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK, timeout=120)
+    found = [each for each in diagnose(Evidence.from_run(run)).document.findings if each.rule == "work-beside-model"]
+    assert len(found) == (told is not None)
+    for each in found:
+        lines = script.read_text().splitlines()
+        assert lines[(each.line or 0) - 1].startswith("def settings(")
+        assert "asked by 3 functions by way of setting()" in each.summary and (told or "") in each.fix.text
+        assert ("functools.lru_cache" in each.fix.text) == bool(told)
