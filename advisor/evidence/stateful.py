@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from advisor.evidence.bindings import last_name
 from advisor.evidence.called_from import keeps_state
 from advisor.evidence.rounds import Loop, loops_at
 from advisor.harness.layout import Site
@@ -23,9 +24,13 @@ def remembers(record: RunRecord, site: Site, text_of: Callable[[str], str]) -> b
     """Whether the loop at `site` calls an object, and may call a module whose next call needs what this one computed.
 
     By the text of the script's own modules: their forwards assign attributes. The class that the loop is written in
-    aside: what that assigns in the loop anybody sees. `text_of` gives a file's text, "" where there is none.
+    aside: what that assigns in the loop anybody sees. So does a method that the loop calls on its own object, and that
+    a class assigns attributes in which inherits from the loop's, in whatever file. `text_of` gives a file's text, ""
+    where there is none.
     """
     text = text_of(site.file)
+    if _inherited(record, site, text, text_of):
+        return True
     if not any(_calls_an_object(text, loop) for loop in loops_at(text, site.line)):
         return False
     own = {pair for model in record.models for pair in model.own.items()}
@@ -33,6 +38,45 @@ def remembers(record: RunRecord, site: Site, text_of: Callable[[str], str]) -> b
         return True
     holder = _class_around(text, site.line)
     return any(keeps_state(text_of(path), cls) for cls, path in own if (path, cls) != (site.file, holder))
+
+
+def _inherited(record: RunRecord, site: Site, text: str, text_of: Callable[[str], str]) -> bool:
+    """Whether a method of its own object's that the loop calls assigns attributes, in a class that inherits it."""
+    calls = (node for loop in loops_at(text, site.line) for node in ast.walk(loop) if isinstance(node, ast.Call))
+    asked = {
+        each.func.attr
+        for each in calls
+        if isinstance(each.func, ast.Attribute)
+        and isinstance(each.func.value, ast.Name)
+        and each.func.value.id == "self"
+    }
+    holder = _class_around(text, site.line) if asked else ""
+    if not holder:
+        return False
+    classes = [each for path in {site.file, *record.modules} for each in _classes(text_of(path))]
+    related, before = {holder}, 0
+    while len(related) > before:
+        before = len(related)
+        related |= {each.name for each in classes if {last_name(base) for base in each.bases} & related}
+    methods = (
+        method
+        for each in classes
+        if each.name in related
+        for method in each.body
+        if isinstance(method, ast.FunctionDef) and method.name in asked
+    )
+    return any(
+        isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        for method in methods
+        for node in ast.walk(method)
+    )
+
+
+def _classes(text: str) -> list[ast.ClassDef]:
+    try:
+        return [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.ClassDef)]
+    except (SyntaxError, ValueError):
+        return []
 
 
 def _calls_an_object(text: str, loop: Loop) -> bool:
@@ -50,6 +94,5 @@ def _calls_an_object(text: str, loop: Loop) -> bool:
 
 def _class_around(text: str, line: int) -> str:
     """The name of the innermost class around a line; "" for none."""
-    classes = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.ClassDef)]
-    inside = [each for each in classes if each.lineno <= line <= (each.end_lineno or 0)]
+    inside = [each for each in _classes(text) if each.lineno <= line <= (each.end_lineno or 0)]
     return max(inside, key=lambda each: each.lineno).name if inside else ""

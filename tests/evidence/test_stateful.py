@@ -46,3 +46,41 @@ def test_rounds_that_call_what_remembers(text: str, expected: bool) -> None:
     line = next(number for number, each in enumerate(text.splitlines(), 1) if each.lstrip().startswith("for "))
     record = RunRecord(models=[Model(cls="Net", own=own)])
     assert remembers(record, Site("net.py", line), lambda _: text) is expected
+
+
+SOLVER = """
+class Solver:
+    def integrate(self, t):
+        for i in range(1, len(t)):
+            solution[i] = self.advance(t[i])
+
+    def advance(self, t):
+        raise NotImplementedError
+"""
+INHERITS = """
+from solver import Solver
+
+class Fixed({base}):
+    pass
+
+class RungeKutta(Fixed):
+    def advance(self, t):
+        {body}
+        return self.y
+"""
+
+
+@pytest.mark.parametrize(
+    ("base", "body", "expected"),
+    [
+        ("Solver", "self.y = self.y + t", True),
+        ("solver.Solver", "self.y += t", True),
+        ("Other", "self.y = self.y + t", False),
+        ("Solver", "y = t", False),
+    ],
+)
+def test_a_method_that_another_file_s_class_writes_to_itself_in(base: str, body: str, expected: bool) -> None:
+    texts = {"solver.py": SOLVER, "kutta.py": INHERITS.format(base=base, body=body)}
+    line = SOLVER.splitlines().index("        for i in range(1, len(t)):") + 1
+    record = RunRecord(modules={"solver.py": "solver", "kutta.py": "kutta"})
+    assert remembers(record, Site("solver.py", line), texts.__getitem__) is expected
