@@ -64,6 +64,21 @@ def construction(evidence: Evidence) -> dict[str, object]:
     }
 
 
+def told_every(evidence: Evidence, what: str) -> int | None:
+    """The steps between two evaluations (`what` is "eval") or checkpoints ("save") that the script told transformers.
+
+    None where it told nothing of the kind: by epochs, say, or as a share of the training.
+    """
+    found = construction(evidence)
+    values = found.get("config_values")
+    if found.get("config_kind") != "TrainingArguments" or not isinstance(values, Mapping):
+        return None
+    strategies = [values.get(f"{name}_strategy") for name in (("eval", "evaluation") if what == "eval" else (what,))]
+    every = values.get(f"{what}_steps")
+    # As a share of the steps it is a float.
+    return every if "steps" in strategies and type(every) is int and every > 0 else None
+
+
 def framework_set_up(finding: Finding) -> str:
     """The framework whose construction the finding knows: ``transformers``, ``lightning``, ``accelerate``; or empty."""
     return _OF.get(str(finding.parameters.get("config_kind", "")), "")

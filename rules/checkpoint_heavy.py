@@ -9,6 +9,7 @@ from advisor.edit import Drafts
 from advisor.edit.every import done_every
 from advisor.evidence.set_aside import pauses_of
 from advisor.fixes import given_fix
+from advisor.frameworks import told_every
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, where
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class CheckpointHeavy(Rule):
         record = evidence.record
         if record is None or not evidence.trains:
             return
-        pauses = pauses_of(record.timing, "checkpoint", record.timing.checkpoint_every)
+        pauses = pauses_of(record.timing, "checkpoint", record.timing.checkpoint_every, told_every(evidence, "save"))
         if pauses is None or pauses.share < _HEAVY:
             return
         times = pauses.fewer(_ENOUGH)
@@ -53,9 +54,7 @@ class CheckpointHeavy(Rule):
             rule=self.id,
             title=self.title,
             summary=f"Every {pauses.every:.0f} steps the training stops for {pauses.each_s * 1e3:.1f} ms to save a "
-            "checkpoint"
-            + (f", at {at(site)}" if site is not None else "")
-            + f": {pauses.share:.0%} of its time.",
+            "checkpoint" + (f", at {at(site)}" if site is not None else "") + f": {pauses.share:.0%} of its time.",
             gain=Gain.of_pauses(pauses.period_s, pauses.each_s * (1 - 1 / times), pauses.steps_s, _BASIS),
             evidence={
                 "checkpoint_share": pauses.share,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 import re
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from advisor.edit.sources import text_of
 from advisor.evidence.coverage import Coverage
 from advisor.evidence.set_aside import pauses_of
-from advisor.frameworks import construction
+from advisor.frameworks import construction, told_every
 from advisor.rule import (
     Advice,
     Argument,
@@ -74,7 +75,9 @@ class EvaluationHeavy(Rule):
         if (found := _in_each_step(evidence, record)) is not None:
             yield found
             return
-        pauses = pauses_of(record.timing, "evaluation", record.timing.evaluation_every)
+        told_steps = told_every(evidence, "eval")
+        gathers = _gathers(record) if told_steps else ""
+        pauses = pauses_of(record.timing, "evaluation", record.timing.evaluation_every, told_steps)
         if pauses is None or pauses.share < _HEAVY:
             return
         # A rollout in an environment makes what is trained on, in eval() and without gradients as well.
@@ -100,20 +103,23 @@ class EvaluationHeavy(Rule):
                 "step_s": evidence.step_s,
             },
             site=told["config"][0] if told else site,
-            parameters={"every": round(pauses.every * times), **told},
+            parameters={"every": round(pauses.every * times), **told, "gathers": gathers},
             # What an evaluation finds decides on the training itself there, and would do so later.
-            safety=Safety.BEHAVIOUR
-            if any(_DECIDES.search(text_of(path)) for path in model_files(evidence))
-            else None,
+            safety=Safety.BEHAVIOUR if any(_DECIDES.search(text_of(path)) for path in model_files(evidence)) else None,
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         every, kind = finding.parameters.get("every"), str(finding.parameters.get("config_kind", ""))
         by = f": {_TOLD[kind].format(every=every)} for the {kind} {where(finding.site)}" if kind else ""
         by = by or f" {where(finding.site)}"
+        gathers = finding.parameters.get("gathers")
+        logits = (
+            f" {gathers} takes the largest of the logits, which the Trainer keeps whole for all samples: given "
+            "preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1) it keeps what is taken."
+        )
         return Advice(
             f"Evaluate every {every} steps{by}, on a fixed part of the held-out samples, in larger batches and in "
-            "torch.inference_mode().",
+            f"torch.inference_mode().{logits if gathers else ''}",
             "how often the training has to be looked at, only its author knows",
         )
 
@@ -138,6 +144,23 @@ for step, (x, y) in enumerate(loader):
         ),
     )
     LEAVES_ALONE = (Example("for x, y in loader:\n    train(x, y)\nvalidate(model)  # <-\n", "", {"every": 400}),)
+
+
+def _gathers(record: RunRecord) -> str:
+    """The function that computes metrics of logits by their largest only, for which a ``Trainer`` keeps all of them."""
+    texts = [text_of(path) for path in record.modules]
+    if any("preprocess_logits_for_metrics" in text for text in texts):
+        return ""
+    named = {name for text in texts for name in re.findall(r"\bcompute_metrics\s*=\s*(\w+)", text)}
+    for text in texts:
+        try:
+            functions = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.FunctionDef)]
+        except (SyntaxError, ValueError):
+            continue
+        for each in functions:
+            if each.name in named and re.search(r"\bargmax\(", ast.unparse(each)):
+                return f"{each.name}()"
+    return ""
 
 
 def _so_many_fewer(times: float, every: float, total_steps: int | None) -> float:
@@ -196,4 +219,3 @@ def _in_each_step(evidence: Evidence, record: RunRecord) -> Finding | None:
         site=site,
         parameters={"every": times},
     )
-

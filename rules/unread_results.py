@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
+from advisor.edit.sources import text_of
 from advisor.edit.unread_results import leave_out
 from advisor.evidence import Change
 from advisor.fixes import edited
@@ -14,7 +16,7 @@ from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, by_wa
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
-    from advisor.harness.layout import Unread
+    from advisor.harness.layout import Site, Unread
 
 _LEAST_GAIN = 1.05
 # Of all that is computed in a step: then nobody reads anything, and the script measures its model, or warms it up.
@@ -49,7 +51,7 @@ class UnreadResults(Rule):
         computed = record.computed_s
         if not computed or sum(each.seconds for each in record.unread) > _MOST * computed:
             return
-        for unread in _by_function(record.unread):
+        for unread in _by_function([each for each in record.unread if not _is_tried(each.site)]):
             # While they were watched other programs may have held the steps up: then all of it took too long.
             seconds = sum(each.seconds for each in unread) * min(1.0, step_s / computed)
             gain = Gain.of(evidence.what_if(Change(remove_host_s=seconds)))
@@ -66,8 +68,8 @@ class UnreadResults(Rule):
         return Finding(
             rule=self.id,
             title=self.title,
-            summary=f"{seconds / step_s:.0%} of the step computes what nothing reads, at {places}{function}{way}: it "
-            "is in no loss, no number of it is asked for, and nothing keeps it.",
+            summary=f"{seconds / step_s:.0%} of the step computes what nothing reads, at {places}{function}{way}: in "
+            "the steps that were watched it is in no loss, no number of it is asked for, and nothing keeps it.",
             gain=gain,
             evidence={
                 "unread_s": seconds,
@@ -77,19 +79,24 @@ class UnreadResults(Rule):
             site=first.site,
             parameters={
                 "places": tuple(each.site for each in named),
-                "inside": tuple(site for each in named for site in each.inside),
-                "others": tuple(each.site for each in unread if each not in named),
+                "calls": tuple(site for each in unread for site in (each.site, *each.inside)),
+                "updates": any(each.updates for each in unread),
+                "library": any(each.library for each in unread),
             },
             safety=Safety.BEHAVIOUR if any(each.draws for each in unread) else None,
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Advice:
-        places, inside, others = (site_list(finding, name) for name in ("places", "inside", "others"))
+        places, calls = (site_list(finding, name) for name in ("places", "calls"))
         places = places or ((finding.site,) if finding.site is not None else ())
         where = ", ".join(dict.fromkeys(map(at, places))) or "your script"
         text = f"Leave out what is computed at {where}; if you want it every so often, compute it in these steps only."
+        if finding.parameters.get("updates"):
+            return Advice(text, "batch norms in it keep running statistics, which an evaluation may read")
+        if finding.parameters.get("library"):
+            return Advice(text, "a library other than torch is called for it, which may do more than that")
         drafts = Drafts(sources)
-        why = leave_out(drafts, places, inside, others)
+        why = leave_out(drafts, places, calls or places)
         return Advice(text, why) if why else edited(drafts, text)
 
     EXAMPLES = (
@@ -159,9 +166,28 @@ for x, y in loader:
     )
 
 
+def _is_tried(site: Site) -> bool:
+    """Whether it stands in a ``try``: whether it can be computed may be what is asked."""
+    return any(
+        isinstance(each, ast.Try) and each.body[0].lineno <= site.line <= (each.body[-1].end_lineno or 0)
+        for each in _nodes(site.file)
+    )
+
+
 def _by_function(unread: Sequence[Unread]) -> list[list[Unread]]:
     """Those of one function together: what one gives the next may take."""
-    found: dict[tuple[str, str], list[Unread]] = {}
+    found: dict[tuple[str, int], list[Unread]] = {}
     for each in unread:
-        found.setdefault((each.site.file, each.site.function), []).append(each)
+        functions = [
+            node for node in _nodes(each.site.file) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        ]
+        around = (node.lineno for node in functions if node.lineno <= each.site.line <= (node.end_lineno or 0))
+        found.setdefault((each.site.file, max(around, default=0)), []).append(each)
     return list(found.values())
+
+
+def _nodes(path: str) -> list[ast.AST]:
+    try:
+        return list(ast.walk(ast.parse(text_of(path))))
+    except (SyntaxError, ValueError):
+        return []

@@ -23,7 +23,7 @@ from advisor.evidence.beside import (
     share_of_step,
     source_of,
 )
-from advisor.evidence.facts import OTHER
+from advisor.evidence.facts import FORWARD, OTHER
 from advisor.fixes import edited, given_fix
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at
@@ -86,8 +86,8 @@ _CHEAPER = (
 _CALLERS = 2
 _READS = ("safe_load", "full_load", "unsafe_load", "load", "loads", "loadtxt", "genfromtxt", "read_csv", "read_json")
 _READ_ONCE = (
-    "It is given nothing, and reads the same file each time: read it once, as functools.lru_cache(maxsize=1) around "
-    "the function does."
+    "It is given nothing, and reads the same each time, if nothing writes it meanwhile: read it once, as "
+    "functools.lru_cache(maxsize=1) around the function does."
 )
 
 # How much two boxes have in common, by what it is called or how it is computed.
@@ -164,24 +164,29 @@ class WorkBesideModel(Rule):
     def _of_many_places(self, evidence: Evidence, step_s: float) -> Iterator[Finding]:
         """A function that several others call, each for a short time."""
         found = evidence.scattered
-        if found is None or found.share < _LEAST or found.callers < _CALLERS:
+        if found is None or found.callers < _CALLERS:
+            return
+        # Of one traced step; the others say how much there is of what computes nothing, and of what calls the model.
+        most = evidence.breakdown.share(OTHER) + evidence.breakdown.share(FORWARD)
+        share = min(found.share, most)
+        if share < _LEAST:
             return
         if any(name in _SIMULATES for name in found.around):
             return
         site = Site(found.file, found.line)
         reads = found.library in _READS and not takes_anything(site)
         cheaper = _READ_ONCE if reads else ""
-        saved = found.share * step_s * (1.0 - (_LEFT_KNOWN if reads else _LEFT))
+        saved = share * step_s * (1.0 - (_LEFT_KNOWN if reads else _LEFT))
         by_way = f", asked by {found.callers} functions" + (
             f" by way of {found.asked}()" if found.asked != found.name else ""
         )
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=f"{found.name}() ({at(site)}) takes {found.share:.0%} of each step, in {found.calls:.3g} calls"
+            summary=f"{found.name}() ({at(site)}) takes {share:.0%} of each step, in {found.calls:.3g} calls"
             f"{by_way}, and computes nothing with torch.",
             gain=Gain.prior(evidence.what_if(Change(remove_host_s=saved)), _BASIS),
-            evidence={"share_of_step": found.share, "work_s": found.share * step_s, "step_s": step_s},
+            evidence={"share_of_step": share, "work_s": share * step_s, "step_s": step_s},
             site=site,
             parameters={"name": f"{found.name}()", "cheaper": cheaper, "asked": True},
         )

@@ -1,54 +1,48 @@
-"""Takes statements out of a script whose results nothing reads."""
+"""Takes statements out of a script whose results nothing reads, where they do nothing else, as far as can be told."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import libcst as cst
 import libcst.matchers as m
 
 from advisor.edit.draft import Draft, Drafts, Statement
-from advisor.edit.locate import call_at, innermost_at, last_name
+from advisor.edit.locate import by_extent, innermost_at, last_name, start_of
+from advisor.edit.names import full_name
 from advisor.errors import AdvisorError
 from advisor.harness.layout import Site
 from advisor.rule import at
 
-# Methods that ask a tensor for no numbers, and functions of Python's that do nothing else than give something.
-_HARMLESS = frozenset(("size", "dim", "numel", "len", "range", "list", "tuple", "dict", "int", "float", "max", "min"))
-# What a function may do besides computing with tensors, by the name of what it calls.
-_EFFECTS = frozenset(
+# Methods of tensors that give a part or another view of one, or ask for its shape: the run takes no note of them.
+_VIEWS = frozenset(
     (
-        *(
-            "print",
-            "append",
-            "extend",
-            "insert",
-            "update",
-            "pop",
-            "popitem",
-            "clear",
-            "remove",
-            "discard",
-            "setdefault",
-        ),
-        *("write", "writelines", "open", "save", "savefig", "dump", "put", "send", "log", "log_dict", "info", "debug"),
-        *("warning", "setattr", "exec", "eval", "next", "step", "add_scalar", "add_scalars", "add_histogram", "input"),
-        *("register_buffer", "register_hook", "register_forward_hook", "sleep", "barrier", "all_reduce", "all_gather"),
+        *("size", "dim", "numel", "view", "view_as", "reshape", "flatten", "unflatten", "transpose", "permute", "t"),
+        *("squeeze", "unsqueeze", "expand", "expand_as", "detach", "chunk", "split", "unbind", "select", "narrow"),
+        *("movedim", "swapaxes", "contiguous", "to", "float", "double", "unfold", "diagonal", "requires_grad_"),
     )
 )
+_BUILTINS = frozenset(
+    (
+        *("len", "range", "list", "tuple", "dict", "int", "float", "bool", "str", "max", "min", "abs", "sum", "zip"),
+        *("enumerate", "reversed", "sorted", "isinstance", "slice", "super", "round", "getattr", "hasattr"),
+    )
+)
+# Functions of torch's that do something, by how they begin.
+_DOES = ("manual_", "seed", "save", "set_", "backward", "grad", "use_", "load", "init", "random")
+_CONTEXTS = frozenset(("no_grad", "inference_mode", "enable_grad", "set_grad_enabled", "autocast"))
 _LOOKS = frozenset(("locals", "globals", "vars", "exec", "eval"))
+_LOOPS = (cst.For, cst.While)
 
 
-def leave_out(drafts: Drafts, places: Sequence[Site], inside: Sequence[Site], others: Sequence[Site]) -> str:
+def leave_out(drafts: Drafts, places: Sequence[Site], calls: Sequence[Site]) -> str:
     """Remove the statements of `places`; why not, if not: then nothing is to be done with the drafts.
 
-    `inside` are places in the user's functions that run for them, one in each, and `others` those where something
-    short is computed that nothing reads, either.
+    `calls` are all calls that the run saw there, and in the user's functions that they call: of torch's functions and
+    modules, and of each other. What calls anything else, or keeps something anywhere but in a name of its own, stays.
     """
-    for site in inside:
-        if why := _effect(drafts, site):
-            return why
     removed: list[tuple[Draft, Statement]] = []
+    functions: dict[int, tuple[Draft, cst.FunctionDef]] = {}
     for site in places:
         draft = drafts[site.file]
         statement = _statement(draft, site)
@@ -56,57 +50,82 @@ def leave_out(drafts: Drafts, places: Sequence[Site], inside: Sequence[Site], ot
             return f"which statement it is that computes it cannot be told at {at(site)}"
         if all(statement is not each for _, each in removed):
             removed.append((draft, statement))
-    unread = (*places, *others)
-    for draft, statement in removed:
-        why = _kept(draft, statement, [each for each in unread if drafts[each.file] is draft], removed)
-        if why:
+    for site in calls:
+        try:
+            draft = drafts[site.file]
+        except AdvisorError:
+            return f"what {site.function or 'the script'} does besides cannot be read"
+        function = innermost_at(draft, cst.FunctionDef, site.line)
+        inside = any(each is draft and _holds(draft, statement, site) for each, statement in removed)
+        if function is not None and not inside:
+            functions[id(function)] = draft, function
+    for draft, function in functions.values():
+        if why := _does_more(draft, function, calls):
             return why
-    for draft, statement in _with_what_is_empty(removed):
+    for draft, statement in removed:
+        if why := _kept(draft, statement, removed) or _calls_others(draft, statement, calls):
+            return why
+    chosen = _with_what_is_empty(removed)
+    if chosen is None:
+        return "nothing else is in its block"
+    for draft, statement in chosen:
         draft.remove(statement)
     return ""
 
 
 def _statement(draft: Draft, site: Site) -> Statement | None:
-    """The statement of a line, or of a few lines, that holds the place; None for a compound one (``if f(x):``)."""
+    """The simple statement that holds the place, in no ``try``; None for another one (``if f(x):``)."""
     there = innermost_at(draft, cst.SimpleStatementLine, site.line)
-    return draft.statement(there) if there is not None else None
+    statement = draft.statement(there) if there is not None else None
+    if statement is None or any(isinstance(each, (cst.Try, cst.TryStar)) for each in draft.ancestors(statement)):
+        return None
+    return statement
 
 
-def _kept(draft: Draft, statement: Statement, unread: list[Site], removed: list[tuple[Draft, Statement]]) -> str:
-    """Why a statement cannot be left out; "" if it can."""
+def _holds(draft: Draft, statement: Statement, site: Site) -> bool:
+    place = draft.position(statement)
+    return place.start.line <= site.line <= place.end.line
+
+
+def _kept(draft: Draft, statement: Statement, removed: list[tuple[Draft, Statement]]) -> str:
+    """Why a statement cannot be left out, by where it keeps what it computes; "" if it can."""
     line = f"line {draft.line(statement)}"
     body = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
-    names: list[str] = []
-    targets: list[cst.BaseAssignTargetExpression]
-    if isinstance(body, cst.Assign):
-        targets = [each.target for each in body.targets]
-    elif isinstance(body, cst.AnnAssign):
-        targets = [body.target]
-    elif isinstance(body, cst.Expr):
-        targets = []
-    else:
+    if not isinstance(body, (cst.Assign, cst.AnnAssign, cst.Expr)):
         return f"{line} is no statement that only computes it"
-    for target in targets:
-        parts = target.elements if isinstance(target, (cst.Tuple, cst.List)) else [target]
-        for part in parts:
-            name = part.value if isinstance(part, (cst.Element, cst.StarredElement)) else part
-            if not isinstance(name, cst.Name):
-                return f"{line} keeps it as {draft.code(target)}"
-            names.append(name.value)
-    calls = {id(each) for site in unread if (each := call_at(draft, site)) is not None}
-    for call in draft.nodes(cst.Call, statement):
-        if id(call) not in calls and last_name(draft, call) not in _HARMLESS:
-            return f"{line} also calls {last_name(draft, call) or 'something else'}"
-    if m.findall(statement, m.NamedExpr() | m.Await() | m.Yield()):
+    targets: list[cst.BaseExpression] = [each.target for each in body.targets] if isinstance(body, cst.Assign) else []
+    if isinstance(body, cst.AnnAssign):
+        targets = [body.target]
+    names = _names(targets)
+    if names is None:
+        return f"{line} keeps it as {draft.code(targets[0])}"
+    if m.findall(statement, m.NamedExpr() | m.Await() | m.Yield() | m.Lambda()):
         return f"{line} does more than that"
     scope = draft.function(statement) or draft.module
     if any(last_name(draft, call) in _LOOKS for call in draft.nodes(cst.Call, scope)):
         return "the script looks at its variables by their names"
+    if m.findall(scope, m.Global() | m.Nonlocal()) and isinstance(scope, cst.FunctionDef):
+        return "its function has names that are not its own"
     inner = {id(node) for other, each in removed if other is draft for node in draft.nodes(cst.Name, each)}
     for name in draft.nodes(cst.Name, scope):
         if name.value in names and id(name) not in inner and _is_read(draft, name):
             return f"line {draft.line(name)} takes {name.value}, which is what {line} gives"
     return ""
+
+
+def _names(targets: Sequence[cst.BaseExpression]) -> set[str] | None:
+    """The variables that are assigned; None where anything else is."""
+    found: set[str] = set()
+    for target in targets:
+        parts = target.elements if isinstance(target, (cst.Tuple, cst.List)) else ()
+        inner = _names([each.value for each in parts]) if parts else None
+        if inner is not None:
+            found |= inner
+        elif isinstance(target, cst.Name):
+            found.add(target.value)
+        else:
+            return None
+    return found
 
 
 def _is_read(draft: Draft, name: cst.Name) -> bool:
@@ -124,38 +143,66 @@ def _is_read(draft: Draft, name: cst.Name) -> bool:
     return True
 
 
-def _with_what_is_empty(removed: list[tuple[Draft, Statement]]) -> Iterator[tuple[Draft, Statement]]:
-    """These, and in the place of all of a ``with`` block the whole of it."""
-    done: set[int] = set()
-    for draft, statement in removed:
-        block = draft.block(statement)
-        above = draft.parent(block) if block is not None else None
-        gone = {id(each) for other, each in removed if other is draft}
-        whole = isinstance(above, cst.With) and all(id(each) in gone for each in draft.siblings(statement))
-        chosen = above if whole and isinstance(above, cst.With) and draft.block(above) is not None else statement
-        if id(chosen) not in done:
-            done.add(id(chosen))
-            yield draft, chosen
+def _calls_others(draft: Draft, node: cst.CSTNode, calls: Sequence[Site]) -> str:
+    """What `node` calls besides torch's functions, modules and what the run saw; "" for nothing."""
+    others = [each for each in draft.nodes(cst.Call, node) if not _is_harmless(draft, each)]
+    seen = set()
+    for site in calls:
+        found = [each for each in others if draft.line(each) == site.line]
+        if site.end_column is not None:  # else, before Python 3.11, the only one of its line
+            exact = by_extent(draft, others, site)
+            found = [each for each in found if each is exact and start_of(draft, each) == (site.line, site.column)]
+        if len(found) == 1 and not last_name(draft, found[0]).startswith(_DOES):
+            seen.add(id(found[0]))
+    left = next((each for each in others if id(each) not in seen), None)
+    if left is None:
+        return ""
+    return f"line {draft.line(left)} also calls {last_name(draft, left) or 'something else'}"
 
 
-def _effect(drafts: Drafts, site: Site) -> str:
-    """What the function at `site` does besides computing; "" if nothing is known."""
-    try:
-        draft = drafts[site.file]
-    except AdvisorError:
-        return f"what {site.function or 'the script'} does besides cannot be read"
-    function = innermost_at(draft, cst.FunctionDef, site.line)
-    if function is None:
-        return f"what {at(site)} does besides cannot be told"
-    for call in draft.nodes(cst.Call, function):
-        if last_name(draft, call) in _EFFECTS:
-            return f"{function.name.value} also calls {last_name(draft, call)} (line {draft.line(call)})"
-    targets = [each.target for each in draft.nodes(cst.AssignTarget, function)]
+def _is_harmless(draft: Draft, call: cst.Call) -> bool:
+    """Whether it is a function of torch's, a builtin one or a method of tensors that only gives something."""
+    last = last_name(draft, call)
+    if full_name(draft, call.func).startswith("torch."):
+        return not last.startswith(_DOES)
+    return last in (_VIEWS if isinstance(call.func, cst.Attribute) else _BUILTINS)
+
+
+def _does_more(draft: Draft, function: cst.FunctionDef, calls: Sequence[Site]) -> str:
+    """What a function does besides computing; "" for nothing."""
+    name = function.name.value
+    targets: list[cst.BaseExpression] = [each.target for each in draft.nodes(cst.AssignTarget, function)]
     targets += [each.target for each in draft.nodes(cst.AugAssign, function)]
     targets += [each.target for each in draft.nodes(cst.AnnAssign, function)]
     for target in targets:
-        if isinstance(target, cst.Attribute):
-            return f"{function.name.value} also keeps {draft.code(target)} (line {draft.line(target)})"
-    if m.findall(function, m.Global() | m.Nonlocal() | m.Yield()):
-        return f"{function.name.value} does more than to compute it"
-    return ""
+        if _names([target]) is None:
+            return f"{name} also keeps {draft.code(target)} (line {draft.line(target)})"
+    if m.findall(function, m.Global() | m.Nonlocal() | m.Yield() | m.Await() | m.Del() | m.NamedExpr()):
+        return f"{name} does more than to compute it"
+    return _calls_others(draft, function.body, calls)
+
+
+def _with_what_is_empty(removed: list[tuple[Draft, Statement]]) -> list[tuple[Draft, Statement]] | None:
+    """These, and in the place of all of a ``with torch.no_grad()`` that itself; None where a block would be empty."""
+    chosen: list[tuple[Draft, Statement]] = []
+    for draft, statement in removed:
+        gone = {id(each) for other, each in removed if other is draft}
+        block = draft.block(statement)
+        if not all(id(each) in gone for each in draft.siblings(statement)):
+            chosen.append((draft, statement))
+            continue
+        above = draft.parent(block) if block is not None else None
+        if not isinstance(above, cst.With) or not all(_is_plain(draft, each) for each in above.items):
+            return None
+        outer = draft.block(above)
+        if outer is None or len(outer.body) == 1:
+            return None
+        if all(above is not each for _, each in chosen):
+            chosen.append((draft, above))
+    return chosen
+
+
+def _is_plain(draft: Draft, item: cst.WithItem) -> bool:
+    """Whether a context only says how torch computes in it."""
+    call = item.item
+    return item.asname is None and isinstance(call, cst.Call) and last_name(draft, call) in _CONTEXTS

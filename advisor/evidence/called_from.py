@@ -30,7 +30,7 @@ def loop_around(frames: Sequence[Site], text_of: Callable[[str], str]) -> Site |
     for frame in frames:
         text = text_of(frame.file)
         inside = around(text, frame.line)
-        if inside is None or _keeps_state(inside) or any(map(_is_a_request, _in_each_round(inside))):
+        if inside is None or assigns(inside) or any(map(_is_a_request, _in_each_round(inside))):
             return None
         if isinstance(inside, ast.FunctionDef):
             continue
@@ -65,10 +65,10 @@ def keeps_state(text: str, cls: str) -> bool:
         return True
     holders = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == cls)
     methods = (each for holder in holders for each in holder.body if isinstance(each, ast.FunctionDef))
-    return any(_keeps_state(each) for each in methods if each.name == "forward")
+    return any(assigns(each) for each in methods if each.name == "forward")
 
 
-def _keeps_state(node: ast.AST) -> bool:
+def assigns(node: ast.AST) -> bool:
     """Whether a function assigns attributes or global names, or it or a loop changes a container and reads it, too."""
     inside = list(ast.walk(node))
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and any(

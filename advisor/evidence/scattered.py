@@ -137,9 +137,10 @@ def _computes_nothing(stacks: Stacks, found: _Sum, working: Coverage) -> bool:
 
 
 def _caller(stacks: Stacks, row: int, known: dict[Function, bool]) -> Function | None:
-    """The user's function that the call `row` is made in."""
+    """The user's function that the call `row` is made in; a comprehension belongs to the function that it is in."""
     above: Iterator[int] = stacks.up(int(stacks.parent[row]))
-    return next((stacks.functions[each] for each in above if known[stacks.functions[each]]), None)
+    functions = (stacks.functions[each] for each in above)
+    return next((each for each in functions if known[each] and each.name not in _UNNAMED[:-1]), None)
 
 
 def _library(stacks: Stacks, found: _Sum, known: dict[Function, bool]) -> str:

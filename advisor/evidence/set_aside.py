@@ -31,9 +31,14 @@ class Pauses:
         return max(2, round(self.each_s * (1 - enough) / (enough * self.steps_s)))
 
 
-def pauses_of(timing: Timing, cause: str, every: float | None) -> Pauses | None:
-    """Those of a `cause` that the harness sets aside, `every` so many steps; None where too few were seen to say."""
+def pauses_of(timing: Timing, cause: str, every: float | None, told: int | None = None) -> Pauses | None:
+    """Those of a `cause` that the harness sets aside, `every` so many steps; None where too few were seen to say.
+
+    `told`: the steps from one to the next that the script has told its framework, of which one then says how long they
+    are.
+    """
     count = timing.aside_counts.get(cause, 0)
-    if timing.from_profile or not timing.step_s or not every or count < _LEAST_SEEN:
+    least, every = (1, told) if told else (_LEAST_SEEN, every)
+    if timing.from_profile or not timing.step_s or not every or count < least:
         return None
     return Pauses(timing.aside.get(cause, 0.0) / count, every, every * timing.step_s)

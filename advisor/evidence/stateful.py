@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from advisor.evidence.bindings import last_name
-from advisor.evidence.called_from import keeps_state
+from advisor.evidence.called_from import assigns, keeps_state
 from advisor.evidence.rounds import Loop, loops_at
 from advisor.harness.layout import Site
 
@@ -25,8 +26,8 @@ def remembers(record: RunRecord, site: Site, text_of: Callable[[str], str]) -> b
 
     By the text of the script's own modules: their forwards assign attributes. The class that the loop is written in
     aside: what that assigns in the loop anybody sees. So does a method that the loop calls on its own object, and that
-    a class assigns attributes in which inherits from the loop's, in whatever file. `text_of` gives a file's text, ""
-    where there is none.
+    keeps something, in the loop's class or one that inherits from it or the other way round, in whatever file.
+    `text_of` gives a file's text, "" where there is none.
     """
     text = text_of(site.file)
     if _inherited(record, site, text, text_of):
@@ -41,7 +42,7 @@ def remembers(record: RunRecord, site: Site, text_of: Callable[[str], str]) -> b
 
 
 def _inherited(record: RunRecord, site: Site, text: str, text_of: Callable[[str], str]) -> bool:
-    """Whether a method of its own object's that the loop calls assigns attributes, in a class that inherits it."""
+    """Whether a method that the loop calls on its own object keeps something there, in a class of its family."""
     calls = (node for loop in loops_at(text, site.line) for node in ast.walk(loop) if isinstance(node, ast.Call))
     asked = {
         each.func.attr
@@ -53,25 +54,23 @@ def _inherited(record: RunRecord, site: Site, text: str, text_of: Callable[[str]
     holder = _class_around(text, site.line) if asked else ""
     if not holder:
         return False
-    classes = [each for path in {site.file, *record.modules} for each in _classes(text_of(path))]
+    classes = [each for path in sorted({site.file, *record.modules}) for each in _classes(text_of(path))]
+    bases = {each.name: {last_name(base) for base in each.bases} for each in classes}
     related, before = {holder}, 0
-    while len(related) > before:
+    while len(related) > before:  # up and down
         before = len(related)
-        related |= {each.name for each in classes if {last_name(base) for base in each.bases} & related}
-    methods = (
-        method
+        related |= {name for name, those in bases.items() if those & related}
+        related |= {base for name in related for base in bases.get(name, ()) if base in bases}
+    return any(
+        assigns(method)
         for each in classes
         if each.name in related
         for method in each.body
         if isinstance(method, ast.FunctionDef) and method.name in asked
     )
-    return any(
-        isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-        for method in methods
-        for node in ast.walk(method)
-    )
 
 
+@functools.lru_cache(maxsize=64)
 def _classes(text: str) -> list[ast.ClassDef]:
     try:
         return [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.ClassDef)]

@@ -532,10 +532,12 @@ class Unread:
 
     site: Site = field(default_factory=Site)  # the outermost call of the user's that is nothing but such work
     called_from: list[Site] = field(default_factory=list)  # the user's frames around it, from the inside out
-    inside: list[Site] = field(default_factory=list)  # a place in each of the user's functions that run for it
+    inside: list[Site] = field(default_factory=list)  # the calls in the user's functions that run for it
     calls: float = 0.0  # of torch's functions in a step, and …
     seconds: float = 0.0  # … what they take, on the host
     draws: bool = False  # random numbers, which others would get without it
+    updates: bool = False  # the running statistics of batch norms, which an evaluation may read
+    library: bool = False  # another library than torch calls some of it, which may do more than that
 
 
 @dataclass

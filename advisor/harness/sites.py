@@ -317,7 +317,10 @@ class CallSites:
         compiling = self._torch.compiler.is_compiling
 
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if compiling() or getattr(self._nested, "on", False):
+            if compiling():
+                return original(tensors, grad_tensors, *args, **kwargs)
+            self._listener.differentiates(tensors, grad_tensors)
+            if getattr(self._nested, "on", False):
                 return original(tensors, grad_tensors, *args, **kwargs)
             losses = [tensors] if isinstance(tensors, self._torch.Tensor) else tensors
             first = losses[0] if isinstance(losses, (list, tuple)) and losses else None

@@ -8,16 +8,20 @@ is left was computed for nobody. Only on the CPU, where a call's time is its wor
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import gc
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from types import FrameType, ModuleType
+from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from .layout import Site, Unread
 from .looking import function_modes, has_fast_path, is_replaced, is_taken_down, is_transformed
+from .patches import Patch
 from .places import FRAMES, is_user_file, is_users, site_of
 from .repeats import draws
 from .timing import compiled_frames
@@ -44,6 +48,16 @@ _WRITES = frozenset(
         *("ilshift", "irshift"),
     )
 )
+# How many numbers these give depends on what they are given: to ask for a shape is to read it.
+_SIZED = frozenset(
+    ("nonzero", "nonzero_static", "argwhere", "unique", "unique_consecutive", "masked_select", "repeat_interleave")
+)
+_DIFFERENTIATES = ("backward", "grad")
+# Layers whose dropout is a number that they are given, before the flag that tells them to train.
+_DROPPING = ("lstm", "gru", "rnn_tanh", "rnn_relu", "multi_head_attention_forward", "scaled_dot_product_attention")
+_THREADS = ("concurrent.", "multiprocessing.pool")  # whose work is the script's
+_FEEDS = "_feed"  # the thread of a queue between processes; each of a loader's workers has one
+_NO_LIBRARY = ("torch", "functorch", "_advisor_harness", "advisor")
 # Libraries whose compiled parts are called by way of torch's dispatcher, which the mode sees.
 _KNOWN = ("torch", "torchvision", "torchaudio", "torchgen", "functorch")
 # What an extension is linked with that takes tensors by itself: its name stands before the code, however long that is.
@@ -55,9 +69,11 @@ class _Call:
     seconds: float
     step: int
     sites: tuple[Site, ...]  # the user's frames, from the inside out
+    library: int  # how many of these frames lie inside of the first one of a library's other than torch
     reads: tuple[int, ...]  # the calls that wrote what this one was given
     read: bool  # by the script itself
-    draws: bool = False
+    draws: bool
+    statistics: int = 0  # the storage that a batch norm writes them to
     writes: tuple[Any, ...] = ()  # weak references to storages
 
 
@@ -66,21 +82,34 @@ class _Place:
     """A place in the source, and what is computed there in the steps that are judged."""
 
     whole: bool = True  # nothing there is read
-    steps: set[int] = field(default_factory=set)
+    steps: set[int] = field(default_factory=set)  # in which it is computed
 
 
 class UnreadResults:
-    """Told where steps end, models are called and backwards begin; what fails here does not fail in the script."""
+    """Told where steps end, models are called and backwards begin; what fails here does not fail in the script.
 
-    def __init__(self, torch: ModuleType) -> None:
+    `models` are the script's outermost modules, `workers` how many processes of loaders there are.
+    """
+
+    def __init__(
+        self,
+        torch: ModuleType,
+        models: Callable[[], Iterable[Any]] = tuple,
+        workers: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._torch: Any = torch
+        self._models, self._workers = models, workers
         self._given_up = False
         self._mode: Any = None
         self._thread = 0
+        # What a custom Function saves; to ask its node for it later might compute checkpointed layers again.
+        saves = Patch(self._torch.autograd.function.FunctionCtx, "save_for_backward", self._saves)
+        self._patches = (saves, Patch(threading.Thread, "start", self._thread_starts))
         self.start()
 
     def start(self) -> None:
         """Nothing is known yet, or not any more: another training begins."""
+        self._leave()
         self._ended = 0
         self._forget()
         self.found: list[Unread] = []
@@ -90,6 +119,7 @@ class UnreadResults:
         self._calls: list[_Call] = []
         self._writer: dict[int, int] = {}  # a storage → the call that has written to it last
         self._custom: set[Any] = set()  # the code of custom autograd Functions
+        self._spent = [0.0] * _WATCHED
         self._step = 0
         self._lost = False
 
@@ -121,32 +151,53 @@ class UnreadResults:
             except Exception:
                 self.found = []
             self._forget()
+        elif self._ended > STEPS.stop:
+            self._leave()  # where a mode of the script's was in the way before
 
     def forward_begins(self, module: Any) -> None:
         """A model is called: one that would compute in another way while it is watched ends the watch.
 
         So does TorchScript's, which reads what it is given unseen.
         """
-        if self._mode is not None and (has_fast_path(self._torch, module) or _has_script(self._torch, module)):
-            self._lost = True
+        if self._mode is None or not self.listens:
+            return
+        try:
+            lost = has_fast_path(self._torch, module) or _has_script(self._torch, module)
+        except Exception:
+            lost = True
+        if lost:
+            self.lose()
             self._leave()
 
-    def backward(self, losses: Any) -> None:
-        """A backward begins by these losses: they are read."""
-        if self._mode is not None and not self._lost and threading.get_ident() == self._thread:
-            try:
-                with self._torch._C.DisableTorchFunction():
-                    self._root(self._reads(_tensors((losses,), self._torch)))
-            except Exception:
-                self._lost = True
+    def differentiates(self, *given: Any) -> None:
+        """A backward of these begins, with these gradients: they are read, and what Python's Functions have kept."""
+        self._reads_unseen(given, graph=True)
+
+    def _reads_unseen(self, given: Any, graph: bool = False) -> None:
+        """These are read by what no mode sees; with `graph` also what hangs on their graph's nodes."""
+        if self._mode is None or not self.listens or threading.get_ident() != self._thread:
+            return
+        try:
+            with self._torch._C.DisableTorchFunction():
+                tensors = _tensors(given, self._torch)
+                self._root(self._reads(tensors))
+                if graph:
+                    self._root(self._reads(_tensors(list(_hanging_on(tensors, self._torch)), self._torch)))
+        except Exception:
+            self.lose()
 
     def _enter(self) -> None:
         torch = self._torch
         if self._given_up or self._mode is not None or torch.cuda.is_initialized() or compiled_frames():
             return
-        if threading.current_thread() is not threading.main_thread() or _has_threads():
+        if threading.current_thread() is not threading.main_thread() or self._has_threads():
             return
-        if is_taken_down(torch) or is_transformed(torch) or is_replaced(torch):
+        if is_taken_down(torch) or is_transformed(torch) or is_replaced(torch) or _is_distributed(torch):
+            return
+        try:
+            if any(has_fast_path(torch, each) or _has_script(torch, each) for each in self._models()):
+                return
+        except Exception:
             return
         # A mode of the script's own may be left before ours is, and what is left then is the last that was entered;
         # but for a device, which knows its place.
@@ -157,10 +208,14 @@ class UnreadResults:
             mode = _listening(self)
             mode.__enter__()
             self._mode = mode
+            for each in self._patches:
+                each.on()
 
     def _leave(self) -> None:
         if self._mode is None or threading.get_ident() != self._thread:
             return
+        for each in self._patches:
+            each.off()
         modes = function_modes(self._torch)
         if modes and modes[-1] is self._mode:
             self._mode.__exit__(None, None, None)
@@ -168,9 +223,34 @@ class UnreadResults:
         else:
             self._lost = True  # one of the script's is in the way: ours stays, and listens to nothing
 
+    def _saves(self, original: Any) -> Any:
+        def save_for_backward(context: Any, *tensors: Any) -> None:
+            self._reads_unseen(tensors)
+            original(context, *tensors)
+
+        return save_for_backward
+
+    def _thread_starts(self, original: Any) -> Any:
+        def start(thread: threading.Thread) -> None:
+            if self._mode is not None and _works(thread):
+                self.lose()
+            original(thread)
+
+        return start
+
+    def _has_threads(self) -> bool:
+        """Whether another thread may work with the script's tensors: one of the user's, of a pool, of a queue."""
+        others = [each for each in threading.enumerate() if each is not threading.main_thread()]
+        feeding = sum(getattr(getattr(each, "_target", None), "__name__", "") == _FEEDS for each in others)
+        return any(map(_works, others)) or feeding > self._workers()
+
     @property
     def listens(self) -> bool:
         return not self._lost and self._ended < STEPS.stop
+
+    def unseen(self) -> Any:
+        """In which a user's own kind of tensor is not told that we look at it."""
+        return self._torch._C.DisableTorchFunctionSubclass()
 
     def lose(self) -> None:
         """Something could not be followed: nothing is said of these steps."""
@@ -180,16 +260,19 @@ class UnreadResults:
 
     def called(self, name: str, args: Any, kwargs: Any, result: Any, seconds: float) -> None:
         """One of torch's functions has run. Called from the mode, in which no mode sees what is done here."""
-        torch = self._torch
-        sites, custom = self._around()
-        given, made = _tensors((args, kwargs), torch), _tensors((result,), torch)
-        if is_transformed(torch):
-            self._root(self._reads(given))
+        torch, named = self._torch, kwargs or {}
+        self._spent[self._step] += seconds
+        given = _tensors((args, named), torch)
+        reads = self._reads(given)
+        if is_transformed(torch) or _in_backward(torch):
+            self._root(reads)
             return
-        named = kwargs or {}
+        for each in (*args, *named.values()):
+            if isinstance(each, (FunctionType, MethodType, functools.partial, torch.nn.Module)):
+                self._root(self._reads(_tensors(_held_by(each), torch)))
+        made = _tensors((result,), torch)
         written = args[:1] if _is_in_place(name) or named.get("inplace") is True else (named.get("out"),)
         made += (into := _tensors(written, torch))
-        reads = self._reads(given)
         if not made or name == "__get__":
             if name not in _ASKS:
                 self._root(reads)
@@ -199,10 +282,15 @@ class UnreadResults:
             if not reads and before == {_key(each) for each in made}:
                 return  # a number that counts, a buffer that is filled: batch norms count their batches
         else:
+            own = {_key(each) for each in made}
             made = [each for each in made if _key(each) not in before]
-            if not made:
-                return  # a view: what reads it reads what it is a view of
-        call = _Call(seconds, self._step, sites, reads, custom, draws(name, named))
+            if not made:  # a view: what reads it reads what it is a view of, and not what told which part to take
+                self._root(self._reads([each for each in given if _key(each) not in own]))
+                return
+        sites, library, custom = self._around()
+        sized = name in _SIZED or (name == "__getitem__" and _by_mask(args, torch))
+        call = _Call(seconds, self._step, sites, library, reads, custom or sized, _draws(name, args, named))
+        call.statistics = _statistics(name, args, named)
         call.writes = tuple(_weak(each) for each in made)
         self._calls.append(call)
         for each in made:
@@ -210,42 +298,59 @@ class UnreadResults:
         if len(self._calls) > _MOST_CALLS:
             self.lose()
 
-    def _around(self) -> tuple[tuple[Site, ...], bool]:
-        """The user's frames, and whether a custom autograd Function computes.
+    def _around(self) -> tuple[tuple[Site, ...], int, bool]:
+        """The user's frames, how many of them lie inside of any of a library's other than torch, and whether a custom
+        autograd Function computes.
 
         What such a Function saves is read by its own backward, in C++ or in another thread.
         """
         found: list[Site] = []
-        custom = False
+        library, custom = FRAMES, False
         frame: FrameType | None = sys._getframe(3)
         while frame is not None:
-            if len(found) < FRAMES and is_users(frame):
-                found.append(site_of(frame))
+            if len(found) < FRAMES:
+                if is_users(frame):
+                    found.append(site_of(frame))
+                elif library == FRAMES and _is_librarys(frame):
+                    library = len(found)
             custom = custom or frame.f_code in self._custom
             frame = frame.f_back
-        return tuple(found), custom
+        return tuple(found), library, custom
 
-    def _reads(self, tensors: list[Any]) -> tuple[int, ...]:
+    def _reads(self, tensors: Iterable[Any]) -> tuple[int, ...]:
         """The calls that wrote what these hold."""
         found = {self._writer[key] for each in tensors if (key := _key(each)) in self._writer}
         return tuple(found)
 
-    def _root(self, calls: tuple[int, ...]) -> None:
+    def _root(self, calls: Iterable[int]) -> None:
         for each in calls:
             self._calls[each].read = True
+
+    def _follow(self) -> None:
+        """From what is read to what it was computed of, and to what updates the same statistics."""
+        for _ in range(2):
+            for call in reversed(self._calls):
+                if call.read:
+                    self._root(call.reads)
+            used = {each.statistics for each in self._calls if each.read}
+            for call in self._calls:
+                call.read = call.read or bool(call.statistics and call.statistics in used)
+        for call in reversed(self._calls):
+            if call.read:
+                self._root(call.reads)
 
     def _judge(self) -> None:
         """Follow what is read to what it was computed of, and add up the rest by where it is computed."""
         calls = self._calls
-        for number in range(len(calls) - 1, -1, -1):
-            call = calls[number]
+        self._follow()
+        asked = [each for each in calls if each.read and each.step >= _JUDGED]  # not only kept, so far
+        for call in calls:
             call.read = call.read or not all(each.expired() for each in call.writes)
-            if call.read:
-                self._root(call.reads)
+        self._follow()
+        self.computed_s = min(self._spent[:_JUDGED])
         judged = [each for each in calls if each.step < _JUDGED]
-        self.computed_s = _least(judged)
         places: dict[int, _Place] = {}
-        for call in judged:
+        for call in (*judged, *asked):
             for known in set(map(id, call.sites)):
                 place = places.setdefault(known, _Place())
                 place.whole = place.whole and not call.read
@@ -262,24 +367,49 @@ class UnreadResults:
             if around:
                 lines.setdefault(id(call.sites[around[-1]]), (call, around[-1], []))[2].append(call)
         found = sorted(map(_line, lines.values()), key=lambda each: -each.seconds)[:_MOST_LINES]
-        self.found = found if found and found[0].seconds >= _LEAST_S and not _has_extensions() else []
+        if found and found[0].seconds >= _LEAST_S and not (_has_extensions() or self._has_threads()):
+            self.found = found if not _is_any_scripted(self._torch) else []
 
 
 def _line(found: tuple[_Call, int, list[_Call]]) -> Unread:
     """Of calls that all are made for one place, which stands at that number among the frames of the first of them."""
     first, number, calls = found
-    inside: dict[tuple[str, str], Site] = {}
+    place = first.sites[number]
+    inside: dict[int, Site] = {}
+    library = False
     for each in calls:
-        for site in each.sites[: next(at for at, one in enumerate(each.sites) if one is first.sites[number])]:
-            inside.setdefault((site.file, site.function), site)
-    outside = list(first.sites[number + 1 :])
-    drawn = any(each.draws for each in calls)
-    return Unread(first.sites[number], outside, list(inside.values()), len(calls) / _JUDGED, _least(calls), drawn)
+        until = next(at for at, one in enumerate(each.sites) if one is place)
+        inside.update((id(site), site) for site in each.sites[:until])
+        library = library or each.library <= until
+    return Unread(
+        place,
+        list(first.sites[number + 1 :]),
+        list(inside.values()),
+        calls=len(calls) / _JUDGED,
+        seconds=_least(calls),
+        draws=any(each.draws for each in calls),
+        updates=any(each.statistics for each in calls),
+        library=library,
+    )
 
 
 def _least(calls: list[_Call]) -> float:
     """Seconds that these take in the shorter of the steps: another program may have held up the other."""
     return min(sum(each.seconds for each in calls if each.step == step) for step in range(_JUDGED))
+
+
+def _hanging_on(tensors: list[Any], torch: Any) -> Iterator[Any]:
+    """What custom Functions have kept as attributes of their nodes, in the graph of these."""
+    seen: set[Any] = set()
+    todo = [each.grad_fn for each in tensors]
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        todo += [each for each, _ in node.next_functions]
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            yield vars(node)
 
 
 def _tensors(values: Any, torch: Any) -> list[Any]:
@@ -295,14 +425,59 @@ def _each_tensor(value: Any, tensor: type, depth: int) -> Iterator[Any]:
     elif isinstance(value, dict) and depth < 6:
         for each in value.values():
             yield from _each_tensor(each, tensor, depth + 1)
+    elif isinstance(value, slice):
+        yield from _each_tensor((value.start, value.stop, value.step), tensor, depth + 1)
 
 
 def _is_in_place(name: str) -> bool:
     return name in _WRITES if name.startswith("__") else name.endswith("_") and name not in _ASKS
 
 
+def _statistics(name: str, args: Any, kwargs: dict[str, Any]) -> int:
+    """The storage that a norm in training writes its means to; 0 for none, and for anything else."""
+    if not name.endswith(("batch_norm", "instance_norm")) or len(args) < 2 or args[1] is None:
+        return 0
+    trains = kwargs.get("training", kwargs.get("use_input_stats", args[5] if len(args) > 5 else False))
+    return _key(args[1]) if trains else 0
+
+
+def _draws(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether a function of torch's draws random numbers."""
+    if name not in _DROPPING:
+        return draws(name, kwargs)
+    told = [kwargs.get("training", True), *(each for each in args if type(each) is bool)]
+    shares = [kwargs.get("dropout_p", 0.0), *(each for each in args if type(each) is float)]
+    return any(each > 0.0 for each in shares) and any(told)
+
+
+def _by_mask(args: Any, torch: Any) -> bool:
+    """Whether ``x[mask]`` is asked for."""
+    return any(each.dtype in (torch.bool, torch.uint8) for each in _tensors(args[1:], torch))
+
+
+def _held_by(function: Any) -> list[Any]:
+    """What a function has besides its arguments; raises for an object's, whose attributes it may take."""
+    if isinstance(function, functools.partial):
+        return [function.args, function.keywords, *_held_by(function.func)]
+    if not isinstance(function, FunctionType):
+        raise TypeError("no plain function")
+    held = []
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # empty
+            held.append(cell.cell_contents)
+    return [held, function.__defaults__, function.__kwdefaults__]
+
+
+def _in_backward(torch: Any) -> bool:
+    """Whether a backward runs in this thread: a hook of it, a layer that is computed again."""
+    asks = getattr(torch._C, "_current_graph_task_id", None)
+    return asks is not None and asks() != -1
+
+
 def _key(tensor: Any) -> int:
-    """Which storage it is; raises for a tensor that has none."""
+    """Which storage it is; raises for a tensor that has none, and for one that wraps others."""
+    if hasattr(type(tensor), "__tensor_flatten__"):
+        raise TypeError("a tensor that wraps others")
     return int(tensor.untyped_storage()._cdata)
 
 
@@ -333,18 +508,30 @@ def _code_of(method: Any) -> Any:
     return getattr(getattr(method, "__func__", method), "__code__", None)
 
 
-def _has_threads() -> bool:
-    """Whether another thread may work with the script's tensors: one of the user's, or of a pool."""
-    for each in threading.enumerate():
-        target = getattr(each, "_target", None)
-        runs = target if target is not None else type(each).run
-        module = str(getattr(runs, "__module__", "") or "")
-        code = _code_of(runs)
-        if each is threading.main_thread() or code is None:
-            continue
-        if module.startswith("concurrent.") or is_user_file(code.co_filename):
-            return True
-    return False
+def _works(thread: threading.Thread) -> bool:
+    """Whether a thread may work with the script's tensors: it runs the user's own code, or a pool's tasks."""
+    target = getattr(thread, "_target", None)
+    runs = target if target is not None else type(thread).run
+    code = _code_of(runs)
+    module = str(getattr(runs, "__module__", "") or "")
+    return module.startswith(_THREADS) or (code is not None and is_user_file(code.co_filename))
+
+
+def _is_distributed(torch: Any) -> bool:
+    """Whether processes exchange tensors, in calls that no mode sees."""
+    return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
+
+
+def _is_any_scripted(torch: Any) -> bool:
+    """Whether there is a module of TorchScript's anywhere, which reads unseen: one that was loaded, say."""
+    script = torch.jit.ScriptModule
+    return any(script in type(each).__mro__ for each in gc.get_objects())
+
+
+def _is_librarys(frame: FrameType) -> bool:
+    """Whether a frame that is not the user's runs neither torch nor Python's own modules nor ours."""
+    package = str(frame.f_globals.get("__name__") or "").partition(".")[0]
+    return package not in _NO_LIBRARY and package not in sys.stdlib_module_names
 
 
 def _has_extensions() -> bool:
@@ -370,11 +557,15 @@ def _listening(unread: UnreadResults) -> Any:
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if not unread.listens:
                 return func(*args, **(kwargs or {}))
+            name = getattr(func, "__name__", "")
+            if name in _DIFFERENTIATES:
+                unread.differentiates(args, kwargs)
             began = time.perf_counter()
             result = func(*args, **(kwargs or {}))
             seconds = time.perf_counter() - began
             try:
-                unread.called(getattr(func, "__name__", ""), args, kwargs, result, seconds)
+                with unread.unseen():
+                    unread.called(name, args, kwargs, result, seconds)
             except Exception:
                 unread.lose()
             return result

@@ -115,7 +115,7 @@ class Windows:
         self.replays = Replays(torch, self._replayed)
         self._replaying = False
         self.constants = Constants(torch, self.optimizers.parameters, self.models.roots)
-        self.unread = UnreadResults(torch)
+        self.unread = UnreadResults(torch, self.models.roots, lambda: len(self.loaders.worker_pids()))
         self.unused = Unused(self.models.roots, self.optimizers.parameters, self.models.made)
         self.discarded = Discarded(self.models.outermost, self.optimizers.groups, self.models.made)
         self.finished = False
@@ -282,7 +282,6 @@ class Windows:
         self.gradients_asked()
         self._backwards += 1
         self.constants.backward_begins()
-        self.unread.backward(loss)
         if self.discarded.watching:
             self.discarded.backward(user_site(), loss)
         self._check_overdue()
@@ -290,6 +289,10 @@ class Windows:
             self._zero_checked = True
             # Before the first backward of a step: are the gradients tensors full of zeros, or gone?
             self.optimizers.look_for_zeros()
+
+    def differentiates(self, *given: Any) -> None:
+        """A backward of these tensors begins, with these gradients."""
+        self.unread.differentiates(*given)
 
     def _collect_called(self) -> None:
         self.optimizers.let_go()
@@ -774,6 +777,7 @@ class Windows:
 
     def conclude(self) -> None:
         """The script is over, by itself or by us: whatever was not measured is taken from what there was."""
+        self.unread.stop()
         if self.phase == "profile" and self._profiler is not None:
             profiler, self._profiler = self._profiler, None
             profiler.abandon()

@@ -76,6 +76,7 @@ class RungeKutta(Fixed):
         ("Solver", "self.y = self.y + t", True),
         ("solver.Solver", "self.y += t", True),
         ("Other", "self.y = self.y + t", False),
+        ("Solver", "self.y[0] = self.y[0] + t", True),
         ("Solver", "y = t", False),
     ],
 )
@@ -84,3 +85,14 @@ def test_a_method_that_another_file_s_class_writes_to_itself_in(base: str, body:
     line = SOLVER.splitlines().index("        for i in range(1, len(t)):") + 1
     record = RunRecord(modules={"solver.py": "solver", "kutta.py": "kutta"})
     assert remembers(record, Site("solver.py", line), texts.__getitem__) is expected
+
+
+def test_a_method_that_the_loop_s_class_inherits() -> None:
+    base = "class Base(nn.Module):\n    def advance(self, t):\n        self.y = self.y + t\n"
+    loop = (
+        "class Kutta(Base):\n    def run(self, t):\n        for i in range(9):\n            y[i] = self.advance(t[i])\n"
+    )
+    other = "class Other(nn.Module):\n    def advance(self, t):\n        self.y = t\n"
+    record = RunRecord(modules={"base.py": "base", "kutta.py": "kutta"})
+    for text, expected in ((base, True), (other + "class Base(nn.Module):\n    pass\n", False)):
+        assert remembers(record, Site("kutta.py", 3), {"base.py": text, "kutta.py": loop}.__getitem__) is expected

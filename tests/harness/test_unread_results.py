@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import gc
 import io
+import multiprocessing.pool
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +37,10 @@ def work() -> torch.Tensor:
     for _ in range(3):
         x = x @ x
     return x.sum()
+
+
+def left() -> None:
+    work()
 
 
 READS: dict[str, Callable[[torch.Tensor], object]] = {
@@ -82,9 +90,44 @@ READS: dict[str, Callable[[torch.Tensor], object]] = {
     "grad": lambda x: torch.autograd.grad(x * WEIGHT, WEIGHT)[0].item(),
     "gradient": lambda x: setattr(WEIGHT, "grad", x),
     "weights": lambda x: setattr(WEIGHT, "data", x),
-    "vmap": lambda x: torch.func.vmap(torch.sin)(x[None]).tolist(),
-    "func grad": lambda x: torch.func.grad(lambda y: y * x)(torch.ones(())).item(),
+    "argmin as an index": lambda x: torch.zeros(3)[(x > 0).long()].tolist(),
+    "slice": lambda x: torch.zeros(3)[: (x > 0).long() + 1].tolist(),
+    "narrow": lambda x: torch.zeros(3).narrow(0, (x > 0).long(), 1).tolist(),
+    "shape of a mask's": lambda x: torch.zeros(1)[x[None] > 0].shape,
+    "shape of nonzero": lambda x: x[None].nonzero().shape,
+    "how many differ": lambda x: len(x[None].unique()),
+    "hook": lambda x: hooked(WEIGHT * 2.0, lambda gradient: gradient * x),
+    "saved": lambda x: Scaled.apply(WEIGHT, x).backward(),
+    "given gradient": lambda x: torch.autograd.backward([WEIGHT * 2.0], [x]),
+    "own distance": lambda x: F.triplet_margin_with_distance_loss(
+        *torch.zeros(3, 1, 1), distance_function=lambda a, b: (a - b + x).norm(dim=1)
+    ).item(),
+    "optimizer": lambda x: stepped(x),
 }
+
+
+def hooked(y: torch.Tensor, hook: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    y.register_hook(hook)
+    y.backward()
+
+
+def stepped(x: torch.Tensor) -> None:
+    WEIGHT.grad = None
+    (WEIGHT * x.nan_to_num(0.0, 0.0, 0.0)).backward()
+    torch.optim.LBFGS([WEIGHT], max_iter=1).step(lambda: (WEIGHT * 0.0).sum())  # type: ignore[arg-type, return-value]
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return weight * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        return gradient * ctx.saved_tensors[0], None
+
+
 HELD: list[Any] = []
 BUFFER = torch.zeros(1)
 WEIGHT = nn.Parameter(torch.ones(()))
@@ -94,8 +137,10 @@ WEIGHT = nn.Parameter(torch.ones(()))
 def test_what_is_read_is_seen(how: str) -> None:
     def step() -> None:
         READS[how](work())
+        left()
 
-    assert not watched(step)
+    (found,) = watched(step)  # what is left, or nothing was watched
+    assert "left" in {each.function for each in found.inside}
     HELD.clear()
 
 
@@ -154,7 +199,7 @@ def test_a_branch_without_a_loss_is_found() -> None:
         optimizer.zero_grad()
 
     (found,) = watched(step)
-    assert found.site.function == "forward" and found.calls == 3 and not found.draws
+    assert found.site.function == "forward" and found.calls == 3 and found.updates and not found.draws
     assert [each.function for each in found.called_from][:1] == ["step"]
 
 
@@ -206,10 +251,119 @@ def test_a_thread_of_the_users_may_read_what_no_mode_sees() -> None:
     thread = threading.Thread(target=lambda: over.wait())
     thread.start()
     try:
-        assert not watched(lambda: work() and None)
+        assert not watched(left)
     finally:
         over.set()
         thread.join()
+    assert watched(left)
+
+
+def in_thread() -> None:
+    thread = threading.Thread(target=print, args=(work().item(),), kwargs={"file": io.StringIO()})
+    thread.start()
+    thread.join()
+    left()
+
+
+def in_own_thread() -> None:
+    thread = threading.Thread(target=lambda x: x.item(), args=(work(),))
+    thread.start()
+    thread.join()
+    left()
+
+
+def in_pool() -> None:
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(print, work(), file=io.StringIO()).result()
+    left()
+
+
+def by_processes_pool() -> None:
+    with multiprocessing.pool.ThreadPool(1) as pool:
+        pool.apply(lambda x: x.item(), (work(),))
+    left()
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"), [(in_thread, 1), (in_own_thread, 0), (in_pool, 0), (by_processes_pool, 0)]
+)
+def test_a_thread_that_a_step_starts_may_read_too(step: Callable[[], None], expected: int) -> None:
+    start = threading.Thread.start
+    assert len(watched(step)) == expected
+    assert threading.Thread.start is start
+
+
+def test_what_a_queue_hands_to_another_process_is_read_unseen() -> None:
+    queue: Any = multiprocessing.get_context("spawn").Queue()
+    queue.put(1)  # now it has a thread
+    try:
+        assert not watched(left)
+    finally:
+        queue.close()
+        queue.join_thread()
+
+
+def test_what_a_second_look_sees_counts() -> None:
+    steps = [0]
+
+    def step() -> None:
+        steps[0] += 1
+        loss = work()
+        if steps[0] == STEPS.stop:  # in the last of the steps that are watched
+            loss.item()
+        left()
+
+    (found,) = watched(step)
+    assert "left" in {each.function for each in found.inside}
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_statistics_of_a_norm_that_is_used_are_read(shared: bool) -> None:
+    norms = nn.BatchNorm1d(SIZE), nn.BatchNorm1d(SIZE)
+
+    def step() -> None:
+        norms[0](torch.randn(SIZE, SIZE) @ torch.randn(SIZE, SIZE)).sum().item()
+        norms[0 if shared else 1](torch.randn(SIZE, SIZE) @ torch.randn(SIZE, SIZE))
+
+    found = watched(step)
+    assert sum(each.updates for each in found) == (not shared) and bool(found) is not shared
+
+
+def test_a_training_that_begins_anew_is_not_watched_by_the_mode_of_the_one_before() -> None:
+    from torch.overrides import _get_current_function_mode_stack
+
+    unread = UnreadResults(torch)
+    for _ in range(STEPS.start + 1):
+        left()
+        unread.step_ended()
+    assert len(_get_current_function_mode_stack()) == 1
+    unread.start()
+    assert not _get_current_function_mode_stack()
+    for _ in range(STEPS.stop):
+        left()
+        unread.step_ended()
+    assert len(unread.found) == 1 and unread.computed_s >= unread.found[0].seconds
+
+
+def test_a_user_s_own_tensors_are_not_told_that_they_are_looked_at() -> None:
+    told = []
+
+    class Told(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            told.append(func.__name__)
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    x = torch.randn(SIZE, SIZE).as_subclass(Told)
+    counts = []
+
+    def step() -> None:
+        told.clear()
+        (x @ x).sum().item()
+        counts.append(list(told))
+
+    watched(step)
+    assert all(each == counts[0] for each in counts)
 
 
 def test_the_script_s_own_mode_is_left_as_it_was() -> None:
@@ -234,21 +388,62 @@ def test_the_script_s_own_mode_is_left_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    "layer",
-    [nn.TransformerEncoderLayer(16, 2, batch_first=True).eval(), nn.Sequential(torch.jit.script(nn.ReLU()))],
+    "make",
+    [
+        lambda: nn.TransformerEncoderLayer(16, 2, batch_first=True).eval(),
+        lambda: nn.Sequential(torch.jit.script(nn.ReLU())),
+    ],
     ids=["fast path", "script"],
 )
-def test_a_model_that_reads_unseen_ends_the_watch(layer: nn.Module) -> None:
-    unread = UnreadResults(torch)
+@pytest.mark.parametrize("known", [True, False])
+def test_a_model_that_reads_unseen_ends_the_watch(make: Callable[[], nn.Module], known: bool) -> None:
+    assert not _beside(make(), known)
+    gc.collect()  # the model
+    assert watched(left)
+
+
+def _beside(layer: nn.Module, known: bool) -> list[Unread]:
+    unread = UnreadResults(torch, lambda: [layer] if known else [])
     for _ in range(STEPS.stop):
-        unread.forward_begins(layer)
-        work()
+        if not known:
+            unread.forward_begins(layer)
+        left()
         unread.step_ended()
-    assert not unread.found
+    return unread.found
+
+
+def test_a_loaded_script_reads_unseen_too(tmp_path: Path) -> None:
+    torch.jit.save(torch.jit.script(nn.ReLU()), str(tmp_path / "relu.pt"))
+    relu = torch.jit.load(str(tmp_path / "relu.pt"))
+    assert not watched(lambda: relu(work()).item())
 
 
 def test_dropout_is_a_draw() -> None:
     def step() -> None:
-        F.dropout(torch.ones(SIZE, SIZE), 0.5)
+        F.dropout(torch.ones(4 * SIZE, 4 * SIZE), 0.5)
 
-    assert all(each.draws for each in watched(step))
+    (found,) = watched(step)
+    assert found.draws
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_layers_with_a_dropout_of_their_own_draw(share: float) -> None:
+    x, lstm = torch.ones(20, SIZE, 64), nn.LSTM(64, 64, 2, dropout=share)
+
+    def step() -> None:
+        lstm(x)
+
+    (found,) = watched(step)
+    assert found.draws is (share > 0.0)
+
+
+def test_what_a_library_calls_is_told() -> None:
+    from torchvision.ops import box_iou
+
+    boxes = torch.rand(400, 4)
+
+    def step() -> None:
+        box_iou(boxes, boxes)
+
+    (found,) = watched(step)
+    assert found.library

@@ -64,3 +64,12 @@ def test_the_number_that_decides_becomes_another(scene: Any, tmp_path: Path) -> 
     assert isinstance(fix, Edit)
     (after,) = fix.after.values()
     assert "SAVE_EVERY = 145\n" in after.text
+
+
+@pytest.mark.parametrize(("strategy", "reported"), [("steps", True), ("epoch", False)])
+def test_what_a_trainer_is_told_need_not_be_seen_thrice(
+    strategy: str, reported: bool, scene: Any, tmp_path: Path
+) -> None:
+    made = saving(scene, 20.0, 60.0, every=5, count=1)
+    made.call("TrainingArguments", 7, per_step=0.0, values={"save_strategy": strategy, "save_steps": 5})
+    assert [each.parameters["now"] for each in found(made, tmp_path)] == [5] * reported

@@ -109,3 +109,46 @@ def test_an_evaluation_in_each_step_is_a_part_of_it(timed: int, scene: Any, tmp_
 )
 def test_what_makes_the_next_batch_is_no_evaluation(facts: dict[str, Any], scene: Any, tmp_path: Path) -> None:
     assert found(in_each_step(scene, **facts), tmp_path) == []
+
+
+METRICS = "def metrics(given):\n    return {{'right': (given[0].{takes} == given[1]).mean()}}\n"
+TRAINS = "trainer = Trainer(model, args, compute_metrics=metrics{more})\ntrainer.train()\n"
+
+
+@pytest.mark.parametrize(
+    ("values", "reported"),
+    [
+        ({"eval_strategy": "steps", "eval_steps": 10}, True),
+        ({"evaluation_strategy": "steps", "eval_steps": 10}, True),
+        ({"eval_strategy": "epoch", "eval_steps": 10}, False),
+        ({"eval_strategy": "steps", "eval_steps": 0.1}, False),
+        ({"eval_strategy": "steps"}, False),
+    ],
+)
+def test_what_a_trainer_is_told_need_not_be_seen_thrice(
+    values: dict[str, Any], reported: bool, scene: Any, tmp_path: Path
+) -> None:
+    made = evaluating(scene, 5.0, 60.0, every=10, count=1)
+    made.call("TrainingArguments", 7, per_step=0.0, values=values)
+    assert [each.evidence["steps_between_evaluations"] for each in found(made, tmp_path)] == [10] * reported
+
+
+@pytest.mark.parametrize(
+    ("takes", "more", "said"),
+    [
+        ("argmax(-1)", "", True),
+        ("argmax(-1)", ", preprocess_logits_for_metrics=largest", False),
+        ("max(-1)", "", False),
+    ],
+)
+def test_logits_of_which_metrics_take_the_largest_need_not_be_kept(
+    takes: str, more: str, said: bool, scene: Any, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(METRICS.format(takes=takes) + TRAINS.format(more=more))
+    made = evaluating(scene, 5.0, 60.0, every=10, count=1)
+    made.call("TrainingArguments", 7, per_step=0.0, values={"eval_strategy": "steps", "eval_steps": 10})
+    made.record.modules = {str(script): "__main__"}
+    (finding,) = found(made, tmp_path)
+    fix = RULE.fix(finding, Sources())
+    assert isinstance(fix, Advice) and ("metrics() takes the largest" in fix.text) is said
