@@ -10,7 +10,7 @@ from advisor.edit.locate import call_at
 from advisor.edit.positions import keep_last, take_before, takings
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
-from advisor.evidence.unused_outputs import BY_LABEL, BY_MASK, PartlyUsed, loss_sites, unused_outputs
+from advisor.evidence.unused_outputs import BY_LABEL, BY_MASK, BY_PLACE, PartlyUsed, loss_sites, unused_outputs
 from advisor.evidence.worked import spent_s
 from advisor.fixes import edited
 from advisor.harness.layout import Site
@@ -56,8 +56,8 @@ class UnusedOutputs(Rule):
     ``self.head(states)[:, -1]`` computes scores for all positions, of a vocabulary say, and throws all but the last
     away; in training their backward, which is nearly all zeros, is computed as well. Taken before the layer,
     ``self.head(states[:, -1])``, there is one row per sequence to compute; a library's model is told so
-    (``logits_to_keep=1``). So it is with a mask, ``scores[is_answer]``,
-    of the positions that have a loss, and with ``cross_entropy``, where it ignores most labels (-100, or what
+    (``logits_to_keep=1``). So it is with a mask, ``scores[is_answer]``, of the positions that have a loss, with
+    ``scores[rows, lengths - 1]``, and with ``cross_entropy``, where it ignores most labels (-100, or what
     ``ignore_index`` says). The same holds for activations, norms and dropouts around it, which treat each position by
     itself. Reported where the run's operators follow each other like that, and nothing else takes an output of that
     shape.
@@ -129,7 +129,8 @@ class UnusedOutputs(Rule):
                 "loss = cross_entropy(layer(x[has]), labels[has]), where x are the states before the layer.",
                 "the layer, its loss and the labels may be in different places",
             )
-        taken = "mask" if finding.parameters.get("dim") == BY_MASK else ":, -1"
+        dim = finding.parameters.get("dim")
+        taken = "mask" if dim == BY_MASK else "rows, last" if dim == BY_PLACE else ":, -1"
         text = f"Take the positions that are used {where(site)} before the linear layer, not after it: "
         text += f"layer(x[{taken}]) for layer(x)[{taken}]."
         keeps = str(finding.parameters.get("keeps", ""))
@@ -138,7 +139,7 @@ class UnusedOutputs(Rule):
         if site is None or not (keeps or finding.parameters.get("plain", True)):
             return Advice(text, "the layer and what takes of its outputs are not in the same place")
         drafts = Drafts(sources)
-        draft, dim, index = drafts[site.file], finding.parameters.get("dim"), finding.parameters.get("index")
+        draft, index = drafts[site.file], finding.parameters.get("index")
         function = finding.parameters.get("function")
         there = [
             node
@@ -239,6 +240,35 @@ class Filler(nn.Module):
 """,
             parameters={"function": 7, "dim": BY_MASK},
         ),
+        Example(  # the last word of each
+            before="""
+import torch
+from torch import nn
+
+class Next(nn.Module):
+    def __init__(self):
+        self.words = nn.Linear(64, 8000)
+
+    def forward(self, ids, lengths):
+        states, _ = self.rnn(ids)
+        scores = self.words(states)
+        return scores[torch.arange(len(ids)), lengths - 1]  # <- takes
+""",
+            after="""
+import torch
+from torch import nn
+
+class Next(nn.Module):
+    def __init__(self):
+        self.words = nn.Linear(64, 8000)
+
+    def forward(self, ids, lengths):
+        states, _ = self.rnn(ids)
+        scores = self.words(states[torch.arange(len(ids)), lengths - 1])
+        return scores
+""",
+            parameters={"function": 8, "dim": BY_PLACE},
+        ),
         Example(  # a library's model
             before="""
 def score(self, batch):
@@ -292,6 +322,8 @@ for _ in range(n):
             {"index": -1, "keeps": "logits_to_keep"},
         ),
         Example("y = model(x)[keep]  # <- takes\n", "", {"dim": BY_MASK}),
+        Example("y = model(x)[rows, last]  # <- takes\n", "", {"dim": BY_PLACE}),
+        Example("import torch\nfc = torch.nn.Linear(3, 4)\ny = fc(x)[rows, :2]  # <- takes\n", "", {"dim": BY_PLACE}),
         Example("y = model(x)[:, -1]  # <- takes\n", "", {"index": -1}),
         Example("def f(out):\n    pred = out[:, -1]  # <- takes\n", "", {"function": 1, "index": -1}),
         Example(

@@ -21,7 +21,7 @@ def takings(draft: Draft, line: int, dim: int, index: int | None) -> Iterator[cs
     """Indices in the function that begins at `line` (0: outside of all) that take `index` of dimension `dim`.
 
     Without `index` those that take a slice of it. All other dimensions are taken whole. `dim` below 0: those that take
-    what may be a mask's.
+    what may be a mask's, or, below -1, what two indices name, ``x[rows, last]``.
     """
     for node in draft.nodes(cst.Subscript):
         if draft.function_line(node) == line and _takes(draft, node, dim, index):
@@ -127,6 +127,8 @@ def _given_before(draft: Draft, node: cst.Subscript, name: cst.Name) -> cst.Base
 
 def _takes(draft: Draft, node: cst.Subscript, dim: int, index: int | None) -> bool:
     elements = [each.slice for each in node.slice]
+    if dim < -1:
+        return len(elements) == 2 and all(isinstance(each, cst.Index) and each.star is None for each in elements)
     if dim < 0:  # by a mask
         mask = m.Name() | m.Attribute() | m.Comparison() | m.UnaryOperation() | m.Subscript() | m.Call()
         return len(elements) == 1 and m.matches(elements[0], m.Index(mask))

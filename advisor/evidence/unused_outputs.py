@@ -40,8 +40,10 @@ _POSITIONWISE = {
     )
 }
 _SELECT, _SLICE, _INDEX, _NONZERO = "aten::select", "aten::slice", "aten::index", "aten::nonzero"
+_STRIDED = "aten::as_strided"
 BY_MASK = -1  # in the place of the dimension: the positions of several, where a mask is True
 BY_LABEL = -2  # likewise: those whose label a cross-entropy does not ignore
+BY_PLACE = -3  # likewise: those that whole numbers name, x[rows, lengths - 1]
 LEAST_IGNORED = 0.5  # of the labels: a loss over padded sequences wastes less, and is no reason to look on
 _CROSS_ENTROPY = "aten::cross_entropy_loss"
 # The same numbers in another order, type or extent, between a linear layer and a loss.
@@ -60,6 +62,7 @@ _BETWEEN = {
         *("slice", "select", "view", "reshape", "unsqueeze", "squeeze", "index", "arange", "sum", "cumsum", "clone"),
         *("rand", "rand_like", "randint", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like"),
         *("ne", "eq", "gt", "ge", "lt", "le", "logical_not", "logical_and", "bitwise_not", "bitwise_and"),
+        *("add", "sub", "rsub", "mul", "clamp", "to", "numpy_T", "argmax"),  # lengths - 1; a matrix that is multiplied
     )
 }
 _MOST_CHAINS = 16  # of a step: a loop that asks for them one by one is another matter
@@ -72,7 +75,8 @@ class PartlyUsed:
 
     ``computed_in`` is the function that calls the last linear layer; both are (file, first line), 0 outside of all.
     ``weights`` are the numbers in the weights of the ``layers`` linear layers. ``index`` is the position, where it is
-    one; ``dim`` the dimension that it is of, :data:`BY_MASK` or :data:`BY_LABEL`. ``plain``: there is one layer, and
+    one; ``dim`` the dimension that it is of, :data:`BY_MASK`, :data:`BY_PLACE` or
+    :data:`BY_LABEL`. ``plain``: there is one layer, and
     nothing comes between it and what takes of it.
     """
 
@@ -253,7 +257,7 @@ def _first(trace: Trace, row: int) -> Shape:
 def _taken(trace: Trace, row: int, name: str, shape: Shape) -> tuple[float, int, int | None] | None:
     """(share, dimension, index) of the positions that an operator takes; None for one that takes none by place."""
     if name == _INDEX:
-        return _masked(trace, row, shape)
+        return _indexed(trace, row, shape)
     values = trace.operators.values
     if name not in (_SELECT, _SLICE) or values is None or values[row] < 0:
         return None
@@ -272,8 +276,10 @@ def _taken(trace: Trace, row: int, name: str, shape: Shape) -> tuple[float, int,
     return len(range(low, high, bounds[2])) / size, dim % len(shape), None
 
 
-def _masked(trace: Trace, row: int, shape: Shape) -> tuple[float, int, None] | None:
-    """What an index takes by a mask, which it first makes numbers of: (those of one position, as many as are True)."""
+def _indexed(trace: Trace, row: int, shape: Shape) -> tuple[float, int, None] | None:
+    """What an index takes of all positions: by a mask, which it first makes numbers of (those of one position, as many
+    as are True), or by such numbers, by which it then goes over a view with as many rows.
+    """
     operators = trace.operators
     mask: Shape = ()
     for inner in range(row + 1, len(operators)):
@@ -286,7 +292,24 @@ def _masked(trace: Trace, row: int, shape: Shape) -> tuple[float, int, None] | N
             mask = first
         elif name == _SELECT and mask and mask == shape[:-1] and len(first) == 2 and first[1] == len(mask):
             return first[0] / prod(mask), BY_MASK, None
+        elif name == _STRIDED and not mask and (places := _places(trace, inner, shape)):
+            return places / prod(shape[:-1]), BY_PLACE, None
     return None
+
+
+def _places(trace: Trace, row: int, shape: Shape) -> int:
+    """How many positions an index goes over, by the view that it makes of a tensor of `shape`; 0 where it is not clear.
+
+    The view has a stride of 0 in the place of the dimensions that are indexed: here of all but the last.
+    """
+    values = trace.operators.values
+    try:
+        given = json.loads(trace.name(int(values[row]))) if values is not None and values[row] >= 0 else []
+        size, stride = (json.loads(each) for each in given[1:3])
+        known = len(size) == len(stride) >= 2 and size[-1] == shape[-1] and stride[-1] != 0 and not any(stride[:-1])
+        return prod(size[:-1]) if known else 0
+    except (ValueError, TypeError, RecursionError):
+        return 0
 
 
 def _alone(trace: Trace, rows: list[int], chain: _Chain, step: Ints) -> list[int]:

@@ -97,6 +97,22 @@ def test_scores_by_the_embedding_s_own_weights_are_found(tmp_path: Path) -> None
     assert found(tmp_path / "after", head="return states[:, -1] @ self.embed.weight.t()") is None
 
 
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_scores_of_which_the_last_of_each_is_named_are_found(tmp_path: Path) -> None:
+    last = "[torch.arange(len(ids)), torch.randint(24, (16,)) - 1]"
+    finding = found(tmp_path, head=f"return self.head(states){last}")
+    assert finding is not None and finding.site is not None and finding.site.line == 18
+    assert finding.evidence["used"] == pytest.approx(1 / 24) and finding.gain.likely > 1.25
+    fix = RULE.fix(finding, Sources())
+    assert isinstance(fix, Edit) and f"return self.head(states{last})" in next(iter(fix.texts.values()))
+    (tmp_path / "after").mkdir()
+    assert found(tmp_path / "after", head=f"return self.head(states{last})") is None
+    (tmp_path / "rows").mkdir()
+    rows = "loss = F.cross_entropy(scores[torch.randperm(16)].flatten(0, 1), torch.randint(2500, (384,)))"
+    assert found(tmp_path / "rows", head="return self.head(states)", taken=rows) is None
+
+
 LABELS = "words = torch.randint(2500, (16, 24)); words[torch.rand(16, 24) < {share}] = -100"
 
 
