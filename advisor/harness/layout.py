@@ -541,6 +541,19 @@ class Unread:
 
 
 @dataclass
+class Weighted:
+    """A place that computes rows of which most are multiplied by zero, and go nowhere else."""
+
+    site: Site = field(default_factory=Site)  # the outermost call of the user's that is nothing but such work
+    called_from: list[Site] = field(default_factory=list)  # the user's frames around it, from the inside out
+    calls: float = 0.0  # of torch's functions in a step, and …
+    seconds: float = 0.0  # … what they take, on the host; of that …
+    differentiated_s: float = 0.0  # … which a backward may go through
+    zero: float = 0.0  # share of the rows
+    rows: int = 0
+
+
+@dataclass
 class OneHot:
     """A line that multiplies rows which are zeros and a single one."""
 
@@ -674,6 +687,7 @@ class RunRecord:
     gathered: list[Gathered] = field(default_factory=list)  # likewise
     one_hot: list[OneHot] = field(default_factory=list)  # likewise
     unread: list[Unread] = field(default_factory=list)  # likewise
+    weighted: list[Weighted] = field(default_factory=list)  # likewise
     computed_s: float = 0.0  # what all of torch's functions take in a step in which that was looked for, on the host
     # What makes weights anew in each forward (parametrize, weight_norm, spectral_norm) → seconds of a step.
     remade_weights: dict[str, float] = field(default_factory=dict)

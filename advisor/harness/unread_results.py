@@ -1,4 +1,5 @@
-"""What a step computes and nothing ever reads: a branch of a model without a loss, a metric that nobody prints.
+"""What a step computes and nothing ever reads: a branch of a model without a loss, a metric that nobody prints. And
+rows that are all multiplied by zero.
 
 Three steps are watched whole, once those that look for constants are over: each call of torch's functions is one that
 reads storages and writes storages. A call's work is read where what it wrote is asked for its numbers (``item()``,
@@ -15,22 +16,24 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from types import FrameType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
-from .layout import Site, Unread
+from .layout import Site, Unread, Weighted
 from .looking import function_modes, has_fast_path, is_replaced, is_taken_down, is_transformed
 from .patches import Patch
 from .places import FRAMES, is_user_file, is_users, site_of
 from .repeats import draws
+from .result_graph import LEAST_ZERO, Call, Place, by_place, by_rows, follow, zero_shares, zero_weights
 from .timing import compiled_frames
+
+Line = TypeVar("Line", Unread, Weighted)
 
 _FIRST, _WATCHED = 6, 3  # steps that pass before (constants.py watches three of them), and that are watched
 STEPS = slice(_FIRST, _FIRST + _WATCHED)  # of all steps, those that are
 _JUDGED = _WATCHED - 1  # of these: what the last one computes may be read in the next
 _MOST_CALLS = 100_000  # of them all: more take much memory, and long
-_LEAST_S = 0.1e-3  # in a step: where the longest is shorter, none is worth a word
+_LEAST_S = 0.1e-3  # in a step, of all of them: less is not worth a word
 _MOST_LINES = 100
 # Of a tensor, what is no number of it: a script that asks for a shape has not read what was computed.
 _ASKS = frozenset(
@@ -64,27 +67,6 @@ _KNOWN = ("torch", "torchvision", "torchaudio", "torchgen", "functorch")
 _NEEDS, _MOST_BYTES = b"libtorch_python", 4 << 20
 
 
-@dataclass
-class _Call:
-    seconds: float
-    step: int
-    sites: tuple[Site, ...]  # the user's frames, from the inside out
-    library: int  # how many of these frames lie inside of the first one of a library's other than torch
-    reads: tuple[int, ...]  # the calls that wrote what this one was given
-    read: bool  # by the script itself
-    draws: bool
-    statistics: int = 0  # the storage that a batch norm writes them to
-    writes: tuple[Any, ...] = ()  # weak references to storages
-
-
-@dataclass
-class _Place:
-    """A place in the source, and what is computed there in the steps that are judged."""
-
-    whole: bool = True  # nothing there is read
-    steps: set[int] = field(default_factory=set)  # in which it is computed
-
-
 class UnreadResults:
     """Told where steps end, models are called and backwards begin; what fails here does not fail in the script.
 
@@ -113,10 +95,11 @@ class UnreadResults:
         self._ended = 0
         self._forget()
         self.found: list[Unread] = []
+        self.weighted: list[Weighted] = []
         self.computed_s = 0.0  # in a step, by all calls that were seen
 
     def _forget(self) -> None:
-        self._calls: list[_Call] = []
+        self._calls: list[Call] = []
         self._writer: dict[int, int] = {}  # a storage → the call that has written to it last
         self._custom: set[Any] = set()  # the code of custom autograd Functions
         self._spent = [0.0] * _WATCHED
@@ -149,7 +132,7 @@ class UnreadResults:
                 if watched:
                     self._judge()
             except Exception:
-                self.found = []
+                self.found, self.weighted = [], []
             self._forget()
         elif self._ended > STEPS.stop:
             self._leave()  # where a mode of the script's was in the way before
@@ -289,9 +272,14 @@ class UnreadResults:
                 return
         sites, library, custom = self._around()
         sized = name in _SIZED or (name == "__getitem__" and _by_mask(args, torch))
-        call = _Call(seconds, self._step, sites, library, reads, custom or sized, _draws(name, args, named))
+        call = Call(seconds, self._step, sites, library, reads, custom or sized, _draws(name, args, named))
         call.statistics = _statistics(name, args, named)
         call.writes = tuple(_weak(each) for each in made)
+        call.rows = int(made[0].shape[0]) if made[0].dim() else 0
+        call.recorded = any(each.requires_grad for each in made)
+        call.rowwise = by_rows(name, given, call.rows)
+        for x, weights, rows, share in zero_weights(torch, name, args):
+            call.weighted.append((self._reads([x]), self._reads([weights]), rows, share))
         self._calls.append(call)
         for each in made:
             self._writer[_key(each)] = len(self._calls) - 1
@@ -324,66 +312,44 @@ class UnreadResults:
 
     def _root(self, calls: Iterable[int]) -> None:
         for each in calls:
-            self._calls[each].read = True
-
-    def _follow(self) -> None:
-        """From what is read to what it was computed of, and to what updates the same statistics."""
-        for _ in range(2):
-            for call in reversed(self._calls):
-                if call.read:
-                    self._root(call.reads)
-            used = {each.statistics for each in self._calls if each.read}
-            for call in self._calls:
-                call.read = call.read or bool(call.statistics and call.statistics in used)
-        for call in reversed(self._calls):
-            if call.read:
-                self._root(call.reads)
+            self._calls[each].root = True
 
     def _judge(self) -> None:
         """Follow what is read to what it was computed of, and add up the rest by where it is computed."""
         calls = self._calls
-        self._follow()
+        follow(calls, [False] * len(calls))
         asked = [each for each in calls if each.read and each.step >= _JUDGED]  # not only kept, so far
-        for call in calls:
-            call.read = call.read or not all(each.expired() for each in call.writes)
-        self._follow()
+        kept = [not all(each.expired() for each in call.writes) for call in calls]
+        follow(calls, kept)
         self.computed_s = min(self._spent[:_JUDGED])
         judged = [each for each in calls if each.step < _JUDGED]
-        places: dict[int, _Place] = {}
-        for call in (*judged, *asked):
-            for known in set(map(id, call.sites)):
-                place = places.setdefault(known, _Place())
-                place.whole = place.whole and not call.read
-                place.steps.add(call.step)
-        lines: dict[int, tuple[_Call, int, list[_Call]]] = {}
-        for call in judged:
-            if call.read:
-                continue
-            around = [
-                number
-                for number, site in enumerate(call.sites)
-                if places[id(site)].whole and len(places[id(site)].steps) == _JUDGED
-            ]
-            if around:
-                lines.setdefault(id(call.sites[around[-1]]), (call, around[-1], []))[2].append(call)
-        found = sorted(map(_line, lines.values()), key=lambda each: -each.seconds)[:_MOST_LINES]
-        if found and found[0].seconds >= _LEAST_S and not (_has_extensions() or self._has_threads()):
-            self.found = found if not _is_any_scripted(self._torch) else []
+        unread = by_place(judged, lambda each: not each.read, asked, _JUDGED)
+        shares = {id(each): share for each, share in zip(calls, zero_shares(calls, kept), strict=True)}
+        weighted = by_place(judged, lambda each: shares[id(each)] > 0.0, [], _JUDGED)
+        rows = [_weighted(each, shares) for each in weighted]
+        self.weighted = _longest([each for each in rows if each.zero >= LEAST_ZERO])
+        found = _longest([_unread(each) for each in unread])
+        if found and not (_has_extensions() or self._has_threads() or _is_any_scripted(self._torch)):
+            self.found = found
 
 
-def _line(found: tuple[_Call, int, list[_Call]]) -> Unread:
-    """Of calls that all are made for one place, which stands at that number among the frames of the first of them."""
-    first, number, calls = found
-    place = first.sites[number]
+def _longest(lines: list[Line]) -> list[Line]:
+    """The longest first; none where all of them together are not worth a word."""
+    found = sorted(lines, key=lambda each: -each.seconds)[:_MOST_LINES]
+    return found if sum(each.seconds for each in found) >= _LEAST_S else []
+
+
+def _unread(place: Place) -> Unread:
+    calls = place.calls
     inside: dict[int, Site] = {}
     library = False
     for each in calls:
-        until = next(at for at, one in enumerate(each.sites) if one is place)
+        until = place.at(each)
         inside.update((id(site), site) for site in each.sites[:until])
         library = library or each.library <= until
     return Unread(
-        place,
-        list(first.sites[number + 1 :]),
+        place.site,
+        place.called_from,
         list(inside.values()),
         calls=len(calls) / _JUDGED,
         seconds=_least(calls),
@@ -393,7 +359,20 @@ def _line(found: tuple[_Call, int, list[_Call]]) -> Unread:
     )
 
 
-def _least(calls: list[_Call]) -> float:
+def _weighted(place: Place, shares: dict[int, float]) -> Weighted:
+    seconds = sum(each.seconds for each in place.calls)
+    return Weighted(
+        place.site,
+        place.called_from,
+        calls=len(place.calls) / _JUDGED,
+        seconds=_least(place.calls),
+        differentiated_s=_least([each for each in place.calls if each.recorded]),
+        zero=sum(each.seconds * shares[id(each)] for each in place.calls) / seconds if seconds else 0.0,
+        rows=max(each.rows for each in place.calls),
+    )
+
+
+def _least(calls: list[Call]) -> float:
     """Seconds that these take in the shorter of the steps: another program may have held up the other."""
     return min(sum(each.seconds for each in calls if each.step == step) for step in range(_JUDGED))
 

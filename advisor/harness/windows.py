@@ -651,7 +651,8 @@ class Windows:
         record, seen = self.record, self.constants
         record.recomputed, record.repeated = seen.found, seen.repeated
         record.gathered, record.one_hot, record.remade_weights = seen.gathered, seen.one_hot, seen.remade
-        record.unread, record.computed_s = self.unread.found, self.unread.computed_s
+        record.unread, record.weighted = self.unread.found, self.unread.weighted
+        record.computed_s = self.unread.computed_s
 
     def _read_memory(self) -> None:
         self._gpu_memory.read(self.record.memory)

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from advisor.harness.layout import Unread
+from advisor.harness.layout import Unread, Weighted
 from advisor.harness.unread_results import STEPS, UnreadResults
 
 SIZE = 200
@@ -447,3 +447,59 @@ def test_what_a_library_calls_is_told() -> None:
 
     (found,) = watched(step)
     assert found.library
+
+
+def weighed(step: Callable[[], Any]) -> list[Weighted]:
+    """What is found of rows that are multiplied by zero, in the steps of a loop that calls `step`."""
+    unread = UnreadResults(torch)
+    for _ in range(STEPS.stop):
+        step()
+        unread.step_ended()
+    return unread.weighted
+
+
+NET = nn.Sequential(nn.Linear(SIZE, SIZE), nn.GELU(), nn.Linear(SIZE, SIZE))
+FEW = (torch.arange(SIZE) % 4 == 0).float()  # a quarter of the rows
+ROWS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], bool]] = {
+    "a mask": (lambda x: NET(x) * FEW[:, None], True),
+    "the other way round": (lambda x: FEW.view(-1, 1) * NET(x), True),
+    "in place": (lambda x: NET(x).mul_(FEW[:, None]), True),
+    "rows of a mask": (lambda x: NET(x)[FEW > 0], True),
+    "a loss": (lambda x: (NET(x) - x).square().mean(1) * FEW, True),
+    "a gate of x": (lambda x: NET(x) * (x[:, :1] > 1.0), True),
+    "most of them": (lambda x: NET(x) * (1.0 - FEW)[:, None], False),
+    "of the rows themselves": (lambda x: (y := NET(x)) * (y[:, :1] > 1.0), False),
+    "read elsewhere": (lambda x: (y := NET(x)) * FEW[:, None] + y.mean(), False),
+    "columns": (lambda x: NET(x) * FEW, False),
+    "a graph": (lambda x: (torch.ones(SIZE, SIZE) @ NET(x)) * FEW[:, None], False),
+    "a batch norm": (lambda x: F.batch_norm(NET(x), None, None, training=True) * FEW[:, None], False),
+    "attention": (lambda x: F.scaled_dot_product_attention(*[NET(x)[None]] * 3)[0] * FEW[:, None], False),
+    "other rows": (lambda x: NET(x.view(2, -1, SIZE)).view(SIZE, SIZE) * FEW[:, None], False),
+}
+
+
+@pytest.mark.parametrize("how", ROWS)
+def test_rows_that_come_to_nothing_are_found(how: str) -> None:
+    compute, expected = ROWS[how]
+
+    def step() -> None:
+        compute(torch.randn(SIZE, SIZE)).sum().backward()
+
+    found = weighed(step)
+    ours = [each for each in found if each.calls == 3]
+    assert len(ours) == expected
+    for each in ours:
+        assert 0.7 < each.zero < 0.9 and each.rows == SIZE and each.differentiated_s == each.seconds > 0.0
+
+
+def test_experts_that_a_gate_asks_for_some_rows() -> None:
+    experts = [nn.Linear(SIZE, SIZE) for _ in range(4)]
+    gate = torch.zeros(SIZE, 4)
+    gate[:100, 0], gate[100:, 1:] = 1.0, torch.eye(3)[torch.arange(SIZE - 100) % 3]
+
+    def step() -> None:
+        x = torch.randn(SIZE, SIZE)
+        sum(gate[:, i, None] * expert(x) for i, expert in enumerate(experts)).sum().item()  # type: ignore[union-attr]
+
+    found = weighed(step)[0]
+    assert found.calls == 4 and found.zero == pytest.approx(0.75, abs=0.1) and found.differentiated_s == found.seconds

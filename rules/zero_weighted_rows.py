@@ -1,0 +1,93 @@
+"""A step computes rows of which most are multiplied by zero."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from advisor.evidence import Change
+from advisor.evidence.backwards import backward_over_forward
+from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, by_way_of, where
+
+if TYPE_CHECKING:
+    from advisor.edit import Sources
+    from advisor.evidence import Evidence
+
+_LEAST_GAIN = 1.10
+_LEAST_PART = 0.1  # of the longest: places below are not named
+_PICKING = 0.1  # of what the rows take that come to nothing: for picking the others, and putting them back
+_BASIS = "prior: what the rows take that are multiplied by zero, but for a tenth, for picking the others"
+
+
+class ZeroWeightedRows(Rule):
+    """Most rows that a part of the model computes are multiplied by zero, and go nowhere else.
+
+    A mixture of experts that asks every expert for every sample and weighs them by a gate that is zero for all but two;
+    members of a bagged ensemble that see the whole batch, and losses that a mask takes most of away. What is multiplied
+    by zero has no part in the loss, and its gradients are zeros: ``rows = weight.nonzero().squeeze(1)``, the module
+    called with ``x[rows]``, and ``out.index_add(0, rows, …)`` or a mean over these rows give the same for the part of
+    the work that counts. Reported where a run has seen it, of rows that linear layers, convolutions, activations and
+    losses compute each by itself, where nothing else reads them, and where the weights do not depend on them.
+
+    When not: the rows are few, or the weights are rarely zero later in the training (a gate that sharpens). A batch
+    norm would see fewer rows, and is not looked behind. On a GPU it is not reported: there calls take no time of their
+    own.
+
+    Source: the time that these calls took in the run, by the share of their rows. Shazeer et al. 2017, "Outrageously
+    Large Neural Networks", section 2: "wherever G(x)_i = 0, we need not compute E_i(x)".
+    """
+
+    id = "zero-weighted-rows"
+    title = "Compute only the rows that count"
+    safety = Safety.NUMERIC
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record, step_s = evidence.record, evidence.step_s
+        if record is None or not record.weighted or evidence.device_is_gpu or evidence.compiled or not step_s:
+            return
+        if not record.computed_s:
+            return
+        # While they were watched other programs may have held the steps up: then all of it took too long.
+        scale = min(1.0, step_s / record.computed_s)
+        backward = backward_over_forward(evidence)
+        seconds = sum((each.seconds + backward * each.differentiated_s) * each.zero for each in record.weighted) * scale
+        gain = Gain.prior(evidence.what_if(Change(remove_host_s=seconds * (1.0 - _PICKING))), _BASIS)
+        if gain.likely < _LEAST_GAIN:
+            return
+        longest = record.weighted[0]
+        named = [each for each in record.weighted if each.seconds >= _LEAST_PART * longest.seconds]
+        places = ", ".join(dict.fromkeys(at(each.site) for each in named))
+        way = by_way_of(longest.site, [longest.site, *longest.called_from])
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"{seconds / step_s:.0%} of the step computes rows that are multiplied by zero, at {places}{way}: "
+            f"{longest.zero:.0%} of {longest.rows} rows there.",
+            gain=gain,
+            evidence={
+                "zero_share": longest.zero,
+                "rows": longest.rows,
+                "zero_weighted_s": seconds,
+                "step_s": step_s,
+            },
+            site=longest.site,
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Advice:
+        return Advice(
+            f"Compute {where(finding.site)} only the rows whose weight is not zero: rows = weight.nonzero().squeeze(1), call "
+            "it with x[rows], and put the results back with index_add(0, rows, …), or take the loss of them.",
+            "where the weights are known, and where the results go, only its author can tell",
+        )
+
+    EXAMPLES = (
+        Example(
+            before="""
+for i, expert in enumerate(self.experts):
+    out = out + gate[:, i, None] * expert(x)  # <-
+""",
+            after="",
+            advice="weight.nonzero()",
+        ),
+    )
+    LEAVES_ALONE = (Example("loss = (error(model(x), y) * keep).sum()  # <-\n", ""),)
