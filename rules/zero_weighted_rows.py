@@ -75,8 +75,8 @@ class ZeroWeightedRows(Rule):
 
     def fix(self, finding: Finding, sources: Sources) -> Advice:
         return Advice(
-            f"Compute {where(finding.site)} only the rows whose weight is not zero: rows = weight.nonzero().squeeze(1), call "
-            "it with x[rows], and put the results back with index_add(0, rows, …), or take the loss of them.",
+            f"Compute {where(finding.site)} the rows alone whose weight is not zero: rows = weight.nonzero()[:, 0], "
+            "call it with x[rows], and put the results back with index_add(0, rows, …), or take the loss of them.",
             "where the weights are known, and where the results go, only its author can tell",
         )
 
