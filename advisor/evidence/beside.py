@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import os
+import statistics
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +33,8 @@ _NEARLY_ALL, _MANY = 0.8, 500
 _LEAST = 0.1  # of its time: then it does part of the step's own work
 _ALL = 0.95  # of the step: no more is promised for what is beside the step's own work
 _MOST_OPERATORS = 0.5  # of a step's: what makes so many has its part of what writing them down takes
+# Steps that do with all that came before them take ever longer: each quarter of the timing window by so much, at least.
+_QUARTERS, _LEAST_INTERVALS, _LONGER = 4, 5, 1.05
 _WRITING_S, _HARDLY = 5e-6, 0.05  # seconds to write down one operator or call; that part of all is none
 # What calls NumPy's compiled functions, ufuncs and generators, of which a trace knows nothing; none of its types.
 _NUMPY = ("np", "numpy", "pd", "scipy", "rng")
@@ -51,7 +55,7 @@ class Beside:
     mostly calls there, and takes that part; "" where it is the function's own lines that do. ``written`` is how many
     operators and calls the trace writes down for it in each step, ``operators`` its share of the steps' operators.
     ``loops``: the steps' own work is called there, and what takes the part is none of it, nor of anything else that the
-    trace knows: NumPy's compiled functions, say.
+    trace knows: NumPy's compiled functions, say. ``function`` is the part that the function itself takes.
     """
 
     file: str
@@ -62,6 +66,7 @@ class Beside:
     written: float = 0.0
     loops: bool = False
     operators: float = 0.0
+    function: float = 0.0
 
     def __str__(self) -> str:
         place = os.path.basename(self.file) + (f":{self.line}" if self.line else "")
@@ -122,7 +127,8 @@ def spent_beside(detail: Trace, steps: Steps, files: Collection[str]) -> Beside 
     written = int(within.contains(stacks.start).sum()) + operators
     every = int((assign(steps, detail.operators.start) >= 0).sum())
     share = operators / every if every else 0.0
-    return Beside(file, line, users.name, calls, told / whole, written / len(steps), operators=share)
+    by_function = alone / whole
+    return Beside(file, line, users.name, calls, told / whole, written / len(steps), False, share, by_function)
 
 
 def _named(stacks: Stacks, taken: list[int], rows: list[int]) -> str:
@@ -166,6 +172,13 @@ def share_of_step(evidence: Evidence, found: Beside, grows: bool = False) -> flo
     in a loop took 0.62 of the step by that, 0.80 of one traced 1.33 times as long.
     """
     share = evidence.breakdown.share(OTHER) * found.part
+    last_s = lengthening(evidence.record.timing.intervals) if evidence.record is not None else None
+    if last_s and evidence.step_s and evidence.trace_step_s:
+        # The traced steps came last, and were longer also without the trace: it is the rest that stays as it is. What
+        # goes over all that came before is not called in each step, with all that its function does.
+        share = evidence.breakdown.share(OTHER) * max(found.part, found.function)
+        rest = (1.0 - share) * evidence.trace_step_s / max(1.0, evidence.trace_step_s / last_s)
+        return max(0.0, 1.0 - rest / evidence.step_s)
     alone = not grows and found.written * _WRITING_S < _HARDLY * share * (evidence.trace_step_s or 0.0)
     longer = evidence.inflation if alone else math.sqrt(evidence.inflation)
     taken = min(share * longer, max(share, _ALL))
@@ -173,6 +186,16 @@ def share_of_step(evidence: Evidence, found: Beside, grows: bool = False) -> flo
         return taken
     # What the trace has written down for it is taken off, in proportion to its operators.
     return min(taken, share * evidence.inflation - (evidence.inflation - 1.0) * found.operators)
+
+
+def lengthening(intervals: Sequence[float]) -> float | None:
+    """How long the last undisturbed steps took, where each quarter of them took longer than the one before; seconds."""
+    size = len(intervals) // _QUARTERS
+    if size < _LEAST_INTERVALS:
+        return None
+    middles = [statistics.median(intervals[size * each : size * (each + 1)]) for each in range(_QUARTERS)]
+    grow = all(later > _LONGER * earlier for earlier, later in itertools.pairwise(middles))
+    return statistics.median(intervals[-_LEAST_INTERVALS:]) if grow else None
 
 
 def line_of(found: Beside, text_of: Callable[[str], str]) -> Site:

@@ -30,6 +30,21 @@ _BY_ROWS = frozenset(
 )
 
 
+@dataclass(frozen=True)
+class Rows:
+    """What a call multiplies by a number for each row: ``zero`` is the share of zeros among ``rows`` of these.
+
+    ``given`` are the calls that wrote what is multiplied, of so many ``columns``, and ``weights`` those that wrote the
+    numbers.
+    """
+
+    given: tuple[int, ...]
+    weights: tuple[int, ...]
+    rows: int
+    columns: int
+    zero: float
+
+
 @dataclass
 class Call:
     """One call of torch's functions."""
@@ -46,9 +61,7 @@ class Call:
     rows: int = 0  # the first dimension of what it gives
     recorded: bool = False  # by autograd
     rowwise: bool = False  # it gives each row by that row alone
-    # Calls that wrote what it multiplies, row by row, with what other calls wrote, how many rows there are, and the
-    # share of them for which that is zero.
-    weighted: list[tuple[tuple[int, ...], tuple[int, ...], int, float]] = field(default_factory=list)
+    weighted: list[Rows] = field(default_factory=list)
     read: bool = False  # by what is read itself, as `follow` has it
 
 
@@ -109,10 +122,8 @@ def by_rows(name: str, given: Sequence[Any], rows: int) -> bool:
     return name not in _PRODUCTS or (len(given) == 2 and given[1].shape[0] != rows)
 
 
-def zero_weights(torch: Any, name: str, args: Any) -> Iterator[tuple[Any, Any, int, float]]:
-    """What a call multiplies by a number for each row, or takes the rows of that a mask names: these, the numbers, how
-    many there are, and the share of zeros among them.
-    """
+def zero_weights(torch: Any, name: str, args: Any) -> Iterator[tuple[Any, Any]]:
+    """What a call multiplies by a number for each row, with these; or takes rows of, with the mask that names them."""
     tensor = torch.Tensor
     if len(args) < 2 or not isinstance(args[0], tensor) or not isinstance(args[1], tensor):
         return
@@ -124,13 +135,14 @@ def zero_weights(torch: Any, name: str, args: Any) -> Iterator[tuple[Any, Any, i
         if rows < _LEAST_ROWS or not weights.dim() or weights.shape[0] != rows or weights.numel() != rows:
             continue
         # x * w takes a w of one dimension for the columns of x.
-        if (
-            weights.dim() == (1 if name == "__getitem__" else x.dim())
-            and weights.device.type == "cpu"
-            and weights.layout == torch.strided
-        ):
-            share = 1.0 - int(torch.count_nonzero(weights.detach())) / rows
-            yield x, weights, rows, max(share, _HARDLY)  # of one of several experts it may be none
+        if weights.dim() == (1 if name == "__getitem__" else x.dim()) and weights.device.type == "cpu":
+            yield x, weights
+
+
+def zero_share(torch: Any, weights: Any) -> float:
+    """The share of zeros among them; hardly more than 0 for none, as may be for one of several experts."""
+    others = int(torch.count_nonzero(weights.detach()))
+    return max(_HARDLY, 1.0 - others / int(weights.numel()))
 
 
 def zero_shares(calls: Sequence[Call], kept: Sequence[bool]) -> list[float]:
@@ -148,9 +160,9 @@ def zero_shares(calls: Sequence[Call], kept: Sequence[bool]) -> list[float]:
         if not call.read:
             continue
         cut: dict[int, float] = {}
-        for given, weights, rows, zero in call.weighted:
-            behind = _before(calls, weights)
-            cut.update((each, zero) for each in given if each not in behind and calls[each].rows == rows)
+        for rows in call.weighted:
+            behind = _before(calls, rows.weights)
+            cut.update((each, rows.zero) for each in rows.given if each not in behind and calls[each].rows == rows.rows)
         for each in call.reads:
             passes = share if call.rowwise and calls[each].rows == call.rows else 0.0
             least[each] = min(least.get(each, 1.0), max(cut.get(each, 0.0), passes))

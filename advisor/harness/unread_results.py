@@ -24,7 +24,18 @@ from .looking import function_modes, has_fast_path, is_replaced, is_taken_down, 
 from .patches import Patch
 from .places import FRAMES, is_user_file, is_users, site_of
 from .repeats import draws
-from .result_graph import LEAST_ZERO, Call, Place, by_place, by_rows, follow, zero_shares, zero_weights
+from .result_graph import (
+    LEAST_ZERO,
+    Call,
+    Place,
+    Rows,
+    by_place,
+    by_rows,
+    follow,
+    zero_share,
+    zero_shares,
+    zero_weights,
+)
 from .timing import compiled_frames
 
 Line = TypeVar("Line", Unread, Weighted)
@@ -278,8 +289,10 @@ class UnreadResults:
         call.rows = int(made[0].shape[0]) if made[0].dim() else 0
         call.recorded = any(each.requires_grad for each in made)
         call.rowwise = by_rows(name, given, call.rows)
-        for x, weights, rows, share in zero_weights(torch, name, args):
-            call.weighted.append((self._reads([x]), self._reads([weights]), rows, share))
+        for x, weights in zero_weights(torch, name, args):
+            rows = weights.numel()
+            both = self._reads([x]), self._reads([weights])
+            call.weighted.append(Rows(*both, rows, x.numel() // rows, zero_share(torch, weights)))
         self._calls.append(call)
         for each in made:
             self._writer[_key(each)] = len(self._calls) - 1
@@ -328,6 +341,9 @@ class UnreadResults:
         weighted = by_place(judged, lambda each: shares[id(each)] > 0.0, [], _JUDGED)
         rows = [_weighted(each, shares) for each in weighted]
         self.weighted = _longest([each for each in rows if each.zero >= LEAST_ZERO])
+        columns = max((each.columns for call in judged for each in call.weighted), default=0)
+        for each in self.weighted:
+            each.columns = columns
         found = _longest([_unread(each) for each in unread])
         if found and not (_has_extensions() or self._has_threads() or _is_any_scripted(self._torch)):
             self.found = found
