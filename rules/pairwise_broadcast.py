@@ -28,7 +28,7 @@ from advisor.edit.sources import text_of
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.joined import joined_pairs
-from advisor.evidence.pairwise import Pairwise, pairwise, passes_over
+from advisor.evidence.pairwise import Pairwise, freed_s, pairwise, passes_over
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.fixes import edited
 from advisor.harness.layout import Site
@@ -106,7 +106,7 @@ class PairwiseBroadcast(Rule):
                 seconds = _seconds(pairs, found[0][0], evidence.trains, expanded)
                 # Sums of two or three numbers each are about as large as what is summed: nothing is relieved of them.
                 relief = 0.0 if expanded else _RELIEF
-                gain = _on_cpu(evidence, shares, share * relief, number * seconds)
+                gain = _on_cpu(evidence, shares, share * relief, number * seconds, freed_s(evidence, pairs))
             if not gain.worth_it:
                 continue
             places = tuple({at(site): site for _, site in found}.values())
@@ -410,10 +410,12 @@ def _on_gpu(evidence: Evidence, shares: dict[str, float]) -> Gain:
     return Gain(max(low, high / WIDEST), max(likely, high / WIDEST), high, _BASIS)
 
 
-def _on_cpu(evidence: Evidence, shares: dict[str, float], relief: float, added: float) -> Gain:
-    """The step without the passes, the rest of it less by `relief`, and with `added` seconds of what does without."""
+def _on_cpu(evidence: Evidence, shares: dict[str, float], relief: float, added: float, freed: float) -> Gain:
+    """The step without the passes and the `freed` seconds in which their memory is given back, the rest of it less by
+    `relief`, and with `added` seconds of what does without.
+    """
     gone, rest = {name: 1.0 - each for name, each in shares.items()}, 1.0 - relief
-    costs = (added * _SPREAD, added, added / _SPREAD)
+    costs = (added * _SPREAD - freed, added - freed, added / _SPREAD - freed)
     changes = (Change(operator_scale=gone, cpu_scale=rest, remove_host_s=-each) for each in costs)
     worst, usual, best = (evidence.what_if(each).speedup for each in changes)
     likely, most = usual[1], WIDEST**0.5

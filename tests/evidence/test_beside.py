@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.evidence.beside import Beside, called_source, line_of, source_of, spent_beside
+from advisor.evidence.beside import Beside, called_source, lengthening, line_of, source_of, spent_beside
 from advisor.evidence.steps import step_windows
 from advisor.trace import read_trace
 
@@ -137,3 +137,18 @@ def test_a_small_function_that_a_loop_asks_is_the_loops(times: int, named: str, 
     calls = [("train.py(9): overlap", 50 + each_us * at, each_us * 2 / 3) for at in range(times)]
     found = beside([DRAW, *calls], tmp_path)
     assert found is not None and (found.name, found.calls) == (named, "")
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([10.0 + number for number in range(40)], 47.0),
+        ([10.0] * 40, None),
+        ([10.0] * 20 + [20.0] * 20, None),
+        ([50.0 - number for number in range(40)], None),
+        ([10.0 + number for number in range(12)], None),
+    ],
+    ids=["longer", "alike", "once", "shorter", "few"],
+)
+def test_steps_that_take_ever_longer(steps: list[float], expected: float | None) -> None:
+    assert lengthening(steps) == expected
