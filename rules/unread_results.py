@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _LEAST_GAIN = 1.05
 # Of all that is computed in a step: then nobody reads anything, and the script measures its model, or warms it up.
 _MOST = 0.9
+_MOST_AROUND = 1.25  # times as long as its calls a step takes, at most, for what is done around them
 _LEAST_PART = 0.1  # of what is computed for nobody: places below are not named, though they go with the others
 
 
@@ -52,8 +53,9 @@ class UnreadResults(Rule):
         if not computed or sum(each.seconds for each in record.unread) > _MOST * computed:
             return
         for unread in _by_function([each for each in record.unread if not _is_tried(each.site)]):
-            # While they were watched other programs may have held the steps up: then all of it took too long.
-            seconds = sum(each.seconds for each in unread) * min(1.0, step_s / computed)
+            # What Python does around the calls, and to let go of what they gave, goes with them. Other programs may
+            # have held the steps up while they were watched, too: then all of it took too long.
+            seconds = sum(each.seconds for each in unread) * min(_MOST_AROUND, step_s / computed)
             gain = Gain.of(evidence.what_if(Change(remove_host_s=seconds)))
             if gain.likely >= _LEAST_GAIN:
                 yield self._of(unread, seconds, step_s, gain)
