@@ -36,6 +36,8 @@ _LEAST_OF_CALLS = 1.2  # what is put together costs something, too
 # What is left of calls for one sample each when one call answers for all of them, best, likely, worst: one round of as
 # many as there are samples, 8 to 64, say, and what its larger tensors take.
 _ONE_QUESTION = (0.03, 0.08, 0.25)
+# The same of a loop over several environments, which can take their steps together, one question for all of them.
+_ONE_FOR_EACH = (0.1, 0.2, 0.4)
 _ASKED_BASIS = "prior: one call for all samples takes a 30th to a quarter of one for each"
 
 
@@ -68,6 +70,13 @@ class PythonLoopOverSamples(Rule):
             yield finding
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        if finding.parameters.get("each"):
+            text = (
+                f"Go through what the loop at {at(finding.site)} does one after the other together: in each round of "
+                "the loop inside, torch.stack() what all of them would ask, call the model once, and hand each its row "
+                "(of environments, as gymnasium.vector does)."
+            )
+            return Advice(text, "how they are to be brought into step only their author can tell")
         if finding.parameters.get("calls"):
             text = (
                 f"Call the model once, not in each round of the loop at {at(finding.site)}: torch.stack() inputs of "
@@ -310,7 +319,8 @@ def _of_questions(evidence: Evidence) -> Finding | None:
         return None
     spent = min(found.seconds / evidence.inflation, evidence.step_s)
     goes = spent * found.calling  # what is computed stays, in larger pieces
-    best, likely, worst = (evidence.what_if(Change(remove_host_s=goes * (1.0 - left))) for left in _ONE_QUESTION)
+    lefts = _ONE_FOR_EACH if found.each else _ONE_QUESTION
+    best, likely, worst = (evidence.what_if(Change(remove_host_s=goes * (1.0 - left))) for left in lefts)
     high = best.speedup[1]
     gain = Gain(max(worst.speedup[1], high / WIDEST), likely.speedup[1], high, _ASKED_BASIS)
     if gain.likely < _LEAST_OF_CALLS:
@@ -328,7 +338,7 @@ def _of_questions(evidence: Evidence) -> Finding | None:
             "step_s": evidence.step_s,
         },
         site=found.site,
-        parameters={"calls": True},
+        parameters={"calls": True, "each": found.each},
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from advisor.evidence.called_from import keeps_state, loop_around
+from advisor.evidence.called_from import keeps_state, loop_around, loop_of_each
 from advisor.evidence.coded import names_like
 from advisor.evidence.rounds import LEAST_CALLS, MOSTLY
 from advisor.evidence.steps import assign
@@ -32,12 +32,14 @@ class Asked:
     """The loop, its calls of the model in a step, and their seconds as traced, with what is computed between them.
 
     `calling`: the share of their operators' own time in those that are so short that to call them is what they take.
+    `each`: the loop goes over objects that each ask several times, one question after the other.
     """
 
     site: Site
     calls: float
     seconds: float
     calling: float
+    each: bool = False
 
 
 def asked_one_by_one(evidence: Evidence, text_of: Callable[[str], str]) -> Asked | None:
@@ -56,6 +58,8 @@ def asked_one_by_one(evidence: Evidence, text_of: Callable[[str], str]) -> Asked
     if not _single(most, sites):
         return None
     loop = loop_around(most.called_from, text_of)
+    each = loop is None
+    loop = loop or loop_of_each(most.called_from, text_of)
     own = (pair for model in record.models for pair in model.own.items())
     if loop is None or _plays(text_of(loop.file), loop.line):
         return None
@@ -70,7 +74,7 @@ def asked_one_by_one(evidence: Evidence, text_of: Callable[[str], str]) -> Asked
     busy = evidence.host.operators.within(end[:-1], start[1:])
     between = np.minimum(np.maximum(start[1:] - end[:-1], 0), _BESIDE_OPERATORS * busy)
     seconds = float((end - start).sum() + between.sum()) / 1e9 / len(steps)
-    return Asked(loop, most.calls_per_step, seconds, _calling(evidence))
+    return Asked(loop, most.calls_per_step, seconds, _calling(evidence), each)
 
 
 def _calling(evidence: Evidence) -> float:

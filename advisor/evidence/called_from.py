@@ -41,6 +41,18 @@ def loop_around(frames: Sequence[Site], text_of: Callable[[str], str]) -> Site |
     return None
 
 
+def loop_of_each(frames: Sequence[Site], text_of: Callable[[str], str]) -> Site | None:
+    """The loop over several objects for each of which a function asks a model, one question after the other.
+
+    The innermost loop around the call of the model has rounds that need each other, as those of one environment do; it
+    is the one around the function with that loop whose rounds do not. None where there is no such loop.
+    """
+    if not frames or not isinstance(around(text_of(frames[0].file), frames[0].line), (ast.For, ast.While)):
+        return None
+    outside = next((at for at, each in enumerate(frames) if each.function != frames[0].function), len(frames))
+    return loop_around(frames[outside:], text_of) if frames[0].function not in ("", "<module>") else None
+
+
 def _in_each_round(inside: ast.AST) -> Iterator[ast.AST]:
     """What a loop or function does, but for a report every so many rounds, which may well tell the time so far."""
     if not isinstance(inside, (ast.For, ast.While)):

@@ -94,3 +94,69 @@ def test_a_rollout_sample_by_sample_is_found(tmp_path: Path) -> None:
 )
 def test_silent_where_one_call_could_not_answer_for_all(tmp_path: Path, parts: dict[str, str]) -> None:
     assert not findings(tmp_path, **parts)
+
+
+WORLDS = """\
+import numpy as np
+import torch
+from torch import nn
+from torch.distributions import Categorical
+
+torch.manual_seed(0)
+
+
+class World:
+    def __init__(self, seed):
+        self.rng, self.place = np.random.default_rng(seed), np.zeros(6, np.float32)
+
+    def step(self, action):
+        self.place = 0.9 * self.place + self.rng.normal(size=6).astype(np.float32) + action
+        return self.place, float(-abs(self.place).sum())
+
+
+policy = nn.Sequential(nn.Linear(6, 64), nn.Tanh(), nn.Linear(64, 3))
+optimizer = torch.optim.Adam(policy.parameters())
+worlds = [World(seed) for seed in range(8)]
+
+
+@torch.no_grad()
+def collect(world):
+    place, seen, taken, won = world.place, [], [], []
+    for tick in range(12):
+        action = Categorical(logits=policy(torch.from_numpy(place))).sample()
+        seen.append(place)
+        taken.append(action.item())
+        place, reward = world.step(taken[-1])
+        won.append(reward)
+    return np.stack(seen), taken, won
+
+
+for update in range(400):
+    {rollout}
+    seen, taken, won = (torch.as_tensor(np.concatenate(each)) for each in zip(*rollouts))
+    loss = -(Categorical(logits=policy(seen)).log_prob(taken) * (won - won.mean()).float()).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(
+    ("rollout", "told"),
+    [
+        ("rollouts = [collect(world) for world in worlds]", True),
+        ("rollouts = []\n    for world in worlds:\n        rollouts.append(collect(world))", True),
+        ("rollouts = [collect(worlds[0]) for _ in range(8)]", False),  # one world, which goes on
+    ],
+)
+def test_worlds_that_are_played_one_after_the_other(rollout: str, told: bool, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WORLDS.format(rollout=rollout))
+    run = measure(Command(str(tmp_path / "train.py"), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
+    found = list(PythonLoopOverSamples().check(Evidence.from_run(run)))
+    assert len(found) == told
+    for each in found:
+        advice = PythonLoopOverSamples().fix(each, Sources())
+        assert isinstance(advice, Advice) and "hand each its row" in advice.text
+        assert each.evidence["calls_per_step"] == pytest.approx(96, rel=0.05)
