@@ -73,7 +73,9 @@ def asked_one_by_one(evidence: Evidence, text_of: Callable[[str], str]) -> Asked
         return None
     busy = evidence.host.operators.within(end[:-1], start[1:])
     between = np.minimum(np.maximum(start[1:] - end[:-1], 0), _BESIDE_OPERATORS * busy)
-    seconds = float((end - start).sum() + between.sum()) / 1e9 / len(steps)
+    # Of what is done between two questions the environments' own part stays when they are asked together. Half of it in
+    # one rollout of eight, which gained 2.62, where all of it and none of it would have made 4.0 and 1.4.
+    seconds = float((end - start).sum() + between.sum() * (0.5 if each else 1.0)) / 1e9 / len(steps)
     return Asked(loop, most.calls_per_step, seconds, _calling(evidence), each)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
     from advisor.evidence import Evidence
+    from advisor.evidence.facts import OperatorRow
 
 LEAST_FIELDS = 8  # tables of one loop: of fewer little is won
 # Where the operator has its indices, what says how many rows come out of it, and whether its gradients are sparse
@@ -36,6 +37,7 @@ _MOST_BETWEEN = 6
 # for each row that is looked up (6,656 in 54 us), for each whose gradient is added (6,656 in 636 us, 12,288 in 1,230
 # us), and for each number of a dense gradient, which is filled with zeros (2.1 million in 500 us).
 _ROW_S, _GRADIENT_ROW_S, _ZERO_S = 10e-9, 95e-9, 0.25e-9
+_ADDS = "aten::embedding_dense_backward"
 _ACCUMULATES = (
     "torch::autograd::AccumulateGrad",
     "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad",
@@ -91,6 +93,7 @@ def field_tables(evidence: Evidence, text_of: Callable[[str], str]) -> FieldTabl
     if not found:
         return None
     nesting, stays, spent = Nesting(trace), 0.0, dict.fromkeys(range(len(found)), 0.0)
+    adding = evidence.operators.row(_ADDS)
     accumulating = [row for row in map(evidence.operators.row, _ACCUMULATES) if row is not None]
     for number, (_, group) in enumerate(found):
         trained = bool(calls.nodes(group.rows))
@@ -102,7 +105,7 @@ def field_tables(evidence: Evidence, text_of: Callable[[str], str]) -> FieldTabl
             spent[number] += (forward + backward_s(trace, nesting, inside)) / len(seen)
         if trained:
             spent[number] += sum(row.self_s * min(1.0, group.tables / row.count) for row in accumulating if row.count)
-        stays += _stays_s(calls, group, trained)
+        stays += _stays_s(calls, group, trained, adding)
     longest = max(spent, key=lambda number: spent[number])
     site, group = found[longest]
     seconds = sum(spent.values()) / evidence.inflation
@@ -202,9 +205,17 @@ def _between(calls: Calls, first: int, last: int) -> np.ndarray:
     return np.array(rows[rows.index(first) : rows.index(last) + 1], np.int64)
 
 
-def _stays_s(calls: Calls, group: _Group, trained: bool) -> float:
-    """Seconds that looking all of them up at once takes."""
+def _stays_s(calls: Calls, group: _Group, trained: bool, adding: OperatorRow | None) -> float:
+    """Seconds that looking all of them up at once takes; the gradients of rows are added in no more than it takes now.
+
+    `adding`: the operator that adds them.
+    """
     indices, _, _ = _LOOKUPS[calls.name(group.rows[0])]
     rows = sum(int(np.prod(calls.shapes(row)[indices])) for row in group.rows)
     numbers = sum(int(np.prod(calls.shapes(row)[0])) for row in group.rows)
-    return rows * _ROW_S + (rows * _GRADIENT_ROW_S + numbers * _ZERO_S if trained else 0.0)
+    if not trained:
+        return rows * _ROW_S
+    gradients = rows * _GRADIENT_ROW_S + numbers * _ZERO_S
+    if adding is not None and adding.count:
+        gradients = min(gradients, adding.self_s * min(1.0, group.tables / adding.count))
+    return rows * _ROW_S + gradients
