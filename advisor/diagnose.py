@@ -123,13 +123,12 @@ def _explained(found: Sequence[Diagnosed]) -> list[Diagnosed]:
     def explained(finding: Finding) -> bool:
         if most >= math.log(finding.gain.likely) / 2:
             return True
-        lines = finding.parameters.get("within")
+        if finding.site is None:
+            return False
+        lines, own = finding.parameters.get("within"), finding.site
+        lines = lines if isinstance(lines, range) and lines else range(own.line, own.line + 1)
         sites = [each.finding.site for each in others if each.finding.site is not None]
-        return (
-            finding.site is not None
-            and isinstance(lines, range)
-            and any(each.file == finding.site.file and each.line in lines for each in sites)
-        )
+        return any(each.file == own.file and each.line in lines for each in sites)
 
     return [each for each in found if not (each.rule.fallback and explained(each.finding))]
 
