@@ -12,14 +12,14 @@ from advisor.edit.locate import by_extent, innermost_at, last_name, start_of
 from advisor.edit.names import full_name
 from advisor.errors import AdvisorError
 from advisor.harness.layout import Site
-from advisor.rule import at
 
-# Methods of tensors that give a part or another view of one, or ask for its shape: the run takes no note of them.
+# Functions and methods of tensors that give a part or another view of one, or ask for its shape: the run takes no note
+# of these.
 _VIEWS = frozenset(
     (
         *("size", "dim", "numel", "view", "view_as", "reshape", "flatten", "unflatten", "transpose", "permute", "t"),
         *("squeeze", "unsqueeze", "expand", "expand_as", "detach", "chunk", "split", "unbind", "select", "narrow"),
-        *("movedim", "swapaxes", "contiguous", "to", "float", "double", "unfold", "diagonal", "requires_grad_"),
+        *("movedim", "swapaxes", "contiguous", "to", "float", "double", "unfold", "diagonal"),
     )
 )
 _BUILTINS = frozenset(
@@ -28,11 +28,8 @@ _BUILTINS = frozenset(
         *("enumerate", "reversed", "sorted", "isinstance", "slice", "super", "round", "getattr", "hasattr"),
     )
 )
-# Functions of torch's that do something, by how they begin.
-_DOES = ("manual_", "seed", "save", "set_", "backward", "grad", "use_", "load", "init", "random")
 _CONTEXTS = frozenset(("no_grad", "inference_mode", "enable_grad", "set_grad_enabled", "autocast"))
 _LOOKS = frozenset(("locals", "globals", "vars", "exec", "eval"))
-_LOOPS = (cst.For, cst.While)
 
 
 def leave_out(drafts: Drafts, places: Sequence[Site], calls: Sequence[Site]) -> str:
@@ -47,7 +44,7 @@ def leave_out(drafts: Drafts, places: Sequence[Site], calls: Sequence[Site]) -> 
         draft = drafts[site.file]
         statement = _statement(draft, site)
         if statement is None:
-            return f"which statement it is that computes it cannot be told at {at(site)}"
+            return f"which statement of line {site.line} computes it cannot be told"
         if all(statement is not each for _, each in removed):
             removed.append((draft, statement))
     for site in calls:
@@ -144,16 +141,15 @@ def _is_read(draft: Draft, name: cst.Name) -> bool:
 
 
 def _calls_others(draft: Draft, node: cst.CSTNode, calls: Sequence[Site]) -> str:
-    """What `node` calls besides torch's functions, modules and what the run saw; "" for nothing."""
+    """What `node` calls besides what the run saw there, and what only gives something; "" for nothing."""
     others = [each for each in draft.nodes(cst.Call, node) if not _is_harmless(draft, each)]
-    seen = set()
+    seen: set[int] = set()
     for site in calls:
         found = [each for each in others if draft.line(each) == site.line]
         if site.end_column is not None:  # else, before Python 3.11, the only one of its line
             exact = by_extent(draft, others, site)
             found = [each for each in found if each is exact and start_of(draft, each) == (site.line, site.column)]
-        if len(found) == 1 and not last_name(draft, found[0]).startswith(_DOES):
-            seen.add(id(found[0]))
+        seen.update(map(id, found if len(found) == 1 else ()))
     left = next((each for each in others if id(each) not in seen), None)
     if left is None:
         return ""
@@ -161,10 +157,10 @@ def _calls_others(draft: Draft, node: cst.CSTNode, calls: Sequence[Site]) -> str
 
 
 def _is_harmless(draft: Draft, call: cst.Call) -> bool:
-    """Whether it is a function of torch's, a builtin one or a method of tensors that only gives something."""
+    """Whether it only gives something, as far as its name tells: a view, a context of torch's, a builtin's result."""
     last = last_name(draft, call)
     if full_name(draft, call.func).startswith("torch."):
-        return not last.startswith(_DOES)
+        return last in _VIEWS or last in _CONTEXTS
     return last in (_VIEWS if isinstance(call.func, cst.Attribute) else _BUILTINS)
 
 

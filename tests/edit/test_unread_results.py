@@ -82,6 +82,9 @@ DOES = {
     "list": "seen.append(1)",
     "print": "print(d.shape)",
     "seed": "torch.manual_seed(0)",
+    "in place": "torch.nn.init.zeros_(weight)",
+    "what the run did not see": "d = torch.tanh(d) if training else torch.relu_(d)",
+    "a flag": "x.requires_grad_()",
     "saved": "torch.save(d, 'd.pt')",
     "another's": "note(x)",
     "queue": "q.get()",
@@ -98,7 +101,8 @@ def called(folder: Path, line: str) -> str:
     path.write_text(text)
     there = site(path, text, "spread(x)\n    go(x)")
     there.end_line, there.end_column = there.line, (there.column or 0) + len("spread(x)")
-    calls = [site(path, text, each) for each in ("d.norm(dim=-1)", "d.norm(dim=-1).mean()")]
+    seen = ("d.norm(dim=-1)", "d.norm(dim=-1).mean()", "torch.tanh(d)")
+    calls = [site(path, text, each) for each in seen if each in text]
     return leave_out(Drafts(Sources()), [there], [there, *calls])
 
 
