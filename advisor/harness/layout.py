@@ -551,7 +551,7 @@ class Weighted:
     differentiated_s: float = 0.0  # … which a backward may go through
     zero: float = 0.0  # share of the rows
     rows: int = 0
-    columns: int = 0  # of what is multiplied, in the whole step the most
+    columns: int = 0  # of what is multiplied by zero in the end
 
 
 @dataclass

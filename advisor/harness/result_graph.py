@@ -63,6 +63,10 @@ class Call:
     rowwise: bool = False  # it gives each row by that row alone
     weighted: list[Rows] = field(default_factory=list)
     read: bool = False  # by what is read itself, as `follow` has it
+    # The share of its rows that come to nothing, whatever they are, and the columns of what is multiplied by zero then,
+    # as `follow_zeros` has it.
+    zero: float = 0.0
+    columns: int = 0
 
 
 @dataclass
@@ -145,37 +149,36 @@ def zero_share(torch: Any, weights: Any) -> float:
     return max(_HARDLY, 1.0 - others / int(weights.numel()))
 
 
-def zero_shares(calls: Sequence[Call], kept: Sequence[bool]) -> list[float]:
-    """For each call the share of its rows that come to nothing, whatever they are: all that reads them multiplies them
-    by zero.
+def follow_zeros(calls: Sequence[Call], kept: Sequence[bool]) -> None:
+    """From rows that are multiplied by zero to all that is computed for them alone.
 
     Weights that are computed of these rows themselves cannot be known before.
     """
-    least: dict[int, float] = {}
-    shares = [0.0] * len(calls)
+    least: dict[int, tuple[float, int]] = {}
     for number in range(len(calls) - 1, -1, -1):
         call = calls[number]
-        share = 0.0 if call.root or kept[number] else least.get(number, 0.0)
-        shares[number] = share
+        call.zero, call.columns = (0.0, 0) if call.root or kept[number] else least.get(number, (0.0, 0))
         if not call.read:
             continue
-        cut: dict[int, float] = {}
+        cut: dict[int, tuple[float, int]] = {}
         for rows in call.weighted:
-            behind = _before(calls, rows.weights)
-            cut.update((each, rows.zero) for each in rows.given if each not in behind and calls[each].rows == rows.rows)
+            given = [each for each in rows.given if calls[each].rows == rows.rows]
+            behind = _before(calls, rows.weights, min(given)) if given else set()
+            cut.update((each, (rows.zero, rows.columns)) for each in given if each not in behind)
         for each in call.reads:
-            passes = share if call.rowwise and calls[each].rows == call.rows else 0.0
-            least[each] = min(least.get(each, 1.0), max(cut.get(each, 0.0), passes))
-    return shares
+            alone = call.rowwise and calls[each].rows == call.rows
+            passes = (call.zero, call.columns) if alone else (0.0, 0)
+            here = max(cut.get(each, (0.0, 0)), passes)
+            least[each] = min(least.get(each, here), here)
 
 
-def _before(calls: Sequence[Call], of: Sequence[int]) -> set[int]:
-    """All calls that these were computed of, and they themselves."""
+def _before(calls: Sequence[Call], of: Sequence[int], first: int) -> set[int]:
+    """The calls from `first` on that these were computed of, and they themselves."""
     found: set[int] = set()
     todo = list(of)
     while todo:
         each = todo.pop()
-        if each not in found:
+        if each >= first and each not in found:
             found.add(each)
             todo += calls[each].reads
     return found

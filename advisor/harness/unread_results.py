@@ -9,9 +9,7 @@ is left was computed for nobody. Only on the CPU, where a call's time is its wor
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import gc
 import sys
 import threading
 import time
@@ -22,7 +20,7 @@ from typing import Any, TypeVar
 from .layout import Site, Unread, Weighted
 from .looking import function_modes, has_fast_path, is_replaced, is_taken_down, is_transformed
 from .patches import Patch
-from .places import FRAMES, is_user_file, is_users, site_of
+from .places import FRAMES, is_users, site_of
 from .repeats import draws
 from .result_graph import (
     LEAST_ZERO,
@@ -32,11 +30,22 @@ from .result_graph import (
     by_place,
     by_rows,
     follow,
+    follow_zeros,
     zero_share,
-    zero_shares,
     zero_weights,
 )
 from .timing import compiled_frames
+from .unseen_readers import (
+    custom_forwards,
+    hanging_on,
+    has_extensions,
+    has_script,
+    have_threads,
+    held_by,
+    is_any_scripted,
+    is_distributed,
+    may_read,
+)
 
 Line = TypeVar("Line", Unread, Weighted)
 
@@ -69,13 +78,7 @@ _SIZED = frozenset(
 _DIFFERENTIATES = ("backward", "grad")
 # Layers whose dropout is a number that they are given, before the flag that tells them to train.
 _DROPPING = ("lstm", "gru", "rnn_tanh", "rnn_relu", "multi_head_attention_forward", "scaled_dot_product_attention")
-_THREADS = ("concurrent.", "multiprocessing.pool")  # whose work is the script's
-_FEEDS = "_feed"  # the thread of a queue between processes; each of a loader's workers has one
 _NO_LIBRARY = ("torch", "functorch", "_advisor_harness", "advisor")
-# Libraries whose compiled parts are called by way of torch's dispatcher, which the mode sees.
-_KNOWN = ("torch", "torchvision", "torchaudio", "torchgen", "functorch")
-# What an extension is linked with that takes tensors by itself: its name stands before the code, however long that is.
-_NEEDS, _MOST_BYTES = b"libtorch_python", 4 << 20
 
 
 class UnreadResults:
@@ -135,7 +138,7 @@ class UnreadResults:
             self._enter()
         elif STEPS.start < self._ended < STEPS.stop:
             self._step += 1
-            self._custom = _functions(self._torch)
+            self._custom = custom_forwards(self._torch)
         elif self._ended == STEPS.stop:
             watched = self._mode is not None and not self._lost
             self._leave()
@@ -156,7 +159,7 @@ class UnreadResults:
         if self._mode is None or not self.listens:
             return
         try:
-            lost = has_fast_path(self._torch, module) or _has_script(self._torch, module)
+            lost = has_fast_path(self._torch, module) or has_script(self._torch, module)
         except Exception:
             lost = True
         if lost:
@@ -176,7 +179,7 @@ class UnreadResults:
                 tensors = _tensors(given, self._torch)
                 self._root(self._reads(tensors))
                 if graph:
-                    self._root(self._reads(_tensors(list(_hanging_on(tensors, self._torch)), self._torch)))
+                    self._root(self._reads(_tensors(list(hanging_on(tensors, self._torch)), self._torch)))
         except Exception:
             self.lose()
 
@@ -184,12 +187,12 @@ class UnreadResults:
         torch = self._torch
         if self._given_up or self._mode is not None or torch.cuda.is_initialized() or compiled_frames():
             return
-        if threading.current_thread() is not threading.main_thread() or self._has_threads():
+        if threading.current_thread() is not threading.main_thread() or have_threads(self._workers()):
             return
-        if is_taken_down(torch) or is_transformed(torch) or is_replaced(torch) or _is_distributed(torch):
+        if is_taken_down(torch) or is_transformed(torch) or is_replaced(torch) or is_distributed(torch):
             return
         try:
-            if any(has_fast_path(torch, each) or _has_script(torch, each) for each in self._models()):
+            if any(has_fast_path(torch, each) or has_script(torch, each) for each in self._models()):
                 return
         except Exception:
             return
@@ -197,7 +200,7 @@ class UnreadResults:
         # but for a device, which knows its place.
         if all(type(each).__name__ == "DeviceContext" for each in function_modes(torch)):
             self._forget()
-            self._custom = _functions(torch)
+            self._custom = custom_forwards(torch)
             self._thread = threading.get_ident()
             mode = _listening(self)
             mode.__enter__()
@@ -226,17 +229,11 @@ class UnreadResults:
 
     def _thread_starts(self, original: Any) -> Any:
         def start(thread: threading.Thread) -> None:
-            if self._mode is not None and _works(thread):
+            if self._mode is not None and may_read(thread):
                 self.lose()
             original(thread)
 
         return start
-
-    def _has_threads(self) -> bool:
-        """Whether another thread may work with the script's tensors: one of the user's, of a pool, of a queue."""
-        others = [each for each in threading.enumerate() if each is not threading.main_thread()]
-        feeding = sum(getattr(getattr(each, "_target", None), "__name__", "") == _FEEDS for each in others)
-        return any(map(_works, others)) or feeding > self._workers()
 
     @property
     def listens(self) -> bool:
@@ -263,7 +260,7 @@ class UnreadResults:
             return
         for each in (*args, *named.values()):
             if isinstance(each, (FunctionType, MethodType, functools.partial, torch.nn.Module)):
-                self._root(self._reads(_tensors(_held_by(each), torch)))
+                self._root(self._reads(_tensors(held_by(each), torch)))
         made = _tensors((result,), torch)
         written = args[:1] if _is_in_place(name) or named.get("inplace") is True else (named.get("out"),)
         made += (into := _tensors(written, torch))
@@ -336,17 +333,13 @@ class UnreadResults:
         follow(calls, kept)
         self.computed_s = min(self._spent[:_JUDGED])
         judged = [each for each in calls if each.step < _JUDGED]
-        unread = by_place(judged, lambda each: not each.read, asked, _JUDGED)
-        shares = {id(each): share for each, share in zip(calls, zero_shares(calls, kept), strict=True)}
-        weighted = by_place(judged, lambda each: shares[id(each)] > 0.0, [], _JUDGED)
-        rows = [_weighted(each, shares) for each in weighted]
-        self.weighted = _longest([each for each in rows if each.zero >= LEAST_ZERO])
-        columns = max((each.columns for call in judged for each in call.weighted), default=0)
-        for each in self.weighted:
-            each.columns = columns
-        found = _longest([_unread(each) for each in unread])
-        if found and not (_has_extensions() or self._has_threads() or _is_any_scripted(self._torch)):
-            self.found = found
+        found = _longest([_unread(each) for each in by_place(judged, lambda each: not each.read, asked, _JUDGED)])
+        follow_zeros(calls, kept)
+        rows = map(_weighted, by_place(judged, lambda each: each.zero > 0.0, [], _JUDGED))
+        weighted = _longest([each for each in rows if each.zero >= LEAST_ZERO])
+        if found or weighted:
+            unseen = has_extensions() or have_threads(self._workers()) or is_any_scripted(self._torch)
+            self.found, self.weighted = ([], []) if unseen else (found, weighted)
 
 
 def _longest(lines: list[Line]) -> list[Line]:
@@ -375,36 +368,24 @@ def _unread(place: Place) -> Unread:
     )
 
 
-def _weighted(place: Place, shares: dict[int, float]) -> Weighted:
-    seconds = sum(each.seconds for each in place.calls)
+def _weighted(place: Place) -> Weighted:
+    calls = place.calls
+    seconds = sum(each.seconds for each in calls)
     return Weighted(
         place.site,
         place.called_from,
-        calls=len(place.calls) / _JUDGED,
-        seconds=_least(place.calls),
-        differentiated_s=_least([each for each in place.calls if each.recorded]),
-        zero=sum(each.seconds * shares[id(each)] for each in place.calls) / seconds if seconds else 0.0,
-        rows=max(each.rows for each in place.calls),
+        calls=len(calls) / _JUDGED,
+        seconds=_least(calls),
+        differentiated_s=_least([each for each in calls if each.recorded]),
+        zero=sum(each.seconds * each.zero for each in calls) / seconds if seconds else 0.0,
+        rows=max(each.rows for each in calls),
+        columns=max(each.columns for each in calls),
     )
 
 
 def _least(calls: list[Call]) -> float:
     """Seconds that these take in the shorter of the steps: another program may have held up the other."""
     return min(sum(each.seconds for each in calls if each.step == step) for step in range(_JUDGED))
-
-
-def _hanging_on(tensors: list[Any], torch: Any) -> Iterator[Any]:
-    """What custom Functions have kept as attributes of their nodes, in the graph of these."""
-    seen: set[Any] = set()
-    todo = [each.grad_fn for each in tensors]
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        todo += [each for each, _ in node.next_functions]
-        if isinstance(node, torch.autograd.function.BackwardCFunction):
-            yield vars(node)
 
 
 def _tensors(values: Any, torch: Any) -> list[Any]:
@@ -450,19 +431,6 @@ def _by_mask(args: Any, torch: Any) -> bool:
     return any(each.dtype in (torch.bool, torch.uint8) for each in _tensors(args[1:], torch))
 
 
-def _held_by(function: Any) -> list[Any]:
-    """What a function has besides its arguments; raises for an object's, whose attributes it may take."""
-    if isinstance(function, functools.partial):
-        return [function.args, function.keywords, *_held_by(function.func)]
-    if not isinstance(function, FunctionType):
-        raise TypeError("no plain function")
-    held = []
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # empty
-            held.append(cell.cell_contents)
-    return [held, function.__defaults__, function.__kwdefaults__]
-
-
 def _in_backward(torch: Any) -> bool:
     """Whether a backward runs in this thread: a hook of it, a layer that is computed again."""
     asks = getattr(torch._C, "_current_graph_task_id", None)
@@ -484,64 +452,10 @@ def _weak(tensor: Any) -> Any:
     return holder(tensor.untyped_storage())
 
 
-def _has_script(torch: Any, module: Any) -> bool:
-    return any(isinstance(each, torch.jit.ScriptModule) for each in module.modules())
-
-
-def _functions(torch: Any) -> set[Any]:
-    """The code of the forwards of all custom autograd Functions there are."""
-    found: set[Any] = set()
-    todo: list[Any] = [torch.autograd.Function]
-    while todo:
-        cls = todo.pop()
-        todo += cls.__subclasses__()
-        found |= {_code_of(vars(cls).get(name)) for name in ("forward", "setup_context")}
-    return found - {None}
-
-
-def _code_of(method: Any) -> Any:
-    return getattr(getattr(method, "__func__", method), "__code__", None)
-
-
-def _works(thread: threading.Thread) -> bool:
-    """Whether a thread may work with the script's tensors: it runs the user's own code, or a pool's tasks."""
-    target = getattr(thread, "_target", None)
-    runs = target if target is not None else type(thread).run
-    code = _code_of(runs)
-    module = str(getattr(runs, "__module__", "") or "")
-    return module.startswith(_THREADS) or (code is not None and is_user_file(code.co_filename))
-
-
-def _is_distributed(torch: Any) -> bool:
-    """Whether processes exchange tensors, in calls that no mode sees."""
-    return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
-
-
-def _is_any_scripted(torch: Any) -> bool:
-    """Whether there is a module of TorchScript's anywhere, which reads unseen: one that was loaded, say."""
-    script = torch.jit.ScriptModule
-    return any(script in type(each).__mro__ for each in gc.get_objects())
-
-
 def _is_librarys(frame: FrameType) -> bool:
     """Whether a frame that is not the user's runs neither torch nor Python's own modules nor ours."""
     package = str(frame.f_globals.get("__name__") or "").partition(".")[0]
     return package not in _NO_LIBRARY and package not in sys.stdlib_module_names
-
-
-def _has_extensions() -> bool:
-    """Whether somebody's compiled module takes tensors by itself: what it reads, no mode sees."""
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or not file.endswith((".so", ".pyd")) or name.partition(".")[0] in _KNOWN:
-            continue
-        try:
-            with open(file, "rb") as opened:
-                if _NEEDS in opened.read(_MOST_BYTES):
-                    return True
-        except OSError:
-            continue
-    return False
 
 
 def _listening(unread: UnreadResults) -> Any:

@@ -797,8 +797,8 @@ class Windows:
                 self.loaders.without_timing()
                 timing.from_profile = True
             if self.phase == "settle" and len(self._intervals) >= 2 * WATCHED.stop:
-                del self._intervals[UNREAD_STEPS]
-                del self._intervals[WATCHED]  # to watch takes several times as long as the step
+                # To watch takes several times as long as the step.
+                del self._intervals[WATCHED.start : UNREAD_STEPS.stop]
             self._keep_watched()
             self._mark_training_loaders()
             summarize(timing, self._intervals, self.loaders.records)

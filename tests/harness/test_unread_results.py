@@ -492,6 +492,42 @@ def test_rows_that_come_to_nothing_are_found(how: str) -> None:
         assert 0.7 < each.zero < 0.9 and each.rows == SIZE and each.differentiated_s == each.seconds > 0.0
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_rows_are_not_told_of_where_somebody_may_read_unseen(lost: bool) -> None:
+    script = torch.jit.script(nn.ReLU()) if lost else None
+
+    def step() -> None:
+        (NET(torch.randn(SIZE, SIZE)) * FEW[:, None]).sum().item()
+
+    assert bool(weighed(step)) is not lost
+    del script
+    gc.collect()
+
+
+@pytest.mark.parametrize(("columns", "of_rows"), [(SIZE, False), (1, True)])
+def test_columns_are_of_what_comes_to_nothing(columns: int, of_rows: bool) -> None:
+    def step() -> None:
+        x = torch.randn(SIZE, SIZE)
+        x = x * x.square().mean(1, keepdim=True).rsqrt()  # no row of these is zero
+        y = NET(x)
+        ((y.mean(1) * FEW) if of_rows else (y * FEW[:, None])).sum().item()
+
+    assert {each.columns for each in weighed(step)} == {columns}
+
+
+@pytest.mark.parametrize("how", ["vmap", "grad"])
+def test_transforms_of_functions_end_the_watch(how: str) -> None:
+    def step() -> None:
+        x = work()
+        if how == "vmap":
+            torch.func.vmap(lambda y: y * x)(torch.ones(2)).tolist()
+        else:
+            torch.func.grad(lambda y: y * x)(torch.ones(())).item()
+        left()
+
+    assert not watched(step)
+
+
 def test_experts_that_a_gate_asks_for_some_rows() -> None:
     experts = [nn.Linear(SIZE, SIZE) for _ in range(4)]
     gate = torch.zeros(SIZE, 4)
