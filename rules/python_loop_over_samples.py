@@ -39,6 +39,7 @@ _ONE_QUESTION = (0.03, 0.08, 0.25)
 # The same of a loop over several environments, which can take their steps together, one question for all of them.
 _ONE_FOR_EACH = (0.1, 0.2, 0.4)
 _ASKED_BASIS = "prior: one call for all samples takes a 30th to a quarter of one for each"
+_EACH_BASIS = "prior: one call for all environments takes a tenth to two fifths of one for each"
 
 
 class PythonLoopOverSamples(Rule):
@@ -319,10 +320,10 @@ def _of_questions(evidence: Evidence) -> Finding | None:
         return None
     spent = min(found.seconds / evidence.inflation, evidence.step_s)
     goes = spent * found.calling  # what is computed stays, in larger pieces
-    lefts = _ONE_FOR_EACH if found.each else _ONE_QUESTION
+    lefts, basis = (_ONE_FOR_EACH, _EACH_BASIS) if found.each else (_ONE_QUESTION, _ASKED_BASIS)
     best, likely, worst = (evidence.what_if(Change(remove_host_s=goes * (1.0 - left))) for left in lefts)
     high = best.speedup[1]
-    gain = Gain(max(worst.speedup[1], high / WIDEST), likely.speedup[1], high, _ASKED_BASIS)
+    gain = Gain(max(worst.speedup[1], high / WIDEST), likely.speedup[1], high, basis)
     if gain.likely < _LEAST_OF_CALLS:
         return None
     return Finding(

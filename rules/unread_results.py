@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -170,26 +171,25 @@ for x, y in loader:
 
 def _is_tried(site: Site) -> bool:
     """Whether it stands in a ``try``: whether it can be computed may be what is asked."""
-    return any(
-        isinstance(each, ast.Try) and each.body[0].lineno <= site.line <= (each.body[-1].end_lineno or 0)
-        for each in _nodes(site.file)
-    )
+    tries = (each for each in _blocks(text_of(site.file)) if isinstance(each, ast.Try))
+    return any(each.body[0].lineno <= site.line <= (each.body[-1].end_lineno or 0) for each in tries)
 
 
 def _by_function(unread: Sequence[Unread]) -> list[list[Unread]]:
     """Those of one function together: what one gives the next may take."""
     found: dict[tuple[str, int], list[Unread]] = {}
     for each in unread:
-        functions = [
-            node for node in _nodes(each.site.file) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        ]
+        functions = (node for node in _blocks(text_of(each.site.file)) if not isinstance(node, ast.Try))
         around = (node.lineno for node in functions if node.lineno <= each.site.line <= (node.end_lineno or 0))
         found.setdefault((each.site.file, max(around, default=0)), []).append(each)
     return list(found.values())
 
 
-def _nodes(path: str) -> list[ast.AST]:
+@functools.lru_cache(maxsize=16)
+def _blocks(text: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.Try]:
+    """The functions and the ``try`` of a file; none where it does not parse."""
     try:
-        return list(ast.walk(ast.parse(text_of(path))))
+        nodes = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError):
         return []
+    return [each for each in nodes if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Try))]

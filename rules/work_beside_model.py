@@ -24,6 +24,7 @@ from advisor.evidence.beside import (
     source_of,
 )
 from advisor.evidence.facts import FORWARD, OTHER
+from advisor.evidence.rounds import scope_at
 from advisor.fixes import edited, given_fix
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at
@@ -174,17 +175,15 @@ class WorkBesideModel(Rule):
         if any(name in _SIMULATES for name in found.around):
             return
         site = Site(found.file, found.line)
-        reads = found.library in _READS and not takes_anything(site)
+        reads = found.library in _READS and not _takes_anything(site)
         cheaper = _READ_ONCE if reads else ""
         saved = share * step_s * (1.0 - (_LEFT_KNOWN if reads else _LEFT))
-        by_way = f", asked by {found.callers} functions" + (
-            f" by way of {found.asked}()" if found.asked != found.name else ""
-        )
+        way = f" by way of {found.around[0]}()" if len(found.around) > 1 else ""
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=f"{found.name}() ({at(site)}) takes {share:.0%} of each step, in {found.calls:.3g} calls"
-            f"{by_way}, and computes nothing with torch.",
+            summary=f"{found.name}() ({at(site)}) takes {share:.0%} of each step, in {found.calls:.3g} calls, "
+            f"asked by {found.callers} functions{way}, and computes nothing with torch.",
             gain=Gain.prior(evidence.what_if(Change(remove_host_s=saved)), _BASIS),
             evidence={"share_of_step": share, "work_s": share * step_s, "step_s": step_s},
             site=site,
@@ -305,16 +304,7 @@ def _cheaper(calls: str, source: str, called: str = "") -> str:
     return _ALL_BOXES if _BOXES.search(f"{source}\n{called}") else ""
 
 
-def takes_anything(site: Site) -> bool:
+def _takes_anything(site: Site) -> bool:
     """Whether the function that begins at `site` is given anything, as far as the source shows."""
-    try:
-        tree = ast.parse(text_of(site.file))
-    except (SyntaxError, ValueError):
-        return True
-    there = [
-        each
-        for each in ast.walk(tree)
-        if isinstance(each, ast.FunctionDef)
-        and site.line in (each.lineno, *(decorator.lineno for decorator in each.decorator_list))
-    ]
-    return len(there) != 1 or bool(ast.unparse(there[0].args))
+    function = scope_at(text_of(site.file), site.line)
+    return not isinstance(function, ast.FunctionDef) or bool(ast.unparse(function.args))

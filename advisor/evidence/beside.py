@@ -18,7 +18,7 @@ from advisor.evidence.coverage import Coverage
 from advisor.evidence.facts import OTHER, Steps
 from advisor.evidence.host import Host
 from advisor.evidence.outside import OURS, name_of
-from advisor.evidence.stacks import Function, Stacks
+from advisor.evidence.stacks import MODULE, UNNAMED, Function, Stacks
 from advisor.evidence.steps import assign
 from advisor.harness.layout import Site
 from advisor.trace.tables import Trace
@@ -42,8 +42,6 @@ _LIGHT = ("asarray", "ascontiguousarray", "float32", "float64", "int32", "int64"
 _LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 # Hooks of the harness's: what they look at there took 150 us of the stacks of a forward that takes 90.
 _LOOKS = ("_before", "_after")
-_UNNAMED = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<lambda>")
-_MODULE = "<module>"
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -105,10 +103,10 @@ def spent_beside(detail: Trace, steps: Steps, files: Collection[str]) -> Beside 
         if users is not None and took < _NEARLY_ALL * held and len(rows) > _MANY * len(steps):
             break  # a loop that asks a small function: it is the loop that could do without
         held, holding = took, np.array(rows)
-        if function.name not in _UNNAMED and _is_users(function, files):
+        if function.name not in UNNAMED and _is_users(function, files):
             users, calls, told = function, "", took
             alone = took
-        elif function.name in _UNNAMED and _is_users(function, files):
+        elif function.name in UNNAMED and _is_users(function, files):
             calls, told = "", alone  # all(…), sum(…): what goes through the function's own expression
         elif users is not None and not function.is_of(users.path):
             calls, told = _named(stacks, taken, rows) or function.name, took
@@ -116,7 +114,7 @@ def spent_beside(detail: Trace, steps: Steps, files: Collection[str]) -> Beside 
         return None
     of_the_step = int(host.own_work.within(stacks.start[holding], stacks.end[holding]).sum())
     file = next(each for each in sorted(files) if users.is_of(each))
-    line = 0 if users.name == _MODULE else users.line
+    line = 0 if users.name == MODULE else users.line
     if of_the_step > _LEAST * int((stacks.end[holding] - stacks.start[holding]).sum()):  # the loop over the steps
         called_there = (taken[inner] for row in holding.tolist() for inner in inside.get(row, ()))
         own = held - sum(called_there)

@@ -14,7 +14,7 @@ import numpy as np
 from advisor.evidence.coverage import Coverage
 from advisor.evidence.facts import Steps
 from advisor.evidence.host import Host
-from advisor.evidence.stacks import Function, Stacks
+from advisor.evidence.stacks import MODULE, UNNAMED, Function, Stacks
 from advisor.evidence.steps import assign
 from advisor.trace.tables import Ints, Trace
 
@@ -25,16 +25,14 @@ _SAME = 0.8  # of a function's time: what it calls and takes that is what it is 
 # where a step of 32.6 ms took 64.2 ms with 872 operators and 128,252 calls; most of these were made by one function,
 # which took 2.5 ms by itself and 7.6 ms there.
 _OPERATOR = 30.0
-_UNNAMED = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<lambda>", "<module>")
 
 
 @dataclass(frozen=True)
 class Scattered:
     """A function in ``file`` from ``line`` on, ``share`` of an undisturbed step, in ``calls`` calls per step.
 
-    ``asked`` names the outermost function that is about it, ``callers`` are the user's functions that call that one.
-    ``library`` is what it mostly calls of a library, "" where that is its own lines. ``around`` are all functions that
-    it was followed through, from the outside in.
+    ``around`` names the functions that are about it, from the outermost to itself; ``callers`` is how many others of
+    the user's call the outermost. ``library`` is what it mostly calls of a library, "" where that is its own lines.
     """
 
     file: str
@@ -42,7 +40,6 @@ class Scattered:
     name: str
     share: float
     calls: float
-    asked: str
     callers: int
     library: str
     around: tuple[str, ...]
@@ -103,7 +100,6 @@ def scattered(detail: Trace, steps: Steps, files: Collection[str], step_s: float
         function.name,
         share,
         len(inner.rows) / number,
-        chain[0].name,
         len(callers),
         _library(stacks, inner, known),
         tuple(each.name for each in chain),
@@ -115,7 +111,7 @@ def _sums(stacks: Stacks, rows: Ints, operators: Ints, known: dict[Function, boo
     found: dict[Function, list[int]] = {}
     for row in rows.tolist():
         function = stacks.functions[row]
-        if not known[function] or function.name in _UNNAMED:
+        if not known[function] or function.name in (*UNNAMED, MODULE):
             continue
         calls = found.setdefault(function, [])
         if not calls or stacks.start[row] >= stacks.end[calls[-1]]:  # else in a call of itself
@@ -140,7 +136,7 @@ def _caller(stacks: Stacks, row: int, known: dict[Function, bool]) -> Function |
     """The user's function that the call `row` is made in; a comprehension belongs to the function that it is in."""
     above: Iterator[int] = stacks.up(int(stacks.parent[row]))
     functions = (stacks.functions[each] for each in above)
-    return next((each for each in functions if known[each] and each.name not in _UNNAMED[:-1]), None)
+    return next((each for each in functions if known[each] and each.name not in UNNAMED), None)
 
 
 def _library(stacks: Stacks, found: _Sum, known: dict[Function, bool]) -> str:

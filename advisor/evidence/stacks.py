@@ -18,6 +18,10 @@ from advisor.trace.tables import Ints, Trace
 # of _socket.socket object at 0x…>" (torch/csrc/autograd/profiler_python.cpp).
 _WRITTEN = re.compile(r"(?P<file>[^()]*)\((?P<line>\d+)\): (?P<own>.+)|<built-in (?:function|method) (?P<built_in>\w+)")
 
+# What Python calls functions that have no name of their own: they belong to the one that they stand in.
+UNNAMED = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<lambda>")
+MODULE = "<module>"  # what stands outside of all functions
+
 
 class Function(NamedTuple):
     """A Python function, or one of C: without a file and a line."""
