@@ -20,7 +20,7 @@ from advisor.evidence.fetching import (
     read_again,
     share,
 )
-from advisor.evidence.same_for_all import made_for_each
+from advisor.evidence.same_for_all import asked_for_each, made_for_each
 from advisor.rule import at
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class SlowPart:
 def slow_part(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart | None:
     """The first that is found of those that say by themselves how they could be faster."""
     found = _too_early(evidence, loader) or _lines_too_early(loader) or _reads_again(loader) or _parses(loader)
-    found = found or _makes_again(loader) or _rows_of_sparse(loader) or _convolves(loader)
+    found = found or _makes_again(loader) or _asks_again(loader) or _rows_of_sparse(loader) or _convolves(loader)
     return found or _loop(facts, loader)
 
 
@@ -175,6 +175,21 @@ def _makes_again(loader: Loader) -> SlowPart | None:
         "same",
         f"{at(line.site)} takes {part:.0%} of making a batch: {what}() makes the same for every sample.",
         line.site,
+        part,
+        min(_MOST_MADE, part * _MADE_ONCE),
+        what,
+    )
+
+
+def _asks_again(loader: Loader) -> SlowPart | None:
+    """What an object that all samples share computes of itself, whenever a sample asks it."""
+    method, what, part = asked_for_each(loader)
+    if method is None or part < MOST:
+        return None
+    return SlowPart(
+        "asked",
+        f"{what} ({at(method.site)}) takes {part:.0%} of making a batch: it computes the same for every sample.",
+        method.site,
         part,
         min(_MOST_MADE, part * _MADE_ONCE),
         what,

@@ -9,6 +9,7 @@ from advisor.edit import Drafts
 from advisor.edit.archives import read_archives
 from advisor.edit.convolving import through_transforms
 from advisor.edit.kept_in_init import made_in_init
+from advisor.edit.kept_properties import keep_property
 from advisor.evidence.epochs import comes_round, epochs_of
 from advisor.evidence.fetching import without
 from advisor.evidence.random_draws import longest_draw
@@ -29,17 +30,17 @@ _LEAST_GAIN = 1.1  # where nobody knows how much cheaper it can be
 class SlowTransform(Rule):
     """One transform or line of the dataset takes most of the time in which a batch is made, and the step waits for it.
 
-    Eleven things make it slow. A file of text (JSON, CSV) is read anew for each sample. What is the same for all
+    Twelve things make it slow. A file of text (JSON, CSV) is read anew for each sample. What is the same for all
     samples is read each time: a member of an ``.npz``, say, is decompressed whenever it is asked for; or it is made
-    each time: a bank of filters. Rows of a sparse matrix of SciPy's are taken out one by one. The files of few
-    samples, which would all fit into memory, are decoded in each epoch, and no core is left for workers. Pictures
-    that one of torchvision's datasets has in memory go through the same transforms in each epoch, and rows of one
-    of Hugging Face's become tensors anew. A transform works on a large picture of which a later ``Resize`` or crop
-    leaves a small part: a change of colours costs as much per pixel, so it is as many times cheaper after it. A
-    loop in Python works on pieces of a tensor, and each piece pays for several calls. Or a transform simply
-    computes much, for one sample after another, where a cheaper version, one on tensors, or one for whole batches
-    on the device would do. A few fetches before the measurement are timed by line and by transform, in whatever
-    process makes them.
+    each time: a bank of filters, or data that a property scales whenever it is read. Rows of a sparse matrix of
+    SciPy's are taken out one by one. The files of few samples, which would all fit into memory, are decoded in each
+    epoch, and no core is left for workers. Pictures that one of torchvision's datasets has in memory go through the
+    same transforms in each epoch, and rows of one of Hugging Face's become tensors anew. A transform works on a
+    large picture of which a later ``Resize`` or crop leaves a small part: a change of colours costs as much per
+    pixel, so it is as many times cheaper after it. A loop in Python works on pieces of a tensor, and each piece
+    pays for several calls. Or a transform simply computes much, for one sample after another, where a cheaper
+    version, one on tensors, or one for whole batches on the device would do. A few fetches before the measurement
+    are timed by line and by transform, in whatever process makes them.
 
     When not: the loader's workers hide it (then nothing is reported); a smaller picture gives the transform another
     meaning (a blur or noise of a fixed size, the corners that a rotation leaves black: these are not advised to be
@@ -88,7 +89,13 @@ class SlowTransform(Rule):
                     "step_s": evidence.step_s,
                 },
                 site=found.site,
-                parameters={"kind": found.kind, "what": found.what, "bytes": found.bytes},
+                parameters={
+                    "kind": found.kind,
+                    "what": found.what,
+                    "bytes": found.bytes,
+                    "reader": loader.dataset_file,
+                    "copied": bool(loader.batch_size) and loader.collate.endswith(".default_collate"),
+                },
             )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Advice:
@@ -100,6 +107,12 @@ class SlowTransform(Rule):
             why = made_in_init(drafts[finding.site.file], finding.site.line)
             told = f"Make what {what} gives at {at(finding.site)} once, in __init__, and use it for each sample."
             return Advice(text, why) if why else edited(drafts, told)
+        if finding.site is not None and finding.parameters.get("kind") == "asked":
+            drafts, reader = Drafts(sources), str(finding.parameters.get("reader", ""))
+            readers = [drafts[reader]] if sources.has(reader) else []
+            copied = bool(finding.parameters.get("copied"))
+            why = keep_property(drafts[finding.site.file], finding.site.line, readers, copied)
+            return Advice(text, why) if why else edited(drafts, text)
         if finding.site is not None and finding.parameters.get("kind") == "convolve":
             drafts = Drafts(sources)
             reason = through_transforms(drafts[finding.site.file], finding.site.line)
@@ -113,6 +126,40 @@ class SlowTransform(Rule):
         return Advice(text, why) if why else edited(drafts, told)
 
     EXAMPLES = (
+        Example(
+            before="""
+import torch
+
+class Series:
+    def __init__(self, values):
+        self.values = values
+
+    @property
+    def scaled(self):  # <-
+        return self.values - self.values.mean(0)
+
+class Windows(Dataset):
+    def __getitem__(self, i):
+        return torch.from_numpy(self.series.scaled[i : i + 96])
+""",
+            after="""
+import torch
+import functools
+
+class Series:
+    def __init__(self, values):
+        self.values = values
+
+    @functools.cached_property
+    def scaled(self):
+        return self.values - self.values.mean(0)
+
+class Windows(Dataset):
+    def __getitem__(self, i):
+        return torch.from_numpy(self.series.scaled[i : i + 96])
+""",
+            parameters={"kind": "asked", "what": "Series.scaled", "copied": True},
+        ),
         Example(
             before="augment = Compose([ColorJitter(0.3), Resize((64, 64))])  # <-\n",
             after="",
@@ -260,6 +307,7 @@ class Rooms:
 
 _TITLES = {
     "same": "Make once what all samples share",
+    "asked": "Compute once what all samples share",
     "tokenize": "Tokenize the texts once",
     "sparse": "Take the rows of a batch out of the sparse matrix at once",
     "again": "Read once what is the same for every sample",
@@ -274,6 +322,11 @@ _SAFETY = {"convolve": Safety.NUMERIC}
 # What is done once for each sample has its gain in the epochs that follow.
 _IN_LATER_EPOCHS = ("tokenize", "parse", "decode", "compute", "pictures", "formatted")
 _ADVICE = {
+    "asked": (
+        "Keep what {what} ({at}) gives, and compute it once, not for each sample: functools.cached_property for a "
+        "property.",
+        "whether it stays the same only its author can tell",
+    ),
     "same": (
         "Make what {what} gives at {at} once, where the dataset is made (self.name = {what}(...) in __init__), and use "
         "it for each sample.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -20,7 +20,7 @@ from advisor.edit.values import EDITED, give
 from advisor.evidence import Change
 from advisor.evidence.embeddings import Tables, dense_tables, dense_work, other_lookups
 from advisor.fixes import edited
-from advisor.harness.layout import Site
+from advisor.harness.layout import OptimizerInfo, Site
 from advisor.rule import (
     Advice,
     Example,
@@ -31,7 +31,6 @@ from advisor.rule import (
     at,
     file_list,
     model_files,
-    optimizer_sites,
     site_list,
 )
 
@@ -96,13 +95,12 @@ class SparseGradients(Rule):
         record = evidence.record
         if record is None or evidence.device_is_gpu or evidence.compiled or not evidence.step_s:
             return
-        updating = [each for each in record.optimizers if each.steps]
-        if len(updating) != 1 or updating[0].cls not in _COST_NS or updating[0].written is not None:
+        tables = [each for each in dense_tables(evidence) if _large(each)]
+        optimizer = _updating(record.optimizers, tables)
+        if optimizer is None or optimizer.cls not in _COST_NS or optimizer.written is not None:
             return
-        (optimizer,) = updating
         if optimizer.momentum:
             return  # what is remembered of a row would go on, or stop, without its gradient
-        tables = [each for each in dense_tables(evidence) if _large(each)]
         shares = dense_work(evidence, tables) if tables else {}
         if not shares:
             return
@@ -143,7 +141,8 @@ class SparseGradients(Rule):
             site=places[0] if len(places) == 1 else optimizer.site,
             parameters={
                 "tables": places,
-                "optimizers": optimizer_sites(evidence),
+                "optimizers": _sites([optimizer]),
+                "beside": _sites(each for each in record.optimizers if each is not optimizer),
                 "optimizer": optimizer.cls,
                 "exact": exact,
                 "others": unknown,
@@ -173,7 +172,8 @@ class SparseGradients(Rule):
             call = call_at(draft, site, _EXACT)
             if call is None or not _plainly_made(call):
                 return Advice(text, f"the optimizer's settings at {at(site)} cannot be told from the source")
-        known = [(site.file, site.line) for site in site_list(finding, "optimizers")]
+        told = (*site_list(finding, "optimizers"), *site_list(finding, "beside"))
+        known = [(site.file, site.line) for site in told]
         for draft in (drafts[path] for path in sorted(files) if sources.has(path)):
             for call in draft.nodes(cst.Call):
                 of_torch = full_name(draft, call.func).startswith("torch.optim.")
@@ -257,6 +257,18 @@ optimizer = optim.SGD(model.parameters(), lr=0.025)
             ("n, 32", "net.parameters(), lr=0.1", "", {"exact": False, "optimizer": "Adam"}),
         )
     )
+
+
+def _updating(optimizers: list[OptimizerInfo], tables: list[Tables]) -> OptimizerInfo | None:
+    """The one that updates the tables; None where that cannot be told."""
+    found = [each for each in optimizers if each.steps]
+    if len(found) > 1:
+        found = [each for each in found if any([table.rows, table.width] in each.matrices for table in tables)]
+    return found[0] if len(found) == 1 else None
+
+
+def _sites(optimizers: Iterable[OptimizerInfo]) -> tuple[Site, ...]:
+    return tuple(each.site for each in optimizers if each.site is not None)
 
 
 def _large(tables: Tables) -> bool:

@@ -1,14 +1,22 @@
-"""What a dataset makes anew for each sample though it is the same for all of them: a bank of filters, a window."""
+"""What a dataset makes anew for each sample though it is the same for all of them: a bank of filters, scaled data."""
 
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
 from advisor.evidence.bindings import names_in
 from advisor.evidence.deterministic import changes, computes_the_same
 from advisor.evidence.fetching import by_statement, own_parameters, parsed, set_later, share
 from advisor.harness.layout import FetchPart, Loader
 
+# Methods that change what they are asked of, or give another thing each time.
+_CHANGING = frozenset(
+    (
+        *("append", "extend", "insert", "pop", "popleft", "popitem", "remove", "clear", "update", "setdefault", "add"),
+        *("get", "put", "send", "next", "step", "write", "seek", "fill", "sort", "reverse", "connect", "execute"),
+    )
+)
 _COMPUTES = frozenset(("torch", "torchaudio", "torchvision", "numpy", "scipy", "librosa", "math", "skimage", "cv2"))
 
 
@@ -17,6 +25,72 @@ def made_for_each(loader: Loader) -> tuple[FetchPart | None, str, float]:
     lines = [(line, what) for line in by_statement(loader, "line") if (what := same_for_all(line))]
     longest, what = max(lines, key=lambda each: each[0].seconds, default=(None, ""))
     return longest, what, min(1.0, sum(share(loader, line) for line, _ in lines))
+
+
+def asked_for_each(loader: Loader) -> tuple[FetchPart | None, str, float]:
+    """The property, or method, of an object that all samples share which takes longest, its name, its share of a fetch.
+
+    Only one that by its source gives the same each time (:func:`gives_the_same`).
+    """
+    asked = [(part, *gives_the_same(part)) for part in loader.parts if part.kind == "lasting"]
+    known = [(replace(part, site=replace(part.site, line=line)), name) for part, name, line in asked if name]
+    longest, name = max(known, key=lambda each: each[0].seconds, default=(None, ""))
+    return longest, name, share(loader, longest) if longest is not None else 0.0
+
+
+def gives_the_same(part: FetchPart) -> tuple[str, int]:
+    """A method whose source says that it computes, and changes nothing: its name, with its class, and line; else "".
+
+    What it reads of its object no other method sets later; nothing in it, and in the methods that it asks in turn,
+    draws, reads or counts by its name, and it calls libraries that compute, and methods of what it has at hand.
+    """
+    tree = parsed(part.site.file)
+    libraries = _libraries(tree)
+    for holder in (each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)) if tree is not None else ():
+        methods = {each.name: each for each in holder.body if isinstance(each, ast.FunctionDef)}
+        method = methods.get(part.site.function)
+        if method is None or not _first(method) <= part.site.line <= method.lineno:
+            continue
+        later, todo, seen = set_later(holder), [method], {method.name}
+        while todo:
+            one = todo.pop()
+            attributes = {each.attr for each in ast.walk(one) if isinstance(each, ast.Attribute)}
+            if not _only_computes(one, libraries, set(methods)) or attributes & later:
+                return "", 0
+            todo.extend(methods[each] for each in attributes & set(methods) - seen)
+            seen |= attributes
+        return f"{holder.name}.{method.name}", method.lineno
+    return "", 0
+
+
+def _only_computes(method: ast.FunctionDef, libraries: set[str], methods: set[str]) -> bool:
+    local = own_parameters(method) | {
+        each.id for each in ast.walk(method) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+    }
+    for node in method.body:
+        for each in ast.walk(node):
+            if isinstance(each, (ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom, ast.Await, ast.With, ast.Delete)):
+                return False
+            if isinstance(each, (ast.Attribute, ast.Subscript)) and isinstance(each.ctx, ast.Store):
+                return False
+            if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr in _CHANGING:
+                return False
+            if isinstance(each, ast.Call) and _root(each.func) not in (*libraries, *local, "self", ""):
+                return False
+            # Of the object itself: what of its class, not what an attribute holds that may be called.
+            if isinstance(each, ast.Call) and _of_self(each.func) and each.func.attr not in methods:  # type: ignore[attr-defined]
+                return False
+        if changes(node):
+            return False
+    return True
+
+
+def _of_self(function: ast.expr) -> bool:
+    return isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "self"
+
+
+def _first(node: ast.FunctionDef) -> int:
+    return min([node.lineno, *(each.lineno for each in node.decorator_list)])
 
 
 def same_for_all(line: FetchPart) -> str:

@@ -9,10 +9,10 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from .layout import Gathered, OneHot, Repeated, Site
+from .layout import Gathered, OneHot, Repeated, RepeatedRow, Site
 from .places import FRAMES, site_of, user_frames
 
-Line = TypeVar("Line", Repeated, Gathered, OneHot)
+Line = TypeVar("Line", Repeated, Gathered, OneHot, RepeatedRow)
 
 
 class ByLine(Generic[Line]):
@@ -66,11 +66,11 @@ def _of_a_step(total: dict[str, float], ends: list[dict[str, float]], steps: int
     }
 
 
-def _sums(line: Repeated | Gathered | OneHot) -> dict[str, float]:
+def _sums(line: Repeated | Gathered | OneHot | RepeatedRow) -> dict[str, float]:
     return {name: value for name, value in vars(line).items() if isinstance(value, float)}
 
 
-def when_differentiated(made: list[Any], seconds: float, line: Repeated | Gathered | OneHot) -> None:
+def when_differentiated(made: list[Any], seconds: float, line: Repeated | Gathered | OneHot | RepeatedRow) -> None:
     """Count the seconds once a backward comes through what was made: ``torch.autograd.grad`` may go another way."""
     node = next((each.grad_fn for each in made if each.grad_fn is not None), None)
     if node is None:

@@ -21,7 +21,7 @@ from typing import Any
 from .frozen import FrozenParts
 from .frozen_methods import FrozenMethods
 from .gathered import Gathers
-from .layout import Frozen, Gathered, OneHot, Recomputed, Repeated, Site
+from .layout import Frozen, Gathered, OneHot, Recomputed, Repeated, RepeatedRow, Site
 from .loaders import tensors_in
 from .looking import (
     function_modes,
@@ -36,6 +36,7 @@ from .looking import (
 from .one_hot import OneHots
 from .places import FRAMES, site_of, user_frame, user_frames
 from .remade import RemadeWeights
+from .repeated_rows import RepeatedRows
 from .repeats import Repeats
 from .sameness import DECOMPOSES, MOST_TENSORS, Call, Forward, Sameness, Step
 from .timing import compiled_frames
@@ -96,10 +97,12 @@ class Constants:
         self.repeated: list[Repeated] = []
         self.gathered: list[Gathered] = []
         self.one_hot: list[OneHot] = []
+        self.repeated_rows: list[RepeatedRow] = []
         self._fixed: list[Frozen] = []
         self._repeats = Repeats(self._torch, self._numbers, self._sameness.alike)
         self._gathers = Gathers(self._torch)
         self._one_hots = OneHots(self._torch)
+        self._rows = RepeatedRows(self._torch, lambda: self._gathers.counted)
         self.remade: dict[str, float] = {}
         self._remade = RemadeWeights()
         self._frozen = FrozenParts(self._torch, self._numbers, self._sameness.alike, self._trained)
@@ -115,6 +118,7 @@ class Constants:
         self._repeats.clear()
         self._gathers.clear()
         self._one_hots.clear()
+        self._rows.clear()
         self._frozen.clear()
         self._steps.clear()
         self._ended = _FIRST + _WATCHED
@@ -124,7 +128,7 @@ class Constants:
         self._forward_ends()
         self._frozen.step_ends()
         if self._steps:
-            for each in (self._repeats, self._gathers, self._one_hots):
+            for each in (self._repeats, self._gathers, self._one_hots, self._rows):
                 each.lines.step_ends()
         self._ended += 1
         self._methods_called = 0
@@ -139,11 +143,13 @@ class Constants:
                     self.repeated = self._repeats.lines.per_step(_WATCHED, _LEAST_S)
                     self.gathered = self._gathers.lines.per_step(_WATCHED, _LEAST_S)
                     self.one_hot = self._one_hots.lines.per_step(_WATCHED, _LEAST_S)
+                    self.repeated_rows = self._rows.lines.per_step(_WATCHED, _LEAST_S)
                     self.remade = self._remade.per_step(_WATCHED)
                     self._fixed = self._frozen.found(_WATCHED)
             self._repeats.clear()
             self._gathers.clear()
             self._one_hots.clear()
+            self._rows.clear()
             self._frozen.clear()
             self._steps.clear()
         elif self._ended < _FIRST:
@@ -153,17 +159,22 @@ class Constants:
             self._repeats.clear()
             self._gathers.clear()
             self._one_hots.clear()
+            self._rows.clear()
             self._frozen.step_begins()
 
     def backward_begins(self) -> None:
         """The script differentiates a loss."""
         self._repeats.backward_begins()
+        self._rows.backward_begins()
 
     def batch(self, loader: int, tensors: Iterable[Any]) -> None:
         """A loader has delivered a batch of these tensors."""
         if not self._given_up and self._ended < _FIRST + _WATCHED:
             with contextlib.suppress(Exception):
-                self._frozen.batch(loader, list(tensors))
+                delivered = list(tensors)
+                self._frozen.batch(loader, delivered)
+                with self._unseen(), self._torch.no_grad():
+                    self._rows.batch(delivered)
 
     def frozen(self) -> list[Frozen]:
         """What forwards compute of the samples alone, unless its weights have changed since that was seen."""
@@ -224,6 +235,8 @@ class Constants:
                 forward.called_from = [site_of(each) for each in islice(user_frames(), FRAMES)]
                 with contextlib.suppress(Exception), self._unseen(), self._torch.no_grad():
                     self._frozen.forward_begins(tensors, self._caller)
+                with contextlib.suppress(Exception), self._unseen(), self._torch.no_grad():
+                    self._rows.forward_begins(module, tensors)
                 mode.__enter__()
                 self._mode = mode
                 self._last = time.perf_counter()
@@ -247,11 +260,14 @@ class Constants:
             self._mode = self._caller = None
             with contextlib.suppress(Exception):
                 self._frozen.forward_ends(output)
+            with contextlib.suppress(Exception), self._unseen(), self._torch.no_grad():
+                self._rows.forward_ends(output)
             with contextlib.suppress(Exception):
                 self._forward_over()
             self._frozen.watching(time.perf_counter() - began)
         else:
             self._given_up = True
+            self._rows.off()
             self._steps.clear()
 
     def _forward_over(self) -> None:
@@ -352,6 +368,7 @@ class Constants:
         """One of torch's functions has run in a watched forward, perhaps on rows that were looked up."""
         if self._steps:
             self._remade.called(seconds)
+            self._rows.called(seconds)
             with self._unseen():
                 self._gathers.called(name, given[0], given[1] or {}, result, seconds)
                 self._one_hots.called(name, given[0], result, seconds)

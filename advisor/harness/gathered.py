@@ -61,6 +61,7 @@ class Gathers:
 
     torch: ModuleType
     lines: ByLine[Gathered] = field(default_factory=ByLine)
+    counted: int = 0  # calls, in all
     # Identity of a tensor → the tensor, how often it had been written to, and its rows.
     _rows: dict[int, tuple[weakref.ref[Any], int, _Rows]] = field(default_factory=dict)
 
@@ -143,6 +144,7 @@ class Gathers:
         if line is None:
             return
         saved = seconds * rows.columns * (1.0 - rows.share)
+        self.counted += 1
         line.calls += 1
         line.linear += name == _LINEAR
         line.seconds += saved

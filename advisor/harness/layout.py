@@ -156,7 +156,8 @@ class FetchPart:
     transform (that the dataset holds; its line is part of a "line") | inside (a line of the function that takes nearly
     all of the longest "line", which calls it, directly or not) | pandas, npz, convolve (what a line of the user's, in
     any function, asks of pandas, a member that it has an archive read which was open before, or signals that it has
-    NumPy convolve; part of a "line") | collate. ``site`` is where the code is written.
+    NumPy convolve; part of a "line") | lasting (a property, or a method without arguments, of an object that there is
+    one of for all samples; part of a "line") | collate. ``site`` is where the code is written.
     """
 
     kind: str = ""
@@ -527,6 +528,24 @@ class Gathered:
 
 
 @dataclass
+class RepeatedRow:
+    """A line that calls a module with rows that it had computed already, in this call or in one of the step before."""
+
+    site: Site = field(default_factory=Site)
+    called_from: list[Site] = field(default_factory=list)  # the user's frames in which it runs, from the inside out
+    module: str = ""  # its class
+    # How: ``block``, each row several times in a row; ``tile``, all rows again and again; ``calls``, some had been
+    # given to an earlier call; "", in no order.
+    order: str = ""
+    rows: int = 0  # of its first call, and …
+    distinct: int = 0  # … how many of them had not been computed
+    dropout: bool = False  # equal rows gave other results, for dropout is on
+    calls: float = 0.0  # in a step, and …
+    seconds: float = 0.0  # … what the copies take, on the host; of that …
+    differentiated_s: float = 0.0  # … whose results a backward goes through
+
+
+@dataclass
 class Unread:
     """A place all of whose work is for nobody: what it computes, in the steps that were watched, is never read."""
 
@@ -612,6 +631,7 @@ class OptimizerInfo:
     foreach: bool | None = None
     momentum: float | None = None  # SGD's and RMSprop's
     parameters: int = 0
+    matrices: list[list[int]] = field(default_factory=list)  # the largest shapes of its parameters with two dimensions
     zero_filled: int = 0  # parameters whose gradient was a zero-filled tensor after zero_grad
 
 
@@ -687,6 +707,7 @@ class RunRecord:
     repeated: list[Repeated] = field(default_factory=list)  # likewise
     gathered: list[Gathered] = field(default_factory=list)  # likewise
     one_hot: list[OneHot] = field(default_factory=list)  # likewise
+    repeated_rows: list[RepeatedRow] = field(default_factory=list)  # likewise
     unread: list[Unread] = field(default_factory=list)  # likewise
     weighted: list[Weighted] = field(default_factory=list)  # likewise
     computed_s: float = 0.0  # what all of torch's functions take in a step in which that was looked for, on the host

@@ -12,6 +12,8 @@ from .gauges import zero_filled
 from .layout import OptimizerInfo, Site
 from .places import definition_of
 
+_MOST_MATRICES = 16
+
 
 class Optimizers:
     """Keys of optimizers, and their records.
@@ -129,3 +131,5 @@ def _describe(info: OptimizerInfo, optimizer: Any) -> None:
         momentum = group.get("momentum")
         info.momentum = float(momentum) if isinstance(momentum, (int, float)) else None
         info.parameters = sum(1 for _ in parameters_of(optimizer))
+        shapes = {tuple(each.shape) for each in parameters_of(optimizer) if each.dim() == 2}
+        info.matrices = sorted(map(list, shapes), key=lambda shape: -shape[0] * shape[1])[:_MOST_MATRICES]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -26,6 +27,9 @@ _NEARLY_ALL = 0.8  # share of a line that one function takes which it calls
 _DEEPEST = 8  # functions below the line
 # Times as long as the line took before: with more, what is seen is the tracing, not the code.
 _MOST_LENGTHENED = 1.5
+
+_VARIOUS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
+_NOBODY = object()
 
 Line = tuple[CodeType, int]
 """A line of a function."""
@@ -131,6 +135,10 @@ class Timed(Traced):
         self.collate_s = self.seconds = 0.0
         self.collate: Any = None
         self.listed = 0  # numbers of the first sample that lists hold
+        self._samples = 0  # that the user's function has begun to make
+        self._lasting: dict[CodeType, tuple[Any, int]] = {}  # the object of a method without arguments, its samples
+        self._asks: dict[FrameType, float] = {}  # of them those that run, and since when
+        self.lasting: dict[CodeType, float] = {}  # seconds of those whose object is the same for each sample
 
     def __enter__(self) -> None:
         self._began = time.perf_counter()
@@ -160,8 +168,10 @@ class Timed(Traced):
             return self._is_asked(library, frame, now)
         if opened := opens_archive(frame):
             self._opened.add(opened)
+        asks = False
         if self._outer is not None and is_users(frame):
             self.calling.add((self._outer.f_code, self._line))
+            asks = self._is_lasting(frame)
         if code in self._codes:
             whose = self._whose(frame)
             if whose is not None:
@@ -171,7 +181,12 @@ class Timed(Traced):
                 if self._outer is not None or not is_users(frame):
                     frame.f_trace_lines = False
                     return self._in_transform
+        if asks:
+            frame.f_trace_lines = False
+            self._asks[frame] = time.perf_counter()
+            return self._in_method
         if self._outer is None and is_users(frame):
+            self._samples += 1
             self._images, self._imaged = images_in(frame), 0
             self._outer, self._line, self._since = frame, frame.f_lineno or 0, time.perf_counter()
             return self._in_outer
@@ -218,6 +233,29 @@ class Timed(Traced):
         except Exception:
             self.end()
         return None
+
+    def _is_lasting(self, frame: FrameType) -> bool:
+        """Whether it is a method that is told nothing, or a property, of what there is one of for all samples."""
+        code = frame.f_code
+        if code.co_argcount != 1 or code.co_kwonlyargcount or code.co_flags & _VARIOUS or len(self._asks) > 0:
+            return False
+        owner = frame.f_locals.get(code.co_varnames[0])
+        known, _ = self._lasting.setdefault(code, (owner, self._samples))
+        if known is not owner:
+            self.lasting.pop(code, None)
+            self._lasting[code] = _NOBODY, 0
+        return known is owner
+
+    def _in_method(self, frame: FrameType, event: str, arg: Any) -> Any:
+        try:
+            if event == "return":
+                took = time.perf_counter() - self._asks.pop(frame)
+                if self._lasting[frame.f_code][0] is not _NOBODY:
+                    self.lasting[frame.f_code] = self.lasting.get(frame.f_code, 0.0) + took
+        except Exception:
+            self.end()
+            return None
+        return self._in_method
 
     def _whose(self, frame: FrameType) -> int | None:
         """The identity of the transform that `frame` runs."""
@@ -293,6 +331,9 @@ class Timed(Traced):
         for (library, (code, line), key), took in sorted(self.asked.items(), key=lambda each: -each[1])[:_MOST_LINES]:
             lengths = self.lengths.get((library, (code, line), key), (0, 0))
             parts.append((library, key or code.co_name, code.co_filename, line, 0, *lengths, took))
+        for code, took in sorted(self.lasting.items(), key=lambda each: -each[1])[:_MOST_LINES]:
+            if self._samples > self._lasting[code][1]:  # others than the first have asked it, too
+                parts.append(("lasting", code.co_name, code.co_filename, code.co_firstlineno, 0, 0, 0, took))
         if self.collate is not None:
             parts.append(("collate", *written_at(self.collate), 0, 0, 0, self.collate_s))
         frames = sorted(set[str]().union(*map(facts, self.tables.values())))

@@ -651,6 +651,7 @@ class Windows:
         record, seen = self.record, self.constants
         record.recomputed, record.repeated = seen.found, seen.repeated
         record.gathered, record.one_hot, record.remade_weights = seen.gathered, seen.one_hot, seen.remade
+        record.repeated_rows = seen.repeated_rows
         record.unread, record.weighted = self.unread.found, self.unread.weighted
         record.computed_s = self.unread.computed_s
 

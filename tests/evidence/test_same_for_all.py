@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from advisor.evidence.same_for_all import same_for_all
-from advisor.harness.layout import FetchPart, Site
+from advisor.evidence.same_for_all import asked_for_each, gives_the_same, same_for_all
+from advisor.harness.layout import FetchPart, Loader, Site
 
 TEXT = """\
 import random
@@ -68,3 +68,62 @@ def test_what_all_samples_share(line: str, told: str, tmp_path: Path) -> None:
     path.write_text(TEXT.format(line=line))
     number = TEXT.splitlines().index("        {line}") + 1
     assert same_for_all(FetchPart("line", "__getitem__", Site(str(path), number), 0.1)) == told
+
+
+ASKED = """\
+import math
+
+import numpy as np
+from elsewhere import made
+
+
+class Series:
+    def __init__(self, values):
+        self.values, self.fit_end = values, 100
+
+    @property
+    def mean(self):
+        return self.values[: self.fit_end].mean(axis=0)
+
+    @property
+    def seen(self):
+        self.count = self.count + 1
+        return self.count
+
+    def deviation(self):
+        return np.sqrt(((self.values - self.mean) ** 2).mean(0)) + math.exp(-9)
+
+    @property
+    def scaled(self):
+        {body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "same"),
+    [
+        ("return (self.values - self.mean) / self.deviation()", True),
+        ("return np.log1p(self.values[: self.fit_end])", True),
+        ("scaled = self.values - self.mean; return scaled.astype(np.float32)", True),
+        ("return self.values * self.count", False),  # another one later
+        ("return self.values * self.seen", False),  # counts
+        ("self.values = self.values - 1; return self.values", False),
+        ("self.values[0] = 1.0; return self.values", False),
+        ("return self.values + np.random.rand()", False),
+        ("return self.values.pop()", False),
+        ("return next(self.values)", False),
+        ("return made(self.values)", False),  # who knows
+        ("return self.transform(self.values)", False),  # what an attribute holds
+        ("return open('values.csv').read()", False),
+    ],
+)
+def test_what_an_object_computes_of_itself(body: str, same: bool, tmp_path: Path) -> None:
+    path = tmp_path / "series.py"
+    path.write_text(ASKED.format(body=body))
+    decorated = ASKED.splitlines().index("        {body}") - 1
+    asked = FetchPart("lasting", "scaled", Site(str(path), decorated, function="scaled"), 0.1)
+    assert gives_the_same(asked) == (("Series.scaled", decorated + 1) if same else ("", 0))
+    loader = Loader(fetch_s=0.125, look_s=0.125, parts=[asked])
+    part, what, share = asked_for_each(loader)
+    assert (part is not None, what) == (same, "Series.scaled" if same else "")
+    assert share == (pytest.approx(0.8) if same else 0.0)

@@ -159,6 +159,46 @@ def test_the_line_is_found_in_the_function_that_the_longest_line_calls(tmp_path:
     assert record.looks == 2
 
 
+class Scale:
+    @property
+    def factor(self) -> float:
+        time.sleep(0.002)
+        return self.half() * 2
+
+    def half(self) -> float:
+        return 1.0
+
+    def times(self, number: int) -> int:
+        return number
+
+
+class Scaled(Rows):
+    def __init__(self) -> None:
+        super().__init__(Twice())
+        self.scale = Scale()
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        own = Scale().factor  # of this sample alone
+        return torch.full((4,), self.scale.factor * own * self.scale.times(index))
+
+
+def test_properties_of_what_all_samples_share_are_timed(tmp_path: Path) -> None:
+    class Alone(Scaled):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return torch.full((4,), self.scale.factor * self.scale.times(index))
+
+    _, record = seen(tmp_path, DataLoader(Alone(), batch_size=5))
+    (part,) = (each for each in record.parts if each.kind == "lasting")
+    source = Path(__file__).read_text().splitlines()
+    assert part.name == "factor" and "def factor" in source[part.site.line]  # below its decorator
+    assert 0.01 <= part.seconds < 0.05 and record.parts[0].kind == "line"
+
+
+def test_an_object_of_each_sample_is_none_that_they_share(tmp_path: Path) -> None:
+    _, record = seen(tmp_path, DataLoader(Scaled(), batch_size=5))
+    assert not [each for each in record.parts if each.kind == "lasting"]
+
+
 def test_lines_that_are_mostly_the_tracing_are_none(tmp_path: Path) -> None:
     def crawl(index: int) -> float:
         total = 0.0

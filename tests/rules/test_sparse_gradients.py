@@ -89,6 +89,29 @@ def test_adam_is_told_of_its_sparse_kind(tmp_path: Path) -> None:
     assert isinstance(advice, Advice) and "SparseAdam" in advice.text
 
 
+TWO = """\
+Adagrad(model.{tables}.parameters(), lr=0.1)
+rest = torch.optim.Adam([each for name, each in model.named_parameters() if not name.startswith("{tables}")])
+optimizer.register_step_post_hook(lambda *_: rest.step())"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize("tables", ["tables", "out"])
+def test_of_two_optimizers_that_counts_which_has_the_tables(tmp_path: Path, tables: str) -> None:
+    made = {
+        "made": "self.tables = nn.ModuleList([self.items, nn.Embedding(60_000, 32)]); del self.items",
+        "forward": "return self.out(torch.cat([self.tables[0](user), self.tables[1](item)], 1))",
+    }
+    (finding,) = findings(evidence_of(tmp_path, **made, optimizer=TWO.format(tables=tables)))
+    fix = SparseGradients().fix(finding, Sources())
+    if tables == "out":  # Adam has them, then
+        assert finding.parameters["optimizer"] == "Adam" and isinstance(fix, Advice) and "SparseAdam" in fix.text
+    else:
+        assert finding.parameters["optimizer"] == "Adagrad" and isinstance(fix, Edit)
+        assert fix.diff(tmp_path).count("sparse=True") == 2
+
+
 @pytest.mark.slow
 @pytest.mark.sessions
 @pytest.mark.parametrize(
