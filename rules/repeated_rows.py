@@ -70,7 +70,10 @@ class RepeatedRows(Rule):
                 "step_s": step_s,
             },
             site=longest.site,
-            parameters={"order": longest.order, "dropout": longest.dropout},
+            parameters={
+                "order": "calls" if any(each.order == "calls" for each in lines) else longest.order,
+                "dropout": longest.dropout,
+            },
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Advice:
@@ -119,5 +122,6 @@ def _which(line: RepeatedRow) -> str:
     if line.order == "tile":
         return f"the same {line.distinct:,.0f} again and again"
     if line.order == "calls":
-        return f"of which only {line.distinct:,.0f} are new: the others were given to it earlier in the step"
+        new = f"of which only {line.distinct:,.0f} are new" if line.distinct else "none of which is new"
+        return f"{new}: the others were given to it earlier in the step"
     return f"of which only {line.distinct:,.0f} differ"

@@ -46,6 +46,7 @@ class UnusedGradients(Rule):
     ``Adam(model.head.parameters())`` trains nothing but the head. Autograd does not know: as long as the other weights
     require gradients, each backward pass computes theirs, twice the work of the forward, and the forward keeps all
     activations for it. Nobody takes these gradients, and where ``optimizer.zero_grad()`` is called nobody clears them.
+    A group with a learning rate of zero is frozen as little: its weights stay, and all the work is done.
     ``requires_grad_(False)`` ends the backward where the last weight is that is trained; losses and updates stay what
     they were. Reported where gradients of weights that no optimizer holds, and that nothing else changes, were seen to
     be computed anew in each step; the gain is what the backward does after the last gradient that is used.
@@ -80,12 +81,14 @@ class UnusedGradients(Rule):
             return
         models = record.unused_gradients
         whole = [each for each in models if not each.trained]
+        resting = any(each.resting for each in models)
         optimizers = optimizer_sites(evidence)
         yield Finding(
             rule=self.id,
             title=self.title,
             summary=f"Each backward computes the gradients of {sum(each.tensors for each in models)} tensors of "
-            f"{' and '.join(dict.fromkeys(each.cls for each in models))} that no optimizer holds, in "
+            f"{' and '.join(dict.fromkeys(each.cls for each in models))} that "
+            f"{'an optimizer has at a rate of zero' if resting else 'no optimizer holds'}, in "
             f"{unused.seconds * 1e3:.1f} ms of the traced step.",
             gain=gain,
             evidence={
@@ -103,10 +106,15 @@ class UnusedGradients(Rule):
                 "models": len(models),
                 "trained": next((tuple(each.trained) for each in models if each.trained), ()),
                 "files": model_files(evidence),
+                "resting": resting,
             },
+            safety=Safety.NUMERIC if resting else None,  # a norm of all gradients, to clip by, is another one
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        if finding.parameters.get("resting"):
+            text = "Call requires_grad_(False) on what is trained at a rate of zero, before the optimizer is made "
+            return Advice(f"{text}{where(finding.site)}.", "whether the rate stays zero only its author can tell")
         text = "Call requires_grad_(False) on what no optimizer trains"
         if file_list(finding, "trained"):
             text = "Call requires_grad_(False) on the model, and requires_grad_(True) on the part that is trained"
@@ -122,6 +130,12 @@ class UnusedGradients(Rule):
         return edited(drafts, text)
 
     EXAMPLES = (
+        Example(
+            before="optimizer = SGD([{'params': rest, 'lr': 0.0}, {'params': head}], lr=0.1)  # <-\n",
+            after="",
+            parameters={"resting": True},
+            advice="at a rate of zero",
+        ),
         Example(
             before="""
 model = resnet18()

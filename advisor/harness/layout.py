@@ -435,7 +435,7 @@ class KeptGraphs:
 
 @dataclass
 class UnusedGradients:
-    """Of a root module: the gradients that each step computes of parameters that no optimizer holds."""
+    """Of a root module: the gradients that each step computes of parameters that no optimizer holds, or changes."""
 
     cls: str = ""
     made: Site | None = None  # where the user's code makes it; None inside a library
@@ -444,6 +444,7 @@ class UnusedGradients:
     # The outermost modules in it all of whose parameters optimizers hold, by their dotted names; "" among them where
     # optimizers hold some of a module's own parameters and not the others. Empty: nothing of it is trained.
     trained: list[str] = field(default_factory=list)
+    resting: bool = False  # an optimizer holds some of these parameters, at a rate of zero
 
 
 @dataclass

@@ -64,6 +64,13 @@ class Optimizers:
         for optimizer in self._there():
             yield from parameters_of(optimizer)
 
+    def moved(self) -> Iterator[Any]:
+        """The same, without what they leave where it is: at a rate of zero."""
+        for optimizer in self._there():
+            for group in getattr(optimizer, "param_groups", ()):
+                if not _is_zero(group.get("lr")):
+                    yield from group["params"]
+
     def groups(self) -> Iterator[Iterator[Any]]:
         """What each of them updates, of those that are there."""
         return map(parameters_of, self._there())
@@ -114,6 +121,11 @@ class Optimizers:
         """It is gone, and another one may get its number."""
         self._made.pop(number, None)
         self._keys.pop(number, None)
+
+
+def _is_zero(rate: Any) -> bool:
+    """Whether it is a plain zero; to read one that is a tensor may wait for the device."""
+    return isinstance(rate, (int, float)) and rate == 0
 
 
 def parameters_of(optimizer: Any) -> Iterator[Any]:

@@ -1,5 +1,6 @@
 """Gradients that each step computes and no optimizer takes: of weights that were meant to stay as they are.
 
+Or that one takes at a rate of zero, and leaves where they are.
 ``Adam(model.head.parameters())`` trains the head alone, and the backward goes through the rest of the model all the
 same, unless its weights are told that they need no gradients.
 """
@@ -51,19 +52,23 @@ class Unused(GradientWatch):
         roots: Callable[[], Iterable[Any]],
         held: Callable[[], Iterable[Any]],
         made: Callable[[Any], Site | None],
+        moved: Callable[[], Iterable[Any]] | None = None,
     ) -> None:
-        """`roots` are the models, `held` the parameters that optimizers have, `made` says where a module was made."""
-        self._held = held
+        """`roots` are the models, `held` the parameters that optimizers have, `made` says where a module was made;
+        `moved` are those of `held` whose rate is not zero.
+        """
+        self._held, self._moved = held, moved or held
         super().__init__(roots, made)
 
     def _clear(self) -> None:
         self._seen: dict[int, _Seen] = {}
         self._order: list[int] = []  # the parameters, by identity, as their gradients are done
+        self._resting: list[weakref.ref[Any]] = []  # of those, what an optimizer has at a rate of zero
         self.found: list[UnusedGradients] = []
         self.gradients = self.needed = 0
 
     def _first(self) -> None:
-        held = set(map(id, self._held()))
+        held = set(map(id, self._moved()))
         idle = [each for each in self._parameters() if each.grad is not None and id(each) not in held]
         self._seen = {
             id(each): _Seen(weakref.ref(each), weakref.ref(each.grad), each.grad._version, size_of(each))
@@ -76,7 +81,7 @@ class Unused(GradientWatch):
         self._ask = self._third if self._seen else self.stop
         if not self._seen:
             return
-        asked = {*self._seen, *map(id, self._held())}
+        asked = {*self._seen, *map(id, self._moved())}
         for each in self._parameters():
             if id(each) in asked:
                 self._hook(each, self._done)
@@ -90,6 +95,10 @@ class Unused(GradientWatch):
             return
         if len({(len(each), _last_of_others(each, idle)) for each in passes}) > 1:
             return
+        moved, held = set(map(id, self._moved())), set(map(id, self._held()))
+        if not moved.isdisjoint(idle):
+            return  # the rate was zero for a few steps
+        self._resting = [seen.parameter for key, seen in self._seen.items() if key in held]
         self.gradients, self.needed = len(passes[0]), _last_of_others(passes[0], idle)
         for root in self._roots():
             if tensors := [each for each in root.parameters() if id(each) in idle]:
@@ -100,9 +109,15 @@ class Unused(GradientWatch):
                         made=self._made(inner),
                         tensors=len(tensors),
                         bytes=sum(each.numel() * each.element_size() for each in tensors),
-                        trained=list(islice(whole_parts(inner, set(map(id, self._held()))), MOST_PARTS)),
+                        trained=list(islice(whole_parts(inner, moved), MOST_PARTS)),
+                        resting=any(id(each) in held for each in tensors),
                     )
                 )
+
+    def still(self) -> list[UnusedGradients]:
+        """What was found, unless a rate that was zero is no more."""
+        moved = set(map(id, self._moved())) if self._resting else set()
+        return [] if any(id(each()) in moved for each in self._resting) else self.found
 
     def _done(self, parameter: Any) -> None:
         self._order.append(id(parameter))

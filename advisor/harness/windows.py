@@ -116,7 +116,7 @@ class Windows:
         self._replaying = False
         self.constants = Constants(torch, self.optimizers.parameters, self.models.roots)
         self.unread = UnreadResults(torch, self.models.roots, lambda: len(self.loaders.worker_pids()))
-        self.unused = Unused(self.models.roots, self.optimizers.parameters, self.models.made)
+        self.unused = Unused(self.models.roots, self.optimizers.parameters, self.models.made, self.optimizers.moved)
         self.discarded = Discarded(self.models.outermost, self.optimizers.groups, self.models.made)
         self.finished = False
         self._again = False  # measure anew from the next boundary on
@@ -629,7 +629,7 @@ class Windows:
         steps = max(len(self._intervals), 1)
         timing.cpu_s, timing.children_cpu_s = cpu[0] / steps, max(cpu[1], 0.0) / steps
         record = self.record
-        record.unused_gradients = self.unused.found
+        record.unused_gradients = self.unused.still()
         record.discarded, record.accumulated = self.discarded.found, self.discarded.accumulated
         record.backward_nodes = self.discarded.nodes
         self._keep_watched()

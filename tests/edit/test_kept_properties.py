@@ -52,7 +52,7 @@ def kept(
     [
         "return self.series.scaled[i]",
         "return torch.from_numpy(self.series.scaled[i : i + 9]), i",
-        "x = self.series.scaled[i]\n        y = self.series.scaled[i + 1]\n        return torch.from_numpy(x), {'y': y}",
+        "x = self.series.scaled[i]\n        y = self.series.scaled[i + 1]\n        return torch.tensor(x), {0: y}",
         "x = self.series.scaled\n        return torch.tensor(x[i] * 2)",
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from advisor.harness.optimizers import Optimizers
 from advisor.harness.unused_gradients import Unused
 from advisor.launch import Command, measure
 from tests.conftest import QUICK
@@ -41,7 +42,13 @@ def looked(
             for group in optimizer.param_groups:
                 yield from group["params"]
 
-    unused = Unused(lambda: models, held, lambda module: None)
+    def moved() -> Iterator[Any]:
+        known = Optimizers()
+        for optimizer in optimizers:
+            known.made(optimizer, None, "")
+        yield from known.moved()
+
+    unused = Unused(lambda: models, held, lambda module: None, moved)
     for _ in range(steps):
         step()
         for optimizer in optimizers:
@@ -95,6 +102,38 @@ def test_a_model_of_its_own_that_nobody_trains() -> None:
     found = looked([encoder, probe], [optimizer], lambda: probe(encoder(torch.rand(3, 4))).sum().backward())
     assert [(each.cls, each.tensors, each.trained) for each in found.found] == [("Linear", 2, [])]
     assert (found.gradients, found.needed) == (4, 2)
+
+
+def at_rates(net: Net, body: float | torch.Tensor, head: float = 0.1) -> torch.optim.Optimizer:
+    groups = [{"params": net.body.parameters(), "lr": body}, {"params": net.head.parameters(), "lr": head}]
+    return torch.optim.AdamW(groups, weight_decay=0.1)
+
+
+def test_a_body_at_a_rate_of_zero() -> None:
+    net = Net()
+    optimizer = at_rates(net, 0.0)
+    found = looked([net], [optimizer], lambda: net(torch.rand(3, 4)).sum().backward())
+    (record,) = found.still()
+    assert (record.tensors, record.trained, record.resting) == (4, ["head"], True)
+    assert (found.gradients, found.needed) == (6, 2)
+    optimizer.param_groups[0]["lr"] = 0.01  # its turn has come
+    assert found.found and not found.still()
+
+
+@pytest.mark.parametrize(
+    ("body", "later", "head"), [(0.0, 0.01, 0.1), (0.01, 0.01, 0.1), (torch.tensor(0.0), None, 0.1), (0.0, 0.0, 0.0)]
+)
+def test_a_rate_that_is_zero_for_a_few_steps(body: Any, later: float | None, head: float) -> None:
+    """Or never; or a tensor, which nobody asks; or all are zero, and nothing is trained."""
+    net = Net()
+    optimizer = at_rates(net, body, head)
+    steps = iter(range(9))
+
+    def ended() -> None:
+        if later is not None and next(steps) == 1:
+            optimizer.param_groups[0]["lr"] = later
+
+    assert not looked([net], [optimizer], lambda: net(torch.rand(3, 4)).sum().backward(), ended).still()
 
 
 def test_what_lies_before_a_trained_weight_is_needed_for_it() -> None:

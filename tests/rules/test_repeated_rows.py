@@ -109,10 +109,12 @@ def test_questions_that_are_encoded_once_are_fine(tmp_path: Path) -> None:
 @pytest.mark.sessions
 def test_triplets_of_a_batch_are_found(tmp_path: Path) -> None:
     run = run_of(tmp_path, TRIPLETS.format(embedded="a, p, n = net(x[i]), net(x[j]), net(x[k])"))
-    (line,) = run.record.repeated_rows
-    assert line.site.line == 14 and line.calls == 3
+    lines = sorted(run.record.repeated_rows, key=lambda each: each.site.column or 0)
+    assert {(each.site.line, each.calls) for each in lines} == {(14, 1.0)} and len(lines) == 3
+    assert [each.order for each in lines] == ["", "calls", "calls"]
     (finding,) = RULE.check(Evidence.from_run(run))
-    assert isinstance(RULE.fix(finding, Sources()), Advice)
+    fix = RULE.fix(finding, Sources())
+    assert isinstance(fix, Advice) and "once, with all rows of the batch" in fix.text
 
 
 @pytest.mark.slow

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from advisor.edit import Sources
 from advisor.harness.layout import Site
 from advisor.harness.layout import UnusedGradients as Record
-from advisor.rule import Finding
+from advisor.rule import Advice, Finding
 from rules.unused_gradients import UnusedGradients
 
 DONE = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
@@ -39,6 +40,16 @@ def test_the_backward_after_the_last_gradient_that_is_used_goes(scene: Any, tmp_
     made.record.unused_gradients[0].trained = []
     finding = found(made, tmp_path)
     assert finding is not None and finding.parameters["made"] == (Site("/nowhere/train.py", 3),)
+
+
+def test_a_rate_of_zero_is_told_of_and_left_to_the_author(scene: Any, tmp_path: Path) -> None:
+    made = scene(40.0)
+    backward(made)
+    made.record.unused_gradients[0].resting = True
+    finding = found(made, tmp_path)
+    assert finding is not None and "at a rate of zero" in finding.summary
+    advice = UnusedGradients().fix(finding, Sources())
+    assert isinstance(advice, Advice) and "train.py:5" in advice.text
 
 
 def test_each_of_several_backwards_has_its_own_end(scene: Any, tmp_path: Path) -> None:
