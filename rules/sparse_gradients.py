@@ -17,6 +17,7 @@ from advisor.edit.locate import call_at
 from advisor.edit.names import framework_used, full_name, last_part
 from advisor.edit.sources import text_of
 from advisor.edit.values import EDITED, give
+from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.embeddings import Tables, dense_tables, dense_work, other_lookups
 from advisor.fixes import edited
@@ -296,33 +297,47 @@ def _described(tables: list[Tables]) -> str:
 
 
 def _places(evidence: Evidence) -> tuple[tuple[Site, ...], bool]:
-    """Where the classes of this run's models, and the script itself, make embeddings; whether each makes several."""
-    record, found, several = evidence.record, list[Site](), True
+    """Where the classes of this run's models, and the script itself, make embeddings; whether each makes several.
+
+    Where none of them does, what other modules of the script's own do so by a function.
+    """
+    record, files = evidence.record, model_files(evidence)
     own = {cls for model in record.models for cls in model.own} if record is not None else set()
-    for path in model_files(evidence):
-        try:
-            tree = ast.parse(text_of(path))
-        except (SyntaxError, ValueError):
-            continue
-        classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-        holders: list[ast.AST] = [node for node in classes if node.name in own]
-        holders += [node for node in tree.body if not isinstance(node, ast.ClassDef)]
-        looping = {
-            each
-            for node in ast.walk(tree)
-            if isinstance(node, (ast.For, ast.ListComp, ast.GeneratorExp, ast.DictComp))
-            for each in ast.walk(node)
-        }
-        # A function that is called several times makes several, too.
-        named = Counter(ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call))
-        helpers = [node for node in tree.body if isinstance(node, ast.FunctionDef) and named[node.name] > 1]
-        looping |= {each for node in helpers for each in ast.walk(node)}
-        for each in dict.fromkeys(each for holder in holders for each in ast.walk(holder)):
-            if not isinstance(each, ast.Call) or ast.unparse(each.func).rpartition(".")[2] not in _NAMES:
-                continue
-            found.append(Site(path, each.lineno, each.col_offset, each.end_lineno, each.end_col_offset))
-            several = several and each in looping
-    return tuple(sorted(found, key=lambda site: (site.file, site.line))), several
+    others = sorted({*record.modules} - {*files}) if record is not None else []
+    for paths, classes in ((files, own), (others, set[str]())):
+        found = [each for path in paths for each in _made_in(path, classes)]
+        if found:
+            break
+    return tuple(sorted((site for site, _ in found), key=lambda site: (site.file, site.line))), all(
+        several for _, several in found
+    )
+
+
+def _made_in(path: str, classes: set[str]) -> Iterator[tuple[Site, bool]]:
+    """Where these classes of the file, and what is in it beside classes, make embeddings; whether several each."""
+    try:
+        tree = ast.parse(text_of(path))
+    except (AdvisorError, SyntaxError, ValueError):
+        return
+    holders: list[ast.AST] = [
+        each for each in ast.walk(tree) if isinstance(each, ast.ClassDef) and each.name in classes
+    ]
+    holders += [each for each in tree.body if not isinstance(each, ast.ClassDef)]
+    looping = {
+        each
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.For, ast.ListComp, ast.GeneratorExp, ast.DictComp))
+        for each in ast.walk(node)
+    }
+    # A function that is called several times makes several, too.
+    calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call)]
+    named = Counter(ast.unparse(each.func) for each in calls)
+    named.update(ast.unparse(each.func) for each in calls if each in looping)
+    helpers = [node for node in tree.body if isinstance(node, ast.FunctionDef) and named[node.name] > 1]
+    looping |= {each for node in helpers for each in ast.walk(node)}
+    for each in dict.fromkeys(each for holder in holders for each in ast.walk(holder)):
+        if isinstance(each, ast.Call) and ast.unparse(each.func).rpartition(".")[2] in _NAMES:
+            yield Site(path, each.lineno, each.col_offset, each.end_lineno, each.end_col_offset), each in looping
 
 
 def _needs_dense(drafts: Drafts, path: str) -> str:

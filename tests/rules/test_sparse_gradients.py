@@ -144,3 +144,17 @@ def test_a_helper_that_makes_every_table_is_the_place(tables: str, alike: bool, 
     made.record.models[0].file, made.record.models[0].own = str(path), {"Net": str(path)}
     (place,), several = _places(made.evidence(tmp_path))
     assert (place.file, place.line, several) == (str(path), 4, alike)
+
+
+def test_a_function_of_another_module_makes_the_tables(scene: Any, tmp_path: Path) -> None:
+    path, tables = tmp_path / "ranker.py", tmp_path / "tables.py"
+    path.write_text("from tables import made\n\nclass Net:\n    def __init__(self):\n        self.all = made([9, 8])\n")
+    tables.write_text(
+        "from torch import nn\n\ndef table(rows):\n    return nn.Embedding(rows, 4)\n\n"
+        "def made(sizes):\n    return nn.ModuleList(table(rows) for rows in sizes)\n"
+    )
+    given = scene(10.0)
+    given.record.models[0].file, given.record.models[0].own = str(path), {"Net": str(path)}
+    given.record.modules = {str(path): "ranker", str(tables): "tables"}
+    (place,), several = _places(given.evidence(tmp_path))
+    assert (place.file, place.line, several) == (str(tables), 4, True)
