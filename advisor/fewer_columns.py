@@ -13,6 +13,7 @@ from advisor.rule import Gain
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
 
+LEAST_PADDED = 0.2  # of the columns: batches of similar lengths differ by less from run to run
 _ATTENTION = "scaled_dot_product"
 # Fewer columns fit into the caches. Encoders of 2 to 4 layers, 128 to 384 wide, with 256 columns over 128, 64, 32 and
 # 16 of them, two cores: 2.1 to 3.2, 4.1 to 6.6, 7.7 to 11.8 and 13 to 19, what calls and attention take included:

@@ -158,7 +158,7 @@ def _as_watched(record: RunRecord, first: RunRecord) -> None:
     """
     record.recomputed, record.repeated, record.gathered = first.recomputed, first.repeated, first.gathered
     record.one_hot, record.remade_weights = first.one_hot, first.remade_weights
-    record.repeated_rows = first.repeated_rows
+    record.repeated_rows, record.zero_rows = first.repeated_rows, first.zero_rows
     record.unread, record.weighted, record.computed_s = first.unread, first.weighted, first.computed_s
 
 

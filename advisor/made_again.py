@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 import math
 import os
@@ -14,7 +15,9 @@ from advisor.evidence.fetching import (
     call_of_a_library,
     computes,
     longest_statement,
+    parsed,
     reads_a_file,
+    set_later,
     share,
     stacks,
     without,
@@ -28,10 +31,12 @@ if TYPE_CHECKING:
     from advisor.evidence.facts import LoaderFacts
     from advisor.harness.layout import Loader
 
+_LEAST_DECODED = 0.25  # of a fetch, where all that makes a sample would be kept
 _TOKENIZER = re.compile("tokeniz", re.IGNORECASE)
 _FEW_WORKERS = 4  # where so many gain nothing, more will not
 _MUCH_BETTER = 1.25  # times as fast as with workers: from there on both are told of
 _MANY_LINES = 500  # of the user's code for one sample: a loop in Python, whatever it works on
+_MUCH_WAIT = 0.25  # of the step: from there on what it waits for is told of, whatever it does
 _LINE_S = 0.1e-6  # seconds that a line of Python takes, with a little of NumPy's scalars in it
 _LOOP_LEFT = 0.2  # of what is a loop in Python, where nobody knows over what
 # Of what is looked up instead, a few microseconds a sample stay, from _LEAST_KEPT_S of CPU a sample on.
@@ -87,19 +92,41 @@ def _decodes(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart
         return None
     # What transforms take may be on the same line, and be different each time.
     others = sum(share(loader, part) for part in loader.parts if part.kind == "transform")
-    part, size = min(share(loader, line), 1.0 - others), _all_samples(loader)
+    own, size = share(loader, line), _all_samples(loader)
+    part = min(own, 1.0 - others)
+    also = ""
+    if own >= _LEAST_DECODED and _draws_nothing(loader):
+        part = min(1.0, sum(share(loader, each) for each in loader.parts if each.kind == "line"))
+        also = ", with what is made of it, of which nothing is drawn"
     if not _better_kept(evidence, facts, loader, part):
         return None
     return SlowPart(
         "decode",
-        f"{at(line.site)} takes {part:.0%} of making a batch: {what} decodes a file for every sample, in every epoch "
-        f"anew, and all {loader.dataset_length:,} samples together are {size / 1e6:,.0f} MB.",
+        f"{at(line.site)} takes {part:.0%} of making a batch{also}: {what} decodes a file for every sample, in every "
+        f"epoch anew, and all {loader.dataset_length:,} samples together are {size / 1e6:,.0f} MB.",
         line.site,
         part,
         part * (1.0 - 1.0 / READ),
         what,
         READ_BASIS,
     )
+
+
+def _draws_nothing(loader: Loader) -> bool:
+    """Whether samples are the same whenever they are asked for, as far as can be seen: none of the first fetches drew
+    random numbers, transforms are torchvision's that never do, and nothing else sets what the dataset goes by.
+    """
+    names = {each.rpartition(".")[2] for each in loader.transforms}
+    names |= {short_name(each) for each in loader.parts if each.kind == "transform"}
+    if loader.draws is not False or loader.draws_own or not names <= {*_SAME, "Compose"}:
+        return False
+    longest = max((each for each in loader.parts if each.kind == "line"), key=lambda each: each.seconds, default=None)
+    tree = parsed(longest.site.file) if longest is not None else None
+    for holder in (each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)) if tree is not None else ():
+        if longest is not None and holder.lineno <= longest.site.line <= (holder.end_lineno or 0):
+            read = {each.attr for each in ast.walk(holder) if isinstance(each, ast.Attribute)}
+            return not read & set_later(holder)
+    return False
 
 
 def _computes_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart | None:
@@ -192,6 +219,8 @@ def _heavy(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart |
         less = max(less, (1.0 - _LOOP_LEFT) * min(1.0, python_s / (loader.fetch_s or math.inf)))
     elif share(loader, line) >= MOST and not reads_a_file(line) and (called := call_of_a_library(line)):
         what, part, site = called, share(loader, line), line.site
+    elif share(loader, line) >= MOST and not reads_a_file(line) and facts.wait_share >= _MUCH_WAIT:
+        what, part, site = "", share(loader, line), line.site
     else:
         return None
     return SlowPart(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from advisor.evidence.halves import (
     few_rows,
     has_bf16,
     in_16_bits,
+    is_amd,
     linear_on_cpu,
     linear_with_casts,
     multiplies_sparse,
@@ -55,6 +57,7 @@ from advisor.rule import (
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
+    from advisor.evidence.facts import OperatorRow
     from advisor.harness.layout import CallSite, RunRecord
 
 # Casting beyond this share of the products that it is for: they are about reading weights, which casting does, too.
@@ -70,6 +73,13 @@ _CPU_SCALE = {"amx_bf16": 0.35, "avx512_bf16": 0.45}
 # AMD's with it the same, 1.07 of 256 and 2.1 to 3.1 of 41 to 128, which is 2.6 to 3.9 of the backward alone).
 _ATTENTION, _ATTENTION_BACKWARD, _ATTENTION_BACKWARD_SHORT, _MANY_TOKENS = 1.0, 1.3, 3.0, 256
 _TOKENS = re.compile(r"\[\[\d+,\d+,(\d+),\d+\]")
+# On AMD's the backward of 16,000 tokens (of all heads) takes 19 to 39 ms, 24 in the middle, whether each sequence has
+# 16 or 512 of them, and heads are 16 or 64 wide, where float32 takes 2.4 to 35: 1.3 us of two cores for a token, beside
+# products that are as much faster as others are. The forward takes 0.86 to 2.15 of float32's, 1.22 in the middle
+# (30 shapes, torch 2.14, two cores). A forecaster's three layers, 42 tokens: 2.8 ms became 22.3, and the step gained
+# nothing, 0.98, where 1.1 to 1.5 was predicted with the figures above.
+_AMD_ATTENTION, _AMD_TOKEN_CORE_S = 1.22, 2.6e-6
+_HEADS_TOKENS = re.compile(r"\[\[(\d+),(\d+),(\d+),\d+\]")
 # In NHWC convolutions gain less (3x3 of 32 to 256 channels 0.54 to 0.76, where NCHW has 0.31 to 0.76), and norms lose,
 # forward and backward together (batch norms 1.3 to 2.2, group norms 0.95 to 5.3).
 _NHWC_CONVOLUTION, _NHWC_NORMS = 0.65, {"batch_norm": 1.5, "group_norm": 3.0}
@@ -666,7 +676,11 @@ def _scales(evidence: Evidence, wide: float) -> dict[str, float]:
     scales = linear_on_cpu(evidence, wide)
     for row in evidence.operators:
         if "scaled_dot_product" in row.name:
-            scales[row.name] = _attention_backward(row.shapes) if row.name.endswith("backward") else _ATTENTION
+            backward = row.name.endswith("backward")
+            if is_amd(evidence):
+                scales[row.name] = _amd_backward(evidence, row, wide) if backward else _AMD_ATTENTION
+            else:
+                scales[row.name] = _attention_backward(row.shapes) if backward else _ATTENTION
         elif "conv" in row.name and _CPU_MATRIX.match(row.name):
             scales[row.name] = _scale(row.shapes, max(wide, _NHWC_CONVOLUTION) if nhwc else wide)
         elif _CPU_MATRIX.match(row.name):
@@ -684,6 +698,15 @@ def _attention_backward(shapes: tuple[str, ...]) -> float:
     tokens = [int(found[1]) for shape in shapes if (found := _TOKENS.match(shape)) is not None]
     each = [_ATTENTION_BACKWARD if count >= _MANY_TOKENS else _ATTENTION_BACKWARD_SHORT for count in tokens]
     return sum(each) / len(each) if each else _ATTENTION_BACKWARD
+
+
+def _amd_backward(evidence: Evidence, row: OperatorRow, wide: float) -> float:
+    """The same on AMD's processors, by all tokens of all heads, beside products of which `wide` is left."""
+    tokens = [math.prod(map(int, found.groups())) for each in row.shapes if (found := _HEADS_TOKENS.match(each))]
+    if not tokens or not row.count or not row.self_s or evidence.record is None:
+        return _ATTENTION_BACKWARD_SHORT
+    each_s = _AMD_TOKEN_CORE_S / max(1, evidence.record.environment.intraop_threads) * sum(tokens) / len(tokens)
+    return wide + each_s * row.count / row.self_s
 
 
 def _sensitive(evidence: Evidence) -> bool:

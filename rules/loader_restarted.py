@@ -84,7 +84,7 @@ class LoaderRestarted(Rule):
                     "step_s": step_s,
                 },
                 site=loader.iterated or loader.site,
-                parameters={"shuffles": loader.shuffle is not False},
+                parameters={"shuffles": loader.shuffle is not False, "sampler": loader.sampler},
             )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Advice:
@@ -100,6 +100,12 @@ class LoaderRestarted(Rule):
                 f"The loader does not shuffle: each step gets its first batch, the same each time, {where(site)}. "
                 f"Take it once, before the steps, if that is meant. Else: {text[0].lower()}{text[1:]}",
                 "which of the two is meant only the author can tell",
+            )
+        if sampler := finding.parameters.get("sampler"):
+            return Advice(
+                f"{text} Or have {sampler} draw no more samples than the step takes, if it goes by what has changed "
+                "since the last one.",
+                f"whether {sampler} may go on where it was only its author can tell",
             )
         drafts = Drafts(sources)
         why = _keep(drafts[site.file], call_at(drafts[site.file], site, ("iter",)))
@@ -160,6 +166,12 @@ class Source:
             after="",
             parameters={"shuffles": False},
             advice="the same each time",
+        ),
+        Example(  # which draws by priorities that each step changes
+            before="for step in range(9):\n    x = next(iter(loader))  # <-\n",
+            after="",
+            parameters={"sampler": "PrioritySampler"},
+            advice="have PrioritySampler draw no more samples",
         ),
     )
     LEAVES_ALONE = (

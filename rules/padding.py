@@ -19,7 +19,7 @@ from advisor.edit.padded_by_hand import padded_by_hand
 from advisor.edit.scopes import is_literal, literal_equals, string_value
 from advisor.edit.values import give
 from advisor.errors import AdvisorError
-from advisor.fewer_columns import columns_spared
+from advisor.fewer_columns import LEAST_PADDED, columns_spared
 from advisor.fixes import given_fix
 from advisor.harness.layout import Site
 from advisor.rule import (
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from advisor.edit import Edit
     from advisor.evidence import Evidence
 
-_LEAST_PADDED = 0.2  # of the columns: batches of similar lengths differ by less from run to run
 _LEAST_GAIN = 1.1
 _LAYERS = ("Embedding", "EmbeddingBag")  # what makes whole numbers token ids
 _PACKED = "aten::_pack_padded_sequence"
@@ -92,7 +91,7 @@ class Padding(Rule):
         if sum(1 for model in record.models if model.calls) > 1:
             return  # the step is not this one model's
         for model in record.models:
-            if model.padded is None or model.padded < _LEAST_PADDED or not model.calls:
+            if model.padded is None or model.padded < LEAST_PADDED or not model.calls:
                 continue
             if 2 * model.grown > model.calls:  # a text that is generated, and says one thing again and again
                 continue

@@ -10,7 +10,7 @@ import libcst as cst
 from advisor.edit import Draft, Drafts
 from advisor.edit.scopes import string_value
 from advisor.errors import AdvisorError
-from advisor.fewer_columns import columns_spared
+from advisor.fewer_columns import LEAST_PADDED, columns_spared
 from advisor.frameworks import configured, construction, takes
 from advisor.rule import (
     Advice,
@@ -28,11 +28,13 @@ from advisor.rule import (
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
-    from advisor.harness.layout import Loader
+    from advisor.harness.layout import Loader, Model
 
 # Of the token ids, or of the values. Where the order of the samples is part of the training it has to be worth more.
 _LEAST_UNEVEN, _LEAST_IN_TRAINING = 0.3, 0.4
 _LEAST_GAIN = 1.2
+# Of the columns, on average free in all rows of a batch: with fewer the longest texts may be in every one.
+_LEAST_FREE = 0.03
 # Batches of like length that are drawn by chance from an epoch of fewer are not like enough, or always the same.
 _LEAST_BATCHES = 16
 # Of the padding's work, what stays. Of 6000 log-normal lengths in batches of 16, 71 % of the ids are padding; sorted
@@ -69,7 +71,7 @@ class UnevenLengths(Rule):
     the data, or by chance, each hold a long one. Made of sequences of like length they hold next to no padding: in
     inference sorted by length, longest first; in training by chance among neighbours in length, the batches in random
     order. Reported where the ids that the model was called with (or its recordings, spectrograms, series) were seen
-    to end in padding, in batches that are padded each to a length of its own.
+    to end in padding, in batches that are padded each to a length of its own, or all to that of the longest text.
 
     When not: requests that come one by one; a model that packs its sequences, or a compiled one that wants few shapes;
     training where the length goes with what is learned, for then batches are no longer drawn alike (the loss is
@@ -94,8 +96,9 @@ class UnevenLengths(Rule):
         if len(called) != 1 or 2 * called[0].grown > called[0].calls:
             return  # a text that is written; batches are one column wider than others by chance
         (model,) = called
-        texts = model.uneven is not None and any(layer in model.layers for layer in _LAYERS)
-        share = (model.uneven if texts else model.filled) or 0.0
+        looked_up, whole = any(layer in model.layers for layer in _LAYERS), _padded_to_one_width(model)
+        texts = looked_up and (model.uneven is not None or whole > 0.0)
+        share = (model.uneven or whole if texts else model.filled) or 0.0
         if share < (_LEAST_IN_TRAINING if evidence.trains else _LEAST_UNEVEN):
             return
         loader = evidence.feeding
@@ -110,7 +113,7 @@ class UnevenLengths(Rule):
             rule=self.id,
             title=self.title,
             summary=f"{share:.0%} of the {'token ids' if texts else 'values'} that {model.cls} is called with fill "
-            "shorter sequences up to the longest of their batch.",
+            f"shorter sequences up to {_one_width(model) if whole else 'the longest of their batch'}.",
             gain=gain,
             evidence={"padding_share": share, "step_s": evidence.step_s},
             site=made or (forwards[0].site if forwards else None),
@@ -118,6 +121,7 @@ class UnevenLengths(Rule):
                 "trains": evidence.trains,
                 "framework": framework_of(loader.owner) if loader is not None else "",
                 "texts": texts,
+                "whole": bool(whole),
                 "dataset": loader.dataset_file if loader is not None else "",
                 **construction(evidence),
             },
@@ -125,6 +129,12 @@ class UnevenLengths(Rule):
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        if finding.parameters.get("whole"):
+            grouped = _GROUPED if finding.parameters.get("trains") else _SORTED
+            return Advice(
+                f"Pad each batch to its own longest sequence, where the batch is made. {grouped}",
+                "where they are padded, and whether samples may be drawn by their length, only its author can tell",
+            )
         if not finding.parameters.get("trains"):
             return Advice(_SORTED, "where the results go only its author can tell")
         if finding.parameters.get("framework") != "transformers" or finding.parameters.get("texts") is False:
@@ -152,6 +162,12 @@ class UnevenLengths(Rule):
             parameters={"trains": True},
             advice="LengthGroupedSampler",
         ),
+        Example(
+            before='ids = tokenizer(texts, padding="longest")["input_ids"]\nloader = DataLoader(ids, 16)  # <-\n',
+            after="",
+            parameters={"trains": True, "whole": True},
+            advice="Pad each batch to its own longest sequence",
+        ),
         Example(  # what Trainer would take the lengths from is not known
             before='args = TrainingArguments("out", per_device_train_batch_size=8)  # <- config\n',
             after="",
@@ -159,9 +175,22 @@ class UnevenLengths(Rule):
             advice="train_sampling_strategy",
         ),
     )
-    LEAVES_ALONE = (
-        Example("loader = DataLoader(pairs, batch_sampler=Buckets(pairs))  # <-\n", "", {"trains": True}),
-    )
+    LEAVES_ALONE = (Example("loader = DataLoader(pairs, batch_sampler=Buckets(pairs))  # <-\n", "", {"trains": True}),)
+
+
+def _padded_to_one_width(model: Model) -> float:
+    """The share of a model's token ids that is padding, where all batches have the width of the longest text of all.
+
+    0 where that leaves columns free in every batch that are worth a word of their own, or none: then nothing says that
+    batches could be narrower.
+    """
+    if model.short is None or model.padded is None or not _LEAST_FREE <= model.padded < LEAST_PADDED:
+        return 0.0
+    return model.padded + model.short
+
+
+def _one_width(model: Model) -> str:
+    return f"the {model.width} columns that every batch has" if model.width else "the width that every batch has"
 
 
 def _not_grouped(drafts: Drafts, finding: Finding) -> str:

@@ -233,7 +233,7 @@ def linear_on_cpu(evidence: Evidence, scale: float) -> dict[str, float]:
 
     On AMD's processors, as fast as the run has measured them.
     """
-    if not _is_amd(evidence):
+    if not is_amd(evidence):
         return {}
     return dict.fromkeys(_LINEAR, min(scale, rate_on_cpu(evidence, _LINEAR[0]) or _AMD_LINEAR_SCALE))
 
@@ -244,7 +244,7 @@ def linear_with_casts(evidence: Evidence) -> dict[str, float]:
     By the sizes of the products that were seen most often, each by its work.
     """
     rate = rate_on_cpu(evidence, _LINEAR[0])
-    if rate is None or not _is_amd(evidence):
+    if rate is None or not is_amd(evidence):
         return {}
     left = {}
     for name in _LINEAR:
@@ -270,7 +270,8 @@ def _products(evidence: Evidence, name: str) -> list[tuple[int, int, int]]:
     return [(int(each[1]), int(each[4]), int(each[2])) for each in found if each is not None and each[2] == each[3]]
 
 
-def _is_amd(evidence: Evidence) -> bool:
+def is_amd(evidence: Evidence) -> bool:
+    """Whether the run's processor is one of AMD's."""
     return evidence.record is not None and evidence.record.environment.cpu.startswith("AMD")
 
 

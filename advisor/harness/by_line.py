@@ -9,10 +9,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from .layout import Gathered, OneHot, Repeated, RepeatedRow, Site
+from .layout import Gathered, OneHot, Repeated, RepeatedRow, Site, ZeroRow
 from .places import FRAMES, site_of, user_frames
 
-Line = TypeVar("Line", Repeated, Gathered, OneHot, RepeatedRow)
+AnyLine = Repeated | Gathered | OneHot | RepeatedRow | ZeroRow
+Line = TypeVar("Line", Repeated, Gathered, OneHot, RepeatedRow, ZeroRow)
 
 
 class ByLine(Generic[Line]):
@@ -66,11 +67,11 @@ def _of_a_step(total: dict[str, float], ends: list[dict[str, float]], steps: int
     }
 
 
-def _sums(line: Repeated | Gathered | OneHot | RepeatedRow) -> dict[str, float]:
+def _sums(line: AnyLine) -> dict[str, float]:
     return {name: value for name, value in vars(line).items() if isinstance(value, float)}
 
 
-def when_differentiated(made: list[Any], seconds: float, line: Repeated | Gathered | OneHot | RepeatedRow) -> None:
+def when_differentiated(made: list[Any], seconds: float, line: AnyLine) -> None:
     """Count the seconds once a backward comes through what was made: ``torch.autograd.grad`` may go another way."""
     node = next((each.grad_fn for each in made if each.grad_fn is not None), None)
     if node is None:

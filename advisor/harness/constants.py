@@ -21,7 +21,7 @@ from typing import Any
 from .frozen import FrozenParts
 from .frozen_methods import FrozenMethods
 from .gathered import Gathers
-from .layout import Frozen, Gathered, OneHot, Recomputed, Repeated, RepeatedRow, Site
+from .layout import Frozen, Gathered, OneHot, Recomputed, Repeated, RepeatedRow, Site, ZeroRow
 from .loaders import tensors_in
 from .looking import (
     function_modes,
@@ -40,6 +40,7 @@ from .repeated_rows import RepeatedRows
 from .repeats import Repeats
 from .sameness import DECOMPOSES, MOST_TENSORS, Call, Forward, Sameness, Step
 from .timing import compiled_frames
+from .zero_rows import ZeroRows
 
 _FIRST, _WATCHED = 3, 3  # steps that pass before, and that are watched
 WATCHED = slice(_FIRST, _FIRST + _WATCHED)  # of all steps, those that are
@@ -98,10 +99,12 @@ class Constants:
         self.gathered: list[Gathered] = []
         self.one_hot: list[OneHot] = []
         self.repeated_rows: list[RepeatedRow] = []
+        self.zero_rows: list[ZeroRow] = []
         self._fixed: list[Frozen] = []
         self._repeats = Repeats(self._torch, self._numbers, self._sameness.alike)
         self._gathers = Gathers(self._torch)
         self._one_hots = OneHots(self._torch)
+        self._zeros = ZeroRows(self._torch)
         self._rows = RepeatedRows(self._torch, lambda: self._gathers.counted)
         self.remade: dict[str, float] = {}
         self._remade = RemadeWeights()
@@ -128,7 +131,7 @@ class Constants:
         self._forward_ends()
         self._frozen.step_ends()
         if self._steps:
-            for each in (self._repeats, self._gathers, self._one_hots, self._rows):
+            for each in (self._repeats, self._gathers, self._one_hots, self._rows, self._zeros):
                 each.lines.step_ends()
         self._ended += 1
         self._methods_called = 0
@@ -144,6 +147,7 @@ class Constants:
                     self.gathered = self._gathers.lines.per_step(_WATCHED, _LEAST_S)
                     self.one_hot = self._one_hots.lines.per_step(_WATCHED, _LEAST_S)
                     self.repeated_rows = self._rows.lines.per_step(_WATCHED, _LEAST_S)
+                    self.zero_rows = self._zeros.lines.per_step(_WATCHED, _LEAST_S)
                     self.remade = self._remade.per_step(_WATCHED)
                     self._fixed = self._frozen.found(_WATCHED)
             self._repeats.clear()
@@ -372,6 +376,7 @@ class Constants:
             with self._unseen():
                 self._gathers.called(name, given[0], given[1] or {}, result, seconds)
                 self._one_hots.called(name, given[0], result, seconds)
+                self._zeros.called(name, given[0], result, seconds)
 
     def begins(self, given: tuple[Any, Any]) -> None:
         """One of torch's functions is about to run in a watched forward."""

@@ -185,6 +185,7 @@ class Loader:
     prefetch_factor: int | None = None
     drop_last: bool = False
     shuffle: bool | None = None  # by the sampler's class
+    sampler: str = ""  # the class of one that is none of torch's own, of the sampler or of what that holds
     context: str = ""  # multiprocessing start method; "" without workers
     iterable: bool = False
     dataset: str = ""  # qualified class name
@@ -195,6 +196,7 @@ class Loader:
     transforms: list[str] = field(default_factory=list)  # class names along dataset.transform(.transforms)
     collate: str = ""  # qualified name of collate_fn
     tensors: list[TensorInfo] = field(default_factory=list)  # of its last observed batch
+    unread: dict[str, int] = field(default_factory=dict)  # of a batch what no step reads, and its bytes
     in_memory: bool = False  # TensorDataset or similar: fetching is indexing
     # The dataset that samples come from, below any Subset and any ConcatDataset of one class: its qualified class name,
     # where that was written, and which of its attributes are tensors or arrays in memory with a row for each sample
@@ -393,7 +395,10 @@ class Model:
     # The share of these ids that fills the shorter rows up to the longest of their batch, where batches have widths of
     # their own.
     uneven: float | None = None
-    # The same of recordings, series, pictures of lines: of its largest input, where batches differ in one length alone.
+    # The same where all batches have one width: what is padding in some rows, and not in all.
+    short: float | None = None
+    # As `uneven`, of recordings, series, pictures of lines: of its largest input, where batches differ in one length
+    # alone.
     filled: float | None = None
     # Calls with token ids that are one column longer than those of the call before; the columns of the longest, and the
     # fewest of a call that was no such one, with which a text begins.
@@ -543,6 +548,19 @@ class RepeatedRow:
     dropout: bool = False  # equal rows gave other results, for dropout is on
     calls: float = 0.0  # in a step, and …
     seconds: float = 0.0  # … what the copies take, on the host; of that …
+    differentiated_s: float = 0.0  # … whose results a backward goes through
+
+
+@dataclass
+class ZeroRow:
+    """A line that multiplies rows of which many are zeros."""
+
+    site: Site = field(default_factory=Site)
+    called_from: list[Site] = field(default_factory=list)  # the user's frames in which it runs, from the inside out
+    rows: int = 0  # of its first call, and …
+    zeros: int = 0  # … how many of them are
+    calls: float = 0.0  # in a step, and …
+    seconds: float = 0.0  # … what these rows take, on the host; of that …
     differentiated_s: float = 0.0  # … whose results a backward goes through
 
 
@@ -709,6 +727,7 @@ class RunRecord:
     gathered: list[Gathered] = field(default_factory=list)  # likewise
     one_hot: list[OneHot] = field(default_factory=list)  # likewise
     repeated_rows: list[RepeatedRow] = field(default_factory=list)  # likewise
+    zero_rows: list[ZeroRow] = field(default_factory=list)  # likewise
     unread: list[Unread] = field(default_factory=list)  # likewise
     weighted: list[Weighted] = field(default_factory=list)  # likewise
     computed_s: float = 0.0  # what all of torch's functions take in a step in which that was looked for, on the host

@@ -28,6 +28,8 @@ from .transforms import transforms_of
 
 FETCH_FILE = "fetches.bin"
 # Process, when it ended (CLOCK_MONOTONIC), seconds, CPU seconds, CPU seconds until now of OpenBLAS's threads.
+# Whose samplers go on where they were.
+_LIBRARIES = ("torch", "accelerate", "transformers", "lightning", "pytorch_lightning", "builtins")
 _RECORD = struct.Struct("<qdddd")
 # Single fetches of workers that are written down, of all workers of a loader: bursts that are rarer than that are not
 # known from one window anyway.
@@ -60,6 +62,17 @@ def tensors_in(value: Any, torch: Any, limit: int = 16) -> Iterator[Any]:
             stack.extend(reversed(item[:64]))
         elif hasattr(item, "__dict__") and type(item).__module__ != "builtins":
             stack.extend(reversed(list(vars(item).values())[:64]))
+
+
+def own_sampler(loader: Any) -> str:
+    """The class of a sampler that somebody else than torch has written, by way of those that hold another one."""
+    todo = [getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)]
+    for _ in range(8):
+        each = todo.pop(0) if todo else None
+        if each is not None and type(each).__module__.partition(".")[0] not in _LIBRARIES:
+            return type(each).__name__
+        todo.append(getattr(each, "sampler", None))
+    return ""
 
 
 def append_fetch(path: str, seconds: float, cpu_seconds: float, openblas_s: float) -> None:
@@ -331,6 +344,7 @@ class Loaders:
         record.iterable = isinstance(dataset, self._torch.utils.data.IterableDataset)
         if not record.iterable:
             record.shuffle = type(loader.sampler).__name__ != "SequentialSampler"
+            record.sampler = own_sampler(loader)
         record.dataset = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
         record.dataset_file, record.dataset_line = source_of(type(dataset))
         for field, measure in (("dataset_length", dataset), ("batches", loader)):

@@ -202,8 +202,12 @@ class ModelRecords:
         for known in self._padding.values():
             if values := read_scalars(known.in_all):
                 known.record.padded = sum(values) / len(values)
-            if known.has_own_widths and (values := read_scalars(known.in_each)):
-                known.record.uneven = sum(values) / len(values)
+            if values := read_scalars(known.in_each):
+                uneven = sum(values) / len(values)
+                if known.has_own_widths:
+                    known.record.uneven = uneven
+                elif len(known.widths) == 1 and 2 * len(values) > known.calls:
+                    known.record.short = uneven
             if known.has_own_lengths and (values := read_scalars(known.filled)):
                 known.record.filled = sum(values) / len(values)
 

@@ -35,6 +35,7 @@ from .result_graph import (
     zero_weights,
 )
 from .timing import compiled_frames
+from .unread_batches import UnreadBatches
 from .unseen_readers import (
     custom_forwards,
     hanging_on,
@@ -111,12 +112,14 @@ class UnreadResults:
         self.found: list[Unread] = []
         self.weighted: list[Weighted] = []
         self.computed_s = 0.0  # in a step, by all calls that were seen
+        self.batches: dict[tuple[int, str], int] = {}  # bytes of what is delivered and never read, by loader and name
 
     def _forget(self) -> None:
         self._calls: list[Call] = []
         self._writer: dict[int, int] = {}  # a storage → the call that has written to it last
         self._custom: set[Any] = set()  # the code of custom autograd Functions
         self._spent = [0.0] * _WATCHED
+        self._delivered = UnreadBatches(self._torch.Tensor, _key, _weak)
         self._step = 0
         self._lost = False
 
@@ -146,10 +149,20 @@ class UnreadResults:
                 if watched:
                     self._judge()
             except Exception:
-                self.found, self.weighted = [], []
+                self.found, self.weighted, self.batches = [], [], {}
             self._forget()
         elif self._ended > STEPS.stop:
             self._leave()  # where a mode of the script's was in the way before
+
+    def batch(self, loader: int, batch: Any) -> None:
+        """A loader has delivered this."""
+        if self._mode is None or not self.listens or threading.get_ident() != self._thread:
+            return
+        try:
+            with self._torch._C.DisableTorchFunction():
+                self._delivered.delivered(loader, batch, self._step)
+        except Exception:
+            self.lose()
 
     def forward_begins(self, module: Any) -> None:
         """A model is called: one that would compute in another way while it is watched ends the watch.
@@ -178,6 +191,7 @@ class UnreadResults:
             with self._torch._C.DisableTorchFunction():
                 tensors = _tensors(given, self._torch)
                 self._root(self._reads(tensors))
+                self._delivered.read(map(_key, tensors))
                 if graph:
                     self._root(self._reads(_tensors(list(hanging_on(tensors, self._torch)), self._torch)))
         except Exception:
@@ -255,12 +269,16 @@ class UnreadResults:
         self._spent[self._step] += seconds
         given = _tensors((args, named), torch)
         reads = self._reads(given)
+        if name not in _ASKS and not (args and result is args[0]):  # x.to("cpu") is x
+            self._delivered.read(map(_key, given))
         if is_transformed(torch) or _in_backward(torch):
             self._root(reads)
             return
         for each in (*args, *named.values()):
             if isinstance(each, (FunctionType, MethodType, functools.partial, torch.nn.Module)):
-                self._root(self._reads(_tensors(held_by(each), torch)))
+                held = _tensors(held_by(each), torch)
+                self._root(self._reads(held))
+                self._delivered.read(map(_key, held))
         made = _tensors((result,), torch)
         written = args[:1] if _is_in_place(name) or named.get("inplace") is True else (named.get("out"),)
         made += (into := _tensors(written, torch))
@@ -337,9 +355,11 @@ class UnreadResults:
         follow_zeros(calls, kept)
         rows = map(_weighted, by_place(judged, lambda each: each.zero > 0.0, [], _JUDGED))
         weighted = _longest([each for each in rows if each.zero >= LEAST_ZERO])
-        if found or weighted:
+        batches = self._delivered.unread(_JUDGED)
+        if found or weighted or batches:
             unseen = has_extensions() or have_threads(self._workers()) or is_any_scripted(self._torch)
-            self.found, self.weighted = ([], []) if unseen else (found, weighted)
+            if not unseen:
+                self.found, self.weighted, self.batches = found, weighted, batches
 
 
 def _longest(lines: list[Line]) -> list[Line]:

@@ -196,6 +196,7 @@ class Windows:
     def delivered(self, index: int, batch: Any) -> None:
         """A loader has made this batch, outside of the timing window."""
         self.constants.batch(index, tensors_in(batch, self._torch))
+        self.unread.batch(index, batch)
 
     def epoch(self, index: int) -> None:
         if self.phase not in ("waiting", "settle") and self.loaders.records[index].trains:
@@ -651,9 +652,11 @@ class Windows:
         record, seen = self.record, self.constants
         record.recomputed, record.repeated = seen.found, seen.repeated
         record.gathered, record.one_hot, record.remade_weights = seen.gathered, seen.one_hot, seen.remade
-        record.repeated_rows = seen.repeated_rows
+        record.repeated_rows, record.zero_rows = seen.repeated_rows, seen.zero_rows
         record.unread, record.weighted = self.unread.found, self.unread.weighted
         record.computed_s = self.unread.computed_s
+        for (index, name), size in self.unread.batches.items():
+            self.loaders.records[index].unread[name] = size
 
     def _read_memory(self) -> None:
         self._gpu_memory.read(self.record.memory)

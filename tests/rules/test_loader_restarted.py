@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Sampler, TensorDataset, WeightedRandomSampler
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
 from advisor.evidence.fetching import begins_anew
 from advisor.harness.layout import Loader, Site
+from advisor.harness.loaders import own_sampler
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding
 from rules.batched_indexing import BatchedIndexing
@@ -55,6 +59,32 @@ def found(made: Any, tmp_path: Path) -> Finding | None:
     findings = list(RULE.check(made.evidence(tmp_path)))
     assert len(findings) <= 1
     return findings[0] if findings else None
+
+
+class Priorities(Sampler[int]):
+    def __init__(self) -> None:
+        self.left = 9
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.left))
+
+    def __len__(self) -> int:
+        return self.left
+
+
+def test_a_sampler_of_the_scripts_own_may_go_by_what_has_changed(scene: Any, tmp_path: Path) -> None:
+    data = TensorDataset(torch.zeros(9))
+    assert own_sampler(DataLoader(data, sampler=Priorities())) == "Priorities"
+    assert own_sampler(DataLoader(data, batch_size=None, sampler=BatchSampler(Priorities(), 3, False))) == "Priorities"
+    assert own_sampler(DataLoader(data, batch_sampler=BatchSampler(Priorities(), 3, False))) == "Priorities"
+    assert own_sampler(DataLoader(data, shuffle=True)) == own_sampler(DataLoader(data, batch_size=None)) == ""
+    assert own_sampler(DataLoader(data, sampler=WeightedRandomSampler([1.0] * 9, 9))) == ""
+    made = scene(60.0)
+    fed(made, sampler="Priorities")
+    finding = found(made, tmp_path)
+    assert finding is not None
+    fix = RULE.fix(finding, Sources())
+    assert isinstance(fix, Advice) and "Priorities draw no more samples" in fix.text
 
 
 def test_what_starting_takes_is_saved(scene: Any, tmp_path: Path) -> None:

@@ -460,6 +460,41 @@ def test_files_that_are_decoded_in_every_epoch(
         assert finding.site is not None and finding.site.line == 4
 
 
+@pytest.mark.parametrize(
+    ("draws", "transforms", "later", "told"),
+    [
+        (False, ["torchvision.transforms.transforms.Resize"], "", True),
+        (False, [], "", True),
+        (True, [], "", False),
+        (None, [], "", False),  # nobody has asked
+        (False, ["torchvision.transforms.transforms.RandomCrop"], "", False),
+        (False, ["my.transforms.Resize", "my.Mix"], "", False),
+        (False, [], "    def set_size(self, size):\n        self.size = size\n", False),
+    ],
+)
+def test_all_of_a_sample_is_kept_where_nothing_of_it_is_drawn(
+    draws: bool | None, transforms: list[str], later: str, told: bool, scene: Any, tmp_path: Path
+) -> None:
+    """Decoding is a third of it, which alone is not worth a word."""
+    path = tmp_path / "tiles.py"
+    path.write_text(
+        "class Tiles:\n    def __getitem__(self, i):\n        x = Image.open(self.paths[i]).convert('L')\n"
+        f"        y = self.shrink(x)\n        return self.sharpen(y, self.size)\n{later}"
+    )
+    made = scene(100.0)
+    parts = [
+        FetchPart("line", "__getitem__", Site(str(path), at), took) for at, took in ((3, 0.035), (4, 0.033), (5, 0.03))
+    ]
+    loader = fed(made, str(path), parts, num_workers=0)
+    loader.tensors = [TensorInfo([32, 3, 64, 64], "float32", "cpu", False, 32 * 3 * 64 * 64 * 4)]
+    loader.dataset_length, loader.epochs, loader.draws, loader.transforms = 500, 3, draws, transforms
+    made.record.environment.usable_cpus = 1
+    finding = found(TRANSFORM, made, tmp_path)
+    assert (finding is not None) is told
+    if finding is not None:
+        assert finding.parameters["kind"] == "decode" and "nothing is drawn" in finding.summary
+
+
 HELPER = """class Sites:
     def __getitem__(self, index):
         rows = self.read(self.paths[index])
@@ -757,7 +792,7 @@ def test_rows_of_sparse_matrices_one_by_one(line: str, told: str, scene: Any, tm
     fed(made, str(path), [FetchPart("line", "__getitem__", Site(str(path), 3), 0.1)])
     finding = found(TRANSFORM, made, tmp_path)
     assert (finding.parameters["what"] if finding is not None else "") == told
-    if finding is not None:
+    if finding is not None and told:
         advice = TRANSFORM.fix(finding, Sources())
         assert isinstance(advice, Advice) and f"x = {told}[indices].toarray()" in advice.text
 

@@ -97,11 +97,29 @@ def test_short_texts_beside_long_ones_are_told(body: str, safety: Safety, advice
     share = evidence.record.models[0].uneven
     assert share is not None and 0.6 < share < 0.8 and evidence.record.models[0].padded == 0.0
     assert (finding.safety or UnevenLengths.safety) is safety and finding.gain.likely > 1.5
-    assert finding.site is not None and "DataLoader" in SCRIPT.format(body=body, order="", width=LONGEST).splitlines()[
-        finding.site.line - 1
-    ]
+    assert (
+        finding.site is not None
+        and "DataLoader" in SCRIPT.format(body=body, order="", width=LONGEST).splitlines()[finding.site.line - 1]
+    )
     fix = UnevenLengths().fix(finding, Sources())
     assert isinstance(fix, Advice) and advice in fix.text
+
+
+CUT = "texts = [text[:100] for text in texts]"
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(("body", "advice"), [(SCORES, "put the results back"), (TRAINS, "LengthGroupedSampler")])
+def test_texts_that_all_are_padded_to_the_longest_of_all(body: str, advice: str, tmp_path: Path) -> None:
+    evidence, (finding,) = found(tmp_path, body, CUT, "100")
+    assert evidence.record is not None
+    (model,) = evidence.record.models
+    assert model.uneven is None and model.padded is not None and 0.03 <= model.padded < 0.2
+    assert model.short is not None and 0.4 < model.short < 0.7
+    assert "the 100 columns that every batch has" in finding.summary
+    fix = UnevenLengths().fix(finding, Sources())
+    assert isinstance(fix, Advice) and advice in fix.text and fix.text.startswith("Pad each batch to its own longest")
 
 
 @pytest.mark.slow
@@ -115,6 +133,9 @@ def test_short_texts_beside_long_ones_are_told(body: str, safety: Safety, advice
             id="two widths",
         ),
         pytest.param({"width": "300"}, id="one width"),  # what pads to it comes first
+        pytest.param(
+            {"order": "texts = [text[:40] * 9 for text in texts]\ntexts = [t[:40] for t in texts]"}, id="full"
+        ),
         pytest.param({"order": "texts = [text[:6] + text[:1] * (k % 3) for k, text in enumerate(texts)]"}, id="short"),
     ],
 )

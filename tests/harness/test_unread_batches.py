@@ -1,0 +1,79 @@
+"""What is delivered and never read, by the storages that functions are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from advisor.harness.unread_batches import UnreadBatches
+from advisor.harness.unread_results import _key, _weak
+
+KEPT: list[torch.Tensor] = []
+
+
+def batch() -> dict[str, Any]:
+    return {
+        "x": torch.zeros(1 << 17),
+        "scan": torch.zeros(1 << 18),
+        "more": [torch.zeros(1 << 17)],
+        "id": torch.ones(1),
+    }
+
+
+def followed(reads: Any, steps: int = 3) -> dict[tuple[int, str], int]:
+    """`reads` says of each step's batch which tensors are read."""
+    seen = UnreadBatches(torch.Tensor, _key, _weak)
+    given: Any = None
+    for step in range(steps):
+        given = batch()
+        seen.delivered(0, given, step)
+        seen.read(map(_key, reads(given, step)))
+    del given
+    return seen.unread(steps - 1)
+
+
+def test_what_no_step_reads() -> None:
+    assert followed(lambda given, step: [given["x"], given["id"]]) == {
+        (0, "['scan']"): 1 << 20,
+        (0, "['more'][0]"): 1 << 19,
+    }
+
+
+def test_what_one_step_reads_is_read() -> None:
+    found = followed(lambda given, step: [given["x"], given["more"][0], *([given["scan"]] if step == 2 else [])])
+    assert not found
+
+
+def test_what_is_kept_is_for_later() -> None:
+    def keeps(given: dict[str, Any], step: int) -> list[torch.Tensor]:
+        KEPT.append(given["scan"])
+        return [given["x"], given["more"][0]]
+
+    assert not followed(keeps)
+    KEPT.clear()
+
+
+def test_a_tuple_is_named_by_its_numbers() -> None:
+    seen = UnreadBatches(torch.Tensor, _key, _weak)
+    for step in range(3):
+        given = (torch.zeros(1 << 17), torch.zeros(1 << 17))
+        seen.delivered(1, given, step)
+        seen.read([_key(given[0])])
+    del given
+    assert seen.unread(2) == {(1, "[1]"): 1 << 19}
+
+
+def test_storage_that_comes_again_is_another_tensors() -> None:
+    """The next batch may lie where the one before lay: what was read then is not read now."""
+    seen = UnreadBatches(torch.Tensor, lambda tensor: 7, lambda tensor: _Gone())
+    for step in range(3):
+        seen.delivered(0, {"x": torch.zeros(1 << 17)}, step)
+        if step == 0:
+            seen.read([7])
+    assert not seen.unread(2)  # it was read once
+
+
+class _Gone:
+    def expired(self) -> bool:
+        return True
