@@ -160,6 +160,7 @@ def _as_watched(record: RunRecord, first: RunRecord) -> None:
     record.one_hot, record.remade_weights = first.one_hot, first.remade_weights
     record.repeated_rows, record.zero_rows = first.repeated_rows, first.zero_rows
     record.unread, record.weighted, record.computed_s = first.unread, first.weighted, first.computed_s
+    record.unread_gradients = first.unread_gradients
 
 
 def next_try(record: RunRecord, options: Options) -> tuple[str, Options] | None:

@@ -219,7 +219,7 @@ def _heavy(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart |
         less = max(less, (1.0 - _LOOP_LEFT) * min(1.0, python_s / (loader.fetch_s or math.inf)))
     elif share(loader, line) >= MOST and not reads_a_file(line) and (called := call_of_a_library(line)):
         what, part, site = called, share(loader, line), line.site
-    elif share(loader, line) >= MOST and not reads_a_file(line) and facts.wait_share >= _MUCH_WAIT:
+    elif share(loader, line) >= MOST and not reads_a_file(line) and _waits_long(facts, loader, share(loader, line)):
         what, part, site = "", share(loader, line), line.site
     else:
         return None
@@ -232,6 +232,14 @@ def _heavy(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart |
         what,
         f"{less:.0%} of what it takes, as a cheaper version of it may save",
     )
+
+
+def _waits_long(facts: LoaderFacts, loader: Loader, part: float) -> bool:
+    """Whether the step waits long for the share `part` of its batches, and each sample takes long in it: none is only
+    looked up.
+    """
+    each_s = part * (facts.fetch_s or 0.0) / (loader.batch_size or 1)
+    return facts.wait_share >= _MUCH_WAIT and each_s >= _LEAST_KEPT_S
 
 
 def _transform(evidence: Evidence, loader: Loader) -> tuple[str, int] | None:

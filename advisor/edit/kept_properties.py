@@ -54,21 +54,43 @@ def _named(function: cst.FunctionDef | None) -> str:
     return function.name.value if function is not None else ""
 
 
-def _is_read(draft: Draft, node: cst.CSTNode, copied: bool) -> bool:
-    """Whether what the expression gives is only read, also by the name that it is given there."""
+def _is_read(draft: Draft, node: cst.CSTNode, copied: bool, known: frozenset[str] = frozenset()) -> bool:
+    """Whether what the expression gives is only read, also by the names (other than those `known`) that it is given."""
     if only_read(draft, node) or (copied and _handed_out(draft, node)):
         return True
     above = draft.parent(node)
     if isinstance(above, cst.Subscript) and above.value is node:
-        return _is_read(draft, above, copied)
+        return _is_read(draft, above, copied, known)
+    target, function = _target(draft, node), draft.function(node)
+    if target is None or function is None:
+        return False
+    if target.value in known:
+        return True
+    names = [each for each in variables(draft, target.value, function) if not _is_bound(draft, each)]
+    return all(_is_read(draft, each, copied, known | {target.value}) for each in names)
+
+
+def _target(draft: Draft, node: cst.CSTNode) -> cst.Name | None:
+    """The name that ``name = node`` gives it, or ``name, other = node, another``."""
+    above, place = draft.parent(node), None
+    if isinstance(above, cst.Element) and isinstance(holder := draft.parent(above), cst.Tuple):
+        place, above, node = holder.elements.index(above), draft.parent(holder), holder
     if not isinstance(above, cst.Assign) or above.value is not node or len(above.targets) != 1:
-        return False
-    target, function = above.targets[0].target, draft.function(node)
-    if not isinstance(target, cst.Name) or function is None:
-        return False
-    names = variables(draft, target.value, function)
-    uses = [each for each in names if not isinstance(draft.parent(each), cst.AssignTarget)]
-    return all(only_read(draft, each) or (copied and _handed_out(draft, each)) for each in uses)
+        return None
+    target: cst.BaseExpression = above.targets[0].target
+    if place is not None:
+        if not isinstance(target, cst.Tuple) or not all(type(each) is cst.Element for each in target.elements):
+            return None
+        target = target.elements[place].value
+    return target if isinstance(target, cst.Name) else None
+
+
+def _is_bound(draft: Draft, name: cst.CSTNode) -> bool:
+    """Whether a plain assignment gives the name something there."""
+    above = draft.parent(name)
+    if isinstance(above, cst.Element) and isinstance(holder := draft.parent(above), cst.Tuple):
+        above = draft.parent(holder)
+    return isinstance(above, cst.AssignTarget)
 
 
 def _handed_out(draft: Draft, node: cst.CSTNode) -> bool:

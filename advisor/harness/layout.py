@@ -579,6 +579,18 @@ class Unread:
 
 
 @dataclass
+class UnreadGradient:
+    """A call of ``torch.autograd.grad`` of whose gradients a part is never read."""
+
+    site: Site = field(default_factory=Site)
+    called_from: list[Site] = field(default_factory=list)  # the user's frames in which it runs, from the inside out
+    asked: int = 0  # for how many gradients, and …
+    unread: int = 0  # … how many of them nobody reads
+    calls: float = 0.0  # in a step, and …
+    seconds: float = 0.0  # … what they take, on the host
+
+
+@dataclass
 class Weighted:
     """A place that computes rows of which most are multiplied by zero, and go nowhere else."""
 
@@ -730,6 +742,7 @@ class RunRecord:
     zero_rows: list[ZeroRow] = field(default_factory=list)  # likewise
     unread: list[Unread] = field(default_factory=list)  # likewise
     weighted: list[Weighted] = field(default_factory=list)  # likewise
+    unread_gradients: list[UnreadGradient] = field(default_factory=list)  # likewise
     computed_s: float = 0.0  # what all of torch's functions take in a step in which that was looked for, on the host
     # What makes weights anew in each forward (parametrize, weight_norm, spectral_norm) → seconds of a step.
     remade_weights: dict[str, float] = field(default_factory=dict)

@@ -8,6 +8,7 @@ where dropout alone tells them apart. Rows that the data itself has twice are no
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -269,6 +270,8 @@ class RepeatedRows:
 
     def _listening(self, told: Callable[[], None]) -> None:
         torch: Any = self.torch
+        if threading.current_thread() is not threading.main_thread():
+            return
         try:
             with torch._C.DisableTorchFunction(), torch.no_grad():
                 told()

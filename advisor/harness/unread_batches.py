@@ -34,6 +34,7 @@ class UnreadBatches:
     tensor: type
     key: Callable[[Any], int]
     holder: Callable[[Any], Any]
+    least: int = _LEAST_BYTES
     _all: list[_Delivered] = field(default_factory=list)
     _latest: dict[int, _Delivered] = field(default_factory=dict)  # by storage
 
@@ -41,7 +42,7 @@ class UnreadBatches:
         """A loader has made a batch."""
         for name, tensor in _named(batch, self.tensor):
             size = tensor.numel() * tensor.element_size()
-            if size < _LEAST_BYTES or tensor.device.type != "cpu" or str(tensor.layout) != "torch.strided":
+            if size < self.least or tensor.device.type != "cpu" or str(tensor.layout) != "torch.strided":
                 continue
             each = _Delivered(loader, name, self.key(tensor), size, self.holder(tensor), step)
             self._all.append(each)

@@ -14,13 +14,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar
 
-from .layout import Site, Unread, Weighted
+from .layout import Site, Unread, UnreadGradient, Weighted
 from .looking import function_modes, has_fast_path, is_replaced, is_taken_down, is_transformed
 from .patches import Patch
-from .places import FRAMES, is_users, site_of
+from .places import FRAMES, is_users, site_of, user_frames
 from .repeats import draws
 from .result_graph import (
     LEAST_ZERO,
@@ -76,7 +77,8 @@ _WRITES = frozenset(
 _SIZED = frozenset(
     ("nonzero", "nonzero_static", "argwhere", "unique", "unique_consecutive", "masked_select", "repeat_interleave")
 )
-_DIFFERENTIATES = ("backward", "grad")
+_GRAD = "grad"
+_DIFFERENTIATES = ("backward", _GRAD)
 # Layers whose dropout is a number that they are given, before the flag that tells them to train.
 _DROPPING = ("lstm", "gru", "rnn_tanh", "rnn_relu", "multi_head_attention_forward", "scaled_dot_product_attention")
 _NO_LIBRARY = ("torch", "functorch", "_advisor_harness", "advisor")
@@ -112,6 +114,7 @@ class UnreadResults:
         self.found: list[Unread] = []
         self.weighted: list[Weighted] = []
         self.computed_s = 0.0  # in a step, by all calls that were seen
+        self.gradients: list[UnreadGradient] = []
         self.batches: dict[tuple[int, str], int] = {}  # bytes of what is delivered and never read, by loader and name
 
     def _forget(self) -> None:
@@ -120,6 +123,8 @@ class UnreadResults:
         self._custom: set[Any] = set()  # the code of custom autograd Functions
         self._spent = [0.0] * _WATCHED
         self._delivered = UnreadBatches(self._torch.Tensor, _key, _weak)
+        self._gradients = UnreadBatches(self._torch.Tensor, _key, _weak, least=1)  # by the identity of their places
+        self._asked: dict[int, UnreadGradient] = {}  # likewise
         self._step = 0
         self._lost = False
 
@@ -149,7 +154,7 @@ class UnreadResults:
                 if watched:
                     self._judge()
             except Exception:
-                self.found, self.weighted, self.batches = [], [], {}
+                self.found, self.weighted, self.batches, self.gradients = [], [], {}, []
             self._forget()
         elif self._ended > STEPS.stop:
             self._leave()  # where a mode of the script's was in the way before
@@ -191,7 +196,7 @@ class UnreadResults:
             with self._torch._C.DisableTorchFunction():
                 tensors = _tensors(given, self._torch)
                 self._root(self._reads(tensors))
-                self._delivered.read(map(_key, tensors))
+                self._is_read(tensors)
                 if graph:
                     self._root(self._reads(_tensors(list(hanging_on(tensors, self._torch)), self._torch)))
         except Exception:
@@ -270,7 +275,7 @@ class UnreadResults:
         given = _tensors((args, named), torch)
         reads = self._reads(given)
         if name not in _ASKS and not (args and result is args[0]):  # x.to("cpu") is x
-            self._delivered.read(map(_key, given))
+            self._is_read(given)
         if is_transformed(torch) or _in_backward(torch):
             self._root(reads)
             return
@@ -278,7 +283,9 @@ class UnreadResults:
             if isinstance(each, (FunctionType, MethodType, functools.partial, torch.nn.Module)):
                 held = _tensors(held_by(each), torch)
                 self._root(self._reads(held))
-                self._delivered.read(map(_key, held))
+                self._is_read(held)
+        if name == _GRAD and isinstance(result, tuple):
+            self._asks_for(result, seconds)
         made = _tensors((result,), torch)
         written = args[:1] if _is_in_place(name) or named.get("inplace") is True else (named.get("out"),)
         made += (into := _tensors(written, torch))
@@ -313,6 +320,26 @@ class UnreadResults:
             self._writer[_key(each)] = len(self._calls) - 1
         if len(self._calls) > _MOST_CALLS:
             self.lose()
+
+    def _is_read(self, tensors: list[Any]) -> None:
+        keys = list(map(_key, tensors))
+        self._delivered.read(keys)
+        self._gradients.read(keys)
+
+    def _asks_for(self, gradients: tuple[Any, ...], seconds: float) -> None:
+        """``torch.autograd.grad`` has given these."""
+        frame: FrameType | None = sys._getframe(3)
+        while frame is not None and not is_users(frame):
+            frame = frame.f_back
+        if frame is None:
+            return
+        site, around = site_of(frame), [site_of(each) for each in islice(user_frames(), FRAMES)]
+        place = self._asked.setdefault(id(site), UnreadGradient(site, around, asked=len(gradients)))
+        place.asked = min(place.asked, len(gradients))
+        if self._step < _JUDGED:
+            place.calls += 1.0 / _JUDGED
+            place.seconds += seconds / _JUDGED
+        self._gradients.delivered(id(site), gradients, self._step)
 
     def _around(self) -> tuple[tuple[Site, ...], int, bool]:
         """The user's frames, how many of them lie inside of any of a library's other than torch, and whether a custom
@@ -356,10 +383,18 @@ class UnreadResults:
         rows = map(_weighted, by_place(judged, lambda each: each.zero > 0.0, [], _JUDGED))
         weighted = _longest([each for each in rows if each.zero >= LEAST_ZERO])
         batches = self._delivered.unread(_JUDGED)
-        if found or weighted or batches:
+        gradients = self._unread_gradients()
+        if found or weighted or batches or gradients:
             unseen = has_extensions() or have_threads(self._workers()) or is_any_scripted(self._torch)
             if not unseen:
-                self.found, self.weighted, self.batches = found, weighted, batches
+                self.found, self.weighted, self.batches, self.gradients = found, weighted, batches, gradients
+
+    def _unread_gradients(self) -> list[UnreadGradient]:
+        """Places that ask for gradients of which some are read, and others never."""
+        for place, _ in self._gradients.unread(1):
+            self._asked[place].unread += 1
+        found = [each for each in self._asked.values() if 0 < each.unread < each.asked and each.seconds >= _LEAST_S]
+        return sorted(found, key=lambda each: -each.seconds)
 
 
 def _longest(lines: list[Line]) -> list[Line]:

@@ -654,7 +654,7 @@ class Windows:
         record.gathered, record.one_hot, record.remade_weights = seen.gathered, seen.one_hot, seen.remade
         record.repeated_rows, record.zero_rows = seen.repeated_rows, seen.zero_rows
         record.unread, record.weighted = self.unread.found, self.unread.weighted
-        record.computed_s = self.unread.computed_s
+        record.computed_s, record.unread_gradients = self.unread.computed_s, self.unread.gradients
         for (index, name), size in self.unread.batches.items():
             self.loaders.records[index].unread[name] = size
 

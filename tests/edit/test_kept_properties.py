@@ -54,6 +54,7 @@ def kept(
         "return torch.from_numpy(self.series.scaled[i : i + 9]), i",
         "x = self.series.scaled[i]\n        y = self.series.scaled[i + 1]\n        return torch.tensor(x), {0: y}",
         "x = self.series.scaled\n        return torch.tensor(x[i] * 2)",
+        "x = self.series.scaled[i]\n        y, z = x[:5], x[5:]\n        return torch.from_numpy(y), z",
     ],
 )
 def test_it_is_kept_where_it_is_read(body: str, tmp_path: Path) -> None:
@@ -67,6 +68,11 @@ def test_it_is_kept_where_it_is_read(body: str, tmp_path: Path) -> None:
     [
         ({"body": "x = self.series.scaled[i]\n        x += 1\n        return x"}, "may be changed where it is read"),
         ({"body": "x = self.series.scaled[i]\n        x[0] = 1\n        return x"}, "may be changed where it is read"),
+        (
+            {"body": "x = self.series.scaled\n        y, z = x[:5], x[5:]\n        z += 1\n        return y"},
+            "where it is read",
+        ),
+        ({"body": "x = self.series.scaled\n        y, *z = x[:5], x[5:]\n        return y"}, "where it is read"),
         ({"body": "return self.augment(self.series.scaled[i])"}, "may be changed where it is read"),
         ({"body": "self.kept = self.series.scaled\n        return self.kept[i]"}, "may be changed where it is read"),
         ({"later": "\n    def grow(self, more):\n        self.series.values = more"}, "may be given another value"),
