@@ -161,6 +161,9 @@ def _as_watched(record: RunRecord, first: RunRecord) -> None:
     record.repeated_rows, record.zero_rows = first.repeated_rows, first.zero_rows
     record.unread, record.weighted, record.computed_s = first.unread, first.weighted, first.computed_s
     record.unread_gradients = first.unread_gradients
+    for loader, before in zip(record.loaders, first.loaders, strict=False):
+        if loader.site == before.site:
+            loader.unread, loader.unread_of = before.unread, before.unread_of
 
 
 def next_try(record: RunRecord, options: Options) -> tuple[str, Options] | None:

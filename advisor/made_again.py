@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from advisor.evidence.facts import LoaderFacts
     from advisor.harness.layout import Loader
 
+_GENERATOR = re.compile(r"default_rng|RandomState|Generator\(|Random\(")  # which may be nobody else's
 _LEAST_DECODED = 0.25  # of a fetch, where all that makes a sample would be kept
 _TOKENIZER = re.compile("tokeniz", re.IGNORECASE)
 _FEW_WORKERS = 4  # where so many gain nothing, more will not
@@ -95,7 +96,7 @@ def _decodes(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart
     own, size = share(loader, line), _all_samples(loader)
     part = min(own, 1.0 - others)
     also = ""
-    if own >= _LEAST_DECODED and _draws_nothing(loader):
+    if own >= _LEAST_DECODED and _draws_nothing(evidence, loader):
         part = min(1.0, sum(share(loader, each) for each in loader.parts if each.kind == "line"))
         also = ", with what is made of it, of which nothing is drawn"
     if not _better_kept(evidence, facts, loader, part):
@@ -112,9 +113,10 @@ def _decodes(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart
     )
 
 
-def _draws_nothing(loader: Loader) -> bool:
+def _draws_nothing(evidence: Evidence, loader: Loader) -> bool:
     """Whether samples are the same whenever they are asked for, as far as can be seen: none of the first fetches drew
-    random numbers, transforms are torchvision's that never do, and nothing else sets what the dataset goes by.
+    random numbers, transforms are torchvision's that never do, and nothing else sets what the dataset goes by, neither
+    its own class nor another place in the script.
     """
     names = {each.rpartition(".")[2] for each in loader.transforms}
     names |= {short_name(each) for each in loader.parts if each.kind == "transform"}
@@ -125,8 +127,22 @@ def _draws_nothing(loader: Loader) -> bool:
     for holder in (each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)) if tree is not None else ():
         if longest is not None and holder.lineno <= longest.site.line <= (holder.end_lineno or 0):
             read = {each.attr for each in ast.walk(holder) if isinstance(each, ast.Attribute)}
-            return not read & set_later(holder)
+            if _GENERATOR.search(ast.unparse(holder)) or read & set_later(holder):
+                return False
+            paths = {longest.site.file, *(evidence.record.modules if evidence.record is not None else ())}
+            return not any(read & _set_outside(path) for path in paths)
     return False
+
+
+def _set_outside(path: str) -> set[str]:
+    """The attributes of other objects than ``self`` that a file gives values."""
+    tree = parsed(path)
+    return {
+        each.attr
+        for each in (ast.walk(tree) if tree is not None else ())
+        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)
+        if not (isinstance(each.value, ast.Name) and each.value.id == "self")
+    }
 
 
 def _computes_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart | None:

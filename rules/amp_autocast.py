@@ -78,7 +78,7 @@ _TOKENS = re.compile(r"\[\[\d+,\d+,(\d+),\d+\]")
 # products that are as much faster as others are. The forward takes 0.86 to 2.15 of float32's, 1.22 in the middle
 # (30 shapes, torch 2.14, two cores). A forecaster's three layers, 42 tokens: 2.8 ms became 22.3, and the step gained
 # nothing, 0.98, where 1.1 to 1.5 was predicted with the figures above.
-_AMD_ATTENTION, _AMD_TOKEN_CORE_S = 1.22, 2.6e-6
+_AMD_ATTENTION, _AMD_TOKEN_CORE_S, _AMD_THREADS = 1.22, 2.6e-6, 2  # nobody has measured more threads
 _HEADS_TOKENS = re.compile(r"\[\[(\d+),(\d+),(\d+),\d+\]")
 # In NHWC convolutions gain less (3x3 of 32 to 256 channels 0.54 to 0.76, where NCHW has 0.31 to 0.76), and norms lose,
 # forward and backward together (batch norms 1.3 to 2.2, group norms 0.95 to 5.3).
@@ -705,7 +705,8 @@ def _amd_backward(evidence: Evidence, row: OperatorRow, wide: float) -> float:
     tokens = [math.prod(map(int, found.groups())) for each in row.shapes if (found := _HEADS_TOKENS.match(each))]
     if not tokens or not row.count or not row.self_s or evidence.record is None:
         return _ATTENTION_BACKWARD_SHORT
-    each_s = _AMD_TOKEN_CORE_S / max(1, evidence.record.environment.intraop_threads) * sum(tokens) / len(tokens)
+    threads = min(_AMD_THREADS, max(1, evidence.record.environment.intraop_threads))
+    each_s = _AMD_TOKEN_CORE_S / threads * sum(tokens) / len(tokens)
     return wide + each_s * row.count / row.self_s
 
 

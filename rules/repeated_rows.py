@@ -30,10 +30,11 @@ class RepeatedRows(Rule):
     same for equal ones: encode the rows first, and repeat, or index, what that gives. Reported where a run has seen
     that rows are equal, and that what they become is, too.
 
-    When not: a batch norm sees other statistics with fewer rows, and is not looked behind. Where dropout is on, and
-    rows were repeated in order, it is reported as well: each copy then gets the same noise, which is another training,
-    if hardly a worse one. Rows that are equal in the data itself are not reported. On a GPU it is not, either: there
-    calls take no time of their own.
+    When not: a batch norm sees other statistics with fewer rows, and is not looked behind. Where dropout is on, and a
+    part of the model is given rows that were repeated in order, three times and more, it is reported as well: each copy
+    then gets the same noise, which is another training. Rows that are repeated for their noise (Monte Carlo dropout,
+    views for contrastive learning) are meant. Rows that are equal in the data itself are not reported. On a GPU it is
+    not, either: there calls take no time of their own.
 
     Source: the time that these calls took in the run, by the share of their rows. Hermans, Beyer and Leibe 2017, "In
     Defense of the Triplet Loss for Person Re-Identification", section 2: in a batch all triplets are made of
@@ -70,6 +71,7 @@ class RepeatedRows(Rule):
                 "step_s": step_s,
             },
             site=longest.site,
+            safety=Safety.BEHAVIOUR if longest.dropout else None,
             parameters={
                 "order": "calls" if any(each.order == "calls" for each in lines) else longest.order,
                 "dropout": longest.dropout,
@@ -86,8 +88,8 @@ class RepeatedRows(Rule):
             text = f"Call the module {there} once, with all rows of the batch, and index what it gives: z = module(x), "
             text += "then z[i] for each module(x[i])."
         else:
-            text = f"Call the module {there} with the rows that differ, and index what it gives: rows, back = "
-            text += "torch.unique(x, dim=0, return_inverse=True), then module(rows)[back] for module(x)."
+            text = f"Call the module {there} with the rows that differ, and index what it gives: by the ids that they "
+            text += "are made of, ids, back = ids.unique(return_inverse=True), then module(ids)[back]."
         if finding.parameters.get("dropout"):
             text += " Dropout is on: all copies of a row then get the same noise."
         return Advice(text, "how the result gets to where it is used only its author can decide")

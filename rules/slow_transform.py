@@ -15,7 +15,7 @@ from advisor.evidence.fetching import without
 from advisor.evidence.random_draws import longest_draw
 from advisor.fixes import edited
 from advisor.made_again import FITS, made_again
-from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at
+from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, file_list
 from advisor.slow_parts import slow_part
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class SlowTransform(Rule):
                     "kind": found.kind,
                     "what": found.what,
                     "bytes": found.bytes,
-                    "reader": loader.dataset_file,
+                    "readers": _modules(evidence, loader),
                     "copied": bool(loader.batch_size) and loader.collate.endswith(".default_collate"),
                 },
             )
@@ -108,8 +108,8 @@ class SlowTransform(Rule):
             told = f"Make what {what} gives at {at(finding.site)} once, in __init__, and use it for each sample."
             return Advice(text, why) if why else edited(drafts, told)
         if finding.site is not None and finding.parameters.get("kind") == "asked":
-            drafts, reader = Drafts(sources), str(finding.parameters.get("reader", ""))
-            readers = [drafts[reader]] if sources.has(reader) else []
+            drafts = Drafts(sources)
+            readers = [drafts[path] for path in file_list(finding, "readers") if sources.has(path)]
             copied = bool(finding.parameters.get("copied"))
             why = keep_property(drafts[finding.site.file], finding.site.line, readers, copied)
             return Advice(text, why) if why else edited(drafts, text)
@@ -402,6 +402,12 @@ _ADVICE = {
         "which of them keeps what the model learns from only its author can tell",
     ),
 }
+
+
+def _modules(evidence: Evidence, loader: Loader) -> tuple[str, ...]:
+    """The script's own files, which may read, or change, what a dataset holds."""
+    record = evidence.record
+    return tuple(sorted({loader.dataset_file, *(record.modules if record is not None else ())}))
 
 
 def _draws(loader: Loader, site: Site | None) -> bool:

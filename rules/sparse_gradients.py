@@ -21,7 +21,7 @@ from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.embeddings import Tables, dense_tables, dense_work, other_lookups
 from advisor.fixes import edited
-from advisor.harness.layout import OptimizerInfo, Site
+from advisor.harness.layout import MOST_MATRICES, OptimizerInfo, Site
 from advisor.rule import (
     Advice,
     Example,
@@ -116,7 +116,8 @@ class SparseGradients(Rule):
         if others is not None and at_once:
             costs = (_COST_S * 1e9, *_COST_NS[optimizer.cls])
             left += sum(number * cost for number, cost in zip(others, costs, strict=True)) / 1e9
-        unknown = others is None or (others != (0, 0, 0) and not at_once)
+        alone = len(record.optimizers) == 1  # else small tables may be another's
+        unknown = others is None or (others != (0, 0, 0) and not (at_once and alone))
         share = min(1.0, (spent + freed) / (evidence.trace_step_s or 1.0))
         scale = {name: 1.0 - each for name, each in shares.items()}
         relieved = 1.0 - _RELIEF * share  # of all that stays, without what is freed now
@@ -143,7 +144,7 @@ class SparseGradients(Rule):
             parameters={
                 "tables": places,
                 "optimizers": _sites([optimizer]),
-                "beside": _sites(each for each in record.optimizers if each is not optimizer),
+                "beside": _sites(each for each in record.optimizers if _takes_none(each, tables)),
                 "optimizer": optimizer.cls,
                 "exact": exact,
                 "others": unknown,
@@ -266,6 +267,12 @@ def _updating(optimizers: list[OptimizerInfo], tables: list[Tables]) -> Optimize
     if len(found) > 1:
         found = [each for each in found if any([table.rows, table.width] in each.matrices for table in tables)]
     return found[0] if len(found) == 1 else None
+
+
+def _takes_none(optimizer: OptimizerInfo, tables: list[Tables]) -> bool:
+    """Whether it holds none of the tables, as far as its largest parameters say, of which all are known."""
+    shapes = [[each.rows, each.width] for each in tables]
+    return 0 < len(optimizer.matrices) < MOST_MATRICES and not any(each in optimizer.matrices for each in shapes)
 
 
 def _sites(optimizers: Iterable[OptimizerInfo]) -> tuple[Site, ...]:

@@ -9,7 +9,7 @@ import libcst.matchers as m
 
 from advisor.edit.draft import Draft
 from advisor.edit.names import add_import, full_name, last_part
-from advisor.edit.only_read import only_read
+from advisor.edit.only_read import may_change, only_read
 from advisor.edit.scopes import is_target, variables
 
 # Bases whose objects keep nothing more.
@@ -41,7 +41,7 @@ def keep_property(draft: Draft, line: int, readers: Iterable[Draft], copied: boo
     read = {each.attr.value for each in draft.nodes(cst.Attribute, holder)}
     for file in files:
         for each in file.nodes(cst.Attribute):
-            if is_target(file, each) and each.attr.value in read and _named(file.function(each)) != "__init__":
+            if each.attr.value in read and _named(file.function(each)) != "__init__" and _is_changed(file, each):
                 return f"{file.code(each)} may be given another value"
             if each.attr.value == name and not _is_read(file, each, copied):
                 return "what it gives may be changed where it is read"
@@ -52,6 +52,17 @@ def keep_property(draft: Draft, line: int, readers: Iterable[Draft], copied: boo
 
 def _named(function: cst.FunctionDef | None) -> str:
     return function.name.value if function is not None else ""
+
+
+def _is_changed(draft: Draft, attribute: cst.Attribute) -> bool:
+    """Whether it is given something there, also in a part of it, or asked to change itself."""
+    node: cst.CSTNode = attribute
+    while isinstance(above := draft.parent(node), (cst.Subscript, cst.Attribute)) and above.value is node:
+        node = above
+    if is_target(draft, node) or isinstance(above, cst.Del):
+        return True
+    called = isinstance(above, cst.Call) and above.func is node and isinstance(node, cst.Attribute)
+    return called and may_change(node.attr.value, above)  # type: ignore[attr-defined, arg-type]
 
 
 def _is_read(draft: Draft, node: cst.CSTNode, copied: bool, known: frozenset[str] = frozenset()) -> bool:

@@ -46,15 +46,16 @@ def only_read(draft: Draft, node: cst.CSTNode) -> bool:
         call, name = draft.parent(above), above.attr.value
         if not isinstance(call, cst.Call) or call.func is not above:
             return not is_target(draft, above) and (name not in _SAME or only_read(draft, above))
-        return not _may_change(name, call) and (name not in _SAME or only_read(draft, call))
+        return not may_change(name, call) and (name not in _SAME or only_read(draft, call))
     call = draft.parent(above) if isinstance(above, cst.Arg) and not above.star else None
-    if not isinstance(call, cst.Call) or _may_change(last_part(call.func), call):
+    if not isinstance(call, cst.Call) or may_change(last_part(call.func), call):
         return False
     name = full_name(draft, call.func)
     known = name in _BUILTINS or name.startswith(LIBRARIES)
     return known and (last_part(call.func) not in _SAME or only_read(draft, call))
 
 
-def _may_change(name: str, call: cst.Call) -> bool:
+def may_change(name: str, call: cst.Call) -> bool:
+    """Whether a function or method of that name changes what it is called with, or of."""
     keywords = {each.keyword.value for each in call.args if each.keyword is not None}
     return name in _CHANGES or is_in_place(name) or not keywords.isdisjoint(("out", "inplace", "generator"))

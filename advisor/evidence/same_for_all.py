@@ -10,11 +10,42 @@ from advisor.evidence.deterministic import changes, computes_the_same
 from advisor.evidence.fetching import by_statement, own_parameters, parsed, set_later, share
 from advisor.harness.layout import FetchPart, Loader
 
-# Methods that change what they are asked of, or give another thing each time.
-_CHANGING = frozenset(
+# Methods of arrays and tensors that compute, and change nothing.
+_OF_ARRAYS = frozenset(
     (
-        *("append", "extend", "insert", "pop", "popleft", "popitem", "remove", "clear", "update", "setdefault", "add"),
-        *("get", "put", "send", "next", "step", "write", "seek", "fill", "sort", "reverse", "connect", "execute"),
+        *("mean", "std", "var", "max", "min", "amax", "amin", "sum", "prod", "cumsum", "cumprod", "median", "quantile"),
+        *(
+            "argmax",
+            "argmin",
+            "argsort",
+            "astype",
+            "float",
+            "double",
+            "half",
+            "long",
+            "int",
+            "to",
+            "abs",
+            "sqrt",
+            "exp",
+        ),
+        *("log", "log1p", "pow", "square", "clip", "clamp", "round", "reshape", "view", "flatten", "ravel", "squeeze"),
+        *("unsqueeze", "transpose", "permute", "t", "copy", "clone", "repeat", "dot", "matmul", "norm", "all", "any"),
+        *(
+            "nonzero",
+            "tolist",
+            "item",
+            "numpy",
+            "sub",
+            "add",
+            "mul",
+            "div",
+            "unfold",
+            "diff",
+            "items",
+            "keys",
+            "values",
+        ),
     )
 )
 _COMPUTES = frozenset(("torch", "torchaudio", "torchvision", "numpy", "scipy", "librosa", "math", "skimage", "cv2"))
@@ -73,20 +104,24 @@ def _only_computes(method: ast.FunctionDef, libraries: set[str], methods: set[st
                 return False
             if isinstance(each, (ast.Attribute, ast.Subscript)) and isinstance(each.ctx, ast.Store):
                 return False
-            if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr in _CHANGING:
-                return False
-            if isinstance(each, ast.Call) and _root(each.func) not in (*libraries, *local, "self", ""):
-                return False
-            # Of the object itself: what of its class, not what an attribute holds that may be called.
-            if isinstance(each, ast.Call) and _of_self(each.func) and each.func.attr not in methods:  # type: ignore[attr-defined]
+            if isinstance(each, ast.Call) and not _computes(each.func, libraries - local, methods):
                 return False
         if changes(node):
             return False
     return True
 
 
-def _of_self(function: ast.expr) -> bool:
-    return isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "self"
+def _computes(function: ast.expr, libraries: set[str], methods: set[str]) -> bool:
+    """Whether that is a function of a library that computes, one of an array's methods, or of the object's own class.
+
+    Not what an attribute holds that may be called, or a method that nobody knows: a generator's, a camera's.
+    """
+    if _root(function) in libraries:
+        return True
+    if not isinstance(function, ast.Attribute):
+        return False
+    of_self = isinstance(function.value, ast.Name) and function.value.id == "self"
+    return function.attr in (methods if of_self else _OF_ARRAYS)
 
 
 def _first(node: ast.FunctionDef) -> int:

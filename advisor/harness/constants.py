@@ -105,7 +105,7 @@ class Constants:
         self._gathers = Gathers(self._torch)
         self._one_hots = OneHots(self._torch)
         self._zeros = ZeroRows(self._torch)
-        self._rows = RepeatedRows(self._torch, lambda: self._gathers.counted)
+        self._rows = RepeatedRows(self._torch, lambda: self._gathers.counted, self.watching)
         self.remade: dict[str, float] = {}
         self._remade = RemadeWeights()
         self._frozen = FrozenParts(self._torch, self._numbers, self._sameness.alike, self._trained)

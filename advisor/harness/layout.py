@@ -36,6 +36,8 @@ CLOSURE_RANGE = "advisor.closure"  # what an optimizer's step has evaluated, bef
 DRAIN_RANGE = "advisor.drain"  # the harness waits for the device, at the end of a profiled window
 ENCODER_RANGE = "advisor.encoder"
 
+MOST_MATRICES = 16  # of an optimizer that are written down
+
 # Environment variable through which children of the script find the options file.
 OPTIONS_ENV = "ADVISOR_OPTIONS"
 
@@ -185,7 +187,8 @@ class Loader:
     prefetch_factor: int | None = None
     drop_last: bool = False
     shuffle: bool | None = None  # by the sampler's class
-    sampler: str = ""  # the class of one that is none of torch's own, of the sampler or of what that holds
+    # The class of one that may go by what changes, of the sampler or of what that holds: by weights, or not of torch's.
+    sampler: str = ""
     context: str = ""  # multiprocessing start method; "" without workers
     iterable: bool = False
     dataset: str = ""  # qualified class name
@@ -196,7 +199,9 @@ class Loader:
     transforms: list[str] = field(default_factory=list)  # class names along dataset.transform(.transforms)
     collate: str = ""  # qualified name of collate_fn
     tensors: list[TensorInfo] = field(default_factory=list)  # of its last observed batch
-    unread: dict[str, int] = field(default_factory=dict)  # of a batch what no step reads, and its bytes
+    # What none of the steps that were watched reads of a batch, and its bytes; and those of the whole batch.
+    unread: dict[str, int] = field(default_factory=dict)
+    unread_of: int = 0
     in_memory: bool = False  # TensorDataset or similar: fetching is indexing
     # The dataset that samples come from, below any Subset and any ConcatDataset of one class: its qualified class name,
     # where that was written, and which of its attributes are tensors or arrays in memory with a row for each sample

@@ -28,12 +28,13 @@ from .transforms import transforms_of
 
 FETCH_FILE = "fetches.bin"
 # Process, when it ended (CLOCK_MONOTONIC), seconds, CPU seconds, CPU seconds until now of OpenBLAS's threads.
-# Whose samplers go on where they were.
-_LIBRARIES = ("torch", "accelerate", "transformers", "lightning", "pytorch_lightning", "builtins")
 _RECORD = struct.Struct("<qdddd")
 # Single fetches of workers that are written down, of all workers of a loader: bursts that are rarer than that are not
 # known from one window anyway.
 _MOST_FETCHES = 1024
+# Whose samplers go on where they were; but for one whose weights the script may change.
+_LIBRARIES = ("torch", "accelerate", "transformers", "lightning", "pytorch_lightning", "builtins")
+_WEIGHTED = ("WeightedRandomSampler",)
 
 
 def tensor_info(tensor: Any) -> TensorInfo:
@@ -65,12 +66,16 @@ def tensors_in(value: Any, torch: Any, limit: int = 16) -> Iterator[Any]:
 
 
 def own_sampler(loader: Any) -> str:
-    """The class of a sampler that somebody else than torch has written, by way of those that hold another one."""
+    """The class of a sampler that may go by what changes: of weights, or that somebody else than torch has written.
+
+    By way of those that hold another one.
+    """
     todo = [getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)]
     for _ in range(8):
         each = todo.pop(0) if todo else None
-        if each is not None and type(each).__module__.partition(".")[0] not in _LIBRARIES:
-            return type(each).__name__
+        name = type(each).__name__
+        if each is not None and (type(each).__module__.partition(".")[0] not in _LIBRARIES or name in _WEIGHTED):
+            return name
         todo.append(getattr(each, "sampler", None))
     return ""
 

@@ -30,6 +30,7 @@ class _Padding:
     in_all: list[Any] = field(default_factory=list)  # of each call with ids the share that is padding in all rows, …
     in_each: list[Any] = field(default_factory=list)  # … and what else is padding in some; on their device
     widths: set[int] = field(default_factory=set)
+    pads: bool = False  # it is told what is padding: by a mask, or by the number of it
     features: tuple[int, ...] = ()  # the shape of the latest call's
     filled: list[Any] = field(default_factory=list)  # likewise of features: what fills samples up, …
     lengths: set[int] = field(default_factory=set)  # … to these lengths
@@ -140,6 +141,7 @@ class ModelRecords:
             known.in_each.append(unevenness(self._torch, ids) - in_all)
             record.width = ids[0].shape[1]
             known.widths.add(record.width)
+            known.pads = known.pads or _knows_padding(self._torch, module, ids[0], tensors)
 
     def _ask_filling(self, known: _Padding, tensors: list[Any]) -> None:
         given = features(self._torch, tensors)
@@ -206,10 +208,18 @@ class ModelRecords:
                 uneven = sum(values) / len(values)
                 if known.has_own_widths:
                     known.record.uneven = uneven
-                elif len(known.widths) == 1 and 2 * len(values) > known.calls:
+                elif len(known.widths) == 1 and 2 * len(values) > known.calls and known.pads:
                     known.record.short = uneven
             if known.has_own_lengths and (values := read_scalars(known.filled)):
                 known.record.filled = sum(values) / len(values)
+
+
+def _knows_padding(torch: Any, module: Any, ids: Any, tensors: list[Any]) -> bool:
+    """Whether a model is given a mask beside its token ids, or looks a number up that is padding."""
+    like = [each for each in tensors if each is not ids and each.shape == ids.shape]
+    if any(each.dtype is torch.bool or (each.device.type == "cpu" and int(each.max()) <= 1) for each in like):
+        return True  # of a mask of whole numbers a GPU would be waited for
+    return any(isinstance(each, torch.nn.Embedding) and each.padding_idx is not None for each in module.modules())
 
 
 def _wraps_library_calls(torch: Any) -> bool:

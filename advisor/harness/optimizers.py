@@ -9,10 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from .gauges import zero_filled
-from .layout import OptimizerInfo, Site
+from .layout import MOST_MATRICES, OptimizerInfo, Site
 from .places import definition_of
-
-_MOST_MATRICES = 16
 
 
 class Optimizers:
@@ -144,4 +142,4 @@ def _describe(info: OptimizerInfo, optimizer: Any) -> None:
         info.momentum = float(momentum) if isinstance(momentum, (int, float)) else None
         info.parameters = sum(1 for _ in parameters_of(optimizer))
         shapes = {tuple(each.shape) for each in parameters_of(optimizer) if each.dim() == 2}
-        info.matrices = sorted(map(list, shapes), key=lambda shape: -shape[0] * shape[1])[:_MOST_MATRICES]
+        info.matrices = sorted(map(list, shapes), key=lambda shape: -shape[0] * shape[1])[:MOST_MATRICES]

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from types import ModuleType
 from typing import Any
 
@@ -23,14 +24,18 @@ from .looking import may_compute
 _LEAST_COPIES = 1.5  # of a row, on average, where it is repeated in one call; of those of several: of which a tenth …
 _LEAST_KNOWN = 0.1  # … had been computed before
 _LEAST_ROWS, _MOST_ROWS = 8, 1 << 16  # of a call
-_MOST_KEPT = 1 << 17  # rows of all calls of a module in a step
+_MOST_KEPT = 1 << 17  # rows of all calls in a step
 _SAMPLED = 64  # numbers of each row, spread over it by …
 _STRIDES = (7919, 104729, 1299709, 15485863)  # … primes, one for each dimension in turn
 _TOLERANCE = 1e-4  # of the largest number: a product rounds otherwise in another row of it
 _LEAST_ALIKE = 0.99  # of the copies give what the first gave
 _DISTINCT_DATA = 0.9  # of a loader's rows are single ones, where it is the script that takes some of them repeatedly
 _MOST_S = 2.0  # of looking, in a training
+_MOST_TENSORS = 16  # of a call
 _ORDERED = ("block", "tile")  # how rows are repeated: aabb, abab
+# Of a row, from so many on it is not for the dropout that it is repeated: contrastive learning takes each twice.
+_MANY_TIMES = 3
+_MOST_WHOLE = 4096  # whole numbers of a row that are all looked at: ids of texts that differ in their ends
 
 
 @dataclass
@@ -66,6 +71,7 @@ class RepeatedRows:
 
     torch: ModuleType
     followed: Callable[[], int] = int  # counts calls on rows whose lookup was seen: others tell of these
+    watching: Callable[[float], None] = float  # type: ignore[assignment]  # told of the seconds that looking takes
     lines: ByLine[RepeatedRow] = field(default_factory=ByLine)
     _calls: list[_Call] = field(default_factory=list)  # that have begun, the innermost last
     _counted: _Call | None = None  # of them the one whose time is added up: nothing inside it is looked at
@@ -76,16 +82,18 @@ class RepeatedRows:
     _of_data: bool = False  # the rows that the running forward was given are such as the data has
     _root: Any = None
     _hooks: list[Any] = field(default_factory=list)
+    _kept: int = 0  # rows
     _spent_s: float = 0.0
 
     def clear(self) -> None:
         """Forget a step."""
         self.off()
-        self._seen.clear()
+        self.backward_begins()
 
     def backward_begins(self) -> None:
         """After it the graphs of what was computed before are gone, and weights may change."""
         self._seen.clear()
+        self._kept = 0
 
     def batch(self, tensors: Iterable[Any]) -> None:
         """A loader has delivered these."""
@@ -100,6 +108,8 @@ class RepeatedRows:
         """A root is called with these tensors; its parts are listened to from here on."""
         self.off()
         self._root = module
+        if self._spent_s > _MOST_S:
+            return
         self._begins(module, given)
         hooks = self.torch.nn.modules.module
         before = hooks.register_module_forward_pre_hook(self._before)
@@ -107,9 +117,11 @@ class RepeatedRows:
 
     def forward_ends(self, output: Any) -> None:
         """It gives this."""
-        if self._hooks:
-            self._ends(self._root, output, {})
-        self.off()
+        try:
+            if self._hooks:
+                self._ends(self._root, output, {})
+        finally:
+            self.off()
 
     def off(self) -> None:
         """Listen to nothing."""
@@ -128,29 +140,31 @@ class RepeatedRows:
         if self._counted is not None:
             self._counted.nested += module is self._counted.module
             return
-        if self._of_data or self._spent_s > _MOST_S:
+        if self._of_data:
             return
-        began = time.perf_counter()
         tensors = list(given)
         dim = _rows_in(self.torch, module)
         rows = tensors[0].shape[dim] if tensors and tensors[0].dim() > dim else 0
         if not _LEAST_ROWS <= rows <= _MOST_ROWS or not self._is_looked_at(module):
             return
         of_rows = [each for each in tensors if each.dim() > dim and each.shape[dim] == rows]
+        others = any(rows in each.shape for each in tensors if each.dim() <= dim or each.shape[dim] != rows)
         if not all(_readable(self.torch, each) for each in of_rows):
             return
         hashes, constant = self._hashes(of_rows, dim)
         seen = self._seen.setdefault((id(module), *((each.shape[dim + 1 :], each.dtype) for each in of_rows)), _Seen())
-        if seen.rows + rows > _MOST_KEPT:
+        if self._kept + rows > _MOST_KEPT:
             return
         call = self._call(module, dim, hashes, constant, seen)
+        if call.copies and not self._are_copies(call, of_rows):
+            call.copies = False
+        call.dropout = call.dropout and not others  # a state, say, that has its rows elsewhere
         if call.copies and module is self._root and not self._takes(of_rows, call.order):
             self._of_data = True  # and so in all parts of it
             return
         self._calls.append(call)
         if call.copies:
             self._counted, self._followed = call, self.followed()
-        self._spent_s += time.perf_counter() - began
 
     def _call(self, module: Any, dim: int, hashes: Any, constant: Any, seen: _Seen) -> _Call:
         torch: Any = self.torch
@@ -172,12 +186,18 @@ class RepeatedRows:
         whole = known == rows and bool((first == first[0] + number[:rows]).all())
         padding = constant[copies].double().mean() > 0.5 or (not ordered and _of_one(first[copies]) > 0.5)
         call.left_alone = whole or bool(padding) or (not ordered and _norms(torch, module))
-        call.dropout = ordered and any(
-            "Dropout" in type(each).__name__ or getattr(each, "dropout", 0)
-            for each in module.modules()
-            if each.training
-        )
+        call.dropout = ordered and module is not self._root and rows >= _MANY_TIMES * (rows - within) and _drops(module)
         return call
+
+    def _are_copies(self, call: _Call, tensors: list[Any]) -> bool:
+        """Whether the rows that seem to be copies of others of this call are so in all of their numbers."""
+        first = call.first - call.seen.rows
+        copies = ((first >= 0) & (first != self.torch.arange(first.numel()))).nonzero()[:, 0]
+        for each in tensors if copies.numel() else ():
+            rows = each.detach().movedim(call.dim, 0)
+            if not bool((rows[copies] == rows[first[copies]]).all()):
+                return False
+        return True
 
     def _ends(self, module: Any, output: Any, named: dict[str, Any]) -> None:
         """The call of `module` is over; those that an error has ended inside of it are, too."""
@@ -186,7 +206,6 @@ class RepeatedRows:
             return
         if all(each.module is not module for each in self._calls):
             return
-        began = time.perf_counter()
         while (call := self._calls.pop()).module is not module:
             self._counted = None if call is self._counted else self._counted
         counted, self._counted = self._counted is call, None if call is self._counted else self._counted
@@ -198,13 +217,13 @@ class RepeatedRows:
             return
         few, seen, recorded = self._few(result, call.dim), call.seen, bool(result.requires_grad)
         if counted and not call.left_alone and self.followed() == self._followed:
-            call.dropout = call.dropout and self._repeated_alike(call, tensors_in(named, torch))
+            call.dropout = call.dropout and self._repeated_alike(call, _given(named, torch))
             self._count(call, few, result, recorded)
         seen.hashes.append(call.hashes)
         seen.results.append(few)
         seen.recorded.append(recorded)
         seen.rows += rows
-        self._spent_s += time.perf_counter() - began
+        self._kept += rows
 
     def _count(self, call: _Call, few: Any, result: Any, recorded: bool) -> None:
         torch: Any = self.torch
@@ -262,7 +281,7 @@ class RepeatedRows:
     # Hooks, which run while nothing of ours is to be seen by anybody.
 
     def _before(self, module: Any, args: Any) -> None:
-        self._listening(lambda: self._begins(module, tensors_in(args, self.torch)))
+        self._listening(lambda: self._begins(module, _given(args, self.torch)))
 
     def _after(self, module: Any, args: Any, named: Any, output: Any = None) -> None:
         """`named` is None, and nothing given, where an error has ended the call."""
@@ -270,13 +289,17 @@ class RepeatedRows:
 
     def _listening(self, told: Callable[[], None]) -> None:
         torch: Any = self.torch
-        if threading.current_thread() is not threading.main_thread():
+        if threading.current_thread() is not threading.main_thread() or self._spent_s > _MOST_S:
             return
+        began = time.perf_counter()
         try:
             with torch._C.DisableTorchFunction(), torch.no_grad():
                 told()
         except Exception:  # what fails here does not fail in the script
             self.off()
+        spent = time.perf_counter() - began
+        self._spent_s += spent
+        self.watching(spent)
 
     # Numbers.
 
@@ -285,8 +308,8 @@ class RepeatedRows:
         torch: Any = self.torch
         rows = tensor.detach().movedim(dim, 0)
         sizes = rows.shape[1:]
-        if rows[0].numel() <= _SAMPLED:
-            return rows.reshape(rows.shape[0], -1).double()
+        if rows[0].numel() <= (_SAMPLED if rows.is_floating_point() else _MOST_WHOLE):
+            return rows.reshape(rows.shape[0], -1).double().clone()  # not the script's own memory
         number = torch.arange(_SAMPLED)
         places = tuple(
             (number * _STRIDES[i % len(_STRIDES)] + number * number // (i + 2)) % size for i, size in enumerate(sizes)
@@ -305,6 +328,20 @@ class RepeatedRows:
         bits = bits ^ (bits >> 32)  # of what was a float32 the lower half is zeros
         odd = torch.arange(1, bits.shape[1] + 1) * 0x9E3779B97F4A7C1 | 1
         return (bits * odd).sum(1), constant  # whole numbers: the same in whatever order they are added up
+
+
+def _given(values: Any, torch: Any) -> list[Any]:
+    """The tensors among a call's arguments, and in tuples, lists and dicts of them; nothing of the user's is asked."""
+    found: list[Any] = []
+    todo = [(values, 0)]
+    while todo and len(found) < _MOST_TENSORS:
+        value, depth = todo.pop(0)
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif type(value) in (tuple, list, dict) and depth < 3:
+            inside = value.values() if isinstance(value, dict) else value
+            todo.extend((each, depth + 1) for each in islice(inside, _MOST_TENSORS))
+    return found
 
 
 def _order(torch: Any, first: Any) -> str:
@@ -330,8 +367,11 @@ def _readable(torch: Any, tensor: Any) -> bool:
 
 def _drops(module: Any) -> bool:
     """Whether a part of it may drop some of what it is given."""
-    parts = (each for each in module.modules() if each.training)
-    return any("Dropout" in type(each).__name__ or getattr(each, "dropout", 0) for each in parts)
+    for each in module.modules():
+        shares = (getattr(each, "p", 0.0) if "Dropout" in type(each).__name__ else 0.0, getattr(each, "dropout", 0.0))
+        if each.training and any(isinstance(share, (int, float)) and share > 0 for share in shares):
+            return True
+    return False
 
 
 def _norms(torch: Any, module: Any) -> bool:

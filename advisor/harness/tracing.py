@@ -136,7 +136,8 @@ class Timed(Traced):
         self.collate: Any = None
         self.listed = 0  # numbers of the first sample that lists hold
         self._samples = 0  # that the user's function has begun to make
-        self._lasting: dict[CodeType, tuple[Any, int]] = {}  # the object of a method without arguments, its samples
+        self._lasting: dict[CodeType, Any] = {}  # the object of a method without arguments …
+        self._askers: dict[CodeType, set[int]] = {}  # … and the samples that have asked it
         self._asks: dict[FrameType, float] = {}  # of them those that run, and since when
         self.lasting: dict[CodeType, float] = {}  # seconds of those whose object is the same for each sample
 
@@ -240,17 +241,18 @@ class Timed(Traced):
         if code.co_argcount != 1 or code.co_kwonlyargcount or code.co_flags & _VARIOUS or len(self._asks) > 0:
             return False
         owner = frame.f_locals.get(code.co_varnames[0])
-        known, _ = self._lasting.setdefault(code, (owner, self._samples))
+        known = self._lasting.setdefault(code, owner)
+        self._askers.setdefault(code, set()).add(self._samples)
         if known is not owner:
             self.lasting.pop(code, None)
-            self._lasting[code] = _NOBODY, 0
+            self._lasting[code] = _NOBODY
         return known is owner
 
     def _in_method(self, frame: FrameType, event: str, arg: Any) -> Any:
         try:
             if event == "return":
                 took = time.perf_counter() - self._asks.pop(frame)
-                if self._lasting[frame.f_code][0] is not _NOBODY:
+                if self._lasting[frame.f_code] is not _NOBODY:
                     self.lasting[frame.f_code] = self.lasting.get(frame.f_code, 0.0) + took
         except Exception:
             self.end()
@@ -332,7 +334,7 @@ class Timed(Traced):
             lengths = self.lengths.get((library, (code, line), key), (0, 0))
             parts.append((library, key or code.co_name, code.co_filename, line, 0, *lengths, took))
         for code, took in sorted(self.lasting.items(), key=lambda each: -each[1])[:_MOST_LINES]:
-            if self._samples > self._lasting[code][1]:  # others than the first have asked it, too
+            if len(self._askers[code]) > max(1, self._samples // 2):  # not what is made anew now and then
                 parts.append(("lasting", code.co_name, code.co_filename, code.co_firstlineno, 0, 0, 0, took))
         if self.collate is not None:
             parts.append(("collate", *written_at(self.collate), 0, 0, 0, self.collate_s))

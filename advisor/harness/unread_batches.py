@@ -36,24 +36,31 @@ class UnreadBatches:
     holder: Callable[[Any], Any]
     least: int = _LEAST_BYTES
     _all: list[_Delivered] = field(default_factory=list)
-    _latest: dict[int, _Delivered] = field(default_factory=dict)  # by storage
+    _latest: dict[int, list[_Delivered]] = field(default_factory=dict)  # by storage, of which several may be parts
+
+    _bytes: dict[tuple[int, int], int] = field(default_factory=dict)  # by loader and step
 
     def delivered(self, loader: int, batch: Any, step: int) -> None:
         """A loader has made a batch."""
         for name, tensor in _named(batch, self.tensor):
             size = tensor.numel() * tensor.element_size()
+            self._bytes[loader, step] = self._bytes.get((loader, step), 0) + size
             if size < self.least or tensor.device.type != "cpu" or str(tensor.layout) != "torch.strided":
                 continue
             each = _Delivered(loader, name, self.key(tensor), size, self.holder(tensor), step)
             self._all.append(each)
-            self._latest[each.key] = each
+            self._latest.setdefault(each.key, []).append(each)
 
     def read(self, keys: Iterable[int]) -> None:
         """These storages are given to something."""
         if self._latest:
             for each in keys:
-                if (known := self._latest.get(each)) is not None and not known.read:
+                for known in self._latest.get(each, ()):
                     known.read = True
+
+    def whole(self, loader: int) -> int:
+        """Bytes of all that a loader has delivered in the step in which that was most."""
+        return max((size for (each, _), size in self._bytes.items() if each == loader), default=0)
 
     def unread(self, steps: int) -> dict[tuple[int, str], int]:
         """By loader and name the bytes of what in none of the first `steps` was read, or is kept."""

@@ -115,7 +115,8 @@ class UnreadResults:
         self.weighted: list[Weighted] = []
         self.computed_s = 0.0  # in a step, by all calls that were seen
         self.gradients: list[UnreadGradient] = []
-        self.batches: dict[tuple[int, str], int] = {}  # bytes of what is delivered and never read, by loader and name
+        self.batches: dict[tuple[int, str], int] = {}  # bytes of what is delivered and never read, by loader and name …
+        self.whole: dict[int, int] = {}  # … and of the whole batch
 
     def _forget(self) -> None:
         self._calls: list[Call] = []
@@ -388,6 +389,7 @@ class UnreadResults:
             unseen = has_extensions() or have_threads(self._workers()) or is_any_scripted(self._torch)
             if not unseen:
                 self.found, self.weighted, self.batches, self.gradients = found, weighted, batches, gradients
+                self.whole = {loader: self._delivered.whole(loader) for loader, _ in batches}
 
     def _unread_gradients(self) -> list[UnreadGradient]:
         """Places that ask for gradients of which some are read, and others never."""

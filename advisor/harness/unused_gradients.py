@@ -67,8 +67,12 @@ class Unused(GradientWatch):
         self.found: list[UnusedGradients] = []
         self.gradients = self.needed = 0
 
+    def _trained(self) -> list[Any]:
+        """What optimizers move, or, where all rates are zero for a while, hold."""
+        return list(self._moved()) or list(self._held())
+
     def _first(self) -> None:
-        held = set(map(id, self._moved()))
+        held = set(map(id, self._trained()))
         idle = [each for each in self._parameters() if each.grad is not None and id(each) not in held]
         self._seen = {
             id(each): _Seen(weakref.ref(each), weakref.ref(each.grad), each.grad._version, size_of(each))
@@ -81,7 +85,7 @@ class Unused(GradientWatch):
         self._ask = self._third if self._seen else self.stop
         if not self._seen:
             return
-        asked = {*self._seen, *map(id, self._moved())}
+        asked = {*self._seen, *map(id, self._trained())}
         for each in self._parameters():
             if id(each) in asked:
                 self._hook(each, self._done)
@@ -95,7 +99,7 @@ class Unused(GradientWatch):
             return
         if len({(len(each), _last_of_others(each, idle)) for each in passes}) > 1:
             return
-        moved, held = set(map(id, self._moved())), set(map(id, self._held()))
+        moved, held = set(map(id, self._trained())), set(map(id, self._held()))
         if not moved.isdisjoint(idle):
             return  # the rate was zero for a few steps
         self._resting = [seen.parameter for key, seen in self._seen.items() if key in held]
@@ -116,7 +120,7 @@ class Unused(GradientWatch):
 
     def still(self) -> list[UnusedGradients]:
         """What was found, unless a rate that was zero is no more."""
-        moved = set(map(id, self._moved())) if self._resting else set()
+        moved = set(map(id, self._trained())) if self._resting else set()
         return [] if any(id(each()) in moved for each in self._resting) else self.found
 
     def _done(self, parameter: Any) -> None:

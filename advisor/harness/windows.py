@@ -656,7 +656,8 @@ class Windows:
         record.unread, record.weighted = self.unread.found, self.unread.weighted
         record.computed_s, record.unread_gradients = self.unread.computed_s, self.unread.gradients
         for (index, name), size in self.unread.batches.items():
-            self.loaders.records[index].unread[name] = size
+            loader = self.loaders.records[index]
+            loader.unread[name], loader.unread_of = size, self.unread.whole[index]
 
     def _read_memory(self) -> None:
         self._gpu_memory.read(self.record.memory)

@@ -34,8 +34,8 @@ class ZeroRows:
             return
         given = args[which]
         zero = self._zero(given)
-        if zero < _LEAST_ZERO:
-            return
+        if not _LEAST_ZERO <= zero < 1.0 or _is_masked(given):
+            return  # of zeros alone: a first state
         rows = given.numel() // given.shape[-1]
         line = self.lines.here(
             lambda site, frames: ZeroRow(site=site, called_from=frames, rows=rows, zeros=round(zero * rows))
@@ -59,3 +59,17 @@ class ZeroRows:
             if float((few == 0).all(-1).double().mean()) < _LEAST_ZERO:
                 return 0.0
             return float((rows == 0).all(-1).double().mean())
+
+
+def _is_masked(tensor: Any) -> bool:
+    """Whether it has just been multiplied, or looked up: zeros by a mask, or of a word for padding, are no places of a
+    buffer.
+    """
+    node = tensor.grad_fn
+    while node is not None and type(node).__name__ in _VIEWS:
+        node = next((each for each, _ in node.next_functions if each is not None), None)
+    return type(node).__name__ in _MASKS
+
+
+_VIEWS = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "TransposeBackward0", "UnsqueezeBackward0")
+_MASKS = ("MulBackward0", "EmbeddingBackward0", "MaskedFillBackward0", "WhereBackward0")

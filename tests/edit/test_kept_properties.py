@@ -76,6 +76,16 @@ def test_it_is_kept_where_it_is_read(body: str, tmp_path: Path) -> None:
         ({"body": "return self.augment(self.series.scaled[i])"}, "may be changed where it is read"),
         ({"body": "self.kept = self.series.scaled\n        return self.kept[i]"}, "may be changed where it is read"),
         ({"later": "\n    def grow(self, more):\n        self.series.values = more"}, "may be given another value"),
+        ({"later": "\n    def grow(self, more):\n        self.series.values[0] = more"}, "may be given another value"),
+        (
+            {"later": "\n    def grow(self, more):\n        self.series.values.append(more)"},
+            "may be given another value",
+        ),
+        ({"later": "\n    def grow(self, more):\n        self.series.values.mul_(more)"}, "may be given another value"),
+        (
+            {"later": "\n    def grow(self, more):\n        self.series.values[0].T[1] += 1"},
+            "may be given another value",
+        ),
         ({"decorator": "@other"}, "a method"),
         ({"decorator": "# none"}, "a method"),
         ({"bases": "(NamedTuple)"}, "no place"),

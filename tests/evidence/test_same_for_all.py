@@ -115,6 +115,9 @@ class Series:
         ("return made(self.values)", False),  # who knows
         ("return self.transform(self.values)", False),  # what an attribute holds
         ("return open('values.csv').read()", False),
+        ("return self.values[self.rng.poisson(3.0) :]", False),  # of a generator that it holds
+        ("draw = self.rng; return self.values + draw.beta(1.0, 2.0)", False),
+        ("return self.camera.grab()", False),
     ],
 )
 def test_what_an_object_computes_of_itself(body: str, same: bool, tmp_path: Path) -> None:

@@ -165,6 +165,40 @@ def test_dropout_alone_tells_ordered_copies_apart() -> None:
     assert line.dropout and line.order == "block"
 
 
+def through_a_state(part: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Each row's own state, whose rows are in another dimension."""
+    start = torch.zeros(16, 5, 6) + 1.0 + torch.arange(6.0)
+    return part(start, (torch.randn(2, 16, 8), torch.randn(2, 16, 8)))[0]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("part", "forward"),
+    [
+        pytest.param(layers(0.5), lambda part, x: part(x.repeat(2, 1)), id="two-views"),
+        pytest.param(nn.LSTM(6, 8, 2, dropout=0.5, batch_first=True), through_a_state, id="a-state-of-each"),
+    ],
+)
+def test_rows_that_are_repeated_for_the_dropout(part: nn.Module, forward: Any) -> None:
+    assert [each for each in found(part, forward) if each.dropout] == []
+
+
+def test_a_root_that_is_asked_several_times_for_its_dropout() -> None:
+    watch = RepeatedRows(torch)
+    watched(watch, layers(0.5), torch.randn(16, 6).repeat(5, 1))
+    assert not watch.lines.lines
+
+
+def test_rows_that_differ_in_their_ends_alone() -> None:
+    """A context that several answers share: nearly all of the numbers are the same."""
+    many = nn.Sequential(nn.Embedding(50, 8), nn.Flatten(), nn.Linear(512 * 8, 4))
+    ids = torch.randint(50, (8, 512)).repeat_interleave(4, 0)
+    ids[:, -1] = torch.arange(32)
+    assert found(many, lambda part, x: part(ids)) == []
+    long = torch.randn(8, 5000).repeat_interleave(4, 0)
+    long[:, 4321] += torch.arange(32)
+    assert found(nn.Linear(5000, 4), lambda part, x: part(long)) == []
+
+
 class Reads(nn.Module):
     """A decoder's layer: what it looks at it is given by name."""
 

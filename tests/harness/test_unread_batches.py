@@ -64,16 +64,20 @@ def test_a_tuple_is_named_by_its_numbers() -> None:
     assert seen.unread(2) == {(1, "[1]"): 1 << 19}
 
 
-def test_storage_that_comes_again_is_another_tensors() -> None:
-    """The next batch may lie where the one before lay: what was read then is not read now."""
-    seen = UnreadBatches(torch.Tensor, lambda tensor: 7, lambda tensor: _Gone())
+def test_parts_of_one_storage_are_read_together() -> None:
+    """What a language model is given, and the same shifted by one."""
+    seen = UnreadBatches(torch.Tensor, _key, _weak)
     for step in range(3):
-        seen.delivered(0, {"x": torch.zeros(1 << 17)}, step)
-        if step == 0:
-            seen.read([7])
-    assert not seen.unread(2)  # it was read once
+        ids = torch.zeros(64, 4097)
+        given = {"ids": ids[:, :-1], "labels": ids[:, 1:], "same": ids}
+        seen.delivered(0, given, step)
+        seen.read([_key(given["ids"])])
+    del given, ids
+    assert not seen.unread(2)
 
 
-class _Gone:
-    def expired(self) -> bool:
-        return True
+def test_the_bytes_of_a_whole_batch() -> None:
+    seen = UnreadBatches(torch.Tensor, _key, _weak)
+    for step, rows in enumerate((4, 4, 1)):  # an epoch's last one is short
+        seen.delivered(2, (torch.zeros(rows, 1 << 17), torch.zeros(rows, 1 << 17)), step)
+    assert seen.whole(2) == 2 * 4 * (1 << 19) and seen.whole(1) == 0

@@ -61,6 +61,8 @@ def test_most_places_of_a_buffer_are_empty(multiply: Callable[[torch.Tensor], An
             lambda: torch.nn.functional.one_hot(torch.arange(640) % 64, 64).float().view(4, 160, 64), id="one"
         ),
         pytest.param(lambda: buffer(2, 8), id="small"),
+        pytest.param(lambda: torch.zeros(4, 160, 64), id="a-first-state"),
+        pytest.param(lambda: (buffer(160).requires_grad_() * (buffer() != 0)).transpose(0, 1), id="a-mask"),
     ],
 )
 def test_nothing_is_found(given: Callable[[], torch.Tensor]) -> None:

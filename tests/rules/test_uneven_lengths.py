@@ -44,7 +44,7 @@ def collate(rows):
 class Encoder(nn.Module):
     def __init__(self):
         super().__init__()
-        self.words = nn.Embedding(500, 64)
+        self.words = nn.Embedding(500, 64{padding})
         layer = nn.TransformerEncoderLayer(64, 4, 256, dropout=0.0, batch_first=True)
         self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
@@ -74,9 +74,11 @@ for _ in range(50):
 LONGEST = "max(map(len, rows))"
 
 
-def found(folder: Path, body: str, order: str = "", width: str = LONGEST) -> tuple[Evidence, list[Finding]]:
+def found(
+    folder: Path, body: str, order: str = "", width: str = LONGEST, padding: str = ""
+) -> tuple[Evidence, list[Finding]]:
     script = folder / "embed.py"
-    script.write_text(SCRIPT.format(body=body, order=order, width=width))
+    script.write_text(SCRIPT.format(body=body, order=order, width=width, padding=padding))
     run = measure(Command(str(script), python=PYTHON, cwd=str(folder)), folder / "run", QUICK, timeout=120)
     evidence = Evidence.from_run(run)
     return evidence, list(UnevenLengths().check(evidence))
@@ -96,11 +98,9 @@ def test_short_texts_beside_long_ones_are_told(body: str, safety: Safety, advice
     assert evidence.record is not None
     share = evidence.record.models[0].uneven
     assert share is not None and 0.6 < share < 0.8 and evidence.record.models[0].padded == 0.0
+    text = SCRIPT.format(body=body, order="", width=LONGEST, padding="").splitlines()
     assert (finding.safety or UnevenLengths.safety) is safety and finding.gain.likely > 1.5
-    assert (
-        finding.site is not None
-        and "DataLoader" in SCRIPT.format(body=body, order="", width=LONGEST).splitlines()[finding.site.line - 1]
-    )
+    assert finding.site is not None and "DataLoader" in text[finding.site.line - 1]
     fix = UnevenLengths().fix(finding, Sources())
     assert isinstance(fix, Advice) and advice in fix.text
 
@@ -112,7 +112,7 @@ CUT = "texts = [text[:100] for text in texts]"
 @pytest.mark.sessions
 @pytest.mark.parametrize(("body", "advice"), [(SCORES, "put the results back"), (TRAINS, "LengthGroupedSampler")])
 def test_texts_that_all_are_padded_to_the_longest_of_all(body: str, advice: str, tmp_path: Path) -> None:
-    evidence, (finding,) = found(tmp_path, body, CUT, "100")
+    evidence, (finding,) = found(tmp_path, body, CUT, "100", ", padding_idx=0")
     assert evidence.record is not None
     (model,) = evidence.record.models
     assert model.uneven is None and model.padded is not None and 0.03 <= model.padded < 0.2
@@ -132,6 +132,7 @@ def test_texts_that_all_are_padded_to_the_longest_of_all(body: str, advice: str,
             {"order": "texts = [text[:90] for text in texts]", "width": "96 if rows[0][0] % 2 else 128"},
             id="two widths",
         ),
+        pytest.param({"order": CUT, "width": "100"}, id="no padding by its number"),  # boards end in zeros, too
         pytest.param({"width": "300"}, id="one width"),  # what pads to it comes first
         pytest.param(
             {"order": "texts = [text[:40] * 9 for text in texts]\ntexts = [t[:40] for t in texts]"}, id="full"
