@@ -37,7 +37,6 @@ class UnreadBatches:
     least: int = _LEAST_BYTES
     _all: list[_Delivered] = field(default_factory=list)
     _latest: dict[int, list[_Delivered]] = field(default_factory=dict)  # by storage, of which several may be parts
-
     _bytes: dict[tuple[int, int], int] = field(default_factory=dict)  # by loader and step
 
     def delivered(self, loader: int, batch: Any, step: int) -> None:
