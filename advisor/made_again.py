@@ -251,11 +251,11 @@ def _heavy(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart |
 
 
 def _waits_long(facts: LoaderFacts, loader: Loader, part: float) -> bool:
-    """Whether the step waits long for the share `part` of its batches, and each sample takes long in it: none is only
-    looked up.
+    """Whether the step waits long for the share `part` of its batches, in one process, and each sample takes long in
+    it: none is only looked up.
     """
     each_s = part * (facts.fetch_s or 0.0) / (loader.batch_size or 1)
-    return facts.wait_share >= _MUCH_WAIT and each_s >= _LEAST_KEPT_S
+    return not facts.workers and facts.wait_share >= _MUCH_WAIT and each_s >= _LEAST_KEPT_S
 
 
 def _transform(evidence: Evidence, loader: Loader) -> tuple[str, int] | None:

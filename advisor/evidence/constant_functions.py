@@ -108,10 +108,17 @@ def _whole(node: ast.Attribute | ast.Subscript) -> ast.expr:
 
 
 def _is_at(node: ast.expr, site: Site) -> bool:
-    if not isinstance(node, ast.Call) or node.lineno != site.line:
+    """Whether that is the call at `site`, and no object that is made there: of that something else may be constant."""
+    if not isinstance(node, ast.Call) or node.lineno != site.line or _makes_object(node):
         return False
     where = (node.col_offset, node.end_lineno, node.end_col_offset)
     return site.column is None or where == (site.column, site.end_line, site.end_column)
+
+
+def _makes_object(call: ast.Call) -> bool:
+    """Whether a class is called, by its name: a distribution, which checks what it is given."""
+    name = ast.unparse(call.func).rpartition(".")[2]
+    return name[:1].isupper()
 
 
 def _called_in(detail: Trace, steps: Steps, functions: set[Function]) -> dict[tuple[str, ...], list[int]]:

@@ -439,7 +439,7 @@ class Models:
         def call(module: Any, *args: Any, **kwargs: Any) -> Any:
             if compiling() or id(module) not in self._hooks:
                 return original(module, *args, **kwargs)
-            self.enter(module, args, kwargs)
+            self.enter(module, args, kwargs, original.__name__)
             try:
                 output = original(module, *args, **kwargs)
             except Exception:
@@ -500,7 +500,8 @@ class Models:
             self._range.__exit__(None, None, None)
             self._range = None
 
-    def enter(self, module: Any, arguments: Any, kwargs: Any) -> None:
+    def enter(self, module: Any, arguments: Any, kwargs: Any, method: str = "") -> None:
+        """`method`: what stands for its forward, of several the one that is called."""
         self._depth += 1
         if self._depth > 1:
             return
@@ -526,7 +527,9 @@ class Models:
             with self._looking("given"):
                 tensors, shape = self._look_at_inputs(module, arguments, kwargs)
         record = self._records.of(module)
-        self._listener.before_forward(module, site, id(module) if record is None else id(record), shape)
+        model = id(module) if record is None else id(record)
+        # Of a decoder's steps and the encoding before them the rarer one begins a step.
+        self._listener.before_forward(module, site, (model, method) if method else model, shape)
         if shape:  # the step that this forward ended is over: it belongs to the next one
             key, rows = self._first = self._first or (id(module), shape[0])
             other = key != id(module) and rows != shape[0]

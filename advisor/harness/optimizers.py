@@ -63,10 +63,10 @@ class Optimizers:
             yield from parameters_of(optimizer)
 
     def moved(self) -> Iterator[Any]:
-        """The same, without what they leave where it is: at a rate of zero."""
+        """The same, without what they leave where it is: at a rate of zero that no schedule has set."""
         for optimizer in self._there():
             for group in getattr(optimizer, "param_groups", ()):
-                if not _is_zero(group.get("lr")):
+                if not _is_zero(group.get("lr")) or not _is_zero(group.get("initial_lr", 0)):
                     yield from group["params"]
 
     def groups(self) -> Iterator[Iterator[Any]]:

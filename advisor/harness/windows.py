@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Hashable
 from itertools import islice
 from types import ModuleType
 from typing import Any
@@ -202,7 +203,7 @@ class Windows:
         if self.phase not in ("waiting", "settle") and self.loaders.records[index].trains:
             self._causes.add("epoch start")
 
-    def before_forward(self, module: Any, site: Any, key: int, shape: list[int] | None) -> None:
+    def before_forward(self, module: Any, site: Any, key: Hashable, shape: list[int] | None) -> None:
         """`key` tells models apart, of which one made anew is the one that it was; `shape` is its first tensor's."""
         if is_capturing(self._torch):
             return

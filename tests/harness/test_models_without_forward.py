@@ -67,6 +67,47 @@ def test_each_call_from_outside_is_a_step(tmp_path: Path) -> None:
     assert called.called_from == [called.site], "the script's one frame around it, in the profiled windows"
 
 
+SPOKEN = """
+import torch
+from torch import nn
+
+class Listener(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ear, self.cell, self.out = nn.GRU(20, 32, batch_first=True), nn.GRUCell(32, 32), nn.Linear(32, 40)
+        self.words = nn.Embedding(40, 32)
+
+    def encode(self, sound):
+        return self.ear(sound)[1][0]
+
+    def word(self, last, state):
+        state = self.cell(self.words(last), state)
+        return self.out(state).argmax(-1), state
+
+model = Listener().eval()
+with torch.inference_mode():
+    for number in range(20000):
+        state, last = model.encode(torch.randn(4, 30, 20)), torch.zeros(4, dtype=torch.int64)
+        for _ in range(25):
+            last, state = model.word(last, state)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_what_is_encoded_once_for_many_words_begins_a_step(tmp_path: Path) -> None:
+    script = tmp_path / "listen.py"
+    script.write_text(SPOKEN)
+    record = measure(Command(str(script), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK).record
+    assert record.step_kind == "forward" and record.complete
+    calls = {
+        SPOKEN.splitlines()[each.site.line - 1].split("model.")[1].partition("(")[0]: each.calls_per_step
+        for each in record.call_sites
+        if each.kind == "Module.call"
+    }
+    assert calls == {"encode": 1.0, "word": 25.0}
+
+
 PARTS = """
 import time
 import torch

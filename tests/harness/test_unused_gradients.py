@@ -120,6 +120,15 @@ def test_a_body_at_a_rate_of_zero() -> None:
     assert found.found and not found.still()
 
 
+def test_a_schedule_that_begins_with_zero() -> None:
+    """Gradual unfreezing: the moments of Adam's are gathered by then."""
+    net = Net()
+    optimizer = at_rates(net, 0.1)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, [lambda step: float(step > 400), lambda step: 1.0])
+    assert optimizer.param_groups[0]["lr"] == 0.0
+    assert not looked([net], [optimizer], lambda: net(torch.rand(3, 4)).sum().backward()).still()
+
+
 @pytest.mark.parametrize(
     ("body", "later", "head"), [(0.0, 0.01, 0.1), (0.01, 0.01, 0.1), (torch.tensor(0.0), None, 0.1), (0.0, 0.0, 0.0)]
 )
