@@ -96,7 +96,8 @@ class SparseGradients(Rule):
         record = evidence.record
         if record is None or evidence.device_is_gpu or evidence.compiled or not evidence.step_s:
             return
-        tables = [each for each in dense_tables(evidence) if _large(each)]
+        all_tables = dense_tables(evidence)
+        tables = [each for each in all_tables if _large(each)]
         optimizer = _updating(record.optimizers, tables)
         if optimizer is None or optimizer.cls not in _COST_NS or optimizer.written is not None:
             return
@@ -116,7 +117,8 @@ class SparseGradients(Rule):
         if others is not None and at_once:
             costs = (_COST_S * 1e9, *_COST_NS[optimizer.cls])
             left += sum(number * cost for number, cost in zip(others, costs, strict=True)) / 1e9
-        alone = len(record.optimizers) == 1  # else small tables may be another's
+        # Small tables may be another optimizer's.
+        alone = len(record.optimizers) == 1 or all([each.rows, each.width] in optimizer.matrices for each in all_tables)
         unknown = others is None or (others != (0, 0, 0) and not (at_once and alone))
         share = min(1.0, (spent + freed) / (evidence.trace_step_s or 1.0))
         scale = {name: 1.0 - each for name, each in shares.items()}
