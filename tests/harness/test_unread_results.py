@@ -538,4 +538,5 @@ def test_experts_that_a_gate_asks_for_some_rows() -> None:
         sum(gate[:, i, None] * expert(x) for i, expert in enumerate(experts)).sum().item()  # type: ignore[union-attr]
 
     found = weighed(step)[0]
-    assert found.calls == 4 and found.zero == pytest.approx(0.75, abs=0.1) and found.differentiated_s == found.seconds
+    # By their time, of which the first one's is anything: half of its rows are zeros, and five in six of the others'.
+    assert found.calls == 4 and 0.5 <= found.zero <= 0.84 and found.differentiated_s == found.seconds
