@@ -233,10 +233,10 @@ def _heavy(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart |
         python_s = (loader.item_lines or 0.0) * (loader.batch_size or 1) * _LINE_S
         often = f"{loader.item_lines:,.0f} lines of Python for each sample, "
         less = max(less, (1.0 - _LOOP_LEFT) * min(1.0, python_s / (loader.fetch_s or math.inf)))
-    elif share(loader, line) >= MOST and not reads_a_file(line) and (called := call_of_a_library(line)):
-        what, part, site = called, share(loader, line), line.site
-    elif share(loader, line) >= MOST and not reads_a_file(line) and _waits_long(facts, loader, share(loader, line)):
-        what, part, site = "", share(loader, line), line.site
+    elif share(loader, line) >= MOST and not reads_a_file(line):
+        what, part, site = call_of_a_library(line), share(loader, line), line.site
+        if not what and not _waits_long(facts, loader, part):
+            return None
     else:
         return None
     return SlowPart(

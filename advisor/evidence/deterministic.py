@@ -33,7 +33,7 @@ class _File:
         except (SyntaxError, ValueError):
             return None
         classes = [each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)]
-        around = [each for each in classes if _first(each) <= line <= (each.end_lineno or 0)]
+        around = [each for each in classes if first_line(each) <= line <= (each.end_lineno or 0)]
         innermost = max(around, key=lambda each: each.lineno, default=None)
         bodies = (tree.body, innermost.body if innermost is not None else [])
         functions = {each.name: each for body in bodies for each in body if isinstance(each, ast.FunctionDef)}
@@ -119,10 +119,11 @@ def _called(transform: tuple[str, int]) -> tuple[_File | None, str, ast.Function
 
 def _begins(node: ast.ClassDef | ast.FunctionDef, line: int) -> bool:
     """Whether it begins on `line`, which of what is decorated may be that of its decorator."""
-    return _first(node) <= line <= node.lineno
+    return first_line(node) <= line <= node.lineno
 
 
-def _first(node: ast.ClassDef | ast.FunctionDef) -> int:
+def first_line(node: ast.ClassDef | ast.FunctionDef) -> int:
+    """Where it begins, decorators included, as Python counts a function's first line."""
     return min([node.lineno, *(each.lineno for each in node.decorator_list)])
 
 

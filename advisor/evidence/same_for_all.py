@@ -6,7 +6,7 @@ import ast
 from dataclasses import replace
 
 from advisor.evidence.bindings import names_in
-from advisor.evidence.deterministic import changes, computes_the_same
+from advisor.evidence.deterministic import changes, computes_the_same, first_line
 from advisor.evidence.fetching import by_statement, own_parameters, parsed, set_later, share
 from advisor.harness.layout import FetchPart, Loader
 
@@ -80,9 +80,9 @@ def gives_the_same(part: FetchPart) -> tuple[str, int]:
     for holder in (each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)) if tree is not None else ():
         methods = {each.name: each for each in holder.body if isinstance(each, ast.FunctionDef)}
         method = methods.get(part.site.function)
-        if method is None or not _first(method) <= part.site.line <= method.lineno:
+        if method is None or not first_line(method) <= part.site.line <= method.lineno:
             continue
-        later, todo, seen = set_later(holder), [method], {method.name}
+        later, todo, seen = set_later(holder) | _changed_later(holder), [method], {method.name}
         while todo:
             one = todo.pop()
             attributes = {each.attr for each in ast.walk(one) if isinstance(each, ast.Attribute)}
@@ -92,6 +92,18 @@ def gives_the_same(part: FetchPart) -> tuple[str, int]:
             seen |= attributes
         return f"{holder.name}.{method.name}", method.lineno
     return "", 0
+
+
+def _changed_later(holder: ast.ClassDef) -> set[str]:
+    """The attributes of which methods other than ``__init__`` change a part, or that they ask to change themselves."""
+    later = (each for each in holder.body if isinstance(each, ast.FunctionDef) and each.name != "__init__")
+    found = set[str]()
+    for node in (each for method in later for each in ast.walk(method)):
+        if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            found |= {each.attr for each in ast.walk(node.value) if isinstance(each, ast.Attribute)}
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr not in _OF_ARRAYS:
+            found |= {each.attr for each in ast.walk(node.func.value) if isinstance(each, ast.Attribute)}
+    return found
 
 
 def _only_computes(method: ast.FunctionDef, libraries: set[str], methods: set[str]) -> bool:
@@ -122,10 +134,6 @@ def _computes(function: ast.expr, libraries: set[str], methods: set[str]) -> boo
         return False
     of_self = isinstance(function.value, ast.Name) and function.value.id == "self"
     return function.attr in (methods if of_self else _OF_ARRAYS)
-
-
-def _first(node: ast.FunctionDef) -> int:
-    return min([node.lineno, *(each.lineno for each in node.decorator_list)])
 
 
 def same_for_all(line: FetchPart) -> str:

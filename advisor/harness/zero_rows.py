@@ -18,6 +18,9 @@ _PRODUCTS = {"linear": 0, "matmul": 0, "mm": 0, "bmm": 0, "__matmul__": 0, "addm
 _LEAST_NUMBERS = 1 << 15  # of what is multiplied: below that it takes next to no time
 _LEAST_ZERO = 0.5  # of the rows: with fewer the fullest of a few may set the size
 _ASKED = 8  # numbers of each row, before all of them are
+# Nodes of a graph: those that give the same memory, and those that make zeros which are no places of a buffer.
+_VIEWS = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "TransposeBackward0", "UnsqueezeBackward0")
+_MASKS = ("MulBackward0", "EmbeddingBackward0", "MaskedFillBackward0", "WhereBackward0")
 
 
 @dataclass
@@ -69,7 +72,3 @@ def _is_masked(tensor: Any) -> bool:
     while node is not None and type(node).__name__ in _VIEWS:
         node = next((each for each, _ in node.next_functions if each is not None), None)
     return type(node).__name__ in _MASKS
-
-
-_VIEWS = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "TransposeBackward0", "UnsqueezeBackward0")
-_MASKS = ("MulBackward0", "EmbeddingBackward0", "MaskedFillBackward0", "WhereBackward0")

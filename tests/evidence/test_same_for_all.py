@@ -80,6 +80,11 @@ from elsewhere import made
 class Series:
     def __init__(self, values):
         self.values, self.fit_end = values, 100
+        self.bank, self.seen_so_far = values.copy(), []
+
+    def update(self, i, row):
+        self.bank[i] = row
+        self.seen_so_far.append(row)
 
     @property
     def mean(self):
@@ -106,6 +111,8 @@ class Series:
         ("return np.log1p(self.values[: self.fit_end])", True),
         ("scaled = self.values - self.mean; return scaled.astype(np.float32)", True),
         ("return self.values * self.count", False),  # another one later
+        ("return self.bank / self.bank.max()", False),  # rows of it are
+        ("return np.stack(self.seen_so_far)", False),  # it grows
         ("return self.values * self.seen", False),  # counts
         ("self.values = self.values - 1; return self.values", False),
         ("self.values[0] = 1.0; return self.values", False),
