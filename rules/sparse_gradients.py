@@ -17,7 +17,6 @@ from advisor.edit.locate import call_at
 from advisor.edit.names import framework_used, full_name, last_part
 from advisor.edit.sources import text_of
 from advisor.edit.values import EDITED, give
-from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.embeddings import Tables, dense_tables, dense_work, other_lookups
 from advisor.fixes import edited
@@ -326,7 +325,7 @@ def _made_in(path: str, classes: set[str]) -> Iterator[tuple[Site, bool]]:
     """Where these classes of the file, and what is in it beside classes, make embeddings; whether several each."""
     try:
         tree = ast.parse(text_of(path))
-    except (AdvisorError, SyntaxError, ValueError):
+    except (SyntaxError, ValueError):
         return
     holders: list[ast.AST] = [
         each for each in ast.walk(tree) if isinstance(each, ast.ClassDef) and each.name in classes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
@@ -71,6 +72,20 @@ def is_replaced(torch: Any) -> bool:
     own = tuple(os.path.join(os.path.dirname(path), "") for path in (torch.__file__, __file__))  # not torchvision's
     methods = (each for each in vars(torch.Tensor).values() if isinstance(each, FunctionType))
     return not all(each.__code__.co_filename.startswith(own) for each in methods)
+
+
+def each_tensor(value: Any, tensor: type, depth: int = 0) -> Iterator[Any]:
+    """The tensors of a value that is made of tuples, lists and dicts, depth first."""
+    if isinstance(value, tensor):
+        yield value
+    elif isinstance(value, (tuple, list)) and depth < 6:
+        for each in value:
+            yield from each_tensor(each, tensor, depth + 1)
+    elif isinstance(value, dict) and depth < 6:
+        for each in value.values():
+            yield from each_tensor(each, tensor, depth + 1)
+    elif isinstance(value, slice):
+        yield from each_tensor((value.start, value.stop, value.step), tensor, depth + 1)
 
 
 def function_modes(torch: Any) -> list[Any]:

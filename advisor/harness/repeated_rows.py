@@ -19,7 +19,7 @@ from typing import Any
 from .by_line import ByLine, when_differentiated
 from .layout import RepeatedRow
 from .loaders import tensors_in
-from .looking import may_compute
+from .looking import each_tensor, may_compute
 
 _LEAST_COPIES = 1.5  # of a row, on average, where it is repeated in one call; of those of several: of which a tenth …
 _LEAST_KNOWN = 0.1  # … had been computed before
@@ -331,17 +331,8 @@ class RepeatedRows:
 
 
 def _given(values: Any, torch: Any) -> list[Any]:
-    """The tensors among a call's arguments, and in tuples, lists and dicts of them; nothing of the user's is asked."""
-    found: list[Any] = []
-    todo = [(values, 0)]
-    while todo and len(found) < _MOST_TENSORS:
-        value, depth = todo.pop(0)
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif type(value) in (tuple, list, dict) and depth < 3:
-            inside = value.values() if isinstance(value, dict) else value
-            todo.extend((each, depth + 1) for each in islice(inside, _MOST_TENSORS))
-    return found
+    """The first tensors among a call's arguments."""
+    return list(islice(each_tensor(values, torch.Tensor), _MOST_TENSORS))
 
 
 def _order(torch: Any, first: Any) -> str:

@@ -13,13 +13,13 @@ import functools
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import islice
 from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar
 
 from .layout import Site, Unread, UnreadGradient, Weighted
-from .looking import function_modes, has_fast_path, is_replaced, is_taken_down, is_transformed
+from .looking import each_tensor, function_modes, has_fast_path, is_replaced, is_taken_down, is_transformed
 from .patches import Patch
 from .places import FRAMES, is_users, site_of, user_frames
 from .repeats import draws
@@ -446,20 +446,7 @@ def _least(calls: list[Call]) -> float:
 
 
 def _tensors(values: Any, torch: Any) -> list[Any]:
-    return list(_each_tensor(values, torch.Tensor, 0))
-
-
-def _each_tensor(value: Any, tensor: type, depth: int) -> Iterator[Any]:
-    if isinstance(value, tensor):
-        yield value
-    elif isinstance(value, (tuple, list)) and depth < 6:
-        for each in value:
-            yield from _each_tensor(each, tensor, depth + 1)
-    elif isinstance(value, dict) and depth < 6:
-        for each in value.values():
-            yield from _each_tensor(each, tensor, depth + 1)
-    elif isinstance(value, slice):
-        yield from _each_tensor((value.start, value.stop, value.step), tensor, depth + 1)
+    return list(each_tensor(values, torch.Tensor))
 
 
 def _is_in_place(name: str) -> bool:
