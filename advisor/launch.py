@@ -35,6 +35,8 @@ _POLL_SECONDS = 0.1
 # What the harness itself may need to end after its record is written (its own grace is 10 s).
 _ENDING_SECONDS = 20.0
 HANG_FILE = "hang.txt"
+# Of the timing window what is known of one that came to its end only.
+_OF_WHOLE_WINDOWS = ("cpu_s", "children_cpu_s", "page_faults", "pages_kept", "system_s")
 
 Progress = Callable[[Status], None]
 
@@ -139,7 +141,7 @@ def measure(
         if alike and first.timing.step_s is not None and record.timing.steps < first.timing.steps:
             # The first run had more undisturbed steps than the cut one: its times are the better ones.
             keep = record.timing
-            record.timing = replace(first.timing, cpu_s=keep.cpu_s, children_cpu_s=keep.children_cpu_s)
+            record.timing = replace(first.timing, **{name: getattr(keep, name) for name in _OF_WHOLE_WINDOWS})
         if options.total_steps and first.training == record.training and (Plan(options).settle or 0) < SETTLE:
             _as_watched(record, first)
         if options.total_steps and first.ended in ("finished", "stopped"):  # by us: the training was over

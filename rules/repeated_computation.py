@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _LEAST_GAIN = 1.10
 _NEARLY_ALL = 0.9
+_MOSTLY = 0.5  # of what a line computes again: a constant. A decoder's first word is the same in every step
 
 
 class RepeatedComputation(Rule):
@@ -65,8 +66,15 @@ class RepeatedComputation(Rule):
         if record is None or not record.repeated or evidence.device_is_gpu or not evidence.step_s:
             return
         # What no step changes is to be computed once for all of them: recomputed-constants says so.
-        constant = {(each.site.file, each.site.line) for each in record.recomputed}
-        repeated = [each for each in record.repeated if (each.site.file, each.site.line) not in constant]
+        constant: dict[tuple[str, int], float] = {}
+        for one in record.recomputed:
+            place = one.site.file, one.site.line
+            constant[place] = constant.get(place, 0.0) + one.seconds
+        repeated = [
+            each
+            for each in record.repeated
+            if constant.get((each.site.file, each.site.line), 0.0) < _MOSTLY * each.seconds
+        ]
         loop = evidence.sample_loop
         over_samples = loop_place(evidence, loop, text_of) if loop is not None else None
         repeated = [each for each in repeated if not _by_chance(each.site, over_samples)]

@@ -65,7 +65,7 @@ class UnusedGradients(Rule):
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         record = evidence.record
         unused = unused_backward(evidence)
-        if record is None or unused is None or evidence.compiled:
+        if record is None or not record.unused_gradients or unused is None or evidence.compiled:
             return
         scale = np.ones(len(evidence.trace.kernels))
         scale[unused.kernels] = 0.0
@@ -107,6 +107,7 @@ class UnusedGradients(Rule):
                 "trained": next((tuple(each.trained) for each in models if each.trained), ()),
                 "files": model_files(evidence),
                 "resting": resting,
+                "inputs": record.input_gradients > 0,
             },
             safety=Safety.NUMERIC if resting else None,  # a norm of all gradients, to clip by, is another one
         )
@@ -119,6 +120,8 @@ class UnusedGradients(Rule):
         if file_list(finding, "trained"):
             text = "Call requires_grad_(False) on the model, and requires_grad_(True) on the part that is trained"
         text += f", before the optimizer is made {where(finding.site)}."
+        if finding.parameters.get("inputs"):
+            return Advice(text, "what comes into the model was told that it needs gradients, too")
         drafts = Drafts(sources)
         why = _needed(finding, drafts)
         if not why:

@@ -163,9 +163,9 @@ class WorkBesideModel(Rule):
         )
 
     def _of_many_places(self, evidence: Evidence, step_s: float) -> Iterator[Finding]:
-        """A function that several others call, each for a short time."""
+        """A function that several others call, each for a short time, or that the model's forward does."""
         found = evidence.scattered
-        if found is None or found.callers < _CALLERS:
+        if found is None or (found.callers < _CALLERS and not found.in_forward):
             return
         # Of one traced step; the others say how much there is of what computes nothing, and of what calls the model.
         most = evidence.breakdown.share(OTHER) + evidence.breakdown.share(FORWARD)
@@ -179,11 +179,12 @@ class WorkBesideModel(Rule):
         cheaper = _READ_ONCE if reads else ""
         saved = share * step_s * (1.0 - (_LEFT_KNOWN if reads else _LEFT))
         way = f" by way of {found.around[0]}()" if len(found.around) > 1 else ""
+        asked = f"asked by {found.callers} functions" if found.callers >= _CALLERS else "within the model's forward"
         yield Finding(
             rule=self.id,
             title=self.title,
             summary=f"{found.name}() ({at(site)}) takes {share:.0%} of each step, in {found.calls:.3g} calls, "
-            f"asked by {found.callers} functions{way}, and computes nothing with torch.",
+            f"{asked}{way}, and computes nothing with torch.",
             gain=Gain.prior(evidence.what_if(Change(remove_host_s=saved)), _BASIS),
             evidence={"share_of_step": share, "work_s": share * step_s, "step_s": step_s},
             site=site,

@@ -241,6 +241,8 @@ def _of_method(drafts: Drafts, draft: Draft, holder: cst.ClassDef, function: cst
             if isinstance(above, cst.Call) and called and is_super(above, name):
                 of = around.name.value if around is not None else ""
                 of = of if of in own else "another's"
+            elif isinstance(each.value, cst.Name) and each.value.value in own:
+                of = each.value.value  # a class method, by its class
             else:
                 of = _class_of(drafts, user, each.value, name)
             if isinstance(above, cst.Call) and called and of in own:
@@ -285,6 +287,7 @@ def _made(drafts: Drafts, draft: Draft, holder: cst.ClassDef, depth: int) -> lis
     below = _derived(drafts, draft, holder) if found is not None else None
     if found is None or below is None:
         return None
+    found += [(draft, call) for call in _by_class_methods(draft, holder)]
     for user, derived in below:
         if last_part(derived.bases[0].value) != holder.name.value:
             return None  # whose ``super()`` is another class's, or may be
@@ -294,6 +297,18 @@ def _made(drafts: Drafts, draft: Draft, holder: cst.ClassDef, depth: int) -> lis
             return None
         calls = user.nodes(cst.Call, own) if own is not None else []
         found += more + [(user, call) for call in calls if is_super(call, "__init__")]
+    return found
+
+
+def _by_class_methods(draft: Draft, holder: cst.ClassDef) -> list[cst.Call]:
+    """``cls(…)`` in the class's own class methods."""
+    found: list[cst.Call] = []
+    for method in holder.body.body:
+        if isinstance(method, cst.FunctionDef) and method.params.params:
+            decorators = [last_part(_decorator(each)) for each in method.decorators]
+            of_class = method.params.params[0].name.value if "classmethod" in decorators else ""
+            calls = draft.nodes(cst.Call, method)
+            found += [each for each in calls if isinstance(each.func, cst.Name) and each.func.value == of_class]
     return found
 
 

@@ -16,6 +16,7 @@ from advisor.evidence.absent import empty_trace
 from advisor.evidence.beside import Beside, spent_beside
 from advisor.evidence.breakdown import cpu_breakdown, device_breakdown
 from advisor.evidence.by_function import Calls
+from advisor.evidence.caches import Thrashing, thrashing
 from advisor.evidence.copies import copy_facts
 from advisor.evidence.device import DeviceWork
 from advisor.evidence.devices import Peak, peak_of
@@ -41,6 +42,7 @@ from advisor.evidence.facts import (
 )
 from advisor.evidence.figures import mean_figures, trace_figures
 from advisor.evidence.flops import count_flops, flops_facts
+from advisor.evidence.fresh_memory import FreshMemory, fresh_memory
 from advisor.evidence.host import Host
 from advisor.evidence.idle import idle_between_launches, idle_gaps, setting_up, stalled_in
 from advisor.evidence.kernels import is_compiled, kernel_rows, launching_operators, matrix_work
@@ -383,7 +385,20 @@ class Evidence:
         """
         if self.detail is None or self.record is None:
             return None
-        return spent_beside(self.detail, step_windows(self.detail), users_files(self.record))
+        files = users_files(self.record) | set(self.record.modules)
+        return spent_beside(self.detail, step_windows(self.detail), files)
+
+    @cached_property
+    def thrashing(self) -> Thrashing | None:
+        """The user's cache that is too small, and takes most of the steps for it; None where none is known to be."""
+        return thrashing(self)
+
+    @cached_property
+    def fresh_memory(self) -> FreshMemory | None:
+        """What a CPU's steps get anew from the kernel; None where that is unknown."""
+        if self.detail is None or self.record is None:
+            return None
+        return fresh_memory(self.record, self.detail, step_windows(self.detail))
 
     @cached_property
     def scattered(self) -> Scattered | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -32,6 +33,7 @@ Function = tuple[str, int]
 _ALL = 0.95  # of the step: no more is promised
 # Anchors took 0.53 of a step by what their absence gained: 0.56 of the traced one, 0.41 with all of it taken off.
 _TAKEN_OFF = 0.5
+_AS_OFTEN = 1.5  # calls of a function for one that gave the same: then it is no other's
 _LEAST_OPERATORS = 16  # of a call: of fewer the recorded calls are nearly all
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -42,7 +44,10 @@ def constant_functions_s(evidence: Evidence, recomputed: Iterable[Recomputed], t
     By the operators that they call in the window with stacks, found again in the window without, where these come in a
     step. `text_of` gives a file's text, "" where there is none.
     """
-    functions = {each for one in recomputed if (each := _returning(one, text_of)) is not None}
+    functions: dict[Function, float] = {}
+    for one in recomputed:
+        if (function := _returning(one, text_of)) is not None:
+            functions[function] = max(one.calls, functions.get(function, 0))
     trace, detail = evidence.trace, evidence.detail
     if not functions or detail is None or not len(evidence.steps):
         return 0.0
@@ -121,19 +126,27 @@ def _makes_object(call: ast.Call) -> bool:
     return name[:1].isupper()
 
 
-def _called_in(detail: Trace, steps: Steps, functions: set[Function]) -> dict[tuple[str, ...], list[int]]:
+def _called_in(detail: Trace, steps: Steps, functions: dict[Function, float]) -> dict[tuple[str, ...], list[int]]:
     """The names of the outermost operators that calls of these functions make → how many came before, in each step.
 
-    Of calls within calls the outer ones. What makes few is as well told by its own time.
+    Of calls within calls the outer ones. What makes few is as well told by its own time. `functions` are those of which
+    so many calls in a step are known to give the same; what is called more often gives something else, too: a layer of
+    a decoder, for all but the first word.
     """
     stacks = Stacks.of(detail, steps.lane)
+    counted = Counter(each for each, at in zip(stacks.functions, assign(steps, stacks.start), strict=True) if at >= 0)
     is_one = {
-        each: any(each.is_of(file) and begins(file, each) == line for file, line in functions)
-        for each in set(stacks.functions)
+        each: any(
+            each.is_of(file) and begins(file, each) == line and times <= _AS_OFTEN * known * len(steps)
+            for (file, line), known in functions.items()
+        )
+        for each, times in counted.items()
     }
-    calls = np.flatnonzero([is_one[each] for each in stacks.functions])
+    calls = np.flatnonzero([is_one.get(each, False) for each in stacks.functions])
     inner = {
-        row for row in calls.tolist() if any(is_one[stacks.functions[each]] for each in islice(stacks.up(row), 1, None))
+        row
+        for row in calls.tolist()
+        if any(is_one.get(stacks.functions[each]) for each in islice(stacks.up(row), 1, None))
     }
     outer = _outermost(detail, steps.lane, Nesting(detail).parent)
     starts = detail.operators.start[outer]

@@ -1,7 +1,8 @@
-"""A function of the user's, without torch in it, that takes much of a CPU step though no one place calls it for long.
+"""A function of the user's, without torch in it, that takes much of a CPU step, in the model's own forward too.
 
 A settings file that each look-up parses again, a schedule that is asked for each layer: the calls are short, come from
-many places, in the model's own forward too, and add up. By the stacks of a few steps.
+many places, and add up. Or one place in the forward asks for it: graphs of a batch put together in Python. By the
+stacks of a few steps.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Scattered:
 
     ``around`` names the functions that are about it, from the outermost to itself; ``callers`` is how many others of
     the user's call the outermost. ``library`` is what it mostly calls of a library, "" where that is its own lines.
+    ``in_forward``: a model's forward calls it, each time.
     """
 
     file: str
@@ -43,6 +45,7 @@ class Scattered:
     callers: int
     library: str
     around: tuple[str, ...]
+    in_forward: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class _Sum:
 
 
 def scattered(detail: Trace, steps: Steps, files: Collection[str], step_s: float) -> Scattered | None:
-    """The function that takes most, if it is called from several of the user's; `step_s` of a step without a trace.
+    """The function that takes most, wherever it is called; `step_s` of a step without a trace.
 
     What writing the trace down takes is taken off by how much of it was written down there. What loads data, and what
     the backward and the optimizer call, is left out. None where there are no stacks, or no such function.
@@ -103,6 +106,7 @@ def scattered(detail: Trace, steps: Steps, files: Collection[str], step_s: float
         len(callers),
         _library(stacks, inner, known),
         tuple(each.name for each in chain),
+        bool(host.forward.contains(stacks.start[outer.rows]).all()),
     )
 
 

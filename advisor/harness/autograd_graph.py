@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,20 +31,10 @@ class AutogradGraph:
     @classmethod
     def of(cls, loss: Any) -> AutogradGraph | None:
         """The graph behind `loss`; None where there is none, or too much of it."""
-        if isinstance(loss, (list, tuple)):
-            loss = loss[0] if len(loss) == 1 else None
-        root = getattr(loss, "grad_fn", None)
-        if root is None:
+        root = _root(loss)
+        found = _below(root) if root is not None else None
+        if found is None:
             return None
-        found: dict[Any, list[Any]] = {}
-        todo = [root]
-        while todo:
-            node = todo.pop()
-            if node not in found:
-                found[node] = [each for each, _ in node.next_functions if each is not None]
-                todo += found[node]
-            if len(found) > _MOST_NODES:
-                return None
         order = _from_the_top(root, found)
         number = {node: index for index, node in enumerate(order)}
         return cls(
@@ -85,6 +75,35 @@ class AutogradGraph:
             if leaf in dropped and operators and not any(leads[each] for each in operators):
                 found.add(leaf)
         return found
+
+
+def leaves_beside(loss: Any, known: Collection[int]) -> list[Any]:
+    """The tensors that a backward of `loss` adds gradients to, but for those that are `known` (identities)."""
+    root = _root(loss)
+    nodes = _below(root) if root is not None else None
+    leaves = {id(each): each for each in (node.variable for node in nodes or () if node.name() == _LEAF)}
+    return [each for key, each in leaves.items() if key not in known]
+
+
+def _root(loss: Any) -> Any:
+    """The first node of what is differentiated; None where there is none, or more than one."""
+    if isinstance(loss, (list, tuple)):
+        loss = loss[0] if len(loss) == 1 else None
+    return getattr(loss, "grad_fn", None)
+
+
+def _below(root: Any) -> dict[Any, list[Any]] | None:
+    """All nodes behind `root`, and those that each hands gradients on to; None of too many."""
+    found: dict[Any, list[Any]] = {}
+    todo = [root]
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found[node] = [each for each, _ in node.next_functions if each is not None]
+            todo += found[node]
+        if len(found) > _MOST_NODES:
+            return None
+    return found
 
 
 def _from_the_top(root: Any, below: dict[Any, list[Any]]) -> list[Any]:

@@ -118,13 +118,18 @@ class Constants:
     def stop(self) -> None:
         """Watch no more; what is known stays."""
         self._over()
-        self._repeats.clear()
-        self._gathers.clear()
-        self._one_hots.clear()
-        self._rows.clear()
+        self._forget()
+        self._ended = _FIRST + _WATCHED
+
+    def _forget(self) -> None:
+        """Let go of all tensors, and of what was seen of them."""
+        self._forget_step()
         self._frozen.clear()
         self._steps.clear()
-        self._ended = _FIRST + _WATCHED
+
+    def _forget_step(self) -> None:
+        for each in (self._repeats, self._gathers, self._one_hots, self._rows):
+            each.clear()
 
     def step_ended(self) -> None:
         """One of the steps that the timing window waits for is over."""
@@ -150,20 +155,12 @@ class Constants:
                     self.zero_rows = self._zeros.lines.per_step(_WATCHED, _LEAST_S)
                     self.remade = self._remade.per_step(_WATCHED)
                     self._fixed = self._frozen.found(_WATCHED)
-            self._repeats.clear()
-            self._gathers.clear()
-            self._one_hots.clear()
-            self._rows.clear()
-            self._frozen.clear()
-            self._steps.clear()
+            self._forget()
         elif self._ended < _FIRST:
             self._timed.append([])
         elif self._ended < _FIRST + _WATCHED:
             self._steps.append(Step())
-            self._repeats.clear()
-            self._gathers.clear()
-            self._one_hots.clear()
-            self._rows.clear()
+            self._forget_step()
             self._frozen.step_begins()
 
     def backward_begins(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import platform
 import re
@@ -23,6 +24,12 @@ _VARIABLES = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
+    "LD_PRELOAD",
+    "GLIBC_TUNABLES",
+    "MALLOC_MMAP_MAX_",
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TOP_PAD_",
+    "MALLOC_TRIM_THRESHOLD_",
     "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_ALLOC_CONF",
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
@@ -119,6 +126,15 @@ def _gpus() -> list[str]:
     return found
 
 
+def _glibc() -> str:
+    """Its version: "glibc 2.36" is what it says of itself; "" for any other C library."""
+    try:
+        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+    except (ValueError, OSError, AttributeError):
+        return ""
+    return version if name == "glibc" else ""
+
+
 def environment(torch: Any) -> Environment:
     """All of :class:`layout.Environment`. Reading a fact must never fail a run: what raises stays at its default."""
     name, flags = _cpu()
@@ -135,6 +151,8 @@ def environment(torch: Any) -> Environment:
         interop_threads=torch.get_num_interop_threads(),
         compiler=next((path for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), ""),
         gpus=_gpus(),
+        glibc=_glibc(),
+        page_size=mmap.PAGESIZE,
         variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},
     )
     for package in _PACKAGES:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from .layout import DRAIN_RANGE
+from .layout import DRAIN_RANGE, Timing
 from .looking import is_capturing
 
 
@@ -100,6 +100,42 @@ def children_cpu(pids: set[int]) -> float:
         except (OSError, IndexError, ValueError):
             continue
     return total / tick
+
+
+class PageFaults:
+    """Pages that the kernel maps when they are first touched, and what it takes of the steps for that (getrusage(2)).
+
+    Linux only: elsewhere no thread can be asked for its own time.
+    """
+
+    def __init__(self) -> None:
+        self._before = self._now()
+
+    def begin(self) -> None:
+        self._before = self._now()
+
+    def end(self, timing: Timing, elapsed: float) -> None:
+        """Put into `timing`, whose step is known, what came in the `elapsed` seconds since :meth:`begin`."""
+        if self._before is None or not timing.step_s or elapsed <= 0:
+            return
+        # What is set aside, an evaluation say, is taken to be like the steps.
+        now, steps = self._now(), elapsed / timing.step_s
+        assert now is not None
+        faults, kept, system_s = ((after - before) / steps for after, before in zip(now, self._before, strict=True))
+        timing.page_faults, timing.pages_kept, timing.system_s = faults, max(0.0, kept), system_s
+
+    @staticmethod
+    def _now() -> tuple[float, float, float] | None:
+        """Page faults of the process, pages that it holds, and system seconds of this thread, so far."""
+        if not hasattr(resource, "RUSAGE_THREAD"):
+            return None
+        try:
+            with open("/proc/self/statm", encoding="ascii") as file:
+                held = float(file.read().split()[1])
+        except (OSError, IndexError, ValueError):
+            return None
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        return faults, held, resource.getrusage(resource.RUSAGE_THREAD).ru_stime
 
 
 def peak_resident() -> int:

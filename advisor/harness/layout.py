@@ -278,6 +278,11 @@ class Timing:
     loader_wait_s: list[float] = field(default_factory=list)  # per clean interval
     cpu_s: float | None = None  # CPU seconds per step, this process, all threads
     openblas_s: float | None = None  # … of them of the threads that NumPy's OpenBLAS started
+    # Per step: pages that the kernel mapped when one of the process's threads first touched them, and kept of those;
+    # and what the kernel took of the time of the thread that runs the steps, mostly for that.
+    page_faults: float | None = None
+    pages_kept: float | None = None
+    system_s: float | None = None
     children_cpu_s: float | None = None  # CPU seconds per step of worker processes, where it can be read
     samples_per_step: float | None = None
     # Cores that other programs kept busy, of those that this one may use, and that nobody used; None where unknown.
@@ -344,6 +349,9 @@ class Environment:
     intraop_threads: int = 1
     interop_threads: int = 1
     openblas_threads: int | None = None  # of NumPy's products; None where it has no OpenBLAS
+    glibc: str = ""  # its version, whose malloc serves the process; "" where another C library does
+    page_size: int = 4096
+    fault_s: float | None = None  # of a run on a CPU, measured: to touch a page anew instead of again (rates.py)
     shm_bytes: int | None = None  # free in /dev/shm
     compiler: str = ""  # C++ compiler found, "" if none
     triton: str = ""
@@ -489,6 +497,18 @@ class DiscardedGradients:
     branch: bool = False  # nothing else is used that the backward comes to through it
     backwards: int = 0  # of a step that compute them …
     site: Site | None = None  # … all called there, which computes none of this model's that are used; else None
+
+
+@dataclass
+class SmallCache:
+    """A cache of ``functools.lru_cache`` that is full, and lets something go for each thing that it takes."""
+
+    site: Site = field(default_factory=Site)  # where its function is written
+    size: int = 0  # entries
+    hits: float = 0.0  # in a timed step, and …
+    misses: float = 0.0
+    computed: int = 0  # misses since it was made
+    bytes: int = 0  # of an entry, on average
 
 
 @dataclass
@@ -739,6 +759,7 @@ class RunRecord:
     # The nodes of each of these backwards' graphs, leaves aside, in the order in which the forward made them: "branch"
     # for those that lead to gradients which nobody uses, and to no other. Empty where there are none.
     backward_nodes: list[list[GradientRun]] = field(default_factory=list)
+    small_caches: list[SmallCache] = field(default_factory=list)
     recomputed: list[Recomputed] = field(default_factory=list)  # the longest first
     repeated: list[Repeated] = field(default_factory=list)  # likewise
     gathered: list[Gathered] = field(default_factory=list)  # likewise
@@ -752,8 +773,9 @@ class RunRecord:
     # What makes weights anew in each forward (parametrize, weight_norm, spectral_norm) → seconds of a step.
     remade_weights: dict[str, float] = field(default_factory=dict)
     frozen: list[Frozen] = field(default_factory=list)  # likewise
-    gradients: int = 0  # of parameters that a backward pass computes, where some are unused, and …
+    gradients: int = 0  # of parameters and other leaves that a backward pass computes, where some are unused, and …
     gradients_needed: int = 0  # … how many of them are done when the last of those is that an optimizer takes
+    input_gradients: int = 0  # of them those of leaves that are no weights
     kept_graphs: list[KeptGraphs] = field(default_factory=list)
     growth_bytes: float | None = None  # per step of the timing window: resident set, or memory allocated on the GPU, …
     growth_steps: int = 0  # … over so many steps

@@ -2,7 +2,8 @@
 
 Or that one takes at a rate of zero, and leaves where they are.
 ``Adam(model.head.parameters())`` trains the head alone, and the backward goes through the rest of the model all the
-same, unless its weights are told that they need no gradients.
+same, unless its weights are told that they need no gradients. So it does where what comes into a frozen model was told
+that it needs some.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from .autograd_graph import leaves_beside
 from .gradient_watch import MOST_PARTS, GradientWatch, size_of, whole_parts
 from .layout import Site, UnusedGradients
 
@@ -63,9 +65,25 @@ class Unused(GradientWatch):
     def _clear(self) -> None:
         self._seen: dict[int, _Seen] = {}
         self._order: list[int] = []  # the parameters, by identity, as their gradients are done
+        self._inputs: set[int] = set()  # of those, tensors that are no weights
+        self._goes_on = False  # there are such
         self._resting: list[weakref.ref[Any]] = []  # of those, what an optimizer has at a rate of zero
         self.found: list[UnusedGradients] = []
-        self.gradients = self.needed = 0
+        self.gradients = self.needed = self.inputs = 0
+
+    def backward_begins(self, loss: Any) -> None:
+        """A backward of `loss` begins: it may go on to tensors that are no weights."""
+        if self._ask not in (self._first, self._third):
+            return
+        try:
+            known = {*map(id, self._held()), *map(id, self._parameters(frozen=True))}
+            others = leaves_beside(loss, known)
+            self._goes_on |= bool(others)
+            for each in others if self._ask == self._third else ():
+                self._inputs.add(id(each))
+                self._hook(each, self._done)
+        except Exception:  # what fails here does not fail in the script
+            self.stop()
 
     def _trained(self) -> list[Any]:
         """What optimizers move, or, where all rates are zero for a while, hold."""
@@ -78,13 +96,14 @@ class Unused(GradientWatch):
             id(each): _Seen(weakref.ref(each), weakref.ref(each.grad), each.grad._version, size_of(each))
             for each in idle
         }
-        self._ask = self._second if held and idle else self.stop
+        self._ask = self._second if held and (idle or self._goes_on) else self.stop
 
     def _second(self) -> None:
         self._seen = {key: seen for key, seen in self._seen.items() if seen.computed_anew()}
-        self._ask = self._third if self._seen else self.stop
-        if not self._seen:
+        if not self._seen and not self._goes_on:
+            self.stop()
             return
+        self._ask = self._third
         asked = {*self._seen, *map(id, self._trained())}
         for each in self._parameters():
             if id(each) in asked:
@@ -94,8 +113,11 @@ class Unused(GradientWatch):
         self.stop()
         idle = {key for key, seen in self._seen.items() if seen.unchanged()}
         passes = list(_passes(self._order))
+        if len(idle) < len(self._seen) or not passes:
+            return
+        idle |= self._inputs
         # A backward of nothing but these would fail once they need no gradients.
-        if len(idle) < len(self._seen) or not passes or any(idle.issuperset(each) for each in passes):
+        if not idle or any(idle.issuperset(each) for each in passes):
             return
         if len({(len(each), _last_of_others(each, idle)) for each in passes}) > 1:
             return
@@ -103,6 +125,7 @@ class Unused(GradientWatch):
         if not moved.isdisjoint(idle):
             return  # the rate was zero for a few steps
         self._resting = [seen.parameter for key, seen in self._seen.items() if key in held]
+        self.inputs = len(self._inputs.intersection(passes[0]))
         self.gradients, self.needed = len(passes[0]), _last_of_others(passes[0], idle)
         for root in self._roots():
             if tensors := [each for each in root.parameters() if id(each) in idle]:

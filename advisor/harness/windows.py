@@ -10,21 +10,20 @@ from types import ModuleType
 from typing import Any
 
 from .blocking import Blocking
-from .constants import WATCHED, Constants
-from .discarded_gradients import Discarded
+from .caches import Caches
 from .encoders import Encoders
 from .garbage import Garbage
-from .gauges import DeviceClock, children_cpu, nonfinite, peak_resident
+from .gauges import DeviceClock, PageFaults, children_cpu, nonfinite, peak_resident
 from .gpu_memory import GpuMemory
 from .indexing import Indexing
 from .kept_graphs import Graphs
 from .layout import Options, RunRecord, Timing, Window
-from .loaders import Loaders, tensors_in
+from .loaders import Loaders
 from .looking import is_capturing
 from .models import Models
 from .neighbours import Neighbours
 from .openblas import OpenBlas
-from .optimizers import Optimizers, parameters_of
+from .optimizers import Optimizers
 from .places import FRAMES, site_of, user_frames, user_site
 from .plan import Plan
 from .profiling import Inert, OurProfiler
@@ -36,9 +35,7 @@ from .status import StatusFile, tell_child_trains
 from .steps import StepFinder
 from .timing import GROUP, SETTLED, Interval, compiled_frames, has_settled, period, summarize, usual_causes
 from .tracebacks import Tracebacks
-from .unread_results import STEPS as UNREAD_STEPS
-from .unread_results import UnreadResults
-from .unused_gradients import Unused
+from .watches import MOST_WATCHED, Watches
 
 MOST_ACTIVE = 8  # the longest profile window: traces grow by megabytes a step
 # Short steps are profiled until they fill so many seconds, or so many are: a process that is preempted once, for 16 ms,
@@ -99,6 +96,8 @@ class Windows:
         self._intervals: list[Interval] = []
         self._clock = DeviceClock(torch)
         self._gpu_memory = GpuMemory(torch)
+        self._faults = PageFaults()
+        self._caches = Caches()
         self._neighbours = Neighbours()
         self._timing_began = 0.0
         self._profiler: OurProfiler | None = None
@@ -115,10 +114,7 @@ class Windows:
         self.optimizers = Optimizers()
         self.replays = Replays(torch, self._replayed)
         self._replaying = False
-        self.constants = Constants(torch, self.optimizers.parameters, self.models.roots)
-        self.unread = UnreadResults(torch, self.models.roots, lambda: len(self.loaders.worker_pids()))
-        self.unused = Unused(self.models.roots, self.optimizers.parameters, self.models.made, self.optimizers.moved)
-        self.discarded = Discarded(self.models.outermost, self.optimizers.groups, self.models.made)
+        self.watches = Watches(torch, self.models, self.optimizers, self.loaders)
         self.finished = False
         self._again = False  # measure anew from the next boundary on
         self.on_finish: Any = None
@@ -133,10 +129,7 @@ class Windows:
         self.phase, self._profiler = "done", None
         self._zero_checked = True
         self.sites.count = False
-        self.unused.stop()
-        self.discarded.stop()
-        self.constants.stop()
-        self.unread.stop()
+        self.watches.stop()
         self._probes(False)
 
     def note(self, text: str) -> None:
@@ -158,8 +151,7 @@ class Windows:
             tell_child_trains(self._options.run_dir)
             return
         key = self.optimizers.stepped(optimizer)
-        if self.discarded.watching:
-            self.discarded.stepped(parameters_of(optimizer))
+        self.watches.stepped(optimizer)
         if self.phase != "timing":
             self.sites.add("Optimizer.step", user_site())
             self.blocking.stepped()
@@ -196,8 +188,7 @@ class Windows:
 
     def delivered(self, index: int, batch: Any) -> None:
         """A loader has made this batch, outside of the timing window."""
-        self.constants.batch(index, tensors_in(batch, self._torch))
-        self.unread.batch(index, batch)
+        self.watches.batch(index, batch)
 
     def epoch(self, index: int) -> None:
         if self.phase not in ("waiting", "settle") and self.loaders.records[index].trains:
@@ -217,19 +208,17 @@ class Windows:
 
     def forward_begins(self, module: Any, given: list[Any]) -> None:
         """A model is called with these tensors, and whatever else."""
-        if self.in_step():
-            self.constants.forward_begins(module, given)
-        self.unread.forward_begins(module)
+        self.watches.forward_begins(module, given, in_step=self.in_step())
         self.indexing.forward_begins(module)
 
     def forward_ends(self, output: Any = None) -> None:
-        self.constants.forward_ends(output)
+        self.watches.forward_ends(output)
         self.indexing.forward_ends()
 
     def array_made(self, name: str, result: Any, began: float, seconds: float) -> None:
         """`result` was made of an array, or of numbers, by a function of that name."""
         if name == "from_numpy":  # the others are seen by a mode
-            self.constants.array_made(result, began, seconds)
+            self.watches.array_made(result, began, seconds)
 
     def mode_changed(self, training: bool) -> None:
         if self.phase == "waiting":
@@ -283,9 +272,7 @@ class Windows:
     def backward(self, loss: Any) -> None:
         self.gradients_asked()
         self._backwards += 1
-        self.constants.backward_begins()
-        if self.discarded.watching:
-            self.discarded.backward(user_site(), loss)
+        self.watches.backward_begins(loss)
         self._check_overdue()
         if not self._zero_checked and self._backwards == 1 and self.boundaries >= 3 and not is_capturing(self._torch):
             self._zero_checked = True
@@ -294,7 +281,7 @@ class Windows:
 
     def differentiates(self, *given: Any) -> None:
         """A backward of these tensors begins, with these gradients."""
-        self.unread.differentiates(*given)
+        self.watches.differentiates(*given)
 
     def _collect_called(self) -> None:
         self.optimizers.let_go()
@@ -325,10 +312,7 @@ class Windows:
     def compiles(self) -> None:
         """The script is about to have something compiled or traced."""
         self.sites.leave_makers()
-        self.unused.give_up()
-        self.discarded.give_up()
-        self.constants.give_up()
-        self.unread.give_up()
+        self.watches.give_up()
         self.indexing.give_up()
 
     def shapes_vary(self) -> None:
@@ -413,16 +397,9 @@ class Windows:
                 self.models.descend()
             else:
                 self.models.hooks_on()
-            if self.finder.kind == "optimizer":
-                self.unused.step_ended()
-                self.discarded.step_ended()
-            self.constants.step_ended()
-            self.unread.step_ended()
+            self.watches.step_ended(by_optimizer=self.finder.kind == "optimizer")
             if self._settled(now):
-                self.unused.stop()
-                self.discarded.stop()
-                self.constants.stop()
-                self.unread.stop()
+                self.watches.stop()
                 self._begin_timing()
         elif self.phase in ("profile", "detail"):
             self._interval(now)
@@ -475,10 +452,7 @@ class Windows:
         self._probes(True)
         self.loaders.timing, self.loaders.observe = False, True
         self.sites.from_lists.forget()
-        self.unused.start()
-        self.discarded.start()
-        self.constants.start()
-        self.unread.start()
+        self.watches.start()
         self._intervals.clear()
         self._intervals_with_loader.clear()
         self.boundaries = 0
@@ -578,11 +552,13 @@ class Windows:
         self._intervals.clear()
         self._enter("timing")
         self._neighbours.begin()
+        self._caches.begin()
         self.loaders.start_timing()
         self._cpu = self._cpu_seconds()
         self._clear_interval()
         self._clock.reset()
         self._clock.mark()
+        self._faults.begin()
         self._last = self._timing_began = time.perf_counter()
 
     def _cpu_seconds(self) -> tuple[float, float]:
@@ -622,43 +598,29 @@ class Windows:
 
     def _end_timing(self) -> None:
         cpu = [now - began for now, began in zip(self._cpu_seconds(), self._cpu, strict=True)]
+        elapsed, steps = time.perf_counter() - self._timing_began, max(len(self._intervals), 1)
         timing = self.record.timing
         self._by_device()
         self.loaders.stop_timing()
         summarize(timing, self._intervals, self.loaders.records)
+        self._faults.end(timing, elapsed)
+        self.record.small_caches = self._caches.end(steps)
         self._count_samples()
         self._usual = usual_causes(self._intervals)
-        steps = max(len(self._intervals), 1)
         timing.cpu_s, timing.children_cpu_s = cpu[0] / steps, max(cpu[1], 0.0) / steps
         record = self.record
-        record.unused_gradients = self.unused.still()
-        record.discarded, record.accumulated = self.discarded.found, self.discarded.accumulated
-        record.backward_nodes = self.discarded.nodes
-        self._keep_watched()
-        record.frozen = self.constants.frozen()
-        record.gradients, record.gradients_needed = self.unused.gradients, self.unused.needed
+        self.watches.record_gradients(record)
+        self.watches.record_forwards(record)
         record.kept_graphs, record.growth_bytes, record.growth_steps = self.graphs.end(len(self._intervals))
         if beside := self._neighbours.end():
             timing.others_cores, timing.idle_cores = beside
         self._read_memory()
-        self._window("timing", len(self._intervals), time.perf_counter() - self._timing_began)
+        self._window("timing", len(self._intervals), elapsed)
         if self._options.windows == "timing":
             self._complete()
             return
         self._probes(True)
         self._begin_profile()
-
-    def _keep_watched(self) -> None:
-        """Put into the record what the forwards that were watched have shown."""
-        record, seen = self.record, self.constants
-        record.recomputed, record.repeated = seen.found, seen.repeated
-        record.gathered, record.one_hot, record.remade_weights = seen.gathered, seen.one_hot, seen.remade
-        record.repeated_rows, record.zero_rows = seen.repeated_rows, seen.zero_rows
-        record.unread, record.weighted = self.unread.found, self.unread.weighted
-        record.computed_s, record.unread_gradients = self.unread.computed_s, self.unread.gradients
-        for (index, name), size in self.unread.batches.items():
-            loader = self.loaders.records[index]
-            loader.unread[name], loader.unread_of = size, self.unread.whole[index]
 
     def _read_memory(self) -> None:
         self._gpu_memory.read(self.record.memory)
@@ -784,7 +746,7 @@ class Windows:
 
     def conclude(self) -> None:
         """The script is over, by itself or by us: whatever was not measured is taken from what there was."""
-        self.unread.stop()
+        self.watches.stop_reading()
         if self.phase == "profile" and self._profiler is not None:
             profiler, self._profiler = self._profiler, None
             profiler.abandon()
@@ -802,10 +764,10 @@ class Windows:
             else:
                 self.loaders.without_timing()
                 timing.from_profile = True
-            if self.phase == "settle" and len(self._intervals) >= 2 * WATCHED.stop:
+            if self.phase == "settle" and len(self._intervals) >= 2 * MOST_WATCHED.start:
                 # To watch takes several times as long as the step.
-                del self._intervals[WATCHED.start : UNREAD_STEPS.stop]
-            self._keep_watched()
+                del self._intervals[MOST_WATCHED.start : MOST_WATCHED.stop]
+            self.watches.record_forwards(self.record)
             self._mark_training_loaders()
             summarize(timing, self._intervals, self.loaders.records)
             self._count_samples()

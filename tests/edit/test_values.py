@@ -54,6 +54,12 @@ EDITS = {
         "class T:\n    def __init__(self, bs=64):\n        self.bs = bs\n"
         "    def go(self):\n        return DataLoader(ds, batch_size=self.bs)\nT().go()",
     ),
+    "class method that makes the object": (
+        "class T:\n    def __init__(self, ds, bs):\n        self.loader = DataLoader(ds, bs)\n"
+        "    @classmethod\n    def of(cls, bs):\n        return cls(None, bs=bs)\nT.of(32)",
+        "class T:\n    def __init__(self, ds, bs):\n        self.loader = DataLoader(ds, bs)\n"
+        "    @classmethod\n    def of(cls, bs):\n        return cls(None, bs=bs)\nT.of(64)",
+    ),
     "dataclass default": (
         "@dataclass\nclass Config:\n    bs: int = 32\ncfg = Config()\nDataLoader(ds, cfg.bs)",
         "@dataclass\nclass Config:\n    bs: int = 64\ncfg = Config()\nDataLoader(ds, cfg.bs)",

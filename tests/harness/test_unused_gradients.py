@@ -272,3 +272,60 @@ def test_a_script_that_trains_a_head(tmp_path: Path) -> None:
     (found,) = record.unused_gradients
     assert (found.cls, found.tensors, found.trained) == ("Net", 12, ["head"])
     assert (record.gradients, record.gradients_needed) == (14, 2)
+
+
+def with_inputs(
+    net: nn.Module, trained: nn.Module, make: Callable[[], torch.Tensor], frozen: nn.Module | None = None
+) -> Unused:
+    """What is known after four steps on what `make` gives."""
+    optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+    if frozen is not None:
+        frozen.requires_grad_(False)
+    unused = Unused(lambda: [net], lambda: trained.parameters(), lambda module: None)
+    for _ in range(4):
+        loss = net(make()).sum()
+        unused.backward_begins(loss)
+        loss.backward()
+        optimizer.step()
+        unused.step_ended()
+        optimizer.zero_grad()
+    assert not any(each._post_accumulate_grad_hooks for each in net.parameters())
+    return unused
+
+
+def test_what_comes_into_a_frozen_body_is_no_weight() -> None:
+    net = Net()
+    found = with_inputs(net, net.head, lambda: torch.rand(3, 4, requires_grad=True), net.body)
+    assert (found.found, found.inputs, found.gradients, found.needed) == ([], 1, 3, 2)
+
+
+def test_an_input_that_stays_the_same_is_none_either() -> None:
+    net, points = Net(), torch.rand(3, 4, requires_grad=True)
+    found = with_inputs(net, net.head, lambda: points, net.body)
+    assert (found.found, found.inputs, found.gradients, found.needed) == ([], 1, 3, 2)
+
+
+def test_an_input_beside_weights_that_nobody_trains() -> None:
+    net = Net()
+    found = with_inputs(net, net.head, lambda: torch.rand(3, 4, requires_grad=True))
+    (record,) = found.found
+    assert (record.tensors, found.inputs, found.gradients, found.needed) == (4, 1, 7, 2)
+
+
+def test_an_input_that_needs_no_gradient_is_nothing_to_tell_of() -> None:
+    net = Net()
+    found = with_inputs(net, net.head, lambda: torch.rand(3, 4), net.body)
+    assert (found.found, found.inputs, found.gradients) == ([], 0, 0)
+
+
+def test_a_tensor_that_an_optimizer_has_is_a_weight() -> None:
+    net, codes = Net(), torch.rand(3, 4, requires_grad=True)
+    optimizer = torch.optim.SGD([codes], lr=0.1)
+    unused = Unused(lambda: [net], lambda: [codes, *net.parameters()], lambda module: None)
+    for _ in range(4):
+        loss = net(codes).sum()
+        unused.backward_begins(loss)
+        loss.backward()
+        optimizer.step()
+        unused.step_ended()
+    assert (unused.inputs, unused.gradients) == (0, 0)

@@ -1,0 +1,72 @@
+"""Caches of the user's that are too small for what is asked of them, and what computing it again takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from advisor.evidence.host import Host
+from advisor.evidence.stacks import Stacks
+from advisor.evidence.steps import assign, step_windows
+
+if TYPE_CHECKING:
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import SmallCache
+
+_AGAIN = 2.0  # times, on average, that each thing was computed: then it is asked for again
+_IN_LOADER = 0.5  # of the function's time
+
+
+@dataclass(frozen=True)
+class Thrashing:
+    """A cache, how many different things it is asked for, and what its function takes of an undisturbed step.
+
+    ``in_loader``: while a batch is made in the step's own process.
+    """
+
+    cache: SmallCache
+    asked: int
+    seconds: float
+    in_loader: bool
+
+
+def thrashing(evidence: Evidence) -> Thrashing | None:
+    """The cache whose function takes most of the steps, by the stacks of a few; None where none is too small."""
+    detail, record = evidence.detail, evidence.record
+    if detail is None or record is None or not record.small_caches or not evidence.step_s:
+        return None
+    steps = step_windows(detail)
+    stacks, host = Stacks.of(detail, steps.lane), Host(detail, steps)
+    traced = float((steps.end - steps.start).sum())
+    if not len(stacks) or not traced:
+        return None
+    inside = assign(steps, stacks.start) >= 0
+    found = []
+    for cache in record.small_caches:
+        asked = _asked(evidence, cache)
+        if asked is None:
+            continue
+        site = cache.site
+        called = (site.line, site.function)
+        mine = [(each.line, each.name) == called and each.is_of(site.file) for each in stacks.functions]
+        rows = np.flatnonzero(np.array(mine, np.bool_) & inside)
+        start, end = stacks.start[rows], stacks.end[rows]
+        taken = float((end - start).sum())
+        in_loader = float(host.loader.within(start, end).sum())
+        found.append(Thrashing(cache, asked, taken / traced * evidence.step_s, in_loader > _IN_LOADER * taken))
+    return max(found, key=lambda each: each.seconds, default=None)
+
+
+def _asked(evidence: Evidence, cache: SmallCache) -> int | None:
+    """How many different things a cache is asked for, about: of what is asked in any order, ``size`` of them are there.
+
+    What is asked for in turn is never there: then there are as many as samples, at most. None where it cannot be told,
+    or where they may all have been asked for once.
+    """
+    if cache.hits:
+        asked = max(cache.size + 1, round(cache.size * (cache.hits + cache.misses) / cache.hits))
+        return asked if cache.computed >= _AGAIN * asked else None
+    lengths = [each.record.dataset_length for each in evidence.loaders if each.record is not None]
+    return lengths[0] if lengths and lengths[0] and cache.computed > lengths[0] else None
