@@ -162,7 +162,7 @@ def _as_watched(record: RunRecord, first: RunRecord) -> None:
     record.one_hot, record.remade_weights = first.one_hot, first.remade_weights
     record.repeated_rows, record.zero_rows = first.repeated_rows, first.zero_rows
     record.unread, record.weighted, record.computed_s = first.unread, first.weighted, first.computed_s
-    record.unread_gradients = first.unread_gradients
+    record.unread_gradients, record.asked_again = first.unread_gradients, first.asked_again
     for loader, before in zip(record.loaders, first.loaders, strict=False):
         if loader.site == before.site:
             loader.unread, loader.unread_of = before.unread, before.unread_of

@@ -9,11 +9,11 @@ from advisor.edit import Drafts, Sources
 from advisor.edit.finding import found_in
 from advisor.edit.joined_gradients import ask_once
 from advisor.edit.joined_gradients import separate_gradients as written
-from advisor.evidence.separate_gradients import separate_gradients
+from advisor.evidence.separate_gradients import asked_again, separate_gradients
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.fixes import edited
 from advisor.harness.layout import Site
-from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, by_way_of, where
 
 if TYPE_CHECKING:
     from advisor.edit import Edit
@@ -29,6 +29,9 @@ class SeparateGradients(Rule):
     backward, too, instead of three. Reported where a trace shows the nodes of one graph computed by several such calls
     that begin at the same one, and the source shows calls that differ in their inputs.
 
+    The same holds of calls that give what an earlier one has given: a helper that takes one column of a gradient, asked
+    for each column. Told by what the calls of a few steps gave.
+
     When not: the graph is freed, or weights change, between them; a gradient is only asked for sometimes.
 
     Source: PyTorch docs, ``torch.autograd.grad``, whose inputs are a sequence of tensors. The gain is what the run
@@ -43,11 +46,11 @@ class SeparateGradients(Rule):
         if evidence.compiled or not evidence.step_s:
             return
         found = separate_gradients(evidence)
-        if found is None or not found.callers:
+        site, surplus = _written(found.callers) if found is not None and found.callers else (None, 0.0)
+        if found is None or site is None:
+            # By the same inputs each time: of the same thing weighted in other ways, or the same once more.
+            yield from self._again(evidence)
             return
-        site, surplus = _written(found.callers)
-        if site is None:
-            return  # by the same inputs each time, perhaps, of the same thing weighted in other ways
         known = min(1.0, surplus / max(found.calls - found.groups, 1.0))
         shares = {name: share * known for name, share in of_tensors(found.shares).items()}
         gain = Gain.of(evidence.what_if(without(evidence, shares)))
@@ -71,7 +74,41 @@ class SeparateGradients(Rule):
             parameters={"surplus": round(found.calls - found.groups)},
         )
 
+    def _again(self, evidence: Evidence) -> Iterator[Finding]:
+        found, record = asked_again(evidence), evidence.record
+        if found is None or record is None or record.asked_again is None:
+            return
+        told = record.asked_again
+        shares = of_tensors(found.shares)
+        gain = Gain.of(evidence.what_if(without(evidence, shares)))
+        if not gain.worth_it:
+            return
+        share = spent_s(evidence, shares) / (evidence.trace_step_s or 1.0)
+        yield Finding(
+            rule=self.id,
+            title="Keep the gradients that a step asks for again",
+            summary=f"{found.calls - found.groups:.0f} of {len(told.before)} times a step asks for gradients that it "
+            f"was given before ({at(told.site)}{by_way_of(told.site, told.called_from)}), and goes back through the "
+            f"same operators: {share:.0%} of it is done again.",
+            gain=gain,
+            evidence={
+                "again_share": share,
+                "calls_per_step": len(told.before),
+                "asked_again_per_step": found.calls - found.groups,
+                "step_s": evidence.step_s,
+            },
+            site=told.site,
+            parameters={"again": True},
+        )
+
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        if finding.parameters.get("again"):
+            return Advice(
+                f"Keep what torch.autograd.grad gives {where(finding.site)} until the step is over, by what it was "
+                "asked of: a gradient by one tensor of all coordinates has u_x, u_y and u_t as its columns. A dict of "
+                "the object that a step makes will do, or a local name.",
+                "how the result gets to where it is asked for again only its author can decide",
+            )
         site, surplus = finding.site, finding.parameters.get("surplus")
         text = (
             f"Ask for all gradients of one thing at once ({at(site)}): u_x, u_t = torch.autograd.grad(u, (x, t), "
@@ -135,6 +172,12 @@ def flow(psi, x, y):
     v = -psi_x
     return u, v
 """,
+        ),
+        Example(
+            before="def d(self, i, j):\n    return grad(self.u[:, i], self.x)[:, j]  # <-\n",
+            after="",
+            parameters={"again": True},
+            advice="until the step is over",
         ),
     )
     LEAVES_ALONE = (

@@ -67,8 +67,41 @@ def separate_gradients(evidence: Evidence) -> SeparateGradients | None:
     for each in passes:
         if each.asks:
             groups.setdefault((each.step, _root(trace, each, passes)), []).append(each)
+    return _of_groups(evidence, trace, steps, nesting, passes, groups)
+
+
+def asked_again(evidence: Evidence) -> SeparateGradients | None:
+    """The same of calls that give what an earlier one has given, as the run has seen in a few steps.
+
+    The trace knows them by their order: a step has to ask as often there.
+    """
+    trace, record = evidence.detail, evidence.record
+    if trace is None or record is None or record.asked_again is None or not len(trace.operators):
+        return None
+    before, steps, nesting = record.asked_again.before, step_windows(trace), Nesting(trace)
+    passes = _passes(trace, nesting, Stacks.of(trace, steps.lane), steps)
+    groups: dict[tuple[int, int], list[_Pass]] = {}
+    for step in range(len(steps)):
+        asking = [each for each in passes if each.asks and each.step == step]
+        if len(asking) != len(before):
+            return None
+        for number, (each, earlier) in enumerate(zip(asking, before, strict=True)):
+            groups.setdefault((step, number if earlier < 0 else earlier), []).append(each)
+    return _of_groups(evidence, trace, steps, nesting, passes, groups)
+
+
+def _of_groups(
+    evidence: Evidence,
+    trace: Trace,
+    steps: Steps,
+    nesting: Nesting,
+    passes: list[_Pass],
+    groups: dict[tuple[int, int], list[_Pass]],
+) -> SeparateGradients | None:
+    """What goes where each of the `groups` asks once."""
+    record = evidence.record
     several = [group for group in groups.values() if len(group) > 1]
-    if not several:
+    if not several or record is None:
         return None
     part = np.zeros(len(trace.operators))
     for group in several:

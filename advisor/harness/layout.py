@@ -616,6 +616,15 @@ class UnreadGradient:
 
 
 @dataclass
+class AskedAgain:
+    """Calls of ``torch.autograd.grad`` that give what an earlier one of the step has given."""
+
+    site: Site = field(default_factory=Site)  # the first of them
+    called_from: list[Site] = field(default_factory=list)  # the user's frames in which it runs, from the inside out
+    before: list[int] = field(default_factory=list)  # for each call of a step, in order, that earlier one; else -1
+
+
+@dataclass
 class Weighted:
     """A place that computes rows of which most are multiplied by zero, and go nowhere else."""
 
@@ -769,6 +778,7 @@ class RunRecord:
     unread: list[Unread] = field(default_factory=list)  # likewise
     weighted: list[Weighted] = field(default_factory=list)  # likewise
     unread_gradients: list[UnreadGradient] = field(default_factory=list)  # likewise
+    asked_again: AskedAgain | None = None
     computed_s: float = 0.0  # what all of torch's functions take in a step in which that was looked for, on the host
     # What makes weights anew in each forward (parametrize, weight_norm, spectral_norm) → seconds of a step.
     remade_weights: dict[str, float] = field(default_factory=dict)

@@ -18,7 +18,8 @@ from itertools import islice
 from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar
 
-from .layout import Site, Unread, UnreadGradient, Weighted
+from .asked_again import AsksAgain
+from .layout import AskedAgain, Site, Unread, UnreadGradient, Weighted
 from .looking import each_tensor, function_modes, has_fast_path, is_replaced, is_taken_down, is_transformed
 from .patches import Patch
 from .places import FRAMES, is_users, site_of, user_frames
@@ -115,6 +116,7 @@ class UnreadResults:
         self.weighted: list[Weighted] = []
         self.computed_s = 0.0  # in a step, by all calls that were seen
         self.gradients: list[UnreadGradient] = []
+        self.again: AskedAgain | None = None
         self.batches: dict[tuple[int, str], int] = {}  # bytes of what is delivered and never read, by loader and name …
         self.whole: dict[int, int] = {}  # … and of the whole batch
 
@@ -126,6 +128,7 @@ class UnreadResults:
         self._delivered = UnreadBatches(self._torch.Tensor, _key, _weak)
         self._gradients = UnreadBatches(self._torch.Tensor, _key, _weak, least=1)  # by the identity of their places
         self._asked: dict[int, UnreadGradient] = {}  # likewise
+        self._again = AsksAgain(self._torch)
         self._step = 0
         self._lost = False
 
@@ -147,6 +150,7 @@ class UnreadResults:
             self._enter()
         elif STEPS.start < self._ended < STEPS.stop:
             self._step += 1
+            self._again.step_ends()
             self._custom = custom_forwards(self._torch)
         elif self._ended == STEPS.stop:
             watched = self._mode is not None and not self._lost
@@ -287,6 +291,7 @@ class UnreadResults:
                 self._is_read(held)
         if name == _GRAD and isinstance(result, tuple):
             self._asks_for(result, seconds)
+            self._again.asked(args[1] if len(args) > 1 else named.get("inputs"), result)
         made = _tensors((result,), torch)
         written = args[:1] if _is_in_place(name) or named.get("inplace") is True else (named.get("out"),)
         made += (into := _tensors(written, torch))
@@ -385,6 +390,7 @@ class UnreadResults:
         weighted = _longest([each for each in rows if each.zero >= LEAST_ZERO])
         batches = self._delivered.unread(_JUDGED)
         gradients = self._unread_gradients()
+        self.again = self._again.found(_JUDGED)
         if found or weighted or batches or gradients:
             unseen = has_extensions() or have_threads(self._workers()) or is_any_scripted(self._torch)
             if not unseen:

@@ -112,6 +112,7 @@ class Watches:
         record.repeated_rows, record.zero_rows = seen.repeated_rows, seen.zero_rows
         record.unread, record.weighted = unread.found, unread.weighted
         record.computed_s, record.unread_gradients = unread.computed_s, unread.gradients
+        record.asked_again = unread.again
         for (index, name), size in unread.batches.items():
             loader = self._loaders.records[index]
             loader.unread[name], loader.unread_of = size, unread.whole[index]

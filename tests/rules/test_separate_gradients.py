@@ -10,7 +10,7 @@ from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
 from advisor.evidence.separate_gradients import separate_gradients
 from advisor.launch import Command, measure
-from advisor.rule import Finding
+from advisor.rule import Advice, Finding
 from advisor.run import Run
 from rules.separate_gradients import SeparateGradients
 from tests.conftest import PYTHON, QUICK
@@ -43,6 +43,7 @@ for step in range(150):
 """  # noqa: E501
 APART = "u_x = gradient(u, x)\n    u_y = gradient(u, y)\n    u_t = gradient(u, t)\n    return u_t + u * u_x + u * u_y"
 WEIGHTED = "return sum(torch.autograd.grad(u, x, torch.randn_like(u), create_graph=True)[0] for _ in range(3))"
+AGAIN = "return gradient(u, x) + u * gradient(u, x) + gradient(gradient(u, x), x)"
 OTHERS = "u_x = gradient(u, x)\n    v = u * u_x\n    return gradient(v, y) + gradient(u_x, x)"
 
 
@@ -86,3 +87,15 @@ def test_gradients_of_different_things_are_left_alone(tmp_path: Path) -> None:
 def test_the_same_thing_weighted_in_other_ways_is_left_alone(tmp_path: Path) -> None:
     evidence, found = findings(tmp_path, WEIGHTED)
     assert separate_gradients(evidence) is not None and not found
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_what_was_given_before_is_asked_for_again(tmp_path: Path) -> None:
+    evidence, (finding,) = findings(tmp_path, AGAIN)
+    assert evidence.record is not None and evidence.record.asked_again is not None
+    assert evidence.record.asked_again.before == [-1, 0, 0, -1]
+    assert finding.evidence["asked_again_per_step"] == 2 and finding.evidence["calls_per_step"] == 4
+    assert finding.site is not None and finding.site.line == 10 and "called at train.py:15" in finding.summary
+    fix = SeparateGradients().fix(finding, Sources())
+    assert isinstance(fix, Advice) and "until the step is over" in fix.text
