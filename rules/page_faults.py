@@ -50,6 +50,7 @@ class PageFaults(Rule):
     id = "page-faults"
     title = "Keep the memory that each step frees"
     safety = Safety.EXACT
+    of_operators = True
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         record, found = evidence.record, evidence.fresh_memory

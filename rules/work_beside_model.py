@@ -38,6 +38,12 @@ _LEAST = 0.25  # of the step
 _LEFT_EDITED, _LEFT_KNOWN, _LEFT = 0.02, 0.05, 0.2
 # What an environment is asked, by the names that gym gave them: the policy waits for what it answers.
 _SIMULATES = ("step", "reset", "render")
+# What shows it to somebody who looks on, by its name.
+_DRAWS = re.compile(r"_*(render|draw|plot|show|imshow|visuali[sz]e|display|paint)(_|$)")
+_SELDOM_DRAWN = (
+    "Draw when somebody looks on, or every so many episodes: simulators mostly have an argument for it (render=False, "
+    "render_mode=None)."
+)
 _OF_TRAINING = ("clip_grad_norm_", "clip_grad_value_")  # between backward and optimizer, and part of the step
 _EVERY = 50  # steps: how often what is already done every so many steps, and now in each, is done by the fix
 _BASIS = (
@@ -127,7 +133,9 @@ class WorkBesideModel(Rule):
         if evidence.device_is_gpu or not evidence.step_s:
             return
         told = list(self._of_one_place(evidence))
-        yield from told or self._of_many_places(evidence, evidence.step_s)
+        if not told or (_is_vague(evidence) and not told[0].parameters["cheaper"]):
+            told = list(self._of_many_places(evidence, evidence.step_s)) or told
+        yield from told
 
     def _of_one_place(self, evidence: Evidence) -> Iterator[Finding]:
         found = evidence.beside
@@ -163,28 +171,34 @@ class WorkBesideModel(Rule):
         )
 
     def _of_many_places(self, evidence: Evidence, step_s: float) -> Iterator[Finding]:
-        """A function that several others call, each for a short time, or that the model's forward does."""
-        found = evidence.scattered
-        if found is None or (found.callers < _CALLERS and not found.in_forward):
+        """A function that several others call, each for a short time, or that the model's forward does.
+
+        Or one place, where no function takes most of what is beside the steps' own work, or only all the loop's does.
+        """
+        found, beside = evidence.scattered, evidence.beside
+        alone = found is not None and found.callers < _CALLERS and not found.in_forward
+        if found is None or (alone and beside is not None and not _is_vague(evidence)):
             return
         # Of one traced step; the others say how much there is of what computes nothing, and of what calls the model.
         most = evidence.breakdown.share(OTHER) + evidence.breakdown.share(FORWARD)
         share = min(found.share, most)
         if share < _LEAST:
             return
-        if any(name in _SIMULATES for name in found.around):
+        draws = _DRAWS.match(found.name) is not None
+        if any(name in _SIMULATES for name in found.around) and not draws:
             return
         site = Site(found.file, found.line)
         reads = found.library in _READS and not _takes_anything(site)
-        cheaper = _READ_ONCE if reads else ""
-        saved = share * step_s * (1.0 - (_LEFT_KNOWN if reads else _LEFT))
+        cheaper = _READ_ONCE if reads else _SELDOM_DRAWN if draws else ""
+        saved = share * step_s * (1.0 - (_LEFT_KNOWN if cheaper else _LEFT))
         way = f" by way of {found.around[0]}()" if len(found.around) > 1 else ""
-        asked = f"asked by {found.callers} functions" if found.callers >= _CALLERS else "within the model's forward"
+        asked = f"asked by {found.callers} functions" if found.callers >= _CALLERS else "from one place"
+        asked = "within the model's forward" if found.in_forward and found.callers < _CALLERS else asked
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=f"{found.name}() ({at(site)}) takes {share:.0%} of each step, in {found.calls:.3g} calls, "
-            f"{asked}{way}, and computes nothing with torch.",
+            summary=f"{found.name}() ({at(site)}) takes {share:.0%} of each step, in {found.calls:.3g} "
+            f"call{'s' * (found.calls != 1)}, {asked}{way}, and computes nothing with torch.",
             gain=Gain.prior(evidence.what_if(Change(remove_host_s=saved)), _BASIS),
             evidence={"share_of_step": share, "work_s": share * step_s, "step_s": step_s},
             site=site,
@@ -303,6 +317,11 @@ def _cheaper(calls: str, source: str, called: str = "") -> str:
         if any(calls in ("", found["name"]) for found in re.finditer(written, source)):
             return text
     return _ALL_BOXES if _BOXES.search(f"{source}\n{called}") else ""
+
+
+def _is_vague(evidence: Evidence) -> bool:
+    """Whether what takes most is a function by itself, and none that it calls does."""
+    return evidence.beside is not None and not evidence.beside.calls
 
 
 def _takes_anything(site: Site) -> bool:

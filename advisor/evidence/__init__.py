@@ -56,7 +56,7 @@ from advisor.evidence.operators import operator_rows
 from advisor.evidence.outside import Outside, longest_outside, spent_in, users_files
 from advisor.evidence.overhead import profiler_overhead
 from advisor.evidence.repeated import Repeated, repeated_function
-from advisor.evidence.scattered import Scattered, scattered
+from advisor.evidence.scattered import Scattered, free_in_forward, scattered
 from advisor.evidence.steps import device_windows, step_windows
 from advisor.evidence.syncs import sync_rows
 from advisor.evidence.verdict import bound_of, verdict_of
@@ -406,7 +406,8 @@ class Evidence:
         if self.detail is None or self.record is None or not self.step_s:
             return None
         files = users_files(self.record) | set(self.record.modules)
-        return scattered(self.detail, step_windows(self.detail), files, self.step_s)
+        free_share = free_in_forward(self.trace, self.steps)
+        return scattered(self.detail, step_windows(self.detail), files, self.step_s, free_share)
 
     @cached_property
     def repeated_function(self) -> Repeated | None:

@@ -174,7 +174,10 @@ def overhead_s(evidence: Evidence) -> float:
     forward = evidence.breakdown.share("forward") * steps.total_ns
     inside = float(models.within(steps.start, steps.end).sum())
     saved = _saved_s(evidence, models, min(1.0, inside / forward) if inside and forward else 1.0)
-    return saved - _called_s(evidence)
+    # A function without torch in it is no operator's overhead: the compiler runs it as it is, or unrolls it.
+    python = evidence.scattered
+    stays = python.share * (evidence.step_s or 0.0) if python is not None and python.in_forward else 0.0
+    return saved - stays - _called_s(evidence)
 
 
 def overhead_of_function_s(evidence: Evidence, found: Repeated) -> float:

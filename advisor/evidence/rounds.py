@@ -343,13 +343,19 @@ def _first_of(index: ast.expr) -> str:
 
 
 def _made_anew(loop: ast.For) -> set[str]:
-    """The names that each round, whatever its branches do, gives a value before it mentions them otherwise."""
+    """The names that each round, whatever its branches do, gives a value before it mentions them otherwise.
+
+    Those that only a loop in it mentions, where each round of that does so.
+    """
     mentioned: set[str] = set()
     found: set[str] = set()
     for statement in loop.body:
         if isinstance(statement, ast.Assign):
             plain = {each.id for one in statement.targets for each in _stored(one)}
             found |= plain - mentioned - names_in(statement.value)
+        elif isinstance(statement, ast.For):
+            others = set().union(*(names_in(each) for each in loop.body if each is not statement))
+            found |= _made_anew(statement) - others
         mentioned |= names_in(statement)
     return found
 
@@ -377,6 +383,9 @@ def _events(node: ast.AST) -> Iterator[tuple[str, str]]:
         elif isinstance(node.target, ast.Name):
             yield "load", node.target.id
             yield "store", node.target.id
+        elif isinstance(node.op, _ADDS_UP) and isinstance(node.target, ast.Subscript) and _whole(node.target):
+            yield from _events(node.target.slice)
+            yield "collect", _whole(node.target)  # sums[i] += x: what is there already is not looked at
         else:
             yield from _subscripted(node.target)
     elif isinstance(node, ast.AnnAssign) and node.value is not None:
@@ -406,6 +415,11 @@ def _events(node: ast.AST) -> Iterator[tuple[str, str]]:
     else:
         for child in ast.iter_child_nodes(node):
             yield from _events(child)
+
+
+def _whole(target: ast.Subscript) -> str:
+    """The name of what has the element; "" for anything else."""
+    return target.value.id if isinstance(target.value, ast.Name) else ""
 
 
 def _added_up(node: ast.Assign) -> list[ast.expr]:

@@ -19,6 +19,7 @@ from advisor.evidence.stacks import MODULE, UNNAMED, Function, Stacks
 from advisor.evidence.steps import assign
 from advisor.trace.tables import Ints, Trace
 
+_MODELS = ("forward", "__call__")  # a model by itself: what else it asks for is meant
 _LEAST = 0.1  # of the traced step: a function that takes less is not looked at
 _MOST_OPERATORS = 0.1  # of a function's time: what computes more with torch is some of the step's own work
 _SAME = 0.8  # of a function's time: what it calls and takes that is what it is about
@@ -55,8 +56,24 @@ class _Sum:
     written: float  # calls that the trace has written down there, and operators, each as many as it takes time
 
 
-def scattered(detail: Trace, steps: Steps, files: Collection[str], step_s: float) -> Scattered | None:
+def free_in_forward(trace: Trace, steps: Steps) -> float:
+    """The share of the steps in which a model's forward runs, and no operator."""
+    host = Host(trace, steps)
+    whole = float((steps.end - steps.start).sum())
+    return float(_free(host).within(steps.start, steps.end).sum()) / whole if whole else 0.0
+
+
+def _free(host: Host) -> Coverage:
+    return host.forward.minus(Coverage.of(host.trace.operators.start, host.trace.operators.end))
+
+
+def scattered(
+    detail: Trace, steps: Steps, files: Collection[str], step_s: float, free_share: float = 0.0
+) -> Scattered | None:
     """The function that takes most, wherever it is called; `step_s` of a step without a trace.
+
+    What a forward asks for takes, where that is more, its part of what forwards do beside operators: `free_share` of
+    the steps that were traced without Python's calls, of which a step of all Python has ten thousands.
 
     What writing the trace down takes is taken off by how much of it was written down there. What loads data, and what
     the backward and the optimizer call, is left out. None where there are no stacks, or no such function.
@@ -78,11 +95,13 @@ def scattered(detail: Trace, steps: Steps, files: Collection[str], step_s: float
         for function, each in _sums(stacks, np.flatnonzero(counted), operators, known).items()
         if each.taken >= _LEAST * traced_s * 1e9 * number and _computes_nothing(stacks, each, working)
     }
+    # A traced call takes longer by what is written down in it: few calls of compiled code by nothing.
+    spent = {function: each.taken / 1e9 - writing_s * each.written for function, each in found.items()}
     chain: list[Function] = []
     left = found
     while left:
-        function = max(left, key=lambda each: (left[each].taken, each))
-        if chain and left[function].taken < _SAME * found[chain[-1]].taken:
+        function = max(left, key=lambda each: (spent[each], each))
+        if chain and spent[function] < _SAME * spent[chain[-1]]:
             break
         chain.append(function)
         within = Coverage.of(*(side[found[function].rows] for side in (stacks.start, stacks.end)))
@@ -95,8 +114,12 @@ def scattered(detail: Trace, steps: Steps, files: Collection[str], step_s: float
         return None
     inner, outer = found[chain[-1]], found[chain[0]]
     callers = {caller for row in outer.rows if (caller := _caller(stacks, row, known)) is not None}
-    share = (inner.taken / 1e9 / number - writing_s * inner.written / number) / step_s
     function = chain[-1]
+    share = spent[function] / number / step_s
+    in_forward = bool(host.forward.contains(stacks.start[outer.rows]).all())
+    free = float(_free(host).within(steps.start, steps.end).sum())
+    if in_forward and free:
+        share = max(share, min(1.0, inner.taken / free) * free_share)
     return Scattered(
         next(each for each in sorted(files) if function.is_of(each)),
         function.line,
@@ -106,7 +129,7 @@ def scattered(detail: Trace, steps: Steps, files: Collection[str], step_s: float
         len(callers),
         _library(stacks, inner, known),
         tuple(each.name for each in chain),
-        bool(host.forward.contains(stacks.start[outer.rows]).all()),
+        in_forward,
     )
 
 
@@ -115,7 +138,7 @@ def _sums(stacks: Stacks, rows: Ints, operators: Ints, known: dict[Function, boo
     found: dict[Function, list[int]] = {}
     for row in rows.tolist():
         function = stacks.functions[row]
-        if not known[function] or function.name in (*UNNAMED, MODULE):
+        if not known[function] or function.name in (*UNNAMED, MODULE, *_MODELS):
             continue
         calls = found.setdefault(function, [])
         if not calls or stacks.start[row] >= stacks.end[calls[-1]]:  # else in a call of itself

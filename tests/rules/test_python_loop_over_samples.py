@@ -40,6 +40,10 @@ INDEPENDENT = {
     "a mask of the round": "for i in range(n):\n    mine = group == i\n    out[i] = score[mine].softmax(0) @ x[mine]\n",
     "each changes its own": "for i in range(n):\n    x[i] = x[i] / f(x[i])\n",
     "each changes some of its own": "for i, seen in enumerate(y):\n    x[i, seen] = f(x[i, seen])\n    z = x[i]\n",
+    "rows are added to": "for i in range(n):\n    total[group[i]] += x[i]\n",
+    "a name of each round of a loop inside": (
+        "for i in range(n):\n    for j in range(m):\n        v = x[i]\n        v = v * w[i, j]\n        total[i] += v\n"
+    ),
     "a name of the round": "for i in range(n):\n    d = x[i]\n    d = d / d.norm()\n    out.append(d)\n",
 }
 DEPENDENT = {
@@ -50,6 +54,10 @@ DEPENDENT = {
     "all of them": "for i in range(n):\n    x[i] = x[i] / x.norm()\n",
     "the same one again": "for i in order:\n    x[i] = x[i] + 1\n",
     "a number that is changed": "for i in range(n):\n    i = i // 2\n    x[i] = f(x[i])\n",
+    "added to what another round has added to": "for t in range(1, n):\n    out[t] += out[t - 1] * x[t]\n",
+    "a name that a loop inside left": (
+        "for i in range(n):\n    total += f(v, x[i])\n    for j in range(m):\n        v = w[j]\n        v = v * v\n"
+    ),
     "a state": "for t in range(n):\n    self.h = cell(x[t], self.h)\n",
     "a method with a state": (
         "class Cell:\n    def forward(self, x):\n        self.h = x + self.h\n        return self.h\n"

@@ -224,3 +224,123 @@ def test_what_many_places_ask_for_adds_up(kept: str, given: str, told: str | Non
         assert lines[(each.line or 0) - 1].startswith("def settings(")
         assert "asked by 3 functions by way of setting()" in each.summary and (told or "") in each.fix.text
         assert ("functools.lru_cache" in each.fix.text) == bool(told)
+
+
+GRAPHS = """\
+import random
+
+import numpy as np
+import torch
+from torch import nn
+
+torch.set_num_threads(1)
+random.seed(0)
+
+
+def molecule():
+    atoms = random.randint(25, 35)
+    return torch.randn(atoms, 8), [(i, random.randrange(i)) for i in range(1, atoms) for _ in range(3)]
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lift, self.out = nn.Linear(8, 16), nn.Linear(16, 1)
+
+    def neighbours(self, graphs):
+        rows, columns, start = [], [], 0
+        for atoms, bonds in graphs:
+            near = {{i: {{i}} for i in range(len(atoms))}}
+            for a, b in bonds:
+                near[a].add(b)
+                near[b].add(a)
+            for i in range(len(atoms)):
+                for j in sorted(near[i]):
+                    rows.append(start + i)
+                    columns.append(start + j)
+            start += len(atoms)
+        return torch.from_numpy(np.array(rows)), torch.from_numpy(np.array(columns))
+
+    def forward(self, graphs, edges):
+        rows, columns = {edges}
+        h = torch.relu(self.lift(torch.cat([atoms for atoms, _ in graphs])))
+        return self.out(torch.zeros_like(h).index_add(0, rows, h[columns])).mean()
+
+
+data = [molecule() for _ in range(400)]
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+batches = [random.sample(data, 48) for _ in range(8)]
+prepared = [net.neighbours(batch) for batch in batches]
+for step in range(600):
+    loss = net(batches[step % 8], prepared[step % 8]).square()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(("edges", "told"), [("self.neighbours(graphs)", 1), ("edges", 0)], ids=["anew", "prepared"])
+def test_what_the_forward_puts_together_in_python(edges: str, told: int, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(GRAPHS.format(edges=edges))
+    run = measure(Command(str(script), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK, timeout=120)
+    found = [each for each in diagnose(Evidence.from_run(run)).document.findings if each.rule == "work-beside-model"]
+    assert len(found) == told
+    for each in found:
+        assert script.read_text().splitlines()[(each.line or 0) - 1].startswith("    def neighbours(")
+        assert "within the model's forward" in each.summary
+
+
+DRAWS = """\
+import numpy as np
+import torch
+from torch import nn
+
+torch.set_num_threads(1)
+
+
+class Board:
+    def __init__(self):
+        self.cells = np.random.rand(40, 40)
+
+    def render(self):
+        return np.kron(self.cells, np.ones((8, 8))).round(2).tobytes()
+
+    def moves(self):
+        return np.sort(np.repeat(self.cells, 12, axis=1), axis=0).sum(0)[:40].tolist()
+
+    def score(self):
+        return float(np.median(np.repeat(self.cells, 24, axis=1), axis=0).sum())
+
+    def step(self, move, render):
+        self.cells[move % 40] = np.random.rand(40)
+        if render:
+            self.render()
+
+
+board = Board()
+net = nn.Sequential(nn.Linear(40, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+for episode in range(1500):
+    for move in range(8):
+        seen = board.moves()
+        board.step(move, render={render})
+        gained = board.score()
+    loss = net(torch.tensor(seen)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_what_is_drawn_while_nobody_looks_on(tmp_path: Path) -> None:
+    script = tmp_path / "play.py"
+    script.write_text(DRAWS.format(render=True))
+    run = measure(Command(str(script), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK, timeout=120)
+    (told,) = [each for each in diagnose(Evidence.from_run(run)).document.findings if each.rule == "work-beside-model"]
+    assert "render() (play.py:12)" in told.summary and "render_mode=None" in told.fix.text
