@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.diagonals import Taken, diagonals, take
 from advisor.edit.finding import found_in, only_line
+from advisor.evidence.by_function import Function
 from advisor.evidence.diagonals import Diagonal, diagonal_products
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.fixes import edited
@@ -24,8 +25,8 @@ class DiagonalProduct(Rule):
     A Mahalanobis distance written ``torch.diag(d @ precision @ d.T)``, similarities of pairs ``(a @ b.T).diagonal()``,
     a log-likelihood as the trace of labels times logarithms: each row is multiplied by all columns, and one is wanted.
     ``(A * B.mT).sum(-1)`` multiplies each row by its own column, ``(A * B.mT).sum()`` is the trace; n times less work,
-    in the backward as well. Reported where the run shows square products with a diagonal of them taken behind, and the
-    source has these and no other use of the product.
+    in the backward as well. Reported where the run shows square products in a function that takes one diagonal, and the
+    source says that this is of them, and that nothing else uses them.
 
     When not: the rest of the product is used, too (similarities with all others of a batch).
 
@@ -40,8 +41,7 @@ class DiagonalProduct(Rule):
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         if evidence.compiled or evidence.device_is_gpu or not evidence.step_s:
             return
-        counts, shares = diagonal_products(evidence)
-        counts = {each: times for each, times in counts.items() if times >= 0.5 and _in_source(each)}
+        counts, shares = diagonal_products(evidence, _products)
         if not counts:
             return
         shares = of_tensors(shares)
@@ -78,12 +78,10 @@ class DiagonalProduct(Rule):
             return Advice(text, "more than one function does so")
         drafts = Drafts(sources)
         draft = drafts[site.file]
-        there = diagonals(draft, function)
-        known = [each for each in there if isinstance(each, Taken)]
-        if not known or len(known) < len(there):
-            return Advice(text, "what the diagonal is taken of is not a product alone")
-        for each in known:
-            take(draft, each)
+        found = _only(draft, function)
+        if found is None:
+            return Advice(text, "the function takes several diagonals, or of more than products")
+        take(draft, found)
         return edited(drafts, text)
 
     EXAMPLES = (
@@ -153,11 +151,17 @@ def loss(a, b):
     )
 
 
-def _in_source(product: Diagonal) -> bool:
-    return bool(found_in(product.function, lambda draft: _lines(draft, product)))
+def _only(draft: Draft, line: int) -> Taken | None:
+    """What the function that begins at `line` takes its one diagonal of, if that is products alone."""
+    there = diagonals(draft, line)
+    return there[0] if len(there) == 1 and isinstance(there[0], Taken) else None
+
+
+def _products(function: Function) -> int:
+    """Of how many products the function takes its one diagonal; 0 where that is not known."""
+    return sum(found_in(function, lambda draft: [each.products] if (each := _only(draft, function[1])) else []))
 
 
 def _lines(draft: Draft, product: Diagonal) -> list[int]:
-    """Where a diagonal is taken of products alone; of nothing else the others are known not to be used."""
-    there = diagonals(draft, product.function[1])
-    return [draft.line(each.call) for each in there if isinstance(each, Taken)]
+    found = _only(draft, product.function[1])
+    return [draft.line(found.call)] if found is not None else []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 import numpy as np
 
-from advisor.edit import Drafts
+from advisor.edit import Draft, Drafts
 from advisor.edit.names import last_part
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 _ASKS = re.compile(r"\.requires_grad_\(\s*(True\s*)?\)|\brequires_grad\s*=\s*True\b|\.enable_input_require_grads\(")
 _METHODS = ("requires_grad_", "enable_input_require_grads")
 # What reads a gradient, and what takes one by something else than weights.
-_READS = re.compile(r"(?<!autograd)\.grad\b(?!\s*=\s*None)|[\"']grad[\"']")
-_DIFFERENTIATES = re.compile(r"autograd\.(grad\b|functional)|\bfrom torch\.autograd import\b|jacobian|register_hook")
+_READS = re.compile(
+    r"(?<!autograd)\.grad\b(?!\s*=\s*None)|[\"']grad[\"']|register_\w*hook|retain_grad|captum"
+)
+_DIFFERENTIATES = re.compile(r"autograd\.(grad\b|functional)|\bfrom torch\.autograd import\b|jacobian|\bvjp\b")
+_CHECKPOINTS = re.compile(r"checkpoint(ing)?(_enable)?\(|gradient_checkpointing|torch\.utils\.checkpoint")
 
 
 class InputGradients(Rule):
@@ -40,8 +43,8 @@ class InputGradients(Rule):
     saliency map, an attack or a differential equation. Reported where each backward was seen to come to a tensor that
     is no weight, the script reads no ``.grad``, and what is done after the last weight's gradient takes long.
 
-    When not: the script differentiates by its inputs, too: then ``loss.backward(inputs=list(model.parameters()))``
-    ends the backward where the weights do.
+    When not: the script differentiates by its inputs, too: then ``loss.backward(inputs=…)`` with the weights that need
+    gradients ends the backward where they do. Checkpointing with ``use_reentrant=True`` needs inputs with gradients.
 
     Source: PyTorch notes, "Autograd mechanics", "Setting requires_grad"; PyTorch docs, ``torch.Tensor.backward``.
     """
@@ -81,17 +84,24 @@ class InputGradients(Rule):
                 "step_s": evidence.step_s,
             },
             site=asking[0] if len(asking) == 1 else None,
-            parameters={"differentiates": any(map(_DIFFERENTIATES.search, texts.values()))},
+            parameters={
+                "differentiates": any(map(_DIFFERENTIATES.search, texts.values())),
+                "checkpoints": any(map(_CHECKPOINTS.search, texts.values())),
+            },
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Advice:
         site = finding.site
         if finding.parameters.get("differentiates"):
             return Advice(
-                "Tell the backward what it is for: loss.backward(inputs=list(model.parameters())).",
+                "Tell the backward what it is for: loss.backward(inputs=[each for each in model.parameters() if "
+                "each.requires_grad]).",
                 "the script differentiates by its inputs, too, and has to go on doing so",
             )
         text = f"Do not ask for the gradient of what comes into the model {where(site)}".rstrip() + "."
+        if finding.parameters.get("checkpoints"):
+            text += " What is checkpointed needs use_reentrant=False then."
+            return Advice(text, "the script checkpoints some of the model")
         if site is None:
             return Advice(text, "the script asks for gradients in several places, or a library does")
         drafts = Drafts(sources)
@@ -101,6 +111,8 @@ class InputGradients(Rule):
         statement = draft.statement(asks[0]) if len(asks) == 1 else None
         if not isinstance(statement, cst.SimpleStatementLine) or not _is_call(statement, asks[0]):
             return Advice(text, "the line does more than that")
+        if last_part(asks[0].func) == _METHODS[0] and not _of_batch(draft, statement, asks[0]):
+            return Advice(text, "whether that is what comes into the model cannot be told from the source")
         if len(draft.siblings(statement)) == 1:
             return Advice(text, "nothing would be left of what it stands in")
         draft.remove(statement)
@@ -136,6 +148,12 @@ for x, y in loader:
         ),
     )
     LEAVES_ALONE = (
+        Example(before="head = nn.Linear(8, 2)\nhead.requires_grad_(True)  # <-\nrun(head)\n", after=""),
+        Example(
+            before="encoder.enable_input_require_grads()  # <-\nencoder.gradient_checkpointing_enable()\n",
+            after="",
+            parameters={"checkpoints": True},
+        ),
         Example(
             before="x.requires_grad_()  # <-\nu = model(x)\n",
             after="",
@@ -156,6 +174,16 @@ def _asking(texts: dict[str, str]) -> list[Site]:
 
 def _lines(code: str) -> int:
     return code.count("\n")
+
+
+def _of_batch(draft: Draft, statement: cst.SimpleStatementLine, call: cst.Call) -> bool:
+    """Whether a tensor is asked about that the loop around it gives its name: no module, no weight."""
+    receiver = call.func.value if isinstance(call.func, cst.Attribute) else None
+    loop = draft.loop(statement)
+    if not isinstance(receiver, cst.Name) or not isinstance(loop, cst.For):
+        return False
+    targets = [loop.target, *(each.target for each in draft.nodes(cst.AssignTarget, loop))]
+    return any(each.value == receiver.value for target in targets for each in draft.nodes(cst.Name, target))
 
 
 def _is_call(statement: cst.SimpleStatementLine, call: cst.Call) -> bool:

@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from advisor.edit.sources import text_of
 from advisor.evidence import Change
+from advisor.evidence.outside import users_files
 from advisor.fixes import sets_variable
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, Variable
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 _VARIABLES = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(64 << 30)}
 # What tells malloc something already, or takes its place.
 _TOLD = re.compile(r"^MALLOC_\w+_$|^GLIBC_TUNABLES$")
+_MAPS = re.compile(r"mmap")
 _OTHERS = re.compile(r"malloc|hoard|snmalloc", re.IGNORECASE)
 _LEAST_PAGES = 100  # in a step
 # Of the time that the kernel took, the steps were shorter by so much without: 0.94 to 1.49 in eight trainings of
@@ -58,6 +61,8 @@ class PageFaults(Rule):
             return
         if found.pages < _LEAST_PAGES or _is_told(record) or not evidence.step_s or _short_of_memory(evidence):
             return
+        if any(_MAPS.search(text_of(file)) for file in users_files(record) | set(record.modules)):
+            return  # a file that is mapped anew for each sample has faults that are none of malloc's
         saved = min(_SAVED * found.seconds, _MOST * evidence.step_s)
         gain = Gain.of(evidence.what_if(Change(remove_host_s=saved)))
         if not gain.worth_it:

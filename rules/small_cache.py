@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from advisor.edit import Draft, Drafts
+from advisor.edit.calls import argument
 from advisor.edit.modules import TooManyFilesError, with_word
 from advisor.edit.names import last_part
 from advisor.edit.values import EDITED, give
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 _LEFT = 0.05  # of what is computed: what is asked for the first time
 _MOST_MEMORY = 0.25  # of what the host has free
+# What a size is called that decides about nothing else.
+_KEPT = re.compile(r"(?i)cache|lru|memo|maxsize|max_size|\bkept|\bkeep")
 _BASIS = "prior: what the cache's function takes in a few traced steps, but for a twentieth"
 
 
@@ -32,7 +36,8 @@ class SmallCache(Rule):
     files than that find few of them in it, and samples that are taken in turn find none: each time the file is read and
     prepared again. The cache's own books tell how often in the timed steps, and how many different things it is asked
     for: where a share h of the calls finds one of n results, there are about n / h. Reported where the cache is full,
-    each result has been computed twice on average, and the stacks of a few steps show what the function takes.
+    where what it was given in these steps had been in it before, and where the stacks of a few steps show what
+    computing it again takes.
 
     When not: there is no memory for all results (the report says what one takes). Workers of a loader have a cache
     each, which is not seen.
@@ -234,4 +239,7 @@ def _resize(drafts: Drafts, draft: Draft, made: cst.Call | cst.Decorator, code: 
     if not isinstance(call, cst.Call):
         draft.replace(call, f"{draft.code(call)}(maxsize={code})")
         return EDITED
-    return give(drafts, draft, call, "maxsize", code, ("maxsize",), recorded)
+    value = argument(call, "maxsize", ("maxsize",))
+    # A number that says nothing but how much is kept may be handed on to it from anywhere.
+    alone = value is not None and not _KEPT.search(draft.code(value.value))
+    return give(drafts, draft, call, "maxsize", code, ("maxsize",), recorded, alone=alone)

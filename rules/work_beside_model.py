@@ -39,7 +39,7 @@ _LEFT_EDITED, _LEFT_KNOWN, _LEFT = 0.02, 0.05, 0.2
 # What an environment is asked, by the names that gym gave them: the policy waits for what it answers.
 _SIMULATES = ("step", "reset", "render")
 # What shows it to somebody who looks on, by its name.
-_DRAWS = re.compile(r"_*(render|draw|plot|show|imshow|visuali[sz]e|display|paint)(_|$)")
+_DRAWS = re.compile(r"_*(render|plot|show|imshow|visuali[sz]e|display)(_|$)")
 _SELDOM_DRAWN = (
     "Draw when somebody looks on, or every so many episodes: simulators mostly have an argument for it (render=False, "
     "render_mode=None)."
@@ -134,8 +134,9 @@ class WorkBesideModel(Rule):
             return
         told = list(self._of_one_place(evidence))
         if not told or (_is_vague(evidence) and not told[0].parameters["cheaper"]):
-            told = list(self._of_many_places(evidence, evidence.step_s)) or told
-        yield from told
+            told += self._of_many_places(evidence, evidence.step_s)
+        # Of the function by itself and one that it calls, say, the one that takes most.
+        yield from sorted(told, key=lambda each: -each.gain.likely)[:1]
 
     def _of_one_place(self, evidence: Evidence) -> Iterator[Finding]:
         found = evidence.beside
@@ -184,6 +185,8 @@ class WorkBesideModel(Rule):
         share = min(found.share, most)
         if share < _LEAST:
             return
+        if found.in_forward and found.callers < _CALLERS and found.library:
+            return  # a library of compiled code that torch knows nothing of is part of the model
         draws = _DRAWS.match(found.name) is not None
         if any(name in _SIMULATES for name in found.around) and not draws:
             return

@@ -231,6 +231,7 @@ def _of_method(drafts: Drafts, draft: Draft, holder: cst.ClassDef, function: cst
     if below is None or name.startswith("__") or name == "forward":
         return None  # which a call of the object is
     own = {holder.name.value, *(each.name.value for _, each in below)}
+    of_class = any(last_part(_decorator(each)) in ("classmethod", "staticmethod") for each in function.decorators)
     for user in with_word(drafts, draft, name):
         for each in user.nodes(cst.Attribute):
             if each.attr.value != name:
@@ -241,8 +242,8 @@ def _of_method(drafts: Drafts, draft: Draft, holder: cst.ClassDef, function: cst
             if isinstance(above, cst.Call) and called and is_super(above, name):
                 of = around.name.value if around is not None else ""
                 of = of if of in own else "another's"
-            elif isinstance(each.value, cst.Name) and each.value.value in own:
-                of = each.value.value  # a class method, by its class
+            elif of_class and isinstance(each.value, cst.Name) and each.value.value in own:
+                of = each.value.value
             else:
                 of = _class_of(drafts, user, each.value, name)
             if isinstance(above, cst.Call) and called and of in own:
@@ -304,9 +305,11 @@ def _by_class_methods(draft: Draft, holder: cst.ClassDef) -> list[cst.Call]:
     """``cls(…)`` in the class's own class methods."""
     found: list[cst.Call] = []
     for method in holder.body.body:
-        if isinstance(method, cst.FunctionDef) and method.params.params:
-            decorators = [last_part(_decorator(each)) for each in method.decorators]
-            of_class = method.params.params[0].name.value if "classmethod" in decorators else ""
+        if not isinstance(method, cst.FunctionDef):
+            continue
+        parameters = (*method.params.posonly_params, *method.params.params)
+        if parameters and any(last_part(_decorator(each)) == "classmethod" for each in method.decorators):
+            of_class = parameters[0].name.value
             calls = draft.nodes(cst.Call, method)
             found += [each for each in calls if isinstance(each.func, cst.Name) and each.func.value == of_class]
     return found

@@ -17,15 +17,22 @@ _LINEAR = (cst.Add, cst.Subtract)
 
 @dataclass(frozen=True)
 class Taken:
-    """A call that takes a diagonal, what may stand in its place, and the line that went before it, if that can go."""
+    """A call that takes a diagonal, what may stand in its place, and the line that went before it, if that can go.
+
+    ``products``: of so many products, which are added up.
+    """
 
     call: cst.Call
     code: str
     held: cst.SimpleStatementLine | None
+    products: int
 
 
 def diagonals(draft: Draft, line: int) -> list[Taken | cst.Call]:
-    """The diagonals in the function that begins at `line` (0: outside of all); plain calls where no product is all."""
+    """What takes a diagonal, or makes a matrix of one, in the function that begins at `line` (0: outside of all).
+
+    Plain calls where it is not of products alone.
+    """
     found: list[Taken | cst.Call] = []
     for call in draft.nodes(cst.Call):
         if draft.function_line(call) != line or (of := _matrix(draft, call)) is None:
@@ -35,8 +42,8 @@ def diagonals(draft: Draft, line: int) -> list[Taken | cst.Call]:
         code = _of_rows(draft, value, _TAKEN[how])
         if code:
             loose = isinstance(value, cst.BinaryOperation) and isinstance(value.operator, _LINEAR)
-            found.append(Taken(call, f"({code})" if loose else code, held))
-        elif "@" in draft.code(value) or "mm(" in draft.code(value) or "matmul(" in draft.code(value):
+            found.append(Taken(call, f"({code})" if loose else code, held, _products(value)))
+        else:
             found.append(call)
     return found
 
@@ -73,6 +80,12 @@ def _of_rows(draft: Draft, node: cst.BaseExpression, total: str) -> str:
     if sides is None or "#" in draft.code(node):
         return ""
     return f"({_factor(draft, sides[0])} * {_transposed(draft, sides[1])}){total}"
+
+
+def _products(node: cst.BaseExpression) -> int:
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, _LINEAR):
+        return _products(node.left) + _products(node.right)
+    return 1
 
 
 def _sides(draft: Draft, node: cst.BaseExpression) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:

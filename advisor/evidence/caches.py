@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.harness.layout import SmallCache
 
-_AGAIN = 2.0  # times, on average, that each thing was computed: then it is asked for again
+_AGAIN = 0.3  # of what is computed: had been there before, and was let go
 _IN_LOADER = 0.5  # of the function's time
 
 
 @dataclass(frozen=True)
 class Thrashing:
-    """A cache, how many different things it is asked for, and what its function takes of an undisturbed step.
+    """A cache, how many different things it is asked for, and what computing them again takes of an undisturbed step.
 
     ``in_loader``: while a batch is made in the step's own process.
     """
@@ -45,8 +45,7 @@ def thrashing(evidence: Evidence) -> Thrashing | None:
     inside = assign(steps, stacks.start) >= 0
     found = []
     for cache in record.small_caches:
-        asked = _asked(evidence, cache)
-        if asked is None:
+        if cache.again < _AGAIN:
             continue
         site = cache.site
         called = (site.line, site.function)
@@ -55,18 +54,17 @@ def thrashing(evidence: Evidence) -> Thrashing | None:
         start, end = stacks.start[rows], stacks.end[rows]
         taken = float((end - start).sum())
         in_loader = float(host.loader.within(start, end).sum())
-        found.append(Thrashing(cache, asked, taken / traced * evidence.step_s, in_loader > _IN_LOADER * taken))
+        seconds = taken / traced * evidence.step_s * cache.again
+        found.append(Thrashing(cache, _asked(evidence, cache), seconds, in_loader > _IN_LOADER * taken))
     return max(found, key=lambda each: each.seconds, default=None)
 
 
-def _asked(evidence: Evidence, cache: SmallCache) -> int | None:
+def _asked(evidence: Evidence, cache: SmallCache) -> int:
     """How many different things a cache is asked for, about: of what is asked in any order, ``size`` of them are there.
 
-    What is asked for in turn is never there: then there are as many as samples, at most. None where it cannot be told,
-    or where they may all have been asked for once.
+    What is asked for in turn is never there: then there are as many as samples, at most.
     """
     if cache.hits:
-        asked = max(cache.size + 1, round(cache.size * (cache.hits + cache.misses) / cache.hits))
-        return asked if cache.computed >= _AGAIN * asked else None
+        return max(cache.size + 1, round(cache.size * (cache.hits + cache.misses) / cache.hits))
     lengths = [each.record.dataset_length for each in evidence.loaders if each.record is not None]
-    return lengths[0] if lengths and lengths[0] and cache.computed > lengths[0] else None
+    return max([2 * cache.size, *(each for each in lengths[:1] if each)])

@@ -33,7 +33,7 @@ Function = tuple[str, int]
 _ALL = 0.95  # of the step: no more is promised
 # Anchors took 0.53 of a step by what their absence gained: 0.56 of the traced one, 0.41 with all of it taken off.
 _TAKEN_OFF = 0.5
-_AS_OFTEN = 1.5  # calls of a function for one that gave the same: then it is no other's
+_AS_OFTEN = 1.1  # calls of a function for one that gave the same: then it gives nothing else
 _LEAST_OPERATORS = 16  # of a call: of fewer the recorded calls are nearly all
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -354,8 +354,8 @@ def _made_anew(loop: ast.For) -> set[str]:
             plain = {each.id for one in statement.targets for each in _stored(one)}
             found |= plain - mentioned - names_in(statement.value)
         elif isinstance(statement, ast.For):
-            others = set().union(*(names_in(each) for each in loop.body if each is not statement))
-            found |= _made_anew(statement) - others
+            beside = [*(each for each in loop.body if each is not statement), statement.iter, *statement.orelse]
+            found |= _made_anew(statement) - set[str]().union(*map(names_in, beside))
         mentioned |= names_in(statement)
     return found
 
@@ -383,9 +383,6 @@ def _events(node: ast.AST) -> Iterator[tuple[str, str]]:
         elif isinstance(node.target, ast.Name):
             yield "load", node.target.id
             yield "store", node.target.id
-        elif isinstance(node.op, _ADDS_UP) and isinstance(node.target, ast.Subscript) and _whole(node.target):
-            yield from _events(node.target.slice)
-            yield "collect", _whole(node.target)  # sums[i] += x: what is there already is not looked at
         else:
             yield from _subscripted(node.target)
     elif isinstance(node, ast.AnnAssign) and node.value is not None:
@@ -415,11 +412,6 @@ def _events(node: ast.AST) -> Iterator[tuple[str, str]]:
     else:
         for child in ast.iter_child_nodes(node):
             yield from _events(child)
-
-
-def _whole(target: ast.Subscript) -> str:
-    """The name of what has the element; "" for anything else."""
-    return target.value.id if isinstance(target.value, ast.Name) else ""
 
 
 def _added_up(node: ast.Assign) -> list[ast.expr]:

@@ -73,7 +73,8 @@ def scattered(
     """The function that takes most, wherever it is called; `step_s` of a step without a trace.
 
     What a forward asks for takes, where that is more, its part of what forwards do beside operators: `free_share` of
-    the steps that were traced without Python's calls, of which a step of all Python has ten thousands.
+    the steps that were traced without Python's calls, of which a step of all Python has ten thousands. (0.22 and 0.49
+    of two steps of which it took 0.21 and 0.70; by the calls that were written down it is 0.12 and less than nothing.)
 
     What writing the trace down takes is taken off by how much of it was written down there. What loads data, and what
     the backward and the optimizer call, is left out. None where there are no stacks, or no such function.

@@ -14,7 +14,7 @@ from .layout import AskedAgain, Site
 from .places import FRAMES, site_of, user_frames
 
 _MOST_CALLS = 64  # of a step that are looked at
-_MOST_NUMBERS = 1 << 20  # of what a call gives
+_MOST_NUMBERS = 1 << 23  # of what they give, all together
 
 
 class AsksAgain:
@@ -27,18 +27,30 @@ class AsksAgain:
         self._torch = torch
         self._steps: list[list[int]] = [[]]  # for each call the earlier one that gave the same, or -1
         self._given: list[tuple[tuple[int, ...], list[Any]]] = []  # in this step: by which inputs, and what
+        self._numbers = 0  # that are kept
+        self._lost = False  # something could not be compared
         self._frames: list[Site] = []  # the user's, around the first that an earlier one gave the same as
 
     def step_ends(self) -> None:
         self._given.clear()
+        self._numbers = 0
         self._steps.append([])
 
     def asked(self, inputs: Any, gradients: Sequence[Any]) -> None:
-        """A call has given these gradients by these inputs."""
+        """A call has given these gradients by these inputs. What cannot be compared ends the looking."""
+        try:
+            if not self._lost:
+                self._asked(inputs, gradients)
+        except Exception:
+            self._lost = True
+            self._given.clear()
+
+    def _asked(self, inputs: Any, gradients: Sequence[Any]) -> None:
         given = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
         plain = [each.detach() if each is not None else None for each in gradients]
-        small = sum(each.numel() for each in plain if each is not None) <= _MOST_NUMBERS
-        which = tuple(map(id, given)) if small and len(self._given) < _MOST_CALLS else ()
+        numbers = sum(each.numel() for each in plain if each is not None)
+        room = self._numbers + numbers <= _MOST_NUMBERS and len(self._given) < _MOST_CALLS
+        which = tuple(map(id, given)) if room else ()
         earlier = (
             number
             for number, (known, values) in enumerate(self._given)
@@ -48,6 +60,7 @@ class AsksAgain:
         if before >= 0 and not self._frames:
             self._frames = [site_of(each) for each in islice(user_frames(), FRAMES)]
         self._steps[-1].append(before)
+        self._numbers += numbers if which and before < 0 else 0
         copied = [each.clone() if each is not None else None for each in plain] if which and before < 0 else []
         self._given.append((which if before < 0 else (), copied))
 
@@ -59,6 +72,7 @@ class AsksAgain:
     def found(self, steps: int) -> AskedAgain | None:
         """What the first `steps` steps asked for again, each alike; None where they did not, or for nothing."""
         first = self._steps[0]
-        if not self._frames or max(first, default=-1) < 0 or any(each != first for each in self._steps[:steps]):
+        alike = all(each == first for each in self._steps[:steps])
+        if self._lost or not self._frames or not alike or max(first, default=-1) < 0:
             return None
         return AskedAgain(site=self._frames[0], called_from=self._frames, before=first)

@@ -1,7 +1,8 @@
 """Caches of ``functools.lru_cache`` around the user's functions: what the timed steps find in them, and do not.
 
-They are what the garbage collector knows of that kind, asked once before these steps and once after: their own books
-(``cache_info()``) say the rest. Those in a loader's workers are not seen.
+They are what the garbage collector knows of that kind, asked once when the steps begin. Their own books
+(``cache_info()``) tell how often something was found; what they hold at the ends of steps tells whether what is
+computed had been there before. Those in a loader's workers are not seen.
 """
 
 from __future__ import annotations
@@ -9,48 +10,103 @@ from __future__ import annotations
 import functools
 import gc
 import sys
+import weakref
 from typing import Any
 
 from .layout import SmallCache
 from .places import definition_of
 
 _KIND = type(functools.lru_cache(maxsize=1)(lambda: None))
+_MOST_ENTRIES = 4096  # of a cache that is looked into
+_LOOKS = 64  # ends of steps
+
+
+class _Cache:
+    """A cache, and the keys that it had at the ends of steps (by their hashes)."""
+
+    def __init__(self, cache: Any) -> None:
+        self.cache = weakref.ref(cache)
+        self.ever: set[int] = set()
+        self.before: set[int] = set()
+        self.books: Any = None
+
+    def keys(self) -> set[int]:
+        cache = self.cache()
+        inside = (each for each in gc.get_referents(cache) if type(each) is dict) if cache is not None else ()
+        entries = next((each for each in inside if all(map(_is_entry, each.values()))), {})
+        return set(map(hash, list(entries)))
 
 
 class Caches:
-    """Told when the timed steps begin, and when they are over; what fails here does not fail in the script."""
+    """Told when steps end before the timed ones, when these begin and are over; what fails here does not fail in the
+    script.
+    """
 
     def __init__(self) -> None:
-        self._before: list[tuple[Any, Any]] = []  # a cache, and its books
+        self._known: list[_Cache] | None = None
+        self._looks = 0
+
+    def forget(self) -> None:
+        """Another training begins."""
+        self._known, self._looks = None, 0
+
+    def look(self) -> None:
+        """A step is over before the timed ones."""
+        self._looks += 1
+        if self._looks > _LOOKS:
+            return
+        try:
+            if self._known is None:
+                self._known = [_Cache(each) for each in gc.get_objects() if type(each) is _KIND and _of_users(each)]
+            for each in self._known:
+                each.ever |= each.keys()
+        except Exception:
+            self._known = []
 
     def begin(self) -> None:
-        caches = (each for each in gc.get_objects() if type(each) is _KIND)
-        self._before = [(each, each.cache_info()) for each in caches if _is_full(each)]
+        """The timed steps begin."""
+        try:
+            for each in self._known or ():
+                cache = each.cache()
+                each.books, each.before = (cache.cache_info(), each.keys()) if cache is not None else (None, set())
+        except Exception:
+            self._known = []
 
     def end(self, steps: int) -> list[SmallCache]:
-        """Of the user's caches those that were full all the time, and have let something go."""
-        before, self._before = self._before, []
-        found = []
-        for cache, books in before:
-            site, now = definition_of(cache), cache.cache_info()
-            if site is None or now.currsize < now.maxsize or now.misses <= books.misses:
-                continue
-            found.append(
-                SmallCache(
-                    site=site,
-                    size=now.maxsize,
-                    hits=(now.hits - books.hits) / steps,
-                    misses=(now.misses - books.misses) / steps,
-                    computed=now.misses,
-                    bytes=_bytes(cache) // now.currsize,
-                )
-            )
-        return found
+        """Of the user's caches those that were full, and have let something go that they had to take again."""
+        known, self._known = self._known or [], None
+        try:
+            return [each for each in (_judged(one, steps) for one in known) if each is not None]
+        except Exception:
+            return []
 
 
-def _is_full(cache: Any) -> bool:
-    books = cache.cache_info()
-    return bool(books.maxsize) and books.currsize == books.maxsize
+def _judged(one: _Cache, steps: int) -> SmallCache | None:
+    cache, books = one.cache(), one.books
+    if cache is None or books is None or not books.maxsize:
+        return None
+    site, now = definition_of(cache), cache.cache_info()
+    if site is None or now.hits < books.hits or now.misses <= books.misses:
+        return None
+    if not books.currsize == now.currsize == books.maxsize:
+        return None
+    new = one.keys() - one.before
+    return SmallCache(
+        site=site,
+        size=now.maxsize,
+        hits=(now.hits - books.hits) / steps,
+        misses=(now.misses - books.misses) / steps,
+        again=len(new & one.ever) / len(new) if new else 0.0,
+        bytes=_bytes(cache) // now.currsize,
+    )
+
+
+def _of_users(cache: Any) -> bool:
+    return 0 < (cache.cache_info().maxsize or 0) <= _MOST_ENTRIES and definition_of(cache) is not None
+
+
+def _is_entry(value: Any) -> bool:
+    return type(value).__name__ == "_lru_list_elem"
 
 
 def _bytes(cache: Any) -> int:
@@ -61,5 +117,8 @@ def _bytes(cache: Any) -> int:
 def _size(value: Any, inner: bool = False) -> int:
     if isinstance(value, (tuple, list)) and not inner:
         return sum(_size(each, inner=True) for each in value)
-    size = getattr(value, "nbytes", None)
-    return size if isinstance(size, int) else sys.getsizeof(value)
+    try:
+        size = getattr(value, "nbytes", None)
+        return size if isinstance(size, int) else sys.getsizeof(value)
+    except Exception:  # a sparse tensor's, say
+        return 0

@@ -126,6 +126,11 @@ def _gpus() -> list[str]:
     return found
 
 
+def huge_pages() -> bool:
+    """Whether the kernel maps more than a page at a time where nobody asks for it."""
+    return "[always]" in _read("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
 def _glibc() -> str:
     """Its version: "glibc 2.36" is what it says of itself; "" for any other C library."""
     try:
@@ -153,6 +158,7 @@ def environment(torch: Any) -> Environment:
         gpus=_gpus(),
         glibc=_glibc(),
         page_size=mmap.PAGESIZE,
+        huge_pages=huge_pages(),
         variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},
     )
     for package in _PACKAGES:

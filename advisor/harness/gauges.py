@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from .layout import DRAIN_RANGE, Timing
+from .layout import DRAIN_RANGE
 from .looking import is_capturing
 
 
@@ -105,37 +105,42 @@ def children_cpu(pids: set[int]) -> float:
 class PageFaults:
     """Pages that the kernel maps when they are first touched, and what it takes of the steps for that (getrusage(2)).
 
-    Linux only: elsewhere no thread can be asked for its own time.
+    Asked at each boundary, in two microseconds, so that steps with something beside them can be left out: an epoch's
+    start forks workers, and each page that is written afterwards is copied. Linux only: elsewhere no thread can be
+    asked for its own time.
     """
 
     def __init__(self) -> None:
-        self._before = self._now()
+        self._known = hasattr(resource, "RUSAGE_THREAD")
+        self._before = (0, 0.0)
+        self._held: int | None = None
 
     def begin(self) -> None:
-        self._before = self._now()
+        """The timed steps begin."""
+        self._held = resident_pages()
 
-    def end(self, timing: Timing, elapsed: float) -> None:
-        """Put into `timing`, whose step is known, what came in the `elapsed` seconds since :meth:`begin`."""
-        if self._before is None or not timing.step_s or elapsed <= 0:
-            return
-        # What is set aside, an evaluation say, is taken to be like the steps.
-        now, steps = self._now(), elapsed / timing.step_s
-        assert now is not None
-        faults, kept, system_s = ((after - before) / steps for after, before in zip(now, self._before, strict=True))
-        timing.page_faults, timing.pages_kept, timing.system_s = faults, max(0.0, kept), system_s
+    def take(self) -> tuple[int, float]:
+        """Page faults of the process, and system seconds of this thread, since it was asked last."""
+        if not self._known:
+            return 0, 0.0
+        own = resource.getrusage(resource.RUSAGE_THREAD).ru_stime
+        now = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, own
+        before, self._before = self._before, now
+        return now[0] - before[0], now[1] - before[1]
 
-    @staticmethod
-    def _now() -> tuple[float, float, float] | None:
-        """Page faults of the process, pages that it holds, and system seconds of this thread, so far."""
-        if not hasattr(resource, "RUSAGE_THREAD"):
-            return None
-        try:
-            with open("/proc/self/statm", encoding="ascii") as file:
-                held = float(file.read().split()[1])
-        except (OSError, IndexError, ValueError):
-            return None
-        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        return faults, held, resource.getrusage(resource.RUSAGE_THREAD).ru_stime
+    def kept(self) -> int | None:
+        """Pages that the process holds now beyond those when the timed steps began; None where that is unknown."""
+        held = resident_pages()
+        return max(0, held - self._held) if self._known and held is not None and self._held is not None else None
+
+
+def resident_pages() -> int | None:
+    """Pages that the process holds; None where the system does not say."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 def peak_resident() -> int:

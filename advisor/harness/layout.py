@@ -352,6 +352,7 @@ class Environment:
     glibc: str = ""  # its version, whose malloc serves the process; "" where another C library does
     page_size: int = 4096
     fault_s: float | None = None  # of a run on a CPU, measured: to touch a page anew instead of again (rates.py)
+    huge_pages: bool = False  # the kernel maps more than a page at a time, unasked
     shm_bytes: int | None = None  # free in /dev/shm
     compiler: str = ""  # C++ compiler found, "" if none
     triton: str = ""
@@ -507,7 +508,7 @@ class SmallCache:
     size: int = 0  # entries
     hits: float = 0.0  # in a timed step, and …
     misses: float = 0.0
-    computed: int = 0  # misses since it was made
+    again: float = 0.0  # of what was computed there anew, the share that was there before
     bytes: int = 0  # of an entry, on average
 
 

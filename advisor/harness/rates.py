@@ -85,7 +85,8 @@ def fault(torch: Any) -> float:
 
 
 def _longer_at_first(torch: Any) -> float:
-    numbers = torch.frombuffer(mmap.mmap(-1, _TOUCHED), dtype=torch.uint8)  # unmapped with the tensor
+    fresh = mmap.mmap(-1, _TOUCHED, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # as malloc's is
+    numbers = torch.frombuffer(fresh, dtype=torch.uint8)  # with which it is unmapped
     return _seconds(lambda: numbers.fill_(1)) - _seconds(lambda: numbers.fill_(2))
 
 

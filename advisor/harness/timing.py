@@ -19,6 +19,7 @@ class Interval(NamedTuple):
     samples: int
     collecting: tuple[float, float] = (0.0, 0.0)  # seconds in the garbage collector, and of them asked for
     openblas: float = 0.0  # CPU seconds of the threads that NumPy's OpenBLAS started
+    faults: tuple[int, float] = (0, 0.0)  # page faults, and system seconds of the steps' thread
 
 
 def usual_causes(intervals: list[Interval]) -> set[str]:
@@ -48,6 +49,7 @@ def summarize(timing: Timing, intervals: list[Interval], loaders: list[Loader]) 
     timing.median_s = statistics.median(timing.intervals)
     timing.gc_s, timing.gc_asked_s = (statistics.fmean(row.collecting[i] for row in clean) for i in (0, 1))
     timing.openblas_s = statistics.fmean(row.openblas for row in clean)
+    timing.page_faults, timing.system_s = (statistics.fmean(row.faults[i] for row in clean) for i in (0, 1))
     timing.gc_asked_steps = sum(row.collecting[1] > 0 for row in clean)
     timing.samples_per_step = _samples([row.samples for row in clean], any(loader.trains for loader in loaders))
     for interval in intervals:

@@ -18,6 +18,8 @@ from .autograd_graph import leaves_beside
 from .gradient_watch import MOST_PARTS, GradientWatch, size_of, whole_parts
 from .layout import Site, UnusedGradients
 
+_MOST_WALKS = 8  # through a graph, before the first step of an optimizer ends
+
 
 @dataclass
 class _Seen:
@@ -67,16 +69,19 @@ class Unused(GradientWatch):
         self._order: list[int] = []  # the parameters, by identity, as their gradients are done
         self._inputs: set[int] = set()  # of those, tensors that are no weights
         self._goes_on = False  # there are such
+        self._walks = _MOST_WALKS
         self._resting: list[weakref.ref[Any]] = []  # of those, what an optimizer has at a rate of zero
         self.found: list[UnusedGradients] = []
         self.gradients = self.needed = self.inputs = 0
 
     def backward_begins(self, loss: Any) -> None:
         """A backward of `loss` begins: it may go on to tensors that are no weights."""
-        if self._ask not in (self._first, self._third):
+        looks = self._ask == self._first and self._walks and not self._goes_on
+        if not looks and self._ask != self._third:
             return
+        self._walks -= looks
         try:
-            known = {*map(id, self._held()), *map(id, self._parameters(frozen=True))}
+            known = {*map(id, self._held()), *map(id, self._parameters(frozen=True)), *self._inputs}
             others = leaves_beside(loss, known)
             self._goes_on |= bool(others)
             for each in others if self._ask == self._third else ():

@@ -16,6 +16,7 @@ from .unread_results import STEPS, UnreadResults
 from .unused_gradients import Unused
 
 MOST_WATCHED = slice(WATCHED.start, STEPS.stop)  # of all steps, those that take longer as they are looked at
+ENOUGH_BESIDE = 2 * WATCHED.stop  # steps: of fewer those are not left out, as hardly any other would remain
 
 
 class Watches:

@@ -35,7 +35,7 @@ from .status import StatusFile, tell_child_trains
 from .steps import StepFinder
 from .timing import GROUP, SETTLED, Interval, compiled_frames, has_settled, period, summarize, usual_causes
 from .tracebacks import Tracebacks
-from .watches import MOST_WATCHED, Watches
+from .watches import ENOUGH_BESIDE, MOST_WATCHED, Watches
 
 MOST_ACTIVE = 8  # the longest profile window: traces grow by megabytes a step
 # Short steps are profiled until they fill so many seconds, or so many are: a process that is preempted once, for 16 ms,
@@ -397,6 +397,7 @@ class Windows:
                 self.models.descend()
             else:
                 self.models.hooks_on()
+            self._caches.look()
             self.watches.step_ended(by_optimizer=self.finder.kind == "optimizer")
             if self._settled(now):
                 self.watches.stop()
@@ -453,6 +454,7 @@ class Windows:
         self.loaders.timing, self.loaders.observe = False, True
         self.sites.from_lists.forget()
         self.watches.start()
+        self._caches.forget()
         self._intervals.clear()
         self._intervals_with_loader.clear()
         self.boundaries = 0
@@ -471,6 +473,7 @@ class Windows:
         self.loaders.delivered.clear()
         self.garbage.take()
         self._openblas_s = self._openblas.cpu_s()
+        self._faults.take()
         self._compiled = compiled_frames()
 
     def _interval(self, now: float) -> None:
@@ -483,7 +486,8 @@ class Windows:
         samples = self.loaders.samples or (0 if unknown else self.models.samples)
         waited, collected = self.loaders.wait, self.garbage.take()
         openblas = self._openblas.cpu_s() - self._openblas_s
-        row = Interval(now - self._last, frozenset(self._causes), waited, samples, collected, openblas)
+        causes, faults = frozenset(self._causes), self._faults.take()
+        row = Interval(now - self._last, causes, waited, samples, collected, openblas, faults)
         self._intervals.append(row)
         self._last = now
         self._clear_interval()
@@ -603,7 +607,8 @@ class Windows:
         self._by_device()
         self.loaders.stop_timing()
         summarize(timing, self._intervals, self.loaders.records)
-        self._faults.end(timing, elapsed)
+        if (kept := self._faults.kept()) is not None:
+            timing.pages_kept = kept / steps
         self.record.small_caches = self._caches.end(steps)
         self._count_samples()
         self._usual = usual_causes(self._intervals)
@@ -764,7 +769,7 @@ class Windows:
             else:
                 self.loaders.without_timing()
                 timing.from_profile = True
-            if self.phase == "settle" and len(self._intervals) >= 2 * MOST_WATCHED.start:
+            if self.phase == "settle" and len(self._intervals) >= ENOUGH_BESIDE:
                 # To watch takes several times as long as the step.
                 del self._intervals[MOST_WATCHED.start : MOST_WATCHED.stop]
             self.watches.record_forwards(self.record)

@@ -11,8 +11,9 @@ import torch
 from advisor.edit import Drafts, Edit, Sources
 from advisor.edit.diagonals import Taken, diagonals, take
 from advisor.evidence import Evidence
+from advisor.harness.layout import Site
 from advisor.launch import Command, measure
-from advisor.rule import Finding
+from advisor.rule import Advice, Finding, Gain
 from rules.diagonal_product import DiagonalProduct
 from tests.conftest import PYTHON, QUICK
 
@@ -98,6 +99,23 @@ for step in range(300):
     loss.backward()
     optimizer.step()
 """
+
+
+@pytest.mark.parametrize(
+    "more", ["torch.diag(d[0])", "(d @ precision).diagonal()"], ids=["a matrix of one", "a second diagonal"]
+)
+def test_a_function_with_another_diagonal_is_left_alone(more: str) -> None:
+    code = f"import torch\n\ndef f(d, precision):\n    return torch.diag(d @ d.T), {more}\n"
+    finding = Finding(
+        rule=DiagonalProduct.id,
+        title="",
+        summary="",
+        gain=Gain(1.0, 1.5, 2.0),
+        evidence={},
+        site=Site("/nowhere/train.py", 4),
+        parameters={"function": 3, "alone": True},
+    )
+    assert isinstance(DiagonalProduct().fix(finding, Sources({"/nowhere/train.py": code})), Advice)
 
 
 def findings(folder: Path, body: str) -> list[Finding]:

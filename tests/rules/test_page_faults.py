@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from advisor.diagnose import diagnose
 from advisor.edit import Sources
 from advisor.evidence import Evidence
+from advisor.harness.environment import _glibc, huge_pages
 from advisor.harness.layout import Options
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding, Variable
@@ -56,6 +58,24 @@ def test_no_more_than_touching_what_is_allocated_takes(scene: Any, tmp_path: Pat
     finding = found(fresh(scene(100.0), allocated=20 * MEGABYTE), tmp_path)
     most_ms = 20 * MEGABYTE / PAGE * 2e-3
     assert finding is not None and after_ms(finding) == pytest.approx(100.0 - 1.08 * most_ms, rel=0.01)
+
+
+def test_no_more_than_so_many_faults_take(scene: Any, tmp_path: Path) -> None:
+    """The rest of the time in the kernel went to files that the thread reads."""
+    finding = found(fresh(scene(100.0), faults=4_000.0), tmp_path)
+    assert finding is not None and after_ms(finding) == pytest.approx(100.0 - 1.08 * 1.5 * 8.0, rel=0.01)
+    assert found(fresh(scene(100.0), faults=200.0), tmp_path) is None
+    made = fresh(scene(100.0), faults=200.0)
+    made.record.environment.huge_pages = True  # of which each fault maps five hundred
+    assert found(made, tmp_path) is not None
+
+
+def test_a_file_that_is_mapped_has_faults_of_its_own(scene: Any, tmp_path: Path) -> None:
+    made = fresh(scene(100.0))
+    script = tmp_path / "train.py"
+    script.write_text('x = numpy.load(name, mmap_mode="r")\n')
+    made.record.modules = {str(script): "train"}
+    assert found(made, tmp_path) is None
 
 
 def test_pages_that_stay_are_not_mapped_again(scene: Any, tmp_path: Path) -> None:
@@ -113,8 +133,6 @@ def test_a_script_that_tells_malloc_itself_is_only_told_of(scene: Any, tmp_path:
 
 
 SCRIPT = """\
-import sys
-
 import torch
 from torch import nn
 
@@ -153,6 +171,7 @@ def reported(folder: Path, points: int = 400, more: str = "", steps: int = 400, 
 
 @pytest.mark.slow
 @pytest.mark.sessions
+@pytest.mark.skipif(PAGE != mmap.PAGESIZE or not _glibc() or huge_pages(), reason="other pages, or another malloc")
 def test_a_script_whose_steps_allocate_much_is_told_what_keeps_it(tmp_path: Path) -> None:
     (told,) = reported(tmp_path)
     assert told.fix.kind == "environment" and told.fix.environment == KEEPS

@@ -58,6 +58,9 @@ DEPENDENT = {
     "a name that a loop inside left": (
         "for i in range(n):\n    total += f(v, x[i])\n    for j in range(m):\n        v = w[j]\n        v = v * v\n"
     ),
+    "a name that a loop inside is told by": (
+        "for i in range(n):\n    for j in range(int(v)):\n        v = x[i]\n        v = v * w\n        total += v\n"
+    ),
     "a state": "for t in range(n):\n    self.h = cell(x[t], self.h)\n",
     "a method with a state": (
         "class Cell:\n    def forward(self, x):\n        self.h = x + self.h\n        return self.h\n"

@@ -13,6 +13,7 @@ from advisor.harness.layout import Repeated, Site
 from advisor.launch import Command, measure
 from advisor.rule import Advice
 from advisor.run import Run
+from rules.recomputed_constants import RecomputedConstants
 from rules.repeated_computation import RepeatedComputation
 from tests.conftest import PYTHON, QUICK
 
@@ -376,3 +377,57 @@ def test_what_a_library_s_model_does_in_each_of_its_layers_is_not_the_script_s(t
     (tmp_path / "embed.py").write_text(OF_A_LIBRARY)
     run = measure(Command(str(tmp_path / "embed.py"), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
     assert run.record.complete and run.record.repeated == []
+
+
+LETTERS = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+
+class Attend(nn.Module):
+    def __init__(self, width=128):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x, source):
+        q = self.query(x)
+        k = self.key(source)
+        v = self.value(source)
+        return (q @ k.mT).softmax(-1) @ v
+
+
+class Decoder(nn.Module):
+    def __init__(self, width=128):
+        super().__init__()
+        self.letters, self.own, self.across = nn.Embedding(30, width), Attend(), Attend()
+        self.out = nn.Linear(width, 30)
+
+    def forward(self, letter, memory):
+        x = self.letters(letter)
+        x = x + self.own(x, x)
+        return self.out(x + self.across(x, memory))
+
+
+encode, decode = nn.GRU(16, 128, batch_first=True), Decoder()
+with torch.inference_mode():
+    for clip in range(250):
+        memory, _ = encode(torch.randn(4, 120, 16))
+        letter = torch.zeros(4, 1, dtype=torch.long)
+        for _ in range(12):
+            letter = decode(letter, memory).argmax(-1)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_a_first_letter_that_is_always_the_same_does_not_hide_what_each_letter_computes_again(tmp_path: Path) -> None:
+    (tmp_path / "read.py").write_text(LETTERS)
+    run = measure(Command(str(tmp_path / "read.py"), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
+    evidence = Evidence.from_run(run)
+    assert any(each.site.line in (14, 15, 16) for each in run.record.recomputed)  # of the first letter
+    (finding,) = RULE.check(evidence)
+    assert finding.site is not None and finding.site.line in (15, 16)
+    assert list(RecomputedConstants().check(evidence)) == []

@@ -39,7 +39,7 @@ class Clips(Dataset):
         return 10 * self.files
 
     def __getitem__(self, index):
-        return torch.from_numpy(self.clip(index % self.files)[index // self.files, :256].copy())
+        return torch.from_numpy(self.clip({number})[{row}, :256].copy())
 
 
 net = nn.Sequential(nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 1))
@@ -56,10 +56,17 @@ CACHED = "functools.lru_cache(maxsize=kept)(self._read)"
 
 
 def told(
-    folder: Path, made: str = CACHED, kept: int = 5, files: int = 30, shuffle: bool = True
+    folder: Path,
+    made: str = CACHED,
+    kept: int = 5,
+    files: int = 30,
+    shuffle: bool = True,
+    number: str = "index % self.files",
+    row: str = "index // self.files",
 ) -> list[FindingDocument]:
     script = folder / "train.py"
-    script.write_text(SCRIPT.format(made=made, kept=kept, files=files, shuffle=shuffle, epochs=40))
+    code = SCRIPT.format(made=made, kept=kept, files=files, shuffle=shuffle, number=number, row=row, epochs=40)
+    script.write_text(code)
     run = measure(Command(str(script), python=PYTHON, cwd=str(folder)), folder / "run", QUICK, timeout=120)
     return [each for each in diagnose(Evidence.from_run(run)).document.findings if each.rule == SmallCache.id]
 
@@ -90,6 +97,8 @@ def test_what_is_asked_for_in_turn_is_never_there(tmp_path: Path) -> None:
     [
         pytest.param({"kept": 30}, id="large enough"),
         pytest.param({"made": "self._read"}, id="no cache"),
+        # Clips of one file after another are asked for while it is there: nothing is read twice.
+        pytest.param({"files": 3_000, "number": "index // 10", "row": "index % 10", "shuffle": False}, id="in groups"),
         # What is asked for once or twice only would not be there either.
         pytest.param({"files": 30_000}, id="hardly anything is asked for again"),
     ],
