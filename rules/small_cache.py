@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
 
-_LEFT = 0.05  # of what is computed: what is asked for the first time
+_LEFT = 0.02  # of what is computed: what is asked for the first time
 _MOST_MEMORY = 0.25  # of what the host has free
 # What a size is called that decides about nothing else.
 _KEPT = re.compile(r"(?i)cache|lru|memo|maxsize|max_size|\bkept|\bkeep")
-_BASIS = "prior: what the cache's function takes in a few traced steps, but for a twentieth"
+_BASIS = "prior: what the cache's function takes in a few traced steps, but for a fiftieth"
 
 
 class SmallCache(Rule):

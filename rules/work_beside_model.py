@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
 
 _LEAST = 0.25  # of the step
+_SAYS_MORE = 0.5  # of what a function takes: one that it calls and that takes so much is what it is about
 # What is left of it: where an edit takes it away, where a cheaper way is known, and where that has yet to be found.
 _LEFT_EDITED, _LEFT_KNOWN, _LEFT = 0.02, 0.05, 0.2
 # What an environment is asked, by the names that gym gave them: the policy waits for what it answers.
@@ -134,9 +135,11 @@ class WorkBesideModel(Rule):
             return
         told = list(self._of_one_place(evidence))
         if not told or (_is_vague(evidence) and not told[0].parameters["cheaper"]):
-            told += self._of_many_places(evidence, evidence.step_s)
-        # Of the function by itself and one that it calls, say, the one that takes most.
-        yield from sorted(told, key=lambda each: -each.gain.likely)[:1]
+            inner = list(self._of_many_places(evidence, evidence.step_s))
+            # Of a function by itself, which may be the whole loop, and one that it calls, the one that says more.
+            least = _SAYS_MORE * max((float(each.evidence["share_of_step"] or 0.0) for each in told), default=0.0)
+            told = [each for each in inner if float(each.evidence["share_of_step"] or 0.0) >= least] or told
+        yield from told
 
     def _of_one_place(self, evidence: Evidence) -> Iterator[Finding]:
         found = evidence.beside

@@ -17,7 +17,7 @@ import numpy as np
 from advisor.evidence.coverage import Coverage
 from advisor.evidence.facts import OTHER, Steps
 from advisor.evidence.host import Host
-from advisor.evidence.outside import OURS, name_of
+from advisor.evidence.outside import LOOKS, OURS, name_of
 from advisor.evidence.stacks import MODULE, UNNAMED, Function, Stacks
 from advisor.evidence.steps import assign
 from advisor.harness.layout import Site
@@ -40,8 +40,6 @@ _WRITING_S, _HARDLY = 5e-6, 0.05  # seconds to write down one operator or call; 
 _NUMPY = ("np", "numpy", "pd", "scipy", "rng")
 _LIGHT = ("asarray", "ascontiguousarray", "float32", "float64", "int32", "int64", "default_rng")
 _LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-# Hooks of the harness's: what they look at there took 150 us of the stacks of a forward that takes 90.
-_LOOKS = ("_before", "_after")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -84,7 +82,7 @@ def spent_beside(detail: Trace, steps: Steps, files: Collection[str]) -> Beside 
     whole = int(free.within(steps.start, steps.end).sum())
     if not len(stacks) or not whole:
         return None
-    looks = np.array([OURS in each.path and each.name in _LOOKS for each in stacks.functions])
+    looks = np.array([OURS in each.path and each.name in LOOKS for each in stacks.functions])
     taken = free.minus(Coverage.of(stacks.start[looks], stacks.end[looks])).within(stacks.start, stacks.end).tolist()
     inside: dict[int, list[int]] = {}
     for row, parent in enumerate(stacks.parent.tolist()):

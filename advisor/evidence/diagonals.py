@@ -45,6 +45,7 @@ def diagonal_products(
     taken = {each.row for each in calls.named(_DIAGONALS, 0)}
     functions = calls.functions(evidence, [*square, *taken])
     known: dict[int, Diagonal] = {}
+    behind: dict[int, Diagonal] = {}  # what takes the diagonals
     for rows in calls.threads:
         made: list[int] = []  # products that no diagonal was taken behind so far
         for row in rows:
@@ -57,8 +58,9 @@ def diagonal_products(
                 number = products(function)
                 for each in there[-number:] if 0 < number <= len(there) else ():
                     known[each] = Diagonal(function, *square[each])
+                    behind[row] = known[each]  # whose backward fills a whole matrix
     by_size: dict[float, list[int]] = {}
-    for row, product in known.items():
+    for row, product in (*known.items(), *behind.items()):
         by_size.setdefault(min(1.0, _EACH / product.rows), []).append(row)
     return calls.per_step(known.values()), added_up(calls.shares(rows, left) for left, rows in by_size.items())
 

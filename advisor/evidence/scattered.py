@@ -15,6 +15,7 @@ import numpy as np
 from advisor.evidence.coverage import Coverage
 from advisor.evidence.facts import Steps
 from advisor.evidence.host import Host
+from advisor.evidence.outside import LOOKS, OURS
 from advisor.evidence.stacks import MODULE, UNNAMED, Function, Stacks
 from advisor.evidence.steps import assign
 from advisor.trace.tables import Ints, Trace
@@ -91,9 +92,12 @@ def scattered(
     calls, computed = (int((assign(steps, each) >= 0).sum()) for each in (stacks.start, operators))
     writing_s = max(0.0, traced_s - step_s) * number / max(1.0, calls + _OPERATOR * computed)
     known = {each: any(each.is_of(file) for file in files) for each in set(stacks.functions)}
+    # Where a model's call begins a step, the harness works within what calls the model.
+    ours = np.array([OURS in each.path and each.name in LOOKS for each in stacks.functions], np.bool_)
+    looks = Coverage.of(stacks.start[ours], stacks.end[ours])
     found = {
         function: each
-        for function, each in _sums(stacks, np.flatnonzero(counted), operators, known).items()
+        for function, each in _sums(stacks, np.flatnonzero(counted), operators, known, looks).items()
         if each.taken >= _LEAST * traced_s * 1e9 * number and _computes_nothing(stacks, each, working)
     }
     # A traced call takes longer by what is written down in it: few calls of compiled code by nothing.
@@ -134,8 +138,13 @@ def scattered(
     )
 
 
-def _sums(stacks: Stacks, rows: Ints, operators: Ints, known: dict[Function, bool]) -> dict[Function, _Sum]:
-    """Of each named function of the user's what its calls among `rows`, in the order of time, add up to."""
+def _sums(
+    stacks: Stacks, rows: Ints, operators: Ints, known: dict[Function, bool], looks: Coverage
+) -> dict[Function, _Sum]:
+    """Of each named function of the user's what its calls among `rows`, in the order of time, add up to.
+
+    What the harness `looks` at within them is left out.
+    """
     found: dict[Function, list[int]] = {}
     for row in rows.tolist():
         function = stacks.functions[row]
@@ -151,7 +160,7 @@ def _sums(stacks: Stacks, rows: Ints, operators: Ints, known: dict[Function, boo
             int((np.searchsorted(each, end) - np.searchsorted(each, start)).sum()) for each in (stacks.start, operators)
         )
         written = inside + _OPERATOR * computed
-        sums[function] = _Sum(calls, int((end - start).sum()), written)
+        sums[function] = _Sum(calls, int((end - start).sum() - looks.within(start, end).sum()), written)
     return sums
 
 
