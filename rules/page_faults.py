@@ -44,7 +44,7 @@ class PageFaults(Rule):
 
     When not: memory is short, or shared with other programs, for what was needed once stays with the process: up to 1.6
     times as much was seen. Not reported where something in the environment tells malloc what to do, or replaces it
-    (jemalloc and tcmalloc, by ``LD_PRELOAD``, keep memory by themselves and are as good a remedy), and only with glibc.
+    (jemalloc and tcmalloc, by ``LD_PRELOAD``, keep memory by themselves), and only with glibc.
 
     Source: PyTorch performance tuning guide, "Switch Memory allocator"; mallopt(3), ``M_MMAP_MAX``,
     ``M_TRIM_THRESHOLD`` and ``M_MMAP_THRESHOLD``; getrusage(2).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 import click
 import jsonschema
 import pytest
+from rich.console import Console
 
 from advisor import cli, report
 from advisor.errors import AdvisorError
@@ -153,6 +155,18 @@ def test_rules_lists_every_rule_and_explains_one(advisor: Command) -> None:
     explained = advisor("rules", "loader-workers").stdout
     assert "num_workers" in explained
     assert "Source:" in explained
+
+
+def test_an_example_is_a_diff_without_marks_and_advice_has_none() -> None:
+    from advisor.report.catalogue import show
+    from advisor.rulebook import load_rules
+
+    for rule in load_rules():
+        console = Console(width=120, record=True, file=io.StringIO())
+        show(rule.id, console, [rule])
+        text = console.export_text()
+        assert "# <-" not in text, rule.id
+        assert ("For example" in text) == any(not each.advice for each in rule.EXAMPLES), rule.id
 
 
 # How it ends

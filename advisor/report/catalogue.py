@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 from rich.console import Console
@@ -14,6 +15,8 @@ from advisor.errors import AdvisorError
 from advisor.report import wording
 from advisor.report.lines import print_trimmed
 from advisor.rule import Rule
+
+_MARK = re.compile(r"\s*# <-.*$")  # where an example's finding is
 
 
 def show_all(console: Console, rules: Iterable[Rule]) -> None:
@@ -54,9 +57,9 @@ def show(name: str, console: Console, rules: Iterable[Rule]) -> None:
         console.print()
     for text, names in relations:
         console.print(f"{text}: {', '.join(names)}")
-    if rule.EXAMPLES:
-        example = rule.EXAMPLES[0]
-        before = example.before.replace("  # <-", "").splitlines()
+    example = next((each for each in rule.EXAMPLES if not each.advice), None)  # advice has no diff
+    if example is not None:
+        before = [_MARK.sub("", line) for line in example.before.splitlines()]
         lines = list(difflib.unified_diff(before, example.after.splitlines(), "before", "after", lineterm="", n=3))
         if lines:
             console.print()
