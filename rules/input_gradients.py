@@ -10,10 +10,11 @@ import libcst as cst
 import numpy as np
 
 from advisor.edit import Draft, Drafts
+from advisor.edit.locate import call_at
 from advisor.edit.names import last_part
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
-from advisor.evidence.outside import users_files
+from advisor.evidence.outside import own_files
 from advisor.evidence.unused_gradients import unused_backward
 from advisor.fixes import edited
 from advisor.harness.layout import Site
@@ -58,7 +59,7 @@ class InputGradients(Rule):
         if record is None or not record.input_gradients or record.unused_gradients or evidence.compiled:
             return
         unused = unused_backward(evidence)
-        texts = {file: text_of(file) for file in users_files(record) | set(record.modules)}
+        texts = {file: text_of(file) for file in own_files(record)}
         if unused is None or any(map(_READS.search, texts.values())):
             return
         scale = np.ones(len(evidence.trace.kernels))
@@ -106,12 +107,11 @@ class InputGradients(Rule):
             return Advice(text, "the script asks for gradients in several places, or a library does")
         drafts = Drafts(sources)
         draft = drafts[site.file]
-        calls = [each for each in draft.nodes(cst.Call) if last_part(each.func) in _METHODS]
-        asks = [each for each in calls if draft.line(each) <= site.line <= draft.line(each) + _lines(draft.code(each))]
-        statement = draft.statement(asks[0]) if len(asks) == 1 else None
-        if not isinstance(statement, cst.SimpleStatementLine) or not _is_call(statement, asks[0]):
+        call = call_at(draft, site, _METHODS)
+        statement = draft.statement(call) if call is not None else None
+        if call is None or not isinstance(statement, cst.SimpleStatementLine) or not _is_call(statement, call):
             return Advice(text, "the line does more than that")
-        if last_part(asks[0].func) == _METHODS[0] and not _of_batch(draft, statement, asks[0]):
+        if last_part(call.func) == _METHODS[0] and not _of_batch(draft, statement, call):
             return Advice(text, "whether that is what comes into the model cannot be told from the source")
         if len(draft.siblings(statement)) == 1:
             return Advice(text, "nothing would be left of what it stands in")
@@ -170,10 +170,6 @@ def _asking(texts: dict[str, str]) -> list[Site]:
         for number, line in enumerate(text.splitlines(), 1)
         if _ASKS.search(line.partition("#")[0])
     ]
-
-
-def _lines(code: str) -> int:
-    return code.count("\n")
 
 
 def _of_batch(draft: Draft, statement: cst.SimpleStatementLine, call: cst.Call) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
-from advisor.evidence.outside import users_files
+from advisor.evidence.outside import own_files
 from advisor.fixes import sets_variable
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, Variable
 
@@ -61,7 +61,7 @@ class PageFaults(Rule):
             return
         if found.pages < _LEAST_PAGES or _is_told(record) or not evidence.step_s or _short_of_memory(evidence):
             return
-        if any(_MAPS.search(text_of(file)) for file in users_files(record) | set(record.modules)):
+        if any(_MAPS.search(text_of(file)) for file in own_files(record)):
             return  # a file that is mapped anew for each sample has faults that are none of malloc's
         saved = min(_SAVED * found.seconds, _MOST * evidence.step_s)
         gain = Gain.of(evidence.what_if(Change(remove_host_s=saved)))

@@ -10,6 +10,7 @@ import libcst as cst
 
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import argument
+from advisor.edit.locate import code_at
 from advisor.edit.modules import TooManyFilesError, with_word
 from advisor.edit.names import last_part
 from advisor.edit.values import EDITED, give
@@ -202,8 +203,8 @@ def _fits(evidence: Evidence, asked: int) -> bool:
 def _made(drafts: Drafts, site: Site) -> tuple[Draft, cst.Call | cst.Decorator] | None:
     """The one place where the function at `site` is put into a cache; None where there are several, or none."""
     draft = drafts[site.file]
-    function = next((each for each in draft.nodes(cst.FunctionDef) if site.line in _first_lines(draft, each)), None)
-    if function is None:
+    function = code_at(draft, site.line)
+    if not isinstance(function, cst.FunctionDef):
         return None
     made: list[tuple[Draft, cst.Call | cst.Decorator]] = [
         (draft, each) for each in function.decorators if _is_cache(each.decorator)
@@ -215,10 +216,6 @@ def _made(drafts: Drafts, site: Site) -> tuple[Draft, cst.Call | cst.Decorator] 
     for file in files:
         made += ((file, call) for call in _around(file, function.name.value))
     return made[0] if len(made) == 1 else None
-
-
-def _first_lines(draft: Draft, function: cst.FunctionDef) -> tuple[int, ...]:
-    return draft.line(function), *(draft.line(each) for each in function.decorators)
 
 
 def _around(draft: Draft, name: str) -> Iterator[cst.Call]:

@@ -116,7 +116,9 @@ class WorkBesideModel(Rule):
     Random draws that add their probabilities up again, a tensor that grows by each batch, an augmentation of whole
     batches on one way that costs too much, a metric over all history, a simulator: while it runs the model waits. The
     stacks of a few steps are followed from the loop inwards, for as long as one call takes most of what is beside the
-    steps' own work, and the time is that share of the undisturbed step. Reported only where no other rule explains it.
+    steps' own work, and the time is that share of the undisturbed step. So is a function without torch in it that
+    several others ask, that the model's forward asks for (graphs put together in Python), or that draws while nobody
+    looks on. Reported only where no other rule explains it.
 
     When not: it is what the step is for, and there is no cheaper way; even then it may run in other processes, or for
     many at once. A simulator that a library has, and the policy needs an answer of, is not reported.
@@ -198,8 +200,9 @@ class WorkBesideModel(Rule):
         cheaper = _READ_ONCE if reads else _SELDOM_DRAWN if draws else ""
         saved = share * step_s * (1.0 - (_LEFT_KNOWN if cheaper else _LEFT))
         way = f" by way of {found.around[0]}()" if len(found.around) > 1 else ""
-        asked = f"asked by {found.callers} functions" if found.callers >= _CALLERS else "from one place"
-        asked = "within the model's forward" if found.in_forward and found.callers < _CALLERS else asked
+        asked = f"asked by {found.callers} functions"
+        if found.callers < _CALLERS:
+            asked = "within the model's forward" if found.in_forward else "from one place"
         yield Finding(
             rule=self.id,
             title=self.title,

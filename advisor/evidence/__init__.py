@@ -53,7 +53,7 @@ from advisor.evidence.model import StepModel, estimate
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.notes import CAPTURES, COLD, notes_of
 from advisor.evidence.operators import operator_rows
-from advisor.evidence.outside import Outside, longest_outside, spent_in, users_files
+from advisor.evidence.outside import Outside, longest_outside, own_files, spent_in, users_files
 from advisor.evidence.overhead import profiler_overhead
 from advisor.evidence.repeated import Repeated, repeated_function
 from advisor.evidence.scattered import Scattered, free_in_forward, scattered
@@ -385,8 +385,7 @@ class Evidence:
         """
         if self.detail is None or self.record is None:
             return None
-        files = users_files(self.record) | set(self.record.modules)
-        return spent_beside(self.detail, step_windows(self.detail), files)
+        return spent_beside(self.detail, step_windows(self.detail), own_files(self.record))
 
     @cached_property
     def thrashing(self) -> Thrashing | None:
@@ -405,9 +404,8 @@ class Evidence:
         """The user's function without torch in it that takes most of the steps by short calls; None where unknown."""
         if self.detail is None or self.record is None or not self.step_s:
             return None
-        files = users_files(self.record) | set(self.record.modules)
         free_share = free_in_forward(self.trace, self.steps)
-        return scattered(self.detail, step_windows(self.detail), files, self.step_s, free_share)
+        return scattered(self.detail, step_windows(self.detail), own_files(self.record), self.step_s, free_share)
 
     @cached_property
     def repeated_function(self) -> Repeated | None:

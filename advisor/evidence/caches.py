@@ -9,6 +9,7 @@ import numpy as np
 
 from advisor.evidence.coverage import Coverage
 from advisor.evidence.host import Host
+from advisor.evidence.scattered import CALL_S, OPERATOR_S
 from advisor.evidence.stacks import Stacks
 from advisor.evidence.steps import assign, step_windows
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from advisor.harness.layout import SmallCache
 
 _AGAIN = 0.3  # of what is computed: had been there before, and was let go
-_CALL_S, _OPERATOR_S = 0.2e-6, 6e-6  # to write one down (as in scattered.py)
 _MOST = 0.97  # of a step
 _IN_LOADER = 0.5  # of the function's time
 
@@ -59,7 +59,7 @@ def thrashing(evidence: Evidence) -> Thrashing | None:
         # In seconds, not as a share: what makes traced steps longer is hardly in a few calls of compiled code.
         within = Coverage.of(start, end)
         calls, computed = (float(within.contains(each).sum()) for each in (stacks.start, detail.operators.start))
-        alone_s = taken / 1e9 - _CALL_S * calls - _OPERATOR_S * computed
+        alone_s = taken / 1e9 - CALL_S * calls - OPERATOR_S * computed
         seconds = min(max(0.0, alone_s) / len(steps), _MOST * evidence.step_s) * cache.again
         found.append(Thrashing(cache, _asked(evidence, cache), seconds, in_loader > _IN_LOADER * taken))
     return max(found, key=lambda each: each.seconds, default=None)

@@ -91,6 +91,11 @@ def users_files(record: RunRecord) -> set[str]:
     return files | {file for model in record.models for file in model.own.values()}
 
 
+def own_files(record: RunRecord) -> set[str]:
+    """Those, and the script's own modules, which nothing may have been recorded in."""
+    return users_files(record) | set(record.modules)
+
+
 def users_file(record: RunRecord, function: Function) -> str:
     """The file of the user's that a function is written in: one that the record knows of, or beside the script.
 

@@ -11,6 +11,7 @@ import functools
 import gc
 import sys
 import weakref
+from types import FunctionType, MethodType
 from typing import Any
 
 from .layout import SmallCache
@@ -32,15 +33,12 @@ class _Cache:
 
     def keys(self) -> set[int]:
         cache = self.cache()
-        inside = (each for each in gc.get_referents(cache) if type(each) is dict) if cache is not None else ()
-        entries = next((each for each in inside if all(map(_is_entry, each.values()))), {})
-        return set(map(hash, list(entries)))
+        inside = gc.get_referents(cache) if cache is not None else ()
+        return set(map(hash, list(next(filter(_holds_entries, inside), {}))))
 
 
 class Caches:
-    """Told when steps end before the timed ones, when these begin and are over; what fails here does not fail in the
-    script.
-    """
+    """Told when steps end, and when the timed ones begin and are over; what fails here does not fail in the script."""
 
     def __init__(self) -> None:
         self._known: list[_Cache] | None = None
@@ -96,7 +94,7 @@ def _judged(one: _Cache, steps: int) -> SmallCache | None:
         size=now.maxsize,
         hits=(now.hits - books.hits) / steps,
         misses=(now.misses - books.misses) / steps,
-        again=len(new & one.ever) / len(new) if new else 0.0,
+        again=len(new & one.ever) / len(new) if new else 1.0,  # all that was let go came back
         bytes=_bytes(cache) // now.currsize,
     )
 
@@ -105,18 +103,20 @@ def _of_users(cache: Any) -> bool:
     return 0 < (cache.cache_info().maxsize or 0) <= _MOST_ENTRIES and definition_of(cache) is not None
 
 
-def _is_entry(value: Any) -> bool:
-    return type(value).__name__ == "_lru_list_elem"
+def _holds_entries(value: Any) -> bool:
+    """Whether that is the cache's own dict, of what it keeps by key."""
+    return type(value) is dict and all(type(each).__name__ == "_lru_list_elem" for each in value.values())
 
 
 def _bytes(cache: Any) -> int:
-    """What a cache holds: arrays and tensors by their numbers, anything else by what Python says of it alone."""
-    return sum(map(_size, gc.get_referents(cache)))
+    """What a cache's keys and results take: arrays and tensors by their numbers, others by what Python says of them."""
+    parts = (each for each in gc.get_referents(cache) if not isinstance(each, (type, FunctionType, MethodType)))
+    return sum(_size(each) for each in parts if not _holds_entries(each))
 
 
 def _size(value: Any, inner: bool = False) -> int:
-    if isinstance(value, (tuple, list)) and not inner:
-        return sum(_size(each, inner=True) for each in value)
+    if isinstance(value, (tuple, list, dict)) and not inner:
+        return sum(_size(each, inner=True) for each in (value.values() if isinstance(value, dict) else value))
     try:
         size = getattr(value, "nbytes", None)
         return size if isinstance(size, int) else sys.getsizeof(value)

@@ -131,7 +131,7 @@ def huge_pages() -> bool:
     return "[always]" in _read("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
-def _glibc() -> str:
+def glibc_version() -> str:
     """Its version: "glibc 2.36" is what it says of itself; "" for any other C library."""
     try:
         name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
@@ -156,7 +156,7 @@ def environment(torch: Any) -> Environment:
         interop_threads=torch.get_num_interop_threads(),
         compiler=next((path for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), ""),
         gpus=_gpus(),
-        glibc=_glibc(),
+        glibc=glibc_version(),
         page_size=mmap.PAGESIZE,
         huge_pages=huge_pages(),
         variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},

@@ -76,8 +76,8 @@ def more_threads(torch: Any, cores: float) -> dict[str, float]:
 def fault(torch: Any) -> float:
     """Seconds that one thread takes longer for a page of memory that it touches first than for one it touches again.
 
-    The median of three times 16 MB, in a twentieth of a second. 2 us on a virtual machine with pages of 4 kB, where the
-    kernel clears what it gives and the hypervisor's tables are looked up as well.
+    The median of three times 16 MB, in a twentieth of a second. 1.3 us on a virtual machine with pages of 4 kB: the
+    kernel clears what it gives, and the hypervisor's tables are looked up as well.
     """
     with _threads(torch, 1), torch.inference_mode():
         longer = sorted(_longer_at_first(torch) for _ in range(3))[1]

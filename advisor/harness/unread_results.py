@@ -160,6 +160,7 @@ class UnreadResults:
                     self._judge()
             except Exception:
                 self.found, self.weighted, self.batches, self.gradients = [], [], {}, []
+                self.again = None
             self._forget()
         elif self._ended > STEPS.stop:
             self._leave()  # where a mode of the script's was in the way before

@@ -76,10 +76,10 @@ class Unused(GradientWatch):
 
     def backward_begins(self, loss: Any) -> None:
         """A backward of `loss` begins: it may go on to tensors that are no weights."""
-        looks = self._ask == self._first and self._walks and not self._goes_on
+        looks = self._ask == self._first and self._walks > 0 and not self._goes_on
         if not looks and self._ask != self._third:
             return
-        self._walks -= looks
+        self._walks -= 1
         try:
             known = {*map(id, self._held()), *map(id, self._parameters(frozen=True)), *self._inputs}
             others = leaves_beside(loss, known)
