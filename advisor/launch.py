@@ -159,7 +159,8 @@ def _as_watched(record: RunRecord, first: RunRecord) -> None:
     Not what was frozen: whether it stays so the rest of that run had to show.
     """
     record.recomputed, record.repeated, record.gathered = first.recomputed, first.repeated, first.gathered
-    record.one_hot, record.remade_weights = first.one_hot, first.remade_weights
+    record.one_hot = first.one_hot
+    record.remade_weights, record.remade_share = first.remade_weights, first.remade_share
     record.repeated_rows, record.zero_rows = first.repeated_rows, first.zero_rows
     record.unread, record.weighted, record.computed_s = first.unread, first.weighted, first.computed_s
     record.unread_gradients, record.asked_again = first.unread_gradients, first.asked_again

@@ -38,7 +38,7 @@ from .places import FRAMES, site_of, user_frame, user_frames
 from .remade import RemadeWeights
 from .repeated_rows import RepeatedRows
 from .repeats import Repeats
-from .sameness import DECOMPOSES, MOST_TENSORS, Call, Forward, Sameness, Step
+from .sameness import DECOMPOSES, MOST_TENSORS, Call, Forward, Sameness, Step, undisturbed
 from .timing import compiled_frames
 from .zero_rows import ZeroRows
 
@@ -107,6 +107,7 @@ class Constants:
         self._zeros = ZeroRows(self._torch)
         self._rows = RepeatedRows(self._torch, lambda: self._gathers.counted, self.watching)
         self.remade: dict[str, float] = {}
+        self.remade_share = 0.0
         self._remade = RemadeWeights()
         self._frozen = FrozenParts(self._torch, self._numbers, self._sameness.alike, self._trained)
 
@@ -153,7 +154,9 @@ class Constants:
                     self.one_hot = self._one_hots.lines.per_step(_WATCHED, _LEAST_S)
                     self.repeated_rows = self._rows.lines.per_step(_WATCHED, _LEAST_S)
                     self.zero_rows = self._zeros.lines.per_step(_WATCHED, _LEAST_S)
-                    self.remade = self._remade.per_step(_WATCHED)
+                    watched = sum(each.seconds for step in self._steps for each in step.forwards)
+                    self.remade_share = self._remade.total() / watched if watched else 0.0
+                    self.remade = self._remade.per_step(_WATCHED, undisturbed(self._steps, self._timed))
                     self._fixed = self._frozen.found(_WATCHED)
             self._forget()
         elif self._ended < _FIRST:

@@ -28,9 +28,13 @@ class RemadeWeights:
         if maker:
             self.seconds[maker] = self.seconds.get(maker, 0.0) + seconds
 
-    def per_step(self, steps: int) -> dict[str, float]:
-        """Seconds of a step, by what makes the weights."""
-        return {maker: seconds / steps for maker, seconds in self.seconds.items()}
+    def total(self) -> float:
+        """Seconds in all that was watched."""
+        return sum(self.seconds.values())
+
+    def per_step(self, steps: int, undisturbed: float) -> dict[str, float]:
+        """Seconds of a step, by what makes the weights; where nobody watches it takes `undisturbed` of the time."""
+        return {maker: undisturbed * seconds / steps for maker, seconds in self.seconds.items()}
 
 
 def _weight_maker() -> str:

@@ -71,7 +71,7 @@ class Sameness:
         in steps that were not watched.
         """
         first, *others = steps
-        undisturbed = _undisturbed(steps, timed)
+        shorter = undisturbed(steps, timed)
         found: dict[int, Recomputed] = {}
         for key, call in first.calls.items():
             again = [each.calls[key] for each in others if key in each.calls]
@@ -90,7 +90,7 @@ class Sameness:
             line.calls += 1
             line.given |= call.inside
             # One of the steps may have been disturbed by another program.
-            line.seconds += undisturbed * statistics.median(step.calls[key].seconds for step in steps)
+            line.seconds += shorter * statistics.median(step.calls[key].seconds for step in steps)
         return sorted([*found.values(), *self._whole_forwards(steps, timed)], key=lambda each: -each.seconds)
 
     def _whole_forwards(self, steps: list[Step], timed: list[list[float]]) -> list[Recomputed]:
@@ -129,7 +129,7 @@ class Sameness:
         return all(a is b or bool(self._torch.equal(a, b)) for a, b in pairs)
 
 
-def _undisturbed(steps: list[Step], timed: list[list[float]]) -> float:
+def undisturbed(steps: list[Step], timed: list[list[float]]) -> float:
     """How much shorter what calls take is where nobody watches, by the forwards then; at most 1.
 
     Between what they took and that share of the forwards, for what Python does around a call goes with it: of a step of

@@ -109,7 +109,8 @@ class Watches:
         """Put into the record what the forwards that were watched have shown."""
         seen, unread = self._constants, self._unread
         record.recomputed, record.repeated = seen.found, seen.repeated
-        record.gathered, record.one_hot, record.remade_weights = seen.gathered, seen.one_hot, seen.remade
+        record.gathered, record.one_hot = seen.gathered, seen.one_hot
+        record.remade_weights, record.remade_share = seen.remade, seen.remade_share
         record.repeated_rows, record.zero_rows = seen.repeated_rows, seen.zero_rows
         record.unread, record.weighted = unread.found, unread.weighted
         record.computed_s, record.unread_gradients = unread.computed_s, unread.gradients

@@ -22,7 +22,7 @@ from torch import nn
 warnings.simplefilter("ignore")
 torch.manual_seed(0)
 torch.set_num_threads(1)
-net = nn.Sequential(*[weight_norm(nn.Conv1d(160, 160, 5, padding=2)) for _ in range(6)])
+net = nn.Sequential(*[weight_norm(nn.Linear(400, 400)) for _ in range(6)])
 {rest}
 """
 NEW = "from torch.nn.utils.parametrizations import weight_norm"
@@ -31,12 +31,12 @@ INFERS = """\
 net.eval()
 with torch.no_grad():
     for _ in range(400):
-        net(torch.randn(1, 160, 10))
+        net(torch.randn(1, 400))
 """
 TRAINS = """\
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 for _ in range(400):
-    loss = net(torch.randn(1, 160, 10)).square().mean()
+    loss = net(torch.randn(1, 400)).square().mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -61,7 +61,7 @@ def findings(folder: Path, norm: str, rest: str) -> list[Finding]:
 def test_weights_that_an_inference_makes_anew_are_found(norm: str, removed: str, tmp_path: Path) -> None:
     (finding,) = findings(tmp_path, norm, INFERS)
     assert finding.site is not None and finding.site.line == 9
-    assert finding.gain.likely > 1.2
+    assert 1.2 < finding.gain.likely < 10.0  # 3.0 and 4.6 when it was measured
     fix = ParametrizedInference().fix(finding, Sources())
     assert isinstance(fix, Edit)
     assert removed in fix.diff(tmp_path)
