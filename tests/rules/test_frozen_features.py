@@ -101,7 +101,7 @@ torch.set_num_threads(1)
 
 class Pictures(Dataset):
     def __init__(self):
-        self.pictures, self.kinds = torch.rand(240, 3, 24, 24), torch.randint(4, (240,))
+        self.pictures, self.kinds = torch.rand(240, 3, 32, 32), torch.randint(4, (240,))
 
     def __len__(self):
         return len(self.pictures)

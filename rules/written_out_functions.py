@@ -1,0 +1,225 @@
+"""A norm or an activation is written out, for which torch has one function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from advisor.edit import Draft, Drafts, Sources
+from advisor.edit.finding import found_in, only_line
+from advisor.edit.written_out import WrittenOut, call_instead, written_out
+from advisor.evidence.by_function import Function
+from advisor.evidence.worked import of_tensors, spent_s, without
+from advisor.evidence.written_out import Written, written_out_functions
+from advisor.fixes import edited
+from advisor.harness.layout import Site
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, where
+
+if TYPE_CHECKING:
+    from advisor.edit import Edit
+    from advisor.evidence import Evidence
+
+_NAMES = {
+    "layer_norm": "torch.nn.functional.layer_norm",
+    "group_norm": "torch.nn.functional.group_norm",
+    "softmax": "torch.softmax",
+    "gelu": "torch.nn.functional.gelu",
+    "gelu_tanh": 'torch.nn.functional.gelu(…, approximate="tanh")',
+    "silu": "torch.nn.functional.silu",
+}
+
+
+class WrittenOutFunctions(Rule):
+    """A layer norm, GELU, SiLU or softmax that is written out takes a pass over memory for each of its operations.
+
+    ``(x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + eps)``, as a well-known tutorial's transformer has it,
+    ``0.5 * x * (1 + torch.tanh(…))`` of the first GPT and BERT, ``x * torch.sigmoid(x)``: two to ten operators, each of
+    which reads and writes all numbers, keeps its result for the backward and has a backward of its own. torch's own
+    function is one pass each way, and to rounding the same: a layer norm takes a tenth of the time, GELU a third. That
+    the text computes just that is found out by computing it, with a few numbers; the deviation of a sample (``std``) is
+    the one that a layer norm divides by, times a factor, which goes to the weight.
+
+    When not: the formula is what is being studied, and about to be changed.
+
+    Source: PyTorch docs, ``torch.nn.functional.layer_norm``, ``gelu``, ``silu``; NVIDIA's "PyTorch Performance Tuning
+    Guide", "Fuse pointwise operations". What torch's own takes is measured (`advisor/evidence/written_out.py`).
+    """
+
+    id = "written-out-functions"
+    title = "Call torch's own function for what is written out"
+    safety = Safety.NUMERIC
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        if evidence.compiled or evidence.device_is_gpu or not evidence.step_s:
+            return
+        counts, shares = written_out_functions(evidence, _forms)
+        if not counts:
+            return
+        shares = of_tensors(shares)
+        gain = Gain.of(evidence.what_if(without(evidence, shares)))
+        if not gain.worth_it:
+            return
+        saved = spent_s(evidence, shares) / (evidence.trace_step_s or 1.0)
+        most = max(counts, key=lambda each: each.numbers * counts[each])
+        site = only_line(most.function, lambda draft: _lines(draft, most))
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"{at(site)} writes out {_NAMES[most.kind]}, {counts[most]:g} times in a step: {saved:.0%} of the "
+            "step that one pass over the numbers takes less.",
+            gain=gain,
+            evidence={
+                "saved_share": saved,
+                "calls_per_step": sum(counts.values()),
+                "kinds": len({each.kind for each in counts}),
+                "functions": len({each.function for each in counts}),
+                "step_s": evidence.step_s,
+            },
+            site=site,
+            parameters={
+                "functions": tuple(Site(*each.function) for each in counts),
+                "ranks": tuple(each.rank for each in counts),
+                "name": _NAMES[most.kind],
+            },
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        text = f"Call {finding.parameters.get('name', 'it')} {where(finding.site)}"
+        functions, ranks = finding.parameters.get("functions"), finding.parameters.get("ranks")
+        if not isinstance(functions, tuple) or not isinstance(ranks, tuple) or not functions:
+            return Advice(f"{text}.", "its place is unknown")
+        text += f", and the like in {len(functions) - 1} more" if len(functions) > 1 else ""
+        drafts, done = Drafts(sources), set[tuple[str, int]]()
+        for site, rank in zip(functions, ranks, strict=False):
+            if not isinstance(site, Site) or not isinstance(rank, int) or (site.file, site.line) in done:
+                continue
+            done.add((site.file, site.line))
+            for each in written_out(drafts[site.file], site.line, rank):
+                call_instead(drafts[site.file], each)
+        return edited(drafts, f"{text}.")
+
+    EXAMPLES = (
+        Example(
+            before="""
+import torch
+from torch import nn
+
+class LayerNorm(nn.Module):
+    def __init__(self, features, eps=1e-6):
+        super().__init__()
+        self.a = nn.Parameter(torch.ones(features))
+        self.b = nn.Parameter(torch.zeros(features))
+        self.eps = eps
+
+    def forward(self, x):  # <- functions
+        mean = x.mean(-1, keepdim=True)
+        std = x.std(-1, keepdim=True)
+        return self.a * (x - mean) / (std + self.eps) + self.b
+""",
+            after="""
+import torch
+from torch import nn
+
+class LayerNorm(nn.Module):
+    def __init__(self, features, eps=1e-6):
+        super().__init__()
+        self.a = nn.Parameter(torch.ones(features))
+        self.b = nn.Parameter(torch.zeros(features))
+        self.eps = eps
+
+    def forward(self, x):
+        return nn.functional.layer_norm(x, x.shape[-1:], self.a * (1 - 1 / x.shape[-1]) ** 0.5, self.b, self.eps ** 2)
+""",
+            parameters={"ranks": (3,)},
+        ),
+        Example(
+            before="""
+import math
+import torch
+
+def gelu(x):  # <- functions
+    cdf = 0.5 * (1.0 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3))))
+    return x * cdf
+""",
+            after="""
+import math
+import torch
+
+def gelu(x):
+    return torch.nn.functional.gelu(x, approximate="tanh")
+""",
+            parameters={"ranks": (3,)},
+        ),
+        Example(
+            before="""
+import torch.nn.functional as F
+from torch import nn
+
+class Block(nn.Module):
+    def forward(self, x):  # <- functions
+        h = self.conv(x)
+        h = h * h.sigmoid()
+        return x + F.dropout(h, 0.1)
+""",
+            after="""
+import torch.nn.functional as F
+from torch import nn
+
+class Block(nn.Module):
+    def forward(self, x):
+        h = self.conv(x)
+        h = F.silu(h)
+        return x + F.dropout(h, 0.1)
+""",
+            parameters={"ranks": (4,)},
+        ),
+        Example(
+            before="""
+import torch
+from torch import nn
+
+class GlobalNorm(nn.Module):
+    def forward(self, x):  # <- functions
+        mean = x.mean(dim=(1, 2), keepdim=True)
+        var = ((x - mean) ** 2).mean(dim=(1, 2), keepdim=True)
+        return self.gamma * (x - mean) / torch.sqrt(var + 1e-8) + self.beta
+""",
+            after="""
+import torch
+from torch import nn
+
+class GlobalNorm(nn.Module):
+    def forward(self, x):
+        return nn.functional.group_norm(x, 1, self.gamma.flatten(), self.beta.flatten(), 1e-08)
+""",
+            parameters={"ranks": (3,)},
+        ),
+    )
+    LEAVES_ALONE = (
+        Example("def f(x):  # <- functions\n    return x * (1.702 * x).sigmoid()\n", "", {"ranks": (2,)}),
+        Example("def f(x, y):  # <- functions\n    return x * y.sigmoid()\n", "", {"ranks": (2,)}),
+        Example(
+            "def f(x):  # <- functions\n    return x * ((x * x).mean(-1, keepdim=True) + 1e-6).rsqrt()\n",
+            "",
+            {"ranks": (3,)},
+        ),
+        Example(
+            "def f(x):  # <- functions\n    x -= x.mean(-1, keepdim=True)\n"
+            "    return x / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt()\n",
+            "",
+            {"ranks": (3,)},
+        ),
+        Example(
+            "def f(x):  # <- functions\n    return (x - x.mean(-1, keepdim=True).detach()) / x.std(-1, keepdim=True)\n",
+            "",
+            {"ranks": (3,)},
+        ),
+    )
+
+
+def _forms(function: Function, rank: int) -> list[WrittenOut]:
+    return found_in(function, lambda draft: written_out(draft, function[1], rank))
+
+
+def _lines(draft: Draft, most: Written) -> list[int]:
+    return [draft.line(each.node) for each in written_out(draft, most.function[1], most.rank)]
