@@ -9,7 +9,7 @@ from advisor.edit import Drafts
 from advisor.edit.freezing import READS_GRADIENTS, Named, detach_handed, freeze_around, freeze_made, needed
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
-from advisor.evidence.discarded import discarded_backward
+from advisor.evidence.discarded import at_the_end, discarded_backward
 from advisor.evidence.unused_gradients import unused_backward
 from advisor.fixes import edited
 from advisor.rule import (
@@ -62,7 +62,7 @@ class DiscardedGradients(Rule):
         discarded = discarded_backward(evidence)
         if record is None or discarded is None or not record.discarded or evidence.compiled:
             return
-        if unused_backward(evidence) is not None:
+        if at_the_end(unused_backward(evidence), discarded):
             return  # the rule unused-gradients tells of it
         files = model_files(evidence)
         if any(READS_GRADIENTS.search(text_of(path)) for path in (*files, *optimizer_files(evidence, text_of))):

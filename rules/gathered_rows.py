@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _LEAST_GAIN = 1.10
 _PRODUCTS, _OF_PRODUCTS = ("aten::addmm", "aten::mm"), ("AddmmBackward0", "MmBackward0")
+_CONVOLUTIONS, _OF_CONVOLUTIONS = ("aten::mkldnn_convolution", "aten::thnn_conv2d"), ("ConvolutionBackward0",)
 _LOOKUPS = ("aten::index", "aten::index_select", "aten::embedding")
 _OF_LOOKUPS = ("IndexBackward0", "IndexSelectBackward0", "EmbeddingBackward0")
 _ADDING = 1.5  # of numbers, over copying as many: two are read for each that is written
@@ -29,8 +30,9 @@ class GatheredRows(Rule):
     of embedded tokens, where there are fewer words than tokens. A layer on
     ``torch.cat([h[source], h[target], edge], -1)`` is the sum of three: those of the nodes can be computed before the
     lookup, too. So can those of a row that ``expand`` or ``repeat`` has several times: an atom beside each of its
-    neighbours. Reported where a run has seen it: functions of torch that were given such rows, or what such functions
-    made of them.
+    neighbours, what is known of a whole cloud beside each of its points, where a convolution of width 1 may be the
+    layer. Reported where a run has seen it: functions of torch that were given such rows, or what such functions made
+    of them.
 
     When not: dropout or a batch norm between the lookup and the layer is meant to see each copy; the rows are a few of
     very many. On a GPU it is not reported: there calls take no time of their own.
@@ -75,6 +77,7 @@ class GatheredRows(Rule):
                 "looked_up": longest.looked_up_at,
                 "joined": longest.joined,
                 "repeated": _done(longest) == "repeated",
+                "channels": longest.channels,
             },
         )
 
@@ -82,6 +85,13 @@ class GatheredRows(Rule):
         looked_up = finding.parameters.get("looked_up")
         place = f" {where(looked_up)}" if isinstance(looked_up, Site) else ""
         repeated = bool(finding.parameters.get("repeated"))
+        if finding.parameters.get("joined") and finding.parameters.get("channels"):
+            return Advice(
+                f"Split the convolution {where(finding.site)}: conv1d(cat([h.repeat(1, 1, n), e], 1)) is "
+                "F.conv1d(h, W[:, :c]) + F.conv1d(e, W[:, c:], b), with W its weight and c the channels of h; the sum "
+                f"repeats what the first gives. Then what is repeated{place} is computed once.",
+                "the channels that belong together only its author can tell",
+            )
         if finding.parameters.get("joined"):
             many = "h.unsqueeze(1).expand(n, k, c)" if repeated else "h[i]"
             once = "F.linear(h, W[:, :c]).unsqueeze(1)" if repeated else "F.linear(h, W[:, :c])[i]"
@@ -120,6 +130,12 @@ class GatheredRows(Rule):
             advice="F.linear(h, W[:, :c]).unsqueeze(1)",
         ),
         Example(
+            before="y = self.conv1(torch.cat([whole.repeat(1, 1, points), local], 1))  # <-\n",
+            after="",
+            parameters={"joined": True, "repeated": True, "channels": True},
+            advice="F.conv1d(h, W[:, :c])",
+        ),
+        Example(
             before="y = self.mix(z.repeat_interleave(steps, 0))  # <-\n",
             after="",
             parameters={"repeated": True},
@@ -138,11 +154,14 @@ def _done(line: Gathered) -> str:
 
 def _layers_s(evidence: Evidence, lines: Sequence[Gathered]) -> float:
     """Seconds a step of what layers, and what follows them, do for copies of rows; with their backward."""
-    ratio = backward_over(evidence, _PRODUCTS, _OF_PRODUCTS)
-    of_layers = ratio if ratio is not None else backward_over_forward(evidence)
+    whole = backward_over_forward(evidence)
+    of_layers = {
+        False: backward_over(evidence, _PRODUCTS, _OF_PRODUCTS),
+        True: backward_over(evidence, _CONVOLUTIONS, _OF_CONVOLUTIONS),
+    }
+    ratios = {channels: whole if ratio is None else ratio for channels, ratio in of_layers.items()}
     return sum(
-        each.seconds + each.differentiated_s * (of_layers if each.linear else backward_over_forward(evidence))
-        for each in lines
+        each.seconds + each.differentiated_s * (ratios[each.channels] if each.linear else whole) for each in lines
     )
 
 

@@ -13,7 +13,7 @@ from advisor.evidence.backwards import NODE, Part, backward_calls, kernels_left
 from advisor.evidence.coded import names_like
 from advisor.evidence.coverage import Coverage
 from advisor.evidence.steps import assign
-from advisor.evidence.unused_gradients import GRADIENT
+from advisor.evidence.unused_gradients import GRADIENT, UnusedBackward
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
@@ -27,6 +27,7 @@ _WHOLE = ("EmbeddingBackward0",)  # has no other gradient
 _PASSED_ON = ("TBackward0",)  # hand a weight's gradient on
 _MULTIPLIES = frozenset(("aten::mm", "aten::addmm"))
 _OF_A_CONVOLUTION = 0.5
+_MOST_OF_IT = 0.5
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,13 @@ def discarded_backward(evidence: Evidence) -> DiscardedBackward | None:
         seconds=sum((end - start) * share for start, end, share in parts) / 1e9 / len(steps),
         kernel_scale=kernels_left(evidence, parts, int(lanes[0])),
     )
+
+
+def at_the_end(unused: UnusedBackward | None, discarded: DiscardedBackward | None) -> bool:
+    """Whether most of what is computed for nothing comes after the last gradient that is used, and may just end."""
+    if unused is None or discarded is None:
+        return unused is not None
+    return unused.seconds >= _MOST_OF_IT * discarded.seconds
 
 
 def _with_others(evidence: Evidence, done: Ints, passes: list[list[str]]) -> tuple[Ints, list[list[str]]]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from .autograd_graph import AutogradGraph
 from .followers import Followers
-from .gradient_watch import MOST_PARTS, GradientWatch, size_of, whole_parts
+from .gradient_watch import MOST_PARTS, GradientWatch, size_of, weights_of, whole_parts
 from .layout import DiscardedGradients, GradientRun, Site
 from .places import site_of, user_frames
 
@@ -114,7 +114,7 @@ class Discarded(GradientWatch):
         self._sizes = {key: size_of(each) for key, each in weights.items() if key not in held}
         self._averages = None
         if free:
-            models = [[each for each in root.parameters() if id(each) in self._sizes] for root in self._roots()]
+            models = [[each for each in weights_of(root) if id(each) in self._sizes] for root in self._roots()]
             with contextlib.suppress(Exception):  # others may be told of all the same
                 self._averages = Followers(models, held.values())
         self._frozen = [each for each in (held | weights).values() if each.is_leaf]
@@ -144,7 +144,7 @@ class Discarded(GradientWatch):
     def _judge(self, step: list[_Done], next_step: list[_Done]) -> None:
         weights = {id(each): each for each in self._parameters(frozen=True)}
         for root in self._roots():
-            self._leave_out_trained_by_hand([each for each in root.parameters() if id(each) in self._sizes])
+            self._leave_out_trained_by_hand([each for each in weights_of(root) if id(each) in self._sizes])
         dropped, again = (
             [each.parameter in weights and self._dropped(weights[each.parameter], each) for each in one]
             for one in (step, next_step)
@@ -163,7 +163,7 @@ class Discarded(GradientWatch):
         kinds = [run.kind for runs in self.accumulated for run in runs for _ in range(run.count)]
         branches = {each.parameter for each, kind in zip(step, kinds, strict=True) if kind == "branch"}
         for root in self._roots():
-            own = {id(each): each for each in root.parameters()}
+            own = {id(each): each for each in weights_of(root)}
             mine = [each for each, drop in judged if drop and each.parameter in own]
             if mine:
                 record = self._record(root, own, mine, step)

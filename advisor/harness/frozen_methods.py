@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from .classes import called_methods
+from .gradient_watch import weights_of
 from .loaders import tensors_in
 from .patches import Patch
 
@@ -33,7 +34,7 @@ class FrozenMethods:
         """Listen to those of `models` that have no parameter among `trained`; to none where nothing is trained."""
         self.off()
         held = {id(each) for each in trained}
-        frozen = [model for model in models if held and held.isdisjoint(map(id, model.parameters()))]
+        frozen = [model for model in models if held and held.isdisjoint(map(id, weights_of(model)))]
         self._models = {id(model) for model in frozen}
         self._patches = [
             Patch(owner, name, self._listening)

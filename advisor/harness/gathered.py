@@ -2,7 +2,8 @@
 
 ``phi(h[source])`` computes a node's message once per edge, ``phi(h)[source]`` once per node. What treats each
 row alike may as well come before the lookup: as long as nothing that differs from row to row has gone in, all copies of
-a row give the same. ``h.unsqueeze(1).expand(n, k, c)`` has each row k times, too.
+a row give the same. ``h.unsqueeze(1).expand(n, k, c)`` has each row k times, too, and so has a picture's or a cloud's
+feature ``x.view(b, c, 1).repeat(1, 1, n)``: there the columns are channels, and a convolution of width 1 is the layer.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from .places import site_of, user_frame
 from .repeats import draws
 
 _LEAST_COPIES = 1.5  # of a row, on average
+_LEAST_DIMENSIONS = 3  # of a tensor whose second one is columns: samples, channels, places
 # Of each row alone, and the same for equal ones. Dropout and batch norm are not.
 _OF_ROWS = frozenset(
     (
@@ -28,6 +30,9 @@ _OF_ROWS = frozenset(
 )
 _NORMS = ("layer_norm", "rms_norm")  # of rows alone where they are of the last dimension
 _LINEAR = "linear"
+_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
+# The same rows in another arrangement, as long as there are as many columns.
+_VIEWS = frozenset(("flatten", "unflatten", "view", "reshape", "contiguous", "unsqueeze", "squeeze"))
 # What has each row several times, as long as there are as many columns as before.
 _REPEATS = frozenset(("expand", "expand_as", "repeat", "tile", "repeat_interleave", "broadcast_to"))
 
@@ -53,6 +58,7 @@ class _Rows:
     lookups: int  # in how many lookups, of …
     parts: int  # … so many, repeated ones too
     moved: tuple[_Moved, ...]
+    channels: bool = False  # the columns are the second dimension, of three and more
 
 
 @dataclass
@@ -79,15 +85,24 @@ class Gathers:
             if share * _LEAST_COPIES <= 1.0 and (site := _here()) is not None:
                 width = 0 if name in _REPEATS else result.shape[-1]
                 moved = (_Moved(looking_up_s=seconds if width else 0.0),)
-                self._keep(result, _Rows(index, share, 1.0, False, site, width, int(width > 0), 1, moved))
+                channels = not width and args[0].shape[-1] != result.shape[-1]
+                self._keep(result, _Rows(index, share, 1.0, False, site, width, int(width > 0), 1, moved, channels))
         elif name in ("cat", "concat", "concatenate"):
             self._joined(args, kwargs, result, seconds)
+        elif name in _VIEWS:
+            rows = self._known(args[0])
+            same = rows is not None and _columns(args[0], rows.channels) == _columns(result, rows.channels)
+            if rows is not None and same and (not rows.channels or args[0].shape[0] == result.shape[0]):
+                self._keep(result, rows)
         elif _of_rows(name, args, kwargs):
             rows = self._known(args[0], written=result is args[0] and name in _OF_ROWS)
-            if rows is None:
+            if rows is None or (rows.channels and name in (_LINEAR, *_NORMS)):
                 return
-            if not rows.joined or name == _LINEAR:
-                self._count(rows, args[0].shape[-1], result, seconds, name)
+            layer = name == _LINEAR or name in _CONVOLUTIONS
+            if layer and rows.channels != (name in _CONVOLUTIONS):
+                return
+            if not rows.joined or layer:
+                self._count(rows, _columns(args[0], rows.channels), result, seconds, layer)
             if not rows.joined:
                 self._keep(result, rows)
 
@@ -95,10 +110,17 @@ class Gathers:
         """Columns side by side, some of which were looked up."""
         parts = args[0]
         dim = kwargs.get("dim", kwargs.get("axis", args[1] if len(args) > 1 else 0))
-        if not isinstance(parts, (list, tuple)) or dim not in (-1, result.dim() - 1) or result.dim() < 2:
+        if not isinstance(parts, (list, tuple)) or result.dim() < 2:
             return
-        known = [(rows, each.shape[-1]) for each in parts if (rows := self._known(each)) is not None]
+        places = {False: (-1, result.dim() - 1), True: (1, 1 - result.dim())}
+        known = [
+            (rows, _columns(each, rows.channels))
+            for each in parts
+            if (rows := self._known(each)) is not None and dim in places[rows.channels]
+        ]
         width = sum(rows.columns * columns for rows, columns in known)
+        if len({rows.channels for rows, _ in known}) > 1:
+            return
         if known and width:
             share = sum(rows.share * rows.columns * columns for rows, columns in known) / width
             first = known[0][0]
@@ -108,7 +130,7 @@ class Gathers:
                 replace(
                     first,
                     share=share,
-                    columns=width / result.shape[-1],
+                    columns=width / _columns(result, first.channels),
                     joined=not same or any(rows.joined for rows, _ in known),
                     width=sum(rows.width for rows, _ in known),
                     lookups=sum(rows.lookups for rows, _ in known),
@@ -129,8 +151,9 @@ class Gathers:
         if tensor.dim() >= 2 and not tensor.is_inference():
             self._rows[id(tensor)] = weakref.ref(tensor), tensor._version, rows
 
-    def _count(self, rows: _Rows, columns: int, result: Any, seconds: float, name: str) -> None:
-        taken = result.numel() // max(1, result.shape[-1])
+    def _count(self, rows: _Rows, columns: int, result: Any, seconds: float, layer: bool) -> None:
+        given = _columns(result, rows.channels)
+        taken = result.numel() // max(1, given)
         line = self.lines.here(
             lambda site, frames: Gathered(
                 site=site,
@@ -146,10 +169,10 @@ class Gathers:
         saved = seconds * rows.columns * (1.0 - rows.share)
         self.counted += 1
         line.calls += 1
-        line.linear += name == _LINEAR
+        line.linear += layer
         line.seconds += saved
-        if name == _LINEAR:
-            line.columns, line.given = columns, result.shape[-1]
+        if layer:
+            line.columns, line.given, line.channels = columns, given, rows.channels
             line.looked_up, line.lookups, line.parts = rows.width, rows.lookups, rows.parts
         for each in rows.moved:
             line.looking_up_s += each.looking_up_s
@@ -168,7 +191,28 @@ def _of_rows(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if name in _NORMS:
         shape = kwargs.get("normalized_shape", args[1] if len(args) > 1 else ())
         return isinstance(shape, (list, tuple)) and len(shape) == 1
+    if name in _CONVOLUTIONS:
+        weight = kwargs.get("weight", args[1] if len(args) > 1 else None)
+        return weight is not None and math.prod(weight.shape[2:]) == 1 and _is_plain(args, kwargs)
     return name == _LINEAR or name in _OF_ROWS or (name == "dropout" and not draws(name, kwargs))
+
+
+def _is_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a convolution of width 1 takes each place alone: no stride, nothing around, no groups."""
+    given = dict(zip(("stride", "padding", "dilation", "groups"), args[3:], strict=False)) | kwargs
+    wanted = {"stride": 1, "padding": 0, "groups": 1}
+    return all(
+        each in (value, "valid", "same") or (isinstance(each, tuple) and set(each) <= {value})
+        for name, value in wanted.items()
+        if (each := given.get(name, value)) is not None
+    )
+
+
+def _columns(tensor: Any, channels: bool) -> int:
+    """How many columns the rows of a tensor have; 0 for none."""
+    if channels:
+        return int(tensor.shape[1]) if tensor.dim() >= _LEAST_DIMENSIONS else 0
+    return int(tensor.shape[-1]) if tensor.dim() else 0
 
 
 def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
@@ -203,7 +247,10 @@ def _looked_up(
         indices = second if isinstance(second, tuple) else (second,)
     elif name in _REPEATS:
         there = isinstance(rows, torch.Tensor) and rows.dim() >= 2 and rows.numel() > 0 and taken
-        if not there or rows.shape[-1] != result.shape[-1]:
+        if not there:
+            return None
+        channels = rows.dim() == result.dim() >= _LEAST_DIMENSIONS and rows.shape[1] == result.shape[1]
+        if rows.shape[-1] != result.shape[-1] and not channels:
             return None
         # Of two that are repeated alike the same rows come together, whatever they are.
         return rows.numel() / result.numel(), (name, rows.shape, result.shape)

@@ -55,7 +55,7 @@ class GradientWatch:
         """The models' parameters that get gradients, each once; with `frozen` those that get none now as well."""
         seen = set[int]()
         for root in self._roots():
-            for each in root.parameters():
+            for each in weights_of(root):
                 if (each.requires_grad or frozen) and each.is_leaf and id(each) not in seen:
                     seen.add(id(each))
                     yield each
@@ -71,6 +71,13 @@ class GradientWatch:
         self._handles = []
 
 
+def weights_of(module: Any) -> Iterator[Any]:
+    """All of a module's parameters: a ``parameters`` of its own may name those alone that are to be trained."""
+    from torch.nn import Module
+
+    return Module.parameters(module)
+
+
 def size_of(parameter: Any) -> Any:
     """Its 2-norm, on its device: who trains it changes that."""
     return parameter.detach().norm()
@@ -81,7 +88,7 @@ def whole_parts(module: Any, chosen: set[int], name: str = "") -> Iterator[str]:
 
     "" for the module itself, and where some that are chosen belong to a module beside others that are not.
     """
-    own = [id(each) in chosen for each in module.parameters()]
+    own = [id(each) in chosen for each in weights_of(module)]
     if own and all(own):
         yield name
     elif any(own):

@@ -557,6 +557,7 @@ class Gathered:
     lookups: int = 0  # … so many lookups, of …
     parts: int = 0  # … so many parts, repeated ones too
     given: int = 0  # columns that the layer gives
+    channels: bool = False  # a convolution of width 1: the columns are channels
 
 
 @dataclass

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from .autograd_graph import leaves_beside
-from .gradient_watch import MOST_PARTS, GradientWatch, size_of, whole_parts
+from .gradient_watch import MOST_PARTS, GradientWatch, size_of, weights_of, whole_parts
 from .layout import Site, UnusedGradients
 
 _MOST_WALKS = 8  # through a graph, before the first step of an optimizer ends
@@ -133,7 +133,7 @@ class Unused(GradientWatch):
         self.inputs = len(self._inputs.intersection(passes[0]))
         self.gradients, self.needed = len(passes[0]), _last_of_others(passes[0], idle)
         for root in self._roots():
-            if tensors := [each for each in root.parameters() if id(each) in idle]:
+            if tensors := [each for each in weights_of(root) if id(each) in idle]:
                 inner = getattr(root, "_orig_mod", root)
                 self.found.append(
                     UnusedGradients(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -72,6 +72,28 @@ def adversaries(
         stepped(found, makes)
 
     return [maker, judge], [makes, judges], step
+
+
+class Mapped(Net):
+    """Says that its body is all there is to train, and freezes nothing."""
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        return self.body.parameters(recurse)
+
+
+def test_a_model_that_hands_a_part_of_its_weights_to_the_optimizer() -> None:
+    net = Mapped()
+    trains = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step(found: Discarded) -> None:
+        trains.zero_grad()
+        backward(found, net(torch.rand(3, 4)).sum())
+        stepped(found, trains)
+
+    found = looked([net], [trains], step)
+    (record,) = found.found
+    assert (record.tensors, record.parts, record.held) == (2, ["head"], False)
+    assert {kind for each in runs(found) for _, kind in each} == {"used", "weights"}
 
 
 def test_the_judges_gradients_of_the_makers_loss() -> None:

@@ -71,6 +71,33 @@ def test_a_layer_on_rows_that_are_repeated(repeat: Callable[[], Any]) -> None:
     assert line.seconds == pytest.approx(0.75)
 
 
+CLOUDS, POINTS = torch.randn(5, 8, 1), torch.randn(5, 4, 20)
+
+
+@pytest.mark.parametrize(
+    "repeat",
+    [
+        pytest.param(lambda: CLOUDS.repeat(1, 1, 20), id="repeat"),
+        pytest.param(lambda: CLOUDS.expand(-1, -1, 20).contiguous(), id="expand"),
+        pytest.param(lambda: CLOUDS.unsqueeze(-1).expand(5, 8, 4, 5).flatten(2), id="pictures"),
+    ],
+)
+def test_a_convolution_of_width_one_on_channels_that_are_repeated(repeat: Callable[[], Any]) -> None:
+    (line,) = followed(lambda: F.conv1d(torch.cat([repeat(), POINTS], 1), torch.randn(6, 12, 1)))
+    assert (line.joined, line.channels, line.linear, line.columns, line.given) == (True, True, 1, 12, 6)
+    assert (line.rows, line.distinct) == (100, 5) and line.seconds == pytest.approx(0.95 * 8 / 12)
+
+
+def test_rows_are_followed_into_another_arrangement() -> None:
+    def fused() -> torch.Tensor:
+        everywhere = NODES[:, None].expand(-1, 4, -1).flatten(0, 1)
+        return F.linear(torch.cat([torch.randn(40, 4), everywhere], dim=1), WIDE)
+
+    (line,) = followed(fused)
+    assert (line.joined, line.rows, line.distinct, line.columns) == (True, 40, 10, 12)
+    assert line.seconds == pytest.approx(0.75 * 8 / 12)
+
+
 def test_what_is_moved_is_counted_once() -> None:
     """An atom's own row for each of its neighbours beside theirs, given to two layers."""
 
@@ -151,6 +178,20 @@ def test_two_columns_of_one_lookup_are_one() -> None:
         pytest.param(lambda: F.linear(NODES[:, :1].expand(10, 8), WEIGHT), id="columns-repeated"),
         pytest.param(lambda: F.linear(NODES.expand(1, 10, 8), WEIGHT), id="repeated-once"),
         pytest.param(lambda: F.linear(torch.cat([NODES[EDGES], NODES]), WEIGHT), id="joined-below"),
+        pytest.param(lambda: F.linear(NODES[EDGES].view(80, 4), WEIGHT[:, :4]), id="rows-cut-in-two"),
+        pytest.param(lambda: F.linear(NODES[EDGES].unsqueeze(1).flatten(0).view(8, 40), torch.ones(2, 40)), id="mixed"),
+        pytest.param(lambda: F.conv1d(CLOUDS.repeat(1, 1, 20), torch.randn(6, 8, 3)), id="neighbours"),
+        pytest.param(lambda: F.conv1d(CLOUDS.repeat(1, 1, 20), torch.randn(6, 8, 1), stride=2), id="strides"),
+        pytest.param(lambda: F.conv1d(CLOUDS.repeat(1, 1, 20), torch.randn(6, 4, 1), None, 1, 0, 1, 2), id="groups"),
+        pytest.param(lambda: F.conv1d(CLOUDS.repeat(1, 1, 20), torch.randn(6, 8, 1), padding=1), id="edges"),
+        pytest.param(lambda: F.linear(CLOUDS.repeat(1, 1, 20), torch.randn(6, 20)), id="a-layer-across-places"),
+        pytest.param(
+            lambda: F.conv1d(CLOUDS.repeat(1, 1, 20).view(10, 4, 20), torch.randn(6, 4, 1)), id="channels-cut-in-two"
+        ),
+        pytest.param(
+            lambda: F.conv1d(torch.cat([CLOUDS.repeat(1, 1, 20), CLOUDS.repeat(1, 1, 20)], 2), torch.randn(6, 8, 1)),
+            id="joined-place-by-place",
+        ),
     ],
 )
 def test_what_is_not_the_same_for_each_copy(compute: Callable[[], Any]) -> None:
