@@ -62,7 +62,8 @@ class DiscardedGradients(Rule):
         discarded = discarded_backward(evidence)
         if record is None or discarded is None or not record.discarded or evidence.compiled:
             return
-        if at_the_end(unused_backward(evidence), discarded):
+        unused = unused_backward(evidence)
+        if unused is not None and at_the_end(unused, discarded):
             return  # the rule unused-gradients tells of it
         files = model_files(evidence)
         if any(READS_GRADIENTS.search(text_of(path)) for path in (*files, *optimizer_files(evidence, text_of))):

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 _LEAST_GAIN = 1.10
 _PRODUCTS, _OF_PRODUCTS = ("aten::addmm", "aten::mm"), ("AddmmBackward0", "MmBackward0")
-_CONVOLUTIONS, _OF_CONVOLUTIONS = ("aten::mkldnn_convolution", "aten::thnn_conv2d"), ("ConvolutionBackward0",)
+_CONVOLUTIONS, _OF_CONVOLUTIONS = ("aten::convolution",), ("ConvolutionBackward0",)
+_MOST_BACKWARD = 4.0  # over a layer's forward: two products of as many operations, and more passes
 _LOOKUPS = ("aten::index", "aten::index_select", "aten::embedding")
 _OF_LOOKUPS = ("IndexBackward0", "IndexSelectBackward0", "EmbeddingBackward0")
 _ADDING = 1.5  # of numbers, over copying as many: two are read for each that is written
@@ -159,7 +160,7 @@ def _layers_s(evidence: Evidence, lines: Sequence[Gathered]) -> float:
         False: backward_over(evidence, _PRODUCTS, _OF_PRODUCTS),
         True: backward_over(evidence, _CONVOLUTIONS, _OF_CONVOLUTIONS),
     }
-    ratios = {channels: whole if ratio is None else ratio for channels, ratio in of_layers.items()}
+    ratios = {channels: whole if ratio is None else min(_MOST_BACKWARD, ratio) for channels, ratio in of_layers.items()}
     return sum(
         each.seconds + each.differentiated_s * (ratios[each.channels] if each.linear else whole) for each in lines
     )

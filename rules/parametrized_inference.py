@@ -72,7 +72,7 @@ class ParametrizedInference(Rule):
         if record.optimizers or len(called) != 1 or not evidence.step_s:
             return
         # Not more of the step than of what torch's functions took: of weights in a cache, watching takes longer.
-        seconds = min(sum(record.remade_weights.values()), record.remade_share * evidence.step_s)
+        seconds = min(sum(record.remade_weights.values()), (record.remade_share or 1.0) * evidence.step_s)
         gain = Gain.of(evidence.what_if(Change(remove_host_s=seconds)))
         if gain.likely < _LEAST_GAIN:
             return

@@ -16,7 +16,6 @@ from advisor.edit.locate import outermost_at
 from advisor.edit.models import made_at
 from advisor.edit.names import full_name, last_part, plain_name
 from advisor.evidence import Change
-from advisor.evidence.discarded import at_the_end, discarded_backward
 from advisor.evidence.unused_gradients import unused_backward
 from advisor.fixes import edited
 from advisor.rule import (
@@ -68,8 +67,6 @@ class UnusedGradients(Rule):
         unused = unused_backward(evidence)
         if record is None or not record.unused_gradients or unused is None or evidence.compiled:
             return
-        if not at_the_end(unused, discarded_backward(evidence)):
-            return  # the rule discarded-gradients tells of more
         scale = np.ones(len(evidence.trace.kernels))
         scale[unused.kernels] = 0.0
         gain = Gain.of(

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.finding import found_in, only_line
 from advisor.edit.written_out import WrittenOut, call_instead, written_out
 from advisor.evidence.by_function import Function
+from advisor.evidence.shapes import Shape
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.evidence.written_out import Written, written_out_functions
 from advisor.fixes import edited
 from advisor.harness.layout import Site
-from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, where
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
 
 if TYPE_CHECKING:
     from advisor.edit import Edit
@@ -37,7 +38,9 @@ class WrittenOutFunctions(Rule):
     which reads and writes all numbers, keeps its result for the backward and has a backward of its own. torch's own
     function is one pass each way, and to rounding the same: a layer norm takes a tenth of the time, GELU a third. That
     the text computes just that is found out by computing it, with a few numbers; the deviation of a sample (``std``) is
-    the one that a layer norm divides by, times a factor, which goes to the weight.
+    the one that a layer norm divides by, times a factor, which goes to the weight. An epsilon of a millionth or less
+    beside the deviation, and not under the root, becomes its square there: of a row whose numbers are as small, more
+    than the last digits are others.
 
     When not: the formula is what is being studied, and about to be changed.
 
@@ -78,24 +81,23 @@ class WrittenOutFunctions(Rule):
             site=site,
             parameters={
                 "functions": tuple(Site(*each.function) for each in counts),
-                "ranks": tuple(each.rank for each in counts),
+                "shapes": tuple(_text(each.shapes) for each in counts),
                 "name": _NAMES[most.kind],
             },
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         text = f"Call {finding.parameters.get('name', 'it')} {where(finding.site)}"
-        functions, ranks = finding.parameters.get("functions"), finding.parameters.get("ranks")
-        if not isinstance(functions, tuple) or not isinstance(ranks, tuple) or not functions:
+        functions, shapes = site_list(finding, "functions"), finding.parameters.get("shapes")
+        if not functions or not isinstance(shapes, tuple):
             return Advice(f"{text}.", "its place is unknown")
-        text += f", and the like in {len(functions) - 1} more" if len(functions) > 1 else ""
-        drafts, done = Drafts(sources), set[tuple[str, int]]()
-        for site, rank in zip(functions, ranks, strict=False):
-            if not isinstance(site, Site) or not isinstance(rank, int) or (site.file, site.line) in done:
-                continue
-            done.add((site.file, site.line))
-            for each in written_out(drafts[site.file], site.line, rank):
-                call_instead(drafts[site.file], each)
+        given = {(site.file, site.line): str(each) for site, each in zip(functions, shapes, strict=False)}
+        text += f", and the like in {len(given) - 1} more" if len(given) > 1 else ""
+        drafts = Drafts(sources)
+        for (file, line), each in given.items():
+            for found in written_out(drafts[file], line, _shapes(each)):
+                if not call_instead(drafts[file], found):
+                    return Advice(f"{text}.", "what is called torch there is something else")
         return edited(drafts, f"{text}.")
 
     EXAMPLES = (
@@ -130,7 +132,7 @@ class LayerNorm(nn.Module):
     def forward(self, x):
         return nn.functional.layer_norm(x, x.shape[-1:], self.a * (1 - 1 / x.shape[-1]) ** 0.5, self.b, self.eps ** 2)
 """,
-            parameters={"ranks": (3,)},
+            parameters={"shapes": ("8x32x64 64 8x32x1",)},
         ),
         Example(
             before="""
@@ -148,7 +150,7 @@ import torch
 def gelu(x):
     return torch.nn.functional.gelu(x, approximate="tanh")
 """,
-            parameters={"ranks": (3,)},
+            parameters={"shapes": ("8x32x256",)},
         ),
         Example(
             before="""
@@ -171,7 +173,7 @@ class Block(nn.Module):
         h = F.silu(h)
         return x + F.dropout(h, 0.1)
 """,
-            parameters={"ranks": (4,)},
+            parameters={"shapes": ("8x16x32x32",)},
         ),
         Example(
             before="""
@@ -190,36 +192,46 @@ from torch import nn
 
 class GlobalNorm(nn.Module):
     def forward(self, x):
-        return nn.functional.group_norm(x, 1, self.gamma.flatten(), self.beta.flatten(), 1e-08)
+        return nn.functional.group_norm(x, 1, self.gamma.flatten(), self.beta.flatten(), 1e-8)
 """,
-            parameters={"ranks": (3,)},
+            parameters={"shapes": ("4x128x500 4x1x1 1x128x1",)},
         ),
     )
     LEAVES_ALONE = (
-        Example("def f(x):  # <- functions\n    return x * (1.702 * x).sigmoid()\n", "", {"ranks": (2,)}),
-        Example("def f(x, y):  # <- functions\n    return x * y.sigmoid()\n", "", {"ranks": (2,)}),
+        Example("def f(x):  # <- functions\n    return x * (1.702 * x).sigmoid()\n", "", {"shapes": ("8x32",)}),
+        Example("def f(x, y):  # <- functions\n    return x * y.sigmoid()\n", "", {"shapes": ("8x32",)}),
         Example(
             "def f(x):  # <- functions\n    return x * ((x * x).mean(-1, keepdim=True) + 1e-6).rsqrt()\n",
             "",
-            {"ranks": (3,)},
+            {"shapes": ("8x32x64 8x32x1",)},
         ),
         Example(
             "def f(x):  # <- functions\n    x -= x.mean(-1, keepdim=True)\n"
             "    return x / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt()\n",
             "",
-            {"ranks": (3,)},
+            {"shapes": ("8x32x64 8x32x1",)},
         ),
         Example(
             "def f(x):  # <- functions\n    return (x - x.mean(-1, keepdim=True).detach()) / x.std(-1, keepdim=True)\n",
             "",
-            {"ranks": (3,)},
+            {"shapes": ("8x32x64 8x32x1",)},
         ),
     )
 
 
-def _forms(function: Function, rank: int) -> list[WrittenOut]:
-    return found_in(function, lambda draft: written_out(draft, function[1], rank))
+def _text(shapes: Iterable[Shape]) -> str:
+    """Shapes as ``"8x64x256 256"``, for the findings' file."""
+    return " ".join(sorted("x".join(map(str, each)) for each in shapes if each))
+
+
+def _shapes(text: str) -> list[Shape]:
+    return [tuple(map(int, each.split("x"))) for each in text.split()]
+
+
+def _forms(function: Function, shapes: frozenset[Shape]) -> list[WrittenOut]:
+    return found_in(function, lambda draft: written_out(draft, function[1], shapes))
 
 
 def _lines(draft: Draft, most: Written) -> list[int]:
-    return [draft.line(each.node) for each in written_out(draft, most.function[1], most.rank)]
+    found = written_out(draft, most.function[1], most.shapes)
+    return [draft.line(each.node) for each in found if each.kind == most.kind]

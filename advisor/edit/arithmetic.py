@@ -84,32 +84,41 @@ class Arithmetic:
     def run(self, statement: cst.BaseSmallStatement) -> None:
         """Bind what an assignment binds. Raises UnknownError for any other statement."""
         if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
-            self._bind(statement.targets[0].target, self.value(statement.value))
+            self._bind(statement.targets[0].target, self.value(statement.value), statement.value)
         elif isinstance(statement, cst.AugAssign) and isinstance(statement.target, cst.Name):
             name, change = statement.target.value, _AUGMENTED.get(type(statement.operator))
             if change is None or name not in self._own:
                 raise UnknownError  # in place, and somebody else's
-            self._known[name] = change(self._known[name], self.value(statement.value))
+            other = self.value(statement.value)
+            self._known[name] = _refusing(lambda: change(self._known[name], other))
         else:
             raise UnknownError
 
     def value(self, node: cst.BaseExpression) -> Value:
         """What an expression gives. Raises UnknownError."""
-        try:
-            with np.errstate(all="ignore"):
-                return self._value(node)
-        except (TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
-            raise UnknownError from error
+        return _refusing(lambda: self._value(node))
 
-    def _bind(self, target: cst.BaseExpression, value: Value) -> None:
+    def _bind(self, target: cst.BaseExpression, value: Value, given: cst.BaseExpression) -> None:
         if isinstance(target, cst.Tuple) and isinstance(value, tuple) and len(value) == len(target.elements):
-            for element, each in zip(target.elements, value, strict=True):
-                self._bind(element.value, each)
+            sources = [each.value for each in given.elements] if isinstance(given, (cst.Tuple, cst.List)) else [given]
+            sources *= len(value) // len(sources)
+            for element, each, source in zip(target.elements, value, sources, strict=True):
+                self._bind(element.value, each, source)
         elif isinstance(target, cst.Name):
             self._known[target.value] = value
-            self._own.add(target.value)
+            self._own.discard(target.value)
+            if self._is_new(given):
+                self._own.add(target.value)
         else:
             raise UnknownError
+
+    def _is_new(self, node: cst.BaseExpression) -> bool:
+        """Whether an expression gives memory of its own: no name's, and no view of one."""
+        if isinstance(node, cst.Call):
+            full = full_name(self._draft, node.func)
+            name = node.func.attr.value if isinstance(node.func, cst.Attribute) else full.rpartition(".")[2]
+            return name in _METHODS and name not in _SHAPES
+        return isinstance(node, cst.BinaryOperation)
 
     def _value(self, node: cst.BaseExpression) -> Value:
         if isinstance(node, (cst.Name, cst.Attribute)):
@@ -219,6 +228,15 @@ class Arithmetic:
 
 
 _MODULES = ("torch", "torch.nn.functional", "math", "numpy")
+
+
+def _refusing(compute: Callable[[], Value]) -> Value:
+    """What `compute` gives. Raises UnknownError where it fails: shapes that do not fit, say."""
+    try:
+        with np.errstate(all="ignore"):
+            return compute()
+    except (TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
+        raise UnknownError from error
 
 
 def _truth(node: cst.BaseExpression) -> bool:

@@ -27,7 +27,7 @@ _WHOLE = ("EmbeddingBackward0",)  # has no other gradient
 _PASSED_ON = ("TBackward0",)  # hand a weight's gradient on
 _MULTIPLIES = frozenset(("aten::mm", "aten::addmm"))
 _OF_A_CONVOLUTION = 0.5
-_MOST_OF_IT = 0.5
+_MUCH = 0.25  # of it
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,9 @@ def discarded_backward(evidence: Evidence) -> DiscardedBackward | None:
     )
 
 
-def at_the_end(unused: UnusedBackward | None, discarded: DiscardedBackward | None) -> bool:
-    """Whether most of what is computed for nothing comes after the last gradient that is used, and may just end."""
-    if unused is None or discarded is None:
-        return unused is not None
-    return unused.seconds >= _MOST_OF_IT * discarded.seconds
+def at_the_end(unused: UnusedBackward, discarded: DiscardedBackward) -> bool:
+    """Whether much of what is computed for nothing comes after the last gradient that is used, and may just end."""
+    return unused.seconds >= _MUCH * discarded.seconds
 
 
 def _with_others(evidence: Evidence, done: Ints, passes: list[list[str]]) -> tuple[Ints, list[list[str]]]:

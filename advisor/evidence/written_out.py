@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
 from advisor.evidence.by_function import Calls, Function
+from advisor.evidence.shapes import Shape, input_shapes
 from advisor.evidence.worked import added_up
 
 if TYPE_CHECKING:
@@ -36,22 +38,26 @@ _LEFT = {
 _BY_SPREAD = (0.06, 0.15)
 
 
+_FLOATS = ("float", "double", "c10::BFloat16", "c10::Half")
+_MOST_OPERATORS = 64  # of a function that does nothing else
+
+
 @dataclass(frozen=True)
 class Written:
-    """``kind`` is written out in ``function``, of tensors of ``rank`` dimensions, ``numbers`` numbers at the most."""
+    """``kind`` is written out in ``function``, of ``numbers`` numbers at the most; ``shapes`` as its operators have."""
 
     kind: str
     function: Function
-    rank: int
+    shapes: frozenset[Shape]
     numbers: int
 
 
 def written_out_functions(
-    evidence: Evidence, forms: Callable[[Function, int], Sequence[WrittenOut]]
+    evidence: Evidence, forms: Callable[[Function, frozenset[Shape]], Sequence[WrittenOut]]
 ) -> tuple[dict[Written, float], dict[str, float]]:
     """Such calls per step; operator → share of its own time that goes where torch's functions are called instead.
 
-    `forms` says what a function writes out of tensors of so many dimensions.
+    `forms` says what a function writes out whose operators were given tensors of such shapes.
     """
     calls = evidence.calls
     if calls is None:
@@ -65,18 +71,22 @@ def written_out_functions(
     counts: list[Written] = []
     parts: dict[tuple[float, float], list[int]] = {}
     for function in sorted(wanted):
-        for rows in lanes:
-            own = [row for row in rows if functions.get(row) == function]
-            shapes = [shape for row in own if calls.name(row) in _ARITHMETIC for shape in calls.shapes(row)]
-            largest = max(shapes, key=len, default=())
-            for form in forms(function, len(largest)) if largest else ():
-                if form.kind == "group_norm" and largest[1:] in shapes:
-                    continue  # it has a weight for each number of a sample
-                runs = _runs(calls, own, form.operators) if form.operators else _calls(calls, own)
-                numbers = max((prod(shape) for shape in shapes if len(shape) == len(largest)), default=0)
-                counts += [Written(form.kind, function, len(largest), numbers)] * len(runs)
-                left = _BY_SPREAD if form.spread else _LEFT[form.kind]
-                parts.setdefault(left, []).extend(row for run in runs for row in run)
+        own = [[row for row in rows if functions.get(row) == function] for rows in lanes]
+        shapes = frozenset(shape for rows in own for row in rows for shape in calls.shapes(row))
+        if _mixed(calls, [row for rows in own for row in rows]):
+            continue  # what comes of two types would be of another
+        done = set[tuple[str, ...]]()
+        for form in forms(function, shapes):
+            if form.operators in done:
+                continue  # of several that are alike all are found at once
+            done.add(form.operators)
+            runs = [run for rows in own if rows for run in _runs_of(calls, rows, form)]
+            if not form.operators and len({_dimensions(calls, run) for run in runs}) > 1:
+                continue
+            numbers = max((prod(shape) for run in runs for row in run for shape in calls.shapes(row)), default=0)
+            counts += [Written(form.kind, function, shapes, numbers)] * len(runs)
+            left = _BY_SPREAD if form.spread else _LEFT[form.kind]
+            parts.setdefault(left, []).extend(row for run in runs for row in run)
     shares = added_up(calls.shares(rows, *left) for left, rows in parts.items() if rows)
     return calls.per_step(counts), shares
 
@@ -85,10 +95,38 @@ def _marked(calls: Calls) -> list[int]:
     return [row for rows in calls.threads for row in rows if calls.name(row) in _MARKS]
 
 
+def _mixed(calls: Calls, rows: list[int]) -> bool:
+    """Whether the operators are given tensors of several types; a number beside them, of no dimension, is none."""
+    operators, found = calls.trace.operators, set[str]()
+    for shapes, types in {(int(operators.shapes[row]), int(operators.dtypes[row])) for row in rows}:
+        if shapes >= 0 and types >= 0:
+            pairs = zip(input_shapes(calls.trace.name(shapes)), _types(calls.trace.name(types)), strict=False)
+            found |= {each for shape, each in pairs if shape}
+    return len(found.intersection(_FLOATS)) > 1
+
+
+def _types(written: str) -> list[str]:
+    try:
+        types = json.loads(written)
+    except ValueError:
+        return []
+    return [str(each) for each in types] if isinstance(types, list) else []
+
+
+def _dimensions(calls: Calls, rows: list[int]) -> int:
+    return max((len(shape) for row in rows for shape in calls.shapes(row)), default=0)
+
+
+def _runs_of(calls: Calls, rows: list[int], form: WrittenOut) -> list[list[int]]:
+    """The operators of a function that are the form's, by call."""
+    return _runs(calls, rows, form.operators) if form.operators else _calls(calls, rows)
+
+
 def _calls(calls: Calls, rows: list[int]) -> list[list[int]]:
     """The operators of a function's calls, by call: all do the same."""
     names = [calls.name(row) for row in rows]
-    each = next((n for n in range(1, len(names)) if names[:n] * (len(names) // n) == names), len(names))
+    divisors = [n for n in range(1, min(len(names), _MOST_OPERATORS) + 1) if len(names) % n == 0]
+    each = next((n for n in divisors if names[:n] * (len(names) // n) == names), len(names))
     return [rows[at : at + each] for at in range(0, len(rows), each)]
 
 

@@ -71,11 +71,11 @@ class GradientWatch:
         self._handles = []
 
 
-def weights_of(module: Any) -> Iterator[Any]:
+def weights_of(module: Any, recurse: bool = True) -> Iterator[Any]:
     """All of a module's parameters: a ``parameters`` of its own may name those alone that are to be trained."""
     from torch.nn import Module
 
-    return Module.parameters(module)
+    return (parameter for _, parameter in Module.named_parameters(module, recurse=recurse))
 
 
 def size_of(parameter: Any) -> Any:
@@ -92,7 +92,7 @@ def whole_parts(module: Any, chosen: set[int], name: str = "") -> Iterator[str]:
     if own and all(own):
         yield name
     elif any(own):
-        if any(id(each) in chosen for each in module.parameters(recurse=False)):
+        if any(id(each) in chosen for each in weights_of(module, recurse=False)):
             yield ""
         for key, child in module.named_children():
             yield from whole_parts(child, chosen, f"{name}.{key}" if name else key)

@@ -77,8 +77,11 @@ def adversaries(
 class Mapped(Net):
     """Says that its body is all there is to train, and freezes nothing."""
 
-    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        return self.body.parameters(recurse)
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:  # type: ignore[override]
+        return self.body.named_parameters()
+
+    def parameters(self) -> Iterator[nn.Parameter]:  # type: ignore[override]
+        return (weight for _, weight in self.named_parameters())
 
 
 def test_a_model_that_hands_a_part_of_its_weights_to_the_optimizer() -> None:
