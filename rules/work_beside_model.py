@@ -24,6 +24,7 @@ from advisor.evidence.beside import (
     source_of,
 )
 from advisor.evidence.facts import FORWARD, OTHER
+from advisor.evidence.outside import updates_weights
 from advisor.evidence.rounds import scope_at
 from advisor.fixes import edited, given_fix
 from advisor.harness.layout import Site
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
 
 _LEAST = 0.25  # of the step
+_MANY_OPERATORS = 0.25  # of those that a step calls
 _SAYS_MORE = 0.5  # of what a function takes: one that it calls and that takes so much is what it is about
 # What is left of it: where an edit takes it away, where a cheaper way is known, and where that has yet to be found.
 _LEFT_EDITED, _LEFT_KNOWN, _LEFT = 0.02, 0.05, 0.2
@@ -149,6 +151,8 @@ class WorkBesideModel(Rule):
             return
         if evidence.breakdown.share(OTHER) * found.part < _LEAST:
             return
+        if not found.calls and found.operators >= _MANY_OPERATORS and updates_weights(source_of(found, text_of)):
+            return  # an optimizer that is written out: fused-optimizer tells of it
         cheaper = _cheaper(found.calls, source_of(found, text_of), called_source(found, text_of))
         grows = _grows_at(found) if not found.calls and cheaper in ("", _GROWS) else 0
         if found.loops and not grows:

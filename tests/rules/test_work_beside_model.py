@@ -344,3 +344,39 @@ def test_what_is_drawn_while_nobody_looks_on(tmp_path: Path) -> None:
     run = measure(Command(str(script), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK, timeout=120)
     (told,) = [each for each in diagnose(Evidence.from_run(run)).document.findings if each.rule == "work-beside-model"]
     assert "render() (play.py:12)" in told.summary and "render_mode=None" in told.fix.text
+
+
+OWN_OPTIMIZER = """\
+import torch
+from torch import nn
+
+torch.set_num_threads(1)
+net = nn.Sequential(*[nn.Sequential(nn.Linear(32, 32), nn.LayerNorm(32)) for _ in range(40)])
+velocity = {}
+
+
+def update(parameters, lr=0.01, momentum=0.9, decay=1e-4):
+    with torch.no_grad():
+        for p in parameters:
+            g = p.grad + decay * p
+            v = velocity.setdefault(p, torch.zeros_like(p))
+            v.mul_(momentum).add_(g)
+            p -= lr * (g + momentum * v)
+            p.grad = None
+
+
+for step in range(300):
+    net(torch.randn(16, 32)).square().mean().backward()
+    update(net.parameters())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_an_optimizer_that_is_written_out_is_told_of_once(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(OWN_OPTIMIZER)
+    run = measure(Command(str(tmp_path / "train.py"), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
+    evidence = Evidence.from_run(run)
+    assert evidence.beside is not None and evidence.beside.name == "update"  # what would be told of otherwise
+    rules = {each.rule for each in diagnose(evidence).document.findings}
+    assert "fused-optimizer" in rules and "work-beside-model" not in rules
