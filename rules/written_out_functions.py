@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
+from advisor.edit.derivatives import differentiates_twice
 from advisor.edit.finding import found_in, only_line
+from advisor.edit.sources import text_of
 from advisor.edit.written_out import WrittenOut, call_instead, written_out
 from advisor.evidence.by_function import Function
 from advisor.evidence.shapes import Shape
@@ -14,7 +16,7 @@ from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.evidence.written_out import Written, written_out_functions
 from advisor.fixes import edited
 from advisor.harness.layout import Site
-from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, model_files, site_list, where
 
 if TYPE_CHECKING:
     from advisor.edit import Edit
@@ -42,7 +44,8 @@ class WrittenOutFunctions(Rule):
     beside the deviation, and not under the root, becomes its square there: of a row whose numbers are as small, more
     than the last digits are others.
 
-    When not: the formula is what is being studied, and about to be changed.
+    When not: the formula is what is being studied, and about to be changed; it is differentiated twice; what it is
+    given, or gives, is written to in place behind it, for torch's own functions keep that for the backward.
 
     Source: PyTorch docs, ``torch.nn.functional.layer_norm``, ``gelu``, ``silu``; NVIDIA's "PyTorch Performance Tuning
     Guide", "Fuse pointwise operations". What torch's own takes is measured (`advisor/evidence/written_out.py`).
@@ -56,8 +59,9 @@ class WrittenOutFunctions(Rule):
         if evidence.compiled or evidence.device_is_gpu or not evidence.step_s:
             return
         counts, shares = written_out_functions(evidence, _forms)
-        if not counts:
-            return
+        files = {*model_files(evidence), *(each.function[0] for each in counts)}
+        if not counts or any(differentiates_twice(text_of(path)) for path in files):
+            return  # the backward of torch's own, to be differentiated, is as many operators
         shares = of_tensors(shares)
         gain = Gain.of(evidence.what_if(without(evidence, shares)))
         if not gain.worth_it:
@@ -81,7 +85,7 @@ class WrittenOutFunctions(Rule):
             site=site,
             parameters={
                 "functions": tuple(Site(*each.function) for each in counts),
-                "shapes": tuple(_text(each.shapes) for each in counts),
+                "shapes": tuple(_text(each.uses) for each in counts),
                 "name": _NAMES[most.kind],
             },
         )
@@ -96,8 +100,8 @@ class WrittenOutFunctions(Rule):
         drafts = Drafts(sources)
         for (file, line), each in given.items():
             for found in written_out(drafts[file], line, _shapes(each)):
-                if not call_instead(drafts[file], found):
-                    return Advice(f"{text}.", "what is called torch there is something else")
+                if why := call_instead(drafts[file], found):
+                    return Advice(f"{text}.", why)
         return edited(drafts, f"{text}.")
 
     EXAMPLES = (
@@ -132,7 +136,7 @@ class LayerNorm(nn.Module):
     def forward(self, x):
         return nn.functional.layer_norm(x, x.shape[-1:], self.a * (1 - 1 / x.shape[-1]) ** 0.5, self.b, self.eps ** 2)
 """,
-            parameters={"shapes": ("8x32x64 64 8x32x1",)},
+            parameters={"shapes": ("8x32x64 8x32x1 64 8x32x64 64",)},
         ),
         Example(
             before="""
@@ -194,7 +198,7 @@ class GlobalNorm(nn.Module):
     def forward(self, x):
         return nn.functional.group_norm(x, 1, self.gamma.flatten(), self.beta.flatten(), 1e-8)
 """,
-            parameters={"shapes": ("4x128x500 4x1x1 1x128x1",)},
+            parameters={"shapes": ("4x128x500 4x1x1 1x128x1 4x128x500 1x128x1",)},
         ),
     )
     LEAVES_ALONE = (
@@ -203,35 +207,35 @@ class GlobalNorm(nn.Module):
         Example(
             "def f(x):  # <- functions\n    return x * ((x * x).mean(-1, keepdim=True) + 1e-6).rsqrt()\n",
             "",
-            {"shapes": ("8x32x64 8x32x1",)},
+            {"shapes": ("8x32x64 8x32x1 8x32x64",)},
         ),
         Example(
             "def f(x):  # <- functions\n    x -= x.mean(-1, keepdim=True)\n"
             "    return x / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt()\n",
             "",
-            {"shapes": ("8x32x64 8x32x1",)},
+            {"shapes": ("8x32x64 8x32x1 8x32x64",)},
         ),
         Example(
             "def f(x):  # <- functions\n    return (x - x.mean(-1, keepdim=True).detach()) / x.std(-1, keepdim=True)\n",
             "",
-            {"shapes": ("8x32x64 8x32x1",)},
+            {"shapes": ("8x32x64 8x32x1 8x32x64",)},
         ),
     )
 
 
-def _text(shapes: Iterable[Shape]) -> str:
-    """Shapes as ``"8x64x256 256"``, for the findings' file."""
-    return " ".join(sorted("x".join(map(str, each)) for each in shapes if each))
+def _text(uses: Iterable[tuple[Shape, ...]]) -> str:
+    """Shapes by kind of call as ``"8x64x256 256; 8x32x256 256"``, for the findings' file."""
+    return "; ".join(" ".join("x".join(map(str, shape)) for shape in each if shape) for each in sorted(uses))
 
 
-def _shapes(text: str) -> list[Shape]:
-    return [tuple(map(int, each.split("x"))) for each in text.split()]
+def _shapes(text: str) -> list[tuple[Shape, ...]]:
+    return [tuple(tuple(map(int, shape.split("x"))) for shape in each.split()) for each in text.split(";")]
 
 
-def _forms(function: Function, shapes: frozenset[Shape]) -> list[WrittenOut]:
-    return found_in(function, lambda draft: written_out(draft, function[1], shapes))
+def _forms(function: Function, uses: frozenset[tuple[Shape, ...]]) -> list[WrittenOut]:
+    return found_in(function, lambda draft: written_out(draft, function[1], uses))
 
 
 def _lines(draft: Draft, most: Written) -> list[int]:
-    found = written_out(draft, most.function[1], most.shapes)
+    found = written_out(draft, most.function[1], most.uses)
     return [draft.line(each.node) for each in found if each.kind == most.kind]

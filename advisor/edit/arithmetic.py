@@ -40,9 +40,9 @@ def _power(base: Any, exponent: Any) -> Any:
     return base ** float(exponent)  # of whole numbers one could be of any length
 
 
-_SPREADS = ("var", "std", "var_mean")
+SPREADS = ("var", "std", "var_mean")
 _REDUCED: dict[str, Callable[..., Any]] = {"mean": np.mean, "sum": np.sum, "amax": np.max, "max": np.max}
-_KEYWORDS = ("dim", "keepdim", "unbiased", "correction")
+_KEYWORDS = ("dim", "axis", "keepdim", "keepdims", "unbiased", "correction")
 _OF_TWO: dict[str, Callable[[Any, Any], Any]] = {
     "pow": _power,
     "mul": operator.mul,
@@ -51,7 +51,7 @@ _OF_TWO: dict[str, Callable[[Any, Any], Any]] = {
     "sub": operator.sub,
 }
 _SHAPES = ("size", "unsqueeze", "expand_as", "view", "reshape")
-_METHODS = frozenset((*_ELEMENTWISE, *_SPREADS, *_REDUCED, *_OF_TWO, *_SHAPES))
+_METHODS = frozenset((*_ELEMENTWISE, *SPREADS, *_REDUCED, *_OF_TWO, *_SHAPES))
 _BINARY: dict[type[cst.BaseBinaryOp], Callable[[Any, Any], Any]] = {
     cst.Add: operator.add,
     cst.Subtract: operator.sub,
@@ -76,9 +76,11 @@ class UnknownError(Exception):
 class Arithmetic:
     """Computes expressions of a file, given what some names, and attributes as they are written, stand for."""
 
-    def __init__(self, draft: Draft, known: Mapping[str, Value]) -> None:
+    def __init__(self, draft: Draft, known: Mapping[str, Value], small: Mapping[float, float] | None = None) -> None:
+        """`small`: what stands for a number in the text that is smaller: of one of 1e-12 nothing would be seen."""
         self._draft = draft
         self._known = dict(known)
+        self._small = dict(small or {})
         self._own: set[str] = set()  # names that were bound here
 
     def run(self, statement: cst.BaseSmallStatement) -> None:
@@ -124,7 +126,8 @@ class Arithmetic:
         if isinstance(node, (cst.Name, cst.Attribute)):
             return self._named(node)
         if isinstance(node, (cst.Integer, cst.Float)):
-            return ast.literal_eval(node.value)
+            number = ast.literal_eval(node.value)
+            return next((other for below, other in self._small.items() if 0.0 < number < below), number)
         if isinstance(node, cst.BinaryOperation) and type(node.operator) in _BINARY:
             return _BINARY[type(node.operator)](self._value(node.left), self._value(node.right))
         if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Minus):
@@ -178,7 +181,7 @@ class Arithmetic:
             if not call.args or call.args[0].keyword is not None:
                 raise UnknownError
             return self._method(name, self._value(call.args[0].value), call.with_changes(args=call.args[1:]))
-        if isinstance(call.func, cst.Attribute) and module not in _MODULES and call.func.attr.value in _METHODS:
+        if isinstance(call.func, cst.Attribute) and module not in MODULES and call.func.attr.value in _METHODS:
             return self._method(call.func.attr.value, self._value(call.func.value), call)
         raise UnknownError
 
@@ -208,12 +211,13 @@ class Arithmetic:
         """What is left of `x`: ``x.mean(-1, keepdim=True)``."""
         if any(each.keyword is not None and each.keyword.value not in _KEYWORDS for each in call.args):
             raise UnknownError
-        places = ("dim", "unbiased", "keepdim") if name in _SPREADS else ("dim", "keepdim")
-        along, keep = argument(call, "dim", places), argument(call, "keepdim", places)
+        places = ("dim", "unbiased", "keepdim") if name in SPREADS else ("dim", "keepdim")
+        along = argument(call, "dim", places) or argument(call, "axis")
+        keep = argument(call, "keepdim", places) or argument(call, "keepdims")
         if along is None:
             raise UnknownError  # of all numbers of a batch
         axis, kept = self._value(along.value), keep is not None and _truth(keep.value)
-        if name in _SPREADS:
+        if name in SPREADS:
             unbiased, correction = argument(call, "unbiased", places), argument(call, "correction")
             freedom = int(unbiased is None or _truth(unbiased.value))
             freedom = freedom if correction is None else self._value(correction.value)
@@ -227,7 +231,7 @@ class Arithmetic:
         return (largest, None) if name == "max" else largest
 
 
-_MODULES = ("torch", "torch.nn.functional", "math", "numpy")
+MODULES = ("torch", "torch.nn.functional", "math", "numpy")
 
 
 def _refusing(compute: Callable[[], Value]) -> Value:

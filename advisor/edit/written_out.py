@@ -2,38 +2,51 @@
 
 from __future__ import annotations
 
-import ast
-import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import permutations
 
 import libcst as cst
 import numpy as np
 
-from advisor.edit.arithmetic import Arithmetic, UnknownError, Value
-from advisor.edit.calls import argument
+from advisor.edit.arithmetic import MODULES, SPREADS, Arithmetic, UnknownError, Value
+from advisor.edit.calls import argument, has_starred, unpacked
 from advisor.edit.draft import Draft, Statement
-from advisor.edit.names import ensure_name, full_name, last_part, name_for, own_attribute, plain_name
-from advisor.edit.regions import bound_names
-from advisor.edit.scopes import assigned_once, is_bound_elsewhere, parameter_names, self_assignments
+from advisor.edit.formulas import (
+    EPSILON,
+    FUNCTIONAL,
+    PROBES,
+    RANKS,
+    Compute,
+    Epsilon,
+    Form,
+    Shape,
+    activations,
+    elementwise_or_shares,
+    norms,
+)
+from advisor.edit.in_place import written_in_place
+from advisor.edit.names import add_import, full_name, imported_as, last_part, name_for, own_attribute, plain_name
+from advisor.edit.scopes import (
+    assigned_once,
+    assignments,
+    imports,
+    is_bound_elsewhere,
+    is_parameter,
+    parameter_names,
+    parse_number,
+    self_assignments,
+    variables,
+)
 
-FUNCTIONAL = "torch.nn.functional"
-Shape = tuple[int, ...]
-_SIZES = (6, 3, 4, 5)  # of what is computed to try it: no two dimensions alike
-_RANKS = range(1, len(_SIZES) + 1)
-_PROBES = (-3.1, -1.2, -0.4, 0.3, 0.9, 2.2)  # what tells activations apart
-_CLOSE, _EXACT = 1e-5, 1e-9  # constants are rounded (1.41421 for a root of two); a norm's epsilon may be small
-_EPSILON = 0.1  # for one that is a number, whichever
+Uses = Collection[tuple[Shape, ...]]
+"""For each kind of call of a function the shapes of all operands that its operators had."""
+
 _SMALL = 0.01  # an epsilon that is written as a number
-_LARGEST_OUTSIDE = 1e-6  # of an epsilon that is added to the deviation: a larger one gives other numbers
 _LEAST_OPERATIONS = 2
-_MOST_GIVEN = 4  # parameters
-_ROLES = ("weight", "bias", "eps")
+_MOST_GIVEN, _MOST_OTHERS = 4, 3  # parameters; weight, bias and epsilon
 _PLAIN = ("staticmethod", "classmethod")  # decorators
-_SPREADS = ("var", "std", "var_mean")
-# What Python's operators, and torch's functions, are in a trace.
+# What Python's operators are in a trace, and torch's functions of which one is in each activation.
 _BINARY = {cst.Add: "add", cst.Subtract: "sub", cst.Multiply: "mul", cst.Divide: "div", cst.Power: "pow"}
 _MARKS = ("sigmoid", "tanh", "erf", "exp")
 
@@ -55,39 +68,40 @@ class WrittenOut:
     spread: bool = False
 
 
-def written_out(draft: Draft, line: int, shapes: Collection[Shape]) -> list[WrittenOut]:
-    """What the function that begins at `line` (decorators included) writes out.
-
-    `shapes` are those that its operators were given in a run, the largest with as many dimensions as what it computes.
-    """
-    function = next((each for each in draft.nodes(cst.FunctionDef) if _begins(draft, each) == line), None)
-    if function is None or max(map(len, shapes), default=0) not in _RANKS or _is_special(function):
+def written_out(draft: Draft, line: int, uses: Uses) -> list[WrittenOut]:
+    """What the function that begins at `line` (decorators included) writes out, called as it was in a run."""
+    function = next((each for each in draft.nodes(cst.FunctionDef) if draft.function_line(each.body) == line), None)
+    if function is None or _is_special(function):
         return []
-    whole = _whole(draft, function, line, shapes)
-    return [whole] if whole is not None else list(_parts(draft, function, line))
+    whole = _whole(draft, function, line, uses)
+    return [whole] if whole is not None else _parts(draft, function, line)
 
 
-def call_instead(draft: Draft, found: WrittenOut) -> bool:
-    """Have torch's function be called; False, and nothing done, where no name of the file reaches it."""
+def call_instead(draft: Draft, found: WrittenOut) -> str:
+    """Have torch's function be called; why not, if not: then nothing is to be done with the draft."""
+    if not found.operators and _writes_behind(draft):
+        return "the file writes in place to what it gives to calls, or has of them, and torch's own keeps that"
     dotted = next(each for each in ("torch.softmax", FUNCTIONAL) if found.code.startswith(each))
-    around = [each for each in draft.ancestors(found.node) if isinstance(each, (cst.FunctionDef, cst.Lambda))]
-    bound = {name for each in around for name in bound_names(draft, each)}
-    bound |= {each.name.value for function in around for each in draft.nodes(cst.Param, function)}
-    targets = [each.target for each in draft.nodes(cst.For, around[-1])]
-    targets += [each.target for each in draft.nodes(cst.CompFor, around[-1])]
-    bound |= {name.value for target in targets for name in draft.nodes(cst.Name, target)}
-    name = name_for(draft, dotted, bound)
-    if name is None and "torch" in bound:
-        return False
-    code = (name or ensure_name(draft, dotted)) + found.code.removeprefix(dotted)
+    names = [each for each in (name_for(draft, dotted), dotted) if each is not None and not _hidden(draft, found, each)]
+    if not names:
+        return "what is called torch there is something else"
+    if names[0] == dotted and imported_as(draft, "torch") != "torch":
+        add_import(draft, "import torch")
+    code = names[0] + found.code.removeprefix(dotted)
     draft.replace(found.node, f"({code})" if found.node.lpar else code)
     for each in found.statements:
         draft.remove(each)
-    return True
+    return ""
 
 
-def _begins(draft: Draft, function: cst.FunctionDef) -> int:
-    return min([draft.line(function), *map(draft.line, function.decorators)])
+def _hidden(draft: Draft, found: WrittenOut, dotted: str) -> bool:
+    """Whether the first part of a name is something else where the call goes."""
+    first = dotted.partition(".")[0]
+    scopes = [each for each in draft.ancestors(found.node) if isinstance(each, (cst.FunctionDef, cst.Lambda))]
+    if any(is_parameter(each, first) or imports(draft, first, each) for each in scopes):
+        return True
+    imported = sum(each.evaluated_alias == first for each in draft.nodes(cst.ImportAlias))  # is bound by that, too
+    return sum(1 for each in (*scopes, draft.module) for _ in assignments(draft, first, each)) > imported
 
 
 def _is_special(function: cst.FunctionDef) -> bool:
@@ -97,78 +111,81 @@ def _is_special(function: cst.FunctionDef) -> bool:
     return not plain or "ctx" in named
 
 
+def _writes_behind(draft: Draft) -> bool:
+    """Whether a function writes in place to what it has given to a call, ``x += f(x)``, or had of one, ``y *= mask``.
+
+    torch's own functions keep what they are given, or what they gave, for the backward.
+    """
+    for function in draft.nodes(cst.FunctionDef):
+        written = {each.value for each in written_in_place(draft, function.body) if isinstance(each, cst.Name)}
+        for call in draft.nodes(cst.Call, function.body) if written else ():
+            if any(isinstance(each.value, cst.Name) and each.value.value in written for each in call.args):
+                return True
+            above = draft.parent(call)
+            targets = above.targets if isinstance(above, cst.Assign) else ()
+            if any(isinstance(each.target, cst.Name) and each.target.value in written for each in targets):
+                return True
+    return False
+
+
 # All that a function does ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Body:
-    """A function of assignments and one return: what may be its tensor, and the numbers and weights beside.
+    """A function of assignments and one return: what may be its tensor, and what it reads beside.
 
-    ``constants``: numbers of the module that it reads. ``numbers``: values of what else is a number for certain;
-    None for one that the text does not tell, or that somebody may give another.
+    ``constants``: numbers of the module that it reads. ``numbers``: values of what else is a number; None for one that
+    may be given another. ``epsilon``: the small number that is written in it, or None for several.
     """
 
-    function: cst.FunctionDef
     statements: list[cst.SimpleStatementLine]
     returned: cst.BaseExpression
     given: list[str]
-    atoms: list[str]
-    read: set[str]
+    others: list[str]
     constants: dict[str, float]
     numbers: dict[str, float | None]
+    epsilon: Epsilon | None
 
 
-@dataclass(frozen=True)
-class _Form:
-    """A call that gives the same. ``axes`` are those that are summed over, none of an activation's.
-
-    ``weighted``: by its own weights, of channels or of the last dimensions.
-    """
-
-    kind: str
-    code: str
-    axes: tuple[int, ...] = ()
-    weighted: bool = False
-    of_channels: bool = False
-
-
-def _whole(draft: Draft, function: cst.FunctionDef, line: int, shapes: Collection[Shape]) -> WrittenOut | None:
+def _whole(draft: Draft, function: cst.FunctionDef, line: int, uses: Uses) -> WrittenOut | None:
     body = _body(draft, function)
-    if body is None:
+    ranks = {max(map(len, each), default=0) for each in uses}
+    if body is None or len(ranks) != 1 or not ranks <= {*RANKS}:
         return None
-    largest = max(shapes, key=lambda each: (len(each), math.prod(each)))
-    rank = len(largest)
     for tensor in body.given:
-        others = [each for each in (*body.given, *body.atoms) if each != tensor and each in body.read]
-        forms = _forms(draft, body, tensor, others, rank) or []
-        # Of other dimensions the same text may sum over others: then as many as there were are not all there are.
-        beside = [_forms(draft, body, tensor, others, each) for each in (rank - 1, rank + 1) if each in _RANKS[1:]]
-        for form in forms:
-            same = all(there is None or form.code in (each.code for each in there) for there in beside)
-            if (same or form.kind == "group_norm") and _fits(form, shapes, largest):
-                spread = any(_method(each) in _SPREADS for each in draft.nodes(cst.Call, function))
+        others = [each for each in body.others if each != tensor]
+        for form in _forms(draft, body, tensor, others, *ranks):
+            if all(form.fits(each) for each in uses):
+                spread = any(last_part(each.func) in SPREADS for each in draft.nodes(cst.Call, function))
                 return WrittenOut(form.kind, line, body.returned, form.code, tuple(body.statements), spread=spread)
     return None
 
 
-def _fits(form: _Form, shapes: Collection[Shape], largest: Shape) -> bool:
-    """Whether the shapes are those of the tensor, of what is left of it, and of the weights that the call takes."""
-    if form.of_channels:
-        ones = (1,) * (len(largest) - 2)
-        weights = {(largest[1], *ones), (1, largest[1], *ones)}
-    else:
-        weights = {largest[form.axes[0] :]} if form.weighted else set()
-    left = tuple(size for axis, size in enumerate(largest) if axis not in form.axes)
-    others = {each for each in shapes if each not in ((), largest, left) and not _reduced(each, largest, form.axes)}
-    return others <= weights and (not form.weighted or not weights.isdisjoint(shapes))
+def _forms(draft: Draft, body: _Body, tensor: str, others: list[str], rank: int) -> Iterator[Form]:
+    compute = _computing(draft, body)
+    if not others and not body.constants:
+        found = elementwise_or_shares(compute, tensor, rank) or []
+        # Of other dimensions the same text may sum over others: by the sign of its number only one is meant.
+        beside = [elementwise_or_shares(compute, tensor, each) for each in (rank - 1, rank + 1) if each in RANKS[1:]]
+        for form in found:
+            if all(there is None or form.code in (each.code for each in there) for there in beside):
+                yield form
+    large = any(value >= _SMALL for value in body.constants.values())
+    if body.epsilon is not None and not large and len(others) <= _MOST_OTHERS:
+        yield from norms(compute, tensor, others, body.numbers, body.epsilon, rank)
 
 
-def _reduced(shape: Shape, largest: Shape, axes: tuple[int, ...]) -> bool:
-    """Whether it is what is left of `largest` once it is summed over some of the axes, which are kept."""
-    if len(shape) != len(largest) or shape[0] != largest[0]:
-        return False
-    sizes = enumerate(zip(shape, largest, strict=True))
-    return all(left == size or (axis in axes and left == 1) for axis, (left, size) in sizes)
+def _computing(draft: Draft, body: _Body) -> Compute:
+    constants = {name: EPSILON if 0.0 < each < _SMALL else each for name, each in body.constants.items()}
+
+    def compute(known: Mapping[str, Value]) -> Value:
+        arithmetic = Arithmetic(draft, {**constants, **known}, {_SMALL: EPSILON})
+        for each in body.statements:
+            arithmetic.run(each.body[0])
+        return arithmetic.value(body.returned)
+
+    return compute
 
 
 def _body(draft: Draft, function: cst.FunctionDef) -> _Body | None:
@@ -191,17 +208,17 @@ def _body(draft: Draft, function: cst.FunctionDef) -> _Body | None:
     atoms = {f"self.{name}" for each in draft.nodes(cst.Attribute, function.body) if (name := own_attribute(each))}
     atoms -= {plain_name(each.func) for each in draft.nodes(cst.Call, function.body)}
     names = {each.value for each in draft.nodes(cst.Name, function.body)}
-    defaults = {each.name.value: each.default for each in function.params.params}
-    numbers = {name: number for name in given if (number := _literal(defaults.get(name))) is not None}
+    names = {each for each in names if variables(draft, each, function.body)}  # no attributes, nor keywords
+    own = {each for each in names if any(True for _ in assignments(draft, each, function))}
+    constants = _constants(draft, function, names - own - {*given})
     return _Body(
-        function=function,
         statements=statements,
         returned=returned.value,
         given=given,
-        atoms=sorted(atoms),
-        read=names | atoms,
-        constants=_constants(draft, function, names - set(given)),
-        numbers={**numbers, **_own_numbers(draft, function, atoms)},
+        others=[each for each in (*given, *sorted(atoms)) if each in names | atoms],
+        constants=constants,
+        numbers={**_given_numbers(draft, function), **_own_numbers(draft, function, atoms)},
+        epsilon=_epsilon(draft, function, constants),
     )
 
 
@@ -211,16 +228,33 @@ def _is_text(statement: cst.BaseStatement) -> bool:
     return isinstance(inside, cst.Expr) and isinstance(inside.value, (cst.SimpleString, cst.ConcatenatedString))
 
 
-def _literal(node: cst.BaseExpression | None) -> float | None:
-    return float(ast.literal_eval(node.value)) if isinstance(node, (cst.Float, cst.Integer)) else None
+def _epsilon(draft: Draft, function: cst.FunctionDef, constants: dict[str, float]) -> Epsilon | None:
+    """The one small number of a function; None for several."""
+    small = {each.value: each.evaluated_value for each in draft.nodes(cst.Float, function.body)}
+    small = {code: value for code, value in {**small, **constants}.items() if 0.0 < value < _SMALL}
+    if len(small) > 1:
+        return None
+    return Epsilon(*next(iter(small.items()))) if small else Epsilon()
 
 
 def _constants(draft: Draft, function: cst.FunctionDef, names: Iterable[str]) -> dict[str, float]:
     """Numbers of the module that a function reads, and nobody binds anew."""
     if draft.function(function) is not None:
         return {}  # what is around it may have the same names
-    found = {name: _literal(assigned_once(draft, name, draft.module)) for name in names}
-    return {name: value for name, value in found.items() if value is not None and not is_bound_elsewhere(draft, name)}
+    values = {name: assigned_once(draft, name, draft.module) for name in names if not is_bound_elsewhere(draft, name)}
+    numbers = {name: parse_number(value) for name, value in values.items() if value is not None}
+    return {name: number for name, number in numbers.items() if number is not None}
+
+
+def _given_numbers(draft: Draft, function: cst.FunctionDef) -> dict[str, float | None]:
+    """Those parameters whose default is a number."""
+    found = {}
+    for each in function.params.params:
+        number = parse_number(each.default) if each.default is not None else None
+        if number is not None:
+            told = _told(draft, function.name.value, parameter_names(draft, function), each.name.value)
+            found[each.name.value] = None if told else number
+    return found
 
 
 def _own_numbers(draft: Draft, function: cst.FunctionDef, atoms: Iterable[str]) -> dict[str, float | None]:
@@ -232,198 +266,36 @@ def _own_numbers(draft: Draft, function: cst.FunctionDef, atoms: Iterable[str]) 
         name = atom.removeprefix("self.")
         values = self_assignments(draft, holder, name) or [assigned_once(draft, name, holder)]
         value = values[0] if len(values) == 1 else None
-        if (number := _literal(value)) is not None:
-            found[atom] = number
-        elif isinstance(value, cst.Name) and (default := _default(draft, value)) is not None:
-            found[atom] = None if _told(draft, holder, value) else default
+        number = parse_number(value) if value is not None else None
+        maker = draft.function(value) if isinstance(value, cst.Name) else None
+        if number is not None:
+            found[atom] = None if _set_elsewhere(draft, name) else number
+        elif maker is not None and isinstance(value, cst.Name):
+            default = next((each.default for each in maker.params.params if each.name.value == value.value), None)
+            if default is not None and (number := parse_number(default)) is not None:
+                told = _told(draft, holder.name.value, parameter_names(draft, maker), value.value)
+                found[atom] = None if told or _set_elsewhere(draft, name) else number
     return found
 
 
-def _default(draft: Draft, name: cst.Name) -> float | None:
-    """The number that a parameter of the function around is without an argument; None for anything else."""
-    maker = draft.function(name)
-    if maker is None or name.value not in parameter_names(draft, maker):
-        return None
-    return next((_literal(each.default) for each in maker.params.params if each.name.value == name.value), None)
+def _told(draft: Draft, callee: str, parameters: list[str], name: str) -> bool:
+    """Whether somebody in the file may give a parameter of what is called so another value than its default."""
+    for use in variables(draft, callee):
+        above = draft.parent(use)
+        call = draft.parent(above) if isinstance(above, cst.Arg) else above
+        if isinstance(above, (cst.ClassDef, cst.FunctionDef)) and above.name is use:
+            continue
+        if not isinstance(call, cst.Call) or (call.func is not use and last_part(call.func) != "super"):
+            return True  # a base, or another name for it
+        if call.func is use and (has_starred(call) or unpacked(call) or argument(call, name, parameters) is not None):
+            return True
+    return False
 
 
-def _told(draft: Draft, holder: cst.ClassDef, name: cst.Name) -> bool:
-    """Whether somebody in the file may give a parameter of the class's another value."""
-    maker = draft.function(name)
-    at = parameter_names(draft, maker).index(name.value) if maker is not None else 0
-    calls = [each for each in draft.nodes(cst.Call) if last_part(each.func) == holder.name.value]
-    passed = any(len(each.args) > at or argument(each, name.value) is not None for each in calls)
-    return passed or _has_subclass(draft, holder.name.value)
-
-
-def _has_subclass(draft: Draft, name: str) -> bool:
-    return any(last_part(base.value) == name for each in draft.nodes(cst.ClassDef) for base in each.bases)
-
-
-def _method(call: cst.Call) -> str:
-    return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-
-
-def _computed(draft: Draft, body: _Body, known: dict[str, Value]) -> Value:
-    """What the function returns of these. Raises UnknownError."""
-    arithmetic = Arithmetic(draft, {**body.constants, **known})
-    for each in body.statements:
-        arithmetic.run(each.body[0])
-    return arithmetic.value(body.returned)
-
-
-def _forms(draft: Draft, body: _Body, tensor: str, others: Sequence[str], rank: int) -> list[_Form] | None:
-    """What gives what the function gives of `tensor`; None where that cannot be computed, of so many dimensions."""
-    if others or body.constants:
-        return _norms(draft, body, tensor, others, rank) if len(others) <= len(_ROLES) else None
-    x = _tried(rank)
-    try:
-        result = _computed(draft, body, {tensor: x})
-    except UnknownError:
-        return None
-    found = [_Form(kind, code) for kind, code in _activations(x, result, tensor)]
-    return [*found, *_shares(x, result, tensor), *(_norms(draft, body, tensor, others, rank) or [])]
-
-
-def _tried(rank: int) -> Value:
-    x = np.random.default_rng(rank).normal(size=_SIZES[:rank])
-    x.reshape(-1)[: len(_PROBES)] = _PROBES
-    return x
-
-
-def _activations(x: Value, result: Value, code: str) -> Iterator[tuple[str, str]]:
-    for kind, (function, call) in _FUNCTIONS.items():
-        if _same(function(x), result, _CLOSE):
-            yield kind, f"{FUNCTIONAL}.{call.format(code)}"
-
-
-def _shares(x: Value, result: Value, code: str) -> Iterator[_Form]:
-    for dim in range(-x.ndim, x.ndim):
-        powers = np.exp(x - x.max(axis=dim, keepdims=True))
-        if _same(powers / powers.sum(axis=dim, keepdims=True), result, _EXACT):
-            yield _Form("softmax", f"torch.softmax({code}, {dim})", (dim % x.ndim,))
-
-
-def _same(one: Value, other: Value, tolerance: float) -> bool:
-    return isinstance(other, np.ndarray) and one.shape == other.shape and bool(np.allclose(one, other, 0.0, tolerance))
-
-
-_erf = np.vectorize(math.erf, otypes=[float])
-_FUNCTIONS: dict[str, tuple[Callable[[Value], Value], str]] = {
-    "gelu": (lambda x: 0.5 * x * (1.0 + _erf(x / math.sqrt(2.0))), "gelu({})"),
-    "gelu_tanh": (
-        lambda x: 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))),
-        'gelu({}, approximate="tanh")',
-    ),
-    "silu": (lambda x: x / (1.0 + np.exp(-x)), "silu({})"),
-}
-
-
-# Norms ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Tried:
-    """A norm's parts as they are tried: names by role, and values by name; how an epsilon is written, and its value."""
-
-    x: Value
-    tensor: str
-    axes: tuple[int, ...]
-    role: dict[str, str]
-    known: dict[str, Value]
-    epsilon: str
-    value: float
-    of_channels: bool
-
-
-def _norms(draft: Draft, body: _Body, tensor: str, others: Sequence[str], rank: int) -> list[_Form] | None:
-    """As :func:`_forms`, of norms."""
-    x, found, computed = _tried(rank), list[_Form](), False
-    literals = [each for line in (*body.statements, body.returned) for each in draft.nodes(cst.Float, line)]
-    written = {each.value: value for each in literals if 0.0 < (value := float(ast.literal_eval(each.value))) < _SMALL}
-    if len(body.constants) > 1 or (written and body.constants):
-        return None  # more than an epsilon: what the others are for is lost
-    for axes in [tuple(range(first, x.ndim)) for first in range(1, x.ndim)]:
-        for roles in permutations(_ROLES, len(others)):
-            role = dict(zip(roles, others, strict=True))
-            if "eps" in role:
-                epsilons = {role["eps"]: _EPSILON} if role["eps"] in body.numbers else {}
-            else:
-                epsilons = body.constants or written or {"0.0": 0.0}
-            weighted = not {"weight", "bias"}.isdisjoint(role)
-            for shape in _weights(x, axes) if weighted else [()]:
-                of_channels = len(axes) == x.ndim - 1 and x.ndim > 2
-                known: dict[str, Value] = {tensor: x}
-                known.update({role[each]: _weight(each, shape) for each in role if each != "eps"})
-                known.update({name: value for name, value in epsilons.items() if name in others})
-                try:
-                    result = _computed(draft, body, known)
-                except UnknownError:
-                    continue
-                computed = True
-                for epsilon, value in epsilons.items():
-                    tried = _Tried(x, tensor, axes, role, known, epsilon, value, of_channels)
-                    code = _norm(body, tried, result)
-                    if code:
-                        kind = code.split("(")[0].rpartition(".")[2]
-                        found.append(_Form(kind, code, axes, weighted, of_channels and weighted))
-    return found if computed else None
-
-
-def _weights(x: Value, axes: tuple[int, ...]) -> list[Shape]:
-    """Shapes that a norm's weights may have: over all of a sample those of channels."""
-    if len(axes) == x.ndim - 1 and x.ndim > 2:
-        channels, ones = x.shape[1], (1,) * (x.ndim - 2)
-        return [(channels,), (channels, *ones), (1, channels, *ones)]
-    return [tuple(x.shape[each] for each in axes)]
-
-
-def _weight(role: str, shape: Shape) -> Value:
-    return np.random.default_rng(len(role)).uniform(0.5, 1.5, size=shape)
-
-
-def _norm(body: _Body, tried: _Tried, result: Value) -> str:
-    """The call that gives the same; "" where none is known."""
-    x, axes, role = tried.x, tried.axes, tried.role
-    weight, bias = (tried.known[role[each]] if each in role else None for each in ("weight", "bias"))
-    if tried.of_channels:
-        weight, bias = (_by_channel(each, x) for each in (weight, bias))
-    for outside in (False, True):
-        for unbiased in (False, True):
-            spread = np.var(x, axis=axes, ddof=int(unbiased), keepdims=True)
-            below = np.sqrt(spread) + tried.value if outside else np.sqrt(spread + tried.value)
-            normal = (x - x.mean(axis=axes, keepdims=True)) / below
-            normal = normal if weight is None else normal * weight
-            normal = normal if bias is None else normal + bias
-            if not _same(normal, result, _EXACT):
-                continue
-            epsilon = body.numbers.get(tried.epsilon) if tried.epsilon in body.numbers else tried.value
-            if outside and not (epsilon is not None and 0.0 < epsilon <= _LARGEST_OUTSIDE):
-                return ""
-            if unbiased and (weight is None or tried.of_channels or len(axes) > 1):
-                return ""
-            return _call(tried, outside, unbiased)
-    return ""
-
-
-def _by_channel(weight: Value | None, x: Value) -> Value | None:
-    return None if weight is None else np.reshape(weight, (1, -1, *((1,) * (x.ndim - 2))))
-
-
-def _call(tried: _Tried, outside: bool, unbiased: bool) -> str:
-    x, epsilon = tried.tensor, tried.epsilon
-    weight, bias = tried.role.get("weight", "None"), tried.role.get("bias", "None")
-    if outside:
-        epsilon = f"{epsilon} ** 2"
-    if unbiased:  # the deviation of a sample is that of all its values, by this
-        weight = f"{weight} * (1 - 1 / {x}.shape[-1]) ** 0.5"
-        epsilon = epsilon if outside or not tried.value else f"{epsilon} * (1 - 1 / {x}.shape[-1])"
-    if tried.of_channels:
-        weight, bias = (each if each == "None" else f"{each}.flatten()" for each in (weight, bias))
-        rest = f"eps={epsilon}" if weight == bias == "None" else f"{weight}, {bias}, {epsilon}"
-        return f"{FUNCTIONAL}.group_norm({x}, 1, {rest})"
-    rest = f"eps={epsilon}" if weight == bias == "None" else f"{weight}, {bias}, {epsilon}"
-    return f"{FUNCTIONAL}.layer_norm({x}, {x}.shape[-{len(tried.axes)}:], {rest})"
+def _set_elsewhere(draft: Draft, name: str) -> bool:
+    """Whether an attribute of that name is set in several places."""
+    targets = [each.target for each in draft.nodes(cst.AssignTarget)]
+    return sum(isinstance(each, cst.Attribute) and each.attr.value == name for each in targets) > 1
 
 
 # Parts of a function ------------------------------------------------------------------------------------------------
@@ -431,24 +303,29 @@ def _call(tried: _Tried, outside: bool, unbiased: bool) -> str:
 
 def _parts(draft: Draft, function: cst.FunctionDef, line: int) -> list[WrittenOut]:
     """Activations of one name, in expressions; none where others of the same operations are beside them."""
-    done, found = list[cst.CSTNode](), list[WrittenOut]()
-    x = np.array(_PROBES)
-    nodes = [*draft.nodes(cst.BinaryOperation, function.body), *draft.nodes(cst.Call, function.body)]
+    done, found = set[cst.CSTNode](), list[WrittenOut]()
+    written = {each.value for each in written_in_place(draft, function.body) if isinstance(each, cst.Name)}
+    nodes: list[cst.BaseExpression] = [*draft.nodes(cst.BinaryOperation, function.body)]
+    nodes += draft.nodes(cst.Call, function.body)
     for node in sorted(nodes, key=lambda each: len(list(draft.ancestors(each)))):  # what holds others first
-        if draft.function(node) is not function or any(above in done for above in draft.ancestors(node)):
+        if draft.function(node) is not function or not done.isdisjoint(draft.ancestors(node)):
             continue
         read = _read(draft, node)
         if read is None or len(read) != 1:
             continue
-        (name,) = read
+        (name,), above = read, draft.parent(node)
+        targets = above.targets if isinstance(above, cst.Assign) else ()
+        if name in written or any(last_part(each.target) in written for each in targets):
+            continue  # torch's own keeps what it is given for the backward
         try:
-            result = Arithmetic(draft, {name: x}).value(node)
+            result = Arithmetic(draft, {name: np.array(PROBES)}).value(node)
         except UnknownError:
             continue
-        for kind, code in _activations(x, result, name):
-            done.append(node)
-            found.append(WrittenOut(kind, line, node, code, operators=tuple(_operators(draft, node))))
-            break
+        operators = tuple(_operators(draft, node))
+        form = next(activations(np.array(PROBES), result, name), None)
+        if form is not None and any(each.removeprefix("aten::") in _MARKS for each in operators):
+            done.add(node)
+            found.append(WrittenOut(form.kind, line, node, form.code, operators=operators))
     called = Counter(last_part(each.func) for each in draft.nodes(cst.Call, function.body))
     own = Counter(last_part(call.func) for each in found for call in draft.nodes(cst.Call, each.node))
     return found if all(called[each] == own[each] for each in _MARKS if own[each]) else []
@@ -468,15 +345,17 @@ def _read(draft: Draft, node: cst.BaseExpression) -> set[str] | None:
     if isinstance(node, cst.BinaryOperation):
         inside = [_read(draft, node.left), _read(draft, node.right)]
     elif isinstance(node, cst.Call):
-        inside = [_read(draft, each.value) for each in node.args]
-        if isinstance(node.func, cst.Attribute) and full_name(draft, node.func.value) not in _MODULES:
-            inside.append(_read(draft, node.func.value))
+        inside = [_read(draft, each.value) for each in _operands(draft, node)]
     else:
         return None
     return None if any(each is None for each in inside) else {name for each in inside for name in each or ()}
 
 
-_MODULES = ("torch", FUNCTIONAL, "math", "numpy")
+def _operands(draft: Draft, call: cst.Call) -> list[cst.Arg]:
+    """What a function of torch's, or a method of a tensor's, is given, the tensor itself first."""
+    method = isinstance(call.func, cst.Attribute) and full_name(draft, call.func.value) not in MODULES
+    own = [cst.Arg(call.func.value)] if method and isinstance(call.func, cst.Attribute) else []
+    return [*own, *call.args]
 
 
 def _operators(draft: Draft, node: cst.BaseExpression) -> Iterator[str]:
@@ -496,9 +375,12 @@ def _operators(draft: Draft, node: cst.BaseExpression) -> Iterator[str]:
             yield "aten::rsub"
         else:
             yield f"aten::{_BINARY.get(type(node.operator), '')}"
-    elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
-        if full_name(draft, node.func.value) not in _MODULES:
-            yield from _operators(draft, node.func.value)
-        for each in node.args:
+    elif isinstance(node, cst.Call):
+        for each in _operands(draft, node):
             yield from _operators(draft, each.value)
-        yield f"aten::{node.func.attr.value}"
+        yield f"aten::{last_part(node.func) if isinstance(node.func, cst.Attribute) else _plain(draft, node.func)}"
+
+
+def _plain(draft: Draft, node: cst.BaseExpression) -> str:
+    """``sigmoid`` of what was imported from torch by itself."""
+    return full_name(draft, node).rpartition(".")[2]

@@ -38,53 +38,48 @@ _LEFT = {
 _BY_SPREAD = (0.06, 0.15)
 
 
-_FLOATS = ("float", "double", "c10::BFloat16", "c10::Half")
+_FLOATS = {"float", "double", "c10::BFloat16", "c10::Half"}
 _MOST_OPERATORS = 64  # of a function that does nothing else
+_LEAST_NUMBERS = 1 << 12  # fewer take as long as calling does
 
 
 @dataclass(frozen=True)
 class Written:
-    """``kind`` is written out in ``function``, of ``numbers`` numbers at the most; ``shapes`` as its operators have."""
+    """``kind`` is written out in ``function``, of ``numbers`` numbers at most; ``uses``: shapes, by kind of call."""
 
     kind: str
     function: Function
-    shapes: frozenset[Shape]
+    uses: frozenset[tuple[Shape, ...]]
     numbers: int
 
 
 def written_out_functions(
-    evidence: Evidence, forms: Callable[[Function, frozenset[Shape]], Sequence[WrittenOut]]
+    evidence: Evidence, forms: Callable[[Function, frozenset[tuple[Shape, ...]]], Sequence[WrittenOut]]
 ) -> tuple[dict[Written, float], dict[str, float]]:
     """Such calls per step; operator → share of its own time that goes where torch's functions are called instead.
 
-    `forms` says what a function writes out whose operators were given tensors of such shapes.
+    `forms` says what a function writes out that is called with tensors of such shapes.
     """
     calls = evidence.calls
     if calls is None:
         return {}, {}
     inside = {row: function for row, function in calls.functions(evidence, _marked(calls)).items() if function[1]}
-    wanted = set(inside.values())
-    if not wanted:
-        return {}, {}
     lanes = [rows for rows in calls.threads if not inside.keys().isdisjoint(rows)]
     functions = calls.functions(evidence, [row for rows in lanes for row in rows])
     counts: list[Written] = []
     parts: dict[tuple[float, float], list[int]] = {}
-    for function in sorted(wanted):
-        own = [[row for row in rows if functions.get(row) == function] for rows in lanes]
-        shapes = frozenset(shape for rows in own for row in rows for shape in calls.shapes(row))
-        if _mixed(calls, [row for rows in own for row in rows]):
-            continue  # what comes of two types would be of another
-        done = set[tuple[str, ...]]()
-        for form in forms(function, shapes):
-            if form.operators in done:
-                continue  # of several that are alike all are found at once
-            done.add(form.operators)
-            runs = [run for rows in own if rows for run in _runs_of(calls, rows, form)]
-            if not form.operators and len({_dimensions(calls, run) for run in runs}) > 1:
+    for function in sorted(set(inside.values())):
+        own = [rows for lane in lanes if (rows := [row for row in lane if functions.get(row) == function])]
+        whole = [run for rows in own for run in _calls(calls, rows)]
+        uses = frozenset(tuple(sorted(_operands(calls, run))) for run in whole)
+        for form in forms(function, uses):
+            runs = [run for rows in own for run in _runs(calls, rows, form.operators)] if form.operators else whole
+            numbers = max((prod(shape) for run in runs for shape in _operands(calls, run)), default=0)
+            if numbers < _LEAST_NUMBERS or not _of_one_type(calls, [row for run in runs for row in run]):
                 continue
-            numbers = max((prod(shape) for run in runs for row in run for shape in calls.shapes(row)), default=0)
-            counts += [Written(form.kind, function, shapes, numbers)] * len(runs)
+            taken = {row for run in runs for row in run}
+            own = [[row for row in rows if row not in taken] for rows in own]
+            counts += [Written(form.kind, function, uses, numbers)] * len(runs)
             left = _BY_SPREAD if form.spread else _LEFT[form.kind]
             parts.setdefault(left, []).extend(row for run in runs for row in run)
     shares = added_up(calls.shares(rows, *left) for left, rows in parts.items() if rows)
@@ -95,14 +90,19 @@ def _marked(calls: Calls) -> list[int]:
     return [row for rows in calls.threads for row in rows if calls.name(row) in _MARKS]
 
 
-def _mixed(calls: Calls, rows: list[int]) -> bool:
-    """Whether the operators are given tensors of several types; a number beside them, of no dimension, is none."""
+def _operands(calls: Calls, rows: list[int]) -> list[Shape]:
+    """The shapes that arithmetic operators are given."""
+    return [shape for row in rows if calls.name(row) in _ARITHMETIC for shape in calls.shapes(row)]
+
+
+def _of_one_type(calls: Calls, rows: list[int]) -> bool:
+    """Whether all tensors that the operators are given have one type, with a point; numbers beside them have none."""
     operators, found = calls.trace.operators, set[str]()
     for shapes, types in {(int(operators.shapes[row]), int(operators.dtypes[row])) for row in rows}:
         if shapes >= 0 and types >= 0:
             pairs = zip(input_shapes(calls.trace.name(shapes)), _types(calls.trace.name(types)), strict=False)
             found |= {each for shape, each in pairs if shape}
-    return len(found.intersection(_FLOATS)) > 1
+    return len(found) == 1 and found <= _FLOATS
 
 
 def _types(written: str) -> list[str]:
@@ -111,15 +111,6 @@ def _types(written: str) -> list[str]:
     except ValueError:
         return []
     return [str(each) for each in types] if isinstance(types, list) else []
-
-
-def _dimensions(calls: Calls, rows: list[int]) -> int:
-    return max((len(shape) for row in rows for shape in calls.shapes(row)), default=0)
-
-
-def _runs_of(calls: Calls, rows: list[int], form: WrittenOut) -> list[list[int]]:
-    """The operators of a function that are the form's, by call."""
-    return _runs(calls, rows, form.operators) if form.operators else _calls(calls, rows)
 
 
 def _calls(calls: Calls, rows: list[int]) -> list[list[int]]:
@@ -131,12 +122,14 @@ def _calls(calls: Calls, rows: list[int]) -> list[list[int]]:
 
 
 def _runs(calls: Calls, rows: list[int], operators: Sequence[str]) -> list[list[int]]:
-    """Where these operators are, one behind another, in a function's; what is no arithmetic in between is passed."""
+    """Where these operators are, one behind another, on tensors of one shape; what is between and is none is passed."""
     rows = [row for row in rows if calls.name(row) in _ARITHMETIC]
     names, found, at = [calls.name(row) for row in rows], list[list[int]](), 0
     while at + len(operators) <= len(rows):
-        if names[at : at + len(operators)] == list(operators):
-            found.append(rows[at : at + len(operators)])
+        run = rows[at : at + len(operators)]
+        same = names[at : at + len(operators)] == list(operators)
+        if same and len({shape for shape in _operands(calls, run) if shape}) == 1:
+            found.append(run)
             at += len(operators)
         else:
             at += 1

@@ -37,13 +37,13 @@ def sizes(rank: int, *names: str) -> Shapes:
 
 def forms(code: str, shapes: Shapes, line: int = LINE) -> tuple[Draft, list[WrittenOut]]:
     draft = Drafts(Sources({"/nowhere/train.py": code}))["/nowhere/train.py"]
-    return draft, written_out(draft, line, shapes[::-1])  # in whatever order
+    return draft, written_out(draft, line, [tuple(shapes[::-1])])  # in whatever order
 
 
 def changed(code: str, shapes: Shapes, line: int = LINE) -> str:
     """The function's text where torch's own functions are called."""
     draft, found = forms(code, shapes, line)
-    return draft.render() if found and all(call_instead(draft, each) for each in found) else code
+    return draft.render() if found and not any(call_instead(draft, each) for each in found) else code
 
 
 def results(code: str, shapes: Shapes, scale: float) -> list[torch.Tensor]:
@@ -210,10 +210,10 @@ class Norm:
 def test_a_number_beside_the_deviation_is_to_be_small(default: str, given: str, use: str, known: bool) -> None:
     code = HEAD + NORM.format(default=default, given=given, use=use)
     line = code[: code.index("    def forward")].count("\n") + 1
-    assert bool(forms(code, sizes(3, "w"), line)[1]) is known
+    assert bool(forms(code, sizes(3, "w", "b"), line)[1]) is known
     inside = code.replace("(x.std(-1, keepdim=True) + self.eps)", "torch.sqrt(x.var(-1, keepdim=True) + self.eps)")
     number = given == "1e-6" or (given == "eps" and default != "None")
-    assert bool(forms(inside, sizes(3, "w"), line)[1]) is number  # there any number will do
+    assert bool(forms(inside, sizes(3, "w", "b"), line)[1]) is number  # there any number will do
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_number_beside_the_deviation_is_to_be_small(default: str, given: str, 
 )
 def test_weights_are_to_be_such_as_the_call_takes(weight: tuple[int, ...], known: bool) -> None:
     code = f"{HEAD}def f(x, w, b):\n    {MEAN}\n    return w * (x - u) / torch.sqrt(s + EPS) + b\n"
-    assert (changed(code, [(4, 6, 5), (4, 6, 1), weight]) != code) is known
+    assert (changed(code, [(4, 6, 5), (4, 6, 1), weight, weight]) != code) is known
 
 
 @pytest.mark.parametrize(
@@ -232,6 +232,104 @@ def test_weights_are_to_be_such_as_the_call_takes(weight: tuple[int, ...], known
 def test_weights_of_channels_are_to_be_such(weight: tuple[int, ...], known: bool) -> None:
     code = f"{HEAD}def f(x, g):\n    {BOTH}\n    return g * (x - m) / (v + EPS).sqrt()\n"
     assert (changed(code, [(4, 6, 5), (4, 1, 1), weight]) != code) is known
+
+
+@pytest.mark.parametrize(
+    ("rest", "known"),
+    [
+        ("w * (x - u) / torch.sqrt(s + EPS) + b", True),
+        ("w * (x - u) / torch.sqrt(s + EPS) + y", False),
+        ("(x - u) / torch.sqrt(s + EPS) * y + b", False),
+    ],
+)
+def test_what_is_added_may_be_no_weight(rest: str, known: bool) -> None:
+    given = ", w, b" if known else ", w, y" if "y" in rest.split("+")[-1] else ", y, b"
+    code = f"{HEAD}def f(x{given}):\n    {MEAN}\n    return {rest}\n"
+    shapes = [(4, 6, 5), (5,), (5,) if known else (4, 6, 5)]
+    assert (changed(code, shapes) != code) is known
+
+
+def test_every_kind_of_call_is_to_fit() -> None:
+    """Two widths are one norm; of two numbers of dimensions, or with a weight that varies, it is left alone."""
+    code = f"{HEAD}def f(x, w, b):\n    {MEAN}\n    return w * (x - u) / torch.sqrt(s + EPS) + b\n"
+    draft = Drafts(Sources({"/nowhere/train.py": code}))["/nowhere/train.py"]
+    wide, other = ((4, 6, 8), (8,), (8,), (4, 6, 1)), ((4, 6, 5), (5,), (5,), (4, 6))
+    assert written_out(draft, LINE, [wide, other])
+    assert not written_out(draft, LINE, [wide, ((4, 5), (5,), (5,))])
+    assert not written_out(draft, LINE, [wide, ((4, 6, 5), (4, 1, 5), (5,))])
+
+
+def test_a_softmax_with_an_epsilon_is_none() -> None:
+    """Rows of which all is masked are zeros in one, and no numbers in the other."""
+    code = f"{HEAD}def f(x):\n    e = torch.exp(x)\n    return e / (e.sum(-1, keepdim=True) + 1e-12)\n"
+    assert changed(code, sizes(2)) == code
+    assert changed(code.replace(" + 1e-12", ""), sizes(2)) != code
+
+
+def test_an_epsilon_is_told_from_none_at_any_size() -> None:
+    code = f"{HEAD}def f(x, w):\n    return w * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-12)\n"
+    assert "None, 1e-12 ** 2)" in changed(code, sizes(2, "w"))
+
+
+@pytest.mark.parametrize(
+    ("call", "known"),
+    [("f(x, w, b)", True), ("f(x, w, b, 1e-2)", False), ("f(x, w, b, eps=1e-2)", False), ("f(*given)", False)],
+)
+def test_an_epsilon_that_is_given_may_be_another(call: str, known: bool) -> None:
+    code = f"{HEAD}def f(x, w, b, eps=1e-6):\n    u = x.mean(-1, keepdim=True)\n"
+    code += f"    return w * (x - u) / (x.std(-1, keepdim=True) + eps) + b\n\ny = {call}\n"
+    assert (changed(code, sizes(3, "w", "b")) != code) is known
+
+
+@pytest.mark.parametrize(
+    ("rest", "known"),
+    [
+        ("x = x + g(f(x))", True),
+        ("x += g(f(x))", False),
+        ("y = f(x)\n    y *= mask", False),
+        ("y = f(x)\n    y[mask] = 0", False),
+        ("n = 0\n    n += 1\n    return f(x)", True),
+    ],
+)
+def test_what_is_kept_for_the_backward_stays_as_it_is(rest: str, known: bool) -> None:
+    code = f"{HEAD}def f(x):\n    {BOTH}\n    return (x - m) / (v + EPS).sqrt()\n\ndef h(x, mask, g):\n    {rest}\n"
+    assert (changed(code, sizes(3)) != code) is known
+    part = f"{HEAD}def h(self, x, mask):\n    h = self.up(x)\n    h = h * torch.sigmoid(h)\n    return h\n"
+    assert changed(part, sizes(2)) != part
+    after = part.replace("return h", "h *= mask\n    return h")
+    assert changed(after, sizes(2)) == after
+
+
+def test_names_of_the_module_may_be_those_of_arguments() -> None:
+    code = f"{HEAD}dim, mean = 64, 0.1307\n\ndef f(x, w, b):\n    mean = x.mean(dim=-1, keepdim=True)\n"
+    code += (
+        "    var = x.var(dim=-1, unbiased=False, keepdims=True)\n    return w * (x - mean) / (var + 1e-5).sqrt() + b\n"
+    )
+    assert "F.layer_norm(x, x.shape[-1:], w, b, 1e-5)" in changed(code, sizes(3, "w", "b"), LINE + 2)
+
+
+@pytest.mark.parametrize(
+    ("imported", "text"),
+    [
+        ("import torch", "x * torch.sigmoid(x)"),
+        ("from torch import sigmoid", "x * sigmoid(x)"),
+        ("import torch", "x.sigmoid() * x"),
+        ("import torch", "x / (1 + torch.exp(-x))"),
+        ("import torch, math", "0.5 * x * (1 + torch.erf(x / math.sqrt(2)))"),
+        ("import torch, math", "x * (1.0 + (x * math.sqrt(0.5)).erf()).mul(0.5)"),
+        ("import torch", "0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * torch.pow(x, 3))))"),
+    ],
+)
+def test_the_operators_are_those_of_a_trace(imported: str, text: str) -> None:
+    code = f"{imported}\ndef f(net, x):\n    x = net(x)\n    return net({text})\n"
+    (found,) = forms(code, [(4, 6)], 2)[1]
+    scope: dict[str, Any] = {}
+    exec(code, scope)
+    x = torch.rand(4, 6)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile, torch.no_grad():
+        scope["f"](lambda x: x, x)
+    outer = [each for each in profile.events() if each.cpu_parent is None and each.name.startswith("aten::")]
+    assert found.operators == tuple(each.name for each in sorted(outer, key=lambda each: each.time_range.start))
 
 
 def test_what_another_changes_is_no_constant() -> None:
