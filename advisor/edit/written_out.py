@@ -79,8 +79,8 @@ def written_out(draft: Draft, line: int, uses: Uses) -> list[WrittenOut]:
 
 def call_instead(draft: Draft, found: WrittenOut) -> str:
     """Have torch's function be called; why not, if not: then nothing is to be done with the draft."""
-    if not found.operators and _writes_behind(draft):
-        return "the file writes in place to what it gives to calls, or has of them, and torch's own keeps that"
+    if not found.operators and _writes_behind(draft, found):
+        return "what it is given, or gives, may be written to in place, and torch's own keeps that"
     dotted = next(each for each in ("torch.softmax", FUNCTIONAL) if found.code.startswith(each))
     names = [each for each in (name_for(draft, dotted), dotted) if each is not None and not _hidden(draft, found, each)]
     if not names:
@@ -111,21 +111,32 @@ def _is_special(function: cst.FunctionDef) -> bool:
     return not plain or "ctx" in named
 
 
-def _writes_behind(draft: Draft) -> bool:
-    """Whether a function writes in place to what it has given to a call, ``x += f(x)``, or had of one, ``y *= mask``.
+def _writes_behind(draft: Draft, found: WrittenOut) -> bool:
+    """Whether some function writes in place to what it has given to this one, ``x += f(x)``, or had, ``y *= mask``.
 
-    torch's own functions keep what they are given, or what they gave, for the backward.
+    torch's own functions keep what they are given, or what they gave, for the backward. A method is called as part of a
+    module: whatever is called of ``self``.
     """
+    called = draft.function(found.node)
+    method = called is not None and draft.enclosing_class(called) is not None
     for function in draft.nodes(cst.FunctionDef):
-        written = {each.value for each in written_in_place(draft, function.body) if isinstance(each, cst.Name)}
+        written = _written(draft, function)
         for call in draft.nodes(cst.Call, function.body) if written else ():
-            if any(isinstance(each.value, cst.Name) and each.value.value in written for each in call.args):
-                return True
+            own = (
+                bool(own_attribute(call.func))
+                if method
+                else called is not None and last_part(call.func) == called.name.value
+            )
             above = draft.parent(call)
-            targets = above.targets if isinstance(above, cst.Assign) else ()
-            if any(isinstance(each.target, cst.Name) and each.target.value in written for each in targets):
+            targets = [each.target for each in above.targets] if isinstance(above, cst.Assign) else []
+            if own and not written.isdisjoint(map(last_part, (*targets, *(each.value for each in call.args)))):
                 return True
     return False
+
+
+def _written(draft: Draft, function: cst.FunctionDef) -> set[str]:
+    """The names of tensors, or of numbers, that a function writes to in place."""
+    return {each.value for each in written_in_place(draft, function.body) if isinstance(each, cst.Name)}
 
 
 # All that a function does ---------------------------------------------------------------------------------------
@@ -304,7 +315,7 @@ def _set_elsewhere(draft: Draft, name: str) -> bool:
 def _parts(draft: Draft, function: cst.FunctionDef, line: int) -> list[WrittenOut]:
     """Activations of one name, in expressions; none where others of the same operations are beside them."""
     done, found = set[cst.CSTNode](), list[WrittenOut]()
-    written = {each.value for each in written_in_place(draft, function.body) if isinstance(each, cst.Name)}
+    written = _written(draft, function)
     nodes: list[cst.BaseExpression] = [*draft.nodes(cst.BinaryOperation, function.body)]
     nodes += draft.nodes(cst.Call, function.body)
     for node in sorted(nodes, key=lambda each: len(list(draft.ancestors(each)))):  # what holds others first
