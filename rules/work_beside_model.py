@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 _LEAST = 0.25  # of the step
 _MANY_OPERATORS = 0.25  # of those that a step calls
+# Of an undisturbed step: what takes that much more, in the one step or the few that have stacks, is not in each of them
+# (1.77: a recording that is made for every eighth).
+_LONGER_THAN_A_STEP = 1.25
 _SAYS_MORE = 0.5  # of what a function takes: one that it calls and that takes so much is what it is about
 # What is left of it: where an edit takes it away, where a cheaper way is known, and where that has yet to be found.
 _LEFT_EDITED, _LEFT_KNOWN, _LEFT = 0.02, 0.05, 0.2
@@ -192,7 +195,7 @@ class WorkBesideModel(Rule):
         # Of one traced step; the others say how much there is of what computes nothing, and of what calls the model.
         most = evidence.breakdown.share(OTHER) + evidence.breakdown.share(FORWARD)
         share = min(found.share, most)
-        if share < _LEAST:
+        if share < _LEAST or found.share > _LONGER_THAN_A_STEP:
             return
         if found.in_forward and found.callers < _CALLERS and found.library:
             return  # a library of compiled code that torch knows nothing of is part of the model

@@ -118,15 +118,11 @@ def _writes_behind(draft: Draft, found: WrittenOut) -> bool:
     module: whatever is called of ``self``.
     """
     called = draft.function(found.node)
-    method = called is not None and draft.enclosing_class(called) is not None
+    method, name = draft.enclosing_class(found.node) is not None, called.name.value if called is not None else ""
     for function in draft.nodes(cst.FunctionDef):
         written = _written(draft, function)
         for call in draft.nodes(cst.Call, function.body) if written else ():
-            own = (
-                bool(own_attribute(call.func))
-                if method
-                else called is not None and last_part(call.func) == called.name.value
-            )
+            own = bool(own_attribute(call.func)) if method else last_part(call.func) == name
             above = draft.parent(call)
             targets = [each.target for each in above.targets] if isinstance(above, cst.Assign) else []
             if own and not written.isdisjoint(map(last_part, (*targets, *(each.value for each in call.args)))):

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from advisor.diagnose import diagnose
 from advisor.edit import Edit
 from advisor.evidence import Evidence
+from advisor.evidence.facts import FORWARD, OTHER
+from advisor.evidence.scattered import Scattered
 from advisor.findings import FindingDocument
 from advisor.launch import Command, measure
-from rules.work_beside_model import _cheaper
+from rules.work_beside_model import WorkBesideModel, _cheaper
 from tests.conftest import PYTHON, QUICK
 
 SCRIPT = """\
@@ -110,6 +114,19 @@ def test_silent_where_nothing_takes_most_or_another_rule_tells_of_it(index: str,
 def test_a_cheaper_way_is_told_of_what_is_called(calls: str, source: str, part: str) -> None:
     cheaper = _cheaper(calls, source)
     assert part in cheaper and bool(cheaper) == bool(part)
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.3, True), (1.1, True), (1.77, False), (0.2, False)])
+def test_what_takes_longer_than_a_step_is_not_in_each(share: float, told: bool) -> None:
+    scattered = Scattered("audio.py", 44, "record", share, 1.0, 1, "", ("record",))
+    breakdown = SimpleNamespace(share=lambda part: {OTHER: 0.1, FORWARD: 0.9}.get(part, 0.0))
+    evidence: Any = SimpleNamespace(
+        scattered=scattered,
+        beside=None,
+        breakdown=breakdown,
+        what_if=lambda change: SimpleNamespace(speedup=(1.2, 1.4, 1.6)),
+    )
+    assert bool(list(WorkBesideModel()._of_many_places(evidence, 0.1))) is told
 
 
 GROWS = """\
