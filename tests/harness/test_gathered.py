@@ -189,6 +189,9 @@ def test_two_columns_of_one_lookup_are_one() -> None:
             lambda: F.conv1d(CLOUDS.repeat(1, 1, 20).view(10, 4, 20), torch.randn(6, 4, 1)), id="channels-cut-in-two"
         ),
         pytest.param(
+            lambda: F.conv1d(CLOUDS.repeat(1, 1, 20).view(10, 8, 10), torch.randn(6, 8, 1)), id="channels-mixed"
+        ),
+        pytest.param(
             lambda: F.conv1d(torch.cat([CLOUDS.repeat(1, 1, 20), CLOUDS.repeat(1, 1, 20)], 2), torch.randn(6, 8, 1)),
             id="joined-place-by-place",
         ),
