@@ -71,7 +71,7 @@ class ParametrizedInference(Rule):
         called = [model for model in record.models if model.calls]
         if record.optimizers or len(called) != 1 or not evidence.step_s:
             return
-        # Not more of the step than of what torch's functions took: of weights in a cache, watching takes longer.
+        # Not more of the step than of what torch's functions took, where the run says: watched, a cache holds less.
         seconds = min(sum(record.remade_weights.values()), (record.remade_share or 1.0) * evidence.step_s)
         gain = Gain.of(evidence.what_if(Change(remove_host_s=seconds)))
         if gain.likely < _LEAST_GAIN:

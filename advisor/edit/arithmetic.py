@@ -21,14 +21,14 @@ from advisor.edit.names import full_name, plain_name
 Value = Any
 """A number, an array of float64, or a tuple of these."""
 
-_erf = np.vectorize(math.erf, otypes=[float])
+erf = np.vectorize(math.erf, otypes=[float])
 _ELEMENTWISE: dict[str, Callable[[Any], Any]] = {
     "sqrt": np.sqrt,
     "rsqrt": lambda x: 1.0 / np.sqrt(x),
     "exp": np.exp,
     "log": np.log,
     "tanh": np.tanh,
-    "erf": _erf,
+    "erf": erf,
     "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
     "square": np.square,
     "neg": np.negative,
@@ -111,6 +111,8 @@ class Arithmetic:
             self._own.discard(target.value)
             if self._is_new(given):
                 self._own.add(target.value)
+            else:  # what it was bound to before has another name now, which a change in place reaches as well
+                self._own -= {each.value for each in self._draft.nodes(cst.Name, given)}
         else:
             raise UnknownError
 

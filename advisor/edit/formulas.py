@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from advisor.edit.arithmetic import UnknownError, Value
+from advisor.edit.arithmetic import UnknownError, Value, erf
 
 Shape = tuple[int, ...]
 Compute = Callable[[Mapping[str, Value]], Value]
@@ -78,7 +78,7 @@ def activations(x: Value, result: Value, code: str) -> Iterator[Form]:
 
 def elementwise_or_shares(compute: Compute, tensor: str, rank: int) -> list[Form] | None:
     """Activations and softmax, of a tensor of so many dimensions; None where the text gives nothing of one."""
-    x = tried(rank)
+    x = _tried(rank)
     try:
         result = compute({tensor: x})
     except UnknownError:
@@ -105,8 +105,8 @@ def norms(
             if any((name in numbers) is not (each == "eps") for each, name in role.items()):
                 continue
             small = Epsilon(role["eps"], numbers[role["eps"]]) if "eps" in role else epsilon
-            for shape in _weights(tried(rank), axes) if {*role} - {"eps"} else [()]:
-                norm = _Norm(tensor, tried(rank), axes, role, shape, small)
+            for shape in _weights(_tried(rank), axes) if {*role} - {"eps"} else [()]:
+                norm = _Norm(tensor, _tried(rank), axes, role, shape, small)
                 try:
                     result = compute(norm.known)
                 except UnknownError:
@@ -116,7 +116,7 @@ def norms(
     return found
 
 
-def tried(rank: int) -> Value:
+def _tried(rank: int) -> Value:
     """A tensor to compute with."""
     x = np.random.default_rng(rank).normal(size=_SIZES[:rank])
     x.reshape(-1)[: len(PROBES)] = PROBES
@@ -134,9 +134,8 @@ def _same(one: Value, other: Value, tolerance: float) -> bool:
     return isinstance(other, np.ndarray) and one.shape == other.shape and bool(np.allclose(one, other, 0.0, tolerance))
 
 
-_erf = np.vectorize(math.erf, otypes=[float])
 _ACTIVATIONS: dict[str, tuple[Callable[[Value], Value], str]] = {
-    "gelu": (lambda x: 0.5 * x * (1.0 + _erf(x / math.sqrt(2.0))), "gelu({})"),
+    "gelu": (lambda x: 0.5 * x * (1.0 + erf(x / math.sqrt(2.0))), "gelu({})"),
     "gelu_tanh": (
         lambda x: 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))),
         'gelu({}, approximate="tanh")',

@@ -237,7 +237,7 @@ def _import_anchor(draft: Draft) -> Statement | None:
     """
     anchor: Statement | None = None
     for index, statement in enumerate(draft.module.body):
-        if _is_import(statement) or (index == 0 and _is_docstring(statement)):
+        if _is_import(statement) or (index == 0 and is_docstring(statement)):
             anchor = statement
         elif not _sets_environment(draft, statement):
             break
@@ -250,7 +250,7 @@ def _sets_environment(draft: Draft, statement: cst.CSTNode) -> bool:
     return isinstance(statement, cst.SimpleStatementLine) and "environ" in names
 
 
-def _is_docstring(statement: cst.CSTNode) -> bool:
+def is_docstring(statement: cst.CSTNode) -> bool:
     return (
         isinstance(statement, cst.SimpleStatementLine)
         and len(statement.body) == 1

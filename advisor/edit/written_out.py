@@ -26,7 +26,16 @@ from advisor.edit.formulas import (
     norms,
 )
 from advisor.edit.in_place import written_in_place
-from advisor.edit.names import add_import, full_name, imported_as, last_part, name_for, own_attribute, plain_name
+from advisor.edit.names import (
+    add_import,
+    full_name,
+    imported_as,
+    is_docstring,
+    last_part,
+    name_for,
+    own_attribute,
+    plain_name,
+)
 from advisor.edit.scopes import (
     assigned_once,
     assignments,
@@ -55,12 +64,11 @@ _MARKS = ("sigmoid", "tanh", "erf", "exp")
 class WrittenOut:
     """``kind`` (``"layer_norm"``) is written out: its ``node`` may be ``code``, and the ``statements`` above it may go.
 
-    ``operators``: the trace's names of its operations, in order; empty where the function, which begins at
-    ``function``, does nothing else. ``spread``: by ``var`` or ``std``.
+    ``operators``: the trace's names of its operations, in order; empty where its function does nothing else.
+    ``spread``: by ``var`` or ``std``.
     """
 
     kind: str
-    function: int
     node: cst.BaseExpression
     code: str
     statements: tuple[Statement, ...] = ()
@@ -73,8 +81,8 @@ def written_out(draft: Draft, line: int, uses: Uses) -> list[WrittenOut]:
     function = next((each for each in draft.nodes(cst.FunctionDef) if draft.function_line(each.body) == line), None)
     if function is None or _is_special(function):
         return []
-    whole = _whole(draft, function, line, uses)
-    return [whole] if whole is not None else _parts(draft, function, line)
+    whole = _whole(draft, function, uses)
+    return [whole] if whole is not None else _parts(draft, function)
 
 
 def call_instead(draft: Draft, found: WrittenOut) -> str:
@@ -155,7 +163,7 @@ class _Body:
     epsilon: Epsilon | None
 
 
-def _whole(draft: Draft, function: cst.FunctionDef, line: int, uses: Uses) -> WrittenOut | None:
+def _whole(draft: Draft, function: cst.FunctionDef, uses: Uses) -> WrittenOut | None:
     body = _body(draft, function)
     ranks = {max(map(len, each), default=0) for each in uses}
     if body is None or len(ranks) != 1 or not ranks <= {*RANKS}:
@@ -165,7 +173,7 @@ def _whole(draft: Draft, function: cst.FunctionDef, line: int, uses: Uses) -> Wr
         for form in _forms(draft, body, tensor, others, *ranks):
             if all(form.fits(each) for each in uses):
                 spread = any(last_part(each.func) in SPREADS for each in draft.nodes(cst.Call, function))
-                return WrittenOut(form.kind, line, body.returned, form.code, tuple(body.statements), spread=spread)
+                return WrittenOut(form.kind, body.returned, form.code, tuple(body.statements), spread=spread)
     return None
 
 
@@ -199,7 +207,7 @@ def _body(draft: Draft, function: cst.FunctionDef) -> _Body | None:
     if not isinstance(function.body, cst.IndentedBlock):
         return None
     lines = list(function.body.body)
-    if lines and _is_text(lines[0]):
+    if lines and is_docstring(lines[0]):
         del lines[0]
     if not lines or not all(isinstance(each, cst.SimpleStatementLine) and len(each.body) == 1 for each in lines):
         return None
@@ -227,12 +235,6 @@ def _body(draft: Draft, function: cst.FunctionDef) -> _Body | None:
         numbers={**_given_numbers(draft, function), **_own_numbers(draft, function, atoms)},
         epsilon=_epsilon(draft, function, constants),
     )
-
-
-def _is_text(statement: cst.BaseStatement) -> bool:
-    """Whether it is a docstring."""
-    inside = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) and statement.body else None
-    return isinstance(inside, cst.Expr) and isinstance(inside.value, (cst.SimpleString, cst.ConcatenatedString))
 
 
 def _epsilon(draft: Draft, function: cst.FunctionDef, constants: dict[str, float]) -> Epsilon | None:
@@ -308,7 +310,7 @@ def _set_elsewhere(draft: Draft, name: str) -> bool:
 # Parts of a function ------------------------------------------------------------------------------------------------
 
 
-def _parts(draft: Draft, function: cst.FunctionDef, line: int) -> list[WrittenOut]:
+def _parts(draft: Draft, function: cst.FunctionDef) -> list[WrittenOut]:
     """Activations of one name, in expressions; none where others of the same operations are beside them."""
     done, found = set[cst.CSTNode](), list[WrittenOut]()
     written = _written(draft, function)
@@ -332,7 +334,7 @@ def _parts(draft: Draft, function: cst.FunctionDef, line: int) -> list[WrittenOu
         form = next(activations(np.array(PROBES), result, name), None)
         if form is not None and any(each.removeprefix("aten::") in _MARKS for each in operators):
             done.add(node)
-            found.append(WrittenOut(form.kind, line, node, form.code, operators=operators))
+            found.append(WrittenOut(form.kind, node, form.code, operators=operators))
     called = Counter(last_part(each.func) for each in draft.nodes(cst.Call, function.body))
     own = Counter(last_part(call.func) for each in found for call in draft.nodes(cst.Call, each.node))
     return found if all(called[each] == own[each] for each in _MARKS if own[each]) else []

@@ -96,7 +96,7 @@ class Gathers:
                 self._keep(result, rows)
         elif _of_rows(name, args, kwargs):
             rows = self._known(args[0], written=result is args[0] and name in _OF_ROWS)
-            if rows is None or (rows.channels and name in (_LINEAR, *_NORMS)):
+            if rows is None or (rows.channels and name in _NORMS):
                 return
             layer = name == _LINEAR or name in _CONVOLUTIONS
             if layer and rows.channels != (name in _CONVOLUTIONS):

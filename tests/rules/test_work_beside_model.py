@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from advisor.diagnose import diagnose
 from advisor.edit import Edit
 from advisor.evidence import Evidence
-from advisor.evidence.facts import FORWARD, OTHER
 from advisor.evidence.scattered import Scattered
 from advisor.findings import FindingDocument
 from advisor.launch import Command, measure
@@ -117,16 +115,12 @@ def test_a_cheaper_way_is_told_of_what_is_called(calls: str, source: str, part: 
 
 
 @pytest.mark.parametrize(("share", "told"), [(0.3, True), (1.1, True), (1.77, False), (0.2, False)])
-def test_what_takes_longer_than_a_step_is_not_in_each(share: float, told: bool) -> None:
-    scattered = Scattered("audio.py", 44, "record", share, 1.0, 1, "", ("record",))
-    breakdown = SimpleNamespace(share=lambda part: {OTHER: 0.1, FORWARD: 0.9}.get(part, 0.0))
-    evidence: Any = SimpleNamespace(
-        scattered=scattered,
-        beside=None,
-        breakdown=breakdown,
-        what_if=lambda change: SimpleNamespace(speedup=(1.2, 1.4, 1.6)),
-    )
-    assert bool(list(WorkBesideModel()._of_many_places(evidence, 0.1))) is told
+def test_what_takes_longer_than_a_step_is_not_in_each(share: float, told: bool, scene: Any, tmp_path: Path) -> None:
+    made = scene(step_ms=100)
+    made.operator("aten::conv2d", 3, 85)
+    evidence = made.evidence(tmp_path)
+    vars(evidence)["scattered"] = Scattered("audio.py", 44, "record", share, 1.0, 1, "", ("record",))
+    assert bool(list(WorkBesideModel().check(evidence))) is told
 
 
 GROWS = """\

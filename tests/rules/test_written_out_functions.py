@@ -137,6 +137,12 @@ def test_the_same_comes_of_torchs_own(parameters: str, body: str, rank: int, aft
         pytest.param("", f"{MEAN}\n    return (x - u) / (s + x.shape[0]).sqrt()", 2, id="no epsilon"),
         pytest.param("", f"{MEAN}\n    print(s)\n    return (x - u) / (s + EPS).sqrt()", 2, id="it does more"),
         pytest.param("", "y = x\n    y *= 1 / (1 + torch.exp(-x))\n    return y", 2, id="in place by another name"),
+        pytest.param(
+            "",
+            "y = x * 1\n    z = y\n    y += x\n    gate = 1 / (1 + torch.exp(-z))\n    return z * gate",
+            2,
+            id="in place by an older name",
+        ),
         pytest.param("", "y = x.view(-1)\n    y *= 1 / (1 + torch.exp(-x))\n    return y", 1, id="in place in a view"),
         pytest.param("", "e = x.exp()\n    return e / e.sum(1, keepdim=True)", 1, id="no such dimension"),
         pytest.param("", f"{BOTH}\n    return (x - m) / (v + 1e-6 + 1e-7).sqrt()", 3, id="two epsilons"),
