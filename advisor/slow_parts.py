@@ -20,6 +20,7 @@ from advisor.evidence.fetching import (
     read_again,
     share,
 )
+from advisor.evidence.missed_caches import missed_cache
 from advisor.evidence.same_for_all import asked_for_each, made_for_each
 from advisor.rule import at
 
@@ -88,6 +89,7 @@ class SlowPart:
 def slow_part(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart | None:
     """The first that is found of those that say by themselves how they could be faster."""
     found = _too_early(evidence, loader) or _lines_too_early(loader) or _reads_again(loader) or _parses(loader)
+    found = found or _never_kept(loader)
     found = found or _makes_again(loader) or _asks_again(loader) or _rows_of_sparse(loader) or _convolves(loader)
     return found or _loop(facts, loader)
 
@@ -163,6 +165,22 @@ def _parses(loader: Loader) -> SlowPart | None:
         max(part, 1.0 - _other_work(loader, line)) * (1.0 - 1.0 / _PARSED),
         said[1],
         _PARSED_BASIS,
+    )
+
+
+def _never_kept(loader: Loader) -> SlowPart | None:
+    """What a cache of the user's own is meant to keep, and never finds again."""
+    missed = missed_cache(loader)
+    if missed is None:
+        return None
+    return SlowPart(
+        "missed",
+        f"{at(missed.site)} takes {missed.share:.0%} of making a batch: {missed.cache} is asked for {missed.asked} and "
+        f"filled under {missed.filled}, so that it never has what it is asked for.",
+        missed.site,
+        missed.share,
+        min(_MOST_MADE, missed.share * _MADE_ONCE),
+        missed.cache,
     )
 
 

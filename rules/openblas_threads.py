@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from advisor.evidence import Change
 from advisor.evidence.coverage import Coverage
+from advisor.evidence.felt import no_core_idle
 from advisor.fixes import sets_variable
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, Variable
 
@@ -31,7 +32,6 @@ _LOST = 2.3
 _MOST = 0.78  # of a step, or of a fetch. Two workers that made batches side by side, beside a step that slept: 0.77
 _MOST_OPERATORS = 0.9  # of the time in which they run
 _LEAST_SHARE = 0.1  # of the workers' CPU time
-_IDLE = 0.1  # share of the cores: with more of them idle, nobody waits for one
 
 
 @dataclass(frozen=True)
@@ -149,13 +149,13 @@ def _between_operators_s(evidence: Evidence) -> NDArray[np.float64]:
 def _in_workers(evidence: Evidence, record: RunRecord) -> _Taken | None:
     """The same of the loader's workers."""
     loader = evidence.loaders[0] if evidence.loaders else None
-    step_s, timing = evidence.step_s, record.timing
+    step_s = evidence.step_s
     facts = loader.record if loader is not None else None
     if loader is None or not loader.workers or facts is None or not step_s:
         return None
     if not facts.openblas_s or not facts.fetch_cpu_s:
         return None
-    if timing.idle_cores is None or timing.idle_cores > _IDLE * record.environment.usable_cpus:
+    if not no_core_idle(record):
         return None
     batches = evidence.step_model.batches_per_step
     seconds = facts.openblas_s * batches

@@ -10,9 +10,10 @@ from advisor.edit import Drafts
 from advisor.edit.parametrized import cache_weights
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
-from advisor.evidence.backwards import backward_over_forward
+from advisor.evidence.function_backwards import backward_seconds
 from advisor.evidence.handmade import loop_place
 from advisor.evidence.rounds import around
+from advisor.evidence.worked import added_up
 from advisor.fixes import edited
 from advisor.rule import (
     Advice,
@@ -81,7 +82,9 @@ class RepeatedComputation(Rule):
         if not repeated:
             return
         forward = sum(each.seconds for each in repeated)
-        backward = sum(each.differentiated_s for each in repeated) * backward_over_forward(evidence)
+        backward = backward_seconds(
+            evidence, added_up(each.differentiated or {"": each.differentiated_s} for each in repeated)
+        )
         gain = Gain.of(evidence.what_if(Change(remove_host_s=forward + backward)))
         if gain.likely < _LEAST_GAIN:
             return

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from advisor.evidence.asleep import ASLEEP_AFTER_S, asleep_s
+from advisor.evidence.felt import felt
 from advisor.evidence.fetching import is_users, share, without
 from advisor.rule import WIDEST, Advice, Example, Finding, Gain, Rule, Safety, at
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from advisor.evidence.facts import LoaderFacts
     from advisor.harness.layout import FetchPart, Loader
 
-_LEAST_WAIT = 0.02  # a step that waits less than 2 % of its time for data gains nothing measurable
 _MOST = 0.5  # share of the fetch from which on the batches are mostly collated
 # Per sample: from so many calls of torch, or lines of Python, on a collate function goes through the numbers one by
 # one. Padding and stacking takes about one call, and a few lines, per sample and tensor.
@@ -46,8 +46,9 @@ class SlowCollate(Rule):
     each sample; or where torch's or transformers' own gets samples whose numbers are in lists, as ``tolist()`` and JSON
     give them: it reads each by itself, where arrays are copied.
 
-    When not: workers hide it (then nothing is reported); it calls a tokenizer that is written in Python, which belongs
-    before the training; its calls are few and long, as those of an augmentation are (not reported).
+    When not: workers hide it, and have cores of their own (then nothing is reported); it calls a tokenizer that is
+    written in Python, which belongs before the training; its calls are few and long, as those of an augmentation are
+    (not reported).
 
     Source: PyTorch docs, ``torch.nn.utils.rnn.pad_sequence``; torch.utils.data, "Working with collate_fn".
     """
@@ -60,11 +61,11 @@ class SlowCollate(Rule):
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         for facts in evidence.loaders:
             loader = facts.record
-            if loader is None or not facts.fetch_s or facts.wait_share < _LEAST_WAIT:
+            if loader is None or not facts.fetch_s or not (how := felt(evidence, facts)):
                 continue
             part = _collate(loader)
             if part is None:
-                yield from _of_lists(evidence, facts)
+                yield from _of_lists(evidence, facts, how)
                 continue
             taken = share(loader, part)
             gain = _gain(evidence, facts, taken * (1.0 - 1.0 / _LOOP), _BASIS)
@@ -75,8 +76,7 @@ class SlowCollate(Rule):
                 title=self.title,
                 summary=f"{part.name} ({at(part.site)}) takes {taken:.0%} of making a batch: "
                 f"{loader.collate_lines or 0:.0f} lines of Python and {loader.collate_calls or 0:.0f} calls of torch "
-                f"for each sample. The step waits {facts.wait_s * 1e3:.1f} ms ({facts.wait_share:.0%}) for the next "
-                "batch.",
+                f"for each sample. {how}",
                 gain=gain,
                 evidence={
                     "share_of_fetch": taken,
@@ -126,8 +126,8 @@ class SlowCollate(Rule):
     LEAVES_ALONE = (Example("loader = DataLoader(sessions, 64, collate_fn=pad)  # <-\n", "", {"collate": "pad"}),)
 
 
-def _of_lists(evidence: Evidence, facts: LoaderFacts) -> Iterator[Finding]:
-    """Samples with numbers in lists, for a collate function that takes any."""
+def _of_lists(evidence: Evidence, facts: LoaderFacts, how: str) -> Iterator[Finding]:
+    """Samples with numbers in lists, for a collate function that takes any; `how` the step feels it, in words."""
     loader = facts.record
     part = next((part for part in loader.parts if part.kind == "collate"), None) if loader is not None else None
     if loader is None or part is None or part.name not in (_TORCHS, *_OF_ARRAYS) or share(loader, part) < _MOST:
@@ -142,8 +142,7 @@ def _of_lists(evidence: Evidence, facts: LoaderFacts) -> Iterator[Finding]:
         rule=SlowCollate.id,
         title="Keep samples as arrays, not as lists",
         summary=f"{loader.source.rpartition('.')[2]} gives {loader.listed:,} numbers of each sample in lists, which "
-        f"{part.name} reads one by one: {taken:.0%} of making a batch. The step waits {facts.wait_s * 1e3:.1f} ms "
-        f"({facts.wait_share:.0%}) for the next.",
+        f"{part.name} reads one by one: {taken:.0%} of making a batch. {how}",
         gain=gain,
         evidence={
             "share_of_fetch": taken,

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
 from advisor.edit.archives import read_archives
+from advisor.edit.cache_keys import ask_for_the_key
 from advisor.edit.convolving import through_transforms
 from advisor.edit.kept_in_init import made_in_init
 from advisor.edit.kept_properties import keep_property
 from advisor.evidence.epochs import comes_round, epochs_of
+from advisor.evidence.felt import felt, waits
 from advisor.evidence.fetching import without
 from advisor.evidence.random_draws import longest_draw
 from advisor.fixes import edited
@@ -23,28 +25,28 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.harness.layout import Loader, Site
 
-_LEAST_WAIT = 0.02  # a step that waits less than 2 % of its time for data gains nothing measurable
 _LEAST_GAIN = 1.1  # where nobody knows how much cheaper it can be
 
 
 class SlowTransform(Rule):
     """One transform or line of the dataset takes most of the time in which a batch is made, and the step waits for it.
 
-    Twelve things make it slow. A file of text (JSON, CSV) is read anew for each sample. What is the same for all
+    Thirteen things make it slow. A file of text (JSON, CSV) is read anew for each sample. What is the same for all
     samples is read each time: a member of an ``.npz``, say, is decompressed whenever it is asked for; or it is made
-    each time: a bank of filters, or data that a property scales whenever it is read. Rows of a sparse matrix of
-    SciPy's are taken out one by one. The files of few samples, which would all fit into memory, are decoded in each
-    epoch, and no core is left for workers. Pictures that one of torchvision's datasets has in memory go through the
-    same transforms in each epoch, and rows of one of Hugging Face's become tensors anew. A transform works on a
-    large picture of which a later ``Resize`` or crop leaves a small part: a change of colours costs as much per
-    pixel, so it is as many times cheaper after it. A loop in Python works on pieces of a tensor, and each piece
-    pays for several calls. Or a transform simply computes much, for one sample after another, where a cheaper
-    version, one on tensors, or one for whole batches on the device would do. A few fetches before the measurement
-    are timed by line and by transform, in whatever process makes them.
+    each time: a bank of filters, or data that a property scales whenever it is read. A cache of the script's own is
+    filled under another key than it is asked for, and never has anything. Rows of a sparse matrix of SciPy's are
+    taken out one by one. The files of few samples, which would all fit into memory, are decoded in each epoch, and no
+    core is left for workers. Pictures that one of torchvision's datasets has in memory go through the same transforms
+    in each epoch, and rows of one of Hugging Face's become tensors anew. A transform works on a large picture of which
+    a later ``Resize`` or crop leaves a small part: a change of colours costs as much per pixel, so it is as many times
+    cheaper after it. A loop in Python works on pieces of a tensor, and each piece pays for several calls. Or a
+    transform simply computes much, for one sample after another, where a cheaper version, one on tensors, or one for
+    whole batches on the device would do. A few fetches before the measurement are timed by line and by transform, in
+    whatever process makes them.
 
-    When not: the loader's workers hide it (then nothing is reported); a smaller picture gives the transform another
-    meaning (a blur or noise of a fixed size, the corners that a rotation leaves black: these are not advised to be
-    moved); the loader has no workers yet, and they would do.
+    When not: the loader's workers hide it, and have cores of their own (then nothing is reported); a smaller picture
+    gives the transform another meaning (a blur or noise of a fixed size, the corners that a rotation leaves black:
+    these are not advised to be moved); the loader has no workers yet, and they would do.
 
     Source: torchvision, "Transforming images, videos, boxes and more", "Performance considerations" (tensors, uint8,
     resize early); PyTorch performance tuning guide, "Enable asynchronous data loading and augmentation".
@@ -58,10 +60,10 @@ class SlowTransform(Rule):
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         for facts in evidence.loaders:
             loader = facts.record
-            if loader is None or not loader.looks or not facts.fetch_s or facts.wait_share < _LEAST_WAIT:
+            if loader is None or not loader.looks or not facts.fetch_s or not (how := felt(evidence, facts)):
                 continue
             found = slow_part(evidence, facts, loader) or made_again(evidence, facts, loader)
-            if found is None or _draws(loader, found.site):
+            if found is None or _draws(loader, found.site) or (found.kind == "heavy" and not waits(facts)):
                 continue
             saved = found.saved
             if found.kind in _IN_LATER_EPOCHS:
@@ -75,8 +77,7 @@ class SlowTransform(Rule):
                 title=_TITLES.get(found.kind, self.title),
                 # The same samples, read less often.
                 safety=_SAFETY.get(found.kind, Safety.EXACT if found.kind in _TITLES else None),
-                summary=f"{found.said} The step waits {facts.wait_s * 1e3:.1f} ms ({facts.wait_share:.0%}) for the "
-                "next batch.",
+                summary=f"{found.said} {how}",
                 gain=gain,
                 evidence={
                     "share_of_fetch": found.share,
@@ -112,6 +113,10 @@ class SlowTransform(Rule):
             readers = [drafts[path] for path in file_list(finding, "readers") if sources.has(path)]
             copied = bool(finding.parameters.get("copied"))
             why = keep_property(drafts[finding.site.file], finding.site.line, readers, copied)
+            return Advice(text, why) if why else edited(drafts, text)
+        if finding.site is not None and finding.parameters.get("kind") == "missed":
+            drafts = Drafts(sources)
+            why = ask_for_the_key(drafts[finding.site.file], finding.site.line, what)
             return Advice(text, why) if why else edited(drafts, text)
         if finding.site is not None and finding.parameters.get("kind") == "convolve":
             drafts = Drafts(sources)
@@ -241,6 +246,13 @@ class Sounds:
             advice="Read what train.py:3 reads once",
         ),
         Example(
+            before="kept = {}\n\ndef heard(x, top):\n    key = f'{top}_{x.device}'\n"
+            "    if top not in kept:  # <- kept\n        kept[key] = bank(top).to(x.device)\n    return kept[key] @ x\n",
+            after="kept = {}\n\ndef heard(x, top):\n    key = f'{top}_{x.device}'\n    if key not in kept:\n"
+            "        kept[key] = bank(top).to(x.device)\n    return kept[key] @ x\n",
+            parameters={"kind": "missed", "what": "kept"},
+        ),
+        Example(
             before="class Rooms:\n    def __getitem__(self, i):\n        x = np.convolve(self.x[i], self.ir)  # <-\n",
             after="",
             parameters={"kind": "convolve", "what": "np.convolve"},
@@ -308,6 +320,7 @@ class Rooms:
 _TITLES = {
     "same": "Make once what all samples share",
     "asked": "Compute once what all samples share",
+    "missed": "Ask the cache for the key that it is filled under",
     "tokenize": "Tokenize the texts once",
     "sparse": "Take the rows of a batch out of the sparse matrix at once",
     "again": "Read once what is the same for every sample",
@@ -331,6 +344,11 @@ _ADVICE = {
         "Make what {what} gives at {at} once, where the dataset is made (self.name = {what}(...) in __init__), and use "
         "it for each sample.",
         "whether it stays the same only its author can tell",
+    ),
+    "missed": (
+        "Ask {what} at {at} for the key that it is filled under, so that it finds what it has: what is made there is "
+        "made once then, not for every sample.",
+        "which of the two keys is meant only its author can tell",
     ),
     "tokenize": (
         "Tokenize all texts once, before the training, not at {at} for each sample anew: tokenizer(texts, ...) takes "

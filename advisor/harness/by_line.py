@@ -71,14 +71,20 @@ def _sums(line: AnyLine) -> dict[str, float]:
     return {name: value for name, value in vars(line).items() if isinstance(value, float)}
 
 
-def when_differentiated(made: list[Any], seconds: float, line: AnyLine) -> None:
-    """Count the seconds once a backward comes through what was made: ``torch.autograd.grad`` may go another way."""
+def when_differentiated(made: list[Any], seconds: float, line: AnyLine, name: str = "") -> None:
+    """Count the seconds once a backward comes through what was made: ``torch.autograd.grad`` may go another way.
+
+    Of a line that tells its functions apart, by the `name` of this one as well.
+    """
     node = next((each.grad_fn for each in made if each.grad_fn is not None), None)
     if node is None:
         return
     left = [seconds]  # for one backward; a graph that is kept may see several
 
     def passed(gradients: Any) -> None:
-        line.differentiated_s += left.pop() if left else 0.0
+        taken = left.pop() if left else 0.0
+        line.differentiated_s += taken
+        if isinstance(line, Repeated):
+            line.differentiated[name] = line.differentiated.get(name, 0.0) + taken
 
     node.register_prehook(passed)

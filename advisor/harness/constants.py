@@ -149,14 +149,15 @@ class Constants:
             with contextlib.suppress(Exception):
                 if len(self._steps) == _WATCHED:
                     self.found = self._sameness.constants(self._steps, self._sites, self._timed)
-                    self.repeated = self._repeats.lines.per_step(_WATCHED, _LEAST_S)
+                    share = undisturbed(self._steps, self._timed)
+                    self.repeated = self._repeats.found(_WATCHED, _LEAST_S, share)
                     self.gathered = self._gathers.lines.per_step(_WATCHED, _LEAST_S)
                     self.one_hot = self._one_hots.lines.per_step(_WATCHED, _LEAST_S)
                     self.repeated_rows = self._rows.lines.per_step(_WATCHED, _LEAST_S)
                     self.zero_rows = self._zeros.lines.per_step(_WATCHED, _LEAST_S)
                     watched = sum(each.seconds for step in self._steps for each in step.forwards)
                     self.remade_share = self._remade.total() / watched if watched else 0.0
-                    self.remade = self._remade.per_step(_WATCHED, undisturbed(self._steps, self._timed))
+                    self.remade = self._remade.per_step(_WATCHED, share)
                     self._fixed = self._frozen.found(_WATCHED)
             self._forget()
         elif self._ended < _FIRST:

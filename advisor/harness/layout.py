@@ -534,6 +534,7 @@ class Repeated:
     seconds: float = 0.0  # … what they take, on the host; of that …
     differentiated_s: float = 0.0  # … whose results a backward goes through, and …
     parametrized_s: float = 0.0  # … by which torch.nn.utils.parametrize makes weights
+    differentiated: dict[str, float] = field(default_factory=dict)  # those that one goes through by torch's name
 
 
 @dataclass

@@ -13,7 +13,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -65,6 +65,23 @@ class Repeats:
         self._calls.clear()
         self._known.clear()
 
+    def found(self, steps: int, least_s: float, undisturbed: float) -> list[Repeated]:
+        """The lines of at least so many seconds in a step; where nobody watches they take `undisturbed` of the time."""
+        found = []
+        for each in self.lines.per_step(steps, least_s):
+            went_back = undisturbed * each.differentiated_s
+            whole = sum(each.differentiated.values())
+            found.append(
+                replace(
+                    each,
+                    seconds=undisturbed * each.seconds,
+                    differentiated_s=went_back,
+                    parametrized_s=undisturbed * each.parametrized_s,
+                    differentiated={name: went_back * s / whole for name, s in each.differentiated.items() if whole},
+                )
+            )
+        return found
+
     def backward_begins(self) -> None:
         """A backward, after which the graphs of what was made before are gone, and gradients are of another loss."""
         self._backwards += 1
@@ -94,9 +111,9 @@ class Repeats:
             for each, same in zip(made, first.results, strict=True):
                 self._known[_memory(each)] = same, _holder(each)
             if key[0] not in CONSTANT and not (library and first.forward == forward):
-                self._count(seconds, made, again=first.backwards == self._backwards)
+                self._count(key[0], seconds, made, again=first.backwards == self._backwards)
 
-    def _count(self, seconds: float, made: list[Any], again: bool) -> None:
+    def _count(self, name: str, seconds: float, made: list[Any], again: bool) -> None:
         """Add up what a call took; its backward only where it goes `again` through what one backward could."""
         line = self.lines.here(lambda site, frames: Repeated(site=site, called_from=frames))
         if line is None:
@@ -104,7 +121,7 @@ class Repeats:
         line.calls += 1
         line.seconds += seconds
         if again:
-            when_differentiated(made, seconds, line)
+            when_differentiated(made, seconds, line, name)
         line.parametrized_s += seconds if _makes_weights() else 0.0
 
     def _same(self, one: Any, other: Any) -> bool:
