@@ -27,7 +27,7 @@ def ask_for_the_key(draft: Draft, line: int, cache: str) -> str:
     # What else is filled there has to be there whenever the cache has its key.
     known = _made_of(draft, index.value, guard)
     for each in filled:
-        if each not in own and not set().union(*(_names(draft, part) for part in each.slice)) <= known:
+        if each not in own and not {draft.code(part).strip(", ") for part in each.slice} <= known:
             return "other things are filled there, which may lack what the cache has"
     scope, last = scope_of(draft, guard), draft.position(guard.body).end.line
     for made in {each.value for each in draft.nodes(cst.Name, guard.body) if is_target(draft, each)}:
@@ -59,12 +59,15 @@ def _beside(draft: Draft, target: cst.CSTNode, around: list[cst.CSTNode]) -> boo
 
 
 def _made_of(draft: Draft, key: cst.BaseExpression, guard: cst.If) -> set[str]:
-    """The names that a key is made of, also by way of other names."""
+    """All that a key is made of, as it is written: its parts, and those of what its names stand for."""
     scope, found, todo = scope_of(draft, guard), set[str](), [key]
     while todo:
-        for name in _names(draft, todo.pop()) - found:
-            found.add(name)
-            value = assigned_once(draft, name, scope)
+        for part in draft.nodes(cst.BaseExpression, todo.pop()):  # type: ignore[type-abstract]
+            above, code = draft.parent(part), draft.code(part)
+            if code in found or (isinstance(above, cst.Attribute) and above.attr is part):
+                continue
+            found.add(code)
+            value = assigned_once(draft, code, scope) if isinstance(part, cst.Name) else None
             if value is not None:
                 todo.append(value)
     return found

@@ -223,8 +223,8 @@ class Discarded(GradientWatch):
     def _accumulated(self, parameter: Any) -> None:
         gradient = parameter.grad
         if gradient is not None:
-            done = _Done(id(parameter), weakref.ref(gradient), self._backwards, self._site, self._within_step)
-            self._done.append(done)
+            used = self._within_step and id(parameter) not in self._sizes
+            self._done.append(_Done(id(parameter), weakref.ref(gradient), self._backwards, self._site, used))
 
 
 def _name_of(module: Any) -> tuple[str, str]:
@@ -240,7 +240,7 @@ def _name_of(module: Any) -> tuple[str, str]:
 
 
 def _within_step() -> bool:
-    """Whether an optimizer calls this backward, with a closure: it looks at the gradients itself."""
+    """Whether an optimizer calls this backward, with a closure: it looks at the gradients of its own itself."""
     frame = sys._getframe(1)
     while (frame := frame.f_back) is not None:  # type: ignore[assignment]
         if frame.f_code.co_name == "step" and "closure" in frame.f_code.co_varnames:

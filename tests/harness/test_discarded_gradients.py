@@ -357,6 +357,27 @@ def test_a_closure_that_an_optimizer_calls_several_times() -> None:
     assert not looked([net, other], [first, second], step).found
 
 
+def test_a_network_that_no_optimizer_holds_in_the_closure_of_one_that_does_not() -> None:
+    """Lightning has every optimizer call the backward by itself."""
+    net, judge = Net(), Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step(found: Discarded) -> None:
+        x = torch.rand(3, 4)
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = judge(net(x)).square().mean()
+            backward(found, loss)
+            return loss
+
+        optimizer.step(closure)
+        found.stepped(parameters_of(optimizer))
+
+    (record,) = looked([net, judge], [optimizer], step).found
+    assert record.tensors == len(list(judge.parameters())) and not record.held and not record.branch
+
+
 def test_gradients_that_are_gathered_over_more_than_a_step_are_used() -> None:
     maker, judge = Net(), Net()
     makes, judges = torch.optim.SGD(maker.parameters(), lr=0.1), torch.optim.SGD(judge.parameters(), lr=0.1)
