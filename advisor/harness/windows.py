@@ -53,6 +53,9 @@ LONGEST_WITH_STACKS, MOST_WITH_STACKS = 0.5, 400_000
 # Times `settle_max_seconds`: so long may steps take, besides, in which Dynamo compiles: eight graphs of a function.
 MOST_COMPILING = 4
 MOST_REPEATS = 3  # how often a profile window is begun anew when an evaluation falls into it
+# From that share of the steps on that take a batch from a loader it feeds them: where a script makes two of each batch,
+# an interval more or less without one is chance.
+_OF_THE_STEPS = 0.4
 
 
 class Windows:
@@ -514,9 +517,10 @@ class Windows:
         return late
 
     def _mark_training_loaders(self) -> None:
-        """A loader feeds the steps when most steps took a batch from it."""
+        """A loader feeds the steps when most of them, or each second one, took a batch from it."""
+        least = _OF_THE_STEPS * max(len(self._intervals), 1)
         for index, record in enumerate(self.loaders.records):
-            record.trains = self._intervals_with_loader.get(index, 0) * 2 >= max(len(self._intervals), 1)
+            record.trains = self._intervals_with_loader.get(index, 0) >= least
         if not self._intervals:  # settling was cut to nothing: the loader used last it must be
             for index in list(self.loaders.delivered) or list(range(len(self.loaders.records)))[-1:]:
                 self.loaders.records[index].trains = True
