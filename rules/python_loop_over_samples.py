@@ -14,7 +14,7 @@ from advisor.edit.scopes import scope_of
 from advisor.edit.sources import text_of
 from advisor.edit.sums import elements
 from advisor.evidence import Change
-from advisor.evidence.asked import asked_one_by_one
+from advisor.evidence.asked import asked_by_environment, asked_one_by_one
 from advisor.evidence.drawn_rounds import draw_loop
 from advisor.evidence.facts import BACKWARD, FORWARD, LOADER
 from advisor.evidence.groups import group_loop
@@ -50,15 +50,16 @@ class PythonLoopOverSamples(Rule):
     loops are one expression over the whole tensor: ``x[:, None] - y`` for all pairs, ``amax(1)`` for the maximum of
     each row, ``torch.bmm`` for a product per sample, ``torch.gather`` for an element of each, ``index_add`` for sums by
     group (``x[labels == c]`` for one c after another), ``torch.vmap(f)(x)`` where the expression is long. A whole model
-    that is called in each round is such a loop, too. Reported only where a trace of the steps shows the rounds, and the
-    source shows that none of them needs what another has computed.
+    that is called in each round is such a loop, too, and so is a policy that is asked for the state of one environment
+    after another, where it could be asked for those of several. Reported only where a trace of the steps shows the
+    rounds, and the source shows that none of them needs what another has computed, or that it is an environment's.
 
     When not: the rounds depend on each other (a recurrence); the parts have different shapes (padding or
     ``torch.nested`` may help); all pairs at once would not fit into memory.
 
     Source: PyTorch docs, ``torch.vmap``: "vmap() can also help vectorize computations that were previously difficult or
     impossible to batch"; "Numerical accuracy", "Batched computations or slice computations", for the last digits, which
-    may differ.
+    may differ; Gymnasium docs, ``gymnasium.vector.VectorEnv``, for several copies of an environment.
     """
 
     id = "python-loop-over-samples"
@@ -71,6 +72,18 @@ class PythonLoopOverSamples(Rule):
             yield finding
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
+        if finding.parameters.get("plays"):
+            text = (
+                f"Let several environments take the steps of the loop at {at(finding.site)} side by side, in as many "
+                "times fewer rounds: gymnasium.vector.SyncVectorEnv, or a list of environments, torch.stack() of what "
+                "they show, one call of the model, and an action for each (AsyncVectorEnv where the environments take "
+                "long themselves)."
+            )
+            return Advice(
+                text,
+                "the steps that it learns from come in another order, and only its author can tell "
+                "whether that will do",
+            )
         if finding.parameters.get("each"):
             text = (
                 f"Go through what the loop at {at(finding.site)} does one after the other together: in each round of "
@@ -315,7 +328,7 @@ def _of_questions(evidence: Evidence) -> Finding | None:
     """A loop that asks the model for one sample after another, beside what it learns."""
     if evidence.device_is_gpu or evidence.compiled or not evidence.step_s:
         return None
-    found = asked_one_by_one(evidence, text_of)
+    found = asked_one_by_one(evidence, text_of) or asked_by_environment(evidence, text_of)
     if found is None:
         return None
     spent = min(found.seconds / evidence.inflation, evidence.step_s)
@@ -328,9 +341,12 @@ def _of_questions(evidence: Evidence) -> Finding | None:
         return None
     return Finding(
         rule=PythonLoopOverSamples.id,
-        title="Call the model once for all samples, not in a Python loop",
-        summary=f"The loop at {at(found.site)} asks the model for one sample after another, {found.calls:.0f} times in "
-        f"every step: {spent / evidence.step_s:.0%} of it, and {found.calling:.0%} of that is calling operators.",
+        title="Ask the model for several environments at once"
+        if found.plays
+        else "Call the model once for all samples, not in a Python loop",
+        summary=f"The loop at {at(found.site)} asks the model for one {'state' if found.plays else 'sample'} after "
+        f"another, {'' if found.plays else f'{found.calls:.0f} times '}in every step: {spent / evidence.step_s:.0%} of "
+        f"it, and {found.calling:.0%} of that is calling operators.",
         gain=gain,
         evidence={
             "calls_per_step": found.calls,
@@ -339,7 +355,8 @@ def _of_questions(evidence: Evidence) -> Finding | None:
             "step_s": evidence.step_s,
         },
         site=found.site,
-        parameters={"calls": True, "each": found.each},
+        parameters={"calls": True, "each": found.each, "plays": found.plays},
+        safety=Safety.BEHAVIOUR if found.plays else None,
     )
 
 

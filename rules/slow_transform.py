@@ -246,8 +246,8 @@ class Sounds:
             advice="Read what train.py:3 reads once",
         ),
         Example(
-            before="kept = {}\n\ndef heard(x, top):\n    key = f'{top}_{x.device}'\n"
-            "    if top not in kept:  # <- kept\n        kept[key] = bank(top).to(x.device)\n    return kept[key] @ x\n",
+            before="kept = {}\n\ndef heard(x, top):\n    key = f'{top}_{x.device}'\n    if top not in kept:  # <-\n"
+            "        kept[key] = bank(top).to(x.device)\n    return kept[key] @ x\n",
             after="kept = {}\n\ndef heard(x, top):\n    key = f'{top}_{x.device}'\n    if key not in kept:\n"
             "        kept[key] = bank(top).to(x.device)\n    return kept[key] @ x\n",
             parameters={"kind": "missed", "what": "kept"},

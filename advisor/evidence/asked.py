@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from advisor.evidence.called_from import keeps_state, loop_around, loop_of_each
 from advisor.evidence.coded import names_like
-from advisor.evidence.rounds import LEAST_CALLS, MOSTLY
+from advisor.evidence.rounds import LEAST_CALLS, MOSTLY, around
 from advisor.evidence.steps import assign
 from advisor.harness import layout
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
-    from advisor.harness.layout import CallSite, Site
+    from advisor.harness.layout import CallSite, RunRecord, Site
 
 # Between two calls that belong together Python works on what they gave: of the time there the operators take a third or
 # more. What is longer is something else: a simulator, say.
 _BESIDE_OPERATORS = 3.0
 _CALLING_NS = 50_000  # an operator that takes less of its own, under the profiler, was called for little more than that
+_GIVES = 3  # state, reward and whether that was the end: so much at least an environment's step gives
 # Methods of an object that a round may call without changing what the next one reads.
 _COLLECTS = frozenset(("append", "extend", "add", "insert"))
 
@@ -32,7 +33,8 @@ class Asked:
     """The loop, its calls of the model in a step, and their seconds as traced, with what is computed between them.
 
     `calling`: the share of their operators' own time in those that are so short that to call them is what they take.
-    `each`: the loop goes over objects that each ask several times, one question after the other.
+    `each`: the loop goes over objects that each ask several times, one question after the other. `plays`: it is one
+    environment's, which has to have the answer before there is another question.
     """
 
     site: Site
@@ -40,6 +42,7 @@ class Asked:
     seconds: float
     calling: float
     each: bool = False
+    plays: bool = False
 
 
 def asked_one_by_one(evidence: Evidence, text_of: Callable[[str], str]) -> Asked | None:
@@ -48,14 +51,10 @@ def asked_one_by_one(evidence: Evidence, text_of: Callable[[str], str]) -> Asked
     None where a round needs what another one computed, as far as the source tells (:func:`loop_around`), or the model
     keeps a state. `text_of` gives a file's text, "" where there is none.
     """
-    record, trace, steps = evidence.record, evidence.trace, evidence.steps
-    sites = [each for each in record.call_sites if each.kind == "Module.call"] if record is not None else []
-    most = max(sites, key=lambda each: each.calls_per_step, default=None)
-    if record is None or most is None or most.details.get("grad", True) or not len(steps):
+    record, most = evidence.record, _asked_most(evidence)
+    if record is None or most is None or most.details.get("grad", True):
         return None
-    if most.calls_per_step < max(LEAST_CALLS, MOSTLY * sum(each.calls_per_step for each in sites)):
-        return None
-    if not _single(most, sites):
+    if not _single(most, _calls_of_models(record)):
         return None
     loop = loop_around(most.called_from, text_of)
     each = loop is None
@@ -65,6 +64,52 @@ def asked_one_by_one(evidence: Evidence, text_of: Callable[[str], str]) -> Asked
         return None
     if any(keeps_state(text_of(path), cls) for cls, path in own):
         return None
+    return _asked(evidence, Asked(loop, most.calls_per_step, 0.0, 0.0, each))
+
+
+def asked_by_environment(evidence: Evidence, text_of: Callable[[str], str]) -> Asked | None:
+    """The loop in which one environment takes its steps, the model asked for each of them, for a single state.
+
+    Told by the source: each round of the innermost loop around the call takes what ``step(action)`` gives apart, as
+    Gym's environments have it, in three or more. `text_of` gives a file's text, "" where there is none.
+    """
+    record, most = evidence.record, _asked_most(evidence)
+    if record is None or most is None:
+        return None
+    shape = most.details.get("shape")
+    if not _single(most, _calls_of_models(record)) and not (isinstance(shape, list) and len(shape) == 1):
+        return None
+    for frame in most.called_from:
+        inside = around(text_of(frame.file), frame.line)
+        if isinstance(inside, (ast.For, ast.While)):
+            if not any(map(_steps_an_environment, ast.walk(inside))):
+                return None
+            loop = replace(frame, line=inside.lineno, column=None, end_line=None, end_column=None)
+            asked = Asked(loop, most.calls_per_step, 0.0, 0.0, each=True, plays=True)
+            return _asked(evidence, asked, differentiated=bool(most.details.get("grad")))
+    return None
+
+
+def _calls_of_models(record: RunRecord) -> list[CallSite]:
+    return [each for each in record.call_sites if each.kind == "Module.call"]
+
+
+def _asked_most(evidence: Evidence) -> CallSite | None:
+    """The call that is nearly all of a step's calls of models, where there are several of it."""
+    sites = _calls_of_models(evidence.record) if evidence.record is not None else []
+    most = max(sites, key=lambda each: each.calls_per_step, default=None)
+    if most is None or not len(evidence.steps):
+        return None
+    least = max(LEAST_CALLS, MOSTLY * sum(each.calls_per_step for each in sites))
+    return most if most.calls_per_step >= least else None
+
+
+def _asked(evidence: Evidence, asked: Asked, differentiated: bool = False) -> Asked | None:
+    """What is known of it, with the seconds of all calls of the model in a step; None where few were traced.
+
+    `differentiated`: a backward goes through them.
+    """
+    trace, steps = evidence.trace, evidence.steps
     rows = names_like(trace, trace.annotations.name, layout.FORWARD_RANGE.__eq__)
     rows &= assign(steps, trace.annotations.start) >= 0
     order = np.argsort(trace.annotations.start[rows])
@@ -75,8 +120,19 @@ def asked_one_by_one(evidence: Evidence, text_of: Callable[[str], str]) -> Asked
     between = np.minimum(np.maximum(start[1:] - end[:-1], 0), _BESIDE_OPERATORS * busy)
     # Of what is done between two questions the environments' own part stays when they are asked together. Half of it in
     # one rollout of eight, which gained 2.62, where all of it and none of it would have made 4.0 and 1.4.
-    seconds = float((end - start).sum() + between.sum() * (0.5 if each else 1.0)) / 1e9 / len(steps)
-    return Asked(loop, most.calls_per_step, seconds, _calling(evidence), each)
+    seconds = float((end - start).sum() + between.sum() * (0.5 if asked.each else 1.0)) / 1e9 / len(steps)
+    if differentiated:  # their nodes are as many, and as small
+        seconds += float(evidence.host.backward.within(steps.start, steps.end).sum()) / 1e9 / len(steps)
+    return replace(asked, seconds=seconds, calling=_calling(evidence))
+
+
+def _steps_an_environment(node: ast.AST) -> bool:
+    """``state, reward, done, info = env.step(action)``."""
+    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+        return False
+    called, targets = node.value.func, node.targets[0]
+    several = isinstance(targets, (ast.Tuple, ast.List)) and len(targets.elts) >= _GIVES
+    return several and isinstance(called, ast.Attribute) and called.attr == "step" and bool(node.value.args)
 
 
 def _calling(evidence: Evidence) -> float:

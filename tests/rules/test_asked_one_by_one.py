@@ -9,7 +9,7 @@ import pytest
 from advisor.edit import Sources
 from advisor.evidence import Evidence
 from advisor.launch import Command, measure
-from advisor.rule import Advice, Finding
+from advisor.rule import Advice, Finding, Safety
 from rules.python_loop_over_samples import PythonLoopOverSamples
 from tests.conftest import PYTHON, QUICK
 
@@ -160,3 +160,77 @@ def test_worlds_that_are_played_one_after_the_other(rollout: str, told: bool, tm
         advice = PythonLoopOverSamples().fix(each, Sources())
         assert isinstance(advice, Advice) and "hand each its row" in advice.text
         assert each.evidence["calls_per_step"] == pytest.approx(96, rel=0.05)
+
+
+POLE = """\
+import numpy as np
+import torch
+from torch import nn
+from torch.distributions import Categorical
+
+torch.manual_seed(0)
+
+
+class Pole:
+    def __init__(self, many=1):
+        self.rng, self.place = np.random.default_rng(0), np.zeros((many, 6), np.float32)
+
+    def step(self, actions):
+        self.place = 0.9 * self.place + self.rng.normal(size=self.place.shape) + np.reshape(actions, (-1, 1))
+        self.place = self.place.astype(np.float32)
+        return self.place, -np.abs(self.place).sum(1), False, {{}}
+
+
+class Agent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(6, 64), nn.Tanh(), nn.Linear(64, 3))
+
+    def forward(self, place):
+        return Categorical(logits=self.net(place))
+
+    @torch.no_grad()
+    def act(self, place):
+        return self(torch.from_numpy(place)).sample().numpy()
+
+
+agent, pole = Agent(), Pole({many})
+optimizer = torch.optim.Adam(agent.parameters())
+place = pole.place
+for update in range(400):
+    seen, taken, won = [], [], []
+    for tick in range(24):
+        action = agent.act(place)
+        seen.append(place)
+        taken.append(action)
+        {step}
+        won.append(reward)
+    seen, taken, won = (torch.as_tensor(np.concatenate(each)) for each in (seen, taken, won))
+    loss = -(agent(seen).log_prob(taken) * (won - won.mean()).float()).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(
+    ("many", "step", "told"),
+    [
+        (1, "place, reward, done, info = pole.step(action)", True),
+        (8, "place, reward, done, info = pole.step(action)", False),  # eight at once
+        (1, "reward = -np.abs(place).sum(1)\n        place = place * 0.9 + action.mean()", False),  # a recurrence
+    ],
+    ids=["one", "eight", "none"],
+)
+def test_a_policy_that_one_environment_asks(many: int, step: str, told: bool, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(POLE.format(many=many, step=step))
+    run = measure(Command(str(tmp_path / "train.py"), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
+    found = list(PythonLoopOverSamples().check(Evidence.from_run(run)))
+    assert len(found) == told
+    for each in found:
+        assert each.site is not None and each.site.line == 38 and each.safety == Safety.BEHAVIOUR
+        assert each.gain.likely > 1.5
+        advice = PythonLoopOverSamples().fix(each, Sources())
+        assert isinstance(advice, Advice) and "SyncVectorEnv" in advice.text and "train.py:38" in advice.text
