@@ -234,6 +234,28 @@ class Run:
 """,
             parameters={"models": 1, "held": False, "parts": ("teacher",)},
         ),
+        Example(  # of a model that has no name
+            before="""
+class Restorer(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.likeness = Likeness()
+        self.save_hyperparameters()
+
+trainer.fit(Restorer(), loader)  # <- made=Restorer()
+""",
+            after="""
+class Restorer(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.likeness = Likeness()
+        self.likeness.requires_grad_(False)
+        self.save_hyperparameters()
+
+trainer.fit(Restorer(), loader)
+""",
+            parameters={"models": 1, "held": False, "parts": ("likeness",)},
+        ),
         Example(  # others' gradients are clipped
             before="""
 student = Student()
@@ -318,6 +340,21 @@ class Trainer:
                 ("DataParallel(Both())", ("teacher",)),
                 ("Both()", ("stages.0",)),
                 ("Both()", ("teacher", "codes")),
+            )
+        ),
+        *(  # what gives the model that part
+            Example(
+                f"class Both(Module):\n{body}\n\nfit(Both(), loader)  # <- made=Both()\n",
+                "",
+                {"models": 1, "held": False, "parts": ("teacher",)},
+            )
+            for body in (
+                "    def __init__(self):\n        self.student = Net()",
+                "    def setup(self):\n        self.teacher = Net()",
+                "    def __init__(self):\n        self.teacher = Net()\n        self.teacher = tuned(self.teacher)",
+                "    def __init__(self):\n        self.teacher = Net()\n        self.net = copy.copy(self.teacher)",
+                "    def __init__(self, one):\n        if one:\n            self.teacher = Net()\n\n"
+                "class Both(Module):\n    def __init__(self):\n        self.teacher = Net()",
             )
         ),
         *(  # what is said of all of it

@@ -16,7 +16,7 @@ from advisor.edit.draft import Draft, Drafts, Statement
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.models import Binding, assigned_once, made_at
 from advisor.edit.names import full_name, last_part, plain_name
-from advisor.edit.scopes import assignments, is_literal, is_parameter, variables
+from advisor.edit.scopes import assignments, is_literal, is_parameter, is_target, variables
 from advisor.edit.values import EDITED, give_value
 from advisor.harness.layout import Site
 
@@ -96,6 +96,8 @@ def freeze_made(drafts: Drafts, model: Named, files: Sequence[str], parts: Seque
     bound = made_at(drafts, model.made) if model.made is not None else None
     if bound is None and not parts:
         bound = _assigned(drafts, model)
+    if bound is None and parts:
+        bound, parts = _member(drafts, model, parts[0], files), ()
     if bound is None:
         return "where the script gives that model its name cannot be told from the source"
     # What is said of all of a model is said of its parts.
@@ -273,6 +275,27 @@ def _assigned(drafts: Drafts, model: Named) -> Binding | None:
     if any(each.name.value == model.name for each in draft.nodes(cst.Param)):
         return None  # a function's own name for it, and another one's for something else
     return Binding(draft, model.name, statement)
+
+
+def _member(drafts: Drafts, model: Named, part: str, files: Sequence[str]) -> Binding | None:
+    """The one statement that gives the model's class that part, in ``__init__``, where the model has no name itself."""
+    made = call_at(drafts[model.made.file], model.made) if model.made is not None else None
+    if made is None or model.made is None:
+        return None
+    called = last_name(drafts[model.made.file], made)
+    editable = [drafts[path] for path in dict.fromkeys(files) if drafts.sources.editable(path)]
+    holders = [(draft, each) for draft in editable for each in draft.nodes(cst.ClassDef) if each.name.value == called]
+    if len(holders) != 1:
+        return None
+    ((draft, holder),) = holders
+    own = f"self.{part}"
+    targets = [each for each in draft.nodes(cst.Attribute, holder) if draft.code(each) == own]
+    targets = [each for each in targets if is_target(draft, each)]
+    statement = draft.statement(targets[0]) if len(targets) == 1 else None
+    function = draft.function(targets[0]) if len(targets) == 1 else None
+    if not isinstance(statement, cst.SimpleStatementLine) or function is None or function.name.value != "__init__":
+        return None
+    return Binding(draft, own, statement) if draft.loop(statement) is None else None
 
 
 def _calls(draft: Draft, within: cst.CSTNode, names: Sequence[str]) -> bool:
