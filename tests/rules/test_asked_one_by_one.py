@@ -220,7 +220,7 @@ for update in range(400):
     [
         (1, "place, reward, done, info = pole.step(action)", True),
         (8, "place, reward, done, info = pole.step(action)", False),  # eight at once
-        (1, "reward = -np.abs(place).sum(1)\n        place = place * 0.9 + action.mean()", False),  # a recurrence
+        (1, "reward = -np.abs(place).sum(1)\n        place = place * np.float32(0.9) + np.float32(action.mean())", False),  # a recurrence
     ],
     ids=["one", "eight", "none"],
 )
@@ -230,7 +230,7 @@ def test_a_policy_that_one_environment_asks(many: int, step: str, told: bool, tm
     found = list(PythonLoopOverSamples().check(Evidence.from_run(run)))
     assert len(found) == told
     for each in found:
-        assert each.site is not None and each.site.line == 38 and each.safety == Safety.BEHAVIOUR
+        assert each.site is not None and each.site.line == 37 and each.safety == Safety.BEHAVIOUR
         assert each.gain.likely > 1.5
         advice = PythonLoopOverSamples().fix(each, Sources())
-        assert isinstance(advice, Advice) and "SyncVectorEnv" in advice.text and "train.py:38" in advice.text
+        assert isinstance(advice, Advice) and "SyncVectorEnv" in advice.text and "train.py:37" in advice.text

@@ -402,20 +402,22 @@ class Attend(nn.Module):
 class Decoder(nn.Module):
     def __init__(self, width=128):
         super().__init__()
-        self.letters, self.own, self.across = nn.Embedding(30, width), Attend(), Attend()
+        self.letters, self.across = nn.Embedding(30, width), Attend()
+        self.own = nn.ModuleList(Attend() for _ in range(8))  # a call is looked at that takes some time
         self.out = nn.Linear(width, 30)
 
     def forward(self, letter, memory):
         x = self.letters(letter)
-        x = x + self.own(x, x)
+        for own in self.own:
+            x = x + own(x, x)
         return self.out(x + self.across(x, memory))
 
 
 encode, decode = nn.GRU(16, 128, batch_first=True), Decoder()
 with torch.inference_mode():
     for clip in range(250):
-        memory, _ = encode(torch.randn(4, 120, 16))
-        letter = torch.zeros(4, 1, dtype=torch.long)
+        memory, _ = encode(torch.randn(64, 20, 16))
+        letter = torch.zeros(64, 1, dtype=torch.long)
         for _ in range(12):
             letter = decode(letter, memory).argmax(-1)
 """
