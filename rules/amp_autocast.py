@@ -14,6 +14,7 @@ from advisor.edit.derivatives import differentiates_twice
 from advisor.edit.fills import overflowing_fill
 from advisor.edit.grad_scaler import scale_loss
 from advisor.edit.names import framework_used
+from advisor.edit.own_functions import untold_function
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.halves import (
@@ -193,7 +194,9 @@ class AmpAutocast(Rule):
             return Advice(text, " ".join(finding.unmet))
         single = (FLOAT32_ON_GPU if device == "cuda" else frozenset()) | _MAKES_FLOAT32
         for path in dict.fromkeys((*file_list(finding, "own"), *(site.file for site in forwards))):
-            if sources.editable(path) and (why := overflowing_fill(drafts, drafts[path], dtype, single)):
+            if not sources.editable(path):
+                continue
+            if why := overflowing_fill(drafts, drafts[path], dtype, single) or untold_function(drafts[path]):
                 return Advice(text, why)
         if framework:
             if framework == "lightning" and finding.parameters.get("fused") and told(finding, "gradient_clip_val"):
@@ -481,8 +484,36 @@ for x, y in loader:
     kept["out"], shown[:8] = out, out[:8]
 """,
         ),
+        *(  # it multiplies nothing, or is told of autocast
+            Example(
+                before=f"import torch\n\nclass Turn(torch.autograd.Function):\n    @staticmethod\n{forward}\n\n"
+                "for x, y in loader:\n    loss = criterion(model(x), y)  # <- forward=model(x)\n"
+                "    loss.backward()  # <- backward\n",
+                after=f"import torch\n\nclass Turn(torch.autograd.Function):\n    @staticmethod\n{forward}\n\n"
+                'for x, y in loader:\n    with torch.autocast("cpu", dtype=torch.bfloat16):\n'
+                "        loss = criterion(model(x), y)\n    loss.backward()\n",
+                parameters={"device": "cpu"},
+            )
+            for forward in (
+                "    def forward(ctx, x):\n        return x.view_as(x)",
+                '    @torch.amp.custom_fwd(device_type="cpu")\n    def forward(ctx, x, w):\n        return x @ w',
+            )
+        ),
     )
     LEAVES_ALONE = (
+        *(  # what it multiplies in its forward is in 16 bits, and in its backward not
+            Example(
+                f"{imported}\n\nclass Cell({base}):\n    @staticmethod\n    def forward(ctx, x, w):\n"
+                f"        ctx.save_for_backward(x, w)\n        return {product}\n\nfor x, y in loader:\n"
+                "    loss = criterion(model(x), y)  # <- forward=model(x)\n    loss.backward()  # <- backward\n",
+                "",
+            )
+            for imported, base, product in (
+                ("import torch", "torch.autograd.Function", "torch.mm(x, w)"),
+                ("from torch.autograd import Function", "Function", "x @ w.t()"),
+                ("import torch.nn.functional as F\nfrom torch import autograd", "autograd.Function", "F.linear(x, w)"),
+            )
+        ),
         Example(  # an object that is called gives what becomes an array elsewhere
             """
 class Scorer:

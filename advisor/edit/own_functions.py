@@ -1,0 +1,47 @@
+"""Functions of a script's own that write out their backward (``torch.autograd.Function``), under autocast."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from advisor.edit.draft import Draft
+from advisor.edit.names import full_name, last_part
+
+_BASES = ("torch.autograd.Function", "torch.autograd.function.Function", "torch.autograd.function.InplaceFunction")
+_TOLD = "custom_fwd"
+# What autocast computes in 16 bits: https://docs.pytorch.org/docs/stable/amp.html, "Autocast Op Reference".
+_PRODUCTS = frozenset(
+    (
+        *("mm", "matmul", "addmm", "addmv", "bmm", "baddbmm", "addbmm", "mv", "linear", "einsum", "chain_matmul"),
+        *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+    )
+)
+
+
+def untold_function(draft: Draft) -> str:
+    """Why autocast may not be switched on around what this file computes, as a clause; "" for nothing of the kind.
+
+    A product in such a function's forward is in 16 bits under autocast, and one in its backward is not: autocast is off
+    there, unless ``custom_fwd`` and ``custom_bwd`` say otherwise. Tensors of two types then meet, or a product is to be
+    written to a tensor of another one.
+    """
+    for holder in draft.nodes(cst.ClassDef):
+        if not any(full_name(draft, base.value) in _BASES for base in holder.bases):
+            continue
+        methods = [each for each in draft.nodes(cst.FunctionDef, holder) if each.name.value in ("forward", "backward")]
+        told = any(last_part(_called(each.decorator)) == _TOLD for method in methods for each in method.decorators)
+        if not told and any(_multiplies(draft, each) for each in methods):
+            return (
+                f"{holder.name.value} multiplies in a forward and a backward of its own, and is not told of autocast: "
+                "torch.amp.custom_fwd and custom_bwd do"
+            )
+    return ""
+
+
+def _called(decorator: cst.BaseExpression) -> cst.BaseExpression:
+    return decorator.func if isinstance(decorator, cst.Call) else decorator
+
+
+def _multiplies(draft: Draft, method: cst.FunctionDef) -> bool:
+    called = (last_part(each.func) for each in draft.nodes(cst.Call, method))
+    return bool(draft.nodes(cst.MatrixMultiply, method)) or any(name in _PRODUCTS for name in called)
