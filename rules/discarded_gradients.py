@@ -353,6 +353,16 @@ class Trainer:
                 "    def setup(self):\n        self.teacher = Net()",
                 "    def __init__(self):\n        self.teacher = Net()\n        self.teacher = tuned(self.teacher)",
                 "    def __init__(self):\n        self.teacher = Net()\n        self.net = copy.copy(self.teacher)",
+                "    def __init__(self, net=None):\n        self.teacher = net",
+                "    def __init__(self):\n        self.teacher = Net()\n\npre = Both()\nfit(pre, other)",
+                "    def __init__(self):\n        self.teacher = Net()\n\ndef tuned(one):\n"
+                "    return Adam(one.teacher.parameters())",
+                "    def __init__(self):\n        self.teacher = Net()\n\n    def clip(self):\n"
+                "        clip_grad_norm_(self.parameters(), 1.0)",
+                "    def __init__(self):\n        self.student, self.teacher = build(True), Net()",
+                "    def __init__(self):\n        self.student = build(True)\n        self.teacher = Net()\n\n"
+                "def build(trained):\n    net = Net()\n    for param in net.parameters():\n"
+                "        param.requires_grad_(trained)\n    return net",
                 "    def __init__(self, one):\n        if one:\n            self.teacher = Net()\n\n"
                 "class Both(Module):\n    def __init__(self):\n        self.teacher = Net()",
             )

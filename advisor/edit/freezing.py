@@ -96,8 +96,14 @@ def freeze_made(drafts: Drafts, model: Named, files: Sequence[str], parts: Seque
     bound = made_at(drafts, model.made) if model.made is not None else None
     if bound is None and not parts:
         bound = _assigned(drafts, model)
-    if bound is None and parts:
-        bound, parts = _member(drafts, model, parts[0], files), ()
+    member = _member(drafts, model, parts[0], files) if bound is None and parts else None
+    if member is not None:
+        if why := needed(drafts, files, "self", parts[0]):
+            return why
+        if line := _goes_on(member.draft, member.name):
+            return f"line {line} hands it, a copy or a part of it on to what may be trained"
+        member.draft.insert_after(member.statement, f"{member.name}.requires_grad_(False)")
+        return ""
     if bound is None:
         return "where the script gives that model its name cannot be told from the source"
     # What is said of all of a model is said of its parts.
@@ -278,24 +284,31 @@ def _assigned(drafts: Drafts, model: Named) -> Binding | None:
 
 
 def _member(drafts: Drafts, model: Named, part: str, files: Sequence[str]) -> Binding | None:
-    """The one statement that gives the model's class that part, in ``__init__``, where the model has no name itself."""
+    """The one statement that makes that part of the model's class, in ``__init__``, where the model has no name itself.
+
+    Only where the script makes one such model, and asks for the part in that class alone.
+    """
     made = call_at(drafts[model.made.file], model.made) if model.made is not None else None
     if made is None or model.made is None:
         return None
     called = last_name(drafts[model.made.file], made)
     editable = [drafts[path] for path in dict.fromkeys(files) if drafts.sources.editable(path)]
     holders = [(draft, each) for draft in editable for each in draft.nodes(cst.ClassDef) if each.name.value == called]
-    if len(holders) != 1:
+    calls = [each for draft in editable for each in draft.nodes(cst.Call) if last_name(draft, each) == called]
+    if len(holders) != 1 or len(calls) != 1:
         return None
     ((draft, holder),) = holders
-    own = f"self.{part}"
-    targets = [each for each in draft.nodes(cst.Attribute, holder) if draft.code(each) == own]
-    targets = [each for each in targets if is_target(draft, each)]
-    statement = draft.statement(targets[0]) if len(targets) == 1 else None
-    function = draft.function(targets[0]) if len(targets) == 1 else None
-    if not isinstance(statement, cst.SimpleStatementLine) or function is None or function.name.value != "__init__":
+    asked = [(each, of) for of in editable for each in of.nodes(cst.Attribute) if each.attr.value == part]
+    if any(of.code(each) != f"self.{part}" or holder not in of.ancestors(each) for each, of in asked):
         return None
-    return Binding(draft, own, statement) if draft.loop(statement) is None else None
+    targets = [each for each, _ in asked if is_target(draft, each)]
+    statement = draft.statement(targets[0]) if len(targets) == 1 else None
+    if not isinstance(statement, cst.SimpleStatementLine) or draft.loop(statement) is not None:
+        return None
+    function, value = draft.function(targets[0]), statement.body[0]
+    if function is None or function.name.value != "__init__" or not isinstance(value, cst.Assign):
+        return None
+    return Binding(draft, f"self.{part}", statement) if isinstance(value.value, cst.Call) else None
 
 
 def _calls(draft: Draft, within: cst.CSTNode, names: Sequence[str]) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from advisor.evidence.bindings import bound, made_of, names_in
 from advisor.evidence.called_from import keeps_state, loop_around, loop_of_each
 from advisor.evidence.coded import names_like
 from advisor.evidence.rounds import LEAST_CALLS, MOSTLY, around
@@ -71,23 +72,68 @@ def asked_by_environment(evidence: Evidence, text_of: Callable[[str], str]) -> A
     """The loop in which one environment takes its steps, the model asked for each of them, for a single state.
 
     Told by the source: each round of the innermost loop around the call takes what ``step(action)`` gives apart, as
-    Gym's environments have it, in three or more. `text_of` gives a file's text, "" where there is none.
+    Gym's environments have it, in three or more, and the action is made of the model's answer. `text_of` gives a file's
+    text, "" where there is none.
     """
     record, most = evidence.record, _asked_most(evidence)
-    if record is None or most is None:
-        return None
-    shape = most.details.get("shape")
-    if not _single(most, _calls_of_models(record)) and not (isinstance(shape, list) and len(shape) == 1):
+    if record is None or most is None or not _one_state(most, record):
         return None
     for frame in most.called_from:
         inside = around(text_of(frame.file), frame.line)
-        if isinstance(inside, (ast.For, ast.While)):
-            if not any(map(_steps_an_environment, ast.walk(inside))):
-                return None
-            loop = replace(frame, line=inside.lineno, column=None, end_line=None, end_column=None)
-            asked = Asked(loop, most.calls_per_step, 0.0, 0.0, each=True, plays=True)
-            return _asked(evidence, asked, differentiated=bool(most.details.get("grad")))
+        if isinstance(inside, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if not isinstance(inside, (ast.For, ast.While)) or not _plays_alone(inside, frame):
+            return None
+        loop = replace(frame, line=inside.lineno, column=None, end_line=None, end_column=None)
+        asked = Asked(loop, most.calls_per_step, 0.0, 0.0, each=True, plays=True)
+        return _asked(evidence, asked, differentiated=_differentiated(evidence))
     return None
+
+
+def _one_state(asked: CallSite, record: RunRecord) -> bool:
+    """Whether a call gets the state of one environment: a vector, one in a batch of one, or one picture.
+
+    A vector of whole numbers may as well be the states of several.
+    """
+    shape = asked.details.get("shape")
+    if not isinstance(shape, list) or len(shape) == 3:
+        return False
+    if not _single(asked, _calls_of_models(record)) and len(shape) != 1:
+        return False
+    cls = asked.details.get("module")
+    first = [each.inputs[0].dtype for each in record.models if each.cls == cls and each.inputs]
+    return len(shape) > 1 or not any("int" in dtype for dtype in first)
+
+
+def _plays_alone(loop: ast.For | ast.While, frame: Site) -> bool:
+    """Whether each round has one environment take a step, by an action that is made of what `frame` calls there."""
+    steps = [each for each in ast.walk(loop) if isinstance(each, ast.Assign) and _steps_an_environment(each)]
+    if len(steps) != 1 or not isinstance(call := steps[0].value, ast.Call):
+        return False
+    lines = [each for each in ast.walk(loop) if isinstance(each, ast.stmt) and _holds(each, frame.line)]
+    asking = min(lines, key=lambda each: (each.end_lineno or 0) - each.lineno, default=None)
+    if asking is steps[0]:  # step(policy(state)), and no solver's step that calls a model
+        one_line = call.func.end_lineno == call.end_lineno == frame.line
+        within = (call.func.end_col_offset or 0) < (frame.column or 0) < (frame.end_column or 0)
+        return one_line and within and (frame.end_column or 0) < (call.end_col_offset or 0)
+    answers = set().union(*(names_in(target) for target, _ in bound([asking]))) if asking is not None else set()
+    given = set().union(*(names_in(each) for each in call.args))
+    return bool(made_of(answers, bound(ast.walk(loop))) & given)
+
+
+def _holds(statement: ast.stmt, line: int) -> bool:
+    return statement.lineno <= line <= (statement.end_lineno or 0)
+
+
+def _differentiated(evidence: Evidence) -> bool:
+    """Whether a backward goes through nearly all of the traced forwards, not through those of an update alone."""
+    trace, rows = evidence.trace, evidence.host.graph_rows
+    forwards = names_like(trace, trace.annotations.name, layout.FORWARD_RANGE.__eq__)
+    forwards &= assign(evidence.steps, trace.annotations.start) >= 0
+    start, end = trace.annotations.start[forwards], trace.annotations.end[forwards]
+    made = np.sort(trace.operators.start[rows])
+    through = np.searchsorted(made, end) > np.searchsorted(made, start)
+    return bool(len(start)) and float(through.mean()) >= MOSTLY
 
 
 def _calls_of_models(record: RunRecord) -> list[CallSite]:
@@ -126,9 +172,9 @@ def _asked(evidence: Evidence, asked: Asked, differentiated: bool = False) -> As
     return replace(asked, seconds=seconds, calling=_calling(evidence))
 
 
-def _steps_an_environment(node: ast.AST) -> bool:
+def _steps_an_environment(node: ast.Assign) -> bool:
     """``state, reward, done, info = env.step(action)``."""
-    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+    if not isinstance(node.value, ast.Call):
         return False
     called, targets = node.value.func, node.targets[0]
     several = isinstance(targets, (ast.Tuple, ast.List)) and len(targets.elts) >= _GIVES

@@ -1,90 +1,108 @@
 """A cache of the user's that is filled under another key than it is asked for, and so makes its value every time.
 
-``if fmax not in basis: basis[f"{fmax}_{device}"] = make(fmax)``: what is kept there is never found again.
+``if fmax not in basis: basis[f"{fmax}_{device}"] = make(fmax)``: what is kept there is never found again. Told by the
+source, and by what was seen to run: a function that is given one and the same object for most of the samples.
 """
 
 from __future__ import annotations
 
 import ast
+import linecache
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from advisor.evidence.bindings import last_name
-from advisor.evidence.fetching import by_statement, parsed, share
-from advisor.harness.layout import Loader, Site
+from advisor.evidence.deterministic import computes_the_same
+from advisor.evidence.fetching import parsed, share
+from advisor.harness.layout import FetchPart, Loader, Site
 
 _LEAST = 0.2  # of making a batch: what is wrong with it is certain
+_FILLS = ("update", "setdefault", "get")  # of a mapping: who asks it otherwise, or fills it, may find what is there
+_ALIKE = ("str", "int", "repr", "float", "item", "hex")  # what is made of a key by these may well be equal to it
 
 
 @dataclass(frozen=True)
 class MissedCache:
     """What is asked whether it has a key, at `site`, and is then given a value under another one, as they are written.
 
-    ``share`` of making a batch is what making the value takes.
+    ``share`` of making a batch is what ``function`` takes, which makes the value: of one and the same object each time,
+    and by its source the same.
     """
 
     site: Site
     cache: str
     asked: str
     filled: str
+    function: str
     share: float
-
-
-@dataclass(frozen=True)
-class _Guard:
-    """``if asked not in cache:`` at the line, from the first to the last line of what it guards."""
-
-    line: int
-    first: int
-    last: int
-    cache: str
-    asked: str
-    filled: str
-    body: list[ast.stmt]
 
 
 def missed_cache(loader: Loader) -> MissedCache | None:
     """The one whose values take longest, where they are seen to be made for the samples that come."""
-    lines = [*by_statement(loader, "line"), *by_statement(loader, "inside")]
-    lasting = [each for each in loader.parts if each.kind == "lasting"]  # functions that run for most of the samples
-    found: list[MissedCache] = []
-    for file in dict.fromkeys(each.site.file for each in (*lines, *lasting)):
-        for guard in _guards(parsed(file)):
-            own = [each for each in lines if each.site.file == file and guard.first <= each.site.line <= guard.last]
-            calls = {last_name(each.func) for one in guard.body for each in ast.walk(one) if isinstance(each, ast.Call)}
-            called = [each for each in lasting if each.site.file == file and each.name in calls]
-            taken = max(sum(share(loader, each) for each in parts) for parts in (own, called))
-            found.append(
-                MissedCache(Site(file, guard.line), guard.cache, guard.asked, guard.filled, min(1.0, taken))
-            )
+    found = [
+        MissedCache(Site(part.site.file, guard.lineno), *texts, part.name, share(loader, part))
+        for part in loader.parts
+        if part.kind == "lasting"  # it has run for most of the samples, of one object
+        for guard, texts in _guards(part)
+    ]
     most = max(found, key=lambda each: each.share, default=None)
     return most if most is not None and most.share >= _LEAST else None
 
 
-def _guards(tree: ast.Module | None) -> Iterator[_Guard]:
-    """Those of the functions whose two keys cannot be told to be the same."""
-    for function in ast.walk(tree) if tree is not None else ():
+def _guards(part: FetchPart) -> Iterator[tuple[ast.If, tuple[str, str, str]]]:
+    """``if asked not in cache: cache[filled] = …function(…)…`` in its file, the only call of that function.
+
+    With cache, asked and filled as they are written.
+    """
+    file = part.site.file
+    tree = parsed(file)
+    calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call)] if tree is not None else []
+    calls = [each for each in calls if last_name(each.func) == part.name]
+    if tree is None or len(calls) != 1 or not _makes_the_same(file, part.name):
+        return
+    for function in ast.walk(tree):
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
-        named = _named_once(function)
         for node in ast.walk(function):
-            if not isinstance(node, ast.If) or (test := _not_in(node.test)) is None:
-                continue
-            asked, cache = test
-            filled = [each for each in _filled(function) if ast.unparse(each.value) == ast.unparse(cache)]
-            inside = [each for each in filled if node.lineno < each.lineno <= (node.end_lineno or 0)]
-            # Whoever fills it under the key that is asked for, here or elsewhere, may have done so before.
-            keys = {_spelled(each.slice, named) for each in filled}
-            if len(inside) == 1 and _spelled(asked, named) not in keys and not isinstance(inside[0].slice, ast.Slice):
-                yield _Guard(
-                    node.lineno,
-                    node.body[0].lineno,
-                    node.body[-1].end_lineno or node.body[-1].lineno,
-                    ast.unparse(cache),
-                    ast.unparse(asked),
-                    ast.unparse(inside[0].slice),
-                    node.body,
-                )
+            if isinstance(node, ast.If) and any(each is calls[0] for one in node.body for each in ast.walk(one)):
+                texts = _misses(tree, function, node)
+                if texts is not None:
+                    yield node, texts
+
+
+def _makes_the_same(file: str, function: str) -> bool:
+    """Whether that function of the file gives the same of the same each time, by its source."""
+    lines = [*"".join(linecache.getlines(file)).splitlines(), "", "def _asks(x):", f"    made = {function}(x)"]
+    return function in computes_the_same("\n".join(lines), len(lines)).split(", ")
+
+
+def _misses(
+    tree: ast.Module, function: ast.FunctionDef | ast.AsyncFunctionDef, guard: ast.If
+) -> tuple[str, str, str] | None:
+    """Cache, asked and filled key of a guard that lets everything in; None where it may find what it asks for."""
+    test = _not_in(guard.test)
+    if test is None:
+        return None
+    asked, cache = test
+    name, named = ast.unparse(cache), _named_once(function)
+    bound = {each.id for each in ast.walk(function) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    parameters = {each.arg for each in ast.walk(function) if isinstance(each, ast.arg)}
+    if isinstance(cache, ast.Name) and cache.id in bound | parameters:
+        return None  # made in each call
+    if isinstance(asked, ast.Constant):
+        return None
+    # Whoever fills it under what is asked for, here or elsewhere, may have done so before.
+    filled = [each for each in ast.walk(tree) if isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Store)]
+    filled = [each for each in filled if last_name(each.value) == last_name(cache)]
+    others = [each for each in ast.walk(tree) if isinstance(each, ast.Attribute) and each.attr in _FILLS]
+    if len(filled) != 1 or any(last_name(each.value) == last_name(cache) for each in others):
+        return None
+    (store,) = filled
+    own = [each for each in guard.body if isinstance(each, ast.Assign) and store in each.targets]  # in no loop
+    key, wanted = _resolved(store.slice, named), _resolved(asked, named)
+    if not own or ast.unparse(store.value) != name or _bare(key) == _bare(wanted):
+        return None
+    return name, ast.unparse(asked), ast.unparse(store.slice)
 
 
 def _not_in(test: ast.expr) -> tuple[ast.expr, ast.expr] | None:
@@ -100,13 +118,6 @@ def _not_in(test: ast.expr) -> tuple[ast.expr, ast.expr] | None:
     return (test.left, cache) if isinstance(cache, (ast.Name, ast.Attribute)) else None
 
 
-def _filled(function: ast.AST) -> list[ast.Subscript]:
-    """``cache[key]`` where it is given a value."""
-    return [
-        each for each in ast.walk(function) if isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Store)
-    ]
-
-
 def _named_once(function: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, ast.expr]:
     """What the names mean that a function gives a value at one place only."""
     stored = [each.id for each in ast.walk(function) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
@@ -118,10 +129,19 @@ def _named_once(function: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, a
     return {name: value for name, value in values.items() if stored.count(name) == 1}
 
 
-def _spelled(key: ast.expr, named: dict[str, ast.expr]) -> str:
-    """A key as it is written, a name by what it means."""
+def _resolved(key: ast.expr, named: dict[str, ast.expr]) -> ast.expr:
+    """A key, a name by what it means."""
     seen = set[str]()
     while isinstance(key, ast.Name) and key.id in named and key.id not in seen:
         seen.add(key.id)
         key = named[key.id]
+    return key
+
+
+def _bare(key: ast.expr) -> str:
+    """What a key is made of, as it is written, without what may leave it equal: ``str(x)``, ``x.item()``."""
+    while isinstance(key, ast.Call) and last_name(key.func) in _ALIKE:
+        key = key.args[0] if key.args else key.func.value if isinstance(key.func, ast.Attribute) else key.func
+        if isinstance(key, ast.Name) and key.id in _ALIKE:
+            break
     return ast.unparse(key)

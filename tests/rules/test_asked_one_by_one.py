@@ -176,6 +176,9 @@ class Pole:
         self.rng, self.place = np.random.default_rng(0), np.zeros((many, 6), np.float32)
 
     def step(self, actions):
+        if callable(actions):
+            actions = actions(self.place)
+        self.actions = actions
         self.place = 0.9 * self.place + self.rng.normal(size=self.place.shape) + np.reshape(actions, (-1, 1))
         self.place = self.place.astype(np.float32)
         return self.place, -np.abs(self.place).sum(1), False, {{}}
@@ -200,10 +203,7 @@ place = pole.place
 for update in range(400):
     seen, taken, won = [], [], []
     for tick in range(24):
-        action = agent.act(place)
-        seen.append(place)
-        taken.append(action)
-        {step}
+        {round}
         won.append(reward)
     seen, taken, won = (torch.as_tensor(np.concatenate(each)) for each in (seen, taken, won))
     loss = -(agent(seen).log_prob(taken) * (won - won.mean()).float()).mean()
@@ -213,24 +213,42 @@ for update in range(400):
 """
 
 
+ACTS = "seen.append(place)\n        action = agent.act(place)\n        taken.append(action)\n        "
+STEPS = "place, reward, done, info = pole.step(action)"
+
+
 @pytest.mark.slow
 @pytest.mark.sessions
 @pytest.mark.parametrize(
-    ("many", "step", "told"),
+    ("many", "round_", "told"),
     [
-        (1, "place, reward, done, info = pole.step(action)", True),
-        (8, "place, reward, done, info = pole.step(action)", False),  # eight at once
-        (1, "reward = -np.abs(place).sum(1)\n        place = place * np.float32(0.9)", False),  # a recurrence
+        (1, ACTS + STEPS, True),
+        (
+            1,
+            "seen.append(place)\n        place, reward, done, info = pole.step(agent.act(place))\n"
+            "        taken.append(pole.actions)",
+            True,
+        ),
+        (8, ACTS + STEPS, False),  # eight at once
+        (1, ACTS + "reward = -np.abs(place).sum(1)\n        place = place * np.float32(0.9)", False),  # a recurrence
+        (  # whatever takes a step there, the model is part of it
+            1,
+            "seen.append(place)\n        place, reward, done, info = pole.step(agent.act)\n"
+            "        taken.append(pole.actions)",
+            False,
+        ),
+        (1, ACTS + STEPS.replace("action", "np.ones(1)"), False),  # by no answer of the model's
     ],
-    ids=["one", "eight", "none"],
+    ids=["one", "nested", "eight", "none", "inside", "unasked"],
 )
-def test_a_policy_that_one_environment_asks(many: int, step: str, told: bool, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(POLE.format(many=many, step=step))
+def test_a_policy_that_one_environment_asks(many: int, round_: str, told: bool, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(POLE.format(many=many, round=round_))
     run = measure(Command(str(tmp_path / "train.py"), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
     found = list(PythonLoopOverSamples().check(Evidence.from_run(run)))
     assert len(found) == told
     for each in found:
-        assert each.site is not None and each.site.line == 37 and each.safety == Safety.BEHAVIOUR
+        assert each.site is not None and each.site.function == "<module>" and each.safety == Safety.BEHAVIOUR
+        assert (tmp_path / "train.py").read_text().splitlines()[each.site.line - 1] == "    for tick in range(24):"
         assert each.gain.likely > 1.5
         advice = PythonLoopOverSamples().fix(each, Sources())
-        assert isinstance(advice, Advice) and "SyncVectorEnv" in advice.text and "train.py:37" in advice.text
+        assert isinstance(advice, Advice) and "SyncVectorEnv" in advice.text

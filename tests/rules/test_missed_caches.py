@@ -20,7 +20,7 @@ kept, windows = {}, {}
 
 
 def bank(top):
-    return torch.rand(80, top)
+    return torch.linspace(0, 1, 80 * top).reshape(80, top)
 
 
 class Clips:
@@ -37,10 +37,10 @@ BODY = """    key = f"{top}_{x.device}"
 """
 
 
-def told(scene: Any, tmp_path: Path, body: str, function_ms: float = 60.0) -> Finding | None:
+def told(scene: Any, tmp_path: Path, body: str, function_ms: float = 60.0, head: str = HEAD) -> Finding | None:
     """What the rule says where `bank` takes so much of a fetch of 100 ms, for which the step waits 60."""
     path = tmp_path / "clips.py"
-    path.write_text(HEAD + body)
+    path.write_text(head + body)
     made = scene(100.0)
     loader = made.loader(wait_ms=60.0, fetch_ms=100.0, cpu_ms=95.0, num_workers=1)
     made.record.script = loader.dataset_file = str(path)
@@ -73,14 +73,27 @@ def test_a_cache_that_is_filled_under_another_key_is_asked_for_that(scene: Any, 
     [
         BODY.replace("if top", "if key"),
         BODY.replace("if top not", 'if f"{top}_{x.device}" not'),  # the same, written out
+        BODY.replace('f"{top}_{x.device}"', "str(top)"),  # which it may be
+        BODY.replace('f"{top}_{x.device}"', "int(top)"),
         BODY.replace("    return", "    kept[top] = kept[key]\n    return"),  # it finds that
+        BODY + "\n\ndef prepare(tops):\n    kept.update({each: bank_of(each) for each in tops})\n",
         BODY.replace("kept[key] = bank", "windows[key] = bank").replace("kept[key] @", "windows[key] @"),
         BODY.replace("if top not in kept", "if top not in (1, 2)"),
         BODY.replace("if top not in kept", "if top in kept"),
+        BODY.replace("    key", "    kept = {}\n    key", 1),  # no cache
+        BODY.replace("if top", 'if "bank"'),
+        BODY.replace("        kept[key] =", "        for key in (key, 1):\n            kept[key] ="),
+        BODY + "\n\ndef preview(top):\n    return bank(top)\n",  # which of the two was seen to run?
     ],
 )
 def test_what_finds_its_key_is_no_such_cache(body: str, scene: Any, tmp_path: Path) -> None:
     assert told(scene, tmp_path, body) is None
+
+
+@pytest.mark.parametrize("text", ["torch.rand(80, top)", "next(BANKS)", "read(top)"])
+def test_what_may_be_another_thing_each_time_is_no_such_value(text: str, scene: Any, tmp_path: Path) -> None:
+    head = HEAD.replace("torch.linspace(0, 1, 80 * top).reshape(80, top)", text)
+    assert told(scene, tmp_path, BODY, head=head) is None
 
 
 def test_what_takes_a_small_part_of_a_batch_is_left_alone(scene: Any, tmp_path: Path) -> None:
@@ -92,10 +105,12 @@ def test_what_takes_a_small_part_of_a_batch_is_left_alone(scene: Any, tmp_path: 
     [
         (BODY.replace("if top not in kept", "if not top in kept.keys()"), "if not key in kept.keys()"),
         (
-            BODY.replace('f"{top}_{x.device}"', "str(top)").replace("kept[key]", 'kept[key + "_" + str(x.device)]'),
-            'if key + "_" + str(x.device) not in kept',
+            BODY.replace('f"{top}_{x.device}"', "str(x.device)").replace("kept[key]", 'kept[key + "_" + str(top)]'),
+            'if (key + "_" + str(top)) not in kept',
         ),
+        (BODY.replace("kept[key]", "kept[(top, x.device)]"), "if (top, x.device) not in kept"),
         (BODY.replace("= bank(top)\n", "= bank(top)\n        windows[top] = 1\n"), "if key not"),
+        (BODY.replace("= bank(top)\n", "= bank(top).to(x.device)\n"), "if key not"),
     ],
 )
 def test_it_is_asked_for_whatever_it_is_filled_under(body: str, after: str, scene: Any, tmp_path: Path) -> None:
@@ -108,11 +123,23 @@ def test_it_is_asked_for_whatever_it_is_filled_under(body: str, after: str, scen
     [
         (BODY.replace("kept[key] = bank", "found = kept[key] = bank").replace("kept[key] @", "found @"), "found"),
         (BODY.replace("    key = ", "    if x.device.type:\n        key = "), "key is not known yet"),
-        (BODY.replace("= bank(top)\n", "= bank(top)\n        windows[x.shape] = 1\n"), "may lack"),
+        (BODY.replace("= bank(top)\n", "= bank(top)\n        windows[x.shape] = 1\n"), "depends on x.shape"),
+        (BODY.replace("= bank(top)\n", "= bank(top)[:, :len(x)]\n"), "depends on x"),
         (BODY.replace("= bank(top)\n", "= bank(top)\n        x.seen = True\n"), "more is done there"),
+        (BODY.replace("= bank(top)\n", "= bank(top)\n        print(top)\n"), "more is done there"),
+        (BODY.replace("= bank(top)\n", "= bank(top)\n        return kept[key]\n"), "more is done there"),
+        (BODY.replace("@ x", "@ x + len(kept[top])"), "read under another key"),
+        (
+            BODY.replace("{top}_{x.device}", "{x.device}").replace("= bank(top)\n", "= bank(top) * x.gain\n"),
+            "depends on x.gain",
+        ),
+        (  # both of a thousand have one key
+            BODY.replace("{top}_{x.device}", "{top // 1000}").replace("= bank(top)\n", "= bank(top) * len(x)\n"),
+            "depends on x",
+        ),
         (
             BODY.replace('    key = f"{top}_{x.device}"\n', "").replace(
-                "kept[key] = bank(top)", "key = str(top)\n        kept[key] = bank(top)"
+                "kept[key] = bank(top)", "key = str(x.device)\n        kept[key] = bank(top)"
             ),
             "key is not known yet",
         ),
