@@ -14,6 +14,7 @@ from advisor.edit.names import fresh_name, from_module, full_name, last_part
 from advisor.edit.scopes import assigned_once, scope_of
 from advisor.edit.sums import elements
 from advisor.evidence import Change, bulk
+from advisor.evidence.felt import waits
 from advisor.evidence.fetching import begins_anew
 from advisor.fixes import edited
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, file_list, model_files, where
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
 
-_LEAST_WAIT = 0.02  # a step that waits less than 2 % of its time for data gains nothing measurable
 _LEAST_GAIN = 1.1  # of a fetch that takes a fraction of a millisecond, the rest is not known better than that
 _LEAST_ROWS = 8  # in a batch
 _BASIS = "TensorDataset, 32 to 1,024 rows: indexing a batch at once takes a fifteenth per row (measured)"
@@ -65,7 +65,7 @@ class BatchedIndexing(Rule):
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         for facts in evidence.loaders:
             loader = facts.record
-            if loader is None or not facts.fetch_s or facts.wait_share < _LEAST_WAIT or begins_anew(loader):
+            if loader is None or not facts.fetch_s or not waits(facts) or begins_anew(loader):
                 continue
             if loader.cls != "DataLoader" or not loader.tensors or loader.tensors[0].device != "cpu":
                 continue

@@ -14,6 +14,7 @@ from advisor.edit.weighted_draws import drawn_from_sums
 from advisor.evidence import Change
 from advisor.evidence.beside import share_of_step
 from advisor.evidence.facts import OTHER
+from advisor.evidence.felt import waits
 from advisor.evidence.fetching import share, without
 from advisor.evidence.random_draws import FEW, WEIGHTS, Draw, draw_of_few, longest_draw
 from advisor.fixes import edited
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.evidence.facts import LoaderFacts
 
-_LEAST_WAIT = 0.02  # a step that waits less than 2 % of its time for data gains nothing measurable
 _MOST = 0.5  # share of the fetch from which on a part is what it is made of
 _LEAST = 0.25  # of the step
 # Draws of five by weights, among 1,000 of them 33 us, 20,000 206 us, 100,000 766 us; looked up in sums that are there
@@ -67,7 +67,7 @@ class CostlyDraws(Rule):
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         for facts in evidence.loaders:
             loader = facts.record
-            if loader is None or not loader.looks or not facts.fetch_s or facts.wait_share < _LEAST_WAIT:
+            if loader is None or not loader.looks or not facts.fetch_s or not waits(facts):
                 continue
             draw = longest_draw(loader)
             finding = self._for_samples(evidence, facts, draw) if draw is not None else None

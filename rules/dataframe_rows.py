@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
 from advisor.edit.frame_columns import keep_columns
+from advisor.evidence.felt import waits
 from advisor.evidence.fetching import without
 from advisor.fixes import edited
 from advisor.rule import WIDEST, Advice, Example, Finding, Gain, Rule, Safety, at, site_list, where
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from advisor.evidence.facts import LoaderFacts
     from advisor.harness.layout import Loader
 
-_LEAST_WAIT = 0.02  # a step that waits less than 2 % of its time for data gains nothing measurable
 _LEAST_GAIN = 1.1
 _LEAST_SHARE = 0.1  # of the fetch, in pandas
 # Under the harness's look a call of pandas takes 1.8 to 3.5 times as long as without: eight ways to take a row's values
@@ -62,7 +62,7 @@ class DataframeRows(Rule):
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         for facts in evidence.loaders:
             loader = facts.record
-            if loader is None or not loader.looks or not facts.fetch_s or facts.wait_share < _LEAST_WAIT:
+            if loader is None or not loader.looks or not facts.fetch_s or not waits(facts):
                 continue
             parts = [part for part in loader.parts if part.kind == "pandas"]
             seconds = sum(part.seconds for part in parts)

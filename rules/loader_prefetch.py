@@ -13,6 +13,7 @@ from advisor.edit.locate import call_at
 from advisor.edit.values import give
 from advisor.edit.workers import only_with_workers
 from advisor.evidence import Change
+from advisor.evidence.felt import waits
 from advisor.evidence.fetching import begins_anew
 from advisor.evidence.prefetch import DEFAULT, SHM_SHARE, made_ahead_bytes
 from advisor.fixes import given_fix
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from advisor.harness.layout import Loader, RunRecord
 
 _CANDIDATES = (4, 8, 16, 32)
-_LEAST_WAIT = 0.02  # a step that waits less than 2 % of its time for data gains nothing measurable
 _MEMORY_SHARE = 0.25  # leave three quarters of the memory that is free to others
 
 
@@ -53,7 +53,7 @@ class LoaderPrefetch(Rule):
         run = evidence.record
         for facts in evidence.loaders:
             record = facts.record
-            if run is None or record is None or not record.fetches or facts.wait_share < _LEAST_WAIT:
+            if run is None or record is None or not record.fetches or not waits(facts):
                 continue
             if begins_anew(record):
                 continue

@@ -16,6 +16,7 @@ from advisor.edit.sources import text_of
 from advisor.edit.values import EDITED, give, in_mapping
 from advisor.edit.workers import only_with_workers
 from advisor.evidence import Change
+from advisor.evidence.felt import waits
 from advisor.evidence.fetching import begins_anew
 from advisor.evidence.prefetch import DEFAULT, SHM_SHARE, made_ahead_bytes
 from advisor.fixes import by_option, edited
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 _LEAST_STEPS = 2  # of a bare trace: a single one may be an epoch's first, which waits for workers to start
 _TWICE = 2  # workers for the model, to which those of unknown number are one
 _MOST = 16  # more workers than this have not helped one process in practice, and each holds a copy of the dataset
-_LEAST_WAIT = 0.02  # a step that waits less than 2 % of its time for data gains nothing measurable
 # Workers that make a batch in less than this share of the step's own time would keep up, if all batches took as long:
 # eight instead of two brought 1.04 where 1.74 was predicted (accuracy's rain_radar_shards, whose files open slowly).
 _KEEPS_UP = 0.9
@@ -78,7 +78,7 @@ class LoaderWorkers(Rule):
         if evidence.record is None and len(evidence.steps) < _LEAST_STEPS:
             return
         for facts in evidence.loaders:
-            if facts.wait_share < _LEAST_WAIT and not _starts_again(facts):
+            if not waits(facts) and not _starts_again(facts):
                 continue
             if facts.record is not None and begins_anew(facts.record):
                 continue  # workers would be started for each batch
@@ -655,7 +655,7 @@ def _started(facts: LoaderFacts) -> str:
 
 def _too_few(evidence: Evidence, facts: LoaderFacts) -> bool:
     """Whether the step waits because its workers make too few batches: not because single ones take long."""
-    if facts.wait_share < _LEAST_WAIT:
+    if not waits(facts):
         return False
     if not facts.workers or not facts.fetch_s or evidence.record is None:
         return True

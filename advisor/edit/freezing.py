@@ -21,7 +21,8 @@ from advisor.edit.values import EDITED, give_value
 from advisor.harness.layout import Site
 
 # ``torch.autograd.grad`` makes gradients of its own, and reads none.
-READS_GRADIENTS = re.compile(r"(?<!autograd)\.grad\b")
+# Lightning's grad_norm, and what watches a model for a log, read them all.
+READS_GRADIENTS = re.compile(r"(?<!autograd)\.grad\b|\bgrad_norm\(|\.watch\(|track_grad_norm")
 _CLIPS = re.compile(r"\bclip_grad_(norm|value)_\(|\bget_total_norm\(")
 # What a script may do with gradients, or what would go wrong with weights that need none; by its text.
 _SAYS = re.compile(r"\brequires_grad")

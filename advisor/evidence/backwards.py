@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.trace.intervals import Ints
 
-_MOST_BACKWARD = 2.0  # over the forward
+MOST_BACKWARD = 2.0  # over the forward
 NODE = "autograd::engine::evaluate_function: "  # how autograd's engine names what it computes, by the node's own name
 
 Part = tuple[int, int, float]
@@ -31,7 +31,7 @@ def backward_over_forward(evidence: Evidence) -> float:
     reasons (second derivatives, recomputed activations).
     """
     forward, backward = evidence.breakdown.share("forward"), evidence.breakdown.share("backward")
-    return min(_MOST_BACKWARD, backward / forward) if forward else 0.0
+    return min(MOST_BACKWARD, backward / forward) if forward else 0.0
 
 
 def backward_over(evidence: Evidence, operators: Collection[str], nodes: Collection[str]) -> float | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from advisor.evidence.backwards import NODE, backward_over_forward
+from advisor.evidence.backwards import MOST_BACKWARD, NODE, backward_over_forward
 from advisor.evidence.coded import names_like
 from advisor.evidence.steps import assign
 
@@ -20,50 +20,59 @@ if TYPE_CHECKING:
 
 _OPERATOR = "aten::"
 # What Python calls otherwise than the operator that runs.
-_OTHERWISE = {"radd": "add", "rmul": "mul", "truediv": "div", "rmatmul": "matmul", "pow": "pow", "rpow": "pow"}
+_OTHERWISE = {"radd": "add", "rmul": "mul", "truediv": "div", "rmatmul": "matmul", "rpow": "pow"} | {
+    "cross_entropy": "cross_entropy_loss"
+}
 
 
 def backward_seconds(evidence: Evidence, forward_s: Mapping[str, float]) -> float:
     """Seconds that the backward of these functions takes: torch's name of each → its seconds in the forward.
 
     Each by how much longer than its calls in the traced steps their nodes are, all functions of that name together; one
-    that the trace does not have as an operator by the whole step's.
+    that the trace does not have as an operator by the whole step's. Of all of them no more than the whole step's may be
+    (:func:`backward_over_forward`).
     """
     ratios, others = _ratios(evidence), backward_over_forward(evidence)
-    return sum(seconds * ratios.get(_operator(name), others) for name, seconds in forward_s.items())
+    seconds = sum(taken * ratios.get(_operator(name), others) for name, taken in forward_s.items())
+    return min(seconds, MOST_BACKWARD * sum(forward_s.values()))
 
 
 def _operator(name: str) -> str:
-    bare = name.strip("_")
+    bare = name[2:-2] if name.startswith("__") and name.endswith("__") else name
     return _OPERATOR + _OTHERWISE.get(bare, bare)
 
 
 def _ratios(evidence: Evidence) -> dict[str, float]:
     """Operator → time of the nodes of its calls in the steps over that of the calls, where a backward goes through any.
 
-    Autograd counts its nodes: an operator begins with the number of the next one, and has made those up to where the
-    one after it begins.
+    Autograd counts the nodes of a thread: an operator begins with the number of the next one, and has made those up to
+    where whatever is recorded after it begins, another operator, a function of the user's or the derivative of one.
+    None where several threads record, of which a node does not say which it is of.
     """
     trace, operators = evidence.trace, evidence.trace.operators
     recorded = (operators.sequence >= 0) & (assign(evidence.steps, operators.start) >= 0)
-    outermost = recorded & (evidence.nesting.parent < 0)
     node = names_like(trace, operators.name, lambda name: name.startswith(NODE))
+    outermost = recorded & (evidence.nesting.parent < 0)
+    rows = np.flatnonzero(recorded & ~node)
+    rows = rows[np.argsort(operators.start[rows], kind="stable")]
+    if len(np.unique(operators.lane[rows])) != 1:
+        return {}
     nodes = np.flatnonzero(outermost & node)
     nodes = nodes[np.argsort(operators.sequence[nodes], kind="stable")]
     numbers = operators.sequence[nodes]
     spent = np.concatenate(([0], np.cumsum((operators.end - operators.start)[nodes])))
-    outermost &= names_like(trace, operators.name, lambda name: name.startswith(_OPERATOR))
-    outermost &= ~evidence.host.backward.contains(operators.start)
+    called = outermost[rows] & names_like(trace, operators.name, lambda name: name.startswith(_OPERATOR))[rows]
+    called &= ~evidence.host.backward.contains(operators.start[rows])
+    after = np.searchsorted(operators.start[rows], operators.end[rows])  # what is recorded next, and is not part of it
+    called &= after < len(rows)
+    calls, first = rows[called], operators.sequence[rows[called]]
+    last = operators.sequence[rows[after[called]]]
+    back = spent[np.searchsorted(numbers, last)] - spent[np.searchsorted(numbers, first)]
     forward: dict[int, float] = {}
     backward: dict[int, float] = {}
-    for lane in np.unique(operators.lane[outermost]).tolist():
-        rows = np.flatnonzero(outermost & (operators.lane == lane))
-        rows = rows[np.argsort(operators.start[rows], kind="stable")]
-        first = np.searchsorted(numbers, operators.sequence[rows])
-        took = np.diff(spent[first], append=spent[first[-1]])  # of the last one the end is not known
-        for row, back in zip(rows.tolist(), took.tolist(), strict=True):
-            if back > 0:
-                code = int(operators.name[row])
-                forward[code] = forward.get(code, 0.0) + float(operators.end[row] - operators.start[row])
-                backward[code] = backward.get(code, 0.0) + float(back)
+    took = (operators.end - operators.start)[calls]
+    for code, ahead, again in zip(operators.name[calls].tolist(), took.tolist(), back.tolist(), strict=True):
+        if again > 0:
+            forward[code] = forward.get(code, 0.0) + ahead
+            backward[code] = backward.get(code, 0.0) + again
     return {trace.name(code): backward[code] / forward[code] for code in forward if forward[code]}

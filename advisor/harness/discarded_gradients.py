@@ -240,7 +240,7 @@ def _name_of(module: Any) -> tuple[str, str]:
 
 
 def _within_step() -> bool:
-    """Whether an optimizer calls this backward, with a closure: it looks at the gradients of its own itself."""
+    """Whether an optimizer calls this backward, with a closure: it looks at gradients itself."""
     frame = sys._getframe(1)
     while (frame := frame.f_back) is not None:  # type: ignore[assignment]
         if frame.f_code.co_name == "step" and "closure" in frame.f_code.co_varnames:

@@ -53,9 +53,7 @@ LONGEST_WITH_STACKS, MOST_WITH_STACKS = 0.5, 400_000
 # Times `settle_max_seconds`: so long may steps take, besides, in which Dynamo compiles: eight graphs of a function.
 MOST_COMPILING = 4
 MOST_REPEATS = 3  # how often a profile window is begun anew when an evaluation falls into it
-# From that share of the steps on that take a batch from a loader it feeds them: where a script makes two of each batch,
-# an interval more or less without one is chance.
-_OF_THE_STEPS = 0.4
+_EACH_SECOND, _ONE_EACH = 0.4, 1.2  # of the steps take a batch, and so many batches do those
 
 
 class Windows:
@@ -112,6 +110,7 @@ class Windows:
         self._rows: set[int] = set()  # that models got, step by step, before the timing window
         self._usual: set[str] = set()  # causes that come with most steps: part of the step
         self._intervals_with_loader: dict[int, int] = {}
+        self._batches_of_loader: dict[int, int] = {}
         self._backwards = 0
         self._zero_checked = False
         self.optimizers = Optimizers()
@@ -460,6 +459,7 @@ class Windows:
         self._caches.forget()
         self._intervals.clear()
         self._intervals_with_loader.clear()
+        self._batches_of_loader.clear()
         self.boundaries = 0
         self.phase = "waiting"
 
@@ -482,8 +482,9 @@ class Windows:
     def _interval(self, now: float) -> None:
         if compiled_frames() != self._compiled:
             self._causes.add("compilation")
-        for index in self.loaders.delivered:
+        for index, batches in self.loaders.delivered.items():
             self._intervals_with_loader[index] = self._intervals_with_loader.get(index, 0) + 1
+            self._batches_of_loader[index] = self._batches_of_loader.get(index, 0) + batches
         # Which module is the first in a step is then chance, and so are the rows that it gets.
         unknown = self.models.rows_differ and self.finder.kind == "forward"
         samples = self.loaders.samples or (0 if unknown else self.models.samples)
@@ -517,10 +518,15 @@ class Windows:
         return late
 
     def _mark_training_loaders(self) -> None:
-        """A loader feeds the steps when most of them, or each second one, took a batch from it."""
-        least = _OF_THE_STEPS * max(len(self._intervals), 1)
+        """A loader feeds the steps when most of them, or each second one, took a batch from it.
+
+        Where a script makes two steps of each batch, one with a batch more or less is chance; of an evaluation beside
+        steps several batches come together.
+        """
+        steps = max(len(self._intervals), 1)
         for index, record in enumerate(self.loaders.records):
-            record.trains = self._intervals_with_loader.get(index, 0) >= least
+            fed, batches = (each.get(index, 0) for each in (self._intervals_with_loader, self._batches_of_loader))
+            record.trains = fed * 2 >= steps or (fed >= _EACH_SECOND * steps and batches <= _ONE_EACH * fed)
         if not self._intervals:  # settling was cut to nothing: the loader used last it must be
             for index in list(self.loaders.delivered) or list(range(len(self.loaders.records)))[-1:]:
                 self.loaders.records[index].trains = True
