@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 # Nodes that compute a weight's gradient beside their input's. A convolution's takes as long as its input's (as many
 # multiplications), and both are one operator; a product's is a product of its own, the later one.
 _CONVOLUTIONS = ("ConvolutionBackward0",)
-_PRODUCTS = ("AddmmBackward0", "MmBackward0", "LinearBackward0")
+_PRODUCTS = ("AddmmBackward0", "MmBackward0", "LinearBackward0", "BmmBackward0", "BaddbmmBackward0")
 _WHOLE = ("EmbeddingBackward0",)  # has no other gradient
 _PASSED_ON = ("TBackward0",)  # hand a weight's gradient on
-_MULTIPLIES = frozenset(("aten::mm", "aten::addmm"))
+_MULTIPLIES = frozenset(("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"))
 _OF_A_CONVOLUTION = 0.5
 _MUCH = 0.25  # of it
 
@@ -108,11 +108,12 @@ def _merged(parts: list[Part]) -> list[Part]:
     """The parts that are wholly for nothing as intervals that do not overlap, and of the others what lies outside."""
     whole = Coverage.of(*(np.array([part[at] for part in parts if part[2] == 1.0], np.int64) for at in (0, 1)))
     found = [(start, end, 1.0) for start, end in zip(whole.start.tolist(), whole.end.tolist(), strict=True)]
-    return found + [part for part in parts if part[2] < 1.0 and not whole.contains(np.array([part[0]]))[0]]
+    partly = dict.fromkeys(part for part in parts if part[2] < 1.0)
+    return found + [part for part in partly if not whole.contains(np.array([part[0]]))[0]]
 
 
 def _lost(evidence: Evidence, nodes: Ints) -> Iterator[Part]:
-    """The nodes that the record says lead to nothing that is used, by the order in which the forward made them."""
+    """What the record says of the nodes leads to nothing that is used, by the order in which the forward made them."""
     record, trace, steps = evidence.record, evidence.trace, evidence.steps
     told = record.backward_nodes if record is not None else []
     operators = trace.operators
@@ -130,6 +131,8 @@ def _lost(evidence: Evidence, nodes: Ints) -> Iterator[Part]:
         for row, kind in zip(inside.tolist(), kinds, strict=True):
             if kind == "branch":
                 yield int(operators.start[row]), int(operators.end[row]), 1.0
+            elif kind == "weights":  # of a weight that is used several times: it is added up once, after all of them
+                yield from _making(evidence, row)
 
 
 def _branches(evidence: Evidence, done: Ints, nodes: Ints, passes: list[list[str]]) -> Iterator[Part]:

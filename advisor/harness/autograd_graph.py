@@ -44,12 +44,18 @@ class AutogradGraph:
             made=[node._sequence_nr() for node in order],
         )
 
-    def for_nothing(self, dropped: Iterable[int]) -> list[bool]:
-        """Of the nodes that are no leaves, in the order in which they were made: whether all that they lead to is
-        leaves `dropped` (identities)."""
+    def kinds(self, dropped: Iterable[int]) -> list[str]:
+        """What becomes of what the nodes that are no leaves give, in the order in which they were made.
+
+        "branch": all that they lead to is leaves `dropped` (identities). "weights": a gradient that they compute is for
+        such leaves only, beside others. Else "used".
+        """
         leads = self._leads(set(dropped))
         nodes = [node for node in range(len(self.below)) if node not in self.leaves]
-        return [not leads[node] for node in sorted(nodes, key=self.made.__getitem__)]
+        return [
+            "branch" if not leads[node] else "used" if all(leads[each] for each in self.below[node]) else "weights"
+            for node in sorted(nodes, key=self.made.__getitem__)
+        ]
 
     def _leads(self, dropped: set[int]) -> list[bool]:
         """Whether each node leads to a leaf that is used."""

@@ -183,10 +183,9 @@ class Discarded(GradientWatch):
         return ["used" if not drop else "branch" if each.parameter in branches else "weights" for each, drop in judged]
 
     def _nodes(self, graph: AutogradGraph | None, dropped: set[int]) -> list[GradientRun]:
-        """Which nodes of a backward's graph lead to gradients of no use only; nothing where none does."""
-        lost = graph.for_nothing(dropped) if graph is not None else []
-        runs = [GradientRun(len(list(run)), "branch" if kind else "used") for kind, run in groupby(lost)]
-        return runs if any(lost) else []
+        """What becomes of what the nodes of a backward's graph give; nothing where all of it is used."""
+        kinds = graph.kinds(dropped) if graph is not None else []
+        return [GradientRun(len(list(run)), kind) for kind, run in groupby(kinds)] if {*kinds} - {"used"} else []
 
     def _dropped(self, parameter: Any, done: _Done) -> bool:
         """Whether nobody has used that gradient of the parameter, and nobody will."""

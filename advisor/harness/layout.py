@@ -769,7 +769,8 @@ class RunRecord:
     # The gradients that each backward of a step computes, in order. Empty where all are used.
     accumulated: list[list[GradientRun]] = field(default_factory=list)
     # The nodes of each of these backwards' graphs, leaves aside, in the order in which the forward made them: "branch"
-    # for those that lead to gradients which nobody uses, and to no other. Empty where there are none.
+    # for those that lead to gradients which nobody uses, and to no other, "weights" for those of which one of several
+    # that they compute leads there. Empty where there are none.
     backward_nodes: list[list[GradientRun]] = field(default_factory=list)
     small_caches: list[SmallCache] = field(default_factory=list)
     recomputed: list[Recomputed] = field(default_factory=list)  # the longest first

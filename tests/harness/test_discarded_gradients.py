@@ -295,16 +295,48 @@ def test_a_target_that_goes_through_the_network_as_well() -> None:
 
     found = looked([network], [optimizer], step)
     (nodes,) = found.nodes
-    # Of the image's pass what hands on the weights' gradients (T, twice), of the target's, made later, all of it: a
-    # layer is T and Addmm. The loss is three nodes.
+    # Of the image's pass what hands on the weights' gradients (T, twice), and what makes them beside its input's; of
+    # the target's, made later, all of it: a layer is T and Addmm. The loss is three nodes, the first a difference.
     assert [(run.count, run.kind) for run in nodes] == [
         (1, "branch"),
-        (2, "used"),
-        (1, "branch"),
+        (1, "weights"),
         (1, "used"),
+        (1, "branch"),
+        (1, "weights"),
         (5, "branch"),
-        (3, "used"),
+        (1, "weights"),
+        (2, "used"),
     ]
+
+
+def test_each_use_of_a_weight_makes_a_part_of_its_gradient() -> None:
+    """A world that is imagined for some steps: its weights' gradients are added up once, after all of them."""
+
+    class World(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(2, 4, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.bmm(x, self.weight)
+
+    world, image = World(), nn.Parameter(torch.rand(2, 3, 4))
+    optimizer, learns = torch.optim.Adam([image]), torch.optim.Adam(world.parameters())
+
+    def step(found: Discarded) -> None:
+        learns.zero_grad()
+        backward(found, world(torch.rand(2, 3, 4)).sum())
+        stepped(found, learns)
+        optimizer.zero_grad()
+        x: torch.Tensor = image
+        for _ in range(5):
+            x = world(x)
+        backward(found, x.sum())
+        stepped(found, optimizer)
+
+    found = looked([world], [optimizer, learns], step)
+    assert [each.held for each in found.found] == [True]
+    assert [[(run.count, run.kind) for run in each] for each in found.nodes] == [[], [(5, "weights"), (1, "used")]]
 
 
 def test_what_lies_between_a_loss_and_an_input_that_somebody_else_needs() -> None:

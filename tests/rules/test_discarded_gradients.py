@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from advisor.edit import Edit, Sources
+from advisor.harness import layout
 from advisor.harness.layout import DiscardedGradients as Record
 from advisor.harness.layout import GradientRun, OptimizerInfo, Site
 from advisor.rule import Advice, Finding
@@ -87,6 +88,20 @@ def test_of_a_products_node_the_later_product_is(scene: Any, tmp_path: Path) -> 
     finding = found(made, tmp_path, AMID)
     assert finding is not None
     assert finding.evidence["discarded_s"] == pytest.approx(0.0075 + 0.0001 + 0.0002 + 0.0001)
+
+
+def test_of_a_weight_that_is_used_several_times_each_use_counts(scene: Any, tmp_path: Path) -> None:
+    made = scene(40.0)
+    made.each("user_annotation", layout.BACKWARD_RANGE, 7.5, 31.0)
+    for use, start in enumerate((8.0, 14.0, 20.0)):
+        made.operator(f"{NODE}BmmBackward0", start, start + 5.0, **{"Sequence number": 2 - use})
+        made.operator("aten::bmm", start + 0.5, start + 2.0)  # its input's
+        made.operator("aten::bmm", start + 2.0, start + 4.5)
+    done(made, 26.0)
+    done(made, 28.0)
+    made.record.backward_nodes = [[GradientRun(3, "weights")]]
+    finding = found(made, tmp_path, [[(1, "weights"), (1, "used")]])
+    assert finding is not None and finding.evidence["discarded_s"] == pytest.approx(3 * 0.003 + 0.0001)
 
 
 def test_of_a_branch_all_is_for_nothing(scene: Any, tmp_path: Path) -> None:
