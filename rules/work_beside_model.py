@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
+from advisor.edit.archives import read_archives
 from advisor.edit.every import done_every
 from advisor.edit.grown import joined_once
 from advisor.edit.locate import code_at
@@ -23,6 +24,7 @@ from advisor.evidence.beside import (
     share_of_step,
     source_of,
 )
+from advisor.evidence.bindings import last_name
 from advisor.evidence.facts import FORWARD, OTHER
 from advisor.evidence.outside import updates_weights
 from advisor.evidence.rounds import scope_at
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
 
-_LEAST = 0.25  # of the step
+_LEAST = 0.25  # of the step; where what it does is wasted for sure …
+_LEAST_WASTED = 0.15
 _MANY_OPERATORS = 0.25  # of those that a step calls
 # Of an undisturbed step: what takes that much more, in the one step or the few that have stacks, is not in each of them
 # (1.77: a recording that is made for every eighth).
@@ -103,6 +106,12 @@ _READ_ONCE = (
     "functools.lru_cache(maxsize=1) around the function does."
 )
 
+_ARCHIVE = (
+    "Whatever an open .npz is asked for it reads from its file anew, and whole (mmap_mode is ignored for it): read its "
+    "arrays once, dict(numpy.load(path)), or keep .npy files, of which numpy.load(path, mmap_mode='r') reads only what "
+    "is asked for."
+)
+
 # How much two boxes have in common, by what it is called or how it is computed.
 _BOXES = re.compile(
     r"intersection over union|\b(\w+_)?(iou|nms)(_\w+)?\b|\bdef \w*suppress|non[-_ ]?max|jaccard"
@@ -152,11 +161,13 @@ class WorkBesideModel(Rule):
         found = evidence.beside
         if found is None or not evidence.step_s or found.calls in _OF_TRAINING:
             return
-        if evidence.breakdown.share(OTHER) * found.part < _LEAST:
+        archive = _asks_archive(found)
+        if evidence.breakdown.share(OTHER) * found.part < (_LEAST_WASTED if archive else _LEAST):
             return
         if not found.calls and found.operators >= _MANY_OPERATORS and updates_weights(source_of(found, text_of)):
             return  # an optimizer that is written out: fused-optimizer tells of it
         cheaper = _cheaper(found.calls, source_of(found, text_of), called_source(found, text_of))
+        cheaper = _ARCHIVE if archive else cheaper
         grows = _grows_at(found) if not found.calls and cheaper in ("", _GROWS) else 0
         if found.loops and not grows:
             return  # the lines of the loop that calls the model are many
@@ -164,11 +175,12 @@ class WorkBesideModel(Rule):
         if not cheaper and found.calls in _SIMULATES:
             return  # nothing here makes a library's simulator faster
         share = share_of_step(evidence, found, cheaper == _GROWS)
-        left = _LEFT_EDITED if cheaper == _GROWS else _LEFT_KNOWN if cheaper else _LEFT
+        left = _LEFT_EDITED if cheaper in (_GROWS, _ARCHIVE) else _LEFT_KNOWN if cheaper else _LEFT
         saved = share * evidence.step_s * (1.0 - left)
         site = Site(found.file, grows) if grows else line_of(found, text_of)
         what = f"{found.calls}, called at {at(site)}," if found.calls else f"{found.name}() ({at(site)})"
         what = f"What is joined at {at(site)} to all that came before" if grows else what
+        what = f"What {found.name}() asks an open .npz for, at {at(site)}," if archive else what
         yield Finding(
             rule=self.id,
             title=self.title,
@@ -181,6 +193,7 @@ class WorkBesideModel(Rule):
                 "cheaper": cheaper,
                 "within": lines_of(found, text_of) if not found.calls and found.line else range(0),
             },
+            safety=Safety.EXACT if archive else None,
         )
 
     def _of_many_places(self, evidence: Evidence, step_s: float) -> Iterator[Finding]:
@@ -230,6 +243,9 @@ class WorkBesideModel(Rule):
             text = f"Call {name or 'this'} at {at(site)} every {_EVERY} steps only."
             return given_fix(drafts, drafts[site.file], seldom, str(_EVERY), text, text)
         why = "which of these gives the same results only its author can tell"
+        if site is not None and cheaper == _ARCHIVE:
+            why = read_archives(drafts, drafts[site.file], site.line)
+            return Advice(cheaper, why) if why else edited(drafts, cheaper)
         if site is not None and cheaper == _GROWS:
             drafts = Drafts(sources)
             draft = drafts[site.file]
@@ -248,6 +264,15 @@ class WorkBesideModel(Rule):
         )
 
     EXAMPLES = (
+        Example(
+            before="import numpy as np\n\nclass Log:\n    def __init__(self, path):\n"
+            "        self.log = np.load(path, mmap_mode='r')\n\n    def batch(self, rows):\n"
+            "        return {name: self.log[name][rows] for name in NAMES}  # <-\n",
+            after="import numpy as np\n\nclass Log:\n    def __init__(self, path):\n"
+            "        self.log = dict(np.load(path, mmap_mode='r'))\n\n    def batch(self, rows):\n"
+            "        return {name: self.log[name][rows] for name in NAMES}\n",
+            parameters={"name": "__getitem__", "cheaper": _ARCHIVE},
+        ),
         Example(
             before="""
 import torch
@@ -333,6 +358,17 @@ def _cheaper(calls: str, source: str, called: str = "") -> str:
         if any(calls in ("", found["name"]) for found in re.finditer(written, source)):
             return text
     return _ALL_BOXES if _BOXES.search(f"{source}\n{called}") else ""
+
+
+def _asks_archive(found: Beside) -> bool:
+    """Whether what takes the time is an item of what ``numpy.load`` gave: an archive's, whose items Python reads."""
+    source, text = source_of(found, text_of), text_of(found.file)
+    if found.calls != "__getitem__" or not source:
+        return False
+    assigned = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Assign)]
+    loaded = [each for each in assigned if isinstance(each.value, ast.Call) and last_name(each.value.func) == "load"]
+    names = {ast.unparse(target) for each in loaded for target in each.targets}
+    return any(f"{name}[" in source for name in names)
 
 
 def _is_vague(evidence: Evidence) -> bool:
