@@ -9,11 +9,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from .layout import Gathered, OneHot, Repeated, RepeatedRow, Site, ZeroRow
+from .layout import Gathered, OneHot, Repeated, RepeatedRow, SameRow, Site, ZeroRow
 from .places import FRAMES, site_of, user_frames
 
-AnyLine = Repeated | Gathered | OneHot | RepeatedRow | ZeroRow
-Line = TypeVar("Line", Repeated, Gathered, OneHot, RepeatedRow, ZeroRow)
+AnyLine = Repeated | Gathered | OneHot | RepeatedRow | ZeroRow | SameRow
+Line = TypeVar("Line", Repeated, Gathered, OneHot, RepeatedRow, ZeroRow, SameRow)
 
 
 class ByLine(Generic[Line]):
@@ -55,6 +55,19 @@ class ByLine(Generic[Line]):
         return sorted(found, key=lambda each: -each.seconds)
 
 
+Told = TypeVar("Told", Repeated, SameRow)
+
+
+def unwatched(line: Told, share: float) -> Told:
+    """The line where nobody watches: what its calls take is `share` of that, and by function adds up to the same."""
+    went_back, whole = share * line.differentiated_s, sum(line.differentiated.values())
+    by_name = {name: went_back * taken / whole for name, taken in line.differentiated.items() if whole}
+    changed = replace(line, seconds=share * line.seconds, differentiated_s=went_back, differentiated=by_name)
+    if isinstance(changed, Repeated):
+        changed.parametrized_s *= share
+    return changed
+
+
 def _of_a_step(total: dict[str, float], ends: list[dict[str, float]], steps: int) -> dict[str, float]:
     """Of what was added up in so many steps, and by the end of each, a step's."""
     if len(ends) != steps:
@@ -84,7 +97,7 @@ def when_differentiated(made: list[Any], seconds: float, line: AnyLine, name: st
     def passed(gradients: Any) -> None:
         taken = left.pop() if left else 0.0
         line.differentiated_s += taken
-        if isinstance(line, Repeated):
+        if isinstance(line, (Repeated, SameRow)):
             line.differentiated[name] = line.differentiated.get(name, 0.0) + taken
 
     node.register_prehook(passed)

@@ -18,10 +18,11 @@ from itertools import islice
 from types import ModuleType
 from typing import Any
 
+from .by_line import unwatched
 from .frozen import FrozenParts
 from .frozen_methods import FrozenMethods
 from .gathered import Gathers
-from .layout import Frozen, Gathered, OneHot, Recomputed, Repeated, RepeatedRow, Site, ZeroRow
+from .layout import Frozen, Gathered, OneHot, Recomputed, Repeated, RepeatedRow, SameRow, Site, ZeroRow
 from .loaders import tensors_in
 from .looking import (
     function_modes,
@@ -38,6 +39,7 @@ from .places import FRAMES, site_of, user_frame, user_frames
 from .remade import RemadeWeights
 from .repeated_rows import RepeatedRows
 from .repeats import Repeats
+from .same_rows import SameRows
 from .sameness import DECOMPOSES, MOST_TENSORS, Call, Forward, Sameness, Step, undisturbed
 from .timing import compiled_frames
 from .zero_rows import ZeroRows
@@ -100,11 +102,13 @@ class Constants:
         self.one_hot: list[OneHot] = []
         self.repeated_rows: list[RepeatedRow] = []
         self.zero_rows: list[ZeroRow] = []
+        self.same_rows: list[SameRow] = []
         self._fixed: list[Frozen] = []
         self._repeats = Repeats(self._torch, self._numbers, self._sameness.alike)
         self._gathers = Gathers(self._torch)
         self._one_hots = OneHots(self._torch)
         self._zeros = ZeroRows(self._torch)
+        self._same = SameRows(self._torch)
         self._rows = RepeatedRows(self._torch, lambda: self._gathers.counted, self.watching)
         self.remade: dict[str, float] = {}
         self.remade_share = 0.0
@@ -137,7 +141,7 @@ class Constants:
         self._forward_ends()
         self._frozen.step_ends()
         if self._steps:
-            for each in (self._repeats, self._gathers, self._one_hots, self._rows, self._zeros):
+            for each in (self._repeats, self._gathers, self._one_hots, self._rows, self._zeros, self._same):
                 each.lines.step_ends()
         self._ended += 1
         self._methods_called = 0
@@ -150,7 +154,11 @@ class Constants:
                 if len(self._steps) == _WATCHED:
                     self.found = self._sameness.constants(self._steps, self._sites, self._timed)
                     share = undisturbed(self._steps, self._timed)
-                    self.repeated = self._repeats.found(_WATCHED, _LEAST_S, share)
+                    # What is small and called often is held up most by being watched.
+                    repeated = self._repeats.lines.per_step(_WATCHED, _LEAST_S)
+                    self.repeated = [unwatched(each, share) for each in repeated]
+                    same = self._same.lines.per_step(_WATCHED, _LEAST_S)
+                    self.same_rows = [unwatched(each, share) for each in same]
                     self.gathered = self._gathers.lines.per_step(_WATCHED, _LEAST_S)
                     self.one_hot = self._one_hots.lines.per_step(_WATCHED, _LEAST_S)
                     self.repeated_rows = self._rows.lines.per_step(_WATCHED, _LEAST_S)
@@ -378,6 +386,7 @@ class Constants:
                 self._gathers.called(name, given[0], given[1] or {}, result, seconds)
                 self._one_hots.called(name, given[0], result, seconds)
                 self._zeros.called(name, given[0], result, seconds)
+                self._same.called(name, result, seconds)
 
     def begins(self, given: tuple[Any, Any]) -> None:
         """One of torch's functions is about to run in a watched forward."""

@@ -593,6 +593,19 @@ class ZeroRow:
 
 
 @dataclass
+class SameRow:
+    """A line that computes for each row of a tensor what is the same for all of them."""
+
+    site: Site = field(default_factory=Site)
+    called_from: list[Site] = field(default_factory=list)  # the user's frames in which it runs, from the inside out
+    rows: int = 0  # of its first call
+    calls: float = 0.0  # in a step, and …
+    seconds: float = 0.0  # … what all rows but one take, on the host; of that …
+    differentiated_s: float = 0.0  # … whose results a backward goes through
+    differentiated: dict[str, float] = field(default_factory=dict)  # those that one goes through by torch's name
+
+
+@dataclass
 class Unread:
     """A place all of whose work is for nobody: what it computes, in the steps that were watched, is never read."""
 
@@ -779,6 +792,7 @@ class RunRecord:
     one_hot: list[OneHot] = field(default_factory=list)  # likewise
     repeated_rows: list[RepeatedRow] = field(default_factory=list)  # likewise
     zero_rows: list[ZeroRow] = field(default_factory=list)  # likewise
+    same_rows: list[SameRow] = field(default_factory=list)  # likewise
     unread: list[Unread] = field(default_factory=list)  # likewise
     weighted: list[Weighted] = field(default_factory=list)  # likewise
     unread_gradients: list[UnreadGradient] = field(default_factory=list)  # likewise

@@ -13,7 +13,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -64,23 +64,6 @@ class Repeats:
         """Forget a step: in the next one other weights compute, and after the last one nothing is to lie about."""
         self._calls.clear()
         self._known.clear()
-
-    def found(self, steps: int, least_s: float, undisturbed: float) -> list[Repeated]:
-        """The lines of at least so many seconds in a step; where nobody watches they take `undisturbed` of the time."""
-        found = []
-        for each in self.lines.per_step(steps, least_s):
-            went_back = undisturbed * each.differentiated_s
-            whole = sum(each.differentiated.values())
-            found.append(
-                replace(
-                    each,
-                    seconds=undisturbed * each.seconds,
-                    differentiated_s=went_back,
-                    parametrized_s=undisturbed * each.parametrized_s,
-                    differentiated={name: went_back * s / whole for name, s in each.differentiated.items() if whole},
-                )
-            )
-        return found
 
     def backward_begins(self) -> None:
         """A backward, after which the graphs of what was made before are gone, and gradients are of another loss."""

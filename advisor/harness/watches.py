@@ -112,6 +112,7 @@ class Watches:
         record.gathered, record.one_hot = seen.gathered, seen.one_hot
         record.remade_weights, record.remade_share = seen.remade, seen.remade_share
         record.repeated_rows, record.zero_rows = seen.repeated_rows, seen.zero_rows
+        record.same_rows = seen.same_rows
         record.unread, record.weighted = unread.found, unread.weighted
         record.computed_s, record.unread_gradients = unread.computed_s, unread.gradients
         record.asked_again = unread.again
