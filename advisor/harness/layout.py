@@ -198,6 +198,7 @@ class Loader:
     batches: int | None = None  # len(loader)
     transforms: list[str] = field(default_factory=list)  # class names along dataset.transform(.transforms)
     collate: str = ""  # qualified name of collate_fn
+    batch_tensors: int = 0  # of a batch, where there are more than `tensors` describes
     tensors: list[TensorInfo] = field(default_factory=list)  # of its last observed batch
     # What none of the steps that were watched reads of a batch, and its bytes; and those of the whole batch.
     unread: dict[str, int] = field(default_factory=dict)

@@ -26,6 +26,7 @@ from .patches import Patch
 from .places import owner, source_of, user_site
 from .transforms import transforms_of
 
+_LISTED, _COUNTED = 16, 1024  # tensors of a batch that are described, and that are counted
 FETCH_FILE = "fetches.bin"
 # Process, when it ended (CLOCK_MONOTONIC), seconds, CPU seconds, CPU seconds until now of OpenBLAS's threads.
 _RECORD = struct.Struct("<qdddd")
@@ -48,7 +49,7 @@ def tensor_info(tensor: Any) -> TensorInfo:
     )
 
 
-def tensors_in(value: Any, torch: Any, limit: int = 16) -> Iterator[Any]:
+def tensors_in(value: Any, torch: Any, limit: int = _LISTED) -> Iterator[Any]:
     """The tensors of a batch, in order, through mappings, sequences and plain objects; at most `limit`."""
     stack, found, visited = [value], 0, 0
     while stack and found < limit and visited < 1000:
@@ -323,6 +324,8 @@ class Loaders:
         if record.tensors and [shape[1:] for shape in shapes] != [info.shape[1:] for info in record.tensors]:
             self._listener.shapes_vary()
         record.tensors = infos
+        if len(infos) == _LISTED and not record.batch_tensors:
+            record.batch_tensors = sum(1 for _ in tensors_in(batch, self._torch, limit=_COUNTED))
         first = next((shape[0] for shape in shapes if shape), None)
         self._batch_samples[index] = record.batch_size or first or 0
 
