@@ -73,8 +73,7 @@ class SlowPart:
 
     ``kind`` says by what it is slow, ``said`` tells of it in a sentence; ``share`` of the fetch is what it takes and
     ``saved`` what of that can go, by ``basis``, which is empty where the run itself shows it. ``what`` is its name, and
-    ``bytes`` the size of all that would be kept in memory, where that is known; ``made_by``: the function that makes
-    what a cache is meant to keep.
+    ``bytes`` the size of all that would be kept in memory, where that is known.
     """
 
     kind: str
@@ -85,7 +84,6 @@ class SlowPart:
     what: str
     basis: str = ""
     bytes: float | None = None
-    made_by: str = ""
 
 
 def slow_part(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart | None:
@@ -183,7 +181,6 @@ def _never_kept(loader: Loader) -> SlowPart | None:
         missed.share,
         min(_MOST_MADE, missed.share * _MADE_ONCE),
         missed.cache,
-        made_by=missed.function,
     )
 
 

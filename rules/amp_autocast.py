@@ -512,6 +512,8 @@ for x, y in loader:
                 ("import torch", "torch.autograd.Function", "torch.mm(x, w)"),
                 ("from torch.autograd import Function", "Function", "x @ w.t()"),
                 ("import torch.nn.functional as F\nfrom torch import autograd", "autograd.Function", "F.linear(x, w)"),
+                ("import torch\n\ndef cell(x, w):\n    return x @ w", "torch.autograd.Function", "cell(x, w)"),
+                ("from torch.autograd import Function\n\nclass Base(Function):\n    pass", "Base", "x.inner(w)"),
             )
         ),
         Example(  # an object that is called gives what becomes an array elsewhere

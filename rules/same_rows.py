@@ -42,8 +42,10 @@ class SameRows(Rule):
         if record is None or evidence.device_is_gpu or evidence.compiled or not step_s:
             return
         # What is the same in every step, too, is to be computed before them: recomputed-constants says so.
-        constant = {(each.site.file, each.site.line) for each in record.recomputed}
-        lines = [each for each in record.same_rows if (each.site.file, each.site.line) not in constant]
+        # Where a part of the model is given such rows, repeated-rows does.
+        sites = [*(each.site for each in record.recomputed), *(each.site for each in record.repeated_rows)]
+        told = {(each.file, each.line) for each in sites}
+        lines = [each for each in record.same_rows if (each.site.file, each.site.line) not in told]
         if not lines:
             return
         forward = sum(each.seconds for each in lines)
@@ -52,8 +54,8 @@ class SameRows(Rule):
         if gain.likely < _LEAST_GAIN:
             return
         longest = lines[0]
-        way = by_way_of(longest.site, [longest.site, *longest.called_from])
-        others = f", and at {len(lines) - 1} more" if len(lines) > 1 else ""
+        way, places = by_way_of(longest.site, longest.called_from), {at(each.site) for each in lines}
+        others = f", and at {len(places) - 1} more" if len(places) > 1 else ""
         yield Finding(
             rule=self.id,
             title=self.title,

@@ -94,7 +94,6 @@ class SlowTransform(Rule):
                     "kind": found.kind,
                     "what": found.what,
                     "bytes": found.bytes,
-                    "made_by": found.made_by,
                     "readers": _modules(evidence, loader),
                     "copied": bool(loader.batch_size) and loader.collate.endswith(".default_collate"),
                 },
@@ -117,8 +116,7 @@ class SlowTransform(Rule):
             return Advice(text, why) if why else edited(drafts, text)
         if finding.site is not None and finding.parameters.get("kind") == "missed":
             drafts = Drafts(sources)
-            made_by = str(finding.parameters.get("made_by", ""))
-            why = ask_for_the_key(drafts[finding.site.file], finding.site.line, what, made_by)
+            why = ask_for_the_key(drafts[finding.site.file], finding.site.line, what)
             return Advice(text, why) if why else edited(drafts, text)
         if finding.site is not None and finding.parameters.get("kind") == "convolve":
             drafts = Drafts(sources)
@@ -252,7 +250,7 @@ class Sounds:
             "        kept[key] = bank(top).to(x.device)\n    return kept[key] @ x\n",
             after="kept = {}\n\ndef heard(x, top):\n    key = f'{top}_{x.device}'\n    if key not in kept:\n"
             "        kept[key] = bank(top).to(x.device)\n    return kept[key] @ x\n",
-            parameters={"kind": "missed", "what": "kept", "made_by": "bank"},
+            parameters={"kind": "missed", "what": "kept"},
         ),
         Example(
             before="class Rooms:\n    def __getitem__(self, i):\n        x = np.convolve(self.x[i], self.ir)  # <-\n",

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
-from advisor.edit.archives import read_archives
 from advisor.edit.every import done_every
 from advisor.edit.grown import joined_once
 from advisor.edit.locate import code_at
@@ -24,7 +23,6 @@ from advisor.evidence.beside import (
     share_of_step,
     source_of,
 )
-from advisor.evidence.bindings import last_name
 from advisor.evidence.facts import FORWARD, OTHER
 from advisor.evidence.outside import updates_weights
 from advisor.evidence.rounds import scope_at
@@ -106,6 +104,7 @@ _READ_ONCE = (
     "functools.lru_cache(maxsize=1) around the function does."
 )
 
+_NPZ = re.compile(r"numpy.*npyio")  # the module of its open archives
 _ARCHIVE = (
     "Whatever an open .npz is asked for it reads from its file anew, and whole (mmap_mode is ignored for it): read its "
     "arrays once, dict(numpy.load(path)), or keep .npy files, of which numpy.load(path, mmap_mode='r') reads only what "
@@ -175,7 +174,7 @@ class WorkBesideModel(Rule):
         if not cheaper and found.calls in _SIMULATES:
             return  # nothing here makes a library's simulator faster
         share = share_of_step(evidence, found, cheaper == _GROWS)
-        left = _LEFT_EDITED if cheaper in (_GROWS, _ARCHIVE) else _LEFT_KNOWN if cheaper else _LEFT
+        left = _LEFT_EDITED if cheaper == _GROWS else _LEFT_KNOWN if cheaper else _LEFT
         saved = share * evidence.step_s * (1.0 - left)
         site = Site(found.file, grows) if grows else line_of(found, text_of)
         what = f"{found.calls}, called at {at(site)}," if found.calls else f"{found.name}() ({at(site)})"
@@ -193,7 +192,6 @@ class WorkBesideModel(Rule):
                 "cheaper": cheaper,
                 "within": lines_of(found, text_of) if not found.calls and found.line else range(0),
             },
-            safety=Safety.EXACT if archive else None,
         )
 
     def _of_many_places(self, evidence: Evidence, step_s: float) -> Iterator[Finding]:
@@ -243,9 +241,8 @@ class WorkBesideModel(Rule):
             text = f"Call {name or 'this'} at {at(site)} every {_EVERY} steps only."
             return given_fix(drafts, drafts[site.file], seldom, str(_EVERY), text, text)
         why = "which of these gives the same results only its author can tell"
-        if site is not None and cheaper == _ARCHIVE:
-            why = read_archives(drafts, drafts[site.file], site.line)
-            return Advice(cheaper, why) if why else edited(drafts, cheaper)
+        if cheaper == _ARCHIVE:
+            return Advice(cheaper, "how much of it fits into memory, and whether it is written to, its author can tell")
         if site is not None and cheaper == _GROWS:
             drafts = Drafts(sources)
             draft = drafts[site.file]
@@ -265,13 +262,11 @@ class WorkBesideModel(Rule):
 
     EXAMPLES = (
         Example(
-            before="import numpy as np\n\nclass Log:\n    def __init__(self, path):\n"
-            "        self.log = np.load(path, mmap_mode='r')\n\n    def batch(self, rows):\n"
-            "        return {name: self.log[name][rows] for name in NAMES}  # <-\n",
-            after="import numpy as np\n\nclass Log:\n    def __init__(self, path):\n"
-            "        self.log = dict(np.load(path, mmap_mode='r'))\n\n    def batch(self, rows):\n"
-            "        return {name: self.log[name][rows] for name in NAMES}\n",
+            before="import numpy as np\n\nlog = np.load(path, mmap_mode='r')\n\ndef draw(rows):\n"
+            "    return {name: log[name][rows] for name in NAMES}  # <-\n",
+            after="",
             parameters={"name": "__getitem__", "cheaper": _ARCHIVE},
+            advice="dict(numpy.load(path))",
         ),
         Example(
             before="""
@@ -361,14 +356,8 @@ def _cheaper(calls: str, source: str, called: str = "") -> str:
 
 
 def _asks_archive(found: Beside) -> bool:
-    """Whether what takes the time is an item of what ``numpy.load`` gave: an archive's, whose items Python reads."""
-    source, text = source_of(found, text_of), text_of(found.file)
-    if found.calls != "__getitem__" or not source:
-        return False
-    assigned = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Assign)]
-    loaded = [each for each in assigned if isinstance(each.value, ast.Call) and last_name(each.value.func) == "load"]
-    names = {ast.unparse(target) for each in loaded for target in each.targets}
-    return any(f"{name}[" in source for name in names)
+    """Whether what takes the time is an array of an archive of NumPy's, which it reads whenever it is asked for one."""
+    return found.calls == "__getitem__" and _NPZ.search(found.called_file) is not None
 
 
 def _is_vague(evidence: Evidence) -> bool:

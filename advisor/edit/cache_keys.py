@@ -6,6 +6,7 @@ import libcst as cst
 
 from advisor.edit.draft import Draft
 from advisor.edit.names import last_part
+from advisor.edit.only_read import only_read
 from advisor.edit.scopes import assigned_once, imports, is_parameter, is_target, scope_of, variables
 
 # What keeps all of what it is given, so that two keys are equal only where their parts are.
@@ -14,10 +15,10 @@ _OTHERWISE = (cst.Yield, cst.Await, cst.NamedExpr)
 _PLAIN = (cst.Name, cst.Attribute, cst.Subscript, cst.Call, cst.FormattedString, cst.SimpleString, cst.Integer)
 
 
-def ask_for_the_key(draft: Draft, line: int, cache: str, function: str) -> str:
+def ask_for_the_key(draft: Draft, line: int, cache: str) -> str:
     """Have the ``if key not in cache`` at `line` ask for the key that its body fills; why not, as a clause, or "".
 
-    `function`, called in there, is known to give the same of the same, and to be given one object each time.
+    That what makes the value gives the same of the same is for the caller to know.
     """
     guard = next((each for each in draft.nodes(cst.If) if draft.line(each) == line), None)
     if guard is None or guard.orelse is not None or not isinstance(guard.body, cst.IndentedBlock):
@@ -38,15 +39,16 @@ def ask_for_the_key(draft: Draft, line: int, cache: str, function: str) -> str:
         if any(not line <= draft.line(each) <= last for each in variables(draft, made, scope)):
             return f"{made}, which is made there, is read behind it"
     for each in draft.nodes(cst.Subscript, scope):
-        key = _key(each) if draft.code(each.value) == cache else index
-        if key is None or draft.code(key) != draft.code(index):
+        if draft.code(each.value) != cache or each is own[0]:
+            continue
+        if (key := _key(each)) is None or draft.code(key) != draft.code(index):
             return "it is read under another key"
+        if not only_read(draft, each):
+            return "what it keeps may be written to where it is read"
     # What differs from sample to sample has to be in the key, all of it: else samples would share what is another's.
-    makes = [each for each in draft.nodes(cst.Call, guard.body) if last_part(each.func) == function]
-    same = {draft.code(arg.value) for each in makes for arg in each.args[:1]}
     whole = _made_whole_of(draft, index, guard)
     for read_there in _reads(draft, guard.body):
-        if not (whole | same) & set(_beginnings(read_there)):
+        if not whole & set(_beginnings(read_there)):
             return f"what is kept depends on {read_there}, which its key may not tell"
     code = draft.code(index)
     draft.replace(compared[0].left, code if isinstance(index, _PLAIN) or code.startswith("(") else f"({code})")

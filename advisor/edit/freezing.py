@@ -287,7 +287,7 @@ def _assigned(drafts: Drafts, model: Named) -> Binding | None:
 def _member(drafts: Drafts, model: Named, part: str, files: Sequence[str]) -> Binding | None:
     """The one statement that makes that part of the model's class, in ``__init__``, where the model has no name itself.
 
-    Only where the script makes one such model, and asks for the part in that class alone.
+    Only where the script names the class for this one model, and asks for the part in that class alone.
     """
     made = call_at(drafts[model.made.file], model.made) if model.made is not None else None
     if made is None or model.made is None:
@@ -295,9 +295,9 @@ def _member(drafts: Drafts, model: Named, part: str, files: Sequence[str]) -> Bi
     called = last_name(drafts[model.made.file], made)
     editable = [drafts[path] for path in dict.fromkeys(files) if drafts.sources.editable(path)]
     holders = [(draft, each) for draft in editable for each in draft.nodes(cst.ClassDef) if each.name.value == called]
-    calls = [each for draft in editable for each in draft.nodes(cst.Call) if last_name(draft, each) == called]
-    if len(holders) != 1 or len(calls) != 1:
-        return None
+    named = [each for draft in editable for each in draft.nodes(cst.Name) if each.value == called]
+    if len(holders) != 1 or len(named) != 2 or last_part(made.func) != called:
+        return None  # the class and the one call: no other class is made of it, nor another model
     ((draft, holder),) = holders
     asked = [(each, of) for of in editable for each in of.nodes(cst.Attribute) if each.attr.value == part]
     if any(of.code(each) != f"self.{part}" or holder not in of.ancestors(each) for each, of in asked):

@@ -91,9 +91,9 @@ def asked_by_environment(evidence: Evidence, text_of: Callable[[str], str]) -> A
 
 
 def _one_state(asked: CallSite, record: RunRecord) -> bool:
-    """Whether a call gets the state of one environment: a vector, one in a batch of one, or one picture.
+    """Whether a call gets the state of one environment: a vector, or one in a batch of one.
 
-    A vector of whole numbers may as well be the states of several.
+    A vector of whole numbers may as well be the states of several, and three dimensions a batch of sequences.
     """
     shape = asked.details.get("shape")
     if not isinstance(shape, list) or len(shape) == 3:
@@ -178,7 +178,10 @@ def _steps_an_environment(node: ast.Assign) -> bool:
         return False
     called, targets = node.value.func, node.targets[0]
     several = isinstance(targets, (ast.Tuple, ast.List)) and len(targets.elts) >= _GIVES
-    return several and isinstance(called, ast.Attribute) and called.attr == "step" and bool(node.value.args)
+    alone = len(node.value.args) == 1 and not node.value.keywords
+    # A solver's step is given what it then gives: y, error, h = solver.step(f, y, h).
+    goes_on = alone and names_in(targets) & names_in(node.value.args[0])
+    return several and alone and not goes_on and isinstance(called, ast.Attribute) and called.attr == "step"
 
 
 def _calling(evidence: Evidence) -> float:

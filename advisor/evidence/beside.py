@@ -51,7 +51,8 @@ class Beside:
     mostly calls there, and takes that part; "" where it is the function's own lines that do. ``written`` is how many
     operators and calls the trace writes down for it in each step, ``operators`` its share of the steps' operators.
     ``loops``: the steps' own work is called there, and what takes the part is none of it, nor of anything else that the
-    trace knows: NumPy's compiled functions, say. ``function`` is the part that the function itself takes.
+    trace knows: NumPy's compiled functions, say. ``function`` is the part that the function itself takes, and
+    ``called_file`` where what it calls is written, as the trace has it.
     """
 
     file: str
@@ -63,6 +64,7 @@ class Beside:
     loops: bool = False
     operators: float = 0.0
     function: float = 0.0
+    called_file: str = ""
 
     def __str__(self) -> str:
         place = os.path.basename(self.file) + (f":{self.line}" if self.line else "")
@@ -90,6 +92,7 @@ def spent_beside(detail: Trace, steps: Steps, files: Collection[str]) -> Beside 
             inside.setdefault(parent, []).append(row)
     users: Function | None = None
     calls, held, told, holding = "", whole, 0, np.array([], np.int64)  # `told`: what that takes which has a name
+    written_in = ""  # the file of what it calls
     alone = 0  # what the user's function takes
     rows = [-1]
     while True:
@@ -102,12 +105,12 @@ def spent_beside(detail: Trace, steps: Steps, files: Collection[str]) -> Beside 
             break  # a loop that asks a small function: it is the loop that could do without
         held, holding = took, np.array(rows)
         if function.name not in UNNAMED and _is_users(function, files):
-            users, calls, told = function, "", took
+            users, calls, told, written_in = function, "", took, ""
             alone = took
         elif function.name in UNNAMED and _is_users(function, files):
-            calls, told = "", alone  # all(…), sum(…): what goes through the function's own expression
+            calls, told, written_in = "", alone, ""  # all(…), sum(…): what goes through the function's own expression
         elif users is not None and not function.is_of(users.path):
-            calls, told = _named(stacks, taken, rows) or function.name, took
+            calls, told, written_in = _named(stacks, taken, rows) or function.name, took, function.path
     if users is None:
         return None
     of_the_step = int(host.own_work.within(stacks.start[holding], stacks.end[holding]).sum())
@@ -124,7 +127,9 @@ def spent_beside(detail: Trace, steps: Steps, files: Collection[str]) -> Beside 
     every = int((assign(steps, detail.operators.start) >= 0).sum())
     share = operators / every if every else 0.0
     by_function = alone / whole
-    return Beside(file, line, users.name, calls, told / whole, written / len(steps), False, share, by_function)
+    return Beside(
+        file, line, users.name, calls, told / whole, written / len(steps), False, share, by_function, written_in
+    )
 
 
 def _named(stacks: Stacks, taken: list[int], rows: list[int]) -> str:

@@ -25,7 +25,7 @@ _ALIKE = ("str", "int", "repr", "float", "item", "hex")  # what is made of a key
 class MissedCache:
     """What is asked whether it has a key, at `site`, and is then given a value under another one, as they are written.
 
-    ``share`` of making a batch is what ``function`` takes, which makes the value: of one and the same object each time,
+    ``share`` of making a batch is what the function takes that makes the value: of one and the same object each time,
     and by its source the same.
     """
 
@@ -33,14 +33,13 @@ class MissedCache:
     cache: str
     asked: str
     filled: str
-    function: str
     share: float
 
 
 def missed_cache(loader: Loader) -> MissedCache | None:
     """The one whose values take longest, where they are seen to be made for the samples that come."""
     found = [
-        MissedCache(Site(part.site.file, guard.lineno), *texts, part.name, share(loader, part))
+        MissedCache(Site(part.site.file, guard.lineno), *texts, share(loader, part))
         for part in loader.parts
         if part.kind == "lasting"  # it has run for most of the samples, of one object
         for guard, texts in _guards(part)

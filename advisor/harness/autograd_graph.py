@@ -15,18 +15,24 @@ _PASSED_ON = frozenset(
 )
 
 
+# Of what these hand gradients on to, which is their bias.
+_BIASES = {"AddmmBackward0": 0, "BaddbmmBackward0": 0, "ConvolutionBackward0": 2, "LinearBackward0": 2}
+
+
 @dataclass(frozen=True)
 class AutogradGraph:
     """Nodes by number, each after all that lead to it: ``below`` are those that it hands gradients on to.
 
     ``leaves``: node → identity of the leaf whose gradient it adds up; ``passes``: those that only hand on;
-    ``made``: the numbers that autograd gave them when they were made, by which a trace has them.
+    ``made``: the numbers that autograd gave them when they were made, by which a trace has them; ``biases``: node of a
+    product → below it what its bias comes from, whose gradient is a sum and takes next to nothing.
     """
 
     below: list[list[int]]
     leaves: dict[int, int]
     passes: set[int]
     made: list[int]
+    biases: dict[int, int]
 
     @classmethod
     def of(cls, loss: Any) -> AutogradGraph | None:
@@ -42,6 +48,7 @@ class AutogradGraph:
             leaves={number[node]: id(node.variable) for node in order if node.name() == _LEAF},
             passes={number[node] for node in order if node.name() in _PASSED_ON},
             made=[node._sequence_nr() for node in order],
+            biases={number[node]: number[bias] for node in order if (bias := _bias(node)) is not None},
         )
 
     def kinds(self, dropped: Iterable[int]) -> list[str]:
@@ -51,11 +58,15 @@ class AutogradGraph:
         such leaves only, beside others. Else "used".
         """
         leads = self._leads(set(dropped))
-        nodes = [node for node in range(len(self.below)) if node not in self.leaves]
-        return [
-            "branch" if not leads[node] else "used" if all(leads[each] for each in self.below[node]) else "weights"
-            for node in sorted(nodes, key=self.made.__getitem__)
-        ]
+        nodes = sorted((node for node in range(len(self.below)) if node not in self.leaves), key=self.made.__getitem__)
+
+        def kind(node: int) -> str:
+            if not leads[node]:
+                return "branch"
+            bias = self.biases.get(node)
+            return "used" if all(leads[each] for each in self.below[node] if each != bias) else "weights"
+
+        return [kind(node) for node in nodes]
 
     def _leads(self, dropped: set[int]) -> list[bool]:
         """Whether each node leads to a leaf that is used."""
@@ -89,6 +100,12 @@ def leaves_beside(loss: Any, known: Collection[int]) -> list[Any]:
     nodes = _below(root) if root is not None else None
     leaves = {id(each): each for each in (node.variable for node in nodes or () if node.name() == _LEAF)}
     return [each for key, each in leaves.items() if key not in known]
+
+
+def _bias(node: Any) -> Any:
+    """The node that the gradient of a product's bias is handed on to; None of another node, or without one."""
+    at, following = _BIASES.get(node.name()), node.next_functions
+    return following[at][0] if at is not None and at < len(following) else None
 
 
 def _root(loss: Any) -> Any:

@@ -250,6 +250,8 @@ class Constants:
                     self._frozen.forward_begins(tensors, self._caller)
                 with contextlib.suppress(Exception), self._unseen(), self._torch.no_grad():
                     self._rows.forward_begins(module, tensors)
+                with contextlib.suppress(Exception), self._unseen():
+                    self._same.forward_begins(tensors)
                 mode.__enter__()
                 self._mode = mode
                 self._last = time.perf_counter()
@@ -386,7 +388,8 @@ class Constants:
                 self._gathers.called(name, given[0], given[1] or {}, result, seconds)
                 self._one_hots.called(name, given[0], result, seconds)
                 self._zeros.called(name, given[0], result, seconds)
-                self._same.called(name, result, seconds)
+                if user_frame() is not self._caller:  # a library's model at work: nothing of that is the user's
+                    self._same.called(given[0], name, result, seconds)
 
     def begins(self, given: tuple[Any, Any]) -> None:
         """One of torch's functions is about to run in a watched forward."""

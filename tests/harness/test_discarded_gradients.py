@@ -309,6 +309,19 @@ def test_a_target_that_goes_through_the_network_as_well() -> None:
     ]
 
 
+def test_a_bias_that_nobody_trains_is_a_sum_and_no_product() -> None:
+    network = Net()
+    optimizer = torch.optim.Adam([network.body.weight, network.head.weight])
+
+    def step(found: Discarded) -> None:
+        optimizer.zero_grad()
+        backward(found, network(torch.rand(3, 4)).square().mean())
+        stepped(found, optimizer)
+
+    found = looked([network], [optimizer], step)
+    assert [each.tensors for each in found.found] == [2] and not any(found.nodes)
+
+
 def test_each_use_of_a_weight_makes_a_part_of_its_gradient() -> None:
     """A world that is imagined for some steps: its weights' gradients are added up once, after all of them."""
 

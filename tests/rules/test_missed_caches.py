@@ -128,14 +128,17 @@ def test_it_is_asked_for_whatever_it_is_filled_under(body: str, after: str, scen
         (BODY.replace("= bank(top)\n", "= bank(top)\n        x.seen = True\n"), "more is done there"),
         (BODY.replace("= bank(top)\n", "= bank(top)\n        print(top)\n"), "more is done there"),
         (BODY.replace("= bank(top)\n", "= bank(top)\n        return kept[key]\n"), "more is done there"),
+        (BODY.replace("= bank(top)\n", "= bank(top) * x.gain\n"), "depends on x.gain"),
         (BODY.replace("@ x", "@ x + len(kept[top])"), "read under another key"),
+        (BODY.replace("return kept[key] @ x", "w = kept[key]\n    w *= 2\n    return w @ x"), "may be written to"),
+        (BODY.replace("return kept[key] @ x", "return kept[key]"), "may be written to"),
         (
             BODY.replace("{top}_{x.device}", "{x.device}").replace("= bank(top)\n", "= bank(top) * x.gain\n"),
-            "depends on x.gain",
+            "depends on top",
         ),
         (  # both of a thousand have one key
-            BODY.replace("{top}_{x.device}", "{top // 1000}").replace("= bank(top)\n", "= bank(top) * len(x)\n"),
-            "depends on x",
+            BODY.replace("{top}_{x.device}", "{top // 1000}"),
+            "depends on top",
         ),
         (
             BODY.replace('    key = f"{top}_{x.device}"\n', "").replace(

@@ -13,6 +13,8 @@ from advisor.rules.padding import Padding
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
+from advisor.fewer_columns import columns_spared
+from advisor.harness import layout
 from advisor.harness.layout import Model, Site
 from advisor.harness.tokens import padding, token_ids
 from advisor.launch import Command, measure
@@ -196,6 +198,18 @@ def test_sequences_that_are_packed_have_no_padding_any_more(scene: Any, tmp_path
     made.each("cpu_op", "aten::bmm", 1.0, 49.0)
     made.each("cpu_op", "aten::_pack_padded_sequence", 0.1, 0.2)
     assert not found(made.evidence(tmp_path))
+
+
+@pytest.mark.parametrize("calls", [0, 4000])
+def test_what_a_dataset_calls_is_none_of_the_steps_operators(calls: int, scene: Any, tmp_path: Path) -> None:
+    """Thousands of small ones for each batch: what calling them takes does not depend on the columns."""
+    made = scene(50.0)
+    made.loader(wait_ms=5.0, fetch_ms=5.0, cpu_ms=5.0, num_workers=0)
+    for number in range(calls):
+        made.operator("aten::select", 0.001 * number, 0.001 * number + 0.0005)
+    made.each("user_annotation", layout.FORWARD_RANGE, 8.0, 48.0)
+    made.operator("aten::mm", 10.0, 45.0)
+    assert columns_spared(made.evidence(tmp_path), 0.5, "").likely > 1.4
 
 
 def test_padding_that_costs_nothing_is_left_alone(scene: Any, tmp_path: Path) -> None:
