@@ -177,6 +177,7 @@ class WorkBesideModel(Rule):
         left = _LEFT_EDITED if cheaper == _GROWS else _LEFT_KNOWN if cheaper else _LEFT
         saved = share * evidence.step_s * (1.0 - left)
         site = Site(found.file, grows) if grows else line_of(found, text_of)
+        site = Site(found.file, _item_at(found) or site.line) if archive else site
         what = f"{found.calls}, called at {at(site)}," if found.calls else f"{found.name}() ({at(site)})"
         what = f"What is joined at {at(site)} to all that came before" if grows else what
         what = f"What {found.name}() asks an open .npz for, at {at(site)}," if archive else what
@@ -358,6 +359,15 @@ def _cheaper(calls: str, source: str, called: str = "") -> str:
 def _asks_archive(found: Beside) -> bool:
     """Whether what takes the time is an array of an archive of NumPy's, which it reads whenever it is asked for one."""
     return found.calls == "__getitem__" and _NPZ.search(found.called_file) is not None
+
+
+def _item_at(found: Beside) -> int:
+    """The first line of the function that asks for an item of something that has a name; 0 for none."""
+    within = lines_of(found, text_of)
+    nodes = ast.walk(ast.parse(text_of(found.file)))
+    items = (each for each in nodes if isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Load))
+    named = (each.lineno for each in items if isinstance(each.value, (ast.Name, ast.Attribute)))
+    return min((line for line in named if line in within), default=0)
 
 
 def _is_vague(evidence: Evidence) -> bool:
