@@ -179,8 +179,9 @@ def _steps_an_environment(node: ast.Assign) -> bool:
     called, targets = node.value.func, node.targets[0]
     several = isinstance(targets, (ast.Tuple, ast.List)) and len(targets.elts) >= _GIVES
     alone = len(node.value.args) == 1 and not node.value.keywords
-    # A solver's step is given what it then gives: y, error, h = solver.step(f, y, h).
-    goes_on = alone and names_in(targets) & names_in(node.value.args[0])
+    # A solver's step is given what it then gives, y, error, h = solver.step(y); step(policy(y)) is given an answer.
+    given = node.value.args[0] if alone else None
+    goes_on = given is not None and not isinstance(given, ast.Call) and names_in(targets) & names_in(given)
     return several and alone and not goes_on and isinstance(called, ast.Attribute) and called.attr == "step"
 
 
