@@ -51,7 +51,7 @@ def ask_for_the_key(draft: Draft, line: int, cache: str) -> str:
         if not whole & set(_beginnings(read_there)):
             return f"what is kept depends on {read_there}, which its key may not tell"
     code = draft.code(index)
-    draft.replace(compared[0].left, code if isinstance(index, _PLAIN) or code.startswith("(") else f"({code})")
+    draft.replace(compared[0].left, code if isinstance(index, _PLAIN) or index.lpar else f"({code})")
     return ""
 
 

@@ -9,7 +9,8 @@ from advisor.edit.names import full_name, last_part
 
 _BASES = ("torch.autograd.Function", "torch.autograd.function.Function", "torch.autograd.function.InplaceFunction")
 _TOLD = "custom_fwd"
-# What autocast computes in 16 bits: https://docs.pytorch.org/docs/stable/amp.html, "Autocast Op Reference".
+# What autocast computes in 16 bits (https://docs.pytorch.org/docs/stable/amp.html, "Autocast Op Reference"), and other
+# products, which want both of their tensors of one type.
 _PRODUCTS = frozenset(
     (
         *("mm", "matmul", "addmm", "addmv", "bmm", "baddbmm", "addbmm", "mv", "linear", "einsum", "chain_matmul"),
