@@ -1,4 +1,4 @@
-"""Whether a loader's samples are asked for again in later epochs, and are the same then."""
+"""Whether a loader's samples, or rows drawn by hand, are asked for again in later epochs, and are the same then."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ _OVER_EPOCHS = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 _SO_MANY = re.compile(r"^[ \t]*for \w*ep(?:och)?\w* in t?range\((\d+)\)", re.MULTILINE | re.IGNORECASE)
+# So many steps, for a script that draws its batches itself: a loop over them, a name for them, or an option.
+_STEPS = r"\w*(?:steps?|iters?|iterations?|updates?)\w*"
+_MANY_STEPS = re.compile(
+    rf"^[ \t]*for {_STEPS} in t?range\((?:[01], *)?(\d[\d_]*)|^[ \t]*{_STEPS}(?: *: *int)? *= *(\d[\d_]*)\b|"
+    rf"""["'](?:-[\w-]*)?{_STEPS}["'], [^\n]*\bdefault *= *(\d[\d_]*)""",
+    re.MULTILINE | re.IGNORECASE,
+)
 # Random numbers that no generator's state tells of, or a dataset that is told which epoch it is.
 _UNSEEN = re.compile(
     r"\b(default_rng|RandomState|Random)\(\s*\)|\bSystemRandom\b|\bsecrets\b|\burandom\b|"
@@ -56,6 +63,24 @@ def epochs_of(evidence: Evidence, loader: Loader) -> float | None:
     return float(next(iter(written))) if len(written) == 1 else None
 
 
+def rounds_of(evidence: Evidence, samples: int, batch: int) -> float | None:
+    """How many epochs a training has that draws each batch of so many from `samples` itself.
+
+    0.0 where nothing tells of more than one, None where they are not known but by a loop over epochs in the source.
+    """
+    record = evidence.record
+    if record is None or not samples:
+        return 0.0
+    if record.total_steps:
+        return record.total_steps * batch / samples
+    texts = _texts(sorted(path for path in (record.script, *record.modules) if path))
+    if any(_OVER_EPOCHS.search(text) for text in texts):
+        written = {int(each) for text in texts for each in _SO_MANY.findall(text)}
+        return float(next(iter(written))) if len(written) == 1 else None
+    steps = [int(each) for text in texts for found in _MANY_STEPS.findall(text) for each in found if each]
+    return max(steps, default=0) * batch / samples
+
+
 def stays_the_same(evidence: Evidence, loader: Loader) -> bool:
     """Whether a sample is the same each time: nothing random was drawn to make the first ones, nor can be unseen."""
     if loader.iterable or loader.draws is not False or loader.dataset_length is None:
@@ -65,7 +90,17 @@ def stays_the_same(evidence: Evidence, loader: Loader) -> bool:
 
 def may_thaw(evidence: Evidence, loader: Loader) -> bool:
     """Whether the source says that what is frozen now is trained later, or follows what is trained."""
-    return any(_FOLLOWS.search(text) or _thaws_at_some_time(text) for text in _sources(evidence, loader))
+    return any(map(_thaws, _sources(evidence, loader)))
+
+
+def may_thaw_anywhere(evidence: Evidence) -> bool:
+    """The same of the script and its modules, where no loader is known."""
+    record = evidence.record
+    return any(map(_thaws, _texts([record.script, *record.modules] if record else [])))
+
+
+def _thaws(text: str) -> bool:
+    return bool(_FOLLOWS.search(text)) or _thaws_at_some_time(text)
 
 
 def _thaws_at_some_time(text: str) -> bool:
@@ -79,4 +114,8 @@ def _sources(evidence: Evidence, loader: Loader) -> list[str]:
     record = evidence.record
     paths = {loader.site.file if loader.site is not None else "", *((record.script, *record.modules) if record else ())}
     paths |= {loader.dataset_file} if "site-packages" not in loader.dataset_file else set()
-    return ["".join(linecache.getlines(path)) for path in sorted(paths) if path]
+    return _texts(sorted(path for path in paths if path))
+
+
+def _texts(paths: list[str]) -> list[str]:
+    return ["".join(linecache.getlines(path)) for path in paths if path]

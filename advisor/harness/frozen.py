@@ -1,9 +1,9 @@
 """What watched forwards compute of the samples alone: the same for a sample in each epoch, unless the sample changes.
 
-A call of torch's counts when all that goes into it is a tensor of a loader's batch, what such calls made of one, or a
-tensor that stays as it is (a weight that nobody trains); when autograd records nothing of it, nothing random is drawn,
-and no sample meets another one. That is told by three steps: their calls are compared by place, and a tensor of other
-origin by its numbers.
+A call of torch's counts when all that goes into it is a tensor of a loader's batch, or rows of one that the script
+keeps, what such calls made of one, or a tensor that stays as it is (a weight that nobody trains); when autograd records
+nothing of it, nothing random is drawn, and no sample meets another one. That is told by three steps: their calls are
+compared by place, and a tensor of other origin by its numbers.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .drawing import shared_states
 from .layout import Frozen, Site
 from .loaders import tensors_in
 from .places import FRAMES, site_of, user_frames
+from .pools import Pools
 from .repeats import CONSTANT, draws
 from .scaled import scaling
 
@@ -56,7 +57,8 @@ class _Known:
 
     alive: weakref.ref[Any]
     version: int
-    source: tuple[Any, ...]  # ("batch", loader, which of its tensors), or the key of the call that made it
+    # ("batch", loader, which of its tensors), where a pool is a loader of a negative number, or its maker's key
+    source: tuple[Any, ...]
     fixed: bool  # as far as this step tells
     of_batch: bool
     rows: int  # of the batch
@@ -115,10 +117,11 @@ class FrozenParts:
         self._state: Any = None  # torch's generator, …
         self._others: Any = None  # … and Python's and NumPy's
         self._lasting: dict[int, tuple[weakref.ref[Any], Any]] = {}  # weights that counted as fixed
+        self._pools = Pools(torch)
 
     def clear(self) -> None:
         """Nothing is to lie about."""
-        for each in (self._steps, self._known, self._batches, self._given, self._seen):
+        for each in (self._steps, self._known, self._batches, self._given, self._seen, self._pools):
             each.clear()
 
     def batch(self, loader: int, tensors: list[Any]) -> None:
@@ -154,7 +157,7 @@ class FrozenParts:
         self._forward, self._number, self._frame = self._forward + 1, 0, frame
         self._held = {id(each) for each in self._trained()}
         for each in given:
-            if self._of(each) is None and (told := self._delivered(each)) is not None:
+            if self._of(each) is None and (told := self._delivered(each) or self._drawn(each)) is not None:
                 found, rows = told
                 for number, size in enumerate(each.shape):
                     self._sizes.setdefault(int(size), (*found, number))
@@ -190,6 +193,12 @@ class FrozenParts:
                 if (scale := scaling(self._torch, each, tensor)) is not None:
                     return ("batch", loader, number, scale), rows
         return None
+
+    def _drawn(self, tensor: Any) -> tuple[tuple[Any, ...], int] | None:
+        """The same for rows of a tensor that the script keeps."""
+        if not self._plain(tensor) or (found := self._pools.find(tensor)) is None:
+            return None
+        return ("batch", -1 - found[0], 0, found[1]), int(tensor.shape[0])
 
     def _plain(self, tensor: Any) -> bool:
         strided = type(tensor) is self._torch.Tensor and tensor.layout is self._torch.strided
@@ -267,9 +276,10 @@ class FrozenParts:
         return numbers[key]
 
     def still(self) -> bool:
-        """Whether the weights that counted as fixed are what they were, as far as they are there."""
+        """Whether the weights that counted as fixed are what they were, as far as they are there, and all pools."""
         there = [(each(), numbers) for each, numbers in self._lasting.values()]
-        return all(self._same(self._numbers(each), numbers) for each, numbers in there if each is not None)
+        same = all(self._same(self._numbers(each), numbers) for each, numbers in there if each is not None)
+        return same and self._pools.still()
 
     def _line(self) -> tuple[list[Site], bool]:
         """The user's frames from the one on in which the model calls the part that runs; whether there is none such,
@@ -317,8 +327,13 @@ class FrozenParts:
                 # Where all of a model is fixed, it is the line that calls it which computes it.
                 frames = call.frames if key[0] not in whole or call.whole else call.frames[1:]
                 lines.setdefault(id(frames[0]), (frames, []))[1].append(key)
-        long = [(frames, keys) for frames, keys in lines.values() if self._seconds(keys) >= _LEAST_S]
-        kept, loaders = self._kept({key for _, keys in long for key in keys}), self._loaders(fixed)
+        loaders = self._loaders(fixed)
+        long = [
+            (frames, keys, set().union(*(loaders[key] for key in keys)))
+            for frames, keys in lines.values()
+            if self._seconds(keys) >= _LEAST_S
+        ]
+        kept = self._kept({key for _, keys, _ in long for key in keys})
         found = [
             Frozen(
                 site=frames[0],
@@ -327,10 +342,12 @@ class FrozenParts:
                 seconds=self._seconds(keys),
                 share=self._share(keys),
                 sample_bytes=sum(kept.get(key, 0.0) for key in keys),
-                loaders=sorted(set().union(*(loaders[key] for key in keys))),
+                loaders=sorted(each for each in whose if each >= 0),
+                pools=sorted(self._pools.rows(-1 - each) for each in whose if each < 0),
+                rows=max(self._steps[0].calls[key].rows for key in keys),
                 whole=keys[0][0] in whole,
             )
-            for frames, keys in long
+            for frames, keys, whose in long
         ]
         return sorted(found, key=lambda each: -each.seconds)
 
@@ -377,7 +394,7 @@ class FrozenParts:
         return {key: calls[key].bytes / max(calls[key].rows, 1) for key in needed | (those - used)}
 
     def _loaders(self, fixed: set[Key]) -> dict[Key, set[int]]:
-        """The loaders whose batches each of these calls is a function of."""
+        """The loaders, and pools, whose batches each of these calls is a function of."""
         found: dict[Key, set[int]] = {}
         for key in sorted(fixed):
             found[key] = set()

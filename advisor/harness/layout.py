@@ -671,7 +671,7 @@ class OneHot:
 
 @dataclass
 class Frozen:
-    """A line that computes of a loader's samples what depends on nothing else: no weight of it is trained."""
+    """A line that computes of samples what depends on nothing else: no weight of it is trained."""
 
     site: Site = field(default_factory=Site)
     called_from: list[Site] = field(default_factory=list)  # the user's frames in which it runs, from the inside out
@@ -680,6 +680,8 @@ class Frozen:
     share: float = 0.0  # … that share of these very steps, what we did in them aside
     sample_bytes: float = 0.0  # of what it gives to what is trained, for each sample
     loaders: list[int] = field(default_factory=list)  # whose samples
+    pools: list[int] = field(default_factory=list)  # or rows of a tensor that the script keeps: how many each has
+    rows: int = 0  # of a batch
     whole: bool = False  # it calls a model, all of which is so
 
 

@@ -25,7 +25,7 @@ OVER_EPOCHS = "for epoch in range(args.epochs):\n    for x, y in loader:\n      
 def seen(scene: Any, tmp_path: Path) -> Any:
     """Findings of steps of 100 ms, 80 of which compute features of 40 bytes of 6,400 samples."""
 
-    def make(source: str = OVER_EPOCHS, gpu: str = "", line: Any = None, **facts: Any) -> list[Any]:
+    def make(source: str = OVER_EPOCHS, line: Any = None, gpu: str = "", **facts: Any) -> list[Any]:
         path = tmp_path / "train.py"
         path.write_text(source)
         linecache.clearcache()
@@ -33,7 +33,7 @@ def seen(scene: Any, tmp_path: Path) -> Any:
         site = Site(str(path), 3)
         made.record.script = str(path)
         made.record.frozen = [
-            Frozen(site, [site], calls=20, seconds=0.08, share=0.8, sample_bytes=40.0, loaders=[0], **(line or {}))
+            Frozen(site, [site], calls=20, seconds=0.08, share=0.8, sample_bytes=40.0, **(line or {"loaders": [0]}))
         ]
         loader = made.loader(wait_ms=2.0, fetch_ms=2.0, cpu_ms=2.0, draws=False)
         for name, value in facts.items():
@@ -88,6 +88,45 @@ def test_the_first_epoch_computes_them_still(seen: Any) -> None:
     assert finding.evidence["epochs"] == 2 and 1.5 < finding.gain.likely < 1.8
     (finding,) = seen(total_steps=800)
     assert finding.evidence["epochs"] == 4
+
+
+DRAWN = "for step in range({steps}):\n    rows = torch.randint(6400, (64,))\n    loss = head(body(x[rows])).mean()\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "epochs"),
+    [
+        pytest.param(DRAWN.format(steps=1000), 10, id="steps"),
+        pytest.param("STEPS = 1_000\n" + DRAWN.format(steps="STEPS"), 10, id="a name"),
+        pytest.param('parser.add_argument("--num-steps", type=int, default=800)\n', 8, id="an option"),
+        pytest.param(OVER_EPOCHS, None, id="epochs"),
+        pytest.param("for epoch in range(30):\n    pass\n", 30, id="so many epochs"),
+    ],
+)
+def test_rows_that_are_drawn_by_hand_come_again(seen: Any, source: str, epochs: int | None) -> None:
+    (finding,) = seen(source, line={"loaders": [], "pools": [6400], "rows": 64})
+    assert finding.evidence["epochs"] == epochs and finding.evidence["samples"] == 6400
+    advice = RULE.fix(finding, Sources())
+    assert isinstance(advice, Advice) and "over all rows that the batches are drawn from" in advice.text
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(DRAWN.format(steps=150), id="one and a half epochs"),
+        pytest.param(DRAWN.format(steps="args.n"), id="nobody knows how many"),
+        pytest.param(
+            DRAWN.format(steps=9000) + "    if step > 500:\n        unfreeze(body)\n", id="trained"
+        ),
+        pytest.param(OVER_EPOCHS + "    body.load_state_dict(head.state_dict())\n", id="a snapshot"),
+    ],
+)
+def test_rows_that_may_never_come_again_do_not(seen: Any, source: str) -> None:
+    assert not seen(source, line={"loaders": [], "pools": [6400], "rows": 64})
+
+
+def test_a_script_that_came_to_its_end_has_so_many_epochs(seen: Any) -> None:
+    assert not seen(DRAWN.format(steps=9000), {"loaders": [], "pools": [6400], "rows": 64}, total_steps=150)
 
 
 SCRIPT = """\
