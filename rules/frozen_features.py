@@ -67,8 +67,11 @@ class FrozenFeatures(Rule):
         free = record.memory.host_available
         if size > (_MOST_BYTES if free is None else _MOST_OF_MEMORY * free):
             return
-        # By their share of the three steps in which they were seen: a busy machine makes all of a step slower.
-        seconds = min(sum(each.share for each in record.frozen), 1.0) * evidence.step_s
+        # Their share of the three steps in which they were seen is too small, for these were watched by others, too; what
+        # they took then may be too much, for the machine may have been busy.
+        least = min(sum(each.share for each in record.frozen), 1.0) * evidence.step_s
+        most = min(sum(each.seconds for each in record.frozen), evidence.step_s)
+        seconds = (least + max(least, most)) / 2
         batch = max((each.batch_size or 1 for each in loaders), default=max(pools.values(), default=1))
         rows = record.timing.samples_per_step or batch
         saved = seconds - rows * sum(each.sample_bytes for each in record.frozen) / _BYTES_PER_S
