@@ -67,8 +67,8 @@ class FrozenFeatures(Rule):
         free = record.memory.host_available
         if size > (_MOST_BYTES if free is None else _MOST_OF_MEMORY * free):
             return
-        # Their share of the three steps in which they were seen is too small, for these were watched by others, too; what
-        # they took then may be too much, for the machine may have been busy.
+        # Their share of the three steps in which they were seen is too small, for others watched these, too; what they
+        # took then may be too much, for the machine may have been busy.
         least = min(sum(each.share for each in record.frozen), 1.0) * evidence.step_s
         most = min(sum(each.seconds for each in record.frozen), evidence.step_s)
         seconds = (least + max(least, most)) / 2
