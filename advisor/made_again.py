@@ -22,6 +22,7 @@ from advisor.evidence.fetching import (
     stacks,
     without,
 )
+from advisor.evidence.spinning import gain_without_fetching_s
 from advisor.evidence.whatif import Change
 from advisor.rule import Gain, at
 from advisor.slow_parts import MOST, READ, READ_BASIS, SlowPart, short_name
@@ -152,7 +153,8 @@ def _computes_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> S
     if line is None or not computes(facts):
         return None
     part = share(loader, line)
-    if not _better_kept(evidence, facts, loader, part):
+    spinning = gain_without_fetching_s(evidence, facts) if part >= MOST else 0.0
+    if not _better_kept(evidence, facts, loader, part, spinning):
         return None
     what = computes_the_same("".join(linecache.getlines(line.site.file)), line.site.line, _transform(evidence, loader))
     if not what or part * (facts.fetch_cpu_s or 0.0) < _LEAST_KEPT_S * (loader.batch_size or 1):
@@ -160,12 +162,14 @@ def _computes_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> S
     return SlowPart(
         "compute",
         f"{at(line.site)} takes {part:.0%} of making a batch, and {_of_workers(evidence, facts)}: {what} computes "
-        f"the same of a sample in every epoch anew; all {loader.dataset_length:,} together are {size / 1e6:,.0f} MB.",
+        f"the same of a sample in every epoch anew; all {loader.dataset_length:,} together are {size / 1e6:,.0f} MB."
+        + (" Threads of its products stay awake, and take the model's cores." if spinning else ""),
         line.site,
         part,
         part * (1.0 - 1.0 / _KEPT),
         what,
         _KEPT_BASIS,
+        other_s=spinning,
     )
 
 
@@ -272,11 +276,14 @@ def _transform(evidence: Evidence, loader: Loader) -> tuple[str, int] | None:
     return "".join(linecache.getlines(site.file)), site.line
 
 
-def _better_kept(evidence: Evidence, facts: LoaderFacts, loader: Loader, part: float) -> bool:
-    """Whether samples are better kept from one epoch to the next than made anew, of which that is the share `part`."""
+def _better_kept(evidence: Evidence, facts: LoaderFacts, loader: Loader, part: float, other_s: float = 0.0) -> bool:
+    """Whether samples are better kept from one epoch to the next than made anew, of which that is the share `part`.
+
+    Beside what making them takes, a step would be shorter by `other_s`.
+    """
     if part < MOST or not comes_round(evidence, loader) or not 0 < _all_samples(loader) <= FITS:
         return False
-    return not _workers_do(evidence, facts, part)
+    return not _workers_do(evidence, facts, part, other_s)
 
 
 def _all_samples(loader: Loader) -> float:
@@ -284,13 +291,13 @@ def _all_samples(loader: Loader) -> float:
     return sum(each.bytes for each in loader.tensors) / (loader.batch_size or 1) * (loader.dataset_length or 0)
 
 
-def _workers_do(evidence: Evidence, facts: LoaderFacts, saved: float = 0.0) -> bool:
+def _workers_do(evidence: Evidence, facts: LoaderFacts, saved: float = 0.0, other_s: float = 0.0) -> bool:
     """Whether worker processes would make a difference, where there are none: on few cores they may not.
 
-    Not where to save the share `saved` of each fetch is much better.
+    Not where to save the share `saved` of each fetch, and `other_s` of the step beside, is much better.
     """
     best = _with_workers(evidence, facts)
-    return best > 0.0 and Gain.of(evidence.what_if(without(facts, saved))).likely < _MUCH_BETTER * best
+    return best > 0.0 and Gain.of(evidence.what_if(without(facts, saved, other_s))).likely < _MUCH_BETTER * best
 
 
 def _with_workers(evidence: Evidence, facts: LoaderFacts) -> float:

@@ -73,7 +73,8 @@ class SlowPart:
 
     ``kind`` says by what it is slow, ``said`` tells of it in a sentence; ``share`` of the fetch is what it takes and
     ``saved`` what of that can go, by ``basis``, which is empty where the run itself shows it. ``what`` is its name, and
-    ``bytes`` the size of all that would be kept in memory, where that is known.
+    ``bytes`` the size of all that would be kept in memory, where that is known; ``other_s`` is by how much the rest of
+    a step would be shorter without it.
     """
 
     kind: str
@@ -84,6 +85,7 @@ class SlowPart:
     what: str
     basis: str = ""
     bytes: float | None = None
+    other_s: float = 0.0
 
 
 def slow_part(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart | None:

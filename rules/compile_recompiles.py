@@ -28,6 +28,7 @@ _NUMBER = re.compile(r"^(?P<name>[\w.\[\]'\"]+) == (?P<value>-?[\d.]+(e-?\d+)?)$
 _LENGTH = re.compile(r"^len\((?P<name>.+)\) [=!]= \d+$")  # of a list or dictionary
 _GRAD = re.compile(r"requires_grad mismatch")
 _LOCAL = re.compile(r"^L\['(\w+)'\]")  # how Dynamo writes a local variable until torch 2.7
+_PART, _ITEM = re.compile(r"\._modules\['([A-Za-z_]\w*)'\]"), re.compile(r"\._modules\['(\d+)'\]")  # a module's
 
 
 _TITLES = {
@@ -74,7 +75,7 @@ class CompileRecompiles(Rule):
             made = _compiled_at(evidence, each)
             found = _NUMBER.match(each.reasons[0])
             named = found or _LENGTH.match(each.reasons[0])
-            number = _LOCAL.sub(r"\1", named["name"]) if named else ""
+            number = _written(named["name"]) if named else ""
             if found and "." not in number and found["value"].isdigit() and _static(made):
                 cause = "size"  # a whole number that is passed: with dynamic shapes any will do
             fixed = _static(made)
@@ -83,7 +84,7 @@ class CompileRecompiles(Rule):
             yield Finding(
                 rule=self.id,
                 title=_TITLES.get(cause, self.title),
-                summary=f"{_name(each)} was compiled {each.graphs} times, then given up: {each.reasons[0]}. "
+                summary=f"{_name(each)} was compiled {each.graphs} times, then given up: {_written(each.reasons[0])}. "
                 "What fits none of these graphs runs operator by operator.",
                 gain=gain,
                 evidence={
@@ -207,6 +208,11 @@ net = torch.compile(Net(), dynamic=args.dynamic)  # <- compile
         Example("model = torch.compile(Net(), **options)  # <- compile\n", "", {"cause": "size", "static": True}),
         Example("model = torch.compile(Net())  # <- compile\n", "", {"cause": "size"}),
     )
+
+
+def _written(guard: str) -> str:
+    """A guard as the script would write it: ``self.layers[0].passes``."""
+    return _ITEM.sub(r"[\1]", _PART.sub(r".\1", _LOCAL.sub(r"\1", guard)))
 
 
 def _cause(each: Recompiled) -> str:

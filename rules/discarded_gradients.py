@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
-from advisor.edit.freezing import READS_GRADIENTS, Named, detach_handed, freeze_around, freeze_made, needed
+from advisor.edit.asked_gradients import reads_gradients
+from advisor.edit.freezing import Named, detach_handed, freeze_around, freeze_made, needed
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.discarded import at_the_end, discarded_backward
@@ -43,8 +44,10 @@ class DiscardedGradients(Rule):
     third of the work, it computes only because they require them. Then ``zero_grad()`` drops them, before the
     network's own loss computes those that its optimizer uses. ``requires_grad_(False)`` around the one backward, or for
     good where nobody trains the network (a teacher's, too), saves them. Where a loss goes back through another network
-    for nothing at all, ``detach()`` ends the backward in front of that. Reported where a run showed gradients that were
-    dropped before any optimizer stepped with them, in the same places in several steps.
+    for nothing at all, ``detach()`` ends the backward in front of that. So do an attack, which wants the gradient of a
+    picture, and a heatmap, which wants that of a layer's activations, in a script without an optimizer. Reported where
+    a run showed gradients that were dropped before any optimizer stepped with them, in the same places in several
+    steps.
 
     When not: the script reads these gradients itself (then it is not reported), or clips all by one norm; the result of
     the frozen pass is used for the network's own loss as well.
@@ -66,7 +69,7 @@ class DiscardedGradients(Rule):
         if unused is not None and at_the_end(unused, discarded):
             return  # the rule unused-gradients tells of it
         files = model_files(evidence)
-        if any(READS_GRADIENTS.search(text_of(path)) for path in (*files, *optimizer_files(evidence, text_of))):
+        if any(reads_gradients(text_of(path)) for path in (*files, *optimizer_files(evidence, text_of))):
             return
         kernels = discarded.kernel_scale if (discarded.kernel_scale < 1).any() else None
         change = Change(remove_host_s=discarded.seconds / evidence.inflation, kernel_scale=kernels)
@@ -96,6 +99,7 @@ class DiscardedGradients(Rule):
                 "models": len(models),
                 "alone": alone is not None,
                 "held": any(each.held for each in models),
+                "inside": any(each.inside for each in models),
                 "parts": tuple(models[0].parts),
                 "made": tuple(each.made for each in models if each.made is not None),
                 "name": models[0].name,
@@ -109,6 +113,13 @@ class DiscardedGradients(Rule):
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         site, held = finding.site, bool(finding.parameters.get("held"))
+        if finding.parameters.get("inside"):
+            return Advice(
+                f"Ask for the gradient that a hook reads, and for no other: (gradient,) = torch.autograd.grad(score, "
+                f"(activation,)) in place of the backward {where(site)}. It ends at that activation, and computes none "
+                "of the weights' gradients.",
+                "which tensor it is, and what else its hook does, only the script's author knows",
+            )
         detached, frozen = (" and ".join(file_list(finding, name)) for name in ("detached", "frozen"))
         parts = [f"Detach what {detached} hands to the loss {where(site)}."] if detached else []
         if frozen or not detached:
@@ -302,6 +313,61 @@ class Trainer:
         return loss_d.item()
 """,
             parameters={"models": 1, "held": True, "detached": ("Generator",), "name": "self.gen"},
+        ),
+        Example(  # an attack
+            before="""
+model = load()  # <- made=load()
+model.eval()
+for image, label in loader:
+    image.requires_grad = True
+    loss = cross_entropy(model(image), label)
+    model.zero_grad()
+    loss.backward()
+    found += (model(image + 0.1 * image.grad.sign()).argmax(1) != label).sum().item()
+""",
+            after="""
+model = load()
+model.requires_grad_(False)
+model.eval()
+for image, label in loader:
+    image.requires_grad = True
+    loss = cross_entropy(model(image), label)
+    model.zero_grad()
+    loss.backward()
+    found += (model(image + 0.1 * image.grad.sign()).argmax(1) != label).sum().item()
+""",
+            parameters={"models": 1, "held": False},
+        ),
+        Example(  # one in a training
+            before="""
+def attacked(model, image, label, steps):
+    delta = torch.zeros_like(image, requires_grad=True)
+    for _ in range(steps):
+        loss = cross_entropy(model(image + delta), label)
+        loss.backward()  # <-
+        delta.data = (delta + 0.01 * delta.grad.sign()).clamp(-0.03, 0.03)
+        delta.grad.zero_()
+    return image + delta.detach()
+""",
+            after="""
+def attacked(model, image, label, steps):
+    delta = torch.zeros_like(image, requires_grad=True)
+    for _ in range(steps):
+        model.requires_grad_(False)
+        loss = cross_entropy(model(image + delta), label)
+        loss.backward()
+        model.requires_grad_(True)
+        delta.data = (delta + 0.01 * delta.grad.sign()).clamp(-0.03, 0.03)
+        delta.grad.zero_()
+    return image + delta.detach()
+""",
+            parameters={"models": 1, "held": True, "name": "model"},
+        ),
+        Example(
+            before="score.backward()  # <-\nheat = relu((activations * gradients.mean((2, 3), True)).sum(1))\n",
+            after="",
+            parameters={"models": 1, "inside": True},
+            advice="torch.autograd.grad(score, (activation,))",
         ),
         Example(
             before="loss_d = bce(netD(netG(noise)), zeros)\nloss_d.backward()  # <-\n",

@@ -65,10 +65,11 @@ class SlowTransform(Rule):
             found = slow_part(evidence, facts, loader) or made_again(evidence, facts, loader)
             if found is None or _draws(loader, found.site) or (found.kind == "heavy" and not waits(facts)):
                 continue
-            saved = found.saved
+            saved, other_s = found.saved, found.other_s
             if found.kind in _IN_LATER_EPOCHS:
-                saved *= 1.0 - _first_of_all(evidence, loader)
-            estimate = evidence.what_if(without(facts, saved))
+                later = 1.0 - _first_of_all(evidence, loader)
+                saved, other_s = saved * later, other_s * later
+            estimate = evidence.what_if(without(facts, saved, other_s))
             gain = Gain.prior(estimate, found.basis) if found.basis else Gain.of(estimate)
             if not gain.worth_it or (found.kind == "heavy" and gain.likely < _LEAST_GAIN):
                 continue

@@ -11,6 +11,7 @@ from typing import cast
 import libcst as cst
 import libcst.matchers as m
 
+from advisor.edit.asked_gradients import without_inputs
 from advisor.edit.callers import given
 from advisor.edit.draft import Draft, Drafts, Statement
 from advisor.edit.locate import call_at, last_name
@@ -20,9 +21,6 @@ from advisor.edit.scopes import assignments, is_literal, is_parameter, is_target
 from advisor.edit.values import EDITED, give_value
 from advisor.harness.layout import Site
 
-# ``torch.autograd.grad`` makes gradients of its own, and reads none.
-# Lightning's grad_norm, and what watches a model for a log, read them all.
-READS_GRADIENTS = re.compile(r"(?<!autograd)\.grad\b|\bgrad_norm\(|\.watch\(|track_grad_norm")
 _CLIPS = re.compile(r"\bclip_grad_(norm|value)_\(|\bget_total_norm\(")
 # What a script may do with gradients, or what would go wrong with weights that need none; by its text.
 _SAYS = re.compile(r"\brequires_grad")
@@ -60,8 +58,9 @@ def needed(drafts: Drafts, files: Sequence[str], *names: str, told: bool = False
     """
     by_these = re.compile(rf"(?:{_CLIPS.pattern})\s*{re.escape(clipped)}\s*[,)]") if clipped else None
     for draft in (drafts[path] for path in dict.fromkeys(files)):
+        said = without_inputs("\n".join(draft.lines)).split("\n")
         for pattern, what in _NEEDS:
-            lines = [] if told and pattern is _SAYS else [*filter(pattern.search, draft.lines)]
+            lines = [] if told and pattern is _SAYS else [*filter(pattern.search, said)]
             if pattern is _CLIPS and by_these is not None:
                 lines = [each for each in lines if not by_these.search(each)]
             if any(_concerns(line, pattern, names, draft.lines) for line in lines):

@@ -29,7 +29,8 @@ _MANY_STEPS = re.compile(
 # Random numbers that no generator's state tells of, or a dataset that is told which epoch it is.
 _UNSEEN = re.compile(
     r"\b(default_rng|RandomState|Random)\(\s*\)|\bSystemRandom\b|\bsecrets\b|\burandom\b|"
-    r"\btime_ns\(|\btime\.time\(\)[^\n]*seed|\.seed\(\s*\)|\bdata(set)?\.\w*epoch\b"
+    r"\btime_ns\(|\btime\.time\(\)[^\n]*seed|\.seed\(\s*\)|\bdata(set)?\.\w*epoch\b|"
+    r"\b(default_rng|RandomState|Random|manual_seed)\([^\n]*epoch|(?<!sampler)\.set_epoch\("
 )
 # What is frozen is trained later, or is given the weights of another model now and then.
 _FOLLOWS = re.compile(

@@ -84,11 +84,14 @@ def computes(facts: LoaderFacts) -> bool:
     return bool(fetch_s and facts.fetch_cpu_s is not None and facts.fetch_cpu_s >= _COMPUTES * fetch_s)
 
 
-def without(facts: LoaderFacts, saved: float) -> Change:
-    """The change that takes the share `saved` from making a batch."""
+def without(facts: LoaderFacts, saved: float, other_s: float = 0.0) -> Change:
+    """The change that takes the share `saved` from making a batch, and so many seconds from the rest of a step."""
     wall, cpu = facts.fetch_s or 0.0, facts.fetch_cpu_s
     return Change(
-        fetch_s=wall * (1.0 - saved), fetch_cpu_s=None if cpu is None else cpu * (1.0 - saved), loader=facts.index
+        fetch_s=wall * (1.0 - saved),
+        fetch_cpu_s=None if cpu is None else cpu * (1.0 - saved),
+        loader=facts.index,
+        remove_host_s=other_s,
     )
 
 

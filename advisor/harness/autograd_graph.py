@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ _PASSED_ON = frozenset(
 
 
 # Of what these hand gradients on to, which is their bias.
+_HOOKED = "BackwardHookFunctionBackward"  # where a module's hook reads a gradient
 _BIASES = {"AddmmBackward0": 0, "BaddbmmBackward0": 0, "ConvolutionBackward0": 2, "LinearBackward0": 2}
 
 
@@ -25,7 +27,8 @@ class AutogradGraph:
 
     ``leaves``: node → identity of the leaf whose gradient it adds up; ``passes``: those that only hand on;
     ``made``: the numbers that autograd gave them when they were made, by which a trace has them; ``biases``: node of a
-    product → below it what its bias comes from, whose gradient is a sum and takes next to nothing.
+    product → below it what its bias comes from, whose gradient is a sum and takes next to nothing; ``read``: those of
+    tensors and modules whose gradients a hook reads, or which keep theirs.
     """
 
     below: list[list[int]]
@@ -33,10 +36,14 @@ class AutogradGraph:
     passes: set[int]
     made: list[int]
     biases: dict[int, int]
+    read: set[int]
 
     @classmethod
-    def of(cls, loss: Any) -> AutogradGraph | None:
-        """The graph behind `loss`; None where there is none, or too much of it."""
+    def of(cls, loss: Any, read: Collection[Any] = ()) -> AutogradGraph | None:
+        """The graph behind `loss`; None where there is none, or too much of it.
+
+        `read` are nodes (:func:`read_by_hooks`), in this graph or in others.
+        """
         root = _root(loss)
         found = _below(root) if root is not None else None
         if found is None:
@@ -49,6 +56,7 @@ class AutogradGraph:
             passes={number[node] for node in order if node.name() in _PASSED_ON},
             made=[node._sequence_nr() for node in order],
             biases={number[node]: number[bias] for node in order if (bias := _bias(node)) is not None},
+            read={number[node] for node in order if node in read or node.name() == _HOOKED},
         )
 
     def kinds(self, dropped: Iterable[int]) -> list[str]:
@@ -64,17 +72,24 @@ class AutogradGraph:
             if not leads[node]:
                 return "branch"
             bias = self.biases.get(node)
-            return "used" if all(leads[each] for each in self.below[node] if each != bias) else "weights"
+            below = (leads[each] or each in self.read for each in self.below[node] if each != bias)
+            return "used" if all(below) else "weights"
 
         return [kind(node) for node in nodes]
 
     def _leads(self, dropped: set[int]) -> list[bool]:
-        """Whether each node leads to a leaf that is used."""
+        """Whether what each node gives leads to a leaf that is used, or is read."""
         leads = [False] * len(self.below)
         for node in reversed(range(len(self.below))):
-            leaf = self.leaves.get(node)
-            leads[node] = leaf not in dropped if leaf is not None else any(leads[each] for each in self.below[node])
+            leaf, below = self.leaves.get(node), self.below[node]
+            leads[node] = leaf not in dropped if leaf is not None else any(leads[e] or e in self.read for e in below)
         return leads
+
+    def for_somebody(self, dropped: Iterable[int]) -> str:
+        """Who uses what a backward gives beside the leaves `dropped`: "leaf", "hook", or "" for nobody."""
+        if not self._leads(set(dropped))[0] and 0 not in self.read:
+            return ""
+        return "leaf" if not {*self.leaves.values()} <= {*dropped} else "hook"
 
     def branches(self, dropped: Iterable[int]) -> set[int]:
         """Those of the leaves `dropped` (identities) whose own operator leads to no other leaf than such."""
@@ -92,6 +107,15 @@ class AutogradGraph:
             if leaf in dropped and operators and not any(leads[each] for each in operators):
                 found.add(leaf)
         return found
+
+
+def read_by_hooks(torch: Any) -> set[Any]:
+    """The nodes of tensors that are there now and whose gradients hooks read, or that keep theirs."""
+    found = set()
+    for each in gc.get_objects():
+        if type(each) is torch.Tensor and (each._backward_hooks or each.retains_grad) and each.grad_fn is not None:
+            found.add(each.grad_fn)
+    return found
 
 
 def leaves_beside(loss: Any, known: Collection[int]) -> list[Any]:

@@ -9,11 +9,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from .layout import Gathered, OneHot, Repeated, RepeatedRow, SameRow, Site, ZeroRow
+from .layout import Gathered, OneHot, Repeated, RepeatedRow, SameRow, Site, SparseProduct, ZeroRow
 from .places import FRAMES, site_of, user_frames
 
-AnyLine = Repeated | Gathered | OneHot | RepeatedRow | ZeroRow | SameRow
-Line = TypeVar("Line", Repeated, Gathered, OneHot, RepeatedRow, ZeroRow, SameRow)
+AnyLine = Repeated | Gathered | OneHot | RepeatedRow | ZeroRow | SameRow | SparseProduct
+Line = TypeVar("Line", Repeated, Gathered, OneHot, RepeatedRow, ZeroRow, SameRow, SparseProduct)
 
 
 class ByLine(Generic[Line]):

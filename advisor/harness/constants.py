@@ -22,7 +22,7 @@ from .by_line import unwatched
 from .frozen import FrozenParts
 from .frozen_methods import FrozenMethods
 from .gathered import Gathers
-from .layout import Frozen, Gathered, OneHot, Recomputed, Repeated, RepeatedRow, SameRow, Site, ZeroRow
+from .layout import Frozen, Gathered, OneHot, Recomputed, Repeated, RepeatedRow, SameRow, Site, SparseProduct, ZeroRow
 from .loaders import tensors_in
 from .looking import (
     function_modes,
@@ -36,11 +36,13 @@ from .looking import (
 )
 from .one_hot import OneHots
 from .places import FRAMES, site_of, user_frame, user_frames
+from .profiling import Inert
 from .remade import RemadeWeights
 from .repeated_rows import RepeatedRows
 from .repeats import Repeats
 from .same_rows import SameRows
 from .sameness import DECOMPOSES, MOST_TENSORS, Call, Forward, Sameness, Step, undisturbed
+from .sparse_products import SparseProducts
 from .timing import compiled_frames
 from .zero_rows import ZeroRows
 
@@ -102,12 +104,14 @@ class Constants:
         self.one_hot: list[OneHot] = []
         self.repeated_rows: list[RepeatedRow] = []
         self.zero_rows: list[ZeroRow] = []
+        self.sparse_products: list[SparseProduct] = []
         self.same_rows: list[SameRow] = []
         self._fixed: list[Frozen] = []
         self._repeats = Repeats(self._torch, self._numbers, self._sameness.alike)
         self._gathers = Gathers(self._torch)
         self._one_hots = OneHots(self._torch)
         self._zeros = ZeroRows(self._torch)
+        self._sparse = SparseProducts(self._torch)
         self._same = SameRows(self._torch)
         self._rows = RepeatedRows(self._torch, lambda: self._gathers.counted, self.watching)
         self.remade: dict[str, float] = {}
@@ -141,7 +145,8 @@ class Constants:
         self._forward_ends()
         self._frozen.step_ends()
         if self._steps:
-            for each in (self._repeats, self._gathers, self._one_hots, self._rows, self._zeros, self._same):
+            by_line = self._repeats, self._gathers, self._one_hots, self._rows, self._zeros, self._sparse, self._same
+            for each in by_line:
                 each.lines.step_ends()
         self._ended += 1
         self._methods_called = 0
@@ -163,6 +168,7 @@ class Constants:
                     self.one_hot = self._one_hots.lines.per_step(_WATCHED, _LEAST_S)
                     self.repeated_rows = self._rows.lines.per_step(_WATCHED, _LEAST_S)
                     self.zero_rows = self._zeros.lines.per_step(_WATCHED, _LEAST_S)
+                    self.sparse_products = self._sparse.per_step(_WATCHED, _LEAST_S)
                     watched = sum(each.seconds for step in self._steps for each in step.forwards)
                     self.remade_share = self._remade.total() / watched if watched else 0.0
                     self.remade = self._remade.per_step(_WATCHED, share)
@@ -238,15 +244,16 @@ class Constants:
             if has_fast_path(self._torch, module):
                 return
             tensors = list(given)
-            batch = {id(each) for each in tensors if not self._is_graph(each, tensors)}
-            forward = Forward([self._numbers(each) for each in tensors], {id(each) for each in tensors}, batch)
+            with Inert.ours():
+                batch = {id(each) for each in tensors if not self._is_graph(each, tensors)}
+                forward = Forward([self._numbers(each) for each in tensors], {id(each) for each in tensors}, batch)
             self._steps[-1].forwards.append(forward)
             if len(self._steps[-1].forwards) > _MOST_FORWARDS:
                 self.stop()
             elif not tensors or any(each is not None for each in forward.given):
                 mode, self._caller = _watching(self), user_frame()
                 forward.called_from = [site_of(each) for each in islice(user_frames(), FRAMES)]
-                with contextlib.suppress(Exception), self._unseen(), self._torch.no_grad():
+                with contextlib.suppress(Exception), self._unseen(), self._torch.no_grad(), Inert.ours():
                     self._frozen.forward_begins(tensors, self._caller)
                 with contextlib.suppress(Exception), self._unseen(), self._torch.no_grad():
                     self._rows.forward_begins(module, tensors)
@@ -388,6 +395,7 @@ class Constants:
                 self._gathers.called(name, given[0], given[1] or {}, result, seconds)
                 self._one_hots.called(name, given[0], result, seconds)
                 self._zeros.called(name, given[0], result, seconds)
+                self._sparse.called(name, given[0], result, seconds)
                 if user_frame() is not self._caller:  # a library's model at work: nothing of that is the user's
                     self._same.called(given[0], name, result, seconds)
 
@@ -467,24 +475,26 @@ def _watching(constants: Constants) -> Any:
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             called = time.perf_counter()
             name, key = getattr(func, "__name__", ""), None
-            with contextlib.suppress(Exception):
-                key = constants.key(name, (args, kwargs))
-            with contextlib.suppress(Exception):
-                constants.begins((args, kwargs))
+            with Inert.ours():  # what we read of tensors is no reading of the script's
+                with contextlib.suppress(Exception):
+                    key = constants.key(name, (args, kwargs))
+                with contextlib.suppress(Exception):
+                    constants.begins((args, kwargs))
             began = time.perf_counter()
             result = func(*args, **(kwargs or {}))
             seconds = time.perf_counter() - began
-            with contextlib.suppress(Exception):
-                constants.called_again(key, result, seconds)
-            with contextlib.suppress(Exception):
-                constants.looked_up(name, (args, kwargs), result, seconds)
-            with contextlib.suppress(Exception):
-                constants.made(name, (args, kwargs), result, seconds)
-            with contextlib.suppress(Exception):
-                more = constants.in_python(result, called) if name in _OF_NUMBERS else 0.0
-                constants.called(name, (args, kwargs), result, seconds + more)
-            with contextlib.suppress(Exception):
-                constants.watching(time.perf_counter() - called - seconds)
+            with Inert.ours():
+                with contextlib.suppress(Exception):
+                    constants.called_again(key, result, seconds)
+                with contextlib.suppress(Exception):
+                    constants.looked_up(name, (args, kwargs), result, seconds)
+                with contextlib.suppress(Exception):
+                    constants.made(name, (args, kwargs), result, seconds)
+                with contextlib.suppress(Exception):
+                    more = constants.in_python(result, called) if name in _OF_NUMBERS else 0.0
+                    constants.called(name, (args, kwargs), result, seconds + more)
+                with contextlib.suppress(Exception):
+                    constants.watching(time.perf_counter() - called - seconds)
             return result
 
     return Watching()

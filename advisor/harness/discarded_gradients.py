@@ -13,15 +13,17 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import groupby, islice
+from types import ModuleType
 from typing import Any
 
-from .autograd_graph import AutogradGraph
+from .autograd_graph import AutogradGraph, read_by_hooks
 from .followers import Followers
 from .gradient_watch import MOST_PARTS, GradientWatch, size_of, weights_of, whole_parts
 from .layout import DiscardedGradients, GradientRun, Site
 from .places import site_of, user_frames
 
 _STEPS = 3  # that are watched: what became of the gradients of the first two
+_MOST_LOOKS = 24  # at all tensors, for hooks: each takes some hundredths of a second
 
 
 @dataclass
@@ -41,18 +43,20 @@ class Discarded(GradientWatch):
     A gradient is used where an optimizer that holds the parameter steps while it is there: the tensor itself, not one
     that came after it was set to None. What no optimizer holds at all nobody uses as long as it stays what it is, or
     follows what one holds (:mod:`.followers`). Two steps have to agree: a GradScaler leaves one out now and then. Only
-    scripts get hooks that have several optimizers, or one that holds what is no model's, or gradients of weights that
-    none holds.
+    scripts get hooks that have several optimizers or backwards, or an optimizer that holds what is no model's, or
+    gradients of weights that none holds. Where there is no optimizer, somebody has to use something else that a
+    backward gives: an attack the gradient of a picture, a heatmap that of a layer's activations, which a hook reads.
     """
 
     def __init__(
         self,
+        torch: ModuleType,
         roots: Callable[[], Iterable[Any]],
         held: Callable[[], Iterable[Iterable[Any]]],
         made: Callable[[Any], Site | None],
     ) -> None:
         """`roots` are the models, `held` each optimizer's parameters, `made` says where a module was made."""
-        self._held = held
+        self._torch, self._held = torch, held
         super().__init__(roots, made)
 
     def _clear(self) -> None:
@@ -61,10 +65,12 @@ class Discarded(GradientWatch):
         self._backwards = 0
         self._site: Site | None = None
         self._within_step = False
+        self._optimized = True  # by an optimizer: something is
         self._graphs: dict[int, AutogradGraph | None] = {}  # of each backward
         self._stepped: set[int] = set()  # the parameters of optimizers that stepped
         self._sizes: dict[int, Any] = {}  # the 2-norms of parameters that no optimizer holds
         self._averages: Followers | None = None
+        self._inside = False  # all that somebody uses of a backward is what a hook reads
         self._follow: set[int] = set()  # of these, those that move towards a weight that one holds
         self._by_hand: set[int] = set()  # of these, those that somebody trains all the same
         self._frozen: list[Any] = []  # parameters without a hook as yet, which may get gradients in a part of a step
@@ -76,9 +82,13 @@ class Discarded(GradientWatch):
     def watching(self) -> bool:
         return bool(self._handles)
 
+    def begins(self) -> None:
+        """A backward begins, watched or not."""
+        self._backwards += 1
+
     def backward(self, site: Site | None, loss: Any) -> None:
-        """A backward of `loss` begins, at `site`."""
-        self._backwards, self._site, self._within_step = self._backwards + 1, site, _within_step()
+        """It is watched, that of `loss`, at `site`."""
+        self._site, self._within_step = site, _within_step()
         try:
             self._hook_all()
         except Exception:  # what fails here does not fail in the script
@@ -86,7 +96,8 @@ class Discarded(GradientWatch):
             return
         graph = None
         with contextlib.suppress(Exception):
-            graph = AutogradGraph.of(loss)
+            alone = not self._optimized and self._backwards <= _MOST_LOOKS
+            graph = AutogradGraph.of(loss, read_by_hooks(self._torch) if alone else ())
         self._graphs[self._backwards] = graph
 
     def stepped(self, parameters: Iterable[Any]) -> None:
@@ -109,8 +120,10 @@ class Discarded(GradientWatch):
         weights = {id(each): each for each in self._parameters(frozen=True)}
         self._ask = self.stop
         free = any(each.grad is not None for key, each in weights.items() if key not in held)
-        if not held or (len(groups) < 2 and held.keys() <= weights.keys() and not free):
+        several = self._backwards > (1 if held else 0)
+        if not (free or several or len(groups) > 1) and held.keys() <= weights.keys():
             return  # each backward's gradients are that optimizer's
+        self._optimized = bool(held)
         self._sizes = {key: size_of(each) for key, each in weights.items() if key not in held}
         self._averages = None
         if free:
@@ -152,6 +165,12 @@ class Discarded(GradientWatch):
         if dropped != again or not any(dropped):
             return
         judged = list(zip(step, dropped, strict=True))
+        for number, of_one in groupby(judged, lambda each: each[0].backward):
+            graph = self._graphs.get(number)
+            what = graph.for_somebody({each.parameter for each, drop in of_one if drop}) if graph is not None else ""
+            if not self._optimized and not what:
+                return  # it is called for nothing that can be seen
+            self._inside |= what == "hook"
         for _, of_one in groupby(judged, lambda each: each[0].backward):
             if all(each.parameter in self._follow for each, _ in of_one):
                 return  # a backward that nothing would be left of computes them for somebody
@@ -214,6 +233,7 @@ class Discarded(GradientWatch):
             tensors=len(tensors),
             bytes=sum(each.numel() * each.element_size() for each in tensors.values()),
             held=not tensors.keys() <= self._sizes.keys(),
+            inside=self._inside,
             parts=parts,
             backwards=len({each.backward for each in mine}),
             site=None if both else site,

@@ -493,6 +493,7 @@ class DiscardedGradients:
     tensors: int = 0
     bytes: int = 0
     held: bool = False  # by an optimizer, which uses the gradients of other backwards
+    inside: bool = False  # all that is used of such a backward is what a hook reads of an activation's gradient
     # The outermost modules in it all of whose gradients are dropped, by their dotted names; "" among them where some of
     # a module's own are and others are not. Empty: all of them.
     parts: list[str] = field(default_factory=list)
@@ -590,6 +591,21 @@ class ZeroRow:
     zeros: int = 0  # … how many of them are
     calls: float = 0.0  # in a step, and …
     seconds: float = 0.0  # … what these rows take, on the host; of that …
+    differentiated_s: float = 0.0  # … whose results a backward goes through
+
+
+@dataclass
+class SparseProduct:
+    """A line that multiplies with a matrix of which nearly all numbers are zeros: the same one in each step."""
+
+    site: Site = field(default_factory=Site)
+    called_from: list[Site] = field(default_factory=list)  # the user's frames in which it runs, from the inside out
+    rows: int = 0  # of its first matrix, …
+    columns: int = 0
+    numbers: int = 0  # … and how many others it has than zero
+    width: float = 0.0  # columns of what is multiplied, of all calls in a step together
+    calls: float = 0.0  # in a step, and …
+    seconds: float = 0.0  # … what they take, on the host; of that …
     differentiated_s: float = 0.0  # … whose results a backward goes through
 
 
@@ -795,6 +811,7 @@ class RunRecord:
     one_hot: list[OneHot] = field(default_factory=list)  # likewise
     repeated_rows: list[RepeatedRow] = field(default_factory=list)  # likewise
     zero_rows: list[ZeroRow] = field(default_factory=list)  # likewise
+    sparse_products: list[SparseProduct] = field(default_factory=list)  # likewise
     same_rows: list[SameRow] = field(default_factory=list)  # likewise
     unread: list[Unread] = field(default_factory=list)  # likewise
     weighted: list[Weighted] = field(default_factory=list)  # likewise

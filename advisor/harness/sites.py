@@ -257,7 +257,8 @@ class CallSites:
         others = self._made_others
 
         def make(*args: Any, **kwargs: Any) -> Any:
-            if compiling() or self._been_off:  # the script may have kept the wrapper: `from torch import tensor`
+            # The script may have kept the wrapper: `from torch import tensor`.
+            if compiling() or self._been_off or Inert.depth:
                 return original(*args, **kwargs)
             began = time.perf_counter()
             result = original(*args, **kwargs)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
+from .places import is_user_file
+
 _MOST_TRANSFORMS = 64
 _MOST_CHANNELS = 4  # of an image whose last dimension they are
 _LIBRARIES = ("torchvision", "albumentations", "kornia", "monai", "torchaudio")  # of transforms
@@ -40,6 +42,8 @@ def transforms_of(dataset: Any) -> Iterator[Any]:
         held = attribute(item, "__dict__") or {}
         inner = [held.get(name) for name in ("transforms", "_modules")]
         chain = next((each for each in inner if isinstance(each, (list, tuple, dict)) and each), None)
+        if chain is None and not is_dataset:
+            chain = _own_chain(item, held)
         if is_dataset:
             given = held.get("_format_kwargs")
             told = given.get("transform") if isinstance(given, dict) else None
@@ -57,6 +61,18 @@ def transforms_of(dataset: Any) -> Iterator[Any]:
             stack.extend((each, False) for each in both if callable(each))
             found += 1
             yield item
+
+
+def _own_chain(item: Any, held: dict[str, Any]) -> list[Any] | None:
+    """What a class of the script's own that can be called has as its one list: objects that can be called, too."""
+    code = code_of(item)
+    if isinstance(item, FunctionType) or code is None or not is_user_file(code.co_filename):
+        return None
+    lists = [each for each in held.values() if isinstance(each, (list, tuple)) and each]
+    if len(lists) != 1 or len(lists[0]) > _MOST_TRANSFORMS:
+        return None
+    called = [each for each in lists[0] if callable(each) and not isinstance(each, type) and code_of(each) is not None]
+    return called if len(called) == len(lists[0]) else None
 
 
 def _used_by(function: Any) -> Iterator[Any]:

@@ -32,7 +32,7 @@ class Watches:
         self._constants = Constants(torch, optimizers.parameters, models.roots)
         self._unread = UnreadResults(torch, models.roots, lambda: len(loaders.worker_pids()))
         self._unused = Unused(models.roots, optimizers.parameters, models.made, optimizers.moved)
-        self._discarded = Discarded(models.outermost, optimizers.groups, models.made)
+        self._discarded = Discarded(torch, models.outermost, optimizers.groups, models.made)
         self._all = (self._unused, self._discarded, self._constants, self._unread)
 
     def start(self) -> None:
@@ -82,6 +82,7 @@ class Watches:
         """``loss.backward()`` is called, by a line of the user's."""
         self._constants.backward_begins()
         self._unused.backward_begins(loss)
+        self._discarded.begins()
         if self._discarded.watching:
             self._discarded.backward(user_site(), loss)
 
@@ -112,6 +113,7 @@ class Watches:
         record.gathered, record.one_hot = seen.gathered, seen.one_hot
         record.remade_weights, record.remade_share = seen.remade, seen.remade_share
         record.repeated_rows, record.zero_rows = seen.repeated_rows, seen.zero_rows
+        record.sparse_products = seen.sparse_products
         record.same_rows = seen.same_rows
         record.unread, record.weighted = unread.found, unread.weighted
         record.computed_s, record.unread_gradients = unread.computed_s, unread.gradients

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ class Net(nn.Module):
 
 def looked(models: list[nn.Module], optimizers: list[torch.optim.Optimizer], step: Step, steps: int = 6) -> Discarded:
     """What is known after some steps of a script; no hook is left."""
-    found = Discarded(lambda: models, lambda: map(parameters_of, optimizers), lambda module: None)
+    found = Discarded(torch, lambda: models, lambda: map(parameters_of, optimizers), lambda module: None)
     for _ in range(steps):
         step(found)
         found.step_ended()
@@ -43,7 +44,9 @@ def looked(models: list[nn.Module], optimizers: list[torch.optim.Optimizer], ste
 
 
 def backward(found: Discarded, loss: torch.Tensor) -> None:
-    found.backward(None, loss)
+    found.begins()
+    if found.watching:
+        found.backward(None, loss)
     loss.backward()  # type: ignore[no-untyped-call]
 
 
@@ -582,3 +585,93 @@ def test_a_gradient_penalty_beside_it_hides_nothing(tmp_path: Path) -> None:
     # The judge's loss goes back through the maker, which is a quarter of the backwards, and the maker's computes the
     # judge's gradients.
     assert 0.15 * whole < found < 0.55 * whole
+
+
+def attack(read: str = "leaf", zeros: str = "before") -> tuple[Net, Step]:
+    """A model that nobody trains; what is wanted is the gradient of a picture, or of what its body makes."""
+    model = Net()
+    seen: dict[str, Any] = {}
+
+    def keeps(module: nn.Module, given: Any, output: torch.Tensor) -> None:
+        seen["made"] = output
+        if read == "hook":
+            output.register_hook(lambda gradient: seen.update(gradient=gradient))
+        elif read == "kept":
+            output.retain_grad()
+
+    if read in ("hook", "kept"):
+        model.body.register_forward_hook(keeps)
+    elif read == "module":
+        model.head.register_full_backward_hook(lambda module, given, gradients: seen.update(gradients=gradients))
+
+    def step(found: Discarded) -> None:
+        picture = torch.rand(3, 4).requires_grad_(read == "leaf")
+        loss = model(picture).sum()
+        if zeros == "before":
+            model.zero_grad()
+        backward(found, loss)
+        if zeros == "behind":
+            model.zero_grad()
+        elif zeros == "by hand":
+            with torch.no_grad():
+                for each in model.parameters():
+                    each -= 0.1 * each.grad
+
+    return model, step
+
+
+@pytest.mark.parametrize("zeros", ["before", "behind", "never"])
+def test_an_attack_s_gradients_of_weights_are_for_nobody(zeros: str) -> None:
+    model, step = attack(zeros=zeros)
+    found = looked([model], [], step)
+    (discarded,) = found.found
+    assert discarded.tensors == 4 and not (discarded.held or discarded.inside or discarded.branch)
+    assert runs(found) == [[(4, "weights")]]
+
+
+@pytest.mark.parametrize(
+    ("read", "kinds"),
+    [
+        pytest.param("hook", {"head": "weights", "body": "branch"}, id="a tensor's hook"),
+        pytest.param("kept", {"head": "weights", "body": "branch"}, id="a gradient that is kept"),
+        pytest.param("module", {"head": "weights", "body": "branch"}, id="a module's hook"),
+    ],
+)
+def test_a_heatmap_s_backward_goes_on_for_nobody(read: str, kinds: dict[str, str]) -> None:
+    model, step = attack(read)
+    found = looked([model], [], step)
+    (discarded,) = found.found
+    assert discarded.inside and discarded.tensors == 4 and not discarded.branch
+    assert {kind for each in found.accumulated for run in each for kind in [run.kind]} == {*kinds.values()}
+
+
+@pytest.mark.parametrize(
+    ("read", "zeros"),
+    [
+        pytest.param("nothing", "before", id="it is called for the time that it takes"),
+        pytest.param("leaf", "by hand", id="it is trained by hand"),
+    ],
+)
+def test_a_backward_without_an_optimizer_may_be_what_is_wanted(read: str, zeros: str) -> None:
+    model, step = attack(read, zeros)
+    assert not looked([model], [], step).found
+
+
+@pytest.mark.parametrize("drops", [True, False])
+def test_an_attack_within_a_training_is_seen(drops: bool) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(found: Discarded) -> None:
+        optimizer.zero_grad()
+        delta = torch.zeros(3, 4, requires_grad=True)
+        for _ in range(2):
+            backward(found, model(torch.rand(3, 4) + delta).sum())
+        if drops:
+            optimizer.zero_grad()
+        backward(found, model(torch.rand(3, 4) + delta.detach()).sum())
+        stepped(found, optimizer)
+
+    found = looked([model], [optimizer], step)
+    assert runs(found) == ([[(4, "weights")], [(4, "weights")], [(4, "used")]] if drops else [])
+    assert [each.held for each in found.found] == ([True] if drops else [])

@@ -396,6 +396,26 @@ def test_transforms_are_found_through_chains_and_wrapped_datasets() -> None:
     assert list(transforms_of(torch.utils.data.TensorDataset(torch.zeros(3)))) == []
 
 
+class Steps:
+    """A script's own chain."""
+
+    def __init__(self, *steps: Any) -> None:
+        self.steps, self.seed = list(steps), 3
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        for step in self.steps:
+            x = step(x)
+        return x
+
+
+@pytest.mark.parametrize("others", [[3.0], [nn.ReLU], [sorted]], ids=["numbers", "classes", "not of Python"])
+def test_a_chain_of_the_script_s_own_is_one(others: list[Any]) -> None:
+    slow, twice = Slow(), Twice()
+    assert {id(each) for each in transforms_of(Rows(Steps(slow, Steps(twice))))} == {id(slow), id(twice)}
+    alone = Steps(slow, *others)  # a list of something else
+    assert list(transforms_of(Rows(alone))) == [alone]
+
+
 SLOW, TWICE = Slow(), Twice()
 CHAIN = Chain(SLOW, nn.Sequential(TWICE))
 

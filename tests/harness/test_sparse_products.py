@@ -1,0 +1,88 @@
+"""Matrices that are mostly zeros are told by what is in them, and only where each step has the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from advisor.harness.layout import SparseProduct
+from advisor.harness.sparse_products import SparseProducts
+
+NODES, STEPS = 600, 3
+Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def graph(share: float = 0.01, seed: int = 0) -> torch.Tensor:
+    return (torch.rand(NODES, NODES, generator=torch.Generator().manual_seed(seed)) < share).float()
+
+
+def seen(compute: Callable[[int], Any]) -> list[SparseProduct]:
+    """What three steps show, each call of which is said to take a second."""
+    products = SparseProducts(torch)
+
+    class Watching(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            with torch._C.DisableTorchFunction():
+                products.called(getattr(func, "__name__", ""), args, result, 1.0)
+            return result
+
+    for step in range(STEPS):
+        with Watching():
+            compute(step)
+        products.lines.step_ends()
+    return products.per_step(STEPS, 0.1)
+
+
+def multiplied(product: Product) -> Product:
+    return product
+
+
+@pytest.mark.parametrize(
+    ("multiply", "width"),
+    [
+        pytest.param(multiplied(lambda a, x: torch.mm(a, x)), 16, id="mm"),
+        pytest.param(multiplied(lambda a, x: a @ x), 16, id="matmul"),
+        pytest.param(multiplied(lambda a, x: torch.matmul(a, x.expand(3, NODES, 16))), 48, id="of three dimensions"),
+        pytest.param(multiplied(lambda a, x: torch.addmm(torch.zeros(16), a, x)), 16, id="addmm"),
+    ],
+)
+def test_a_graph_is_seen_with_how_many_numbers_it_has(multiply: Product, width: int) -> None:
+    a = graph()
+    (line,) = seen(lambda step: multiply(a, torch.rand(NODES, 16)))
+    assert (line.rows, line.columns, line.numbers) == (NODES, NODES, int(a.sum()))
+    assert line.width >= width and line.seconds >= 1.0 and line.differentiated_s == 0
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        pytest.param(lambda step: graph(seed=step), id="another one for each batch"),
+        pytest.param(lambda step: KEPT.fill_diagonal_(float(step)), id="one that is written to"),
+        pytest.param(lambda step: FULL, id="a fifth of it numbers"),
+        pytest.param(lambda step: TRAINED, id="one that is trained"),
+        pytest.param(lambda step: NOTHING, id="nothing in it"),
+        pytest.param(lambda step: SPARSE, id="a sparse one"),
+    ],
+)
+def test_other_matrices_are_left_alone(made: Callable[[int], torch.Tensor]) -> None:
+    assert not seen(lambda step: made(step) @ torch.rand(NODES, 16))
+
+
+KEPT, FULL, NOTHING = graph(), graph(0.2), torch.zeros(NODES, NODES)
+TRAINED, SPARSE = graph().requires_grad_(), graph().to_sparse_coo()
+
+
+def test_a_small_one_takes_no_time() -> None:
+    a = graph()[:50, :50].contiguous()
+    assert not seen(lambda step: a @ torch.rand(50, 16))
+
+
+def test_the_backward_is_counted_once_it_comes() -> None:
+    a, x = graph(), torch.rand(NODES, 16, requires_grad=True)
+    (line,) = seen(lambda step: (a @ x).sum().backward())  # type: ignore[no-untyped-call]
+    assert line.differentiated_s == line.seconds == 1.0
