@@ -16,13 +16,14 @@ from itertools import groupby, islice
 from types import ModuleType
 from typing import Any
 
-from .autograd_graph import AutogradGraph, read_by_hooks
+from .autograd_graph import AutogradGraph, leaves_beside, read_by_hooks
 from .followers import Followers
 from .gradient_watch import MOST_PARTS, GradientWatch, size_of, weights_of, whole_parts
 from .layout import DiscardedGradients, GradientRun, Site
 from .places import site_of, user_frames
 
 _STEPS = 3  # that are watched: what became of the gradients of the first two
+_OTHER = 0  # the identity of all that is no parameter
 _MOST_LOOKS = 24  # at all tensors, for hooks: each takes some hundredths of a second
 
 
@@ -73,6 +74,8 @@ class Discarded(GradientWatch):
         self._inside = False  # all that somebody uses of a backward is what a hook reads
         self._follow: set[int] = set()  # of these, those that move towards a weight that one holds
         self._by_hand: set[int] = set()  # of these, those that somebody trains all the same
+        self._known: set[int] = set()  # identities of parameters, of models and optimizers
+        self._others: list[weakref.ref[Any]] = []  # leaves that are none
         self._frozen: list[Any] = []  # parameters without a hook as yet, which may get gradients in a part of a step
         self.found: list[DiscardedGradients] = []
         self.accumulated: list[list[GradientRun]] = []
@@ -96,6 +99,11 @@ class Discarded(GradientWatch):
             return
         graph = None
         with contextlib.suppress(Exception):
+            for leaf in leaves_beside(loss, self._known):
+                if all(leaf is not each() for each in self._others):
+                    self._others.append(weakref.ref(leaf))
+                    self._hook(leaf, self._of_another)
+        with contextlib.suppress(Exception):
             alone = not self._optimized and self._backwards <= _MOST_LOOKS
             graph = AutogradGraph.of(loss, read_by_hooks(self._torch) if alone else ())
         self._graphs[self._backwards] = graph
@@ -113,6 +121,7 @@ class Discarded(GradientWatch):
     def stop(self) -> None:
         super().stop()
         self._done, self._sizes, self._graphs, self._frozen, self._averages = [], {}, {}, [], None
+        self._others = []
 
     def _first(self) -> None:
         groups = [list(each) for each in self._held()]
@@ -131,6 +140,7 @@ class Discarded(GradientWatch):
             with contextlib.suppress(Exception):  # others may be told of all the same
                 self._averages = Followers(models, held.values())
         self._frozen = [each for each in (held | weights).values() if each.is_leaf]
+        self._known = {*held, *weights}
         self._hook_all()
         self._ask = self._watched
 
@@ -238,6 +248,10 @@ class Discarded(GradientWatch):
             backwards=len({each.backward for each in mine}),
             site=None if both else site,
         )
+
+    def _of_another(self, leaf: Any) -> None:
+        """What is no parameter has a gradient, another tensor in each step maybe."""
+        self._done.append(_Done(_OTHER, weakref.ref(leaf.grad), self._backwards, self._site, True))
 
     def _accumulated(self, parameter: Any) -> None:
         gradient = parameter.grad

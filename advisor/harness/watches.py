@@ -28,7 +28,7 @@ class Watches:
 
     def __init__(self, torch: ModuleType, models: Models, optimizers: Optimizers, loaders: Loaders) -> None:
         self._torch: Any = torch
-        self._loaders = loaders
+        self._loaders, self._optimizers = loaders, optimizers
         self._constants = Constants(torch, optimizers.parameters, models.roots)
         self._unread = UnreadResults(torch, models.roots, lambda: len(loaders.worker_pids()))
         self._unused = Unused(models.roots, optimizers.parameters, models.made, optimizers.moved)
@@ -54,6 +54,7 @@ class Watches:
         """One of the steps before the timing window is over, `by_optimizer` where each ends with one of its steps."""
         if by_optimizer:  # gradients are looked at where they are all there
             self._unused.step_ended()
+        if by_optimizer or not any(True for _ in self._optimizers.groups()):
             self._discarded.step_ended()
         self._constants.step_ended()
         self._unread.step_ended()

@@ -43,11 +43,11 @@ def looked(models: list[nn.Module], optimizers: list[torch.optim.Optimizer], ste
     return found
 
 
-def backward(found: Discarded, loss: torch.Tensor) -> None:
+def backward(found: Discarded, loss: torch.Tensor, retain_graph: bool = False) -> None:
     found.begins()
     if found.watching:
         found.backward(None, loss)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
 
 
 def runs(found: Discarded) -> list[list[tuple[int, str]]]:
@@ -125,8 +125,7 @@ def test_a_judge_that_is_frozen_where_steps_end_is_watched_where_it_is_not() -> 
         judge.requires_grad_(True)
         made = maker(torch.rand(3, 4))
         judges.zero_grad()
-        found.backward(None, loss := judge(made).sum())
-        loss.backward(retain_graph=True)
+        backward(found, judge(made).sum(), retain_graph=True)
         stepped(found, judges)
         judge.requires_grad_(False)
         makes.zero_grad()
@@ -358,7 +357,7 @@ def test_each_use_of_a_weight_makes_a_part_of_its_gradient() -> None:
 def test_what_lies_between_a_loss_and_an_input_that_somebody_else_needs() -> None:
     network, image = Net(), nn.Parameter(torch.rand(3, 4))
     optimizer = torch.optim.Adam([nn.Parameter(torch.rand(3)), image])
-    leaf = torch.rand(3, 4, requires_grad=True)  # no hook sees it
+    leaf = torch.rand(3, 4, requires_grad=True)  # a hook of its own sees it
 
     def step(found: Discarded) -> None:
         optimizer.zero_grad()
@@ -366,7 +365,7 @@ def test_what_lies_between_a_loss_and_an_input_that_somebody_else_needs() -> Non
         stepped(found, optimizer)
 
     found = looked([network], [optimizer], step)
-    assert runs(found) == [[(4, "weights")]]
+    assert runs(found) == [[(4, "weights"), (1, "used")]]
 
 
 def test_weights_that_are_trained_by_hand_are_used() -> None:
@@ -626,7 +625,7 @@ def test_an_attack_s_gradients_of_weights_are_for_nobody(zeros: str) -> None:
     found = looked([model], [], step)
     (discarded,) = found.found
     assert discarded.tensors == 4 and not (discarded.held or discarded.inside or discarded.branch)
-    assert runs(found) == [[(4, "weights")]]
+    assert runs(found) == [[(3, "weights"), (1, "used"), (1, "weights")]]  # as the trace has them
 
 
 @pytest.mark.parametrize(
@@ -673,5 +672,6 @@ def test_an_attack_within_a_training_is_seen(drops: bool) -> None:
         stepped(found, optimizer)
 
     found = looked([model], [optimizer], step)
-    assert runs(found) == ([[(4, "weights")], [(4, "weights")], [(4, "used")]] if drops else [])
+    of_attack = [(4, "weights"), (1, "used")]
+    assert runs(found) == ([of_attack, of_attack, [(4, "used")]] if drops else [])
     assert [each.held for each in found.found] == ([True] if drops else [])
