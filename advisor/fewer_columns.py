@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from advisor.evidence import Change
 from advisor.evidence.batch import OPERATOR_FIXED_S, WEIGHT_READ_S, WEIGHT_TRAINED_S
 from advisor.evidence.facts import BACKWARD, FORWARD, OTHER
 from advisor.evidence.model import spanning
-from advisor.evidence.steps import assign
+from advisor.evidence.nesting import Nesting
+from advisor.evidence.shapes import shapes_at
+from advisor.evidence.steps import assign, step_windows
 from advisor.rule import Gain
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
+    from advisor.harness.layout import Model
 
 LEAST_PADDED = 0.2  # of the columns: batches of similar lengths differ by less from run to run
 _ATTENTION = "scaled_dot_product"
@@ -28,11 +33,33 @@ _WITH_ATTENTION = 1.5
 _MOST_MAKING = 0.1
 
 
-def columns_spared(evidence: Evidence, padded: float, basis: str, attention: float = 2.0) -> Gain:
+def on_columns(evidence: Evidence, model: Model) -> float:
+    """Which share of the operators' work is on a model's columns of token ids, where it is given pictures besides.
+
+    By the shapes of the window that has them: work on ids has their columns as a dimension, or all of their batch's as
+    one. 1.0 where the model is given nothing else, or no shapes are known.
+    """
+    detail, width = evidence.detail, model.width
+    ids = next((each.shape for each in model.inputs if len(each.shape) == 2 and each.shape[1] == width), None)
+    others = any(len(each.shape) > 2 and "float" in each.dtype for each in model.inputs)
+    if detail is None or ids is None or not others:
+        return 1.0
+    inside = assign(step_windows(detail), detail.operators.start) >= 0
+    own, together = Nesting(detail).self_ns, {width, ids[0] * width}
+    on, whole = 0.0, 0.0
+    for row in np.flatnonzero(inside & (own > 0)).tolist():
+        shapes = [each for each in shapes_at(detail, row) if len(each) > 1]
+        if shapes:
+            whole += float(own[row])
+            on += float(own[row]) if any(together & {*each[:-1]} for each in shapes) else 0.0
+    return on / whole if whole else 1.0
+
+
+def columns_spared(evidence: Evidence, padded: float, basis: str, attention: float = 2.0, share: float = 1.0) -> Gain:
     """The gain of a step that computes on a share of `padded` fewer columns of token ids, a prior by that `basis`.
 
     There is as much less work as there are fewer columns; attention's part shrinks with their power `attention`: their
-    square, where all batches become narrower alike.
+    square, where all batches become narrower alike. Only that `share` of all work is on these columns.
 
     On a CPU between two: only what the operators of forward and backward do themselves shrinks, or all of the time in
     these, and as much again of making the tensors as that may be. What calls and weights take stays. On a GPU as if the
@@ -42,7 +69,7 @@ def columns_spared(evidence: Evidence, padded: float, basis: str, attention: flo
     attends = [row for row in evidence.operators if _ATTENTION in row.name]
     traced_s = evidence.trace_step_s
     if evidence.device_is_gpu or not traced_s:
-        scale = kept ** (_WITH_ATTENTION if attends else 1.0)
+        scale = 1.0 - share * (1.0 - kept ** (_WITH_ATTENTION if attends else 1.0))
         return Gain.of_less(evidence.what_if(Change(batch_scale=scale)), scale, basis)
     breakdown, record = evidence.breakdown, evidence.record
     within_s = (breakdown.share(FORWARD) + breakdown.share(BACKWARD)) * traced_s
@@ -56,6 +83,7 @@ def columns_spared(evidence: Evidence, padded: float, basis: str, attention: flo
     estimates = []
     for whole_s in (evidence.step_model.operators_s, within_s):
         spared = max(0.0, whole_s - square_s - stays_s) * (1.0 - kept**_BY_COLUMNS) + square_s * (1.0 - kept**attention)
+        spared *= share
         change = Change(remove_host_s=spared * (evidence.step_s or traced_s) / traced_s)
         estimates.append(evidence.what_if(change))
     return Gain.prior(spanning(*estimates), basis)

@@ -19,7 +19,7 @@ from advisor.edit.padded_by_hand import padded_by_hand
 from advisor.edit.scopes import is_literal, literal_equals, string_value
 from advisor.edit.values import give
 from advisor.errors import AdvisorError
-from advisor.fewer_columns import LEAST_PADDED, columns_spared
+from advisor.fewer_columns import LEAST_PADDED, columns_spared, on_columns
 from advisor.fixes import given_fix
 from advisor.harness.layout import Site
 from advisor.rule import (
@@ -97,7 +97,7 @@ class Padding(Rule):
                 continue
             if not any(layer in model.layers for layer in _LAYERS):
                 continue
-            gain = columns_spared(evidence, model.padded, _BASIS)
+            gain = columns_spared(evidence, model.padded, _BASIS, share=on_columns(evidence, model))
             if gain.likely < _LEAST_GAIN:
                 continue
             longest = round(model.width * (1.0 - model.padded))

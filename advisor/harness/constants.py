@@ -86,6 +86,7 @@ class Constants:
         self._mode: Any = None  # on, while a watched forward runs
         self._caller: Any = None  # the user's frame that calls it
         self._given_up = False
+        self._hidden = False
         # Without what a script has put around torch's functions: it would count ours.
         self._unseen = getattr(self._torch._C, "DisableTorchFunction", contextlib.nullcontext)
         self._sites: dict[int, tuple[Site, list[Site]]] = {}
@@ -123,6 +124,10 @@ class Constants:
         """Never watch again: a mode is one of the things that what is compiled is compiled anew for."""
         self._given_up = True
         self._over()
+
+    def hide(self) -> None:
+        """What went into a tensor may be unknown from here on."""
+        self._hidden = True
 
     def stop(self) -> None:
         """Watch no more; what is known stays."""
@@ -313,7 +318,7 @@ class Constants:
         in_place = name == "__setitem__" or name.startswith("__i") or (name.endswith("_") and name[-2:] != "__")
         written = [each for each in (went_in[0], went_in[0]._base) if each is not None] if in_place and went_in else []
         # Of many not all are looked at.
-        many = len(went_in) == MOST_TENSORS or forward.much
+        many = len(went_in) == MOST_TENSORS or forward.much or self._hidden
         both = forward.derived, forward.batch
         derived, of_batch = (many or not those.isdisjoint(map(id, went_in)) for those in both)
         for those, follows in zip(both, (derived, of_batch), strict=True):

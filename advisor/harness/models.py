@@ -15,7 +15,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from .classes import called_methods
@@ -250,7 +250,10 @@ class Models:
         frames = "_frames_up" in getattr(getattr(original, "__code__", None), "co_varnames", ())
 
         def prepare(*args: Any, **kwargs: Any) -> Any:
-            self._listener.compiles()
+            if frames and args and isinstance(args[0], FunctionType):  # it has no hooks, nor is told of by any mode
+                self._listener.scripts()
+            else:
+                self._listener.compiles()
             if frames and len(args) < 3:
                 kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1
             with self._unhooked():

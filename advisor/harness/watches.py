@@ -50,6 +50,11 @@ class Watches:
         for each in self._all:
             each.give_up()
 
+    def hide(self) -> None:
+        """From here on functions may run of which no mode is told."""
+        self._unread.give_up()
+        self._constants.hide()
+
     def step_ended(self, *, by_optimizer: bool) -> None:
         """One of the steps before the timing window is over, `by_optimizer` where each ends with one of its steps."""
         if by_optimizer:  # gradients are looked at where they are all there

@@ -317,6 +317,11 @@ class Windows:
         self.watches.give_up()
         self.indexing.give_up()
 
+    def scripts(self) -> None:
+        """The script is about to have a function made TorchScript."""
+        self.sites.leave_makers()
+        self.watches.hide()
+
     def shapes_vary(self) -> None:
         self.record.shapes_vary = True
 

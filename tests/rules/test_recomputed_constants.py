@@ -75,6 +75,29 @@ def test_a_constant_of_each_forward_is_found(tmp_path: Path) -> None:
     assert isinstance(advice, Advice) and "register_buffer" in advice.text
 
 
+SCRIPTED = """
+@torch.jit.script
+def gate(x):
+    return x * torch.sigmoid(x)
+
+
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize("drawn", [True, False])
+def test_beside_a_function_of_torchscript_it_is_found_where_the_batches_differ(tmp_path: Path, drawn: bool) -> None:
+    parts = {**PARTS, "forward": "return self.out(gate(x) @ gate(modes(self.adjacency)))"}
+    if not drawn:  # what the function gives is the same in each step, as all is
+        parts["drawn"] = "pass"
+    (tmp_path / "train.py").write_text(SCRIPT.format(**parts).replace("\n\ndef modes", SCRIPTED + "\n\ndef modes"))
+    run = measure(Command(str(tmp_path / "train.py"), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
+    found = [each.site.function for each in run.record.recomputed]
+    assert ("modes" in found) == drawn and run.record.complete
+    assert drawn or not found
+
+
 @pytest.mark.slow
 @pytest.mark.sessions
 def test_a_constant_beside_what_a_model_is_given_each_time_is_found(tmp_path: Path) -> None:
