@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
-from advisor.edit.asked_gradients import reads_gradients
+from advisor.edit.asked_gradients import asks_for_inputs, beside_optimizers, reads_gradients
 from advisor.edit.freezing import Named, detach_handed, freeze_around, freeze_made, needed
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
     from advisor.harness import layout
 
 
+# Where no optimizer was seen: what may train the model later, or asks for other gradients.
+_TRAINS = re.compile(r"\boptim\b|[Oo]ptimizer|\b(?:SGD|Adam\w*|RMSprop|Adagrad|LBFGS)\(")
+_HOOKS, _ASKS = re.compile(r"\bregister_\w*hook\("), re.compile(r"\.backward\(|\bautograd\.grad\(")
+
+
 class DiscardedGradients(Rule):
     """The loss of one model goes through another one, and the backward computes that one's gradients for nobody.
 
@@ -44,10 +50,10 @@ class DiscardedGradients(Rule):
     third of the work, it computes only because they require them. Then ``zero_grad()`` drops them, before the
     network's own loss computes those that its optimizer uses. ``requires_grad_(False)`` around the one backward, or for
     good where nobody trains the network (a teacher's, too), saves them. Where a loss goes back through another network
-    for nothing at all, ``detach()`` ends the backward in front of that. So do an attack, which wants the gradient of a
-    picture, and a heatmap, which wants that of a layer's activations, in a script without an optimizer. Reported where
-    a run showed gradients that were dropped before any optimizer stepped with them, in the same places in several
-    steps.
+    for nothing at all, ``detach()`` ends the backward in front of that. The same goes for an attack, which wants the
+    gradient of a picture, and for a heatmap, which wants that of a layer's activations, where there is no optimizer.
+    Reported where a run showed gradients that were dropped before any optimizer stepped with them, in the same places
+    in several steps.
 
     When not: the script reads these gradients itself (then it is not reported), or clips all by one norm; the result of
     the frozen pass is used for the network's own loss as well.
@@ -69,8 +75,14 @@ class DiscardedGradients(Rule):
         if unused is not None and at_the_end(unused, discarded):
             return  # the rule unused-gradients tells of it
         files = model_files(evidence)
-        if any(reads_gradients(text_of(path)) for path in (*files, *optimizer_files(evidence, text_of))):
+        used = {*files, *optimizer_files(evidence, text_of)}
+        others = (beside_optimizers(text_of(each)) for each in record.modules if each not in used)
+        texts = [*(text_of(each) for each in used), *others]
+        if any(map(reads_gradients, texts)):
             return
+        inside = any(each.inside for each in record.discarded)
+        if not record.optimizers and not inside and not any(map(asks_for_inputs, texts)):
+            return  # a benchmark's, say, which wants a backward for the time that it takes
         kernels = discarded.kernel_scale if (discarded.kernel_scale < 1).any() else None
         change = Change(remove_host_s=discarded.seconds / evidence.inflation, kernel_scale=kernels)
         gain = Gain.of(evidence.what_if(change))
@@ -99,7 +111,8 @@ class DiscardedGradients(Rule):
                 "models": len(models),
                 "alone": alone is not None,
                 "held": any(each.held for each in models),
-                "inside": any(each.inside for each in models),
+                "inside": inside,
+                "all": bool(record.optimizers) or _is_all_there_is(texts),
                 "parts": tuple(models[0].parts),
                 "made": tuple(each.made for each in models if each.made is not None),
                 "name": models[0].name,
@@ -115,9 +128,9 @@ class DiscardedGradients(Rule):
         site, held = finding.site, bool(finding.parameters.get("held"))
         if finding.parameters.get("inside"):
             return Advice(
-                f"Ask for the gradient that a hook reads, and for no other: (gradient,) = torch.autograd.grad(score, "
+                "Ask for the gradient that a hook reads, and for no other: (gradient,) = torch.autograd.grad(score, "
                 f"(activation,)) in place of the backward {where(site)}. It ends at that activation, and computes none "
-                "of the weights' gradients.",
+                "of the weights' gradients. An activation that the next layer changes in place has to be a clone().",
                 "which tensor it is, and what else its hook does, only the script's author knows",
             )
         detached, frozen = (" and ".join(file_list(finding, name)) for name in ("detached", "frozen"))
@@ -126,6 +139,8 @@ class DiscardedGradients(Rule):
             when = f"before the loss of {at(site)}, and (True) after its backward" if held else "where it is made"
             parts.append(f"Call requires_grad_(False) on {frozen or 'the model'} {when}.")
         text = " ".join(parts)
+        if finding.parameters.get("all") is False:
+            return Advice(text, "another part of the script may train the model, or hook gradients of it")
         drafts = Drafts(sources)
         why = _detached(finding, drafts, bool(frozen)) if detached else _frozen(finding, drafts, held)
         return Advice(text, why) if why else edited(drafts, text)
@@ -500,6 +515,12 @@ def attacked(model, image, label, steps):
 
 def _named(model: layout.DiscardedGradients) -> str:
     return f"{model.cls}.{model.parts[0]}" if len(model.parts) == 1 and model.parts[0] else model.cls
+
+
+def _is_all_there_is(texts: Iterable[str]) -> bool:
+    """Whether the backward that was seen is the one place where a script asks for gradients, and it trains nothing."""
+    said = "\n".join(texts)
+    return not (_TRAINS.search(said) or _HOOKS.search(said)) and len(_ASKS.findall(said)) == 1
 
 
 def _detached(finding: Finding, drafts: Drafts, others: bool) -> str:

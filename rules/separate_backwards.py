@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
-from advisor.edit.asked_gradients import reads_gradients
+from advisor.edit.asked_gradients import mentions_gradients
 from advisor.edit.backwards import add_losses
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
@@ -59,7 +59,7 @@ class SeparateBackwards(Rule):
         shared = shared_backward(evidence)
         calls = call_sites(evidence, "backward")
         files = (*model_files(evidence), *optimizer_files(evidence, text_of))
-        if shared is None or not calls or any(reads_gradients(text_of(path)) for path in files):
+        if shared is None or not calls or any(mentions_gradients(text_of(path)) for path in files):
             return
         kernels = shared.kernel_scale if (shared.kernel_scale < 1).any() else None
         gain = Gain.of(

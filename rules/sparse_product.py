@@ -33,8 +33,8 @@ class SparseProducts(Rule):
     matrix in each step.
 
     When not: another matrix for each batch, which would have to be made sparse each time; one that is trained; an
-    exporter or compiler that knows no sparse tensors. On a GPU it is not reported: there calls take no time of their
-    own.
+    exporter or compiler that knows no sparse tensors; 16 bits, in which a CPU has no sparse product. On a GPU it is not
+    reported: there calls take no time of their own.
 
     Source: Kipf and Welling 2017, "Semi-Supervised Classification with Graph Convolutional Networks", section 2.3 (a
     sparse product, linear in the edges); PyTorch docs, ``torch.sparse``, "Sparse CSR Tensor". The gain is by the time
@@ -105,10 +105,9 @@ def _filled(line: SparseProduct) -> float:
 
 def _saved_s(line: SparseProduct) -> float:
     """Seconds of a step that sparse products would save of a line; negative where they take longer."""
-    full = _FULL_S * line.rows * line.columns * line.width
+    full = _FULL_S * line.multiplied
     pace = min(_MOST_PACE, max(_LEAST_PACE, line.seconds / full)) if full else 1.0
-    products, numbers = _SPARSE_S * line.numbers * line.width, line.numbers * line.calls
-    forward = products + _CALL_S * line.calls
-    backward = products + _TURNED_S * numbers + _BACKWARD_CALL_S * line.calls
+    forward = _SPARSE_S * line.needed + _CALL_S * line.calls
+    backward = _SPARSE_S * line.needed + _TURNED_S * line.turned + _BACKWARD_CALL_S * line.calls
     back = line.differentiated_s / line.seconds if line.seconds else 0.0
     return line.seconds - pace * forward + back * (line.seconds - pace * backward)

@@ -26,6 +26,7 @@ _CLIPS = re.compile(r"\bclip_grad_(norm|value)_\(|\bget_total_norm\(")
 _SAYS = re.compile(r"\brequires_grad")
 _NEEDS = (
     (re.compile(r"\.grad\b"), "reads gradients"),
+    (re.compile(r"\bregister_(?:post_accumulate_grad_)?hook\("), "hooks gradients"),
     (_CLIPS, "clips gradients, maybe by these too"),
     (_SAYS, "says itself what needs gradients"),
     (re.compile(r"\badd_param_group\("), "gives its optimizer more to train later"),

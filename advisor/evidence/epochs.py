@@ -20,7 +20,10 @@ _OVER_EPOCHS = re.compile(
 )
 _SO_MANY = re.compile(r"^[ \t]*for \w*ep(?:och)?\w* in t?range\((\d+)\)", re.MULTILINE | re.IGNORECASE)
 # So many steps, for a script that draws its batches itself: a loop over them, a name for them, or an option.
-_STEPS = r"\w*(?:steps?|iters?|iterations?|updates?)\w*"
+_STEPS = (
+    r"(?!\w*(?:warm|log|eval|val|save|time|print|every|per_|epoch|sampl|diffus|decay|inner))"
+    r"\w*(?:steps?|iters?|iterations?|updates?)\w*"
+)
 _MANY_STEPS = re.compile(
     rf"^[ \t]*for {_STEPS} in t?range\((?:[01], *)?(\d[\d_]*)|^[ \t]*{_STEPS}(?: *: *int)? *= *(\d[\d_]*)\b|"
     rf"""["'](?:-[\w-]*)?{_STEPS}["'], [^\n]*\bdefault *= *(\d[\d_]*)""",
@@ -34,8 +37,15 @@ _UNSEEN = re.compile(
 )
 # What is frozen is trained later, or is given the weights of another model now and then.
 _FOLLOWS = re.compile(
-    r"\bunfreeze\w*\(|\.load_state_dict\([^\n]{0,200}\.state_dict\(\)|"
+    r"\bunfreeze\w*\(|\.load_state_dict\([^\n]{0,200}\.state_dict\(\)|\b\w*(?:hard|soft|polyak)_?(?:update|copy)\w*\(|"
+    r"\bsync_(?:target|net|model|weights)\w*\(|\.data\.copy_\([^\n]*\.data\b|"
     r"\b(?:BaseFinetuning|BackboneFinetuning|ema_update|update_(?:ema|target|teacher|moving_average)\w*)\b",
+    re.IGNORECASE,
+)
+# What may make other rows of those that a script draws from: a simulation's, or what is changed at random.
+_OTHER_ROWS = re.compile(
+    r"\benv\w*\.(?:step|reset)\(|rollout|replay|augment|jitter|mixup|cutmix|\.flip\(|\.roll\(|"
+    r"\brandom\w*\.(?:random|uniform)\(\)? *<|\brand\(\(?\)?\)[^\n]*<|random_(?:crop|flip|shift|erase|noise)",
     re.IGNORECASE,
 )
 # Likewise, under an ``if`` that asks how far the training is, in one of so many lines below it.
@@ -67,14 +77,17 @@ def epochs_of(evidence: Evidence, loader: Loader) -> float | None:
 def rounds_of(evidence: Evidence, samples: int, batch: int) -> float | None:
     """How many epochs a training has that draws each batch of so many from `samples` itself.
 
-    0.0 where nothing tells of more than one, None where they are not known but by a loop over epochs in the source.
+    0.0 where nothing tells of more than one, or something tells of other samples; None where they are not known but by
+    a loop over epochs in the source.
     """
     record = evidence.record
     if record is None or not samples:
         return 0.0
+    texts = _texts(sorted(path for path in (record.script, *record.modules) if path))
+    if any(map(_OTHER_ROWS.search, texts)):
+        return 0.0  # each epoch, or each round of play, may have rows of its own
     if record.total_steps:
         return record.total_steps * batch / samples
-    texts = _texts(sorted(path for path in (record.script, *record.modules) if path))
     if any(_OVER_EPOCHS.search(text) for text in texts):
         written = {int(each) for text in texts for each in _SO_MANY.findall(text)}
         return float(next(iter(written))) if len(written) == 1 else None

@@ -17,8 +17,8 @@ _PASSED_ON = frozenset(
 
 
 # Of what these hand gradients on to, which is their bias.
-_HOOKED = "BackwardHookFunctionBackward"  # where a module's hook reads a gradient
 _BIASES = {"AddmmBackward0": 0, "BaddbmmBackward0": 0, "ConvolutionBackward0": 2, "LinearBackward0": 2}
+_HOOKED = "BackwardHookFunctionBackward"  # where a module's hook reads a gradient
 
 
 @dataclass(frozen=True)

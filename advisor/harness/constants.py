@@ -150,9 +150,9 @@ class Constants:
         self._forward_ends()
         self._frozen.step_ends()
         if self._steps:
-            by_line = self._repeats, self._gathers, self._one_hots, self._rows, self._zeros, self._sparse, self._same
-            for each in by_line:
+            for each in (self._repeats, self._gathers, self._one_hots, self._rows, self._zeros, self._same):
                 each.lines.step_ends()
+            self._sparse.step_ends()
         self._ended += 1
         self._methods_called = 0
         if self._ended == 1 and not self._given_up:
@@ -260,9 +260,9 @@ class Constants:
                 forward.called_from = [site_of(each) for each in islice(user_frames(), FRAMES)]
                 with contextlib.suppress(Exception), self._unseen(), self._torch.no_grad(), Inert.ours():
                     self._frozen.forward_begins(tensors, self._caller)
-                with contextlib.suppress(Exception), self._unseen(), self._torch.no_grad():
+                with contextlib.suppress(Exception), self._unseen(), self._torch.no_grad(), Inert.ours():
                     self._rows.forward_begins(module, tensors)
-                with contextlib.suppress(Exception), self._unseen():
+                with contextlib.suppress(Exception), self._unseen(), Inert.ours():
                     self._same.forward_begins(tensors)
                 mode.__enter__()
                 self._mode = mode
@@ -285,12 +285,13 @@ class Constants:
         if modes and modes[-1] is self._mode:
             self._mode.__exit__(None, None, None)
             self._mode = self._caller = None
-            with contextlib.suppress(Exception):
-                self._frozen.forward_ends(output)
-            with contextlib.suppress(Exception), self._unseen(), self._torch.no_grad():
-                self._rows.forward_ends(output)
-            with contextlib.suppress(Exception):
-                self._forward_over()
+            with Inert.ours():
+                with contextlib.suppress(Exception):
+                    self._frozen.forward_ends(output)
+                with contextlib.suppress(Exception), self._unseen(), self._torch.no_grad():
+                    self._rows.forward_ends(output)
+                with contextlib.suppress(Exception):
+                    self._forward_over()
             self._frozen.watching(time.perf_counter() - began)
         else:
             self._given_up = True

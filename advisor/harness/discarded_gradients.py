@@ -25,6 +25,7 @@ from .places import site_of, user_frames
 _STEPS = 3  # that are watched: what became of the gradients of the first two
 _OTHER = 0  # the identity of all that is no parameter
 _MOST_LOOKS = 24  # at all tensors, for hooks: each takes some hundredths of a second
+_MOST_BACKWARDS = 100  # of a step: each is a graph to be walked through
 
 
 @dataclass
@@ -43,10 +44,11 @@ class Discarded(GradientWatch):
 
     A gradient is used where an optimizer that holds the parameter steps while it is there: the tensor itself, not one
     that came after it was set to None. What no optimizer holds at all nobody uses as long as it stays what it is, or
-    follows what one holds (:mod:`.followers`). Two steps have to agree: a GradScaler leaves one out now and then. Only
-    scripts get hooks that have several optimizers or backwards, or an optimizer that holds what is no model's, or
-    gradients of weights that none holds. Where there is no optimizer, somebody has to use something else that a
-    backward gives: an attack the gradient of a picture, a heatmap that of a layer's activations, which a hook reads.
+    follows what one holds (:mod:`.followers`), nor has a hook of the script's. Two steps have to agree: a GradScaler
+    leaves one out now and then. Only scripts get hooks that have several optimizers, or several backwards in a step, or
+    an optimizer that holds what is no model's, or gradients of weights that none holds. Of each backward that drops
+    some, somebody has to use something: an attack the gradient of a picture, say, or a heatmap that of a layer's
+    activations, which a hook reads.
     """
 
     def __init__(
@@ -64,6 +66,8 @@ class Discarded(GradientWatch):
         self._done: list[_Done] = []
         self._ends: list[int] = []  # of the steps, in `_done`
         self._backwards = 0
+        self._before = 0  # of them, those before the step that is looked at
+        self._looks = 0
         self._site: Site | None = None
         self._within_step = False
         self._optimized = True  # by an optimizer: something is
@@ -71,7 +75,7 @@ class Discarded(GradientWatch):
         self._stepped: set[int] = set()  # the parameters of optimizers that stepped
         self._sizes: dict[int, Any] = {}  # the 2-norms of parameters that no optimizer holds
         self._averages: Followers | None = None
-        self._inside = False  # all that somebody uses of a backward is what a hook reads
+        self._inside = False  # all that somebody uses of the backwards is what hooks read
         self._follow: set[int] = set()  # of these, those that move towards a weight that one holds
         self._by_hand: set[int] = set()  # of these, those that somebody trains all the same
         self._known: set[int] = set()  # identities of parameters, of models and optimizers
@@ -97,15 +101,21 @@ class Discarded(GradientWatch):
         except Exception:  # what fails here does not fail in the script
             self.stop()
             return
+        if self._backwards - self._before > _MOST_BACKWARDS * (len(self._ends) + 1):
+            self.stop()
+            return
         graph = None
         with contextlib.suppress(Exception):
             for leaf in leaves_beside(loss, self._known):
                 if all(leaf is not each() for each in self._others):
                     self._others.append(weakref.ref(leaf))
                     self._hook(leaf, self._of_another)
+        if self._ends:
+            return  # the steps have to agree: one of them tells
         with contextlib.suppress(Exception):
-            alone = not self._optimized and self._backwards <= _MOST_LOOKS
-            graph = AutogradGraph.of(loss, read_by_hooks(self._torch) if alone else ())
+            self._looks += not self._optimized
+            looks = not self._optimized and self._looks <= _MOST_LOOKS
+            graph = AutogradGraph.of(loss, read_by_hooks(self._torch) if looks else ())
         self._graphs[self._backwards] = graph
 
     def stepped(self, parameters: Iterable[Any]) -> None:
@@ -124,12 +134,16 @@ class Discarded(GradientWatch):
         self._others = []
 
     def _first(self) -> None:
+        self._before, self._ask = self._backwards, self._look
+
+    def _look(self) -> None:
         groups = [list(each) for each in self._held()]
         held = {id(each): each for group in groups for each in group}
         weights = {id(each): each for each in self._parameters(frozen=True)}
         self._ask = self.stop
         free = any(each.grad is not None for key, each in weights.items() if key not in held)
-        several = self._backwards > (1 if held else 0)
+        several = self._backwards - self._before > (1 if held else 0)
+        self._before = self._backwards
         if not (free or several or len(groups) > 1) and held.keys() <= weights.keys():
             return  # each backward's gradients are that optimizer's
         self._optimized = bool(held)
@@ -165,7 +179,7 @@ class Discarded(GradientWatch):
         self.stop()
 
     def _judge(self, step: list[_Done], next_step: list[_Done]) -> None:
-        weights = {id(each): each for each in self._parameters(frozen=True)}
+        weights = {id(each): each for each in self._parameters(frozen=True) if not _has_hooks(each)}
         for root in self._roots():
             self._leave_out_trained_by_hand([each for each in weights_of(root) if id(each) in self._sizes])
         dropped, again = (
@@ -175,12 +189,14 @@ class Discarded(GradientWatch):
         if dropped != again or not any(dropped):
             return
         judged = list(zip(step, dropped, strict=True))
+        users = set()
         for number, of_one in groupby(judged, lambda each: each[0].backward):
-            graph = self._graphs.get(number)
-            what = graph.for_somebody({each.parameter for each, drop in of_one if drop}) if graph is not None else ""
-            if not self._optimized and not what:
-                return  # it is called for nothing that can be seen
-            self._inside |= what == "hook"
+            graph, gone = self._graphs.get(number), {each.parameter for each, drop in of_one if drop}
+            if gone:
+                users.add(graph.for_somebody(gone) if graph is not None else "")
+        if "" in users:
+            return  # one is called for nothing that can be seen
+        self._inside = users == {"hook"} and not self._optimized
         for _, of_one in groupby(judged, lambda each: each[0].backward):
             if all(each.parameter in self._follow for each, _ in of_one):
                 return  # a backward that nothing would be left of computes them for somebody
@@ -251,13 +267,19 @@ class Discarded(GradientWatch):
 
     def _of_another(self, leaf: Any) -> None:
         """What is no parameter has a gradient, another tensor in each step maybe."""
-        self._done.append(_Done(_OTHER, weakref.ref(leaf.grad), self._backwards, self._site, True))
+        if leaf.grad is not None:  # a hook of the script's may have taken it already
+            self._done.append(_Done(_OTHER, weakref.ref(leaf.grad), self._backwards, self._site, True))
 
     def _accumulated(self, parameter: Any) -> None:
         gradient = parameter.grad
         if gradient is not None:
             used = self._within_step and id(parameter) not in self._sizes
             self._done.append(_Done(id(parameter), weakref.ref(gradient), self._backwards, self._site, used))
+
+
+def _has_hooks(parameter: Any) -> bool:
+    """Whether somebody besides us is told of its gradients."""
+    return bool(parameter._backward_hooks) or len(parameter._post_accumulate_grad_hooks or ()) > 1
 
 
 def _name_of(module: Any) -> tuple[str, str]:

@@ -8,7 +8,6 @@ compared by place, and a tensor of other origin by its numbers.
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import time
 import weakref
@@ -21,6 +20,7 @@ from typing import Any
 from .drawing import shared_states
 from .layout import Frozen, Site
 from .loaders import tensors_in
+from .looking import times_written
 from .places import FRAMES, site_of, user_frames
 from .pools import Pools
 from .repeats import CONSTANT, draws
@@ -126,7 +126,7 @@ class FrozenParts:
 
     def batch(self, loader: int, tensors: list[Any]) -> None:
         """A loader has delivered these tensors."""
-        self._batches.append((loader, [(each, _version(each)) for each in tensors]))
+        self._batches.append((loader, [(each, times_written(each)) for each in tensors]))
         while len(self._batches) > _MOST_BATCHES or (len(self._batches) > 1 and self._bytes() > _MOST_BYTES):
             del self._batches[0]
 
@@ -161,7 +161,7 @@ class FrozenParts:
                 found, rows = told
                 for number, size in enumerate(each.shape):
                     self._sizes.setdefault(int(size), (*found, number))
-                self._known[id(each)] = _Known(weakref.ref(each), _version(each), found, True, True, rows)
+                self._known[id(each)] = _Known(weakref.ref(each), times_written(each), found, True, True, rows)
         self._state, self._others = self._torch.default_generator.get_state(), shared_states()
 
     def forward_ends(self, output: Any) -> None:
@@ -182,11 +182,11 @@ class FrozenParts:
             return None
         for loader, tensors in reversed(self._batches):
             for number, (each, version) in enumerate(tensors):
-                if not self._plain(each) or _version(each) != version or each.numel() != tensor.numel():
+                if not self._plain(each) or times_written(each) != version or each.numel() != tensor.numel():
                     continue
                 rows = int(each.shape[0]) if each.dim() else 0
                 view = each.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
-                if each is tensor or (view and each.dtype == tensor.dtype and _version(tensor) == version):
+                if each is tensor or (view and each.dtype == tensor.dtype and times_written(tensor) == version):
                     return ("batch", loader, number), rows
                 if _fits(each, tensor) and bool(self._torch.equal(each.to(tensor.dtype).reshape(tensor.shape), tensor)):
                     return ("batch", loader, number), rows
@@ -206,7 +206,7 @@ class FrozenParts:
 
     def _of(self, tensor: Any) -> _Known | None:
         known = self._known.get(id(tensor))
-        if known is None or known.alive() is not tensor or known.version != _version(tensor):
+        if known is None or known.alive() is not tensor or known.version != times_written(tensor):
             return None
         return known
 
@@ -245,7 +245,7 @@ class FrozenParts:
         key = self._forward, self._number
         self._number += 1
         for each in made:
-            self._known[id(each)] = _Known(weakref.ref(each), _version(each), key, fixed, of_batch, rows)
+            self._known[id(each)] = _Known(weakref.ref(each), times_written(each), key, fixed, of_batch, rows)
         frames, whole = self._line() if fixed and of_batch else ([], False)
         step.calls[key] = _Call(
             name=name,
@@ -269,14 +269,14 @@ class FrozenParts:
             return None
         if not isinstance(tensor, self._torch.nn.Parameter):
             return self._numbers(tensor)
-        numbers, key = self._steps[-1].numbers, (id(tensor), _version(tensor))
+        numbers, key = self._steps[-1].numbers, (id(tensor), times_written(tensor))
         if key not in numbers:
             numbers[key] = self._numbers(tensor)
             self._lasting[id(tensor)] = weakref.ref(tensor), numbers[key]
         return numbers[key]
 
     def still(self) -> bool:
-        """Whether the weights that counted as fixed are what they were, as far as they are there, and all pools."""
+        """Whether the weights that counted as fixed are what they were, as far as they are there, and the pools."""
         there = [(each(), numbers) for each, numbers in self._lasting.values()]
         same = all(self._same(self._numbers(each), numbers) for each, numbers in there if each is not None)
         return same and self._pools.still()
@@ -334,6 +334,7 @@ class FrozenParts:
             if self._seconds(keys) >= _LEAST_S
         ]
         kept = self._kept({key for _, keys, _ in long for key in keys})
+        self._pools.use({-1 - each for _, _, whose in long for each in whose if each < 0})
         found = [
             Frozen(
                 site=frames[0],
@@ -435,12 +436,6 @@ def _fits(delivered: Any, given: Any) -> bool:
     """Whether the one may be the other in another shape, with each row's numbers together."""
     rows = delivered.shape[0] if delivered.dim() else 0
     return bool(delivered.shape == given.shape or (rows and given.dim() and given.shape[0] % rows == 0))
-
-
-def _version(tensor: Any) -> int:
-    with contextlib.suppress(RuntimeError):  # of inference mode: nobody counts how often they are written to
-        return int(tensor._version)
-    return -1
 
 
 def _bytes(tensor: Any) -> int:

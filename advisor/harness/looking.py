@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from types import FunctionType
@@ -38,6 +39,13 @@ def may_compute(torch: Any, tensor: Any) -> bool:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_nested or tensor.layout is not torch.strided:
         return False
     return not (tensor.is_meta or is_taken_down(torch) or is_transformed(torch))
+
+
+def times_written(tensor: Any) -> int:
+    """How often a tensor has been written to; -1 for what nobody counts: one of inference mode, an array."""
+    with contextlib.suppress(RuntimeError, AttributeError):
+        return int(tensor._version)
+    return -1
 
 
 def stored_values(torch: Any, tensor: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 from .by_line import ByLine, when_differentiated
 from .layout import SparseProduct
-from .looking import may_compute
+from .looking import may_compute, times_written
 
 # The functions, and which of their arguments is the left one.
 _PRODUCTS = {"matmul": 0, "mm": 0, "__matmul__": 0, "addmm": 1}
@@ -29,7 +29,7 @@ class SparseProducts:
     lines: ByLine[SparseProduct] = field(default_factory=ByLine)
     # Identity of a matrix → it, how often it had been written to, which one it was, and how many numbers it has.
     _known: dict[int, tuple[Callable[[], Any], int, int, int]] = field(default_factory=dict)
-    _different: dict[int, set[int]] = field(default_factory=dict)  # by line
+    _used: list[dict[int, set[int]]] = field(default_factory=lambda: [{}])  # by step and line
     _seen: int = 0
 
     def called(self, name: str, args: tuple[Any, ...], result: Any, seconds: float) -> None:
@@ -40,6 +40,9 @@ class SparseProducts:
         matrix, other = args[which : which + 2]
         if matrix.dim() != 2 or matrix.numel() < _LEAST_NUMBERS or matrix.requires_grad or other.dim() < 2:
             return
+        torch: Any = self.torch
+        if torch.is_autocast_enabled("cpu"):  # which has no sparse product in 16 bits
+            return
         number, filled = self._numbers(matrix)
         if not 0 < filled <= _MOST_FILLED * matrix.numel():
             return
@@ -49,28 +52,37 @@ class SparseProducts:
         )
         if line is None:
             return
-        self._different.setdefault(id(line.site), set()).add(number)
+        self._used[-1].setdefault(id(line.site), set()).add(number)
+        width = other.numel() / columns
         line.calls += 1
         line.seconds += seconds
-        line.width += other.numel() / columns
+        line.multiplied += rows * columns * width
+        line.needed += filled * width
+        line.turned += filled
         when_differentiated([result], seconds, line)
+
+    def step_ends(self) -> None:
+        """What was seen since the last one is one step's."""
+        self.lines.step_ends()
+        self._used.append({})
 
     def per_step(self, steps: int, least_s: float) -> list[SparseProduct]:
         """The lines that multiply with the same matrices in all steps."""
-        found = self.lines.per_step(steps, least_s)
-        return [each for each in found if len(self._different[id(each.site)]) <= each.calls]
+        found, used = self.lines.per_step(steps, least_s), self._used[:steps]
+        return [each for each in found if all(step.get(id(each.site)) == used[0].get(id(each.site)) for step in used)]
 
     def _plain(self, tensor: Any) -> bool:
         torch: Any = self.torch
-        return isinstance(tensor, torch.Tensor) and may_compute(torch, tensor) and tensor.is_floating_point()
+        plain = isinstance(tensor, torch.Tensor) and may_compute(torch, tensor) and tensor.device.type == "cpu"
+        return plain and tensor.dtype in (torch.float32, torch.float64)
 
     def _numbers(self, matrix: Any) -> tuple[int, int]:
         """Which matrix it is, and how many of its numbers are none of zero."""
         alive, version, number, filled = self._known.get(id(matrix), (_gone, 0, 0, 0))
-        if alive() is not matrix or version != matrix._version:
+        if alive() is not matrix or version != times_written(matrix):
             self._seen += 1
             number, filled = self._seen, int(self.torch.count_nonzero(matrix))
-            self._known[id(matrix)] = weakref.ref(matrix), matrix._version, number, filled
+            self._known[id(matrix)] = weakref.ref(matrix), times_written(matrix), number, filled
         return number, filled
 
 

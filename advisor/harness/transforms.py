@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import re
 from collections.abc import Iterator
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from .places import is_user_file
 
 _MOST_TRANSFORMS = 64
+_CHOOSES = re.compile(r"\brandom\.[a-z]|choice\(|randint|shuffle|\bif\b")  # one of several, or each by chance
 _MOST_CHANNELS = 4  # of an image whose last dimension they are
 _LIBRARIES = ("torchvision", "albumentations", "kornia", "monai", "torchaudio")  # of transforms
 _OF_PICTURES = ("PIL", "numpy", "torch", "torchvision")
@@ -64,15 +66,21 @@ def transforms_of(dataset: Any) -> Iterator[Any]:
 
 
 def _own_chain(item: Any, held: dict[str, Any]) -> list[Any] | None:
-    """What a class of the script's own that can be called has as its one list: objects that can be called, too."""
+    """What a class of the script's own calls one after another: the objects in its one list, all of which can be."""
     code = code_of(item)
     if isinstance(item, FunctionType) or code is None or not is_user_file(code.co_filename):
         return None
-    lists = [each for each in held.values() if isinstance(each, (list, tuple)) and each]
-    if len(lists) != 1 or len(lists[0]) > _MOST_TRANSFORMS:
+    lists = [(name, each) for name, each in held.items() if isinstance(each, (list, tuple)) and each]
+    if len(lists) != 1 or len(lists[0][1]) > _MOST_TRANSFORMS:
         return None
-    called = [each for each in lists[0] if callable(each) and not isinstance(each, type) and code_of(each) is not None]
-    return called if len(called) == len(lists[0]) else None
+    ((name, parts),) = lists
+    said = ""
+    with contextlib.suppress(OSError, TypeError):  # no source
+        said = inspect.getsource(code)
+    if re.search(rf"\bfor \w+ in self\.{name}:", said) is None or _CHOOSES.search(said):
+        return None
+    called = [each for each in parts if callable(each) and not isinstance(each, type) and code_of(each) is not None]
+    return called if len(called) == len(parts) else None
 
 
 def _used_by(function: Any) -> Iterator[Any]:

@@ -675,3 +675,50 @@ def test_an_attack_within_a_training_is_seen(drops: bool) -> None:
     of_attack = [(4, "weights"), (1, "used")]
     assert runs(found) == ([of_attack, of_attack, [(4, "used")]] if drops else [])
     assert [each.held for each in found.found] == ([True] if drops else [])
+
+
+def test_a_plain_training_gets_no_hooks() -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watched = []
+
+    def step(found: Discarded) -> None:
+        optimizer.zero_grad()
+        backward(found, model(torch.rand(3, 4)).sum())
+        watched.append(found.watching)
+        stepped(found, optimizer)
+
+    found = Discarded(torch, lambda: [model], lambda: [parameters_of(optimizer)], lambda module: None)
+    step(found)  # before the first step that ends, or in it, there may have been several
+    for _ in range(6):
+        step(found)
+        found.step_ended()
+    assert not any(watched)
+
+
+@pytest.mark.parametrize("hook", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_weight_with_a_hook_of_the_script_s_is_read(hook: str) -> None:
+    model, step = attack()
+    for each in model.parameters():
+        getattr(each, hook)(lambda _: None)
+    found = Discarded(torch, lambda: [model], list, lambda module: None)
+    for _ in range(6):
+        step(found)
+        found.step_ended()
+    assert not found.found
+
+
+def test_a_leaf_whose_gradient_is_gone_breaks_nothing() -> None:
+    model, seen = Net(), []
+
+    def takes(picture: torch.Tensor) -> None:
+        seen.append(picture.grad)
+        picture.grad = None
+
+    def step(found: Discarded) -> None:
+        picture = torch.rand(3, 4, requires_grad=True)
+        picture.register_post_accumulate_grad_hook(takes)
+        backward(found, model(picture).sum())
+
+    looked([model], [], step)
+    assert len(seen) == 6 and all(each is not None for each in seen)

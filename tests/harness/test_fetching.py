@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import random
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -406,6 +407,25 @@ class Steps:
         for step in self.steps:
             x = step(x)
         return x
+
+
+class OneOf(Steps):
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.steps[random.choice(range(len(self.steps)))](x)  # type: ignore[no-any-return]
+
+
+class Now(Steps):
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        for step in self.steps:
+            if random.random() < 0.5:
+                x = step(x)
+        return x
+
+
+@pytest.mark.parametrize("cls", [OneOf, Now])
+def test_a_choice_of_several_is_no_chain(cls: type[Steps]) -> None:
+    alone = cls(Slow(), Twice())
+    assert list(transforms_of(Rows(alone))) == [alone]
 
 
 @pytest.mark.parametrize("others", [[3.0], [nn.ReLU], [sorted]], ids=["numbers", "classes", "not of Python"])

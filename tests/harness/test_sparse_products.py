@@ -34,7 +34,7 @@ def seen(compute: Callable[[int], Any]) -> list[SparseProduct]:
     for step in range(STEPS):
         with Watching():
             compute(step)
-        products.lines.step_ends()
+        products.step_ends()
     return products.per_step(STEPS, 0.1)
 
 
@@ -55,7 +55,8 @@ def test_a_graph_is_seen_with_how_many_numbers_it_has(multiply: Product, width: 
     a = graph()
     (line,) = seen(lambda step: multiply(a, torch.rand(NODES, 16)))
     assert (line.rows, line.columns, line.numbers) == (NODES, NODES, int(a.sum()))
-    assert line.width >= width and line.seconds >= 1.0 and line.differentiated_s == 0
+    assert (line.multiplied, line.needed) == (NODES * NODES * width, int(a.sum()) * width)
+    assert line.turned == int(a.sum()) and line.seconds == 1.0 and line.differentiated_s == 0
 
 
 @pytest.mark.parametrize(
@@ -67,13 +68,36 @@ def test_a_graph_is_seen_with_how_many_numbers_it_has(multiply: Product, width: 
         pytest.param(lambda step: TRAINED, id="one that is trained"),
         pytest.param(lambda step: NOTHING, id="nothing in it"),
         pytest.param(lambda step: SPARSE, id="a sparse one"),
+        pytest.param(lambda step: HALF, id="of 16 bits"),
     ],
 )
 def test_other_matrices_are_left_alone(made: Callable[[int], torch.Tensor]) -> None:
-    assert not seen(lambda step: made(step) @ torch.rand(NODES, 16))
+    assert not seen(lambda step: made(step) @ torch.rand(NODES, 16, dtype=made(step).dtype))
+
+
+def test_one_that_each_step_makes_for_all_its_layers_is_left_alone() -> None:
+    def step(number: int) -> None:
+        a = graph(seed=number)
+        for _ in range(4):
+            a @ torch.rand(NODES, 16)
+
+    assert not seen(step)
+
+
+def test_the_same_ones_of_several_layers_are_added_up() -> None:
+    first, other = graph(), graph(0.02, 1)
+    (line,) = seen(lambda step: [a @ torch.rand(NODES, 16) for a in (first, other)])
+    assert line.calls == 2 and line.turned == int(first.sum()) + int(other.sum())
+
+
+def test_under_autocast_there_is_no_such_product() -> None:
+    a = graph()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not seen(lambda step: a @ torch.rand(NODES, 16))
 
 
 KEPT, FULL, NOTHING = graph(), graph(0.2), torch.zeros(NODES, NODES)
+HALF = graph().bfloat16()
 TRAINED, SPARSE = graph().requires_grad_(), graph().to_sparse_coo()
 
 

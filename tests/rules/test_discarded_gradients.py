@@ -175,3 +175,39 @@ def test_a_saving_that_is_small_is_not_reported(scene: Any, tmp_path: Path) -> N
     node(made, "ConvolutionBackward0", 21.0, 30.0)
     done(made, 30.0)
     assert found(made, tmp_path, [[(1, "weights"), (1, "used")]]) is None
+
+
+ATTACK = SCRIPT.replace("    loss.backward()", "    image.requires_grad_()\n    loss.backward()\n    seen(image.grad)")
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        pytest.param(ATTACK, Edit, id="an attack"),
+        pytest.param(ATTACK + "fit(judge, torch.optim.SGD)\n", Advice, id="and a training"),
+        pytest.param(ATTACK + "other.backward()\n", Advice, id="and another backward"),
+        pytest.param(ATTACK + "judge.register_full_backward_hook(keep)\n", Advice, id="and a hook"),
+        pytest.param(SCRIPT, None, id="a benchmark"),
+        pytest.param(ATTACK + "norms = [w.grad for w in judge.parameters()]\n", None, id="and what the weights get"),
+    ],
+)
+def test_without_an_optimizer_the_gradients_of_something_else_are_read(
+    scene: Any, tmp_path: Path, text: str, fix: type | None
+) -> None:
+    made = scene(40.0)
+    made.record.optimizers = []
+    convolutions(made)
+    text = text.replace("opt.step()", "pass")
+    finding = found(made, tmp_path, AMID, text, held=False)
+    assert (finding is None) == (fix is None)
+    if finding is not None and fix is not None:
+        assert isinstance(DiscardedGradients().fix(finding, Sources()), fix)
+
+
+def test_gradients_that_another_file_reads_are_read(scene: Any, tmp_path: Path) -> None:
+    made = scene(40.0)
+    convolutions(made)
+    other = tmp_path / "pcgrad.py"
+    other.write_text("class PCGrad:\n    def merge(self):\n        return [p.grad.clone() for p in self.all]\n")
+    made.record.modules = {str(other): "pcgrad"}
+    assert found(made, tmp_path, AMID) is None

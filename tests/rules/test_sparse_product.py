@@ -19,8 +19,10 @@ RULE = SparseProducts()
 
 def line(**facts: Any) -> SparseProduct:
     """2,200 nodes of 8 edges each, 320 columns, as it was timed."""
-    given: dict[str, Any] = {"rows": 2200, "columns": 2200, "numbers": 19360, "width": 320.0, "calls": 1.0}
-    return SparseProduct(Site("model.py", 9), **{**given, "seconds": 14.3e-3, "differentiated_s": 14.3e-3, **facts})
+    given: dict[str, Any] = {"rows": 2200, "columns": 2200, "numbers": 19360, "calls": 1.0, "turned": 19360.0}
+    work = {"multiplied": 2200.0 * 2200 * 320, "needed": 19360.0 * 320}
+    times = {"seconds": 14.3e-3, "differentiated_s": 14.3e-3}
+    return SparseProduct(Site("model.py", 9), **{**given, **work, **times, **facts})
 
 
 def findings(scene: Any, tmp_path: Path, *lines: SparseProduct, gpu: str = "") -> list[Any]:
@@ -40,7 +42,17 @@ def test_most_of_the_products_goes(scene: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "facts",
     [
-        pytest.param({"numbers": 484_000, "width": 128.0, "seconds": 5.8e-3, "differentiated_s": 5.8e-3}, id="a tenth"),
+        pytest.param(
+            {
+                "numbers": 484_000,
+                "turned": 484_000.0,
+                "multiplied": 2200.0 * 2200 * 128,
+                "needed": 484_000.0 * 128,
+                "seconds": 5.8e-3,
+                "differentiated_s": 5.8e-3,
+            },
+            id="a tenth",
+        ),
         pytest.param({"seconds": 2e-3, "differentiated_s": 2e-3}, id="of a long step"),
     ],
 )
