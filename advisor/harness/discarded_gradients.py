@@ -20,11 +20,13 @@ from .autograd_graph import AutogradGraph, leaves_beside, read_by_hooks
 from .followers import Followers
 from .gradient_watch import MOST_PARTS, GradientWatch, size_of, weights_of, whole_parts
 from .layout import DiscardedGradients, GradientRun, Site
+from .patches import Patch
 from .places import site_of, user_frames
 
 _STEPS = 3  # that are watched: what became of the gradients of the first two
 _OTHER = 0  # the identity of all that is no parameter
 _MOST_LOOKS = 24  # at all tensors, for hooks: each takes some hundredths of a second
+_MOST_REGISTERED = 64  # hooks between two backwards
 _MOST_BACKWARDS = 100  # of a step: each is a graph to be walked through
 
 
@@ -60,6 +62,8 @@ class Discarded(GradientWatch):
     ) -> None:
         """`roots` are the models, `held` each optimizer's parameters, `made` says where a module was made."""
         self._torch, self._held = torch, held
+        # A tensor that nobody has any more, not even by name, may have a hook all the same.
+        self._hooking = Patch(torch.Tensor, "register_hook", self._registers)
         super().__init__(roots, made)
 
     def _clear(self) -> None:
@@ -71,6 +75,7 @@ class Discarded(GradientWatch):
         self._site: Site | None = None
         self._within_step = False
         self._optimized = True  # by an optimizer: something is
+        self._registered: list[Any] = []  # nodes of tensors that got a hook since the last backward
         self._graphs: dict[int, AutogradGraph | None] = {}  # of each backward
         self._stepped: set[int] = set()  # the parameters of optimizers that stepped
         self._sizes: dict[int, Any] = {}  # the 2-norms of parameters that no optimizer holds
@@ -110,12 +115,15 @@ class Discarded(GradientWatch):
                 if all(leaf is not each() for each in self._others):
                     self._others.append(weakref.ref(leaf))
                     self._hook(leaf, self._of_another)
-        if self._ends:
-            return  # the steps have to agree: one of them tells
+        if self._ends:  # the steps have to agree: one of them tells
+            self._hooking.off()
+            return
         with contextlib.suppress(Exception):
             self._looks += not self._optimized
             looks = not self._optimized and self._looks <= _MOST_LOOKS
-            graph = AutogradGraph.of(loss, read_by_hooks(self._torch) if looks else ())
+            read = {*self._registered, *(read_by_hooks(self._torch) if looks else ())}
+            graph = AutogradGraph.of(loss, read)
+        self._registered.clear()  # they keep their graph
         self._graphs[self._backwards] = graph
 
     def stepped(self, parameters: Iterable[Any]) -> None:
@@ -131,7 +139,11 @@ class Discarded(GradientWatch):
     def stop(self) -> None:
         super().stop()
         self._done, self._sizes, self._graphs, self._frozen, self._averages = [], {}, {}, [], None
-        self._others = []
+        self._others, self._registered = [], []
+
+    def _hooks_off(self) -> None:
+        super()._hooks_off()
+        self._hooking.off()
 
     def _first(self) -> None:
         self._before, self._ask = self._backwards, self._look
@@ -147,6 +159,8 @@ class Discarded(GradientWatch):
         if not (free or several or len(groups) > 1) and held.keys() <= weights.keys():
             return  # each backward's gradients are that optimizer's
         self._optimized = bool(held)
+        if not held:
+            self._hooking.on()
         self._sizes = {key: size_of(each) for key, each in weights.items() if key not in held}
         self._averages = None
         if free:
@@ -264,6 +278,16 @@ class Discarded(GradientWatch):
             backwards=len({each.backward for each in mine}),
             site=None if both else site,
         )
+
+    def _registers(self, original: Any) -> Any:
+        def register(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            handle = original(tensor, *args, **kwargs)
+            with contextlib.suppress(Exception):
+                if tensor.grad_fn is not None and len(self._registered) < _MOST_REGISTERED:
+                    self._registered.append(tensor.grad_fn)
+            return handle
+
+        return register
 
     def _of_another(self, leaf: Any) -> None:
         """What is no parameter has a gradient, another tensor in each step maybe."""

@@ -595,10 +595,13 @@ def attack(read: str = "leaf", zeros: str = "before") -> tuple[Net, Step]:
         seen["made"] = output
         if read == "hook":
             output.register_hook(lambda gradient: seen.update(gradient=gradient))
+        elif read == "lost":
+            seen["made"] = output.detach()  # nobody has the tensor itself any more
+            output.register_hook(lambda gradient: seen.update(gradient=gradient))
         elif read == "kept":
             output.retain_grad()
 
-    if read in ("hook", "kept"):
+    if read in ("hook", "kept", "lost"):
         model.body.register_forward_hook(keeps)
     elif read == "module":
         model.head.register_full_backward_hook(lambda module, given, gradients: seen.update(gradients=gradients))
@@ -632,6 +635,7 @@ def test_an_attack_s_gradients_of_weights_are_for_nobody(zeros: str) -> None:
     ("read", "kinds"),
     [
         pytest.param("hook", {"head": "weights", "body": "branch"}, id="a tensor's hook"),
+        pytest.param("lost", {"head": "weights", "body": "branch"}, id="the hook of a tensor that is gone"),
         pytest.param("kept", {"head": "weights", "body": "branch"}, id="a gradient that is kept"),
         pytest.param("module", {"head": "weights", "body": "branch"}, id="a module's hook"),
     ],
