@@ -9,11 +9,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from .layout import Gathered, OneHot, Repeated, RepeatedRow, SameRow, Site, SparseProduct, ZeroRow
+from .layout import Gathered, LoopedLayer, OneHot, Repeated, RepeatedRow, SameRow, Site, SparseProduct, ZeroRow
 from .places import FRAMES, site_of, user_frames
 
-AnyLine = Repeated | Gathered | OneHot | RepeatedRow | ZeroRow | SameRow | SparseProduct
-Line = TypeVar("Line", Repeated, Gathered, OneHot, RepeatedRow, ZeroRow, SameRow, SparseProduct)
+AnyLine = Repeated | Gathered | OneHot | RepeatedRow | ZeroRow | SameRow | SparseProduct | LoopedLayer
+Line = TypeVar("Line", Repeated, Gathered, OneHot, RepeatedRow, ZeroRow, SameRow, SparseProduct, LoopedLayer)
 
 
 class ByLine(Generic[Line]):

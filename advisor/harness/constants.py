@@ -22,7 +22,19 @@ from .by_line import unwatched
 from .frozen import FrozenParts
 from .frozen_methods import FrozenMethods
 from .gathered import Gathers
-from .layout import Frozen, Gathered, OneHot, Recomputed, Repeated, RepeatedRow, SameRow, Site, SparseProduct, ZeroRow
+from .layout import (
+    Frozen,
+    Gathered,
+    LoopedLayer,
+    OneHot,
+    Recomputed,
+    Repeated,
+    RepeatedRow,
+    SameRow,
+    Site,
+    SparseProduct,
+    ZeroRow,
+)
 from .loaders import tensors_in
 from .looking import (
     function_modes,
@@ -34,6 +46,7 @@ from .looking import (
     stored_at,
     stored_values,
 )
+from .looped_layers import LoopedLayers
 from .one_hot import OneHots
 from .places import FRAMES, site_of, user_frame, user_frames
 from .profiling import Inert
@@ -106,6 +119,7 @@ class Constants:
         self.repeated_rows: list[RepeatedRow] = []
         self.zero_rows: list[ZeroRow] = []
         self.sparse_products: list[SparseProduct] = []
+        self.looped_layers: list[LoopedLayer] = []
         self.same_rows: list[SameRow] = []
         self._fixed: list[Frozen] = []
         self._repeats = Repeats(self._torch, self._numbers, self._sameness.alike)
@@ -113,6 +127,7 @@ class Constants:
         self._one_hots = OneHots(self._torch)
         self._zeros = ZeroRows(self._torch)
         self._sparse = SparseProducts(self._torch)
+        self._looped = LoopedLayers(self._torch)
         self._same = SameRows(self._torch)
         self._rows = RepeatedRows(self._torch, lambda: self._gathers.counted, self.watching)
         self.remade: dict[str, float] = {}
@@ -150,7 +165,8 @@ class Constants:
         self._forward_ends()
         self._frozen.step_ends()
         if self._steps:
-            for each in (self._repeats, self._gathers, self._one_hots, self._rows, self._zeros, self._same):
+            by_line = self._repeats, self._gathers, self._one_hots, self._rows, self._zeros, self._same, self._looped
+            for each in by_line:
                 each.lines.step_ends()
             self._sparse.step_ends()
         self._ended += 1
@@ -174,6 +190,7 @@ class Constants:
                     self.repeated_rows = self._rows.lines.per_step(_WATCHED, _LEAST_S)
                     self.zero_rows = self._zeros.lines.per_step(_WATCHED, _LEAST_S)
                     self.sparse_products = self._sparse.per_step(_WATCHED, _LEAST_S)
+                    self.looped_layers = self._looped.per_step(_WATCHED, _LEAST_S)
                     watched = sum(each.seconds for step in self._steps for each in step.forwards)
                     self.remade_share = self._remade.total() / watched if watched else 0.0
                     self.remade = self._remade.per_step(_WATCHED, share)
@@ -402,6 +419,7 @@ class Constants:
                 self._one_hots.called(name, given[0], result, seconds)
                 self._zeros.called(name, given[0], result, seconds)
                 self._sparse.called(name, given[0], result, seconds)
+                self._looped.called(name, given[0], result, seconds)
                 if user_frame() is not self._caller:  # a library's model at work: nothing of that is the user's
                     self._same.called(given[0], name, result, seconds)
 

@@ -612,6 +612,20 @@ class SparseProduct:
 
 
 @dataclass
+class LoopedLayer:
+    """A line that calls a linear layer several times in a step, on few rows each."""
+
+    site: Site = field(default_factory=Site)
+    called_from: list[Site] = field(default_factory=list)  # the user's frames in which it runs, from the inside out
+    inputs: int = 0  # of its first weight, …
+    outputs: int = 0
+    calls: float = 0.0  # in a step, and …
+    rows: float = 0.0  # … what they are given together
+    seconds: float = 0.0  # what they take, on the host; of that …
+    differentiated_s: float = 0.0  # … whose results a backward goes through
+
+
+@dataclass
 class SameRow:
     """A line that computes for each row of a tensor what is the same for all of them."""
 
@@ -814,6 +828,7 @@ class RunRecord:
     repeated_rows: list[RepeatedRow] = field(default_factory=list)  # likewise
     zero_rows: list[ZeroRow] = field(default_factory=list)  # likewise
     sparse_products: list[SparseProduct] = field(default_factory=list)  # likewise
+    looped_layers: list[LoopedLayer] = field(default_factory=list)  # likewise
     same_rows: list[SameRow] = field(default_factory=list)  # likewise
     unread: list[Unread] = field(default_factory=list)  # likewise
     weighted: list[Weighted] = field(default_factory=list)  # likewise

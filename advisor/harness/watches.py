@@ -119,7 +119,7 @@ class Watches:
         record.gathered, record.one_hot = seen.gathered, seen.one_hot
         record.remade_weights, record.remade_share = seen.remade, seen.remade_share
         record.repeated_rows, record.zero_rows = seen.repeated_rows, seen.zero_rows
-        record.sparse_products = seen.sparse_products
+        record.sparse_products, record.looped_layers = seen.sparse_products, seen.looped_layers
         record.same_rows = seen.same_rows
         record.unread, record.weighted = unread.found, unread.weighted
         record.computed_s, record.unread_gradients = unread.computed_s, unread.gradients
