@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from advisor.harness.layout import LoopedLayer, Site
 
 _LEAST_GAIN = 1.1
-_FRAMES = 3  # around the layer's product in which the loop may be: the layer may be one of the script's own
 # Of the time that its products take in the forward, what one product of all rows saves there, and in the backward; by
 # the rows of each call. Eleven layers of 4 to 256 rows, 128 to 512 inputs and 64 to 10,000 outputs, two cores: 0.87,
 # 0.57, 0.43, 0.36, 0.25 to 0.34, 0.15 to 0.19, 0.11 and 0.13 for 4, 8, 16, 24, 32, 64, 128 and 256 rows, and 3.8, 2.6,
@@ -37,8 +36,8 @@ class LayerInLoop(Rule):
     to keep it.
 
     When not: a later round reads the result (the word that was chosen, an input of the next step: then it is not
-    reported); the states do not fit into memory together, where the results do. On a GPU it is not reported: there
-    calls take no time of their own.
+    reported); batch norm behind the layer, which has the statistics of one round now; the states do not fit into memory
+    together, where the results do. On a GPU it is not reported: there calls take no time of their own.
 
     Source: Appleyard et al. 2016, "Optimizing Performance of Recurrent Neural Networks on GPUs", section 3.1 (products
     that do not depend on the recurrence are done for all time steps at once). The gain is a prior, by eleven layers.
@@ -104,11 +103,9 @@ class LayerInLoop(Rule):
 
 def _collected(line: LoopedLayer) -> tuple[Site, Collected] | None:
     """Where a loop calls the layer and only keeps what it gives, and how."""
-    for site in line.called_from[:_FRAMES]:
-        collected = collected_at(text_of(site.file), site.line)
-        if collected is not None:
-            return site, collected
-    return None
+    # Not farther out: a module of the script's own may keep something from one call to the next.
+    collected = collected_at(text_of(line.site.file), line.site.line)
+    return (line.site, collected) if collected is not None else None
 
 
 def _loop(site: Site, collected: Collected) -> str:
