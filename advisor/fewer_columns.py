@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 LEAST_PADDED = 0.2  # of the columns: batches of similar lengths differ by less from run to run
 _ATTENTION = "scaled_dot_product"
+_OF_PICTURES = re.compile(r"conv|pool|batch_norm|upsample")
 # Fewer columns fit into the caches. Encoders of 2 to 4 layers, 128 to 384 wide, with 256 columns over 128, 64, 32 and
 # 16 of them, two cores: 2.1 to 3.2, 4.1 to 6.6, 7.7 to 11.8 and 13 to 19, what calls and attention take included:
 # powers of 0.9 to 1.7. The one here was chosen with these and two measured cases at hand (clause_tagger_multiples 6.7,
@@ -36,23 +38,33 @@ _MOST_MAKING = 0.1
 def on_columns(evidence: Evidence, model: Model) -> float:
     """Which share of the operators' work is on a model's columns of token ids, where it is given pictures besides.
 
-    By the shapes of the window that has them: work on ids has their columns as a dimension, or all of their batch's as
-    one. 1.0 where the model is given nothing else, or no shapes are known.
+    By the shapes of the window that has them: those of tokens begin with samples and columns, heads in between, or with
+    all tokens of the batch. 1.0 where the model is given nothing else, no shapes are known, or as many samples as there
+    are columns.
     """
     detail, width = evidence.detail, model.width
     ids = next((each.shape for each in model.inputs if len(each.shape) == 2 and each.shape[1] == width), None)
     others = any(len(each.shape) > 2 and "float" in each.dtype for each in model.inputs)
-    if detail is None or ids is None or not others:
+    if detail is None or ids is None or not others or ids[0] == width:
         return 1.0
     inside = assign(step_windows(detail), detail.operators.start) >= 0
-    own, together = Nesting(detail).self_ns, {width, ids[0] * width}
-    on, whole = 0.0, 0.0
+    own, on, whole = Nesting(detail).self_ns, 0.0, 0.0
     for row in np.flatnonzero(inside & (own > 0)).tolist():
         shapes = [each for each in shapes_at(detail, row) if len(each) > 1]
         if shapes:
             whole += float(own[row])
-            on += float(own[row]) if any(together & {*each[:-1]} for each in shapes) else 0.0
+            of_pictures = _OF_PICTURES.search(detail.name(int(detail.operators.name[row]))) is not None
+            if not of_pictures and any(_of_tokens(each, ids[0], width) for each in shapes):
+                on += float(own[row])
     return on / whole if whole else 1.0
+
+
+def _of_tokens(shape: tuple[int, ...], samples: int, columns: int) -> bool:
+    if len(shape) == 2:
+        return samples * columns in shape
+    if len(shape) == 3:
+        return shape[:2] == (columns, samples) or (shape[0] % samples == 0 and columns in shape[1:])
+    return len(shape) == 4 and shape[0] == samples and columns in shape[1:3]
 
 
 def columns_spared(evidence: Evidence, padded: float, basis: str, attention: float = 2.0, share: float = 1.0) -> Gain:

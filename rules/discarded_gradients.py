@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 # Where no optimizer was seen: what may train the model later, or asks for other gradients.
 _TRAINS = re.compile(r"\boptim\b|[Oo]ptimizer|\b(?:SGD|Adam\w*|RMSprop|Adagrad|LBFGS)\(")
-_HOOKS, _ASKS = re.compile(r"\bregister_\w*hook\("), re.compile(r"\.backward\(|\bautograd\.grad\(")
+_HOOKS, _ASKS = re.compile(r"\bregister_\w*hook\("), re.compile(r"\.backward\(|\bgrad\(|\b(?:jac|hess|vjp|jvp)\w*\(")
 
 
 class DiscardedGradients(Rule):

@@ -85,8 +85,8 @@ class LayerInLoop(Rule):
         return Advice(
             f"Keep {given or 'the state'} of each round instead of what {layer or 'the layer'} gives at "
             f"{at(finding.site)}, and call the layer once behind the loop: {kept or 'scores'} = {layer or 'layer'}("
-            "torch.stack(states, 1)). A dropout in front of it draws for all states at once then, other numbers than "
-            "before.",
+            "torch.stack(states, 1)); states of different lengths by torch.cat, and split() behind it. A dropout in "
+            "front of it draws for all states at once then, other numbers than before.",
             "how what is kept is put together, and read afterwards, only its author can tell",
         )
 
@@ -103,8 +103,7 @@ class LayerInLoop(Rule):
 
 def _collected(line: LoopedLayer) -> tuple[Site, Collected] | None:
     """Where a loop calls the layer and only keeps what it gives, and how."""
-    # Not farther out: a module of the script's own may keep something from one call to the next.
-    collected = collected_at(text_of(line.site.file), line.site.line)
+    collected = collected_at(text_of(line.site.file), line.site)
     return (line.site, collected) if collected is not None else None
 
 
@@ -115,6 +114,5 @@ def _loop(site: Site, collected: Collected) -> str:
 def _saved_s(line: LoopedLayer) -> float:
     """Seconds of a step that one product of all rows would save."""
     rows = max(1.0, line.rows / line.calls)
-    forward = min(_MOST_FORWARD, _FORWARD * rows**-_POWER)
-    backward = min(_MOST_BACKWARD, _BACKWARD / rows)
-    return forward * line.seconds + backward * line.differentiated_s
+    forward, backward = min(_MOST_FORWARD, _FORWARD / rows**_POWER), min(_MOST_BACKWARD, _BACKWARD / rows)
+    return float(forward * line.seconds + backward * line.differentiated_s)

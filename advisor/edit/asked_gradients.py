@@ -18,6 +18,7 @@ _WANTED = re.compile(
 )
 _ITEM = re.compile(r"\bfor +([\w, ()]+?) +in\b([^\n]*)")  # of a loop: one of many, weights maybe, if not …
 _BATCHES = re.compile(r"load|data|batch|image|stream", re.IGNORECASE)  # … a batch
+_OF_WEIGHTS = re.compile(r"param|weight|modules|state_dict", re.IGNORECASE)
 _WEIGHT = re.compile(r"param|weight|kernel|bias|theta|^(?:self\.)?[pwW]\d*$", re.IGNORECASE)
 _Lines = list[tuple[int, int]]
 """From the first line to the last, by their numbers."""
@@ -91,7 +92,7 @@ def _without(lines: list[str], chosen: Callable[[str], bool]) -> list[str]:
     items = {
         name
         for targets, over in _ITEM.findall(text)
-        if not _BATCHES.search(over)
+        if _OF_WEIGHTS.search(over) or not _BATCHES.search(over)
         for name in re.findall(r"\w+", targets)
     }
     wanted = {name for found in _WANTED.findall(text) for name in found if name} - items

@@ -20,13 +20,11 @@ _OVER_EPOCHS = re.compile(
 )
 _SO_MANY = re.compile(r"^[ \t]*for \w*ep(?:och)?\w* in t?range\((\d+)\)", re.MULTILINE | re.IGNORECASE)
 # So many steps, for a script that draws its batches itself: a loop over them, a name for them, or an option.
-_STEPS = (
-    r"(?!\w*(?:warm|log|eval|val|save|time|print|every|per_|epoch|sampl|diffus|decay|inner))"
-    r"\w*(?:steps?|iters?|iterations?|updates?)\w*"
-)
+_NO_STEPS = r"(?![\w-]*(?:warm|log|eval|val|save|time|print|every|per_|epoch|sampl|diffus|decay|inner))"
+_STEPS = rf"{_NO_STEPS}\w*(?:steps?|iters?|iterations?|updates?)\w*"
 _MANY_STEPS = re.compile(
     rf"^[ \t]*for {_STEPS} in t?range\((?:[01], *)?(\d[\d_]*)|^[ \t]*{_STEPS}(?: *: *int)? *= *(\d[\d_]*)\b|"
-    rf"""["'](?:-[\w-]*)?{_STEPS}["'], [^\n]*\bdefault *= *(\d[\d_]*)""",
+    rf"""["']{_NO_STEPS}(?:-[\w-]*)?{_STEPS}["'], [^\n]*\bdefault *= *(\d[\d_]*)""",
     re.MULTILINE | re.IGNORECASE,
 )
 # Random numbers that no generator's state tells of, or a dataset that is told which epoch it is.

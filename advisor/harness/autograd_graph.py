@@ -39,10 +39,10 @@ class AutogradGraph:
     read: set[int]
 
     @classmethod
-    def of(cls, loss: Any, read: Collection[Any] = ()) -> AutogradGraph | None:
+    def of(cls, loss: Any, read: Collection[int] = ()) -> AutogradGraph | None:
         """The graph behind `loss`; None where there is none, or too much of it.
 
-        `read` are nodes (:func:`read_by_hooks`), in this graph or in others.
+        `read` are nodes (:func:`read_by_hooks`), in this graph or in others, by autograd's numbers.
         """
         root = _root(loss)
         found = _below(root) if root is not None else None
@@ -56,7 +56,7 @@ class AutogradGraph:
             passes={number[node] for node in order if node.name() in _PASSED_ON},
             made=[node._sequence_nr() for node in order],
             biases={number[node]: number[bias] for node in order if (bias := _bias(node)) is not None},
-            read={number[node] for node in order if node in read or node.name() == _HOOKED},
+            read={number[node] for node in order if node._sequence_nr() in read or node.name() == _HOOKED},
         )
 
     def kinds(self, dropped: Iterable[int]) -> list[str]:
@@ -109,12 +109,12 @@ class AutogradGraph:
         return found
 
 
-def read_by_hooks(torch: Any) -> set[Any]:
-    """The nodes of tensors that are there now and whose gradients hooks read, or that keep theirs."""
+def read_by_hooks(torch: Any) -> set[int]:
+    """The nodes of tensors that are there now and whose gradients hooks read, or that keep theirs, by their numbers."""
     found = set()
     for each in gc.get_objects():
         if type(each) is torch.Tensor and (each._backward_hooks or each.retains_grad) and each.grad_fn is not None:
-            found.add(each.grad_fn)
+            found.add(each.grad_fn._sequence_nr())
     return found
 
 

@@ -336,9 +336,10 @@ class Constants:
         in_place = name == "__setitem__" or name.startswith("__i") or (name.endswith("_") and name[-2:] != "__")
         written = [each for each in (went_in[0], went_in[0]._base) if each is not None] if in_place and went_in else []
         # Of many not all are looked at.
-        many = len(went_in) == MOST_TENSORS or forward.much or self._hidden
+        many = len(went_in) == MOST_TENSORS or forward.much
         both = forward.derived, forward.batch
         derived, of_batch = (many or not those.isdisjoint(map(id, went_in)) for those in both)
+        of_batch |= self._hidden
         for those, follows in zip(both, (derived, of_batch), strict=True):
             those.difference_update(map(id, made))  # an identity may be another one's that is gone
             if follows:

@@ -26,7 +26,7 @@ from .places import site_of, user_frames
 _STEPS = 3  # that are watched: what became of the gradients of the first two
 _OTHER = 0  # the identity of all that is no parameter
 _MOST_LOOKS = 24  # at all tensors, for hooks: each takes some hundredths of a second
-_MOST_REGISTERED = 64  # hooks between two backwards
+_MOST_REGISTERED = 10_000  # hooks between two backwards
 _MOST_BACKWARDS = 100  # of a step: each is a graph to be walked through
 
 
@@ -75,7 +75,7 @@ class Discarded(GradientWatch):
         self._site: Site | None = None
         self._within_step = False
         self._optimized = True  # by an optimizer: something is
-        self._registered: list[Any] = []  # nodes of tensors that got a hook since the last backward
+        self._registered: set[int] = set()  # nodes of tensors that got a hook since the last backward, by their numbers
         self._graphs: dict[int, AutogradGraph | None] = {}  # of each backward
         self._stepped: set[int] = set()  # the parameters of optimizers that stepped
         self._sizes: dict[int, Any] = {}  # the 2-norms of parameters that no optimizer holds
@@ -116,14 +116,13 @@ class Discarded(GradientWatch):
                     self._others.append(weakref.ref(leaf))
                     self._hook(leaf, self._of_another)
         if self._ends:  # the steps have to agree: one of them tells
-            self._hooking.off()
             return
         with contextlib.suppress(Exception):
             self._looks += not self._optimized
             looks = not self._optimized and self._looks <= _MOST_LOOKS
             read = {*self._registered, *(read_by_hooks(self._torch) if looks else ())}
             graph = AutogradGraph.of(loss, read)
-        self._registered.clear()  # they keep their graph
+        self._registered.clear()
         self._graphs[self._backwards] = graph
 
     def stepped(self, parameters: Iterable[Any]) -> None:
@@ -139,7 +138,7 @@ class Discarded(GradientWatch):
     def stop(self) -> None:
         super().stop()
         self._done, self._sizes, self._graphs, self._frozen, self._averages = [], {}, {}, [], None
-        self._others, self._registered = [], []
+        self._others, self._registered = [], set()
 
     def _hooks_off(self) -> None:
         super()._hooks_off()
@@ -283,8 +282,8 @@ class Discarded(GradientWatch):
         def register(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             handle = original(tensor, *args, **kwargs)
             with contextlib.suppress(Exception):
-                if tensor.grad_fn is not None and len(self._registered) < _MOST_REGISTERED:
-                    self._registered.append(tensor.grad_fn)
+                if self.watching and tensor.grad_fn is not None and len(self._registered) < _MOST_REGISTERED:
+                    self._registered.add(tensor.grad_fn._sequence_nr())
             return handle
 
         return register

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 from .by_line import ByLine, when_differentiated
 from .layout import LoopedLayer
 from .looking import may_compute
+from .places import is_users
 
-_LINEAR = "linear"
+_LINEAR, _LAYERS = "linear", "linear.py"
 _LEAST_WEIGHTS = 1 << 12  # of a layer: a smaller one's call is all that it takes
 _LEAST_CALLS = 4.0  # of one layer in a step
 _MOST_ROWS = 128  # of a call: with more the product is as fast as one of all
@@ -35,6 +37,8 @@ class LoopedLayers:
         if not 0 < rows <= _MOST_ROWS:
             return
         outputs, inputs = (int(size) for size in weight.shape)
+        if not _is_called_directly():
+            return
         line = self.lines.here(lambda site, frames: LoopedLayer(site, frames, inputs=inputs, outputs=outputs))
         if line is None:
             return
@@ -48,3 +52,14 @@ class LoopedLayers:
         """The lines that call a layer several times in each."""
         found = self.lines.per_step(steps, least_s)
         return [each for each in found if each.calls >= _LEAST_CALLS * len(self._weights[id(each.site)])]
+
+
+def _is_called_directly() -> bool:
+    """Whether a line of the script's calls the layer itself, not a module that has it and may keep something."""
+    frame = sys._getframe(2)
+    while frame is not None and not is_users(frame):
+        code = frame.f_code
+        if code.co_name == "forward" and not code.co_filename.endswith(_LAYERS):
+            return False
+        frame = frame.f_back  # type: ignore[assignment]
+    return True

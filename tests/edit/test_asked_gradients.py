@@ -29,6 +29,7 @@ from advisor.edit.asked_gradients import beside_optimizers, reads_gradients, wit
         pytest.param("x.requires_grad_()\nx.grad\nmap(lambda x: x.grad.norm(), net.weights())", True, id="a lambda's"),
         pytest.param("for x, y in test_loader:\n    x.requires_grad = True\n    x.grad.data", False, id="a batch's"),
         pytest.param("for name, x in net.named_parameters():\n    x.requires_grad_()\n    x.grad", True, id="a pair's"),
+        pytest.param("for x in image_net.parameters():\n    x.requires_grad = True\n    x.grad", True, id="of a net"),
         pytest.param("k = net.conv.weight\nk.retain_grad()\nk.grad", True, id="made of a weight"),
         pytest.param("data = Variable(data, requires_grad=True)\ng = data.grad.data", False, id="as it was once"),
         pytest.param("(g,) = torch.autograd.grad(loss, x)", False, id="none is read"),

@@ -23,8 +23,9 @@ def findings(
 ) -> list[Any]:
     path = folder / "train.py"
     path.write_text(source)
-    lines = source.split("\n")
-    site = Site(str(path), next(number for number, line in enumerate(lines, 1) if "self.head" in line))
+    number, line = next(each for each in enumerate(source.split("\n"), 1) if "self.head" in each[1])
+    begin = line.index("self.head(h)")
+    site = Site(str(path), number, begin, number, begin + len("self.head(h)"))
     given = {"inputs": 256, "outputs": 8000, "calls": 18.0, "rows": 18 * 24.0}
     seconds = {"seconds": 12.4e-3, "differentiated_s": 12.4e-3}
     made = scene(step_ms=step_ms, gpu=gpu)
@@ -68,7 +69,7 @@ class Decoder(nn.Module):
         self.embed = nn.Embedding(words, width)
         self.cell = nn.GRUCell(2 * width, width)
         self.drop = nn.Dropout(0.1)
-        self.head = nn.Linear(width, words)
+        self.head = {head}
 
     def forward(self, seen, words):
         h, context, {kept} = seen, seen, []
@@ -89,13 +90,17 @@ for step in range(200):
     loss.backward()
     optimizer.step()
 """
+HEAD = {"head": "nn.Linear(width, words)"}
+BESIDE = {"head": "nn.Sequential(nn.Linear(width, words), nn.BatchNorm1d(words))"}  # whose statistics are a round's
 EACH = {"kept": "scores", "collect": "scores.append(self.head(self.drop(h)))", "result": "torch.stack(scores, 1)"}
 ONCE = {"kept": "states", "collect": "states.append(h)", "result": "self.head(self.drop(torch.stack(states, 1)))"}
 
 
 @pytest.mark.slow
 @pytest.mark.sessions
-@pytest.mark.parametrize(("parts", "told"), [(EACH, True), (ONCE, False)])
+@pytest.mark.parametrize(
+    ("parts", "told"), [({**HEAD, **EACH}, True), ({**HEAD, **ONCE}, False), ({**BESIDE, **EACH}, False)]
+)
 def test_an_output_layer_in_a_loop_over_words_is_found(tmp_path: Path, parts: dict[str, str], told: bool) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.format(**parts))
     run = measure(Command(str(tmp_path / "train.py"), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
