@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 # waits for threads whose core an operator's idle thread still holds: measured, 2.5 ms.
 _HELD_S = 2.5e-3
 _MOST = 0.9  # of the time in which operators run
-_OF_LOADER = 0.9  # of what OpenBLAS's threads take while no operator runs, at least: then it is the loader's products
+# Of the time in which no operator runs, the share that a loader has at least whose products these are, short times
+# between operators aside: Python's own.
+_OF_LOADER, _SHORT_S = 0.75, 0.3e-3
 
 
 def beside_operators(evidence: Evidence) -> float:
@@ -55,7 +57,8 @@ def gain_without_fetching_s(evidence: Evidence, facts: LoaderFacts) -> float:
     loader = facts.record
     if loader is None or facts.workers or not loader.openblas_s:
         return 0.0
-    between = float(_between_operators_s(evidence).sum()) / max(1, len(evidence.steps))
+    lengths = _between_operators_s(evidence)
+    between = float(lengths[lengths >= _SHORT_S].sum()) / max(1, len(evidence.steps))
     fetching = (facts.fetch_s or 0.0) * evidence.step_model.batches_per_step
     return operators_gain_s(evidence) if fetching >= _OF_LOADER * (fetching + between) else 0.0
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from advisor.edit import Sources
+from advisor.evidence.spinning import gain_without_fetching_s, operators_gain_s
 from advisor.rule import Advice, Finding, Variable
 from rules.openblas_threads import OpenblasThreads
 
@@ -133,3 +134,24 @@ def test_it_is_set_from_outside_unless_the_script_sets_it(scene: Any, tmp_path: 
     made.record.script = str(other)
     finding = found(made, tmp_path)
     assert finding is not None and isinstance(RULE.fix(finding, Sources()), Advice)
+
+
+@pytest.mark.parametrize(
+    ("from_ms", "openblas_s", "workers", "gains"),
+    [
+        pytest.param(20.0, 0.02, 0, True, id="the loader's products"),
+        pytest.param(45.0, 0.02, 0, False, id="somebody else's, maybe"),
+        pytest.param(20.0, None, 0, False, id="no products of a loader's"),
+        pytest.param(20.0, 0.02, 2, False, id="in workers"),
+    ],
+)
+def test_a_loader_that_multiplies_no_more_leaves_none_awake(
+    scene: Any, tmp_path: Path, from_ms: float, openblas_s: float | None, workers: int, gains: bool
+) -> None:
+    made = beside(scene(100.0), 70.0)
+    made.loader(wait_ms=20.0, fetch_ms=20.0, cpu_ms=20.0, num_workers=workers, openblas_s=openblas_s)
+    made.operator("aten::mm", from_ms, 100.0)
+    evidence = made.evidence(tmp_path)
+    saved = gain_without_fetching_s(evidence, evidence.loaders[0])
+    assert saved == (pytest.approx(operators_gain_s(evidence)) if gains else 0.0)
+    assert not gains or saved > 0.04
