@@ -13,7 +13,7 @@ from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at
 if TYPE_CHECKING:
     from advisor.edit import Sources
     from advisor.evidence import Evidence
-    from advisor.harness.layout import LoopedLayer, Site
+    from advisor.harness.layout import LoopedLayer
 
 _LEAST_GAIN = 1.1
 # Of the time that its products take in the forward, what one product of all rows saves there, and in the backward; by
@@ -51,20 +51,20 @@ class LayerInLoop(Rule):
         record, step_s = evidence.record, evidence.step_s
         if record is None or evidence.device_is_gpu or evidence.compiled or not step_s:
             return
-        found = [(line, *told) for line in record.looped_layers if (told := _collected(line)) is not None]
+        found = [(line, told) for line in record.looped_layers if (told := _collected(line)) is not None]
         if not found:
             return
-        saved = sum(_saved_s(line) for line, _, _ in found)
+        saved = sum(_saved_s(line) for line, _ in found)
         gain = Gain.prior(evidence.what_if(Change(remove_host_s=saved)), _BASIS)
         if gain.likely < _LEAST_GAIN:
             return
-        line, site, collected = found[0]
+        line, collected = found[0]
         others = f" (and at {len(found) - 1} more lines)" if len(found) > 1 else ""
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=f"The loop at {_loop(site, collected)} calls {collected.layer} {line.calls:.0f} times in a step, "
-            f"at {at(site)}{others}, on {line.rows / line.calls:.0f} rows each, and only keeps what it gives, in "
+            summary=f"The loop at {_loop(line, collected)} calls {collected.layer} {line.calls:.0f} times in a step, "
+            f"at {at(line.site)}{others}, on {line.rows / line.calls:.0f} rows each, and only keeps what it gives, in "
             f"{collected.kept}: {line.seconds * 1e3:.1f} ms in the forward.",
             gain=gain,
             evidence={
@@ -72,11 +72,11 @@ class LayerInLoop(Rule):
                 "rows_per_call": line.rows / line.calls,
                 "inputs": line.inputs,
                 "outputs": line.outputs,
-                "layer_forward_s": sum(each.seconds for each, _, _ in found),
+                "layer_forward_s": sum(each.seconds for each, _ in found),
                 "seconds_saved": saved,
                 "step_s": step_s,
             },
-            site=site,
+            site=line.site,
             parameters={"layer": collected.layer, "given": collected.given, "kept": collected.kept},
         )
 
@@ -101,14 +101,13 @@ class LayerInLoop(Rule):
     LEAVES_ALONE = (Example("scores = self.head(torch.stack(states, 1))  # <-\n", ""),)
 
 
-def _collected(line: LoopedLayer) -> tuple[Site, Collected] | None:
-    """Where a loop calls the layer and only keeps what it gives, and how."""
-    collected = collected_at(text_of(line.site.file), line.site)
-    return (line.site, collected) if collected is not None else None
+def _collected(line: LoopedLayer) -> Collected | None:
+    """How a loop calls the layer there and only keeps what it gives; None where it does more."""
+    return collected_at(text_of(line.site.file), line.site)
 
 
-def _loop(site: Site, collected: Collected) -> str:
-    return f"{at(site).rpartition(':')[0]}:{collected.line}"
+def _loop(line: LoopedLayer, collected: Collected) -> str:
+    return f"{at(line.site).rpartition(':')[0]}:{collected.line}"
 
 
 def _saved_s(line: LoopedLayer) -> float:

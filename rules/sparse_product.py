@@ -76,7 +76,6 @@ class SparseProducts(Rule):
                 "step_s": step_s,
             },
             site=longest.site,
-            parameters={"numbers": longest.numbers},
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Advice:
@@ -91,7 +90,6 @@ class SparseProducts(Rule):
         Example(
             before="hidden = torch.mm(adj, support) + self.bias  # <-\n",
             after="",
-            parameters={"numbers": 18000},
             advice="A = A.to_sparse_csr()",
         ),
     )

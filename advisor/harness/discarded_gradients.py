@@ -205,8 +205,10 @@ class Discarded(GradientWatch):
         users = set()
         for number, of_one in groupby(judged, lambda each: each[0].backward):
             graph, gone = self._graphs.get(number), {each.parameter for each, drop in of_one if drop}
-            if gone:
-                users.add(graph.for_somebody(gone) if graph is not None else "")
+            if gone and graph is not None:
+                users.add(graph.for_somebody(gone))
+            elif gone and not self._optimized:  # of an optimizer's there is a use, in the backwards that it takes
+                users.add("")
         if "" in users:
             return  # one is called for nothing that can be seen
         self._inside = users == {"hook"} and not self._optimized

@@ -13,6 +13,7 @@ from torch import nn
 
 from advisor.evidence import Evidence
 from advisor.evidence.discarded import discarded_backward
+from advisor.harness import autograd_graph
 from advisor.harness.discarded_gradients import Discarded
 from advisor.harness.optimizers import parameters_of
 from advisor.launch import Command, measure
@@ -679,6 +680,15 @@ def test_an_attack_within_a_training_is_seen(drops: bool) -> None:
     of_attack = [(4, "weights"), (1, "used")]
     assert runs(found) == ([of_attack, of_attack, [(4, "used")]] if drops else [])
     assert [each.held for each in found.found] == ([True] if drops else [])
+
+
+def test_gradients_are_told_of_where_the_graph_is_too_large_to_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autograd_graph, "_MOST_NODES", 1)
+    models, optimizers, step = adversaries()
+    found = looked(models, optimizers, step)
+    assert [each.cls for each in found.found] == ["Net"] and found.found[0].held
+    model, attacks = attack()
+    assert not looked([model], [], attacks).found  # of an attack nobody knows then whether anybody reads something
 
 
 def test_a_plain_training_gets_no_hooks() -> None:

@@ -114,3 +114,11 @@ def test_a_search_that_finds_nothing_is_not_repeated_for_ever() -> None:
     for _ in range(6):
         assert pools.find(torch.rand(4, 3, SIDE, SIDE)) is None
     assert pools.find(pool[:4].clone()) is None
+
+
+def test_one_row_of_many_that_is_another_one_is_seen() -> None:
+    pools, pool = Pools(torch), pictures(200)
+    batch = pool[torch.arange(64)]
+    batch[1] = batch[1].flip(-1)
+    assert pools.find(batch) is None
+    assert pools.find(pool[torch.arange(64)]) == (0, "as it was")

@@ -119,6 +119,10 @@ def test_rows_that_are_drawn_by_hand_come_again(seen: Any, source: str, epochs: 
             DRAWN.format(steps=9000) + "    if step > 500:\n        unfreeze(body)\n", id="trained"
         ),
         pytest.param(OVER_EPOCHS + "    body.load_state_dict(head.state_dict())\n", id="a snapshot"),
+        pytest.param(OVER_EPOCHS + "    hard_update(body, head)\n", id="a target"),
+        pytest.param(OVER_EPOCHS + "    x = augment(x0)\n", id="other pictures in each epoch"),
+        pytest.param(OVER_EPOCHS + "    obs, reward = env.step(action)\n", id="a simulation's"),
+        pytest.param('parser.add_argument("--warmup-steps", type=int, default=8000)\n', id="no steps of the training"),
     ],
 )
 def test_rows_that_may_never_come_again_do_not(seen: Any, source: str) -> None:
