@@ -6,9 +6,9 @@ import os
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts
-from advisor.edit.options import option_value
+from advisor.edit.origins.options import option_value
+from advisor.edit.origins.values import EDITED
 from advisor.edit.sources import text_of
-from advisor.edit.values import EDITED
 from advisor.evidence.outside import users_files
 from advisor.rule import Advice, Argument
 
@@ -41,7 +41,7 @@ def by_option(
 def given_fix(
     drafts: Drafts, draft: Draft, answer: str, code: str, text: str, considered: str = ""
 ) -> Edit | Argument | Advice:
-    """The fix that `answer` of :func:`advisor.edit.values.give` stands for: the edit in `drafts`, or an option."""
+    """The fix that `answer` of :func:`.edit.origins.values.give` stands for: the edit in `drafts`, or an option."""
     if answer != EDITED:
         return by_option(drafts, draft, answer, code, text, considered)
     return edited(drafts, text)

@@ -1,4 +1,4 @@
-"""Puts back what a measured script changed: the other end of :mod:`advisor.harness.journal`.
+"""Puts back what a measured script changed: the other end of :mod:`advisor.harness.undo.journal`.
 
 Runs when the script's processes are gone; for a run whose ``advisor`` was killed, the next command does it.
 """

@@ -10,15 +10,15 @@ import libcst as cst
 import libcst.matchers as m
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.arrays import written_later
 from advisor.edit.calls import argument, call_method
-from advisor.edit.default_type import leaves_default_type
-from advisor.edit.derivatives import differentiates_twice
+from advisor.edit.gradients.derivatives import differentiates_twice
+from advisor.edit.loading.arrays import written_later
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.names import full_name, last_part
+from advisor.edit.origins.values import give_value
+from advisor.edit.precision.default_type import leaves_default_type
 from advisor.edit.scopes import assigned_once, assignments, dict_display, dict_entry, scope_of
 from advisor.edit.sources import text_of
-from advisor.edit.values import give_value
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.precisions import in_float32, in_own_convolutions, kernels_in_float32, typed_shares

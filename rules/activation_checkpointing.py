@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from advisor.edit import Edit
 from advisor.edit.calls import argument
 from advisor.edit.sources import text_of
-from advisor.frameworks import configured, construction
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, framework_of
+from advisor.shared.frameworks import configured, construction
 
 if TYPE_CHECKING:
     import libcst as cst

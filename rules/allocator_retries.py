@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from advisor.edit import Sources
 from advisor.edit.called import calls_in
 from advisor.evidence import Change
-from advisor.evidence.allocations import allocations
+from advisor.evidence.gpu.allocations import allocations
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, Variable, call_sites, once_fed, unless_source
 
 if TYPE_CHECKING:

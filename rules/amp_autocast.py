@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
-from advisor.edit.autocast import FLOAT32_ON_GPU, wrap_forwards
 from advisor.edit.born import PLAIN, RANDOM
-from advisor.edit.derivatives import differentiates_twice
-from advisor.edit.fills import overflowing_fill
-from advisor.edit.grad_scaler import scale_loss
+from advisor.edit.gradients.derivatives import differentiates_twice
+from advisor.edit.gradients.own_functions import untold_function
 from advisor.edit.names import framework_used
-from advisor.edit.own_functions import untold_function
+from advisor.edit.precision.autocast import FLOAT32_ON_GPU, wrap_forwards
+from advisor.edit.precision.fills import overflowing_fill
+from advisor.edit.precision.grad_scaler import scale_loss
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
+from advisor.evidence.gpu.matrix import is_depthwise, is_narrow
 from advisor.evidence.halves import (
     casting_s,
     casts_on_host_s,
@@ -31,9 +32,7 @@ from advisor.evidence.halves import (
     scaling_s,
     single_precision,
 )
-from advisor.evidence.matrix import is_depthwise, is_narrow
 from advisor.fixes import edited
-from advisor.frameworks import configured, construction, framework_set_up, told
 from advisor.rule import (
     Advice,
     Argument,
@@ -54,6 +53,7 @@ from advisor.rule import (
     sites,
     where,
 )
+from advisor.shared.frameworks import configured, construction, framework_set_up, told
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources

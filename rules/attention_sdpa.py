@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.attention import attentions, fuse
-from advisor.edit.attention_flow import written_out
-from advisor.edit.attention_weights import leave_weights, unread_weights
-from advisor.edit.derivatives import differentiates_twice
-from advisor.edit.origin import origin_of
+from advisor.edit.algebra.attention import attentions, fuse
+from advisor.edit.algebra.attention_flow import written_out
+from advisor.edit.algebra.attention_weights import leave_weights, unread_weights
+from advisor.edit.gradients.derivatives import differentiates_twice
+from advisor.edit.origins.origin import origin_of
+from advisor.edit.origins.values import EDITED, give_value
 from advisor.edit.sources import text_of
 from advisor.edit.told_eager import EAGER, FUSED, KEYWORD, READS, told
-from advisor.edit.values import EDITED, give_value
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
-from advisor.evidence.matrix import format_of
-from advisor.evidence.scores import (
+from advisor.evidence.algebra.scores import (
     attention_scores,
     get_pages_anew,
     head_width,
@@ -30,6 +29,7 @@ from advisor.evidence.scores import (
     score_shares,
     widths_differ,
 )
+from advisor.evidence.gpu.matrix import format_of
 from advisor.fixes import by_option, edited
 from advisor.harness.layout import Site
 from advisor.rule import (

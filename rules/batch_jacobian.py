@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.batch_jacobians import OwnParts, batch_jacobians, of_the_sum
+from advisor.edit.algebra.batch_jacobians import OwnParts, batch_jacobians, of_the_sum
 from advisor.edit.finding import found_in, only_line
 from advisor.evidence import Change
-from advisor.evidence.jacobians import LoopedJacobian, looped_jacobians
+from advisor.evidence.algebra.jacobians import LoopedJacobian, looped_jacobians
 from advisor.fixes import edited
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
 

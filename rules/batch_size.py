@@ -8,33 +8,22 @@ from typing import TYPE_CHECKING, cast
 
 import libcst as cst
 
-from advisor.batch_gains import (
-    LEAST_GAIN,
-    chosen_scale,
-    expected_memory,
-    gains_by_scale,
-    of_each_sample,
-    paid_once,
-    where_part_stays,
-)
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.batches import give_batch_size, said_at, value_written_at, written_at
 from advisor.edit.calls import argument
+from advisor.edit.loading.batches import give_batch_size, said_at, value_written_at, written_at
+from advisor.edit.loading.tied import divided_by, takes_first
 from advisor.edit.locate import call_at
 from advisor.edit.sources import text_of
-from advisor.edit.tied import divided_by, takes_first
 from advisor.evidence import CAPTURES, COLD, Change
-from advisor.evidence.added_gradients import compares_samples
 from advisor.evidence.facts import OTHER
-from advisor.evidence.fetching import stacks
-from advisor.evidence.from_lists import reading_s
-from advisor.evidence.handmade import accumulated, by_hand, loops_over, one_by_one
+from advisor.evidence.loading.fetching import stacks
+from advisor.evidence.loading.from_lists import reading_s
 from advisor.evidence.outside import source_of, updates_weights
+from advisor.evidence.python_loops.added_gradients import compares_samples
+from advisor.evidence.python_loops.handmade import accumulated, by_hand, loops_over, one_by_one
 from advisor.evidence.steps import assign
 from advisor.fixes import given_fix
-from advisor.frameworks import configured, construction, told
 from advisor.harness.layout import Site
-from advisor.larger_batches import ACCUMULATES, added_together, added_up, said_places, say_size, tied_to
 from advisor.rule import (
     Advice,
     Argument,
@@ -51,6 +40,17 @@ from advisor.rule import (
     serving_engine,
     where,
 )
+from advisor.shared.batch_gains import (
+    LEAST_GAIN,
+    chosen_scale,
+    expected_memory,
+    gains_by_scale,
+    of_each_sample,
+    paid_once,
+    where_part_stays,
+)
+from advisor.shared.frameworks import configured, construction, told
+from advisor.shared.larger_batches import ACCUMULATES, added_together, added_up, said_places, say_size, tied_to
 
 if TYPE_CHECKING:
     from advisor.edit import Edit

@@ -13,9 +13,10 @@ from advisor.edit.locate import call_at
 from advisor.edit.names import fresh_name, from_module, full_name, last_part
 from advisor.edit.scopes import assigned_once, scope_of
 from advisor.edit.sums import elements
-from advisor.evidence import Change, bulk
-from advisor.evidence.felt import waits
-from advisor.evidence.fetching import begins_anew
+from advisor.evidence import Change
+from advisor.evidence.loading import bulk
+from advisor.evidence.loading.felt import waits
+from advisor.evidence.loading.fetching import begins_anew
 from advisor.fixes import edited
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, file_list, model_files, where
 
@@ -55,7 +56,8 @@ class BatchedIndexing(Rule):
     has a ``collate_fn``; the step does not wait for data. Afterwards ``loader.batch_size`` is None.
 
     Source: PyTorch docs, ``torch.utils.data``, "Disable automatic batching": "it may be cheaper to directly load
-    batched data"; ``BatchSampler``. The cost per row was measured for this project (:mod:`advisor.evidence.bulk`).
+    batched data"; ``BatchSampler``. The cost per row was measured for this project
+    (:mod:`advisor.evidence.loading.bulk`).
     """
 
     id = "batched-indexing"

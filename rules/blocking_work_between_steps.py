@@ -20,12 +20,12 @@ from advisor.evidence.asleep import ASLEEP_AFTER_S, asleep_s
 from advisor.evidence.blocked import beside_the_waits_s
 from advisor.evidence.facts import OTHER
 from advisor.evidence.outside import LEAST_LOOKING_ON, looks_on, source_of, users_files
-from advisor.evidence.reports import computed_for_reports, keeps_nothing
+from advisor.evidence.python_loops.reports import computed_for_reports, keeps_nothing
 from advisor.evidence.steps import step_windows
 from advisor.fixes import edited, given_fix
-from advisor.frameworks import configured, construction, told
 from advisor.harness.layout import Site
 from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list
+from advisor.shared.frameworks import configured, construction, told
 
 if TYPE_CHECKING:
     from advisor.edit import Edit

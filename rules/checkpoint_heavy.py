@@ -9,8 +9,8 @@ from advisor.edit import Drafts
 from advisor.edit.every import done_every
 from advisor.evidence.set_aside import pauses_of
 from advisor.fixes import given_fix
-from advisor.frameworks import told_every
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, where
+from advisor.shared.frameworks import told_every
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources

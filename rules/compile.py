@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from advisor import compiled
 from advisor.edit import Drafts
 from advisor.edit.compiling import compile_refused, keeps_wrapped_weights
-from advisor.edit.derivatives import differentiates_twice
+from advisor.edit.gradients.derivatives import differentiates_twice
 from advisor.edit.names import ensure_name
 from advisor.edit.sources import text_of
 from advisor.evidence import CAPTURES, COLD, Change
@@ -25,9 +24,8 @@ from advisor.evidence.fusion import (
     overhead_s,
     sized_by_data,
 )
-from advisor.evidence.matrix import is_optimizer
+from advisor.evidence.gpu.matrix import is_optimizer
 from advisor.fixes import edited
-from advisor.frameworks import configured, construction
 from advisor.harness.layout import Site
 from advisor.rule import (
     Advice,
@@ -46,6 +44,8 @@ from advisor.rule import (
     site_list,
     where,
 )
+from advisor.shared import compiled
+from advisor.shared.frameworks import configured, construction
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
 from advisor.edit.locate import call_at
-from advisor.edit.values import EDITED, give
+from advisor.edit.origins.values import EDITED, give
 from advisor.evidence.fusion import basis, fused, graphs_expected, graphs_per_step, runs_model
 from advisor.fixes import by_option, edited
 from advisor.harness.places import is_user_file

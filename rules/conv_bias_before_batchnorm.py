@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from advisor.evidence import Change
-from advisor.evidence.biases import bias_kernels
+from advisor.evidence.gpu.biases import bias_kernels
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, once_fed
 
 if TYPE_CHECKING:

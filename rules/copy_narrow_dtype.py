@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
 from advisor.edit.calls import DATALOADER_PARAMETERS, argument
+from advisor.edit.loading.normalizing import (
+    deliver_bytes,
+    normalize_after,
+    normalizing_behind,
+    reads_only_copies,
+    way_there,
+)
 from advisor.edit.locate import call_at
 from advisor.edit.names import last_part
-from advisor.edit.normalizing import deliver_bytes, normalize_after, normalizing_behind, reads_only_copies, way_there
 from advisor.evidence import Change
 from advisor.fixes import edited
 from advisor.rule import (

@@ -9,7 +9,7 @@ import numpy as np
 
 from advisor.evidence import Change
 from advisor.evidence.coded import names_like
-from advisor.evidence.copies import blocking_time
+from advisor.evidence.gpu.copies import blocking_time
 from advisor.evidence.steps import assign
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, framework_of, site_list, sites
 

@@ -17,16 +17,15 @@ from advisor.edit.copied import made_by_others, overwritten
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.modules import TooManyFilesError, with_word
 from advisor.edit.names import bindings, plain_name
+from advisor.edit.origins.values import EDITED, bound_to, give
 from advisor.edit.scopes import assigned_once, scope_of
-from advisor.edit.values import EDITED, bound_to, give
 from advisor.evidence import Change
-from advisor.evidence.births import MAKERS, births_anywhere
 from advisor.evidence.coded import names_like
-from advisor.evidence.copies import blocking_time
+from advisor.evidence.gpu.births import MAKERS, births_anywhere
+from advisor.evidence.gpu.copies import blocking_time
+from advisor.evidence.gpu.syncs import COPY_OPERATORS
 from advisor.evidence.steps import assign
-from advisor.evidence.syncs import COPY_OPERATORS
 from advisor.fixes import edited
-from advisor.frameworks import configured, construction, framework_set_up, told
 from advisor.rule import (
     Advice,
     Argument,
@@ -41,6 +40,7 @@ from advisor.rule import (
     site_list,
     sites,
 )
+from advisor.shared.frameworks import configured, construction, framework_set_up, told
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources

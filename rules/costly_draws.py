@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
+from advisor.edit.loading.subset_draws import drawn_as_few
+from advisor.edit.loading.weighted_draws import drawn_from_sums
 from advisor.edit.locate import code_at
 from advisor.edit.sources import text_of
-from advisor.edit.subset_draws import drawn_as_few
-from advisor.edit.weighted_draws import drawn_from_sums
 from advisor.evidence import Change
 from advisor.evidence.beside import share_of_step
 from advisor.evidence.facts import OTHER
-from advisor.evidence.felt import waits
-from advisor.evidence.fetching import share, without
-from advisor.evidence.random_draws import FEW, WEIGHTS, Draw, draw_of_few, longest_draw
+from advisor.evidence.loading.felt import waits
+from advisor.evidence.loading.fetching import share, without
+from advisor.evidence.loading.random_draws import FEW, WEIGHTS, Draw, draw_of_few, longest_draw
 from advisor.fixes import edited
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at

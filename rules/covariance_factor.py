@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.covariances import covariances, factored
+from advisor.edit.algebra.covariances import covariances, factored
 from advisor.errors import AdvisorError
-from advisor.evidence.covariances import Factored, factored_covariances
+from advisor.evidence.algebra.covariances import Factored, factored_covariances
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.fixes import edited
 from advisor.harness.layout import Site

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from advisor.evidence import Change
-from advisor.evidence.detours import detours
+from advisor.evidence.gpu.detours import detours
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, once_fed, site_list, sites
 
 if TYPE_CHECKING:

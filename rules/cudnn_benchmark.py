@@ -10,13 +10,13 @@ import libcst as cst
 import numpy as np
 
 from advisor.edit import Drafts
-from advisor.edit.guard import conditional
+from advisor.edit.loading.guard import conditional
 from advisor.edit.names import after_imports, ensure_name, full_name
 from advisor.evidence import Change
 from advisor.evidence.coded import names_like
-from advisor.evidence.matrix import kind_of
+from advisor.evidence.gpu.matrix import kind_of
+from advisor.evidence.gpu.varying import sizes_vary
 from advisor.evidence.steps import assign, by_step
-from advisor.evidence.varying import sizes_vary
 from advisor.fixes import edited
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, once_fed, unless_source
 

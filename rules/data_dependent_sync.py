@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from advisor.edit import Sources
 from advisor.edit.called import calls_in, masks_in
 from advisor.evidence import Change
-from advisor.evidence.sized import sized_syncs
+from advisor.evidence.gpu.sized import sized_syncs
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, once_fed, site_list, sites
 
 if TYPE_CHECKING:

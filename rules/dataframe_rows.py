@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
-from advisor.edit.frame_columns import keep_columns
-from advisor.evidence.felt import waits
-from advisor.evidence.fetching import without
+from advisor.edit.loading.frame_columns import keep_columns
+from advisor.evidence.loading.felt import waits
+from advisor.evidence.loading.fetching import without
 from advisor.fixes import edited
 from advisor.rule import WIDEST, Advice, Example, Finding, Gain, Rule, Safety, at, site_list, where
 

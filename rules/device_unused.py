@@ -18,7 +18,7 @@ from advisor.edit.names import full_name, last_part
 from advisor.edit.regions import LOSS
 from advisor.edit.scopes import assigned_once, scope_of, string_value
 from advisor.evidence import Change
-from advisor.evidence.devices import peak_of
+from advisor.evidence.gpu.devices import peak_of
 from advisor.fixes import edited
 from advisor.rule import (
     Advice,

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.diagonals import Taken, diagonals, take
+from advisor.edit.algebra.diagonals import Taken, diagonals, take
 from advisor.edit.finding import found_in, only_line
+from advisor.evidence.algebra.diagonals import Diagonal, diagonal_products
 from advisor.evidence.by_function import Function
-from advisor.evidence.diagonals import Diagonal, diagonal_products
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.fixes import edited
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, where
@@ -31,7 +31,7 @@ class DiagonalProduct(Rule):
     When not: the rest of the product is used, too (similarities with all others of a batch).
 
     Source: trace(A B) is the sum of all A_ij B_ji, by the definition of both. What is left is measured
-    (`advisor/evidence/diagonals.py`).
+    (`advisor/evidence/algebra/diagonals.py`).
     """
 
     id = "diagonal-product"

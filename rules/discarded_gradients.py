@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
-from advisor.edit.asked_gradients import asks_for_inputs, beside_optimizers, reads_gradients
-from advisor.edit.freezing import Named, detach_handed, freeze_around, freeze_made, needed
+from advisor.edit.gradients.asked_gradients import asks_for_inputs, beside_optimizers, reads_gradients
+from advisor.edit.gradients.freezing import Named, detach_handed, freeze_around, freeze_made, needed
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
-from advisor.evidence.discarded import at_the_end, discarded_backward
-from advisor.evidence.unused_gradients import unused_backward
+from advisor.evidence.gradients.discarded import at_the_end, discarded_backward
+from advisor.evidence.gradients.unused_gradients import unused_backward
 from advisor.fixes import edited
 from advisor.rule import (
     Advice,

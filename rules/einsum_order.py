@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.einsums import Einsum, einsums, reorder
+from advisor.edit.algebra.einsums import Einsum, einsums, reorder
 from advisor.errors import AdvisorError
-from advisor.evidence.einsum_order import Costly, costly_einsums
+from advisor.evidence.algebra.einsum_order import Costly, costly_einsums
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.fixes import edited
 from advisor.harness.layout import Site

@@ -12,7 +12,7 @@ from advisor.edit import Drafts, Sources
 from advisor.edit.called import calls_in
 from advisor.edit.locate import call_at
 from advisor.evidence import Change
-from advisor.evidence.allocations import allocations
+from advisor.evidence.gpu.allocations import allocations
 from advisor.fixes import edited
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, once_fed, site_list, sites
 

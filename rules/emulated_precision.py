@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
 from advisor.edit.locate import call_at
+from advisor.edit.origins.values import EDITED, give
 from advisor.edit.sources import text_of
-from advisor.edit.values import EDITED, give
 from advisor.evidence import Change
 from advisor.evidence.halves import rate_on_cpu
 from advisor.evidence.precisions import casting_shares, in_float32, typed_shares
 from advisor.fixes import edited
-from advisor.frameworks import configured, construction, framework_set_up
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, sites, where
+from advisor.shared.frameworks import configured, construction, framework_set_up
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources

@@ -9,7 +9,7 @@ from advisor.edit import Drafts, Sources
 from advisor.edit.calls import argument
 from advisor.edit.encoders import LAYER, activation_said, batch_first, calls_of, made_for_one, skips_padding
 from advisor.edit.locate import call_at
-from advisor.edit.values import EDITED, give
+from advisor.edit.origins.values import EDITED, give
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.encoders import called_encoder, encoder_share, saved_without_padding

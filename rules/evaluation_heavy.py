@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from advisor.edit.sources import text_of
 from advisor.evidence.coverage import Coverage
 from advisor.evidence.set_aside import pauses_of
-from advisor.frameworks import construction, told_every
 from advisor.rule import (
     Advice,
     Argument,
@@ -25,6 +24,7 @@ from advisor.rule import (
     model_files,
     where,
 )
+from advisor.shared.frameworks import construction, told_every
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources

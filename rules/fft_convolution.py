@@ -10,7 +10,7 @@ import libcst as cst
 from advisor.edit import Draft
 from advisor.edit.finding import only_line
 from advisor.edit.names import full_name
-from advisor.evidence.long_filters import LongFilter, long_filters
+from advisor.evidence.algebra.long_filters import LongFilter, long_filters
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at
 
@@ -30,7 +30,7 @@ class FftConvolution(Rule):
     numbers of very different sizes meet, the transform's rounding error is that of the largest.
 
     Source: Press et al., Numerical Recipes, "Convolution and Deconvolution Using the FFT". The gain is what the
-    convolutions took in the run, less the transforms by a measured rate (`advisor/evidence/long_filters.py`).
+    convolutions took in the run, less the transforms by a measured rate (`advisor/evidence/algebra/long_filters.py`).
     """
 
     id = "fft-convolution"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.fft_lengths import convolution_length, lengthen
+from advisor.edit.algebra.fft_lengths import convolution_length, lengthen
 from advisor.edit.finding import only_line
 from advisor.edit.names import full_name
-from advisor.evidence.fft_lengths import SlowTransform, fast_length, largest_factor, slow_transforms
+from advisor.evidence.algebra.fft_lengths import SlowTransform, fast_length, largest_factor, slow_transforms
 from advisor.evidence.worked import spent_s, without
 from advisor.fixes import edited
 from advisor.harness.layout import Site
@@ -37,7 +37,7 @@ class FftLength(Rule):
     periodic, where what is added would change it. Sums are rounded differently.
 
     Source: NVIDIA, cuFFT documentation, accuracy and performance: lengths of the form 2^a 3^b 5^c 7^d have optimized
-    kernels; the gain on a CPU is measured (`advisor/evidence/fft_lengths.py`).
+    kernels; the gain on a CPU is measured (`advisor/evidence/algebra/fft_lengths.py`).
     """
 
     id = "fft-length"

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.evidence import Change
-from advisor.evidence.epochs import comes_round, epochs_of, may_thaw, may_thaw_anywhere, rounds_of, stays_the_same
+from advisor.evidence.loading.epochs import (
+    comes_round,
+    epochs_of,
+    may_thaw,
+    may_thaw_anywhere,
+    rounds_of,
+    stays_the_same,
+)
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, where
 
 if TYPE_CHECKING:

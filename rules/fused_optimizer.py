@@ -13,11 +13,11 @@ import numpy as np
 
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import argument
+from advisor.edit.gradients.optimizer_state import gradients_given, loads_state
 from advisor.edit.locate import call_at
 from advisor.edit.names import framework_used, full_name, imports_anywhere
-from advisor.edit.optimizer_state import gradients_given, loads_state
+from advisor.edit.origins.values import bound_to, give
 from advisor.edit.sources import text_of
-from advisor.edit.values import bound_to, give
 from advisor.evidence import COLD, Change
 from advisor.evidence.coded import names_like
 from advisor.evidence.coverage import Coverage
@@ -25,7 +25,6 @@ from advisor.evidence.facts import OTHER
 from advisor.evidence.outside import source_of
 from advisor.evidence.steps import assign
 from advisor.fixes import by_option, edited
-from advisor.frameworks import configured, construction, told
 from advisor.harness.layout import Site
 from advisor.rule import (
     WIDEST,
@@ -44,6 +43,7 @@ from advisor.rule import (
     site_list,
     where,
 )
+from advisor.shared.frameworks import configured, construction, told
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources

@@ -13,7 +13,7 @@ import libcst.matchers as m
 from advisor.edit import Draft, Drafts
 from advisor.edit.every import every_of
 from advisor.edit.locate import call_at
-from advisor.edit.values import EDITED, give_value
+from advisor.edit.origins.values import EDITED, give_value
 from advisor.evidence import Change
 from advisor.fixes import edited
 from advisor.rule import (

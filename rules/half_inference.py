@@ -13,15 +13,15 @@ from advisor.edit import Draft, Drafts
 from advisor.edit.aliases import other_calls, past_loading
 from advisor.edit.born import makes_in_forward, module_code
 from advisor.edit.calls import call_method
-from advisor.edit.fills import overflowing_fill
-from advisor.edit.float32 import wide_meets_weights
 from advisor.edit.locate import call_at
 from advisor.edit.models import binding, made_at
 from advisor.edit.names import ensure_name, framework_used
+from advisor.edit.precision.fills import overflowing_fill
+from advisor.edit.precision.float32 import wide_meets_weights
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
+from advisor.evidence.gpu.matrix import is_depthwise
 from advisor.evidence.halves import has_bf16, in_16_bits, linear_on_cpu, multiplies_sparse, no_faster, single_precision
-from advisor.evidence.matrix import is_depthwise
 from advisor.fixes import edited
 from advisor.rule import (
     Advice,

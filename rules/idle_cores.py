@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from advisor.evidence import Change
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, Variable, at
-from advisor.threads import UNSET, VARIABLE, asked, asking, by_variable, use_threads
+from advisor.shared.threads import UNSET, VARIABLE, asked, asking, by_variable, use_threads
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources

@@ -14,8 +14,8 @@ from advisor.edit.locate import call_at
 from advisor.edit.names import last_part
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
+from advisor.evidence.gradients.unused_gradients import unused_backward
 from advisor.evidence.outside import own_files
-from advisor.evidence.unused_gradients import unused_backward
 from advisor.fixes import edited
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, where

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
+from advisor.edit.algebra.inverses import Inverted, inverses, solve
 from advisor.edit.finding import found_in, only_line
-from advisor.edit.inverses import Inverted, inverses, solve
-from advisor.evidence.inverses import Inverse, multiplied_inverses
+from advisor.evidence.algebra.inverses import Inverse, multiplied_inverses
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.fixes import edited
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
@@ -33,7 +33,7 @@ class InverseProduct(Rule):
     ``torch.linalg.lu_factor`` once, and ``torch.linalg.lu_solve``).
 
     Source: PyTorch docs, ``torch.linalg.inv``: "Consider using torch.linalg.solve() if possible for multiplying a
-    matrix on the left by the inverse". What it leaves is measured (`advisor/evidence/inverses.py`).
+    matrix on the left by the inverse". What it leaves is measured (`advisor/evidence/algebra/inverses.py`).
     """
 
     id = "inverse-product"

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts, Sources
+from advisor.edit.algebra.jacobians import forward, reverse_calls
 from advisor.edit.finding import only_line
-from advisor.edit.jacobians import forward, reverse_calls
-from advisor.evidence.jacobians import Jacobian, reverse_jacobians
+from advisor.evidence.algebra.jacobians import Jacobian, reverse_jacobians
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.fixes import edited
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where

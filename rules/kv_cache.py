@@ -11,11 +11,11 @@ import libcst.matchers as m
 
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import argument, unpacked
-from advisor.edit.displays import displays_of
 from advisor.edit.names import last_part
+from advisor.edit.origins.displays import displays_of
+from advisor.edit.origins.settings import Entry, SettingsDraft
+from advisor.edit.origins.values import give
 from advisor.edit.scopes import assignments, scope_of
-from advisor.edit.settings import Entry, SettingsDraft
-from advisor.edit.values import give
 from advisor.evidence import Change
 from advisor.evidence.facts import FORWARD
 from advisor.fixes import edited, given_fix

@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from advisor import compiled as in_place
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import argument
 from advisor.edit.kept_outputs import kept_output
 from advisor.edit.locate import call_at
 from advisor.edit.names import framework_used, full_name
-from advisor.edit.values import give
+from advisor.edit.origins.values import give
 from advisor.evidence import CAPTURES, COLD, Change
 from advisor.evidence.coded import names_like
 from advisor.evidence.fusion import not_in_place, too_old_for_triton
+from advisor.evidence.gpu.sized import sized_syncs
+from advisor.evidence.gpu.varying import sizes_vary
 from advisor.evidence.host import LAUNCH_PERIOD_NS
-from advisor.evidence.sized import sized_syncs
-from advisor.evidence.varying import sizes_vary
 from advisor.fixes import edited
 from advisor.rule import (
     WIDEST,
@@ -39,6 +38,7 @@ from advisor.rule import (
     sites,
     where,
 )
+from advisor.shared import compiled as in_place
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources

@@ -13,7 +13,7 @@ from advisor.evidence import Change
 from advisor.evidence.coded import names_like
 from advisor.evidence.steps import assign
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, Variable, at
-from advisor.threads import VARIABLE, asked, asking, by_variable, use_threads
+from advisor.shared.threads import VARIABLE, asked, asking, by_variable, use_threads
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources

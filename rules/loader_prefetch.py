@@ -9,16 +9,16 @@ import libcst as cst
 
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import DATALOADER_PARAMETERS, argument
+from advisor.edit.loading.workers import only_with_workers
 from advisor.edit.locate import call_at
-from advisor.edit.values import give
-from advisor.edit.workers import only_with_workers
+from advisor.edit.origins.values import give
 from advisor.evidence import Change
-from advisor.evidence.felt import waits
-from advisor.evidence.fetching import begins_anew
-from advisor.evidence.prefetch import DEFAULT, SHM_SHARE, made_ahead_bytes
+from advisor.evidence.loading.felt import waits
+from advisor.evidence.loading.fetching import begins_anew
+from advisor.evidence.loading.prefetch import DEFAULT, SHM_SHARE, made_ahead_bytes
 from advisor.fixes import given_fix
-from advisor.frameworks import configured, construction
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, framework_of
+from advisor.shared.frameworks import configured, construction
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources

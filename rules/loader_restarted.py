@@ -10,12 +10,12 @@ import libcst as cst
 
 from advisor.edit import Draft, Drafts
 from advisor.edit.callers import own_method
-from advisor.edit.datasets import told_in_loop
+from advisor.edit.loading.datasets import told_in_loop
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.names import ensure_name, fresh_name, last_part, own_attribute
+from advisor.edit.origins.values import bound_to
 from advisor.edit.scopes import is_target, self_assignments
-from advisor.edit.values import bound_to
-from advisor.evidence.fetching import begins_anew
+from advisor.evidence.loading.fetching import begins_anew
 from advisor.fixes import edited
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, where
 
@@ -29,7 +29,8 @@ _LEAST_SHARE = 0.05  # of the step
 # Four scripts gained 1.1 to 1.9 times what was likely: what stays of a step is disturbed by what goes.
 _LESS, _MORE = 1.2, 1.6
 # Of a million samples the permutation is a list of a million numbers, which the garbage collector goes through, and the
-# caches are full of: a row of tensors in memory takes that long without it (advisor.evidence.bulk: 5 us a tensor).
+# caches are full of: a row of tensors in memory takes that long without it (advisor.evidence.loading.bulk: 5 us a
+# tensor).
 _ROW_S = 7e-6
 # What the step itself takes, of what it took beside workers that start, and make batches that nobody takes.
 _UNDISTURBED = 0.6

@@ -10,19 +10,19 @@ import libcst as cst
 
 from advisor.edit import Draft, Drafts
 from advisor.edit.calls import DATALOADER_PARAMETERS, argument
-from advisor.edit.datasets import told_in_loop
+from advisor.edit.loading.datasets import told_in_loop
+from advisor.edit.loading.workers import only_with_workers
 from advisor.edit.locate import call_at
+from advisor.edit.origins.values import EDITED, give, in_mapping
 from advisor.edit.sources import text_of
-from advisor.edit.values import EDITED, give, in_mapping
-from advisor.edit.workers import only_with_workers
 from advisor.evidence import Change
-from advisor.evidence.felt import waits
-from advisor.evidence.fetching import begins_anew
-from advisor.evidence.prefetch import DEFAULT, SHM_SHARE, made_ahead_bytes
+from advisor.evidence.loading.felt import waits
+from advisor.evidence.loading.fetching import begins_anew
+from advisor.evidence.loading.prefetch import DEFAULT, SHM_SHARE, made_ahead_bytes
 from advisor.fixes import by_option, edited
-from advisor.frameworks import configured, construction
-from advisor.new_workers import decides_more, not_started, would_share
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, framework_of, where
+from advisor.shared.frameworks import configured, construction
+from advisor.shared.new_workers import decides_more, not_started, would_share
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources

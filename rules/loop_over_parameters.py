@@ -25,7 +25,7 @@ from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.facts import OTHER
 from advisor.evidence.outside import LEAST_LOOKING_ON, looks_on
-from advisor.evidence.parameter_loops import ParameterLoop, parameter_loops
+from advisor.evidence.python_loops.parameter_loops import ParameterLoop, parameter_loops
 from advisor.fixes import edited
 from advisor.harness.layout import Site
 from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at

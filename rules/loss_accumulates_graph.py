@@ -11,8 +11,8 @@ import libcst.matchers as m
 import numpy as np
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.accumulation import accumulation
 from advisor.edit.calls import argument, call_method
+from advisor.edit.gradients.accumulation import accumulation
 from advisor.edit.locate import call_at
 from advisor.errors import AdvisorError
 from advisor.evidence import Change

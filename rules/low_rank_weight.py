@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts, Sources
+from advisor.edit.algebra.low_rank import merged_weights, split
 from advisor.edit.finding import only_line
-from advisor.edit.low_rank import merged_weights, split
-from advisor.evidence.low_rank import LowRank, LowRanks, low_rank_weights
+from advisor.evidence.algebra.low_rank import LowRank, LowRanks, low_rank_weights
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.fixes import edited
 from advisor.harness.layout import Site

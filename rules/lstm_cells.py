@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.batch import flop_per_s
-from advisor.evidence.cell_loops import cell_loops
-from advisor.evidence.cells import Cells, lstm_cells
+from advisor.evidence.python_loops.cell_loops import cell_loops
+from advisor.evidence.python_loops.cells import Cells, lstm_cells
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, model_files
 

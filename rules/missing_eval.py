@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from advisor.edit import Drafts
-from advisor.edit.gradless import trained_beside, trains
+from advisor.edit.gradients.gradless import trained_beside, trains
 from advisor.edit.models import binding, made_at, put_together
 from advisor.evidence import Change
 from advisor.evidence.coded import names_like

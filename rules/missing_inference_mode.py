@@ -13,7 +13,7 @@ import numpy as np
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.draft import Statement
 from advisor.edit.encoders import calls_of, skips_padding
-from advisor.edit.gradless import (
+from advisor.edit.gradients.gradless import (
     deferred,
     differentiates,
     keeps_graph,
@@ -27,11 +27,11 @@ from advisor.edit.names import ensure_name
 from advisor.edit.regions import suspends
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
+from advisor.evidence.algebra.scores import attention_scores, get_pages_anew
 from advisor.evidence.coded import names_like
 from advisor.evidence.encoders import called_encoder, saved_without_padding
 from advisor.evidence.host import Host
 from advisor.evidence.norms import batch_norms
-from advisor.evidence.scores import attention_scores, get_pages_anew
 from advisor.evidence.steps import assign, step_windows
 from advisor.fixes import edited
 from advisor.rule import (

@@ -11,13 +11,12 @@ import libcst.matchers as m
 
 from advisor.edit import Drafts
 from advisor.edit.calls import argument
-from advisor.edit.guard import conditional
+from advisor.edit.loading.guard import conditional
 from advisor.edit.locate import last_name
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
-from advisor.evidence.recomputing import recomputed_forward
+from advisor.evidence.gradients.recomputing import recomputed_forward
 from advisor.fixes import edited
-from advisor.frameworks import configured, construction
 from advisor.harness.layout import Site
 from advisor.rule import (
     Advice,
@@ -32,6 +31,7 @@ from advisor.rule import (
     framework_of,
     model_files,
 )
+from advisor.shared.frameworks import configured, construction
 
 if TYPE_CHECKING:
     from advisor.edit import Draft, Edit, Sources

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from advisor.edit import Draft, Drafts
-from advisor.edit.gradless import makes_model, refuses_inference_mode
+from advisor.edit.gradients.gradless import makes_model, refuses_inference_mode
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.names import ensure_name, full_name
 from advisor.evidence import Change

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from advisor.evidence import Change
-from advisor.evidence.felt import no_core_idle
-from advisor.evidence.spinning import beside_operators, operators_gain_s
+from advisor.evidence.loading.felt import no_core_idle
+from advisor.evidence.loading.spinning import beside_operators, operators_gain_s
 from advisor.fixes import sets_variable
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, Variable
 

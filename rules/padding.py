@@ -12,14 +12,13 @@ from libcst.helpers import get_full_name_for_node
 
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.calls import argument, has_starred
-from advisor.edit.columns import over_all_columns
+from advisor.edit.loading.columns import over_all_columns
+from advisor.edit.loading.padded_by_hand import padded_by_hand
 from advisor.edit.locate import call_at
 from advisor.edit.names import full_name
-from advisor.edit.padded_by_hand import padded_by_hand
+from advisor.edit.origins.values import give
 from advisor.edit.scopes import is_literal, literal_equals, string_value
-from advisor.edit.values import give
 from advisor.errors import AdvisorError
-from advisor.fewer_columns import LEAST_PADDED, columns_spared, on_columns
 from advisor.fixes import given_fix
 from advisor.harness.layout import Site
 from advisor.rule import (
@@ -37,6 +36,7 @@ from advisor.rule import (
     sites,
     where,
 )
+from advisor.shared.fewer_columns import LEAST_PADDED, columns_spared, on_columns
 
 if TYPE_CHECKING:
     from advisor.edit import Edit

@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.derivatives import differentiates_twice
-from advisor.edit.finding import only_line
-from advisor.edit.names import full_name
-from advisor.edit.pairwise import (
+from advisor.edit.algebra.pairwise import (
     COSINE,
     DISTANCE,
     OPERATORS,
@@ -24,11 +21,14 @@ from advisor.edit.pairwise import (
     replace,
     without_pairs,
 )
+from advisor.edit.finding import only_line
+from advisor.edit.gradients.derivatives import differentiates_twice
+from advisor.edit.names import full_name
 from advisor.edit.sources import text_of
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
-from advisor.evidence.joined import joined_pairs
-from advisor.evidence.pairwise import Pairwise, freed_s, pairwise, passes_over
+from advisor.evidence.algebra.joined import joined_pairs
+from advisor.evidence.algebra.pairwise import Pairwise, freed_s, pairwise, passes_over
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.fixes import edited
 from advisor.harness.layout import Site

@@ -9,10 +9,10 @@ from advisor.edit import Drafts
 from advisor.edit.parts import take_apart
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
-from advisor.evidence.groups import group_loop
-from advisor.evidence.parts import parts_one_by_one
-from advisor.evidence.rounds import loops_at
-from advisor.evidence.taken_loops import at_once_s, taken_loop
+from advisor.evidence.python_loops.groups import group_loop
+from advisor.evidence.python_loops.parts import parts_one_by_one
+from advisor.evidence.python_loops.rounds import loops_at
+from advisor.evidence.python_loops.taken_loops import at_once_s, taken_loop
 from advisor.fixes import edited
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, sites
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.facts import LOADER, OPTIMIZER
-from advisor.evidence.sample_gradients import sample_gradients
+from advisor.evidence.python_loops.sample_gradients import sample_gradients
 from advisor.rule import WIDEST, Advice, Example, Finding, Gain, Rule, Safety, at
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.enlarging import convolve_first, enlargings
+from advisor.edit.algebra.enlarging import convolve_first, enlargings
 from advisor.edit.finding import only_line
-from advisor.evidence.enlarged import Enlarged, enlarged_first
+from advisor.evidence.algebra.enlarged import Enlarged, enlarged_first
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.fixes import edited
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where

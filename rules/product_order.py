@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
+from advisor.edit.algebra.product_chains import Order, product_chains, reorder
 from advisor.edit.finding import found_in, only_line
-from advisor.edit.product_chains import Order, product_chains, reorder
-from advisor.evidence.product_order import Chain, costly_chains
+from advisor.evidence.algebra.product_order import Chain, costly_chains
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.fixes import edited
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.facts import OPTIMIZER
-from advisor.evidence.field_tables import field_tables
-from advisor.evidence.module_loops import ModuleLoop, module_loop
+from advisor.evidence.python_loops.field_tables import field_tables
+from advisor.evidence.python_loops.module_loops import ModuleLoop, module_loop
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at
 
 if TYPE_CHECKING:

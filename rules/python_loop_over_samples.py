@@ -14,22 +14,22 @@ from advisor.edit.scopes import scope_of
 from advisor.edit.sources import text_of
 from advisor.edit.sums import elements
 from advisor.evidence import Change
-from advisor.evidence.asked import asked_by_environment, asked_one_by_one
-from advisor.evidence.drawn_rounds import draw_loop
 from advisor.evidence.facts import BACKWARD, FORWARD, LOADER
-from advisor.evidence.groups import group_loop
-from advisor.evidence.handmade import loop_place
-from advisor.evidence.rounds import called_loop, differentiates
+from advisor.evidence.python_loops.asked import asked_by_environment, asked_one_by_one
+from advisor.evidence.python_loops.drawn_rounds import draw_loop
+from advisor.evidence.python_loops.groups import group_loop
+from advisor.evidence.python_loops.handmade import loop_place
+from advisor.evidence.python_loops.rounds import called_loop, differentiates
+from advisor.evidence.python_loops.stateful import remembers
+from advisor.evidence.python_loops.taken_loops import at_once_s, taken_loop
 from advisor.evidence.spread import spread_s
-from advisor.evidence.stateful import remembers
-from advisor.evidence.taken_loops import at_once_s, taken_loop
 from advisor.fixes import edited
 from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at, forward_sites
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
-    from advisor.evidence.loops import SampleLoop
+    from advisor.evidence.python_loops.loops import SampleLoop
     from advisor.harness.layout import Site
 
 _LEAST_OF_CALLS = 1.2  # what is put together costs something, too

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.decompositions import Decomposition, decompositions, reduce, values_alone
+from advisor.edit.algebra.decompositions import Decomposition, decompositions, reduce, values_alone
 from advisor.edit.finding import found_in, only_line
+from advisor.evidence.algebra.decompositions import Decomposed, decomposed
 from advisor.evidence.by_function import Function
-from advisor.evidence.decompositions import Decomposed, decomposed
 from advisor.evidence.worked import added_up, of_tensors, spent_s, without
 from advisor.fixes import edited
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
@@ -32,7 +32,7 @@ class ReducedSvd(Rule):
     another, where the other factor is cut.
 
     Source: PyTorch docs, ``torch.linalg.svd``, full_matrices; ``torch.linalg.svdvals``. What is left is estimated by
-    operations and measured (`advisor/evidence/decompositions.py`).
+    operations and measured (`advisor/evidence/algebra/decompositions.py`).
     """
 
     id = "reduced-svd"

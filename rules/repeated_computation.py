@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
-from advisor.edit.parametrized import cache_weights
+from advisor.edit.gradients.parametrized import cache_weights
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
-from advisor.evidence.function_backwards import backward_seconds
-from advisor.evidence.handmade import loop_place
-from advisor.evidence.rounds import around
+from advisor.evidence.gradients.function_backwards import backward_seconds
+from advisor.evidence.python_loops.handmade import loop_place
+from advisor.evidence.python_loops.rounds import around
 from advisor.evidence.worked import added_up
 from advisor.fixes import edited
 from advisor.rule import (

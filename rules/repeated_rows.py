@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.evidence import Change
-from advisor.evidence.backwards import backward_over_forward
+from advisor.evidence.gradients.backwards import backward_over_forward
 from advisor.harness.layout import RepeatedRow
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, by_way_of, where
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.evidence import Change
-from advisor.evidence.function_backwards import backward_seconds
+from advisor.evidence.gradients.function_backwards import backward_seconds
 from advisor.evidence.worked import added_up
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, by_way_of, where
 

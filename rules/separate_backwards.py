@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
-from advisor.edit.asked_gradients import mentions_gradients
-from advisor.edit.backwards import add_losses
+from advisor.edit.gradients.asked_gradients import mentions_gradients
+from advisor.edit.gradients.backwards import add_losses
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
-from advisor.evidence.backwards import shared_backward
+from advisor.evidence.gradients.backwards import shared_backward
 from advisor.fixes import edited
 from advisor.rule import (
     Advice,

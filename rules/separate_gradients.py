@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts, Sources
 from advisor.edit.finding import found_in
-from advisor.edit.joined_gradients import ask_once
-from advisor.edit.joined_gradients import separate_gradients as written
-from advisor.evidence.separate_gradients import asked_again, separate_gradients
+from advisor.edit.gradients.joined_gradients import ask_once
+from advisor.edit.gradients.joined_gradients import separate_gradients as written
+from advisor.evidence.gradients.separate_gradients import asked_again, separate_gradients
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.fixes import edited
 from advisor.harness.layout import Site

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from advisor.evidence.asleep import ASLEEP_AFTER_S, asleep_s
-from advisor.evidence.felt import felt
-from advisor.evidence.fetching import is_users, share, without
+from advisor.evidence.loading.felt import felt
+from advisor.evidence.loading.fetching import is_users, share, without
 from advisor.rule import WIDEST, Advice, Example, Finding, Gain, Rule, Safety, at
 
 if TYPE_CHECKING:

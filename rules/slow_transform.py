@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
-from advisor.edit.archives import read_archives
-from advisor.edit.cache_keys import ask_for_the_key
-from advisor.edit.convolving import through_transforms
-from advisor.edit.kept_in_init import made_in_init
-from advisor.edit.kept_properties import keep_property
-from advisor.evidence.epochs import comes_round, epochs_of
-from advisor.evidence.felt import felt, waits
-from advisor.evidence.fetching import without
-from advisor.evidence.random_draws import longest_draw
+from advisor.edit.algebra.convolving import through_transforms
+from advisor.edit.loading.archives import read_archives
+from advisor.edit.loading.cache_keys import ask_for_the_key
+from advisor.edit.loading.kept_in_init import made_in_init
+from advisor.edit.loading.kept_properties import keep_property
+from advisor.evidence.loading.epochs import comes_round, epochs_of
+from advisor.evidence.loading.felt import felt, waits
+from advisor.evidence.loading.fetching import without
+from advisor.evidence.loading.random_draws import longest_draw
 from advisor.fixes import edited
-from advisor.made_again import FITS, made_again
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, file_list
-from advisor.slow_parts import slow_part
+from advisor.shared.made_again import FITS, made_again
+from advisor.shared.slow_parts import slow_part
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources

@@ -13,7 +13,7 @@ from advisor.edit.calls import argument
 from advisor.edit.locate import code_at
 from advisor.edit.modules import TooManyFilesError, with_word
 from advisor.edit.names import last_part
-from advisor.edit.values import EDITED, give
+from advisor.edit.origins.values import EDITED, give
 from advisor.evidence import Change
 from advisor.fixes import given_fix
 from advisor.harness.layout import Site

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
+from advisor.edit.algebra.sorted_parts import SortedPart, sorted_parts, take_first
 from advisor.edit.finding import found_in, only_line
-from advisor.edit.sorted_parts import SortedPart, sorted_parts, take_first
-from advisor.evidence.sorts import Sorted, partly_read
+from advisor.evidence.algebra.sorts import Sorted, partly_read
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.fixes import edited
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
@@ -30,7 +30,8 @@ class SortForTopk(Rule):
     numbers topk may choose others. On a GPU it is not reported: which of the two is faster there goes by the sizes, and
     was not measured.
 
-    Source: PyTorch docs, ``torch.topk``, ``torch.sort``. What topk leaves is measured (`advisor/evidence/sorts.py`).
+    Source: PyTorch docs, ``torch.topk``, ``torch.sort``. What topk leaves is measured
+    (`advisor/evidence/algebra/sorts.py`).
     """
 
     id = "sort-for-topk"

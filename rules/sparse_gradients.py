@@ -15,10 +15,10 @@ from advisor.edit import Drafts, Sources
 from advisor.edit.calls import argument, has_starred, unpacked
 from advisor.edit.locate import call_at
 from advisor.edit.names import framework_used, full_name, last_part
+from advisor.edit.origins.values import EDITED, give
 from advisor.edit.sources import text_of
-from advisor.edit.values import EDITED, give
 from advisor.evidence import Change
-from advisor.evidence.embeddings import Tables, dense_tables, dense_work, other_lookups
+from advisor.evidence.gradients.embeddings import Tables, dense_tables, dense_work, other_lookups
 from advisor.fixes import edited
 from advisor.harness.layout import MOST_MATRICES, OptimizerInfo, Site
 from advisor.rule import (

@@ -12,7 +12,7 @@ from advisor.edit.born import born, born_at, make_there
 from advisor.edit.called import calls_in
 from advisor.edit.locate import call_at
 from advisor.evidence import Change
-from advisor.evidence.births import MAKERS, births, births_anywhere
+from advisor.evidence.gpu.births import MAKERS, births, births_anywhere
 from advisor.fixes import edited
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, once_fed, site_list
 

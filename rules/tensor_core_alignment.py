@@ -10,7 +10,7 @@ import libcst as cst
 from advisor.edit import Drafts
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
-from advisor.evidence.alignment import misaligned_products
+from advisor.evidence.gpu.alignment import misaligned_products
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, once_fed
 
 if TYPE_CHECKING:

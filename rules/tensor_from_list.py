@@ -16,8 +16,8 @@ from advisor.edit.finding import found_in
 from advisor.edit.locate import call_at
 from advisor.edit.names import ensure_name, full_name
 from advisor.evidence import Change
-from advisor.evidence.fetching import without
-from advisor.evidence.from_lists import numbers_in, reading_s
+from advisor.evidence.loading.fetching import without
+from advisor.evidence.loading.from_lists import numbers_in, reading_s
 from advisor.fixes import edited
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, sites
 

@@ -12,13 +12,13 @@ import libcst.matchers as m
 
 from advisor.edit import Drafts
 from advisor.edit.calls import argument
-from advisor.edit.guard import conditional
+from advisor.edit.loading.guard import conditional
 from advisor.edit.locate import last_name
 from advisor.edit.names import after_imports, ensure_name, full_name
-from advisor.edit.values import give_value
+from advisor.edit.origins.values import give_value
 from advisor.evidence import Change
-from advisor.evidence.matrix import format_of
-from advisor.evidence.products import left_of_products, reading_weights, shares_units
+from advisor.evidence.gpu.matrix import format_of
+from advisor.evidence.gpu.products import left_of_products, reading_weights, shares_units
 from advisor.fixes import edited
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, once_fed
 

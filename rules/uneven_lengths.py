@@ -10,8 +10,6 @@ import libcst as cst
 from advisor.edit import Draft, Drafts
 from advisor.edit.scopes import string_value
 from advisor.errors import AdvisorError
-from advisor.fewer_columns import LEAST_PADDED, columns_spared
-from advisor.frameworks import configured, construction, takes
 from advisor.rule import (
     Advice,
     Argument,
@@ -24,6 +22,8 @@ from advisor.rule import (
     site_list,
     where,
 )
+from advisor.shared.fewer_columns import LEAST_PADDED, columns_spared
+from advisor.shared.frameworks import configured, construction, takes
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources

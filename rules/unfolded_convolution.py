@@ -10,7 +10,7 @@ import libcst as cst
 from advisor.edit import Draft
 from advisor.edit.finding import only_line
 from advisor.edit.names import full_name, last_part
-from advisor.evidence.unfolded import WrittenOut, written_out
+from advisor.evidence.algebra.unfolded import WrittenOut, written_out
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at
 

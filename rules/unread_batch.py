@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from advisor.evidence.fetching import longest_statement, share, without
+from advisor.evidence.loading.fetching import longest_statement, share, without
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, where
 
 if TYPE_CHECKING:

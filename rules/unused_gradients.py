@@ -11,12 +11,12 @@ import numpy as np
 
 from advisor.edit import Draft, Drafts
 from advisor.edit.callers import runs_twice
-from advisor.edit.freezing import needed, tell_otherwise
+from advisor.edit.gradients.freezing import needed, tell_otherwise
 from advisor.edit.locate import outermost_at
 from advisor.edit.models import made_at
 from advisor.edit.names import full_name, last_part, plain_name
 from advisor.evidence import Change
-from advisor.evidence.unused_gradients import unused_backward
+from advisor.evidence.gradients.unused_gradients import unused_backward
 from advisor.fixes import edited
 from advisor.rule import (
     Advice,

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
+from advisor.edit.algebra.positions import keep_last, take_before, takings
 from advisor.edit.locate import call_at
-from advisor.edit.positions import keep_last, take_before, takings
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
-from advisor.evidence.unused_outputs import BY_LABEL, BY_MASK, BY_PLACE, PartlyUsed, loss_sites, unused_outputs
+from advisor.evidence.algebra.unused_outputs import BY_LABEL, BY_MASK, BY_PLACE, PartlyUsed, loss_sites, unused_outputs
 from advisor.evidence.worked import spent_s
 from advisor.fixes import edited
 from advisor.harness.layout import Site

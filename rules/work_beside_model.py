@@ -25,7 +25,7 @@ from advisor.evidence.beside import (
 )
 from advisor.evidence.facts import FORWARD, OTHER
 from advisor.evidence.outside import updates_weights
-from advisor.evidence.rounds import scope_at
+from advisor.evidence.python_loops.rounds import scope_at
 from advisor.fixes import edited, given_fix
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at

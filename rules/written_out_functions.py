@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.derivatives import differentiates_twice
+from advisor.edit.algebra.written_out import WrittenOut, call_instead, written_out
 from advisor.edit.finding import found_in, only_line
+from advisor.edit.gradients.derivatives import differentiates_twice
 from advisor.edit.sources import text_of
-from advisor.edit.written_out import WrittenOut, call_instead, written_out
+from advisor.evidence.algebra.written_out import Written, written_out_functions
 from advisor.evidence.by_function import Function
 from advisor.evidence.shapes import Shape
 from advisor.evidence.worked import of_tensors, spent_s, without
-from advisor.evidence.written_out import Written, written_out_functions
 from advisor.fixes import edited
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, model_files, site_list, where
@@ -48,7 +48,7 @@ class WrittenOutFunctions(Rule):
     given, or gives, is written to in place behind it, for torch's own functions keep that for the backward.
 
     Source: PyTorch docs, ``torch.nn.functional.layer_norm``, ``gelu``, ``silu``; NVIDIA's "PyTorch Performance Tuning
-    Guide", "Fuse pointwise operations". What torch's own takes is measured (`advisor/evidence/written_out.py`).
+    Guide", "Fuse pointwise operations". What torch's own takes is measured (`advisor/evidence/algebra/written_out.py`).
     """
 
     id = "written-out-functions"

@@ -13,8 +13,8 @@ from advisor.edit import Draft, Drafts
 from advisor.edit.calls import ZERO_GRAD_PARAMETERS, argument, remove_argument
 from advisor.edit.dataflow import loops
 from advisor.edit.locate import call_at
+from advisor.edit.origins.values import give
 from advisor.edit.sums import elements
-from advisor.edit.values import give
 from advisor.evidence import Change
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, sites
 

@@ -7,8 +7,8 @@ import re
 import libcst as cst
 
 from advisor.edit.calls import argument
-from advisor.edit.derivatives import differentiates_twice
 from advisor.edit.draft import Draft
+from advisor.edit.gradients.derivatives import differentiates_twice
 from advisor.edit.names import full_name, last_part
 from advisor.edit.scopes import assigned_once, scope_of
 

@@ -11,8 +11,8 @@ from advisor.edit.calls import argument, unpacked
 from advisor.edit.draft import Draft, Drafts, Statement
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.names import ensure_name, full_name
+from advisor.edit.origins.values import EDITED, give, give_setting
 from advisor.edit.scopes import is_literal, string_value
-from advisor.edit.values import EDITED, give, give_setting
 from advisor.harness.layout import Site
 
 SwitchOff = Callable[[Drafts, Draft, cst.Call | None], str]

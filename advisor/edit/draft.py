@@ -16,8 +16,8 @@ from typing import TypeVar, cast
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, ParentNodeProvider, PositionProvider
 
+from advisor.edit.origins.settings import SettingsDraft
 from advisor.edit.patch import Edit
-from advisor.edit.settings import SettingsDraft
 from advisor.edit.sources import Source, Sources
 from advisor.errors import AdvisorError
 

@@ -14,9 +14,9 @@ from advisor.edit.calls import argument
 from advisor.edit.draft import Draft, Drafts
 from advisor.edit.modules import TooManyFilesError, with_word
 from advisor.edit.names import last_part
-from advisor.edit.origin import origin_of
+from advisor.edit.origins.origin import origin_of
+from advisor.edit.origins.values import bound_to, give_value, is_bound, last_name_of
 from advisor.edit.scopes import is_literal, is_parameter, is_target, parse_number, scope_of, string_value, variables
-from advisor.edit.values import bound_to, give_value, is_bound, last_name_of
 from advisor.errors import AdvisorError
 from advisor.harness.layout import Site
 
@@ -57,7 +57,7 @@ def done_every(drafts: Drafts, site: Site, steps: int, now: int = 1) -> str | No
     report: names that it binds are read nowhere else, no attribute is set, nothing is trained, drawn, or chosen.
 
     Returns EDITED, the option of the command line, or None where no such number is known, as
-    :func:`~advisor.edit.values.give` does.
+    :func:`~advisor.edit.origins.values.give` does.
     """
     try:
         draft = drafts[site.file]

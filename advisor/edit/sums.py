@@ -1,7 +1,7 @@
 """What the sums and lists of a function are for: one step's terms, what is differentiated later, or all the steps.
 
-Told by names and by the order of the text, as :mod:`.accumulation` needs it; where it cannot be told, they are taken
-for what may be differentiated.
+Told by names and by the order of the text, as :mod:`.gradients.accumulation` needs it; where it cannot be told, they
+are taken for what may be differentiated.
 """
 
 from __future__ import annotations

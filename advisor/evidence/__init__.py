@@ -17,9 +17,6 @@ from advisor.evidence.beside import Beside, spent_beside
 from advisor.evidence.breakdown import cpu_breakdown, device_breakdown
 from advisor.evidence.by_function import Calls
 from advisor.evidence.caches import Thrashing, thrashing
-from advisor.evidence.copies import copy_facts
-from advisor.evidence.device import DeviceWork
-from advisor.evidence.devices import Peak, peak_of
 from advisor.evidence.facts import (
     IDLE_CLASSES,
     IDLE_LOADER,
@@ -43,11 +40,14 @@ from advisor.evidence.facts import (
 from advisor.evidence.figures import mean_figures, trace_figures
 from advisor.evidence.flops import count_flops, flops_facts
 from advisor.evidence.fresh_memory import FreshMemory, fresh_memory
+from advisor.evidence.gpu.copies import copy_facts
+from advisor.evidence.gpu.device import DeviceWork
+from advisor.evidence.gpu.devices import Peak, peak_of
+from advisor.evidence.gpu.idle import idle_between_launches, idle_gaps, setting_up, stalled_in
+from advisor.evidence.gpu.kernels import is_compiled, kernel_rows, launching_operators, matrix_work
+from advisor.evidence.gpu.syncs import sync_rows
 from advisor.evidence.host import Host
-from advisor.evidence.idle import idle_between_launches, idle_gaps, setting_up, stalled_in
-from advisor.evidence.kernels import is_compiled, kernel_rows, launching_operators, matrix_work
-from advisor.evidence.loaders import loader_facts
-from advisor.evidence.loops import SampleLoop, sample_loop
+from advisor.evidence.loading.loaders import loader_facts
 from advisor.evidence.memory import memory_facts
 from advisor.evidence.model import StepModel, estimate
 from advisor.evidence.nesting import Nesting
@@ -55,10 +55,10 @@ from advisor.evidence.notes import CAPTURES, COLD, notes_of
 from advisor.evidence.operators import operator_rows
 from advisor.evidence.outside import Outside, longest_outside, own_files, spent_in, users_files
 from advisor.evidence.overhead import profiler_overhead
+from advisor.evidence.python_loops.loops import SampleLoop, sample_loop
 from advisor.evidence.repeated import Repeated, repeated_function
 from advisor.evidence.scattered import Scattered, free_in_forward, scattered
 from advisor.evidence.steps import device_windows, step_windows
-from advisor.evidence.syncs import sync_rows
 from advisor.evidence.verdict import bound_of, verdict_of
 from advisor.evidence.whatif import Change, Estimate
 from advisor.findings import Scalar

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.evidence.coded import names_like
-from advisor.evidence.device import DeviceWork
-from advisor.evidence.matrix import MATRIX_KINDS, kind_of
+from advisor.evidence.gpu.device import DeviceWork
+from advisor.evidence.gpu.matrix import MATRIX_KINDS, kind_of
 
 # Of every kernel this much is start and end, whatever its size (empty kernels take 1.5-2.5 µs in the reference traces).
 KERNEL_FIXED_NS = 2_000

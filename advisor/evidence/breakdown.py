@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from advisor.evidence.coverage import Coverage
-from advisor.evidence.device import DeviceWork
 from advisor.evidence.facts import CPU_CLASSES, DEVICE_CLASSES, IDLE_CLASSES, Breakdown, IdleGaps, Steps
+from advisor.evidence.gpu.device import DeviceWork
 from advisor.evidence.host import Host
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from advisor.evidence.coded import Mask, names_like
-from advisor.evidence.devices import Peak
 from advisor.evidence.facts import Flops, MatrixWork, Steps
+from advisor.evidence.gpu.devices import Peak
 from advisor.evidence.shapes import Shape, input_shapes
 from advisor.evidence.steps import assign
 from advisor.trace.tables import Trace

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from advisor.evidence.coded import names_like
 from advisor.evidence.coverage import Coverage
-from advisor.evidence.matrix import is_optimizer
+from advisor.evidence.gpu.matrix import is_optimizer
 from advisor.evidence.pauses import without_pauses
 from advisor.evidence.steps import assign
 from advisor.evidence.whatif import Change

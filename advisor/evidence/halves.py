@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from advisor.evidence.matrix import format_of, is_optimizer
-from advisor.evidence.products import left_of_products, reading_weights
-from advisor.evidence.replay import LAUNCH
+from advisor.evidence.gpu.matrix import format_of, is_optimizer
+from advisor.evidence.gpu.products import left_of_products, reading_weights
+from advisor.evidence.gpu.replay import LAUNCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.evidence import batch, facts, pipeline, prefetch
-from advisor.evidence.allocations import device_allocations
+from advisor.evidence import batch, facts
 from advisor.evidence.coded import for_names, names_like
 from advisor.evidence.facts import LoaderFacts
-from advisor.evidence.replay import LOAD, Script, Variation, async_copies, replay, script_of
+from advisor.evidence.gpu.allocations import device_allocations
+from advisor.evidence.gpu.replay import LOAD, Script, Variation, async_copies, replay, script_of
+from advisor.evidence.gpu.syncs import sync_groups
+from advisor.evidence.loading import pipeline, prefetch
 from advisor.evidence.steps import assign
-from advisor.evidence.syncs import sync_groups
 from advisor.evidence.whatif import Change, Estimate
 
 if TYPE_CHECKING:

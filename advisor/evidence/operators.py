@@ -22,8 +22,8 @@ def operator_rows(
 ) -> Operators:
     """Operators that start inside the steps, by name, the most self time first.
 
-    `launchers`: operator row of each kernel and copy (:func:`advisor.evidence.kernels.launching_operators`); `loader`:
-    when the host loads data.
+    `launchers`: operator row of each kernel and copy (:func:`advisor.evidence.gpu.kernels.launching_operators`);
+    `loader`: when the host loads data.
     """
     if not len(steps) or not len(trace.operators):
         return Operators((), None)

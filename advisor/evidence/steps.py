@@ -14,7 +14,7 @@ from advisor.evidence.host import LOADER
 from advisor.trace.tables import Ints, Spans, Trace
 
 if TYPE_CHECKING:
-    from advisor.evidence.device import DeviceWork
+    from advisor.evidence.gpu.device import DeviceWork
 
 # What a loop does once in each of its rounds, and which end of that is where a round ends: the optimizer's step (as for
 # the harness), else the next batch. torch.optim and torch.utils.data annotate these themselves.

@@ -1,10 +1,10 @@
 """The what-if model: how long would a step be if …
 
 A change is stated as data (:class:`Change`); :func:`advisor.evidence.model.estimate` answers with an
-:class:`Estimate`. The step itself is replayed (:mod:`advisor.evidence.replay`) where there is device work; on a CPU
+:class:`Estimate`. The step itself is replayed (:mod:`advisor.evidence.gpu.replay`) where there is device work; on a CPU
 the operators run one after the other and their times add. The loader runs beside it on the cores that are left
-(:mod:`advisor.evidence.pipeline`). So work that is hidden behind other work saves nothing when it is removed, and
-total CPU seconds never exceed the usable cores.
+(:mod:`advisor.evidence.loading.pipeline`). So work that is hidden behind other work saves nothing when it is removed,
+and total CPU seconds never exceed the usable cores.
 
 The model's step is calibrated to the measured one: the profiler slows the host and not the device, so host time is
 scaled until the replay without a change takes as long as the timing window says. A bare trace has no such window: the

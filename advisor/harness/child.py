@@ -6,12 +6,12 @@ import os
 from types import ModuleType
 
 from .imports import PostImport
-from .journal import Journal
-from .loaders import fetch_patches
-from .openblas import OpenBlas
+from .loading.loaders import fetch_patches
+from .machine.openblas import OpenBlas
 from .options import home, read_options
-from .savers import protect
 from .status import tell_child_trains
+from .undo.journal import Journal
+from .undo.savers import protect
 
 
 def join(options_path: str) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from .classes import called_methods
 from .layout import FORWARD_RANGE, Model, Site
-from .loaders import tensor_info, tensors_in
+from .loading.loaders import tensor_info, tensors_in
 from .looking import is_taken_down, is_transformed, may_compute
 from .model_records import ModelRecords
 from .patches import Patch

@@ -13,16 +13,17 @@ import time
 import weakref
 from typing import Any
 
-from . import environment, graphs, places, rates
+from . import graphs, places
 from .frameworks import watch_frameworks
 from .imports import PostImport
-from .journal import Journal
 from .layout import CLOSURE_RANGE, PARTIAL_JSON, RUN_JSON, Failure, Options, RunRecord, to_dict
-from .openblas import OpenBlas
+from .machine import environment, rates
+from .machine.openblas import OpenBlas
 from .patches import Patch
 from .places import owner, user_site
 from .status import StatusFile
 from .stop import Stop, end_process
+from .undo.journal import Journal
 from .windows import Windows
 
 # Evaluations in one step of L-BFGS: from more on each is taken for a step. A step has 20 iterations by default and at

@@ -8,8 +8,8 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from .gauges import zero_filled
 from .layout import MOST_MATRICES, OptimizerInfo, Site
+from .machine.gauges import zero_filled
 from .places import definition_of
 
 

@@ -23,15 +23,15 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from .imports import PostImport
-from .journal import Journal, NoRoomError, cache_folders
 from .layout import Failure, Options, RunRecord
 from .observer import Observer
 from .options import home, read_options
 from .overlay import Overlay
 from .patches import Patch
-from .savers import protect
 from .settings_files import SettingsFiles
 from .stop import Stop, end_process, leave
+from .undo.journal import Journal, NoRoomError, cache_folders
+from .undo.savers import protect
 
 # How long a script may take to end once it was told to stop (`finally` blocks, atexit) before it is ended.
 _GRACE_SECONDS = 10.0

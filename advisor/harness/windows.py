@@ -12,17 +12,17 @@ from typing import Any
 from .blocking import Blocking
 from .caches import Caches
 from .encoders import Encoders
-from .garbage import Garbage
-from .gauges import DeviceClock, PageFaults, children_cpu, nonfinite, peak_resident
-from .gpu_memory import GpuMemory
 from .indexing import Indexing
 from .kept_graphs import Graphs
 from .layout import Options, RunRecord, Timing, Window
-from .loaders import Loaders
+from .loading.loaders import Loaders
 from .looking import is_capturing
+from .machine.garbage import Garbage
+from .machine.gauges import DeviceClock, PageFaults, children_cpu, nonfinite, peak_resident
+from .machine.gpu_memory import GpuMemory
+from .machine.neighbours import Neighbours
+from .machine.openblas import OpenBlas
 from .models import Models
-from .neighbours import Neighbours
-from .openblas import OpenBlas
 from .optimizers import Optimizers
 from .places import FRAMES, site_of, user_frames, user_site
 from .plan import Plan
@@ -35,7 +35,7 @@ from .status import StatusFile, tell_child_trains
 from .steps import StepFinder
 from .timing import GROUP, SETTLED, Interval, compiled_frames, has_settled, period, summarize, usual_causes
 from .tracebacks import Tracebacks
-from .watches import ENOUGH_BESIDE, MOST_WATCHED, Watches
+from .watches.together import ENOUGH_BESIDE, MOST_WATCHED, Watches
 
 MOST_ACTIVE = 8  # the longest profile window: traces grow by megabytes a step
 # Short steps are profiled until they fill so many seconds, or so many are: a process that is preempted once, for 16 ms,

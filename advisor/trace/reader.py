@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.errors import BAD_TRACE, AdvisorError
-from advisor.harness.environment import usable_cpus
+from advisor.harness.machine.environment import usable_cpus
 from advisor.trace.categories import copy_kind, is_annotation, is_copy, is_pageable, is_step
 from advisor.trace.columns import Columns
 from advisor.trace.decoding import WORTH_WORKERS

@@ -24,7 +24,7 @@ from big_traces.peers import PEERS
 from big_traces.processes import Ran, run
 from big_traces.replicate import write
 
-from advisor.harness.environment import usable_cpus
+from advisor.harness.machine.environment import usable_cpus
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "analyze_speed.md"

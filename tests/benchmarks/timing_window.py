@@ -23,7 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.harness.layout import Options, RunRecord
-from advisor.harness.openblas import OpenBlas
+from advisor.harness.machine.openblas import OpenBlas
 from advisor.harness.status import StatusFile
 from advisor.harness.windows import Windows
 

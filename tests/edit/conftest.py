@@ -10,7 +10,7 @@ import libcst as cst
 from advisor.edit import Drafts, Sources
 from advisor.edit.calls import DATALOADER_PARAMETERS
 from advisor.edit.locate import last_name
-from advisor.edit.values import EDITED, give
+from advisor.edit.origins.values import EDITED, give
 
 
 def _imported_as(path: str) -> str:

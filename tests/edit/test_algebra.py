@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from advisor.edit import Draft
-from advisor.edit.inverses import Inverted, inverses, solve
-from advisor.edit.product_chains import Order, product_chains, reorder
-from advisor.edit.sorted_parts import SortedPart, sorted_parts, take_first
+from advisor.edit.algebra.inverses import Inverted, inverses, solve
+from advisor.edit.algebra.product_chains import Order, product_chains, reorder
+from advisor.edit.algebra.sorted_parts import SortedPart, sorted_parts, take_first
 from advisor.edit.sources import Source
 
 

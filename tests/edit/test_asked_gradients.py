@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.edit.asked_gradients import beside_optimizers, reads_gradients, without_inputs
+from advisor.edit.gradients.asked_gradients import beside_optimizers, reads_gradients, without_inputs
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from advisor.edit import Drafts, Sources
-from advisor.edit.batch_jacobians import OwnParts, batch_jacobians, of_the_sum
+from advisor.edit.algebra.batch_jacobians import OwnParts, batch_jacobians, of_the_sum
 
 SCRIPT = """\
 import torch

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from advisor.edit import Draft, Sources
-from advisor.edit.batches import said_sizes
+from advisor.edit.loading.batches import said_sizes
 
 
 def said(folder: Path, text: str, *argv: str) -> list[tuple[int, str]]:

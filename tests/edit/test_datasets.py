@@ -6,7 +6,7 @@ import libcst as cst
 import pytest
 
 from advisor.edit import Draft, Source
-from advisor.edit.datasets import (
+from advisor.edit.loading.datasets import (
     collates_on_gpu,
     opened_at_first,
     opened_outside,

@@ -8,7 +8,7 @@ import pytest
 
 from advisor.edit import Drafts, Sources
 from advisor.edit.every import done_every
-from advisor.edit.values import EDITED
+from advisor.edit.origins.values import EDITED
 from advisor.harness.layout import Site
 
 # The site is marked by "# <-"; [1] is the number that becomes 50.

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from advisor.edit import Drafts, Sources
-from advisor.edit.frame_columns import keep_columns
-from advisor.harness.tables import facts
+from advisor.edit.loading.frame_columns import keep_columns
+from advisor.harness.loading.tables import facts
 
 CLASS = """
 import numpy as np

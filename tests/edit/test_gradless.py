@@ -8,7 +8,7 @@ import libcst as cst
 import pytest
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.gradless import differentiates, refuses_inference_mode
+from advisor.edit.gradients.gradless import differentiates, refuses_inference_mode
 from advisor.edit.sources import read_source
 
 _EMBED = "import torch\n@torch.no_grad()\ndef embed(x):\n    return net(x)\n"

@@ -11,7 +11,7 @@ import pytest
 
 from advisor.edit import Draft, Drafts, Source, Sources
 from advisor.edit.calls import add_argument
-from advisor.edit.guard import add_main_guard, repeated_by_workers
+from advisor.edit.loading.guard import add_main_guard, repeated_by_workers
 from advisor.edit.locate import last_name
 
 

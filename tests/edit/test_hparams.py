@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.edit.values import EDITED
+from advisor.edit.origins.values import EDITED
 from tests.edit.test_settings import attempt
 
 DATA = """\

@@ -6,7 +6,7 @@ import libcst as cst
 import pytest
 
 from advisor.edit import Draft, Source
-from advisor.edit.images import makes_arrays, passes_images_on
+from advisor.edit.loading.images import makes_arrays, passes_images_on
 from advisor.edit.locate import last_name
 
 IMPORTS = """

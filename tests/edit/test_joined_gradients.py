@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from advisor.edit import Drafts, Sources
-from advisor.edit.joined_gradients import ask_once, separate_gradients
+from advisor.edit.gradients.joined_gradients import ask_once, separate_gradients
 
 HEAD = """\
 import torch

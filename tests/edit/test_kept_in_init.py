@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from advisor.edit import Drafts, Sources
-from advisor.edit.kept_in_init import made_in_init
+from advisor.edit.loading.kept_in_init import made_in_init
 
 TEXT = """\
 class Sounds:

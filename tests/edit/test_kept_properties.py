@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from advisor.edit import Drafts, Sources
-from advisor.edit.kept_properties import keep_property
+from advisor.edit.loading.kept_properties import keep_property
 
 SERIES = """\
 import numpy as np

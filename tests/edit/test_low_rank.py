@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from advisor.edit.draft import Draft
-from advisor.edit.low_rank import merged_weights, split
+from advisor.edit.algebra.low_rank import merged_weights, split
 from advisor.edit.sources import Source
 
 WRITTEN = {

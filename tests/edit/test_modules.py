@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.edit.values import EDITED
+from advisor.edit.origins.values import EDITED
 from tests.edit.conftest import attempt, check_edit
 
 # The file with the loader comes first. What is changed is marked: the value that the run saw, 4, becomes 64.

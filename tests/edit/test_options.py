@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from advisor.edit import Drafts, Sources
-from advisor.edit.options import option_value
+from advisor.edit.origins.options import option_value
 
 
 def said(declared: str, code: str, option: str = "--x", others: dict[str, str] | None = None) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from advisor.edit import Draft, Source
-from advisor.edit.padded_by_hand import padded_by_hand
+from advisor.edit.loading.padded_by_hand import padded_by_hand
 
 
 @pytest.mark.parametrize(

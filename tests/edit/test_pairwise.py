@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 
 from advisor.edit.draft import Draft
-from advisor.edit.pairwise import PRODUCT, SQUARES, Pairing, pairings, replace, without_pairs
+from advisor.edit.algebra.pairwise import PRODUCT, SQUARES, Pairing, pairings, replace, without_pairs
 from advisor.edit.sources import Source
 
 SIZES = {"i": 4, "j": 3, "k": 5, "l": 2}

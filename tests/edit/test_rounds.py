@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from advisor.edit import Drafts, Sources
-from advisor.edit.rounds import counted_at
+from advisor.edit.loading.rounds import counted_at
 
 PATH = "/nowhere/train.py"
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from advisor.edit import Drafts, Source, Sources
 from advisor.edit.calls import DATALOADER_PARAMETERS
 from advisor.edit.locate import last_name
-from advisor.edit.origin import UNKNOWN
-from advisor.edit.settings import SettingsDraft
-from advisor.edit.values import EDITED, give
+from advisor.edit.origins.origin import UNKNOWN
+from advisor.edit.origins.settings import SettingsDraft
+from advisor.edit.origins.values import EDITED, give
 from advisor.errors import AdvisorError
 
 YAML = """\

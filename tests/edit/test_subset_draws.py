@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from advisor.edit import Drafts, Sources
-from advisor.edit.subset_draws import drawn_as_few
+from advisor.edit.loading.subset_draws import drawn_as_few
 
 HEAD = "import numpy as np\nimport torch\n\nN, K = 300, 40\nx = torch.zeros(N, 3)\n\n"
 

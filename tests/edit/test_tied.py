@@ -8,7 +8,7 @@ import libcst as cst
 import pytest
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.tied import counted_by_hand, divided_by, fixed_by_hand, said_to_others
+from advisor.edit.loading.tied import counted_by_hand, divided_by, fixed_by_hand, said_to_others
 
 
 def drafted(text: str) -> tuple[Drafts, Draft]:

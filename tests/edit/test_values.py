@@ -11,8 +11,8 @@ import pytest
 from advisor.edit import Drafts, Sources
 from advisor.edit.calls import DATALOADER_PARAMETERS
 from advisor.edit.locate import last_name
-from advisor.edit.origin import UNKNOWN
-from advisor.edit.values import EDITED, give
+from advisor.edit.origins.origin import UNKNOWN
+from advisor.edit.origins.values import EDITED, give
 
 
 def attempt(code: str, recorded: object = UNKNOWN, others: dict[str, str] | None = None, name: str = "batch_size",

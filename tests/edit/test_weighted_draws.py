@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from advisor.edit import Drafts, Sources
-from advisor.edit.weighted_draws import drawn_from_sums
+from advisor.edit.loading.weighted_draws import drawn_from_sums
 
 HEAD = "import random\nimport numpy as np\n\nN = 500\nweights = np.random.RandomState(3).rand(N) ** 3\n"
 HEAD += "weights /= weights.sum()\nrng = np.random.default_rng(5)\nold = np.random.RandomState(6)\n\n"

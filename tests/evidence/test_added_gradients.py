@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.evidence.added_gradients import compares_samples
+from advisor.evidence.python_loops.added_gradients import compares_samples
 
 COMPARES = (
     "loss = info_nce(a, b)",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.evidence.deterministic import computes_the_same
+from advisor.evidence.loading.deterministic import computes_the_same
 
 DATASET = """
 import numpy as np

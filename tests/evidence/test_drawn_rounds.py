@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from advisor.evidence.drawn_rounds import loops_that_draw
+from advisor.evidence.python_loops.drawn_rounds import loops_that_draw
 
 APART = {
     "samples of a posterior": "for _ in range(k):\n    z = mu + std * torch.randn_like(std)\n    terms.append(f(z))\n",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from advisor.evidence import Evidence
-from advisor.evidence.function_backwards import backward_seconds
+from advisor.evidence.gradients.function_backwards import backward_seconds
 from advisor.harness import layout
 from tests.evidence.conftest import THREAD
 

@@ -6,9 +6,9 @@ import pytest
 
 from advisor.evidence import Evidence
 from advisor.evidence.absent import empty_trace
-from advisor.evidence.added_gradients import adds_up_gradients
-from advisor.evidence.called_from import loop_around
-from advisor.evidence.handmade import accumulated, one_by_one
+from advisor.evidence.python_loops.added_gradients import adds_up_gradients
+from advisor.evidence.python_loops.called_from import loop_around
+from advisor.evidence.python_loops.handmade import accumulated, one_by_one
 from advisor.harness.layout import CallSite, Model, RunRecord, Site, TensorInfo, Timing
 
 ENCODER = """

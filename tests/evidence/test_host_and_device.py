@@ -12,7 +12,7 @@ import pytest
 
 from advisor.evidence import Change, Evidence
 from advisor.evidence.absent import empty_trace
-from advisor.evidence.replay import script_of
+from advisor.evidence.gpu.replay import script_of
 from advisor.harness.layout import (
     CallSite,
     Device,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.evidence.loaders import _single_s
+from advisor.evidence.loading.loaders import _single_s
 from advisor.harness.layout import Loader
 
 

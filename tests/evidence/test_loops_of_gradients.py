@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.evidence.rounds import differentiates
+from advisor.evidence.python_loops.rounds import differentiates
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from advisor.evidence import Evidence
-from advisor.evidence.matrix import cores_of, format_of, kind_of
+from advisor.evidence.gpu.matrix import cores_of, format_of, kind_of
 from advisor.trace import read_trace
 
 

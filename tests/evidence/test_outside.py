@@ -9,7 +9,7 @@ import pytest
 
 from advisor.evidence import Evidence
 from advisor.evidence.outside import Outside, begins, longest_outside, looks_on, source_of
-from advisor.evidence.reports import keeps_nothing
+from advisor.evidence.python_loops.reports import keeps_nothing
 from advisor.evidence.stacks import Function
 from advisor.evidence.steps import step_windows
 from advisor.launch import Command, measure

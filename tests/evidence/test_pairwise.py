@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from advisor.evidence.pairwise import Pairwise, freed_s
+from advisor.evidence.algebra.pairwise import Pairwise, freed_s
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from advisor.evidence.parameter_loops import repeated_runs
+from advisor.evidence.python_loops.parameter_loops import repeated_runs
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.evidence.prefetch import wait_s
+from advisor.evidence.loading.prefetch import wait_s
 
 FAST = 0.001
 

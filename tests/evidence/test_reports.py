@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from advisor.evidence.reports import computed_for_reports, keeps_nothing, without_reports
+from advisor.evidence.python_loops.reports import computed_for_reports, keeps_nothing, without_reports
 
 LOOP = """
 def main():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.evidence.same_for_all import asked_for_each, gives_the_same, same_for_all
+from advisor.evidence.loading.same_for_all import asked_for_each, gives_the_same, same_for_all
 from advisor.harness.layout import FetchPart, Loader, Site
 
 TEXT = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.evidence.sample_gradients import loop_of_gradients
+from advisor.evidence.python_loops.sample_gradients import loop_of_gradients
 from advisor.harness.layout import Site
 
 ROUND = """\

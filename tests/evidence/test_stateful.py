@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.evidence.stateful import remembers
+from advisor.evidence.python_loops.stateful import remembers
 from advisor.harness.layout import Model, RunRecord, Site
 
 NEURON = """

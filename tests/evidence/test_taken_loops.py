@@ -9,9 +9,9 @@ import pytest
 
 from advisor.edit.sources import text_of
 from advisor.evidence import Evidence
-from advisor.evidence.loops import _begun_anew
-from advisor.evidence.rounds import is_repeated
-from advisor.evidence.taken_loops import at_once_s, taken_loop
+from advisor.evidence.python_loops.loops import _begun_anew
+from advisor.evidence.python_loops.rounds import is_repeated
+from advisor.evidence.python_loops.taken_loops import at_once_s, taken_loop
 from advisor.harness.layout import Site
 from advisor.launch import Command, measure
 from tests.conftest import PYTHON, QUICK

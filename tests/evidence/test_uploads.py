@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from advisor.evidence import Change, Evidence
-from advisor.evidence.copies import waiting_uploads
-from advisor.evidence.replay import LAUNCH
+from advisor.evidence.gpu.copies import waiting_uploads
+from advisor.evidence.gpu.replay import LAUNCH
 from advisor.trace import read_trace
 
 PAGEABLE = "Memcpy HtoD (Pageable -> Device)"

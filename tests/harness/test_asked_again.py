@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from advisor.harness.asked_again import AsksAgain
+from advisor.harness.watches.asked_again import AsksAgain
 
 Asked = list[tuple[list[torch.Tensor], list[torch.Tensor | None]]]
 

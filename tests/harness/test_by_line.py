@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.harness.by_line import ByLine
+from advisor.harness.watches.by_line import ByLine
 from advisor.harness.layout import OneHot
 
 

@@ -18,7 +18,7 @@ from torch.utils.data import (
     random_split,
 )
 
-from advisor.harness.datasets import describe_source
+from advisor.harness.loading.datasets import describe_source
 from advisor.harness.layout import Loader
 
 

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from advisor.evidence import Evidence
-from advisor.evidence.discarded import discarded_backward
-from advisor.harness import autograd_graph
-from advisor.harness.discarded_gradients import Discarded
+from advisor.evidence.gradients.discarded import discarded_backward
+from advisor.harness.watches import autograd_graph
+from advisor.harness.watches.discarded_gradients import Discarded
 from advisor.harness.optimizers import parameters_of
 from advisor.launch import Command, measure
 from fixtures.expectations import FIXTURES

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, WeightedRandomSampler
 
-from advisor.harness.fetching import look_off, look_on, read_looks
+from advisor.harness.loading.fetching import look_off, look_on, read_looks
 from advisor.harness.layout import Loader
-from advisor.harness.loaders import fetch_patches
-from advisor.harness.openblas import OpenBlas
+from advisor.harness.loading.loaders import fetch_patches
+from advisor.harness.machine.openblas import OpenBlas
 
 SHARED = np.random.default_rng(3)
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from advisor.harness.constants import Constants
+from advisor.harness.watches.constants import Constants
 from advisor.harness.layout import Frozen
 
 Tensor = torch.Tensor

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from advisor.harness.gathered import Gathers
+from advisor.harness.watches.gathered import Gathers
 from advisor.harness.layout import Gathered
 
 NODES, EDGES = torch.randn(10, 8), torch.randint(10, (40,))

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from advisor.harness import bootstrap, layout
-from advisor.harness.programs import look_at
+from advisor.harness.undo.programs import look_at
 from advisor.restore import EARLIER_DIR, Restored, restore
 from tests.conftest import PYTHON
 

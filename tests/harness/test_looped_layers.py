@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from advisor.harness.layout import LoopedLayer
-from advisor.harness.looped_layers import LoopedLayers
+from advisor.harness.watches.looped_layers import LoopedLayers
 
 HEAD, SMALL = nn.Linear(64, 100), nn.Linear(8, 8)
 LAYERS = nn.ModuleList(nn.Linear(64, 64) for _ in range(6))

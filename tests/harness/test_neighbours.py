@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from advisor.harness.neighbours import Neighbours, busy_seconds, own_seconds
+from advisor.harness.machine.neighbours import Neighbours, busy_seconds, own_seconds
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/stat"), reason="only Linux tells")
 

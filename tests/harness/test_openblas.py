@@ -22,7 +22,7 @@ SCRIPT = """
 import json, threading, time
 {before}
 from advisor.harness.imports import PostImport
-from advisor.harness.openblas import OpenBlas
+from advisor.harness.machine.openblas import OpenBlas
 
 known, imports = OpenBlas(), PostImport()
 imports.when_imported("numpy", known.numpy_loaded)
@@ -100,7 +100,7 @@ def test_where_another_library_has_threads_too_nothing_is_said() -> None:
 FORKED = """
 import json, os, time
 from advisor.harness.imports import PostImport
-from advisor.harness.openblas import OpenBlas
+from advisor.harness.machine.openblas import OpenBlas
 
 known, imports = OpenBlas(), PostImport()
 imports.when_imported("numpy", known.numpy_loaded)

@@ -7,8 +7,8 @@ import mmap
 import pytest
 import torch
 
-from advisor.harness import rates
-from advisor.harness.gauges import PageFaults, resident_pages
+from advisor.harness.machine import rates
+from advisor.harness.machine.gauges import PageFaults, resident_pages
 
 PAGES = 2000
 

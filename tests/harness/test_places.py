@@ -10,7 +10,7 @@ from pathlib import Path
 import advisor
 
 ASK = (
-    "import advisor.harness.places as places; from advisor.harness.journal import __file__ as ours; "
+    "import advisor.harness.places as places; from advisor.harness.undo.journal import __file__ as ours; "
     "print(places.is_user_file(ours), places.is_user_file(__import__('sys').argv[1]))"
 )
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from advisor.harness.pools import Pools
+from advisor.harness.watches.pools import Pools
 from tests.harness.test_frozen import SIDE, Conv, Whole, frozen, train
 
 Tensor = torch.Tensor

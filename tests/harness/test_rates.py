@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from advisor.harness.rates import more_threads
+from advisor.harness.machine.rates import more_threads
 from advisor.launch import Command, measure
 from tests.conftest import PYTHON, QUICK
 
@@ -42,7 +42,7 @@ def test_a_run_measures_that_bfloat16_is_emulated(tmp_path: Path) -> None:
 def test_nothing_of_the_script_changes(tmp_path: Path) -> None:
     code = """
 import torch
-from advisor.harness.rates import rates
+from advisor.harness.machine.rates import rates
 
 torch.manual_seed(3)
 torch.set_default_dtype(torch.float64)

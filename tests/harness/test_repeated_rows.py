@@ -11,7 +11,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from advisor.harness.layout import RepeatedRow
-from advisor.harness.repeated_rows import RepeatedRows
+from advisor.harness.watches.repeated_rows import RepeatedRows
 
 
 class Root(nn.Module):

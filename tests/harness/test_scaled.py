@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.harness.scaled import scaling
+from advisor.harness.watches.scaled import scaling
 
 PIXELS = torch.randint(256, (8, 6, 5, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 

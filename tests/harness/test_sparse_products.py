@@ -10,7 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from advisor.harness.layout import SparseProduct
-from advisor.harness.sparse_products import SparseProducts
+from advisor.harness.watches.sparse_products import SparseProducts
 
 NODES, STEPS = 600, 3
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from advisor.harness import tracing
-from advisor.harness.tables import of_numbers, row_bytes
+from advisor.harness.loading import tracing
+from advisor.harness.loading.tables import of_numbers, row_bytes
 from tests.harness.test_fetching import seen
 
 ROWS = 40

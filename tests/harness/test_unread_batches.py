@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from advisor.harness.unread_batches import UnreadBatches
-from advisor.harness.unread_results import _key, _weak
+from advisor.harness.watches.unread_batches import UnreadBatches
+from advisor.harness.watches.unread_results import _key, _weak
 
 KEPT: list[torch.Tensor] = []
 

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from advisor.harness.layout import Unread, Weighted
-from advisor.harness.unread_results import STEPS, UnreadResults
+from advisor.harness.watches.unread_results import STEPS, UnreadResults
 
 SIZE = 200
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from advisor.harness.optimizers import Optimizers
-from advisor.harness.unused_gradients import Unused
+from advisor.harness.watches.unused_gradients import Unused
 from advisor.launch import Command, measure
 from tests.conftest import QUICK
 

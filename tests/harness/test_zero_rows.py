@@ -10,7 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from advisor.harness.layout import ZeroRow
-from advisor.harness.zero_rows import ZeroRows
+from advisor.harness.watches.zero_rows import ZeroRows
 
 WEIGHT = torch.randn(4, 64, 32)
 

@@ -11,9 +11,9 @@ import torch
 from advisor.rules.attention_sdpa import AttentionSdpa
 
 from advisor.edit import Draft, Drafts, Edit, Sources
-from advisor.edit.attention import attentions, fuse
-from advisor.edit.attention_flow import written_out
-from advisor.edit.attention_weights import leave_weights, unread_weights
+from advisor.edit.algebra.attention import attentions, fuse
+from advisor.edit.algebra.attention_flow import written_out
+from advisor.edit.algebra.attention_weights import leave_weights, unread_weights
 from advisor.evidence import Evidence
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Finding, Gain

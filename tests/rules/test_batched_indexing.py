@@ -13,7 +13,8 @@ from advisor.rules.batched_indexing import BatchedIndexing
 from torch.utils.data import default_collate, default_convert
 
 from advisor.edit import Edit, Sources
-from advisor.evidence import Evidence, bulk
+from advisor.evidence import Evidence
+from advisor.evidence.loading import bulk
 from advisor.harness.layout import Loader, Site
 from advisor.launch import Command, measure
 from advisor.rule import Finding

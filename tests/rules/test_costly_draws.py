@@ -12,7 +12,7 @@ from advisor.diagnose import diagnose
 from advisor.edit import Edit
 from advisor.evidence import Evidence
 from advisor.evidence.beside import Beside
-from advisor.evidence.random_draws import draw_of_few
+from advisor.evidence.loading.random_draws import draw_of_few
 from advisor.harness.layout import FetchPart, Site
 from advisor.launch import Command, measure
 from advisor.rule import Safety

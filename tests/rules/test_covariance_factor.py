@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from advisor.edit import Draft, Edit, Sources
-from advisor.edit.covariances import covariances, factored
+from advisor.edit.algebra.covariances import covariances, factored
 from advisor.edit.sources import Source
 from advisor.evidence import Evidence
 from advisor.harness.layout import Site

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from advisor.edit import Drafts, Edit, Sources
-from advisor.edit.diagonals import Taken, diagonals, take
+from advisor.edit.algebra.diagonals import Taken, diagonals, take
 from advisor.evidence import Evidence
 from advisor.harness.layout import Site
 from advisor.launch import Command, measure

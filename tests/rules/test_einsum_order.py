@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from advisor.edit import Draft, Edit, Sources
-from advisor.edit.einsums import einsums
+from advisor.edit.algebra.einsums import einsums
 from advisor.evidence import Evidence
-from advisor.evidence.einsum_order import costly_einsums
+from advisor.evidence.algebra.einsum_order import costly_einsums
 from advisor.launch import Command, measure
 from rules.einsum_order import EinsumOrder
 from tests.conftest import PYTHON, QUICK

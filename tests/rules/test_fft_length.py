@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from advisor.edit import Draft, Edit, Sources
-from advisor.edit.fft_lengths import convolution_length, lengthen
+from advisor.edit.algebra.fft_lengths import convolution_length, lengthen
 from advisor.edit.sources import Source
 from advisor.evidence import Evidence
-from advisor.evidence.fft_lengths import BACK, COMPLEX, REAL, fast_length, largest_factor, left, power_of_two
+from advisor.evidence.algebra.fft_lengths import BACK, COMPLEX, REAL, fast_length, largest_factor, left, power_of_two
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding
 from rules.fft_length import FftLength

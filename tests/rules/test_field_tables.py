@@ -9,7 +9,7 @@ import pytest
 from advisor.edit import Sources
 from advisor.edit.sources import text_of
 from advisor.evidence import Evidence
-from advisor.evidence.field_tables import field_tables
+from advisor.evidence.python_loops.field_tables import field_tables
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding
 from rules.python_loop_over_modules import PythonLoopOverModules

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from advisor.edit import Edit, Sources
-from advisor.frameworks import configured
+from advisor.shared.frameworks import configured
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Finding, Gain
 from advisor.rulebook import load_rules

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from advisor.edit import Sources
-from advisor.harness.garbage import Garbage
+from advisor.harness.machine.garbage import Garbage
 from advisor.rule import Advice, Finding
 from advisor.rulebook import load_rules
 

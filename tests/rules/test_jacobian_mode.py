@@ -8,7 +8,7 @@ import pytest
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
-from advisor.evidence.jacobians import reverse_jacobians
+from advisor.evidence.algebra.jacobians import reverse_jacobians
 from advisor.launch import Command, measure
 from advisor.rule import Finding
 from advisor.run import Run

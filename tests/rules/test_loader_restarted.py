@@ -12,9 +12,9 @@ from torch.utils.data import BatchSampler, DataLoader, Sampler, TensorDataset, W
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
-from advisor.evidence.fetching import begins_anew
+from advisor.evidence.loading.fetching import begins_anew
 from advisor.harness.layout import Loader, Site
-from advisor.harness.loaders import own_sampler
+from advisor.harness.loading.loaders import own_sampler
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding
 from rules.batched_indexing import BatchedIndexing

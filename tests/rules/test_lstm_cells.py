@@ -8,8 +8,8 @@ import pytest
 
 from advisor.edit import Sources
 from advisor.evidence import Evidence
-from advisor.evidence.cell_loops import CellLoop, cell_loops
-from advisor.evidence.cells import lstm_cells
+from advisor.evidence.python_loops.cell_loops import CellLoop, cell_loops
+from advisor.evidence.python_loops.cells import lstm_cells
 from advisor.launch import Command, measure
 from advisor.rule import Advice
 from rules.lstm_cells import LstmCells

@@ -8,7 +8,7 @@ import pytest
 
 from advisor.edit import Sources
 from advisor.evidence import Evidence
-from advisor.evidence.recomputing import recomputed_forward
+from advisor.evidence.gradients.recomputing import recomputed_forward
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding
 from advisor.run import Run

@@ -10,7 +10,7 @@ import torch
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
-from advisor.evidence.module_loops import loops_over_modules
+from advisor.evidence.python_loops.module_loops import loops_over_modules
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding, Gain, Rule
 from rules.fft_convolution import FftConvolution

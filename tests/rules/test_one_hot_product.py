@@ -12,9 +12,9 @@ import torch.nn.functional as F
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
-from advisor.harness.constants import Constants
-from advisor.harness.one_hot import OneHots
-from advisor.harness.sameness import Sameness
+from advisor.harness.watches.constants import Constants
+from advisor.harness.watches.one_hot import OneHots
+from advisor.harness.watches.sameness import Sameness
 from advisor.launch import Command, measure
 from advisor.run import Run
 from rules.one_hot_product import OneHotProduct

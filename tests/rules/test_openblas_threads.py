@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from advisor.edit import Sources
-from advisor.evidence.spinning import gain_without_fetching_s, operators_gain_s
+from advisor.evidence.loading.spinning import gain_without_fetching_s, operators_gain_s
 from advisor.rule import Advice, Finding, Variable
 from rules.openblas_threads import OpenblasThreads
 

@@ -13,7 +13,7 @@ from advisor.rules.padding import Padding
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
-from advisor.fewer_columns import columns_spared
+from advisor.shared.fewer_columns import columns_spared
 from advisor.harness import layout
 from advisor.harness.layout import Model, Site
 from advisor.harness.tokens import padding, token_ids

@@ -11,7 +11,7 @@ import pytest
 from advisor.diagnose import diagnose
 from advisor.edit import Sources
 from advisor.evidence import Evidence
-from advisor.harness.environment import glibc_version, huge_pages
+from advisor.harness.machine.environment import glibc_version, huge_pages
 from advisor.harness.layout import Options
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding, Variable

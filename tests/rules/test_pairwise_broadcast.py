@@ -9,7 +9,7 @@ import pytest
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
-from advisor.evidence.pairwise import pairwise, passes_over
+from advisor.evidence.algebra.pairwise import pairwise, passes_over
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding
 from advisor.run import Run

@@ -9,7 +9,7 @@ import pytest
 from advisor.edit import Edit, Sources
 from advisor.edit.sources import text_of
 from advisor.evidence import Evidence
-from advisor.evidence.parts import parts_one_by_one
+from advisor.evidence.python_loops.parts import parts_one_by_one
 from advisor.launch import Command, measure
 from advisor.rule import Finding
 from advisor.run import Run

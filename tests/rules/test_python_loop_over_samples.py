@@ -15,9 +15,9 @@ from torch.overrides import BaseTorchFunctionMode, _get_current_function_mode_st
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
-from advisor.evidence.groups import group_loop
-from advisor.evidence.loops import branching_rounds, longest_period, rounds_with_loops, sample_loop
-from advisor.evidence.rounds import busiest_loop, called_loop, independent, loop_over_parts
+from advisor.evidence.python_loops.groups import group_loop
+from advisor.evidence.python_loops.loops import branching_rounds, longest_period, rounds_with_loops, sample_loop
+from advisor.evidence.python_loops.rounds import busiest_loop, called_loop, independent, loop_over_parts
 from advisor.harness.indexing import Indexing
 from advisor.harness.layout import CallSite, Site
 from advisor.harness.sites import CallSites

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from advisor.evidence import Evidence
-from advisor.harness.same_rows import SameRows as Watch
+from advisor.harness.watches.same_rows import SameRows as Watch
 from advisor.launch import Command, measure
 from advisor.rule import Finding
 from rules.same_rows import SameRows

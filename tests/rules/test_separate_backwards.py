@@ -8,7 +8,7 @@ import pytest
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
-from advisor.evidence.backwards import shared_backward
+from advisor.evidence.gradients.backwards import shared_backward
 from advisor.launch import Command, measure
 from rules.separate_backwards import SeparateBackwards
 from tests.conftest import PYTHON, QUICK

@@ -8,7 +8,7 @@ import pytest
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
-from advisor.evidence.separate_gradients import separate_gradients
+from advisor.evidence.gradients.separate_gradients import separate_gradients
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding
 from advisor.run import Run

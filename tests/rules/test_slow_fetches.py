@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from advisor.edit import Edit, Sources
-from advisor.evidence.fetching import longest_statement, made_at, read_again
+from advisor.evidence.loading.fetching import longest_statement, made_at, read_again
 from advisor.harness.layout import FetchPart, Loader, Site, TensorInfo
 from advisor.rule import Advice, Finding
 from rules.loader_workers import LoaderWorkers

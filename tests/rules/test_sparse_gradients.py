@@ -10,7 +10,7 @@ import pytest
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
-from advisor.evidence.embeddings import dense_tables, dense_work, other_lookups
+from advisor.evidence.gradients.embeddings import dense_tables, dense_work, other_lookups
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding, Safety
 from rules.sparse_gradients import SparseGradients, _places

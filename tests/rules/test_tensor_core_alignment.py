@@ -11,8 +11,8 @@ from advisor.rules.tensor_core_alignment import TensorCoreAlignment
 
 from advisor.edit import Sources
 from advisor.evidence import Evidence
-from advisor.evidence.alignment import misaligned_products
-from advisor.evidence.devices import peak_of
+from advisor.evidence.gpu.alignment import misaligned_products
+from advisor.evidence.gpu.devices import peak_of
 from advisor.rule import Finding
 from advisor.trace import find_traces, read_trace
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from advisor.edit import Draft, Drafts, Edit, Sources
-from advisor.edit.written_out import WrittenOut, call_instead, written_out
+from advisor.edit.algebra.written_out import WrittenOut, call_instead, written_out
 from advisor.evidence import Evidence
 from advisor.launch import Command, measure
 from advisor.rule import Finding

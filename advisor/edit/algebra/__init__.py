@@ -1,0 +1,1 @@
+"""Edits of what a model computes: the same result by fewer or faster operators."""

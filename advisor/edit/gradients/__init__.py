@@ -1,0 +1,1 @@
+"""Edits of what autograd records, keeps and computes."""

@@ -1,0 +1,1 @@
+"""Edits of the types that a model computes in."""

@@ -1,0 +1,1 @@
+"""What a GPU did in the steps, what it waited for, and what launched it."""

@@ -1,0 +1,316 @@
+"""Samples that each epoch makes anew, or that compute much, where worker processes would not hide it."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import math
+import os
+import re
+from typing import TYPE_CHECKING
+
+from advisor.evidence.loading.deterministic import computes_the_same
+from advisor.evidence.loading.epochs import comes_round
+from advisor.evidence.loading.fetching import (
+    call_of_a_library,
+    computes,
+    longest_statement,
+    parsed,
+    reads_a_file,
+    set_later,
+    share,
+    stacks,
+    without,
+)
+from advisor.evidence.loading.spinning import gain_without_fetching_s
+from advisor.evidence.whatif import Change
+from advisor.rule import Gain, at
+from advisor.shared.slow_parts import MOST, READ, READ_BASIS, SlowPart, short_name
+
+if TYPE_CHECKING:
+    from advisor.evidence import Evidence
+    from advisor.evidence.facts import LoaderFacts
+    from advisor.harness.layout import Loader
+
+_GENERATOR = re.compile(r"default_rng|RandomState|Generator\(|Random\(")  # which may be nobody else's
+_LEAST_DECODED = 0.25  # of a fetch, where all that makes a sample would be kept
+_TOKENIZER = re.compile("tokeniz", re.IGNORECASE)
+_FEW_WORKERS = 4  # where so many gain nothing, more will not
+_MUCH_BETTER = 1.25  # times as fast as with workers: from there on both are told of
+_MANY_LINES = 500  # of the user's code for one sample: a loop in Python, whatever it works on
+_MUCH_WAIT = 0.25  # of the step: from there on what it waits for is told of, whatever it does
+_LINE_S = 0.1e-6  # seconds that a line of Python takes, with a little of NumPy's scalars in it
+_LOOP_LEFT = 0.2  # of what is a loop in Python, where nobody knows over what
+# Of what is looked up instead, a few microseconds a sample stay, from _LEAST_KEPT_S of CPU a sample on.
+_KEPT, _LEAST_KEPT_S = 50.0, 100e-6
+_KEPT_BASIS = "what is computed once is looked up in later epochs"
+# Samples that are decoded again and again fit into most machines' memory.
+FITS = 2 << 30
+# torchvision's datasets that hold all pictures as they are in memory, and its transforms that draw nothing at random.
+_IN_MEMORY = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "QMNIST", "USPS", "CIFAR10", "CIFAR100", "SVHN", "STL10")
+_SAME = (
+    *("ToTensor", "PILToTensor", "ToImage", "ToDtype", "ToPureTensor", "ConvertImageDtype", "Normalize"),
+    *("Resize", "CenterCrop", "Grayscale", "Pad"),
+)
+# A batch of 32 pictures of MNIST through ToTensor takes 7.0 ms of two cores, of tensors made of it before 0.4.
+_LEFT_OF_PICTURES = 0.06
+# What calls a transform, or one of several, by chance, and is none of the parts that were timed.
+_DRAWS = re.compile(r"Random(Apply|Choice|Order)|Sometimes|OneOf|SomeOf")
+
+
+def made_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart | None:
+    """What takes most of making a batch and is the same in every epoch, or else simply computes much."""
+    found = _tokenizes(evidence, facts, loader) or _decodes(evidence, facts, loader)
+    found = found or _computes_again(evidence, facts, loader) or _pictures_again(evidence, facts, loader)
+    found = found or _formats_again(evidence, facts, loader)
+    return found or _heavy(evidence, facts, loader)
+
+
+def _tokenizes(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart | None:
+    """A tokenizer that takes the same text apart in every epoch."""
+    line = longest_statement(loader)
+    found = [part for part in loader.parts if part.kind == "transform" and _TOKENIZER.search(part.name)]
+    if line is None or not found:
+        return None
+    part = share(loader, found[0])
+    if part < MOST or _workers_do(evidence, facts, part):
+        return None
+    return SlowPart(
+        "tokenize",
+        f"{short_name(found[0])} takes {part:.0%} of making a batch: each text is tokenized anew whenever it is asked "
+        "for.",
+        line.site,
+        part,
+        part,
+        short_name(found[0]),
+    )
+
+
+def _decodes(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart | None:
+    """Files that are decoded in every epoch anew, though all samples together are small, and workers have no cores."""
+    line = longest_statement(loader)
+    what = reads_a_file(line) if line is not None else ""
+    if line is None or not what or not computes(facts):
+        return None
+    # What transforms take may be on the same line, and be different each time.
+    others = sum(share(loader, part) for part in loader.parts if part.kind == "transform")
+    own, size = share(loader, line), _all_samples(loader)
+    part = min(own, 1.0 - others)
+    also = ""
+    if own >= _LEAST_DECODED and _draws_nothing(evidence, loader):
+        part = min(1.0, sum(share(loader, each) for each in loader.parts if each.kind == "line"))
+        also = ", with what is made of it, of which nothing is drawn"
+    if not _better_kept(evidence, facts, loader, part):
+        return None
+    return SlowPart(
+        "decode",
+        f"{at(line.site)} takes {part:.0%} of making a batch{also}: {what} decodes a file for every sample, in every "
+        f"epoch anew, and all {loader.dataset_length:,} samples together are {size / 1e6:,.0f} MB.",
+        line.site,
+        part,
+        part * (1.0 - 1.0 / READ),
+        what,
+        READ_BASIS,
+    )
+
+
+def _draws_nothing(evidence: Evidence, loader: Loader) -> bool:
+    """Whether samples are the same whenever they are asked for, as far as can be seen: none of the first fetches drew
+    random numbers, transforms are torchvision's that never do, and nothing else sets what the dataset goes by, neither
+    its own class nor another place in the script.
+    """
+    names = {each.rpartition(".")[2] for each in loader.transforms}
+    names |= {short_name(each) for each in loader.parts if each.kind == "transform"}
+    if loader.draws is not False or loader.draws_own or not names <= {*_SAME, "Compose"}:
+        return False
+    longest = max((each for each in loader.parts if each.kind == "line"), key=lambda each: each.seconds, default=None)
+    tree = parsed(longest.site.file) if longest is not None else None
+    for holder in (each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)) if tree is not None else ():
+        if longest is not None and holder.lineno <= longest.site.line <= (holder.end_lineno or 0):
+            read = {each.attr for each in ast.walk(holder) if isinstance(each, ast.Attribute)}
+            if _GENERATOR.search(ast.unparse(holder)) or read & set_later(holder):
+                return False
+            paths = {longest.site.file, *(evidence.record.modules if evidence.record is not None else ())}
+            return not any(read & _set_outside(path) for path in paths)
+    return False
+
+
+def _set_outside(path: str) -> set[str]:
+    """The attributes of other objects than ``self`` that a file gives values."""
+    tree = parsed(path)
+    return {
+        each.attr
+        for each in (ast.walk(tree) if tree is not None else ())
+        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)
+        if not (isinstance(each.value, ast.Name) and each.value.id == "self")
+    }
+
+
+def _computes_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart | None:
+    """The same for what the dataset's own functions compute of a sample, always the same by all that they call."""
+    lines = [part for part in loader.parts if part.kind == "line"]
+    line, size = max(lines, key=lambda part: part.seconds, default=None), _all_samples(loader)
+    if line is None or not computes(facts):
+        return None
+    part = share(loader, line)
+    spinning = gain_without_fetching_s(evidence, facts) if part >= MOST else 0.0
+    if not _better_kept(evidence, facts, loader, part, spinning):
+        return None
+    what = computes_the_same("".join(linecache.getlines(line.site.file)), line.site.line, _transform(evidence, loader))
+    if not what or part * (facts.fetch_cpu_s or 0.0) < _LEAST_KEPT_S * (loader.batch_size or 1):
+        return None
+    return SlowPart(
+        "compute",
+        f"{at(line.site)} takes {part:.0%} of making a batch, and {_of_workers(evidence, facts)}: {what} computes "
+        f"the same of a sample in every epoch anew; all {loader.dataset_length:,} together are {size / 1e6:,.0f} MB."
+        + (" Threads of its products stay awake, and take the model's cores." if spinning else ""),
+        line.site,
+        part,
+        part * (1.0 - 1.0 / _KEPT),
+        what,
+        _KEPT_BASIS,
+        other_s=spinning,
+    )
+
+
+def _pictures_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart | None:
+    """The same for pictures that one of torchvision's datasets holds, and for its transforms without a draw."""
+    module, _, cls = (loader.wraps or loader.source).rpartition(".")
+    if not module.startswith("torchvision.datasets.") or cls not in _IN_MEMORY or not loader.transforms:
+        return None
+    names, size = [each.rpartition(".")[2] for each in loader.transforms], _all_samples(loader)
+    if not {*names} <= {*_SAME} or not computes(facts):
+        return None
+    part = min(1.0, sum(share(loader, each) for each in loader.parts if each.kind == "transform"))
+    if not _better_kept(evidence, facts, loader, part):
+        return None
+    what = ", ".join(names)
+    return SlowPart(
+        "pictures",
+        f"{what} take{'s' if len(names) == 1 else ''} {part:.0%} of making a batch, and "
+        f"{_of_workers(evidence, facts)}: of a picture of {cls} they give the same in every epoch; all "
+        f"{loader.dataset_length:,} together are {size / 1e6:,.0f} MB.",
+        loader.site,
+        part,
+        part if loader.wraps else 1.0 - _LEFT_OF_PICTURES,  # what holds them does its own
+        what,
+        _KEPT_BASIS,
+    )
+
+
+def _formats_again(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart | None:
+    """Rows of a dataset of Hugging Face's, taken out of Arrow's memory and made into tensors, nothing else."""
+    own = any(part.kind in ("line", "inside", "transform") for part in loader.parts)
+    if loader.dataset != "datasets.arrow_dataset.Dataset" or own or not loader.parts or not computes(facts):
+        return None
+    if not stacks(loader):
+        return None  # rows of different lengths are no columns
+    part = 1.0 - sum(share(loader, each) for each in loader.parts)
+    if not _better_kept(evidence, facts, loader, part):
+        return None
+    return SlowPart(
+        "formatted",
+        f"{part:.0%} of making a batch takes its rows out of the dataset and makes tensors of them, and "
+        f"{_of_workers(evidence, facts)}: they are the same in every epoch; all {loader.dataset_length:,} together are "
+        f"{_all_samples(loader) / 1e6:,.0f} MB.",
+        loader.site,
+        part,
+        part * (1.0 - 1.0 / _KEPT),
+        "datasets.Dataset",
+        _KEPT_BASIS,
+    )
+
+
+def _heavy(evidence: Evidence, facts: LoaderFacts, loader: Loader) -> SlowPart | None:
+    """What computes most of the time, in workers that do not keep up, or with cores that leave no place for any."""
+    line = longest_statement(loader)
+    if line is None or not computes(facts) or _workers_do(evidence, facts):
+        return None
+    longest = max(
+        (part for part in loader.parts if part.kind == "transform"), key=lambda part: part.seconds, default=None
+    )
+    less, often = 0.5, ""
+    if longest is not None and share(loader, longest) >= MOST:
+        what, part, site = short_name(longest), share(loader, longest), line.site
+    elif (loader.item_lines or 0.0) >= _MANY_LINES and share(loader, line) >= MOST:
+        what, part, site = "", share(loader, line), line.site
+        python_s = (loader.item_lines or 0.0) * (loader.batch_size or 1) * _LINE_S
+        often = f"{loader.item_lines:,.0f} lines of Python for each sample, "
+        less = max(less, (1.0 - _LOOP_LEFT) * min(1.0, python_s / (loader.fetch_s or math.inf)))
+    elif share(loader, line) >= MOST and not reads_a_file(line):
+        what, part, site = call_of_a_library(line), share(loader, line), line.site
+        if not what and not _waits_long(facts, loader, part):
+            return None
+    else:
+        return None
+    return SlowPart(
+        "heavy",
+        f"{what or at(site)} takes {part:.0%} of making a batch, {often}and {_of_workers(evidence, facts)}.",
+        site,
+        part,
+        part * less,
+        what,
+        f"{less:.0%} of what it takes, as a cheaper version of it may save",
+    )
+
+
+def _waits_long(facts: LoaderFacts, loader: Loader, part: float) -> bool:
+    """Whether the step waits long for the share `part` of its batches, in one process, and each sample takes long in
+    it: none is only looked up.
+    """
+    each_s = part * (facts.fetch_s or 0.0) / (loader.batch_size or 1)
+    return not facts.workers and facts.wait_share >= _MUCH_WAIT and each_s >= _LEAST_KEPT_S
+
+
+def _transform(evidence: Evidence, loader: Loader) -> tuple[str, int] | None:
+    """The one transform that the dataset holds, if the script's author wrote it: its file's text, its class's line."""
+    transforms = [part for part in loader.parts if part.kind == "transform"]
+    if len(transforms) != 1 or evidence.record is None:
+        return None
+    paths = {evidence.record.script, loader.dataset_file, loader.site.file if loader.site is not None else ""}
+    if any(_DRAWS.search("".join(linecache.getlines(path))) for path in paths):
+        return None  # what holds the transform may leave it out now and then
+    site, folder = transforms[0].site, os.path.dirname(evidence.record.script)
+    if "site-packages" in site.file or not site.file.startswith(os.path.join(folder, "")):
+        return None
+    return "".join(linecache.getlines(site.file)), site.line
+
+
+def _better_kept(evidence: Evidence, facts: LoaderFacts, loader: Loader, part: float, other_s: float = 0.0) -> bool:
+    """Whether samples are better kept from one epoch to the next than made anew, of which that is the share `part`.
+
+    Beside what making them takes, a step would be shorter by `other_s`.
+    """
+    if part < MOST or not comes_round(evidence, loader) or not 0 < _all_samples(loader) <= FITS:
+        return False
+    return not _workers_do(evidence, facts, part, other_s)
+
+
+def _all_samples(loader: Loader) -> float:
+    """Bytes of all samples as they are handed out, by those of a batch; 0 where their number is unknown."""
+    return sum(each.bytes for each in loader.tensors) / (loader.batch_size or 1) * (loader.dataset_length or 0)
+
+
+def _workers_do(evidence: Evidence, facts: LoaderFacts, saved: float = 0.0, other_s: float = 0.0) -> bool:
+    """Whether worker processes would make a difference, where there are none: on few cores they may not.
+
+    Not where to save the share `saved` of each fetch, and `other_s` of the step beside, is much better.
+    """
+    best = _with_workers(evidence, facts)
+    return best > 0.0 and Gain.of(evidence.what_if(without(facts, saved, other_s))).likely < _MUCH_BETTER * best
+
+
+def _with_workers(evidence: Evidence, facts: LoaderFacts) -> float:
+    """The gain of a few worker processes, where there are none and that is worth it; else 0."""
+    cores = int(evidence.record.environment.usable_cpus) if evidence.record is not None else 1
+    counts = range(1, max(1, min(cores, _FEW_WORKERS)) + 1) if not facts.workers else ()
+    gains = [Gain.of(evidence.what_if(Change(workers=count, loader=facts.index))) for count in counts]
+    return max((gain.likely for gain in gains if gain.worth_it), default=0.0)
+
+
+def _of_workers(evidence: Evidence, facts: LoaderFacts) -> str:
+    workers = facts.workers or 0
+    if not workers:
+        shared = _with_workers(evidence, facts) > 0.0
+        return "workers would do as much beside the step" if shared else "workers would take the step's cores"
+    return f"the loader's {'worker does' if workers == 1 else f'{workers} workers do'} not keep up"
