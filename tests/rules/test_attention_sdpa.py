@@ -347,6 +347,26 @@ TOLD = {
         ".matmul(v)",
     ),
 }
+TOLD["windows, some of them shifted"] = (
+    """attn = q * self.scale @ k.transpose(-2, -1) + self.table[self.index].unsqueeze(0)
+        if mask is not None:
+            n = mask.shape[0]
+            attn = attn.view(len(attn) // n, n, *attn.shape[1:]) + mask.unsqueeze(1).unsqueeze(0)
+            attn = self.soft(attn.view(-1, *attn.shape[2:]))
+        else:
+            attn = self.soft(attn)
+        return (self.drop(attn) @ v).transpose(1, 2)""",
+    "self.drop(attn) @ v",
+)
+TOLD["two ways out"] = (
+    """s = q @ k.mT
+        if mask is None:
+            s = torch.softmax(s, dim=-1)
+            return s @ v
+        s = torch.softmax(s + mask, dim=-1)
+        return s @ v""",
+    "s @ v",
+)
 TOLD["a softmax by hand"] = (
     """att = q @ k.mT * self.scale
         att = (att - att.amax(-1, keepdim=True)).exp()
@@ -365,6 +385,7 @@ TOLD["a softmax of its own"] = (
 NOT_TOLD = {
     "returned": "w = torch.softmax(q @ k.mT, dim=-1)\n        out = torch.bmm(w, v)\n        return out, w",
     "kept": "w = torch.softmax(q @ k.mT, dim=-1)\n        self.seen = w.detach()\n        return w @ v",
+    "kept in a branch": "w = torch.softmax(q @ k.mT, -1)\n        if mask is None:\n            self.w = w\n        return w @ v",
     "mixed": "w = torch.softmax(q @ k.mT, dim=-1)\n        w = self.mix(w)\n        return w @ v",
     "gated": "w = torch.softmax(q @ k.mT, dim=-1) * mask\n        return w @ v",
     "capped": "s = 30 * torch.tanh(q @ k.mT / 30)\n        return torch.softmax(s, dim=-1) @ v",

@@ -19,6 +19,7 @@ from advisor.edit.names import full_name
 
 _SCORES, _WEIGHTS = "scores", "weights"
 _EXPONENTS, _SUMS = "exponents", "sums"  # of a softmax that is written out
+_STRONGEST = ("", _SUMS, _EXPONENTS, _SCORES, _WEIGHTS)  # what a name is taken for that is one or the other
 _LAST = ("-1", "2", "3")  # the last dimension of three or four; that it is the keys' the run says
 # What gives the same numbers, or numbers that a mask and a scale can make of them.
 _LAYOUT = (
@@ -53,14 +54,45 @@ class _Flow:
         self.looked_at = False
 
     def read(self) -> cst.BaseExpression | None:
-        for statement in _leaves(self.function.body):
-            self._follow(statement)
+        self._block(self.function.body)
         return self.products[0] if self.products and not self.looked_at else None
 
     def makes_weights(self) -> bool:
         """Whether what the function returns, always, are weights made of the scores that it is handed."""
         self.read()
         return bool(self.returned) and {*self.returned} == {_WEIGHTS} and not self.products
+
+    def _block(self, block: cst.BaseSuite) -> None:
+        for statement in block.body:
+            if isinstance(statement, cst.SimpleStatementLine):
+                for each in statement.body:
+                    self._follow(each)
+            elif isinstance(statement, cst.BaseSmallStatement):  # of a block on one line
+                self._follow(statement)
+            elif isinstance(statement, cst.If):
+                self._branches(statement)
+            elif not isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
+                self._nested(statement)
+
+    def _nested(self, statement: cst.CSTNode) -> None:
+        for child in statement.children:
+            if isinstance(child, cst.BaseSuite):
+                self._block(child)
+            elif not isinstance(child, cst.BaseExpression):  # else, except, finally, case
+                self._nested(child)
+
+    def _branches(self, statement: cst.If) -> None:
+        """Each branch by itself: a softmax in both, one with a mask before it, is of scores twice."""
+        before = dict(self.known)
+        self._block(statement.body)
+        after, self.known = self.known, before
+        if isinstance(statement.orelse, cst.If):
+            self._branches(statement.orelse)
+        elif statement.orelse is not None:
+            self._block(statement.orelse.body)
+        if not _leaves_function(statement.body):
+            for name, kind in after.items():
+                self.known[name] = max(kind, self.known.get(name, ""), key=_STRONGEST.index)
 
     def _follow(self, statement: cst.BaseSmallStatement) -> None:
         if isinstance(statement, (cst.Assign, cst.AnnAssign)) and statement.value is not None:
@@ -180,23 +212,12 @@ class _Flow:
         return dim is not None and self.draft.code(dim.value) in _LAST
 
 
-def _leaves(block: cst.BaseSuite) -> Iterator[cst.BaseSmallStatement]:
-    """The simple statements of a block, and of the blocks in it that are no functions or classes of their own."""
-    for statement in block.body:
-        if isinstance(statement, cst.SimpleStatementLine):
-            yield from statement.body
-        elif isinstance(statement, cst.BaseSmallStatement):  # of a block on one line
-            yield statement
-        elif not isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
-            yield from _nested(statement)
-
-
-def _nested(statement: cst.CSTNode) -> Iterator[cst.BaseSmallStatement]:
-    for child in statement.children:
-        if isinstance(child, cst.BaseSuite):
-            yield from _leaves(child)
-        elif not isinstance(child, cst.BaseExpression):  # else, except, finally, case
-            yield from _nested(child)
+def _leaves_function(block: cst.BaseSuite) -> bool:
+    """Whether what follows the block is not run after it."""
+    last = block.body[-1] if block.body else None
+    if isinstance(last, cst.SimpleStatementLine):
+        last = last.body[-1]
+    return isinstance(last, (cst.Return, cst.Raise, cst.Continue, cst.Break))
 
 
 def _inner(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:

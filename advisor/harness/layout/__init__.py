@@ -19,6 +19,7 @@ from .sites import CallSite, Site
 from .watched import (
     AskedAgain,
     DiscardedGradients,
+    FourierProduct,
     Frozen,
     Gathered,
     GradientRun,
@@ -68,6 +69,7 @@ __all__ = [
     "Environment",
     "Failure",
     "FetchPart",
+    "FourierProduct",
     "Frozen",
     "Gathered",
     "GradientRun",
@@ -240,6 +242,7 @@ class RunRecord:
     repeated_rows: list[RepeatedRow] = field(default_factory=list)  # likewise
     zero_rows: list[ZeroRow] = field(default_factory=list)  # likewise
     sparse_products: list[SparseProduct] = field(default_factory=list)  # likewise
+    fourier_products: list[FourierProduct] = field(default_factory=list)  # likewise
     looped_layers: list[LoopedLayer] = field(default_factory=list)  # likewise
     same_rows: list[SameRow] = field(default_factory=list)  # likewise
     unread: list[Unread] = field(default_factory=list)  # likewise

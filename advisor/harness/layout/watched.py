@@ -176,6 +176,22 @@ class SparseProduct:
 
 
 @dataclass
+class FourierProduct:
+    """A line that multiplies frames by a constant matrix of the sines and cosines of a Fourier transform."""
+
+    site: Site = field(default_factory=Site)
+    called_from: list[Site] = field(default_factory=list)  # the user's frames in which it runs, from the inside out
+    length: int = 0  # of a frame, in its first matrix, and …
+    waves: int = 0  # … the sines and cosines that it has, under a window or none
+    convolves: bool = False  # the matrix are the filters of a convolution
+    calls: float = 0.0  # in a step, of all its matrices, and …
+    multiplied: float = 0.0  # … multiplications in them, with additions, …
+    transformed: float = 0.0  # … and for fast transforms of the same frames: numbers times the logarithm of their length
+    seconds: float = 0.0  # what the calls take, on the host; of that …
+    differentiated_s: float = 0.0  # … whose results a backward goes through
+
+
+@dataclass
 class LoopedLayer:
     """A line that calls a linear layer several times in a step, on few rows each."""
 

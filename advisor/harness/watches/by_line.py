@@ -9,11 +9,24 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from ..layout import Gathered, LoopedLayer, OneHot, Repeated, RepeatedRow, SameRow, Site, SparseProduct, ZeroRow
+from ..layout import (
+    FourierProduct,
+    Gathered,
+    LoopedLayer,
+    OneHot,
+    Repeated,
+    RepeatedRow,
+    SameRow,
+    Site,
+    SparseProduct,
+    ZeroRow,
+)
 from ..places import FRAMES, site_of, user_frames
 
-AnyLine = Repeated | Gathered | OneHot | RepeatedRow | ZeroRow | SameRow | SparseProduct | LoopedLayer
-Line = TypeVar("Line", Repeated, Gathered, OneHot, RepeatedRow, ZeroRow, SameRow, SparseProduct, LoopedLayer)
+AnyLine = Repeated | Gathered | OneHot | RepeatedRow | ZeroRow | SameRow | SparseProduct | FourierProduct | LoopedLayer
+Line = TypeVar(
+    "Line", Repeated, Gathered, OneHot, RepeatedRow, ZeroRow, SameRow, SparseProduct, FourierProduct, LoopedLayer
+)
 
 
 class ByLine(Generic[Line]):

@@ -1,0 +1,87 @@
+"""A Fourier transform of frames is multiplied out, with a matrix of sines and cosines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from advisor.evidence import Change
+from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, by_way_of, where
+
+if TYPE_CHECKING:
+    from advisor.edit import Sources
+    from advisor.evidence import Evidence
+    from advisor.harness.layout import FourierProduct
+
+_LEAST_GAIN = 1.10
+
+
+class FourierProducts(Rule):
+    """Frames of a signal are multiplied by all sines and cosines of a Fourier transform, one by one.
+
+    A short-time Fourier transform written as ``frames @ basis``, or as ``F.conv1d`` with the basis as its filters (as
+    ONNX exporters once needed it), takes n multiplications for each of the n waves of a frame; ``torch.stft`` and
+    ``torch.fft.rfft`` take about log n, and their backward as well. Reported where a run has seen it: the matrix, or
+    the filters, hold such waves, with or without a window, and nothing else.
+
+    When not: the basis is trained (it is not reported then); an exporter or a device that knows no Fourier transform;
+    only a few of the waves are needed. On a GPU it is not reported: there nobody has measured it.
+
+    Source: Cooley and Tukey 1965, "An Algorithm for the Machine Calculation of Complex Fourier Series"; PyTorch docs,
+    ``torch.stft``. The gain is by the time of the products in the run, and by what transforms took beside them on two
+    cores.
+    """
+
+    id = "fourier-product"
+    title = "Let torch.stft or torch.fft compute the Fourier transform"
+    safety = Safety.NUMERIC
+
+    def check(self, evidence: Evidence) -> Iterator[Finding]:
+        record, step_s = evidence.record, evidence.step_s
+        if record is None or not record.fourier_products or evidence.device_is_gpu or evidence.compiled or not step_s:
+            return
+        lines = record.fourier_products
+        now = sum(each.seconds + each.differentiated_s for each in lines)
+        saved = sum(map(_saved_s, lines))
+        if saved <= 0:
+            return
+        gain = Gain.of(evidence.what_if(Change(remove_host_s=min(saved, now))))
+        if gain.likely < _LEAST_GAIN:
+            return
+        longest = lines[0]
+        way = by_way_of(longest.site, [longest.site, *longest.called_from])
+        others = f", and at {len(lines) - 1} more" if len(lines) > 1 else ""
+        how = "convolves a signal with" if longest.convolves else "multiplies frames by"
+        yield Finding(
+            rule=self.id,
+            title=self.title,
+            summary=f"{min(now / step_s, 1.0):.0%} of the step {how} the {longest.waves:,} sines and cosines of a "
+            f"Fourier transform of length {longest.length:,}, at {at(longest.site)}{way}{others}.",
+            gain=gain,
+            evidence={
+                "length": longest.length,
+                "waves": longest.waves,
+                "fourier_products_s": now,
+                "seconds_saved": saved,
+                "step_s": step_s,
+            },
+            site=longest.site,
+        )
+
+    def fix(self, finding: Finding, sources: Sources) -> Advice:
+        return Advice(
+            f"Compute what {where(finding.site)} gives with torch.stft(signal, n_fft, hop_length, window=window, "
+            "center=…, return_complex=True), whose .real and .imag are the products with cosines and with sines "
+            "(n_fft, window and padding as they are in the basis), or with torch.fft.rfft where there are no frames to "
+            "be cut: rounding aside it is the same.",
+            "how its frames are cut, padded and laid out, and what its waves are scaled by, only its author can tell",
+        )
+
+    EXAMPLES = (
+        Example(
+            before="real, imag = (frames @ self.basis).chunk(2, dim=-1)  # <-\n",
+            after="",
+            advice="torch.stft(signal",
+        ),
+    )
+    LEAVES_ALONE = (Example("spec = torch.stft(wave, 512, 128, return_complex=True)  # <-\n", ""),)

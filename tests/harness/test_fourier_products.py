@@ -1,0 +1,134 @@
+"""Fourier transforms that are written out as matrices are told by the waves in them, under whatever window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+
+from advisor.harness.layout import FourierProduct
+from advisor.harness.watches.fourier_products import FourierProducts
+
+LENGTH, BINS, FRAMES, STEPS = 512, 257, 40, 3
+Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def waves(window: torch.Tensor | None = None, bins: int = BINS, length: int = LENGTH) -> torch.Tensor:
+    """Cosines, then sines, a wave in each row."""
+    angle = 2 * torch.pi / length * torch.outer(torch.arange(bins), torch.arange(length)).double()
+    both = torch.cat([angle.cos(), -angle.sin()])
+    return (both if window is None else both * window).float()
+
+
+def seen(compute: Callable[[int], Any]) -> list[FourierProduct]:
+    """What three steps show, each call of which is said to take a second."""
+    products = FourierProducts(torch)
+
+    class Watching(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            with torch._C.DisableTorchFunction():
+                products.called(getattr(func, "__name__", ""), (args, kwargs), result, 1.0)
+            return result
+
+    for step in range(STEPS):
+        with Watching():
+            compute(step)
+        products.lines.step_ends()
+    return products.lines.per_step(STEPS, 0.1)
+
+
+def multiplied(product: Product) -> Product:
+    return product
+
+
+@pytest.mark.parametrize(
+    "multiply",
+    [
+        pytest.param(multiplied(lambda a, x: x @ a.T.contiguous()), id="made anew"),
+        pytest.param(multiplied(lambda a, x: torch.matmul(a, x.T)), id="from the left"),
+        pytest.param(multiplied(lambda a, x: F.linear(x.view(2, FRAMES // 2, LENGTH), weight=a)), id="linear"),
+        pytest.param(multiplied(lambda a, x: F.conv1d(x[:, None], a[:, None], stride=LENGTH)), id="a convolution"),
+    ],
+)
+def test_a_transform_is_seen_with_what_a_fast_one_takes(multiply: Product) -> None:
+    a = waves(torch.hann_window(LENGTH))
+    (line,) = seen(lambda step: multiply(a, torch.rand(FRAMES, LENGTH)))
+    assert (line.length, line.waves) == (LENGTH, 2 * BINS)
+    assert line.multiplied == FRAMES * LENGTH * 2 * BINS
+    assert line.transformed == FRAMES * LENGTH * 9
+    assert line.seconds == 1.0 and line.differentiated_s == 0
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        pytest.param(waves(), id="no window"),
+        pytest.param(waves(torch.hamming_window(LENGTH)), id="hamming"),
+        pytest.param(waves(F.pad(torch.hann_window(320), (96, 96))), id="a shorter window"),
+        pytest.param(waves(torch.hann_window(LENGTH), bins=200), id="not the highest"),
+        pytest.param(waves(torch.hann_window(LENGTH))[torch.randperm(2 * BINS)], id="in some order"),
+        pytest.param(3 * waves(torch.hann_window(LENGTH)).double(), id="louder"),
+        pytest.param(waves(torch.hann_window(LENGTH))[:BINS], id="cosines"),
+        pytest.param(waves(torch.hann_window(LENGTH))[BINS:], id="sines"),
+        pytest.param(waves(bins=LENGTH), id="all of them, twice"),
+    ],
+)
+def test_whatever_its_window(matrix: torch.Tensor) -> None:
+    (line,) = seen(lambda step: torch.rand(FRAMES, LENGTH) @ matrix.to(torch.float32).T)
+    assert line.waves == len(matrix)
+
+
+def test_cosines_alone_have_half_of_a_transform() -> None:
+    (line,) = seen(lambda step: F.conv1d(torch.rand(1, 1, 8 * LENGTH), COSINES[:, None], stride=LENGTH))
+    assert line.transformed == 8 * LENGTH * 9 / 2 and line.convolves
+
+
+COSINES = waves(torch.hann_window(LENGTH))[:BINS]
+STEPS_OF_A_SCALE = torch.outer(torch.logspace(0.5, 2.3, 200), torch.arange(LENGTH).float() * 2 * torch.pi / LENGTH)
+TRIANGLES = (1 - (torch.arange(LENGTH) - torch.arange(128)[:, None] * 4).abs() / 6.0).clamp(min=0)
+HALF_TURNS = (torch.pi / LENGTH * torch.outer(torch.arange(256), torch.arange(LENGTH) + 0.5)).cos()
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        pytest.param(torch.randn(2 * BINS, LENGTH), id="anything"),
+        pytest.param(torch.eye(LENGTH), id="nothing to do"),
+        pytest.param(TRIANGLES, id="a bank of filters"),
+        pytest.param(torch.cat([STEPS_OF_A_SCALE.cos(), STEPS_OF_A_SCALE.sin()]), id="the tones of a scale"),
+        pytest.param(HALF_TURNS, id="a cosine transform"),
+        pytest.param(waves()[3:4].repeat(300, 1), id="one wave"),
+        pytest.param(torch.zeros(2 * BINS, LENGTH), id="nothing in it"),
+        pytest.param(waves().requires_grad_(), id="one that is trained"),
+        pytest.param(waves().bfloat16(), id="of 16 bits"),
+        pytest.param(waves(bins=16), id="a few waves"),
+    ],
+)
+def test_other_matrices_are_left_alone(matrix: torch.Tensor) -> None:
+    assert not seen(lambda step: F.linear(torch.rand(FRAMES, LENGTH).to(matrix.dtype), matrix))
+
+
+def test_filters_of_several_channels_are_left_alone() -> None:
+    assert not seen(lambda step: F.conv1d(torch.rand(1, 2, 4 * LENGTH), waves()[:, None].repeat(1, 2, 1)))
+
+
+def test_after_many_others_it_is_not_looked_for() -> None:
+    a = waves()
+
+    def step(number: int) -> None:
+        for _ in range(300):
+            torch.rand(4, LENGTH) @ torch.rand(LENGTH, 64)
+        torch.rand(4, LENGTH) @ a.T
+
+    assert not seen(step)
+
+
+def test_the_backward_is_counted_once_it_comes() -> None:
+    a, x = waves(), torch.rand(FRAMES, LENGTH, requires_grad=True)
+    (line,) = seen(lambda step: (x @ a.T).sum().backward())  # type: ignore[no-untyped-call]
+    assert line.differentiated_s == line.seconds == 1.0
