@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from advisor.edit.draft import Draft
 from advisor.edit.algebra.low_rank import merged_weights, split
+from advisor.edit.draft import Draft
 from advisor.edit.sources import Source
 
 WRITTEN = {

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 
-from advisor.edit.draft import Draft
 from advisor.edit.algebra.pairwise import PRODUCT, SQUARES, Pairing, pairings, replace, without_pairs
+from advisor.edit.draft import Draft
 from advisor.edit.sources import Source
 
 SIZES = {"i": 4, "j": 3, "k": 5, "l": 2}

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from advisor.evidence import Change, Estimate, Evidence
 from advisor.evidence.absent import empty_trace
-from advisor.evidence.loading.pipeline import period, undisturbed_s
 from advisor.evidence.gpu.replay import replay, script_of
+from advisor.evidence.loading.pipeline import period, undisturbed_s
 from advisor.harness.layout import Environment, Loader, RunRecord, Timing
 from advisor.trace import read_trace
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.harness.watches.by_line import ByLine
 from advisor.harness.layout import OneHot
+from advisor.harness.watches.by_line import ByLine
 
 
 def lines(seconds: list[float], told: bool = True) -> list[OneHot]:

@@ -18,8 +18,8 @@ from torch.utils.data import (
     random_split,
 )
 
-from advisor.harness.loading.datasets import describe_source
 from advisor.harness.layout import Loader
+from advisor.harness.loading.datasets import describe_source
 
 
 class Years(Dataset):

@@ -13,9 +13,9 @@ from torch import nn
 
 from advisor.evidence import Evidence
 from advisor.evidence.gradients.discarded import discarded_backward
+from advisor.harness.optimizers import parameters_of
 from advisor.harness.watches import autograd_graph
 from advisor.harness.watches.discarded_gradients import Discarded
-from advisor.harness.optimizers import parameters_of
 from advisor.launch import Command, measure
 from fixtures.expectations import FIXTURES
 from tests.conftest import PYTHON, QUICK

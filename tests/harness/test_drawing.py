@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, WeightedRandomSampler
 
-from advisor.harness.loading.fetching import look_off, look_on, read_looks
 from advisor.harness.layout import Loader
+from advisor.harness.loading.fetching import look_off, look_on, read_looks
 from advisor.harness.loading.loaders import fetch_patches
 from advisor.harness.machine.openblas import OpenBlas
 

@@ -17,12 +17,12 @@ from PIL import Image, ImageEnhance
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
+from advisor.harness.layout import Loader
 from advisor.harness.loading import tracing
 from advisor.harness.loading.fetching import _ORDER_WITH_THREADS, LOOKS_FILE, Looks, look_off, look_on, read_looks
-from advisor.harness.layout import Loader
 from advisor.harness.loading.loaders import FETCH_FILE, _computed, fetch_patches
-from advisor.harness.machine.openblas import OpenBlas
 from advisor.harness.loading.transforms import transforms_of
+from advisor.harness.machine.openblas import OpenBlas
 from advisor.launch import Command, measure
 from advisor.run import Run
 from tests.conftest import QUICK

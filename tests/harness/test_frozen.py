@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from advisor.harness.watches.constants import Constants
 from advisor.harness.layout import Frozen
+from advisor.harness.watches.constants import Constants
 
 Tensor = torch.Tensor
 Prepare = Callable[[Tensor], Tensor]

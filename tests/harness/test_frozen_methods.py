@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from advisor.harness.layout import Frozen
 from advisor.harness.watches.constants import Constants
 from advisor.harness.watches.frozen_methods import FrozenMethods
-from advisor.harness.layout import Frozen
 
 Tensor = torch.Tensor
 

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from advisor.harness.watches.gathered import Gathers
 from advisor.harness.layout import Gathered
+from advisor.harness.watches.gathered import Gathers
 
 NODES, EDGES = torch.randn(10, 8), torch.randint(10, (40,))
 WEIGHT, WIDE = torch.randn(8, 8), torch.randn(8, 12)

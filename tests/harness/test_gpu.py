@@ -15,15 +15,15 @@ import pytest
 import torch
 
 from advisor.harness import models
-from advisor.harness.machine import environment
 from advisor.harness.encoders import Encoders
-from advisor.harness.machine.gauges import DeviceClock
-from advisor.harness.machine.gpu_memory import GpuMemory
 from advisor.harness.kept_graphs import Graphs
 from advisor.harness.layout import Memory, Options, RunRecord
 from advisor.harness.looking import is_capturing, may_compute
-from advisor.harness.models import Models
+from advisor.harness.machine import environment
+from advisor.harness.machine.gauges import DeviceClock
+from advisor.harness.machine.gpu_memory import GpuMemory
 from advisor.harness.machine.openblas import OpenBlas
+from advisor.harness.models import Models
 from advisor.harness.status import StatusFile
 from advisor.harness.timing import Interval
 from advisor.harness.windows import Windows

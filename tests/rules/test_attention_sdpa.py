@@ -385,7 +385,9 @@ TOLD["a softmax of its own"] = (
 NOT_TOLD = {
     "returned": "w = torch.softmax(q @ k.mT, dim=-1)\n        out = torch.bmm(w, v)\n        return out, w",
     "kept": "w = torch.softmax(q @ k.mT, dim=-1)\n        self.seen = w.detach()\n        return w @ v",
-    "kept in a branch": "w = torch.softmax(q @ k.mT, -1)\n        if mask is None:\n            self.w = w\n        return w @ v",
+    "kept in a branch": (
+        "w = torch.softmax(q @ k.mT, -1)\n        if mask is None:\n            self.w = w\n        return w @ v"
+    ),
     "mixed": "w = torch.softmax(q @ k.mT, dim=-1)\n        w = self.mix(w)\n        return w @ v",
     "gated": "w = torch.softmax(q @ k.mT, dim=-1) * mask\n        return w @ v",
     "capped": "s = 30 * torch.tanh(q @ k.mT / 30)\n        return torch.softmax(s, dim=-1) @ v",

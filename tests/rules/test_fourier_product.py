@@ -1,4 +1,4 @@
-"""A Fourier transform that is multiplied out is found by running a script that has one, and its gain is what it brings."""
+"""A Fourier transform that is multiplied out is found by running a script that has one, and its gain is what it is."""
 
 from __future__ import annotations
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from advisor.edit import Edit, Sources
-from advisor.shared.frameworks import configured
 from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Finding, Gain
 from advisor.rulebook import load_rules
+from advisor.shared.frameworks import configured
 from rules.amp_autocast import AmpAutocast
 from rules.fused_optimizer import FusedOptimizer
 from tests.rules.test_checks import busy_cpu

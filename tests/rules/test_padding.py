@@ -13,12 +13,12 @@ from advisor.rules.padding import Padding
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
-from advisor.shared.fewer_columns import columns_spared
 from advisor.harness import layout
 from advisor.harness.layout import Model, Site
 from advisor.harness.tokens import padding, token_ids
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Argument, Finding
+from advisor.shared.fewer_columns import columns_spared
 from tests.conftest import QUICK
 
 SCRIPT = """

@@ -11,8 +11,8 @@ import pytest
 from advisor.diagnose import diagnose
 from advisor.edit import Sources
 from advisor.evidence import Evidence
-from advisor.harness.machine.environment import glibc_version, huge_pages
 from advisor.harness.layout import Options
+from advisor.harness.machine.environment import glibc_version, huge_pages
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding, Variable
 from rules.page_faults import PageFaults

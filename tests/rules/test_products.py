@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from advisor.evidence.gpu.devices import peak_of
 from advisor.evidence.facts import KernelRow
+from advisor.evidence.gpu.devices import peak_of
 from advisor.evidence.gpu.products import left_of_products, reading_weights
 from tests.rules.test_checks import SGEMM, busy_gpu
 

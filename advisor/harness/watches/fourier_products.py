@@ -43,12 +43,11 @@ class FourierProducts:
         torch: Any = self.torch
         if not isinstance(result, torch.Tensor) or torch.is_autocast_enabled("cpu"):
             return
+        both: tuple[tuple[Any, bool], ...] = ()
         if name in _PRODUCTS and len(args) >= 2:
             both = ((args[1], True), (args[0], False))
         elif name in ("linear", "conv1d") and args:
             both = ((args[1] if len(args) > 1 else named.get("weight"), False),)
-        else:
-            return
         for matrix, turned in both:
             waves = self._waves(matrix, turned)
             if waves is not None:
