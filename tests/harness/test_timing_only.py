@@ -104,7 +104,7 @@ import sys
 import torch
 
 # A device's own marks, as of a GPU behind the host: half a second from each to the next.
-(gauges,) = [module for name, module in list(sys.modules.items()) if name.endswith("harness.gauges")]
+(gauges,) = [module for name, module in list(sys.modules.items()) if name.endswith("harness.machine.gauges")]
 gauges.DeviceClock.seconds = lambda self: [0.5] * 100
 model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
