@@ -17,6 +17,11 @@ def input_shapes(written: str) -> list[Shape]:
     return list(_read(written))
 
 
+def list_shapes(written: str) -> list[Shape]:
+    """Those in lists of tensors, as ``aten::cat`` is given: of ``[[[2, 8], [4, 8]], []]`` two; none where unknown."""
+    return list(_read_lists(written))
+
+
 def shapes_at(trace: Trace, row: int) -> list[Shape]:
     """Those of the operator in a row of ``Trace.operators``; none where the window did not record them."""
     code = int(trace.operators.shapes[row])
@@ -25,11 +30,21 @@ def shapes_at(trace: Trace, row: int) -> list[Shape]:
 
 @functools.lru_cache(maxsize=4096)  # a trace says the same again and again
 def _read(written: str) -> tuple[Shape, ...]:
+    return tuple(map(_shape, _decoded(written)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _read_lists(written: str) -> tuple[Shape, ...]:
+    lists = [each for each in _decoded(written) if isinstance(each, list)]
+    return tuple(_shape(one) for each in lists for one in each if isinstance(one, list))
+
+
+def _decoded(written: str) -> list[object]:
     try:
         given = json.loads(written) if written else []
     except (ValueError, RecursionError):
-        return ()
-    return tuple(_shape(each) for each in given) if isinstance(given, list) else ()
+        return []
+    return given if isinstance(given, list) else []
 
 
 def _shape(sizes: object) -> Shape:

@@ -9,6 +9,7 @@ import pytest
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
 from advisor.evidence.gradients.separate_gradients import separate_gradients
+from advisor.evidence.worked import of_tensors, spent_s
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding
 from advisor.run import Run
@@ -44,6 +45,10 @@ for step in range(150):
 APART = "u_x = gradient(u, x)\n    u_y = gradient(u, y)\n    u_t = gradient(u, t)\n    return u_t + u * u_x + u * u_y"
 WEIGHTED = "return sum(torch.autograd.grad(u, x, torch.randn_like(u), create_graph=True)[0] for _ in range(3))"
 AGAIN = "return gradient(u, x) + u * gradient(u, x) + gradient(gradient(u, x), x)"
+OF_EACH = (
+    "def slopes(f):\n        f_x = gradient(f, x)\n        f_t = gradient(f, t)\n        return f_x + f_t\n"
+    "    return slopes(u) + slopes(u.sin()) * slopes(u.cos())"
+)
 OTHERS = "u_x = gradient(u, x)\n    v = u * u_x\n    return gradient(v, y) + gradient(u_x, x)"
 
 
@@ -73,6 +78,16 @@ def test_three_calls_for_one_thing_become_one(tmp_path: Path) -> None:
     losses = Run.load(tmp_path / "run").record.losses
     assert losses and after.record.losses[:5] == pytest.approx(losses[:5], rel=1e-3)
     assert separate_gradients(Evidence.from_run(after)) is None
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_what_is_written_once_counts_as_often_as_it_is_called(tmp_path: Path) -> None:
+    evidence, (finding,) = findings(tmp_path, OF_EACH)
+    seen = separate_gradients(evidence)
+    assert seen is not None and (seen.calls, seen.groups) == (6, 3)
+    again = spent_s(evidence, of_tensors(seen.shares)) / (evidence.trace_step_s or 1.0)
+    assert finding.evidence["again_share"] == pytest.approx(again)
 
 
 @pytest.mark.slow

@@ -40,7 +40,8 @@ class SmallForCausalLM(nn.Module):  # as a library has it
 
     def forward(self, ids, output_hidden_states=False):
         states = self.model(ids)["hidden_states"]
-        return Answer(logits=self.lm_head(states[-1]), hidden_states=states)
+        self.last = self.lm_head(states[-1])
+        return Answer(logits=self.last, hidden_states=states)
 
 
 class Body(nn.Module):
@@ -83,8 +84,9 @@ def diagnosed(folder: Path, returned: str, called: str = "embed(model, ids)") ->
 
 
 @pytest.mark.slow
-def test_states_are_read_alone(tmp_path: Path) -> None:
-    document, fixes = diagnosed(tmp_path, _STATES)
+@pytest.mark.parametrize("returned", [_STATES, "torch.stack(out.hidden_states[-2:]).mean((0, 2))"])
+def test_states_are_read_alone(returned: str, tmp_path: Path) -> None:
+    document, fixes = diagnosed(tmp_path, returned)
     (found,) = [each for each in document.findings if each.rule == "unread-scores"]
     assert (found.file, found.line) == ("embed.py", SCRIPT.splitlines().index(_CALL) + 1)
     assert found.evidence["scores_shape"] == "8x32x6000" and found.predicted.speedup.likely > 1.5
@@ -99,7 +101,7 @@ def test_states_are_read_alone(tmp_path: Path) -> None:
     [
         (f"{_STATES}, out.logits.argmax(-1)", "embed(model, ids)"),  # an operator takes them
         (f"{_STATES}, out.logits", "embed(model, ids)"),  # or something may, later
-        (f"torch.stack([{_STATES}])", "embed(model, ids)"),  # of a list it is not known
+        (_STATES, "embed(model, ids), torch.stack([model.last]).mean()"),  # in a list
         # It reads states elsewhere.
         (_STATES, "nn.functional.cross_entropy(model(ids).logits.view(-1, 6000), ids.view(-1))"),
     ],

@@ -13,12 +13,13 @@ import numpy as np
 
 from advisor.evidence.host import Host
 from advisor.evidence.nesting import Nesting
-from advisor.evidence.shapes import Shape, shapes_at
+from advisor.evidence.shapes import Shape, list_shapes, shapes_at
 from advisor.evidence.steps import assign, by_step, step_windows
 from advisor.evidence.worked import self_shares, worked
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
+    from advisor.trace.tables import Trace
 
 _EMBEDDING, _LINEAR = "aten::embedding", "aten::linear"
 _JOINS = ("aten::cat", "aten::stack")
@@ -51,7 +52,7 @@ def unread_scores(evidence: Evidence) -> tuple[Shape, dict[str, float]]:
             return nothing
         (head,) = heads
         scores = (*shapes[head][0][:-1], words[0])
-        if any(_takes(names[at], shapes[at], scores) for at in range(head + 1, len(names))):
+        if any(_takes(trace, int(rows[at]), names[at], shapes[at], scores) for at in range(head + 1, len(names))):
             return nothing
         largest = max(largest, scores, key=np.prod)
         found.append(int(rows[head]))
@@ -60,9 +61,12 @@ def unread_scores(evidence: Evidence) -> tuple[Shape, dict[str, float]]:
     return largest, self_shares(trace, nesting, worked(trace, found), step >= 0)
 
 
-def _takes(name: str, shapes: list[Shape], scores: Shape) -> bool:
-    """Whether an operator may be given the scores, in their shape or in another one; of a list nobody knows."""
+def _takes(trace: Trace, row: int, name: str, shapes: list[Shape], scores: Shape) -> bool:
+    """Whether an operator may be given the scores, in their shape or in another one, or a list of nobody knows what."""
     if name in _JOINS:
-        return True
+        code = int(trace.operators.shapes[row])
+        shapes = list_shapes(trace.name(code)) if code >= 0 else []
+        if not shapes:
+            return True
     there = any(each[-1:] == scores[-1:] and prod(each) == prod(scores) for each in shapes)
     return there and name not in _HANDS_ON

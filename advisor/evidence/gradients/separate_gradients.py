@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,13 +32,15 @@ class SeparateGradients:
     """``calls`` of a step that ask for gradients of what another call has asked of, too; ``groups`` of such calls.
 
     ``shares``: operator → share of its own time in the steps that goes where each group asks once. ``callers``: the
-    user's functions that ask, the innermost first, of the first of them: file and first line.
+    user's functions that ask, the innermost first, of the first of them: file and first line. ``asking``: how many of
+    the calls a function is around, by these two.
     """
 
     calls: float
     groups: float
     shares: dict[str, float]
     callers: tuple[tuple[str, int], ...]
+    asking: dict[tuple[str, int], float]
 
 
 @dataclass(frozen=True)
@@ -106,12 +109,14 @@ def _of_groups(
     part = np.zeros(len(trace.operators))
     for group in several:
         _add(trace, group, passes, part)
-    callers = users_callers(trace, int(several[0][1].nodes[0]), record)
+    callers = [users_callers(trace, int(each.nodes[0]), record) for group in several for each in group]
+    asking = Counter(function for each in callers for function in set(each))
     return SeparateGradients(
         calls=sum(map(len, several)) / len(steps),
         groups=len(several) / len(steps),
         shares=self_shares(trace, nesting, part, assign(steps, trace.operators.start) >= 0),
-        callers=tuple(callers),
+        callers=tuple(callers[1]),
+        asking={function: number / len(steps) for function, number in asking.items()},
     )
 
 

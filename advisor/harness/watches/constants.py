@@ -19,7 +19,6 @@ from types import ModuleType
 from typing import Any
 
 from ..layout import (
-    FourierProduct,
     Frozen,
     Gathered,
     LoopedLayer,
@@ -47,7 +46,6 @@ from ..places import FRAMES, site_of, user_frame, user_frames
 from ..profiling import Inert
 from ..timing import compiled_frames
 from .by_line import unwatched
-from .fourier_products import FourierProducts
 from .frozen import FrozenParts
 from .frozen_methods import FrozenMethods
 from .gathered import Gathers
@@ -121,7 +119,6 @@ class Constants:
         self.repeated_rows: list[RepeatedRow] = []
         self.zero_rows: list[ZeroRow] = []
         self.sparse_products: list[SparseProduct] = []
-        self.fourier_products: list[FourierProduct] = []
         self.looped_layers: list[LoopedLayer] = []
         self.same_rows: list[SameRow] = []
         self._fixed: list[Frozen] = []
@@ -130,7 +127,6 @@ class Constants:
         self._one_hots = OneHots(self._torch)
         self._zeros = ZeroRows(self._torch)
         self._sparse = SparseProducts(self._torch)
-        self._fourier = FourierProducts(self._torch)
         self._looped = LoopedLayers(self._torch)
         self._same = SameRows(self._torch)
         self._rows = RepeatedRows(self._torch, lambda: self._gathers.counted, self.watching)
@@ -170,7 +166,7 @@ class Constants:
         self._frozen.step_ends()
         if self._steps:
             by_line = self._repeats, self._gathers, self._one_hots, self._rows, self._zeros, self._same, self._looped
-            for each in (*by_line, self._fourier):
+            for each in by_line:
                 each.lines.step_ends()
             self._sparse.step_ends()
         self._ended += 1
@@ -194,7 +190,6 @@ class Constants:
                     self.repeated_rows = self._rows.lines.per_step(_WATCHED, _LEAST_S)
                     self.zero_rows = self._zeros.lines.per_step(_WATCHED, _LEAST_S)
                     self.sparse_products = self._sparse.per_step(_WATCHED, _LEAST_S)
-                    self.fourier_products = self._fourier.lines.per_step(_WATCHED, _LEAST_S)
                     self.looped_layers = self._looped.per_step(_WATCHED, _LEAST_S)
                     watched = sum(each.seconds for step in self._steps for each in step.forwards)
                     self.remade_share = self._remade.total() / watched if watched else 0.0
@@ -425,7 +420,6 @@ class Constants:
                 self._one_hots.called(name, given[0], result, seconds)
                 self._zeros.called(name, given[0], result, seconds)
                 self._sparse.called(name, given[0], result, seconds)
-                self._fourier.called(name, given, result, seconds)
                 self._looped.called(name, given[0], result, seconds)
                 if user_frame() is not self._caller:  # a library's model at work: nothing of that is the user's
                     self._same.called(given[0], name, result, seconds)

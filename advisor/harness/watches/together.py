@@ -120,10 +120,10 @@ class Watches:
         record.remade_weights, record.remade_share = seen.remade, seen.remade_share
         record.repeated_rows, record.zero_rows = seen.repeated_rows, seen.zero_rows
         record.sparse_products, record.looped_layers = seen.sparse_products, seen.looped_layers
-        record.same_rows, record.fourier_products = seen.same_rows, seen.fourier_products
+        record.same_rows = seen.same_rows
         record.unread, record.weighted = unread.found, unread.weighted
         record.computed_s, record.unread_gradients = unread.computed_s, unread.gradients
-        record.asked_again = unread.again
+        record.asked_again, record.fourier_products = unread.again, unread.fourier_products
         for (index, name), size in unread.batches.items():
             loader = self._loaders.records[index]
             loader.unread[name], loader.unread_of = size, unread.whole[index]

@@ -18,12 +18,13 @@ from itertools import islice
 from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar
 
-from ..layout import AskedAgain, Site, Unread, UnreadGradient, Weighted
+from ..layout import AskedAgain, FourierProduct, Site, Unread, UnreadGradient, Weighted
 from ..looking import each_tensor, function_modes, has_fast_path, is_replaced, is_taken_down, is_transformed
 from ..patches import Patch
 from ..places import FRAMES, is_users, site_of, user_frames
 from ..timing import compiled_frames
 from .asked_again import AsksAgain
+from .fourier_products import FourierProducts
 from .repeats import draws
 from .result_graph import (
     LEAST_ZERO,
@@ -117,6 +118,7 @@ class UnreadResults:
         self.computed_s = 0.0  # in a step, by all calls that were seen
         self.gradients: list[UnreadGradient] = []
         self.again: AskedAgain | None = None
+        self.fourier_products: list[FourierProduct] = []
         self.batches: dict[tuple[int, str], int] = {}  # bytes of what is delivered and never read, by loader and name …
         self.whole: dict[int, int] = {}  # … and of the whole batch
 
@@ -129,6 +131,7 @@ class UnreadResults:
         self._gradients = UnreadBatches(self._torch.Tensor, _key, _weak, least=1)  # by the identity of their places
         self._asked: dict[int, UnreadGradient] = {}  # likewise
         self._again = AsksAgain(self._torch)
+        self._fourier = FourierProducts(self._torch)
         self._step = 0
         self._lost = False
 
@@ -151,6 +154,7 @@ class UnreadResults:
         elif STEPS.start < self._ended < STEPS.stop:
             self._step += 1
             self._again.step_ends()
+            self._fourier.lines.step_ends()
             self._custom = custom_forwards(self._torch)
         elif self._ended == STEPS.stop:
             watched = self._mode is not None and not self._lost
@@ -160,7 +164,7 @@ class UnreadResults:
                     self._judge()
             except Exception:
                 self.found, self.weighted, self.batches, self.gradients = [], [], {}, []
-                self.again = None
+                self.again, self.fourier_products = None, []
             self._forget()
         elif self._ended > STEPS.stop:
             self._leave()  # where a mode of the script's was in the way before
@@ -285,6 +289,8 @@ class UnreadResults:
         if is_transformed(torch) or _in_backward(torch):
             self._root(reads)
             return
+        if self._step < _JUDGED:
+            self._fourier.called(name, (args, named), result, seconds)
         for each in (*args, *named.values()):
             if isinstance(each, (FunctionType, MethodType, functools.partial, torch.nn.Module)):
                 held = _tensors(held_by(each), torch)
@@ -392,6 +398,7 @@ class UnreadResults:
         batches = self._delivered.unread(_JUDGED)
         gradients = self._unread_gradients()
         self.again = self._again.found(_JUDGED)
+        self.fourier_products = self._fourier.lines.per_step(_JUDGED, _LEAST_S)
         if found or weighted or batches or gradients:
             unseen = has_extensions() or have_threads(self._workers()) or is_any_scripted(self._torch)
             if not unseen:
