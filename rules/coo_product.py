@@ -63,8 +63,9 @@ class CooProduct(Rule):
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=f"{min(whole / (evidence.trace_step_s or whole), 1.0):.0%} of the step multiplies {found.calls:.0f} "
-            f"times with a sparse matrix in COO format, at {at(site)}, entry by entry, and no step makes it anew.",
+            summary=f"{min(whole / (evidence.trace_step_s or whole), 1.0):.0%} of the step multiplies "
+            f"{found.calls:.0f} times with a sparse matrix in COO format, at {at(site)}, entry by entry, "
+            "and no step makes it anew.",
             gain=gain,
             evidence={
                 "products_per_step": found.calls,
@@ -82,8 +83,8 @@ class CooProduct(Rule):
         text += ".to_sparse_csr(); torch.sparse.mm and @ take it as they did."
         if finding.parameters.get("differentiated"):
             text += (
-                " For the backward make At = A.t().to_sparse_csr() there, too (At = A where A is symmetric), and multiply"
-                " by a torch.autograd.Function: forward(ctx, A, At, x) keeps ctx.At = At and returns A @ x,"
+                " For the backward make At = A.t().to_sparse_csr() there, too (At = A where A is symmetric), and"
+                " multiply by a torch.autograd.Function: forward(ctx, A, At, x) keeps ctx.At = At and returns A @ x,"
                 " backward(ctx, g) returns None, None, ctx.At @ g."
             )
         return Advice(text, "what else reads the matrix in its present format only its author can tell")

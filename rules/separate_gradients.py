@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts, Sources
 from advisor.edit.finding import found_in
 from advisor.edit.gradients.joined_gradients import ask_once
 from advisor.edit.gradients.joined_gradients import separate_gradients as written
-from advisor.evidence.gradients.separate_gradients import SeparateGradients, asked_again, separate_gradients
+from advisor.evidence.gradients.separate_gradients import asked_again, separate_gradients
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.fixes import edited
 from advisor.harness.layout import Site
@@ -46,7 +46,7 @@ class SeparateGradients(Rule):
         if evidence.compiled or not evidence.step_s:
             return
         found = separate_gradients(evidence)
-        site, surplus = _written(found) if found is not None else (None, 0.0)
+        site, surplus = _written(found.callers, found.asking) if found is not None else (None, 0.0)
         if found is None or site is None:
             # By the same inputs each time: of the same thing weighted in other ways, or the same once more.
             yield from self._again(evidence)
@@ -193,17 +193,19 @@ def flow(psi, x, y):
     )
 
 
-def _written(found: SeparateGradients) -> tuple[Site | None, float]:
+def _written(
+    callers: tuple[tuple[str, int], ...], asking: Mapping[tuple[str, int], float]
+) -> tuple[Site | None, float]:
     """The first line that asks for several, in the file of the innermost function; how many calls less there would be.
 
     In a step: what is written once may be called for each of several things. The line is None where no such file's
     source shows gradients of one thing by different inputs.
     """
-    for path, line in found.callers:
+    for path, line in callers:
         there = found_in(
             (path, line), lambda draft: [(draft.line(each.statements[0]), len(each)) for each in written(draft)]
         )
         if there:
             asks, surplus = sum(number for _, number in there), sum(number - 1 for _, number in there)
-            return Site(path, min(first for first, _ in there)), surplus * max(1.0, found.asking[path, line] / asks)
+            return Site(path, min(first for first, _ in there)), surplus * max(1.0, asking[path, line] / asks)
     return None, 0.0

@@ -1,4 +1,4 @@
-"""Products with sparse matrices in COO are found by running scripts that have them, and what the advice says is faster."""
+"""Products with sparse matrices in COO are found by running scripts that have them, and none in what is advised."""
 
 from __future__ import annotations
 
@@ -110,7 +110,9 @@ def test_an_inference_needs_no_function(tmp_path: Path) -> None:
             id="as advised",
         ),
         pytest.param(
-            "torch.sparse.mm(torch.sparse_coo_tensor(indices, torch.rand(60000), (nodes, nodes)), h)", "", id="made anew"
+            "torch.sparse.mm(torch.sparse_coo_tensor(indices, torch.rand(60000), (nodes, nodes)), h)",
+            "",
+            id="made anew",
         ),
         pytest.param("adj.to_dense() @ h", "", id="a full one"),
     ],

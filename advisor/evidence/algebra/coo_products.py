@@ -31,7 +31,7 @@ _MAKES = (
 
 @dataclass(frozen=True)
 class CooProducts:
-    """Of a step: how many products, seconds of those of the forward and of the backward, and of what turns the matrices.
+    """Of a step: how many products, seconds of the forward's and of the backward's, and of what turns the matrices.
 
     ``function``: the user's that multiplies, its file and first line; None where that is not known.
     """
