@@ -41,8 +41,9 @@ MOST_ACTIVE = 8  # the longest profile window: traces grow by megabytes a step
 # Short steps are profiled until they fill so many seconds, or so many are: a process that is preempted once, for 16 ms,
 # would make most of three steps of 6 ms.
 LEAST_PROFILED_SECONDS, MOST_SHORT_STEPS = 0.1, 16
-# A period of steps is profiled whole where it takes at most so many seconds: then its steps are short, too.
-LONGEST_PERIOD = 3.0
+# A period of steps is profiled whole where it takes at most so many seconds: then its steps are short, too. One of many
+# steps has to be shorter, for its trace grows with what is called, and not with the time.
+LONGEST_PERIOD, LONGEST_OF_MANY, MANY = 3.0, 1.5, 64
 # A profiled step is given up after so many seconds and so many times the step's own length: work of another kind
 # has begun (the next layer of a layer-wise training, say).
 OVERDUE_SECONDS, OVERDUE_STEPS = 15.0, 10
@@ -669,7 +670,8 @@ class Windows:
             active = max(active, min(round(LEAST_PROFILED_SECONDS / step_s), MOST_SHORT_STEPS))
             intervals = self.record.timing.intervals
             every = period(intervals)
-            if every * (self.record.timing.step_s or 0.0) <= LONGEST_PERIOD and every <= len(intervals) // 2:
+            longest = LONGEST_PERIOD if every <= MANY else LONGEST_OF_MANY
+            if every * (self.record.timing.step_s or 0.0) <= longest and every <= len(intervals) // 2:
                 active = max(active // every, 1) * every  # whole periods
         self._start_profiler("profile", self.plan.wait, self.plan.warmup, active, detail=False)
 
