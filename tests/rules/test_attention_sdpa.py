@@ -459,6 +459,14 @@ UNREAD = {
 }
 
 
+def test_a_layer_is_known_by_whatever_module_it_is_taken_from() -> None:
+    text = MODULES.replace("LINES", "return self.attn(x, x, x)[0]").replace("        OTHER\n", "")
+    text = text.replace("nn.MultiheadAttention", "MultiheadAttention")
+    for place in ("torch.nn", "torch.nn.modules", "torch.nn.modules.transformer"):
+        source = f"from {place} import MultiheadAttention\n{text}"
+        assert len(list(unread_weights(Drafts(Sources({"/nowhere/block.py": source}))["/nowhere/block.py"]))) == 1
+
+
 @pytest.mark.parametrize("lines", UNREAD)
 def test_weights_are_left_where_nobody_takes_them(lines: str) -> None:
     text = MODULES.replace("LINES", lines).replace("        OTHER\n", "")

@@ -17,7 +17,8 @@ from advisor.edit.names import full_name
 from advisor.edit.results import keeps
 
 _PARAMETERS = ("query", "key", "value", "key_padding_mask", "need_weights", "attn_mask")  # of its forward, in order
-_NAMES = ("torch.nn.MultiheadAttention", "torch.nn.modules.activation.MultiheadAttention")
+_PLACES = ("torch.nn", "torch.nn.modules", "torch.nn.modules.activation", "torch.nn.modules.transformer")
+_NAMES = tuple(f"{place}.MultiheadAttention" for place in _PLACES)
 
 
 def unread_weights(draft: Draft) -> Iterator[cst.Call]:
