@@ -10,9 +10,9 @@ import libcst as cst
 import libcst.matchers as m
 
 from advisor.edit import Draft, Drafts, Sources
+from advisor.edit.arrays import written_later
 from advisor.edit.calls import argument, call_method
 from advisor.edit.gradients.derivatives import differentiates_twice
-from advisor.edit.loading.arrays import written_later
 from advisor.edit.locate import call_at, last_name
 from advisor.edit.names import full_name, last_part
 from advisor.edit.origins.values import give_value

@@ -14,11 +14,11 @@ from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.algebra.attention import attentions, fuse
 from advisor.edit.algebra.attention_flow import written_out
 from advisor.edit.algebra.attention_weights import leave_weights, unread_weights
+from advisor.edit.algebra.told_eager import EAGER, FUSED, KEYWORD, READS, told
 from advisor.edit.gradients.derivatives import differentiates_twice
 from advisor.edit.origins.origin import origin_of
 from advisor.edit.origins.values import EDITED, give_value
 from advisor.edit.sources import text_of
-from advisor.edit.told_eager import EAGER, FUSED, KEYWORD, READS, told
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.algebra.scores import (

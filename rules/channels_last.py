@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from advisor.edit import Drafts
-from advisor.edit.algebra.views import reshape_views, with_imports
 from advisor.edit.calls import add_argument, argument, call_method, unpacked
 from advisor.edit.gradients.optimizer_state import loads_fused_state
 from advisor.edit.locate import call_at
 from advisor.edit.models import Binding, binding, model_name
 from advisor.edit.names import ensure_name, last_part, plain_name
 from advisor.edit.scopes import scope_of
+from advisor.edit.views import reshape_views, with_imports
 from advisor.evidence import Change
-from advisor.evidence.algebra.convolutions import convolution_kinds
+from advisor.evidence.convolutions import convolution_kinds
 from advisor.fixes import edited
 from advisor.rule import (
     Advice,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from advisor.edit.finding import only_line
+from advisor.edit.finding import found_in
 from advisor.edit.names import full_name
 from advisor.evidence import Change
 from advisor.evidence.algebra.coo_products import coo_products
@@ -23,8 +23,9 @@ _LEAST_GAIN = 1.10
 # entries, times 1 to 256 columns, on two cores: 0.02 to 0.35 of COO's time, mostly 0.05 to 0.15; in the training of a
 # recommender (28,000 rows, 600,000 entries, 64 columns), forwards and backwards, 0.2.
 _LEFT = 0.18
-_SPARSE = ("torch.sparse.mm", "torch.sparse.addmm", "torch.spmm", "torch.hspmm", "torch.smm", "torch.dsmm")
-_PRODUCTS = (*_SPARSE, "torch.mm", "torch.matmul", "torch.addmm")
+_SPARSE = ("torch.sparse.mm", "torch.sparse.addmm", "torch.spmm")
+_PRODUCTS = ("torch.mm", "torch.matmul", "torch.addmm")
+_METHODS = ("mm", "matmul", "addmm", "spmm")
 
 
 class CooProduct(Rule):
@@ -37,8 +38,8 @@ class CooProduct(Rule):
     matrix forwards and with its transposed one backwards (for a graph without directions the same). Reported where the
     products' operators ask for the entries of COO, and none in a step makes such a matrix.
 
-    When not: another matrix for each batch, or one whose entries are dropped at random; entries that are trained. On a
-    GPU it is not reported: there it was not measured.
+    When not: another matrix for each batch, or one whose entries are dropped at random; entries that are trained; 16
+    bits, in which a CPU has no sparse product. On a GPU it is not reported: there it was not measured.
 
     Source: PyTorch docs, ``torch.sparse``, "Sparse CSR Tensor": its multiplication is faster than COO's. What CSR
     leaves was measured with nine matrices.
@@ -55,7 +56,7 @@ class CooProduct(Rule):
         if found is None:
             return
         saved = (found.forward_s + found.backward_s) * (1.0 - _LEFT) + found.turning_s
-        gain = Gain.of(evidence.what_if(Change(remove_host_s=saved)))
+        gain = Gain.of(evidence.what_if(Change(remove_host_s=saved / evidence.inflation)))
         if gain.likely < _LEAST_GAIN:
             return
         whole = found.forward_s + found.backward_s + found.turning_s
@@ -105,21 +106,27 @@ class CooProduct(Rule):
     LEAVES_ALONE = (Example("h = self.norm(adj_csr @ h)  # <-\n", ""),)
 
 
-def _line(function: tuple[str, int]) -> Site:
-    """The line of the function that multiplies with a sparse matrix; where that is not one, where it begins."""
-    return only_line(function, lambda draft: _lines(draft, function[1]))
+def _line(function: tuple[str, int]) -> Site | None:
+    """The line of the function that multiplies with a sparse matrix; where that is not one, where it begins.
+
+    None of what is in no function, where that is not one line.
+    """
+    path, first = function
+    there = set(found_in(function, lambda draft: _lines(draft, first)))
+    return Site(path, there.pop()) if len(there) == 1 else (Site(path, first) if first else None)
 
 
 def _lines(draft: Draft, first: int) -> Iterator[int]:
     """Of the function that begins there, those with products of matrices: of sparse ones where some say so."""
-    for function in draft.nodes(cst.FunctionDef):
-        if first not in (draft.line(function), *map(draft.line, function.decorators)):
-            continue
-        calls = [(draft.line(each), full_name(draft, each.func) or "") for each in draft.nodes(cst.Call, function)]
-        sparse = [line for line, name in calls if name in _SPARSE]
-        if sparse:
-            yield from sparse
-            return
-        yield from (line for line, name in calls if name in _PRODUCTS or name.endswith(".matmul"))
-        operations = draft.nodes(cst.BinaryOperation, function)
-        yield from (draft.line(each) for each in operations if isinstance(each.operator, cst.MatrixMultiply))
+    calls = [each for each in draft.nodes(cst.Call) if draft.function_line(each) == first]
+    named = [(draft.line(each), full_name(draft, each.func) or "", each.func) for each in calls]
+    sparse = [line for line, name, _ in named if name in _SPARSE]
+    if sparse:
+        yield from sparse
+        return
+    for line, name, called in named:
+        if name in _PRODUCTS or (isinstance(called, cst.Attribute) and called.attr.value in _METHODS):
+            yield line
+    for each in draft.nodes(cst.BinaryOperation):
+        if isinstance(each.operator, cst.MatrixMultiply) and draft.function_line(each) == first:
+            yield draft.line(each)

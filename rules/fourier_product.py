@@ -31,7 +31,8 @@ class FourierProducts(Rule):
     the filters, hold such waves, with or without a window, and nothing else.
 
     When not: the basis is trained (it is not reported then); an exporter or a device that knows no Fourier transform;
-    only a few of the waves are needed. On a GPU it is not reported: there nobody has measured it.
+    only a few of the waves are needed. A basis that leaves the zeros out at a frame's ends, so that its waves have no
+    whole number of turns in it, is not recognized. On a GPU it is not reported: there nobody has measured it.
 
     Source: Cooley and Tukey 1965, "An Algorithm for the Machine Calculation of Complex Fourier Series"; PyTorch docs,
     ``torch.stft``. The gain is by the time of the products in the run, and by what transforms took beside them on two
@@ -46,10 +47,10 @@ class FourierProducts(Rule):
         record, step_s = evidence.record, evidence.step_s
         if record is None or not record.fourier_products or evidence.device_is_gpu or evidence.compiled or not step_s:
             return
-        lines = record.fourier_products
+        lines = [each for each in record.fourier_products if _saved_s(each) > 0]
         now = sum(each.seconds + each.differentiated_s for each in lines)
         saved = sum(map(_saved_s, lines))
-        if saved <= 0:
+        if not lines:
             return
         gain = Gain.of(evidence.what_if(Change(remove_host_s=min(saved, now))))
         if gain.likely < _LEAST_GAIN:
@@ -77,9 +78,10 @@ class FourierProducts(Rule):
     def fix(self, finding: Finding, sources: Sources) -> Advice:
         return Advice(
             f"Compute what {where(finding.site)} gives with torch.stft(signal, n_fft, hop_length, window=window, "
-            "center=…, return_complex=True), whose .real and .imag are the products with cosines and with sines "
-            "(n_fft, window and padding as they are in the basis), or with torch.fft.rfft where there are no frames to "
-            "be cut: rounding aside it is the same.",
+            "center=…, return_complex=True), for signals of one or two dimensions, or with torch.fft.rfft(frames * "
+            "window): .real is the product with the cosines, .imag minus the one with the sines. With n_fft, window "
+            "and padding as they are in the basis (center=True, the default, pads by itself) it is the same, rounding "
+            "aside.",
             "how its frames are cut, padded and laid out, and what its waves are scaled by, only its author can tell",
         )
 

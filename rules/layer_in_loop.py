@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from advisor.edit.collected import Collected, collected_at
+from advisor.edit.python_loops.collected import Collected, collected_at
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.parameter_loops import (
+from advisor.edit.python_loops.parameter_loops import (
     AVERAGE,
     GRADIENTS,
     PENALTY,

@@ -72,8 +72,8 @@ _BYTE_S = ((512 << 10, 0.10e-9), (2 << 20, 0.02e-9))
 # the fused kernel without (a mask that is a parameter itself rules that out in any mode). What is left of it, six
 # shapes from 12x4x384x16 to 1x16x1024x64, one thread: 0.28, 0.37, 0.39, 0.48, 0.61, 0.68.
 _STEPWISE, _STEPWISE_LEFT = "aten::_scaled_dot_product_attention_math", 0.44
-# Large scores get new pages for each operation (evidence/scores.py): of six shapes over 30 MB 0.16 to 0.37, and one
-# 0.52; of 28 MB 0.15 and 0.45, by what else is kept meanwhile.
+# Large scores get new pages for each operation (evidence/algebra/scores.py): of six shapes over 30 MB 0.16 to 0.37, and
+# one 0.52; of 28 MB 0.15 and 0.45, by what else is kept meanwhile.
 _LARGE_BYTES, _LARGE_LEFT = 28e6, 0.25
 # Eigenvalues and singular values come with their vectors while gradients are recorded, which only a backward needs.
 # What is left without, batches of matrices from 32x16x16 to 1x256x256, torch 2.15, two cores: 0.32 to 0.69 of eigvalsh

@@ -12,7 +12,7 @@ from libcst.helpers import get_full_name_for_node
 
 from advisor.edit import Draft, Drafts, Sources
 from advisor.edit.calls import argument, has_starred
-from advisor.edit.loading.columns import over_all_columns
+from advisor.edit.columns import over_all_columns
 from advisor.edit.loading.padded_by_hand import padded_by_hand
 from advisor.edit.locate import call_at
 from advisor.edit.names import full_name

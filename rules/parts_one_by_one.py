@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
-from advisor.edit.parts import take_apart
+from advisor.edit.python_loops.parts import take_apart
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.python_loops.groups import group_loop

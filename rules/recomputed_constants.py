@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
-from advisor.edit.encoded import encode_before_loop
 from advisor.edit.locate import call_at
+from advisor.edit.python_loops.encoded import encode_before_loop
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.constant_functions import constant_functions_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from advisor.edit import Drafts, Sources
 from advisor.edit.finding import found_in
@@ -16,8 +16,16 @@ from advisor.harness.layout import Site
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, by_way_of, where
 
 if TYPE_CHECKING:
-    from advisor.edit import Edit
+    from advisor.edit import Draft, Edit
     from advisor.evidence import Evidence
+
+
+class _Place(NamedTuple):
+    """Gradients of one thing in the source: the first one's line, where its function begins (0: none), how many."""
+
+    line: int
+    function: int
+    number: int
 
 
 class SeparateGradients(Rule):
@@ -198,14 +206,22 @@ def _written(
 ) -> tuple[Site | None, float]:
     """The first line that asks for several, in the file of the innermost function; how many calls less there would be.
 
-    In a step: what is written once may be called for each of several things. The line is None where no such file's
-    source shows gradients of one thing by different inputs.
+    In a step: what a function has once may run for each of several things. The line is None where no such file's source
+    shows gradients of one thing by different inputs.
     """
     for path, line in callers:
-        there = found_in(
-            (path, line), lambda draft: [(draft.line(each.statements[0]), len(each)) for each in written(draft)]
-        )
+        there = found_in((path, line), _places)
         if there:
-            asks, surplus = sum(number for _, number in there), sum(number - 1 for _, number in there)
-            return Site(path, min(first for first, _ in there)), surplus * max(1.0, asking[path, line] / asks)
+            surplus = 0.0
+            for function in {each.function for each in there}:
+                numbers = [each.number for each in there if each.function == function]
+                times = asking.get((path, function), 0.0) / sum(numbers)
+                surplus += times * sum(number - 1 for number in numbers)
+            return Site(path, min(each.line for each in there)), surplus
     return None, 0.0
+
+
+def _places(draft: Draft) -> Iterator[_Place]:
+    for each in written(draft):
+        first = each.statements[0]
+        yield _Place(draft.line(first), draft.function_line(first), len(each))

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
-from advisor.edit.algebra.convolving import through_transforms
 from advisor.edit.loading.archives import read_archives
 from advisor.edit.loading.cache_keys import ask_for_the_key
+from advisor.edit.loading.convolving import through_transforms
 from advisor.edit.loading.kept_in_init import made_in_init
 from advisor.edit.loading.kept_properties import keep_property
 from advisor.evidence.loading.epochs import comes_round, epochs_of

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.evidence.facts import KernelRow
 
-# A TF32 product's time over the float32 one's, where the device's peaks are not known (evidence/products.py where they
-# are). The A100's are 19.5 and 156 TFLOP/s (data sheet); PyTorch's CUDA notes measure 7x on a 10240-square product;
+# A TF32 product's time over the float32 one's, where the device's peaks are not known (evidence/gpu/products.py where
+# they are). The A100's are 19.5 and 156 TFLOP/s (data sheet); PyTorch's CUDA notes measure 7x on a 10240-square one;
 # smaller ones are held back by memory, so less is expected. GeForce cards have as many TF32 as float32 operations a
 # second: only what float32 does not reach of its peak can be gained.
 _SCALE, _SCALE_OF_GEFORCE = 0.35, 0.75

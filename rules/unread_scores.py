@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts, Sources
+from advisor.edit.algebra.unread_scores import states_alone, without_head
 from advisor.edit.finding import found_in
 from advisor.edit.sources import text_of
-from advisor.edit.unread_scores import states_alone, without_head
 from advisor.evidence.algebra.unread_scores import unread_scores
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.fixes import edited

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts
 from advisor.edit.every import done_every
-from advisor.edit.grown import joined_once
 from advisor.edit.locate import code_at
+from advisor.edit.python_loops.grown import joined_once
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.beside import (

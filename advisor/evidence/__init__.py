@@ -1,7 +1,7 @@
 """``Evidence``: facts about the step, computed once, when asked for.
 
 One facade over a run and its trace, or over a bare trace. Every property is a small pure function of a module beside
-this one; the records that they return are in :mod:`advisor.evidence.facts`.
+this one or in a package below; the records that they return are in :mod:`advisor.evidence.facts`.
 """
 
 from __future__ import annotations

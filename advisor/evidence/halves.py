@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
     from advisor.evidence.facts import KernelRow
 
-# A kernel's time in 16 bits over its time now, where the device's peaks are not known (products.py). Matrix work off
-# the Tensor Cores: their peak is 8 to 16 times float32's (V100 125 to 15.7, A100 312 to 19.5 TFLOP/s, data sheets),
+# A kernel's time in 16 bits over its time now, where the device's peaks are not known (gpu/products.py). Matrix work
+# off the Tensor Cores: their peak is 8 to 16 times float32's (V100 125 to 15.7, A100 312 to 19.5 TFLOP/s, data sheets),
 # memory holds most products to about a third. On them already it is TF32, at half the 16-bit rate (A100 156 to 312
 # TFLOP/s), or float32 on AMD's matrix cores, at a quarter (MI250 45.3 to 181 a die). Other kernels move half the bytes,
 # but normalization stays in float32.

@@ -9,7 +9,7 @@ import linecache
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -128,13 +128,26 @@ def users_functions(trace: Trace, rows: Ints, record: RunRecord) -> dict[int, tu
 
 def users_callers(trace: Trace, row: int, record: RunRecord) -> list[tuple[str, int]]:
     """The user's functions that an operator is called in, the innermost first: each one's file and first line."""
-    stacks, start = Stacks.of(trace, int(trace.operators.lane[row])), trace.operators.start[row]
-    found = []
-    for each in stacks.up(int(np.searchsorted(stacks.start, start, side="right")) - 1):
-        function = stacks.functions[each]
-        file = users_file(record, function) if stacks.end[each] > start else ""
-        if file:
-            found.append((file, _first_line(file, function)))
+    return callers_of_each(trace, [row], record)[0]
+
+
+def callers_of_each(trace: Trace, rows: Sequence[int], record: RunRecord) -> list[list[tuple[str, int]]]:
+    """The same of several operators."""
+    lanes, start = trace.operators.lane, trace.operators.start
+    by_lane = {lane: Stacks.of(trace, lane) for lane in {int(lanes[row]) for row in rows}}
+    known: dict[Function, tuple[str, int] | None] = {}
+    found: list[list[tuple[str, int]]] = []
+    for row in rows:
+        stacks, around = by_lane[int(lanes[row])], list[tuple[str, int]]()
+        for each in stacks.up(int(np.searchsorted(stacks.start, start[row], side="right")) - 1):
+            function = stacks.functions[each]
+            if function not in known:
+                file = users_file(record, function)
+                known[function] = (file, _first_line(file, function)) if file else None
+            place = known[function]
+            if stacks.end[each] > start[row] and place is not None:
+                around.append(place)
+        found.append(around)
     return found
 
 

@@ -29,7 +29,7 @@ _NARROWER = 0.47
 # float32 off them (A100 9.7, 19.5 and 19.5 TFLOP/s, H200 34, 67 and 67); a T4 at a 32nd, GeForce at a 64th.
 _FULL_RATE, _ON_TENSOR_CORES = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0)), re.compile(r"d884|dmma|tensorop_d|f64f64")
 _SAME_RATE, _OF_A_FRACTION = 0.9, 0.06
-# With TF32, which convolutions have by default, an eighth of float32's time is left (evidence/products.py).
+# With TF32, which convolutions have by default, an eighth of float32's time is left (evidence/gpu/products.py).
 _TF32_FROM, _TF32_SCALE = (8, 0), 0.16
 _KERNEL_FIXED_S = 3e-6  # no kernel takes less, in whatever type
 # oneDNN has no convolutions in float64, and PyTorch's own unfold the input: nine kinds of two cores with AVX-512, torch

@@ -44,7 +44,7 @@ class Change:
     device memory from the driver, nor give it back.
     ``batch_scale``: new batch over old; the estimate is then per old batch's worth of samples.
     ``launch_scale``: factor on launches and on host time between them (compilation, graphs), but for pauses too long to
-    be about launching (``replay.PREPARING_NS``); device runs only.
+    be about launching (``gpu.replay.PREPARING_NS``); device runs only.
     """
 
     workers: int | None = None

@@ -1,0 +1,1 @@
+"""What runs inside the script's process, on torch and the standard library alone, with relative imports only."""

@@ -105,3 +105,18 @@ def _asked(module: Any, name: str) -> Any:
     """What a function of torch's without documentation says; None in a version that lacks it."""
     function = getattr(module, name, None)
     return function() if function is not None else None
+
+
+def storage_key(tensor: Any) -> int:
+    """Which storage it is; raises for a tensor that has none, and for one that wraps others."""
+    if hasattr(type(tensor), "__tensor_flatten__"):
+        raise TypeError("a tensor that wraps others")
+    return int(tensor.untyped_storage()._cdata)
+
+
+def weak_storage(tensor: Any) -> Any:
+    """Tells whether its storage still exists; as long as it is held, no other storage has the same identity."""
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    holder: Any = StorageWeakRef
+    return holder(tensor.untyped_storage())

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .layout import MOST_MATRICES, OptimizerInfo, Site
-from .machine.gauges import zero_filled
 from .places import definition_of
 
 
@@ -143,3 +143,26 @@ def _describe(info: OptimizerInfo, optimizer: Any) -> None:
         info.parameters = sum(1 for _ in parameters_of(optimizer))
         shapes = {tuple(each.shape) for each in parameters_of(optimizer) if each.dim() == 2}
         info.matrices = sorted(map(list, shapes), key=lambda shape: -shape[0] * shape[1])[:MOST_MATRICES]
+
+
+def zero_filled(parameters: Iterable[Any]) -> int:
+    """How many parameters hold a gradient full of zeros, judged by the first three that have one."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    filled = bool(gradients) and all(not bool(gradient.detach().any()) for gradient in gradients[:3])
+    return len(gradients) if filled else 0
+
+
+def nonfinite(parameters: Iterable[Any], torch: Any) -> int:
+    """How many parameters hold a NaN or an infinity: what a loss leaves behind that became one unseen.
+
+    Waits for the device; a sum needs no memory to speak of.
+    """
+    found = 0
+    for parameter in parameters:
+        # A part of one that lies on several devices (a DTensor) only all of them together could sum.
+        if type(parameter) not in (torch.Tensor, torch.nn.Parameter):
+            continue
+        with contextlib.suppress(RuntimeError, TypeError, ValueError):
+            half = parameter.element_size() <= 2  # its own sum overflows soon
+            found += not math.isfinite(float(parameter.detach().sum(dtype=torch.float32 if half else None)))
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .layout import Options
 from .timing import GROUP
 
-SETTLE = 6  # steps, where there are three times as many: in the first ones constants are looked for (constants.py)
+SETTLE = 6  # steps, where there are three times as many: in the first ones constants are looked for (watches)
 SURE = 0.7  # share of an earlier run's steps that a later one is trusted to do
 
 

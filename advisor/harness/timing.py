@@ -113,6 +113,19 @@ def period(intervals: list[float]) -> int:
     return every if regular and excess >= CARRIES_WEIGHT * sum(intervals) else 1
 
 
+# Seconds: a longer period is not measured whole. One of many steps has to be shorter, for its trace grows with what is
+# called, and not with the time.
+LONGEST_PERIOD, LONGEST_OF_MANY, MANY = 3.0, 1.5, 64
+
+
+def whole_period(intervals: list[float]) -> int:
+    """Of how many steps the windows take a multiple: the period, where it came twice and is no long one; else 1."""
+    every = period(intervals)
+    longest = LONGEST_PERIOD if every <= MANY else LONGEST_OF_MANY
+    short = every * sum(intervals) <= longest * len(intervals)
+    return every if short and every <= len(intervals) // 2 else 1
+
+
 # When several things fell between two boundaries, the weightiest gives its name.
 _WEIGHT = ("compilation", "evaluation", "checkpoint", "epoch start")
 

@@ -18,12 +18,12 @@ from .layout import Options, RunRecord, Timing, Window
 from .loading.loaders import Loaders
 from .looking import is_capturing
 from .machine.garbage import Garbage
-from .machine.gauges import DeviceClock, PageFaults, children_cpu, nonfinite, peak_resident
+from .machine.gauges import DeviceClock, PageFaults, children_cpu, peak_resident
 from .machine.gpu_memory import GpuMemory
 from .machine.neighbours import Neighbours
 from .machine.openblas import OpenBlas
 from .models import Models
-from .optimizers import Optimizers
+from .optimizers import Optimizers, nonfinite
 from .places import FRAMES, site_of, user_frames, user_site
 from .plan import Plan
 from .profiling import Inert, OurProfiler
@@ -33,7 +33,17 @@ from .sites import CallSites
 from .sizes import Sizes
 from .status import StatusFile, tell_child_trains
 from .steps import StepFinder
-from .timing import GROUP, SETTLED, Interval, compiled_frames, has_settled, period, summarize, usual_causes
+from .timing import (
+    GROUP,
+    LONGEST_PERIOD,
+    SETTLED,
+    Interval,
+    compiled_frames,
+    has_settled,
+    summarize,
+    usual_causes,
+    whole_period,
+)
 from .tracebacks import Tracebacks
 from .watches.together import ENOUGH_BESIDE, MOST_WATCHED, Watches
 
@@ -41,9 +51,6 @@ MOST_ACTIVE = 8  # the longest profile window: traces grow by megabytes a step
 # Short steps are profiled until they fill so many seconds, or so many are: a process that is preempted once, for 16 ms,
 # would make most of three steps of 6 ms.
 LEAST_PROFILED_SECONDS, MOST_SHORT_STEPS = 0.1, 16
-# A period of steps is profiled whole where it takes at most so many seconds: then its steps are short, too. One of many
-# steps has to be shorter, for its trace grows with what is called, and not with the time.
-LONGEST_PERIOD, LONGEST_OF_MANY, MANY = 3.0, 1.5, 64
 # A profiled step is given up after so many seconds and so many times the step's own length: work of another kind
 # has begun (the next layer of a layer-wise training, say).
 OVERDUE_SECONDS, OVERDUE_STEPS = 15.0, 10
@@ -102,6 +109,7 @@ class Windows:
         self._caches = Caches()
         self._neighbours = Neighbours()
         self._timing_began = 0.0
+        self._whole_at: int | None = None  # intervals: with so many, what comes every so many steps has its share
         self._profiler: OurProfiler | None = None
         self._overdue = 0
         self.leave_at_once = False
@@ -570,6 +578,7 @@ class Windows:
         self._rows = {row.samples for row in self._intervals[-GROUP:]}
         self.sites.from_lists.steps = sum("evaluation" not in row.causes for row in self._intervals)
         self._intervals.clear()
+        self._whole_at = None
         self._enter("timing")
         self._neighbours.begin()
         self._caches.begin()
@@ -607,7 +616,14 @@ class Windows:
         options = self._options
         # What a profiler of the script's own writes down piles up, and takes ever longer to be put in order.
         least = options.min_seconds * (0.4 if self.inert.timed else 1.0)
-        return (steps >= options.min_steps and elapsed >= least) or elapsed >= options.max_seconds
+        if elapsed >= options.max_seconds + LONGEST_PERIOD:
+            return True
+        if steps < options.min_steps or elapsed < least:
+            return elapsed >= options.max_seconds
+        if self._whole_at is None:
+            every = whole_period([row.seconds for row in self._intervals])
+            self._whole_at = -(-steps // every) * every
+        return steps >= self._whole_at
 
     def _by_device(self) -> None:
         """On a GPU the steps' times are those between its own marks: the host runs ahead."""
@@ -668,11 +684,8 @@ class Windows:
             active = min(max(active, workers), MOST_ACTIVE)
             step_s = self.record.timing.step_s or LEAST_PROFILED_SECONDS
             active = max(active, min(round(LEAST_PROFILED_SECONDS / step_s), MOST_SHORT_STEPS))
-            intervals = self.record.timing.intervals
-            every = period(intervals)
-            longest = LONGEST_PERIOD if every <= MANY else LONGEST_OF_MANY
-            if every * (self.record.timing.step_s or 0.0) <= longest and every <= len(intervals) // 2:
-                active = max(active // every, 1) * every  # whole periods
+            every = whole_period(self.record.timing.intervals)
+            active = max(active // every, 1) * every
         self._start_profiler("profile", self.plan.wait, self.plan.warmup, active, detail=False)
 
     def _start_profiler(

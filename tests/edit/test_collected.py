@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from advisor.edit.collected import Collected, collected_at
+from advisor.edit.python_loops.collected import Collected, collected_at
 from advisor.harness.layout import Site
 
 LOOP = """def forward(self, xs, h):

@@ -8,7 +8,7 @@ import libcst as cst
 import pytest
 
 from advisor.edit import Drafts, Sources
-from advisor.edit.encoded import encode_before_loop
+from advisor.edit.python_loops.encoded import encode_before_loop
 
 PATH = "/nowhere/decode.py"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from advisor.edit import Drafts, Sources
-from advisor.edit.grown import joined_once
+from advisor.edit.python_loops.grown import joined_once
 
 HEAD = "import numpy as np\nimport pandas as pd\nimport torch\n\n"
 HEAD += "batches = [torch.arange(4.0).view(2, 2) + i for i in range(5)]\n"

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from advisor.edit import Draft
-from advisor.edit.parameter_loops import averaged, loop_of, loops_over_parameters
+from advisor.edit.python_loops.parameter_loops import averaged, loop_of, loops_over_parameters
 from advisor.edit.sources import Source
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from advisor.edit import Drafts, Sources
-from advisor.edit.parts import take_apart
+from advisor.edit.python_loops.parts import take_apart
 from advisor.harness.layout import Site
 
 HEAD = "import torch\n\n\ndef f(x, w, n=6):\n"

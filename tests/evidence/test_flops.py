@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.flop_counter import FlopCounterMode
 
 from advisor.evidence import Evidence
-from advisor.evidence.algebra.convolutions import BACKWARD, FORWARD, Kinds, convolution_kinds
+from advisor.evidence.convolutions import BACKWARD, FORWARD, Kinds, convolution_kinds
 from advisor.evidence.gpu.devices import peak_of
 from advisor.evidence.model import StepModel
 from advisor.trace import read_trace

@@ -88,6 +88,9 @@ def test_cosines_alone_have_half_of_a_transform() -> None:
     assert line.transformed == 8 * LENGTH * 9 / 2 and line.convolves
 
 
+_PITCH = torch.randint(1, 250, (90, 1), generator=torch.Generator().manual_seed(1))
+_PHASE = torch.rand(90, 1, generator=torch.Generator().manual_seed(2)) * 2 * torch.pi
+TONES = (_PITCH * torch.arange(LENGTH) * 2 * torch.pi / LENGTH + _PHASE).sin()
 COSINES = waves(torch.hann_window(LENGTH))[:BINS]
 STEPS_OF_A_SCALE = torch.outer(torch.logspace(0.5, 2.3, 200), torch.arange(LENGTH).float() * 2 * torch.pi / LENGTH)
 TRIANGLES = (1 - (torch.arange(LENGTH) - torch.arange(128)[:, None] * 4).abs() / 6.0).clamp(min=0)
@@ -107,6 +110,8 @@ HALF_TURNS = (torch.pi / LENGTH * torch.outer(torch.arange(256), torch.arange(LE
         pytest.param(waves().requires_grad_(), id="one that is trained"),
         pytest.param(waves().bfloat16(), id="of 16 bits"),
         pytest.param(waves(bins=16), id="a few waves"),
+        pytest.param(TONES, id="tones that somebody recorded"),
+        pytest.param(waves()[::8].contiguous(), id="every eighth wave"),
     ],
 )
 def test_other_matrices_are_left_alone(matrix: torch.Tensor) -> None:
@@ -115,6 +120,70 @@ def test_other_matrices_are_left_alone(matrix: torch.Tensor) -> None:
 
 def test_filters_of_several_channels_are_left_alone() -> None:
     assert not seen(lambda step: F.conv1d(torch.rand(1, 2, 4 * LENGTH), waves()[:, None].repeat(1, 2, 1)))
+
+
+def test_several_channels_at_once_are_left_alone() -> None:
+    x = torch.rand(1, 2, 4 * LENGTH)
+    assert not seen(lambda step: F.conv1d(x, waves()[:, None].repeat(2, 1, 1), None, LENGTH, groups=2))
+    assert not seen(lambda step: F.conv1d(x, waves()[:, None].repeat(2, 1, 1), None, LENGTH, 0, 1, 2))
+
+
+def test_a_part_of_what_is_trained_is_trained_where_no_gradients_are_recorded_too() -> None:
+    trained = torch.nn.Parameter(waves().T.contiguous())
+    with torch.no_grad():
+        assert not seen(lambda step: torch.rand(FRAMES, LENGTH) @ trained[:, :])
+        assert not seen(lambda step: F.linear(torch.rand(FRAMES, LENGTH), trained.T))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_matrix_is_looked_at_once_until_it_is_written_to(mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    original = FourierProducts._is_transform
+
+    def look(self: FourierProducts, matrix: torch.Tensor) -> bool:
+        looks.append(1)
+        return original(self, matrix)
+
+    monkeypatch.setattr(FourierProducts, "_is_transform", look)
+    basis = waves()
+    with mode():
+        (line,) = seen(lambda step: [F.linear(torch.rand(4, LENGTH), basis[:]) for _ in range(5)])
+    assert line.calls == 5 and len(looks) == 1
+
+
+def test_one_that_is_written_to_is_looked_at_again() -> None:
+    basis = waves()
+
+    def step(number: int) -> None:
+        torch.rand(4, LENGTH) @ basis.T
+        basis.zero_()
+
+    assert not seen(step)
+
+
+def test_what_fails_ends_the_looking_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> bool:
+        raise RuntimeError
+
+    monkeypatch.setattr(FourierProducts, "_is_transform", fail)
+    assert not seen(lambda step: torch.rand(4, LENGTH) @ waves().T)
+
+
+def test_whatever_type_and_device_the_script_makes_tensors_with() -> None:
+    a = waves()[:, :].contiguous()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("meta"):
+            (line,) = seen(lambda step: F.linear(torch.rand(4, LENGTH, dtype=torch.float32, device="cpu"), a))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert line.waves == 2 * BINS
+
+
+def test_of_several_matrices_the_largest_is_named() -> None:
+    small, large = waves(), waves(bins=513, length=1024)
+    (line,) = seen(lambda step: [torch.rand(4, a.shape[1]) @ a.T for a in (small, large)])
+    assert (line.length, line.waves) == (1024, 1026)
 
 
 def test_after_many_others_it_is_not_looked_for() -> None:

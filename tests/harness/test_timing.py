@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from advisor.harness.layout import Loader, Timing
-from advisor.harness.timing import Interval, period, summarize
+from advisor.harness.timing import Interval, period, summarize, whole_period
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,15 @@ from advisor.harness.timing import Interval, period, summarize
 )
 def test_period(intervals: list[float], every: int) -> None:
     assert period(intervals) == every
+
+
+@pytest.mark.parametrize(
+    ("short", "long", "steps", "every"),
+    [(0.05, 2.0, 16, 16), (0.05, 3.0, 16, 1), (2e-3, 0.5, 320, 320), (2e-3, 1.0, 320, 1), (2e-3, 0.6, 64, 64)],
+)
+def test_a_long_period_is_not_measured_whole(short: float, long: float, steps: int, every: int) -> None:
+    intervals = ([short] * (steps - 1) + [long]) * 4
+    assert period(intervals) == steps and whole_period(intervals) == every
 
 
 @pytest.mark.parametrize(

@@ -390,6 +390,14 @@ NOT_TOLD = {
     ),
     "mixed": "w = torch.softmax(q @ k.mT, dim=-1)\n        w = self.mix(w)\n        return w @ v",
     "gated": "w = torch.softmax(q @ k.mT, dim=-1) * mask\n        return w @ v",
+    "capped in a branch": (
+        "s = q @ k.mT\n        if self.cap:\n            s = self.cap * torch.tanh(s / self.cap)\n"
+        "        return torch.softmax(s, dim=-1) @ v"
+    ),
+    "weights in a branch": (
+        "s = q @ k.mT\n        if self.hard:\n            w = s / s.shape[-1]\n        else:\n"
+        "            w = torch.softmax(s, -1)\n        return w @ v"
+    ),
     "capped": "s = 30 * torch.tanh(q @ k.mT / 30)\n        return torch.softmax(s, dim=-1) @ v",
     "over the queries": "return torch.softmax(q @ k.mT, dim=-2) @ v",
     "one query for all": "w = torch.softmax(self.score(k), dim=-1)\n        return w @ v",

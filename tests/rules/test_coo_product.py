@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from advisor.edit import Sources
 from advisor.evidence import Evidence
-from advisor.evidence.algebra.coo_products import coo_products
+from advisor.evidence.algebra.coo_products import CooProducts, coo_products
 from advisor.launch import Command, measure
-from rules.coo_product import CooProduct
+from rules.coo_product import CooProduct, _line
 from tests.conftest import PYTHON, QUICK
 
 RULE = CooProduct()
@@ -78,7 +79,7 @@ def evidence_of(folder: Path, product: str, made: str = "", step: str = TRAINS) 
 
 @pytest.mark.slow
 @pytest.mark.sessions
-@pytest.mark.parametrize("product", ["torch.sparse.mm(adj, h)", "adj @ h", "torch.spmm(adj, h)"])
+@pytest.mark.parametrize("product", ["torch.sparse.mm(adj, h)", "adj @ h", "torch.spmm(adj, h)", "adj.mm(h)"])
 def test_a_training_multiplies_forwards_and_backwards(tmp_path: Path, product: str) -> None:
     evidence = evidence_of(tmp_path, product)
     found = coo_products(evidence)
@@ -106,7 +107,7 @@ def test_an_inference_needs_no_function(tmp_path: Path) -> None:
         pytest.param("csr @ h", "csr = adj.to_sparse_csr()", id="CSR"),
         pytest.param(
             "Spread.apply(csr, turned, h)",
-            "csr, turned = adj.to_sparse_csr(), adj.t().coalesce().to_sparse_csr()",
+            "csr = adj.to_sparse_csr(); turned = csr.t().to_sparse_csr()",
             id="as advised",
         ),
         pytest.param(
@@ -121,5 +122,68 @@ def test_others_are_left_alone(tmp_path: Path, product: str, made: str) -> None:
     assert coo_products(evidence_of(tmp_path, product, made)) is None
 
 
-def test_on_a_gpu_it_is_left_alone(scene: Any, tmp_path: Path) -> None:
-    assert not list(RULE.check(scene(step_ms=60, gpu="NVIDIA H200").evidence(tmp_path)))
+def test_what_is_advised_computes_the_same() -> None:
+    namespace: dict[str, Any] = {"torch": torch}
+    exec(SCRIPT[SCRIPT.index("class Spread") : SCRIPT.index("class Net")], namespace)
+    indices = torch.randint(50, (2, 200), generator=torch.Generator().manual_seed(0))
+    a = torch.sparse_coo_tensor(indices, torch.rand(200), (50, 50)).coalesce()
+    x = torch.rand(50, 3, requires_grad=True)
+    weights = torch.rand(50, 3)
+    before = torch.sparse.mm(a, x)
+    csr = a.to_sparse_csr()
+    after = namespace["Spread"].apply(csr, csr.t().to_sparse_csr(), x)
+    torch.testing.assert_close(after, before)
+    torch.testing.assert_close(
+        *(torch.autograd.grad((each * weights).sum(), x)[0] for each in (after, before))
+    )
+
+
+def found_(**facts: float) -> CooProducts:
+    given: dict[str, Any] = {"calls": 3.0, "forward_s": 15e-3, "backward_s": 15e-3, "turning_s": 3e-3, "function": None}
+    return CooProducts(**{**given, **facts})
+
+
+@pytest.mark.parametrize(
+    ("gpu", "facts", "reported"),
+    [
+        ("", {}, True),
+        ("NVIDIA H200", {}, False),
+        ("", {"forward_s": 1e-3, "backward_s": 1e-3, "turning_s": 0.0}, False),
+    ],
+)
+def test_where_it_takes_time_on_a_cpu(
+    gpu: str, facts: dict[str, float], reported: bool, scene: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = scene(step_ms=60, gpu=gpu)
+    made.operator("aten::mm", 2, 50)
+    monkeypatch.setattr("rules.coo_product.coo_products", lambda evidence: found_(**facts))
+    assert [each.site for each in RULE.check(made.evidence(tmp_path))] == ([None] if reported else [])
+
+
+LAYER = """
+import torch
+
+class Layer(torch.nn.Module):
+    def forward(self, x):
+        PRODUCTS
+
+for step in range(9):
+    h = adj @ h
+"""
+
+
+@pytest.mark.parametrize(
+    ("products", "function", "line"),
+    [
+        pytest.param("return torch.sparse.mm(self.adj, x @ self.weight)", 5, 6, id="the sparse one"),
+        pytest.param("return self.adj.mm(x)", 5, 6, id="a method"),
+        pytest.param("y = x @ self.weight; return self.adj.mm(y)", 5, 6, id="two on a line"),
+        pytest.param("y = x @ self.weight\n        return self.adj.mm(y)", 5, 5, id="one of two"),
+        pytest.param("return x", 0, 9, id="no function"),
+    ],
+)
+def test_the_line_is_named_where_it_is_one(products: str, function: int, line: int, tmp_path: Path) -> None:
+    path = tmp_path / "layer.py"
+    path.write_text(LAYER.replace("PRODUCTS", products))
+    site = _line((str(path), function))
+    assert site is not None and site.line == line

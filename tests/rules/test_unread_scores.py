@@ -102,6 +102,8 @@ def test_states_are_read_alone(returned: str, tmp_path: Path) -> None:
         (f"{_STATES}, out.logits.argmax(-1)", "embed(model, ids)"),  # an operator takes them
         (f"{_STATES}, out.logits", "embed(model, ids)"),  # or something may, later
         (_STATES, "embed(model, ids), torch.stack([model.last]).mean()"),  # in a list
+        (_STATES, "embed(model, ids), torch.cat([model.last.view(-1), torch.ones(9)]).mean()"),  # in another shape
+        (_STATES, "embed(model, ids), torch.einsum('btv,v->bt', model.last, torch.ones(6000))"),
         # It reads states elsewhere.
         (_STATES, "nn.functional.cross_entropy(model(ids).logits.view(-1, 6000), ids.view(-1))"),
     ],

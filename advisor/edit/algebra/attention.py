@@ -16,12 +16,12 @@ from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.algebra.attention_parts import SOFTMAX, SOFTMAXES, Parts, operand, primary
 from advisor.edit.algebra.einsum import equation
+from advisor.edit.algebra.results import unread_results
 from advisor.edit.calls import argument
 from advisor.edit.dataflow import targets_of
 from advisor.edit.draft import Draft, Statement
 from advisor.edit.in_place import places_written
 from advisor.edit.names import ensure_name, full_name, name_for, plain_name
-from advisor.edit.results import unread_results
 from advisor.edit.scopes import assignments
 
 _NEGATIVE = re.compile(r"inf\b|finfo\(|-\s*1e[4-9]\d*|-\s*1e\d\d|-\s*\d{5,}")

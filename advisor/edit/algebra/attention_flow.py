@@ -19,7 +19,6 @@ from advisor.edit.names import full_name
 
 _SCORES, _WEIGHTS = "scores", "weights"
 _EXPONENTS, _SUMS = "exponents", "sums"  # of a softmax that is written out
-_STRONGEST = ("", _SUMS, _EXPONENTS, _SCORES, _WEIGHTS)  # what a name is taken for that is one or the other
 _LAST = ("-1", "2", "3")  # the last dimension of three or four; that it is the keys' the run says
 # What gives the same numbers, or numbers that a mask and a scale can make of them.
 _LAYOUT = (
@@ -82,17 +81,25 @@ class _Flow:
                 self._nested(child)
 
     def _branches(self, statement: cst.If) -> None:
-        """Each branch by itself: a softmax in both, one with a mask before it, is of scores twice."""
+        """Each branch by itself: a softmax in both, one with a mask before it, is of scores twice.
+
+        What a name is afterwards both have to say, or the one that what follows is run after.
+        """
         before = dict(self.known)
         self._block(statement.body)
         after, self.known = self.known, before
+        otherwise: cst.BaseSuite | None = None
         if isinstance(statement.orelse, cst.If):
             self._branches(statement.orelse)
         elif statement.orelse is not None:
-            self._block(statement.orelse.body)
-        if not _leaves_function(statement.body):
-            for name, kind in after.items():
-                self.known[name] = max(kind, self.known.get(name, ""), key=_STRONGEST.index)
+            otherwise = statement.orelse.body
+            self._block(otherwise)
+        if otherwise is not None and _leaves_function(otherwise):
+            self.known = after
+        elif not _leaves_function(statement.body):
+            for name in {*after, *self.known}:
+                kinds = {after.get(name, ""), self.known.get(name, "")}
+                self.known[name] = kinds.pop() if len(kinds) == 1 else self._ends(*kinds)
 
     def _follow(self, statement: cst.BaseSmallStatement) -> None:
         if isinstance(statement, (cst.Assign, cst.AnnAssign)) and statement.value is not None:

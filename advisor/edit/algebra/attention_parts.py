@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import libcst as cst
 
 from advisor.edit.algebra.einsum import equation, reordering
+from advisor.edit.algebra.numbers import Numbers, related_classes
 from advisor.edit.calls import argument
 from advisor.edit.draft import Draft
 from advisor.edit.names import full_name, last_part
-from advisor.edit.numbers import Numbers, related_classes
 from advisor.edit.scopes import assignments, is_parameter, scope_of, string_value
 
 SOFTMAX = ("torch.softmax", "torch.nn.functional.softmax")

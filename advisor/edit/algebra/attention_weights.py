@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
+from advisor.edit.algebra.results import keeps
 from advisor.edit.calls import argument, has_starred, set_argument, unpacked
 from advisor.edit.draft import Draft
 from advisor.edit.names import full_name
-from advisor.edit.results import keeps
 
 _PARAMETERS = ("query", "key", "value", "key_padding_mask", "need_weights", "attn_mask")  # of its forward, in order
 _PLACES = ("torch.nn", "torch.nn.modules", "torch.nn.modules.activation", "torch.nn.modules.transformer")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import libcst as cst
 
 from advisor.edit.draft import Draft
+from advisor.edit.loading.only_read import only_read
 from advisor.edit.names import last_part
-from advisor.edit.only_read import only_read
 from advisor.edit.scopes import assigned_once, imports, is_parameter, is_target, scope_of, variables
 
 # What keeps all of what it is given, so that two keys are equal only where their parts are.

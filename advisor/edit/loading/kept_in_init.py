@@ -5,9 +5,9 @@ from __future__ import annotations
 import libcst as cst
 
 from advisor.edit.draft import Draft
+from advisor.edit.loading.only_read import LIBRARIES, only_read
 from advisor.edit.locate import code_at
 from advisor.edit.names import fresh_name, full_name, last_part
-from advisor.edit.only_read import LIBRARIES, only_read
 from advisor.edit.scopes import (
     assigned_once,
     assignments,

@@ -8,8 +8,8 @@ import libcst as cst
 import libcst.matchers as m
 
 from advisor.edit.draft import Draft
+from advisor.edit.loading.only_read import may_change, only_read
 from advisor.edit.names import add_import, full_name, last_part
-from advisor.edit.only_read import may_change, only_read
 from advisor.edit.scopes import is_target, variables
 
 # Bases whose objects keep nothing more.

@@ -25,7 +25,7 @@ _PRODUCT, _INDICES, _TURNS = "aten::addmm", "aten::_indices", "aten::transpose"
 # What makes such a matrix, or puts it in order: of one that each step makes anew nothing is known.
 _MAKES = (
     *("aten::sparse_coo_tensor", "aten::_sparse_coo_tensor_with_dims_and_tensors", "aten::_sparse_coo_tensor_unsafe"),
-    *("aten::to_sparse", "aten::_to_sparse", "aten::coalesce", "aten::_coalesce", "aten::sparse_mask"),
+    *("aten::to_sparse", "aten::_to_sparse", "aten::_coalesce", "aten::sparse_mask"),
 )
 
 
@@ -49,7 +49,9 @@ def coo_products(evidence: Evidence) -> CooProducts | None:
     products, turns = _rows(trace, evidence.nesting, _PRODUCT), _rows(trace, evidence.nesting, _TURNS)
     inside = assign(steps, trace.operators.start) >= 0
     products, turns = products[inside[products]], turns[inside[turns]]
-    makes = names_like(trace, trace.operators.name, _MAKES.__contains__) & inside
+    # Not those of the gradients of embeddings, and of the optimizer that takes them.
+    aside = evidence.host.backward.union(evidence.host.optimizer).contains(trace.operators.start)
+    makes = names_like(trace, trace.operators.name, _MAKES.__contains__) & inside & ~aside
     if not len(products) or not len(steps) or makes.any():
         return None
     took = (trace.operators.end - trace.operators.start) / 1e9 / len(steps)

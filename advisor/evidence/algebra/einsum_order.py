@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from advisor.edit.algebra.einsums import Einsum
 from advisor.evidence.algebra.product_order import FLOP_PER_NUMBER, LEAST
 from advisor.evidence.by_function import Calls, Function
 from advisor.evidence.worked import NODE, added_up
 
 if TYPE_CHECKING:
+    from advisor.edit.algebra.einsums import Einsum
     from advisor.evidence import Evidence
 
 # Of the work of an einsum what goes with the operations: products, and the sums and copies of what goes in.

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from advisor.evidence.coded import Mask, names_like
+from advisor.evidence.gradients.backwards import backward_s
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.outside import users_functions
-from advisor.evidence.python_loops.loops import backward_s
 from advisor.evidence.shapes import input_shapes
 from advisor.evidence.stacks import Stacks
 from advisor.evidence.steps import assign, step_windows

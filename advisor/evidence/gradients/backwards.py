@@ -15,7 +15,9 @@ from advisor.harness import layout
 
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
+    from advisor.evidence.nesting import Nesting
     from advisor.trace.intervals import Ints
+    from advisor.trace.tables import Trace
 
 MOST_BACKWARD = 2.0  # over the forward
 NODE = "autograd::engine::evaluate_function: "  # how autograd's engine names what it computes, by the node's own name
@@ -133,3 +135,28 @@ def _again(number: Ints, call: Ints, step: Ints) -> tuple[Ints, Ints]:
     same = (np.diff(number[order]) == 0) & (np.diff(step[order]) == 0) & (np.diff(call[order]) > 0)
     at = np.flatnonzero(same)
     return order[at], call[order[at + 1]]
+
+
+def backward_s(trace: Trace, nesting: Nesting, inside: Ints) -> float:
+    """Seconds of the backward for what the operators `inside`, and those in them, computed.
+
+    From the first of its nodes to the last, others in between left out: walking from node to node is no event.
+    """
+    operators = trace.operators
+    nodes = np.flatnonzero(names_like(trace, operators.name, lambda name: name.startswith("autograd::engine::")))
+    nodes = nodes[(nesting.parent[nodes] < 0) & (operators.start[nodes] >= operators.end[inside[-1]])]
+    within = (operators.start >= operators.start[inside[0]]) & (operators.end <= operators.end[inside[-1]])
+    numbers = operators.sequence[within & (operators.sequence >= 0)]
+    if not len(nodes) or not len(numbers):
+        return 0.0
+    # Numbers grow from step to step, so that those of a loop are of one step only. What records no node carries the
+    # number that the next one will have.
+    later = (operators.start >= operators.end[inside[-1]]) & (operators.start < operators.start[nodes].min())
+    after = operators.sequence[later & (operators.lane == operators.lane[inside[0]]) & (operators.sequence >= 0)]
+    end = int(after.min()) if len(after) else int(numbers.max()) + 1
+    own = (operators.sequence[nodes] >= numbers.min()) & (operators.sequence[nodes] < end)
+    if not own.any():
+        return 0.0
+    first, last = operators.start[nodes[own]].min(), operators.end[nodes[own]].max()
+    others = nodes[~own & (operators.start[nodes] >= first) & (operators.end[nodes] <= last)]
+    return (int(last - first) - int((operators.end[others] - operators.start[others]).sum())) / 1e9

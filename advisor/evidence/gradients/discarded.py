@@ -42,10 +42,10 @@ class DiscardedBackward:
 def discarded_backward(evidence: Evidence) -> DiscardedBackward | None:
     """What the gradients cost that the record says nobody uses; None where it says nothing, or the trace is otherwise.
 
-    Two kinds (:class:`..harness.layout.GradientRun`): of a branch all that is done is for nothing; elsewhere only the
-    products that make the weights' gradients are, and adding those up. Where one part of the graph leads to the same
-    weights as another one does, but to nothing else (a target that goes through a frozen network, too), its nodes are
-    for nothing as well.
+    Two kinds (:class:`advisor.harness.layout.GradientRun`): of a branch all that is done is for nothing; elsewhere only
+    the products that make the weights' gradients are, and adding those up. Where one part of the graph leads to the
+    same weights as another one does, but to nothing else (a target that goes through a frozen network, too), its nodes
+    are for nothing as well.
     """
     record, steps, operators = evidence.record, evidence.steps, evidence.trace.operators
     if record is None or not record.accumulated or not len(steps):

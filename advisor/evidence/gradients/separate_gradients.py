@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from advisor.evidence.coded import names_like
 from advisor.evidence.gradients.backwards import NODE
 from advisor.evidence.nesting import Nesting
-from advisor.evidence.outside import users_callers
+from advisor.evidence.outside import callers_of_each
 from advisor.evidence.stacks import Stacks
 from advisor.evidence.steps import assign, step_windows
 from advisor.evidence.worked import self_shares
@@ -109,7 +109,7 @@ def _of_groups(
     part = np.zeros(len(trace.operators))
     for group in several:
         _add(trace, group, passes, part)
-    callers = [users_callers(trace, int(each.nodes[0]), record) for group in several for each in group]
+    callers = callers_of_each(trace, [int(each.nodes[0]) for group in several for each in group], record)
     asking = Counter(function for each in callers for function in set(each))
     return SeparateGradients(
         calls=sum(map(len, several)) / len(steps),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from advisor.evidence.python_loops.bindings import bound, made_of, names_in
+from advisor.evidence.bindings import bound, made_of, names_in
 
 _COUNTS = ("range", "trange", "arange", "ndindex")  # what loops over the indices of an array go through
 # What takes arrays: functions of a library of theirs, and methods that only arrays have.

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from advisor.evidence.bindings import bound, last_name, made_of, names_in
 from advisor.evidence.facts import LoaderFacts
 from advisor.evidence.loading.array_loops import computes_by_index
-from advisor.evidence.python_loops.bindings import bound, last_name, made_of, names_in
 from advisor.evidence.whatif import Change
 from advisor.harness.layout import FetchPart, Loader, Site
 

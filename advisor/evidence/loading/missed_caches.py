@@ -11,9 +11,9 @@ import linecache
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from advisor.evidence.bindings import last_name
 from advisor.evidence.loading.deterministic import computes_the_same
 from advisor.evidence.loading.fetching import parsed, share
-from advisor.evidence.python_loops.bindings import last_name
 from advisor.harness.layout import FetchPart, Loader, Site
 
 _LEAST = 0.2  # of making a batch: what is wrong with it is certain

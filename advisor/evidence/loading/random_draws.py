@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from advisor.evidence.beside import Beside, is_alone, nodes_of
+from advisor.evidence.bindings import names_in
 from advisor.evidence.loading.fetching import AS_IT_IS, CASTS, by_statement, called, own_parameters, parsed, set_later
-from advisor.evidence.python_loops.bindings import names_in
 from advisor.harness.layout import FetchPart, Loader
 
 WEIGHTS, FEW = "weights", "few"  # draws that add up all weights; that put all in a random order

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
+from advisor.evidence.bindings import names_in
 from advisor.evidence.loading.deterministic import changes, computes_the_same, first_line
 from advisor.evidence.loading.fetching import by_statement, own_parameters, parsed, set_later, share
-from advisor.evidence.python_loops.bindings import names_in
 from advisor.harness.layout import FetchPart, Loader
 
 # Methods of arrays and tensors that compute, and change nothing.

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from advisor.evidence.python_loops.bindings import bound, last_name, names_in
+from advisor.evidence.bindings import bound, last_name, names_in
 from advisor.evidence.python_loops.reports import root_name
 from advisor.evidence.python_loops.rounds import around, carried
 

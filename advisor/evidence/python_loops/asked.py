@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from advisor.evidence.bindings import bound, made_of, names_in
 from advisor.evidence.coded import names_like
-from advisor.evidence.python_loops.bindings import bound, made_of, names_in
 from advisor.evidence.python_loops.called_from import keeps_state, loop_around, loop_of_each
 from advisor.evidence.python_loops.rounds import LEAST_CALLS, MOSTLY, around
 from advisor.evidence.steps import assign

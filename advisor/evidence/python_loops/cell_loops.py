@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from advisor.evidence.python_loops.bindings import bound, made_of, names_in
+from advisor.evidence.bindings import bound, made_of, names_in
 from advisor.evidence.python_loops.rounds import TRAINS
 
 _CELL, _WHOLE = "LSTMCell", "LSTM"

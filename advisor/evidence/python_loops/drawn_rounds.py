@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from advisor.evidence.batch import flop_per_s
+from advisor.evidence.bindings import names_in
 from advisor.evidence.outside import users_callers
-from advisor.evidence.python_loops.bindings import names_in
 from advisor.evidence.python_loops.called_from import keeps_state
 from advisor.evidence.python_loops.loops import SampleLoop, alike_loop
 from advisor.evidence.python_loops.reports import root_name

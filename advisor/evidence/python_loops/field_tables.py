@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from advisor.evidence.by_function import Calls, Function
+from advisor.evidence.gradients.backwards import backward_s
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.outside import users_callers
-from advisor.evidence.python_loops.loops import backward_s
 from advisor.evidence.python_loops.module_loops import loops_over_modules
 from advisor.harness.layout import Site
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from advisor.evidence.python_loops.bindings import bound, last_name, made_of, names_in
+from advisor.evidence.bindings import bound, last_name, made_of, names_in
 from advisor.evidence.python_loops.rounds import loops_at, over
 
 # What a group's rows are needed side by side for: no sum by group says it for all of them.

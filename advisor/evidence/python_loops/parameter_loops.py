@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from advisor.evidence.coded import names_like
+from advisor.evidence.gradients.backwards import backward_s
 from advisor.evidence.host import Host
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.outside import users_functions
-from advisor.evidence.python_loops.loops import LEAST_ROUNDS, backward_s, repeating
+from advisor.evidence.python_loops.loops import LEAST_ROUNDS, repeating
 from advisor.evidence.shapes import Shape, input_shapes
 from advisor.evidence.steps import assign, by_step, step_windows
 

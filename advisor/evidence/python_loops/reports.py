@@ -6,7 +6,7 @@ import ast
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from advisor.evidence.python_loops.bindings import last_name, names_in
+from advisor.evidence.bindings import last_name, names_in
 
 _LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.NamedExpr)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from advisor.evidence.python_loops.bindings import bound, last_name, made_of, names_in
+from advisor.evidence.bindings import bound, last_name, made_of, names_in
 from advisor.evidence.python_loops.reports import without_reports
 from advisor.harness.layout import CallSite, Site
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from advisor.evidence.python_loops.bindings import bound, last_name, made_of, names_in
+from advisor.evidence.bindings import bound, last_name, made_of, names_in
 from advisor.evidence.python_loops.called_from import keeps_state
 from advisor.evidence.python_loops.reports import root_name
 from advisor.evidence.python_loops.rounds import LEAST_CALLS, MOSTLY, Loop, around, carried, line_of, over

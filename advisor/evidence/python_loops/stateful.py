@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from advisor.evidence.python_loops.bindings import last_name
+from advisor.evidence.bindings import last_name
 from advisor.evidence.python_loops.called_from import assigns, keeps_state
 from advisor.evidence.python_loops.rounds import Loop, loops_at
 from advisor.harness.layout import Site

@@ -10,10 +10,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from advisor.evidence.bindings import last_name
 from advisor.evidence.coded import names_like
 from advisor.evidence.host import Host
 from advisor.evidence.outside import function_around, users_functions
-from advisor.evidence.python_loops.bindings import last_name
 from advisor.evidence.python_loops.loops import LEAST_ROUNDS, SampleLoop, loop_between
 from advisor.evidence.python_loops.rounds import (
     TRAINS,

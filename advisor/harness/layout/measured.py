@@ -94,8 +94,9 @@ class Environment:
     cuda_available: bool = False  # torch.cuda.is_available()
     packages: dict[str, str] = field(default_factory=dict)  # torchvision, transformers, lightning, accelerate …
     cpu: str = ""
-    cpu_flags: list[str] = field(default_factory=list)  # those of environment._CPU_FLAGS
-    # Of a run on a CPU, measured: type of 16 bits → "product", "convolution" → its seconds over float32's (rates.py).
+    cpu_flags: list[str] = field(default_factory=list)  # those of machine.environment._CPU_FLAGS
+    # Of a CPU run, measured (machine/rates.py): type of 16 bits → "product", "convolution" → its seconds over those of
+    # float32.
     rates: dict[str, dict[str, float]] = field(default_factory=dict)
     # Where the script's operators run with fewer threads than there are cores, measured: "product", "convolution",
     # "elementwise" → how many times as fast it is with a thread for each core.
@@ -106,7 +107,7 @@ class Environment:
     openblas_threads: int | None = None  # of NumPy's products; None where it has no OpenBLAS
     glibc: str = ""  # its version, whose malloc serves the process; "" where another C library does
     page_size: int = 4096
-    fault_s: float | None = None  # of a run on a CPU, measured: to touch a page anew instead of again (rates.py)
+    fault_s: float | None = None  # of a run on a CPU, measured: to touch a page anew instead of again (machine)
     huge_pages: bool = False  # the kernel maps more than a page at a time, unasked
     shm_bytes: int | None = None  # free in /dev/shm
     compiler: str = ""  # C++ compiler found, "" if none

@@ -1,4 +1,4 @@
-"""What was found in the steps that were watched, in ``run.json``: see :mod:`advisor.harness.watches`."""
+"""What was found in steps, in ``run.json``: see :mod:`..watches`, :mod:`..kept_graphs` and :mod:`..caches`."""
 
 from __future__ import annotations
 

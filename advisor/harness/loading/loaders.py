@@ -138,7 +138,7 @@ def _computed(seconds: float, process_s: float, thread_s: float, threads: int) -
 
 
 class Loaders:
-    """All loaders of the run. ``listener`` hears of batches and epochs: see :class:`windows.Windows`."""
+    """All loaders of the run. ``listener`` hears of batches and epochs: see :class:`..windows.Windows`."""
 
     def __init__(self, torch: ModuleType, run_dir: str, listener: Any, openblas: OpenBlas) -> None:
         self._torch: Any = torch

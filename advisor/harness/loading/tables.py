@@ -40,7 +40,7 @@ def table_of(frame: FrameType) -> Any:
 
 
 def facts(table: Any) -> set[str]:
-    """What :attr:`.layout.Loader.frames` says of a table of pandas."""
+    """What :attr:`..layout.Loader.frames` says of a table of pandas."""
     whole = type(table).__name__ == "DataFrame"
     types = dict(table.dtypes) if whole else {table.name: table.dtype}
     kinds = {name: getattr(each, "kind", "") for name, each in types.items()}

@@ -1,1 +1,1 @@
-"""The machine and the process: what they are, how fast, and what else runs there. Nothing of the script's own."""
+"""The machine and the process: what they are, how fast, what the run takes of them, and what else runs there."""

@@ -141,7 +141,7 @@ def glibc_version() -> str:
 
 
 def environment(torch: Any) -> Environment:
-    """All of :class:`layout.Environment`. Reading a fact must never fail a run: what raises stays at its default."""
+    """All of :class:`..layout.Environment`. Reading a fact must never fail a run: what raises stays at its default."""
     name, flags = _cpu()
     facts = Environment(
         python=platform.python_version(),

@@ -1,13 +1,11 @@
-"""What a run is measured with besides the host's clock: the device's, CPU seconds, resident memory, gradients."""
+"""What a run is measured with besides the host's clock: the device's, CPU seconds, resident memory."""
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import resource
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 from ..layout import DRAIN_RANGE
@@ -64,29 +62,6 @@ class DeviceClock:
             self._wait(self._events[-1])
             return [a.elapsed_time(b) / 1e3 for a, b in zip(self._events, self._events[1:], strict=False)]
         return []
-
-
-def zero_filled(parameters: Iterable[Any]) -> int:
-    """How many parameters hold a gradient full of zeros, judged by the first three that have one."""
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    filled = bool(gradients) and all(not bool(gradient.detach().any()) for gradient in gradients[:3])
-    return len(gradients) if filled else 0
-
-
-def nonfinite(parameters: Iterable[Any], torch: Any) -> int:
-    """How many parameters hold a NaN or an infinity: what a loss leaves behind that became one unseen.
-
-    Waits for the device; a sum needs no memory to speak of.
-    """
-    found = 0
-    for parameter in parameters:
-        # A part of one that lies on several devices (a DTensor) only all of them together could sum.
-        if type(parameter) not in (torch.Tensor, torch.nn.Parameter):
-            continue
-        with contextlib.suppress(RuntimeError, TypeError, ValueError):
-            half = parameter.element_size() <= 2  # its own sum overflows soon
-            found += not math.isfinite(float(parameter.detach().sum(dtype=torch.float32 if half else None)))
-    return found
 
 
 def children_cpu(pids: set[int]) -> float:

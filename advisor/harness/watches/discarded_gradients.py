@@ -237,7 +237,7 @@ class Discarded(GradientWatch):
             self._by_hand.update(map(id, parameters))
 
     def _kinds(self, graph: AutogradGraph | None, judged: list[tuple[_Done, bool]]) -> list[str]:
-        """What becomes of the gradients of one backward, by :class:`.layout.GradientRun`."""
+        """What becomes of the gradients of one backward, by :class:`..layout.GradientRun`."""
         dropped = {each.parameter for each, drop in judged if drop}
         branches = graph.branches(dropped) if graph is not None else set[int]()
         return ["used" if not drop else "branch" if each.parameter in branches else "weights" for each, drop in judged]

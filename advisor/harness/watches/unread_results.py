@@ -19,7 +19,16 @@ from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar
 
 from ..layout import AskedAgain, FourierProduct, Site, Unread, UnreadGradient, Weighted
-from ..looking import each_tensor, function_modes, has_fast_path, is_replaced, is_taken_down, is_transformed
+from ..looking import (
+    each_tensor,
+    function_modes,
+    has_fast_path,
+    is_replaced,
+    is_taken_down,
+    is_transformed,
+    storage_key,
+    weak_storage,
+)
 from ..patches import Patch
 from ..places import FRAMES, is_users, site_of, user_frames
 from ..timing import compiled_frames
@@ -127,8 +136,9 @@ class UnreadResults:
         self._writer: dict[int, int] = {}  # a storage → the call that has written to it last
         self._custom: set[Any] = set()  # the code of custom autograd Functions
         self._spent = [0.0] * _WATCHED
-        self._delivered = UnreadBatches(self._torch.Tensor, _key, _weak)
-        self._gradients = UnreadBatches(self._torch.Tensor, _key, _weak, least=1)  # by the identity of their places
+        self._delivered = UnreadBatches(self._torch.Tensor, storage_key, weak_storage)
+        # Likewise, by the identity of their places.
+        self._gradients = UnreadBatches(self._torch.Tensor, storage_key, weak_storage, least=1)
         self._asked: dict[int, UnreadGradient] = {}  # likewise
         self._again = AsksAgain(self._torch)
         self._fourier = FourierProducts(self._torch)
@@ -306,21 +316,21 @@ class UnreadResults:
             if name not in _ASKS:
                 self._root(reads)
             return
-        before = {_key(each) for each in given}
+        before = {storage_key(each) for each in given}
         if into:
-            if not reads and before == {_key(each) for each in made}:
+            if not reads and before == {storage_key(each) for each in made}:
                 return  # a number that counts, a buffer that is filled: batch norms count their batches
         else:
-            own = {_key(each) for each in made}
-            made = [each for each in made if _key(each) not in before]
+            own = {storage_key(each) for each in made}
+            made = [each for each in made if storage_key(each) not in before]
             if not made:  # a view: what reads it reads what it is a view of, and not what told which part to take
-                self._root(self._reads([each for each in given if _key(each) not in own]))
+                self._root(self._reads([each for each in given if storage_key(each) not in own]))
                 return
         sites, library, custom = self._around()
         sized = name in _SIZED or (name == "__getitem__" and _by_mask(args, torch))
         call = Call(seconds, self._step, sites, library, reads, custom or sized, _draws(name, args, named))
         call.statistics = _statistics(name, args, named)
-        call.writes = tuple(_weak(each) for each in made)
+        call.writes = tuple(weak_storage(each) for each in made)
         call.rows = int(made[0].shape[0]) if made[0].dim() else 0
         call.recorded = any(each.requires_grad for each in made)
         call.rowwise = by_rows(name, given, call.rows)
@@ -330,12 +340,12 @@ class UnreadResults:
             call.weighted.append(Rows(*both, rows, x.numel() // rows, zero_share(torch, weights)))
         self._calls.append(call)
         for each in made:
-            self._writer[_key(each)] = len(self._calls) - 1
+            self._writer[storage_key(each)] = len(self._calls) - 1
         if len(self._calls) > _MOST_CALLS:
             self.lose()
 
     def _is_read(self, tensors: list[Any]) -> None:
-        keys = list(map(_key, tensors))
+        keys = list(map(storage_key, tensors))
         self._delivered.read(keys)
         self._gradients.read(keys)
 
@@ -375,7 +385,7 @@ class UnreadResults:
 
     def _reads(self, tensors: Iterable[Any]) -> tuple[int, ...]:
         """The calls that wrote what these hold."""
-        found = {self._writer[key] for each in tensors if (key := _key(each)) in self._writer}
+        found = {self._writer[key] for each in tensors if (key := storage_key(each)) in self._writer}
         return tuple(found)
 
     def _root(self, calls: Iterable[int]) -> None:
@@ -472,7 +482,7 @@ def _statistics(name: str, args: Any, kwargs: dict[str, Any]) -> int:
     if not name.endswith(("batch_norm", "instance_norm")) or len(args) < 2 or args[1] is None:
         return 0
     trains = kwargs.get("training", kwargs.get("use_input_stats", args[5] if len(args) > 5 else False))
-    return _key(args[1]) if trains else 0
+    return storage_key(args[1]) if trains else 0
 
 
 def _draws(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
@@ -493,21 +503,6 @@ def _in_backward(torch: Any) -> bool:
     """Whether a backward runs in this thread: a hook of it, a layer that is computed again."""
     asks = getattr(torch._C, "_current_graph_task_id", None)
     return asks is not None and asks() != -1
-
-
-def _key(tensor: Any) -> int:
-    """Which storage it is; raises for a tensor that has none, and for one that wraps others."""
-    if hasattr(type(tensor), "__tensor_flatten__"):
-        raise TypeError("a tensor that wraps others")
-    return int(tensor.untyped_storage()._cdata)
-
-
-def _weak(tensor: Any) -> Any:
-    """Tells whether its storage still exists; as long as it is held, no other storage has the same identity."""
-    from torch.multiprocessing.reductions import StorageWeakRef
-
-    holder: Any = StorageWeakRef
-    return holder(tensor.untyped_storage())
 
 
 def _is_librarys(frame: FrameType) -> bool:
