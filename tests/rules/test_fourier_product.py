@@ -56,6 +56,13 @@ def test_what_would_save_little_is_left_alone(scene: Any, tmp_path: Path, facts:
     assert not findings(scene, tmp_path, line(**facts))
 
 
+def test_what_would_take_longer_is_no_part_of_it(scene: Any, tmp_path: Path) -> None:
+    slow = line(waves=64, multiplied=FRAMES * LENGTH * 64.0, seconds=0.3e-3, differentiated_s=0.3e-3)
+    (both,) = findings(scene, tmp_path, line(), slow)
+    (alone,) = findings(scene, tmp_path, line())
+    assert both.evidence == alone.evidence and "1 more" not in both.summary
+
+
 def test_on_a_gpu_it_is_left_alone(scene: Any, tmp_path: Path) -> None:
     assert not findings(scene, tmp_path, line(), gpu="NVIDIA H200")
 

@@ -49,8 +49,10 @@ class FourierProducts:
         try:
             self._called(name, given[0], given[1] or {}, result, seconds)
         except Exception:
-            self._over = True
-            self.lines = ByLine()
+            self._end()
+
+    def _end(self) -> None:
+        self._over, self.lines = True, ByLine()
 
     def _called(self, name: str, args: Any, named: Any, result: Any, seconds: float) -> None:
         torch: Any = self.torch
@@ -87,10 +89,7 @@ class FourierProducts:
         torch: Any = self.torch
         if not isinstance(tensor, torch.Tensor) or not may_compute(torch, tensor):
             return None
-        # A view that is made where no gradients are recorded needs none, whatever it is a view of.
-        if tensor.requires_grad or (tensor._base is not None and tensor._base.requires_grad):
-            return None
-        if tensor.device.type != "cpu" or tensor.dtype not in (torch.float32, torch.float64):
+        if tensor.requires_grad or tensor.device.type != "cpu" or tensor.dtype not in (torch.float32, torch.float64):
             return None
         if tensor.dim() == 3 and tensor.shape[1] == 1 and not turned:  # the filters of a convolution
             matrix = tensor[:, 0]
@@ -102,7 +101,12 @@ class FourierProducts:
             return None
         key = storage_key(tensor), tensor.dtype, tuple(matrix.shape), matrix.stride(), matrix.storage_offset()
         known = self._known.get(key)
-        if known is None or known[0].expired() or known[1] != times_written(tensor):
+        if known is not None and (known[0].expired() or known[1] != times_written(tensor)):
+            if known[2] and not known[0].expired():
+                self._end()  # what was detached of a basis that is trained, say
+                return None
+            known = None
+        if known is None:
             if self._looked_at >= _MOST_LOOKED_AT:
                 return None
             self._looked_at += 1
