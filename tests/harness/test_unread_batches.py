@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from advisor.harness.looking import storage_key, weak_storage
 from advisor.harness.watches.unread_batches import UnreadBatches
-from advisor.harness.watches.unread_results import _key, _weak
 
 KEPT: list[torch.Tensor] = []
 
@@ -23,12 +23,12 @@ def batch() -> dict[str, Any]:
 
 def followed(reads: Any, steps: int = 3) -> dict[tuple[int, str], int]:
     """`reads` says of each step's batch which tensors are read."""
-    seen = UnreadBatches(torch.Tensor, _key, _weak)
+    seen = UnreadBatches(torch.Tensor, storage_key, weak_storage)
     given: Any = None
     for step in range(steps):
         given = batch()
         seen.delivered(0, given, step)
-        seen.read(map(_key, reads(given, step)))
+        seen.read(map(storage_key, reads(given, step)))
     del given
     return seen.unread(steps - 1)
 
@@ -55,29 +55,29 @@ def test_what_is_kept_is_for_later() -> None:
 
 
 def test_a_tuple_is_named_by_its_numbers() -> None:
-    seen = UnreadBatches(torch.Tensor, _key, _weak)
+    seen = UnreadBatches(torch.Tensor, storage_key, weak_storage)
     for step in range(3):
         given = (torch.zeros(1 << 17), torch.zeros(1 << 17))
         seen.delivered(1, given, step)
-        seen.read([_key(given[0])])
+        seen.read([storage_key(given[0])])
     del given
     assert seen.unread(2) == {(1, "[1]"): 1 << 19}
 
 
 def test_parts_of_one_storage_are_read_together() -> None:
     """What a language model is given, and the same shifted by one."""
-    seen = UnreadBatches(torch.Tensor, _key, _weak)
+    seen = UnreadBatches(torch.Tensor, storage_key, weak_storage)
     for step in range(3):
         ids = torch.zeros(64, 4097)
         given = {"ids": ids[:, :-1], "labels": ids[:, 1:], "same": ids}
         seen.delivered(0, given, step)
-        seen.read([_key(given["ids"])])
+        seen.read([storage_key(given["ids"])])
     del given, ids
     assert not seen.unread(2)
 
 
 def test_the_bytes_of_a_whole_batch() -> None:
-    seen = UnreadBatches(torch.Tensor, _key, _weak)
+    seen = UnreadBatches(torch.Tensor, storage_key, weak_storage)
     for step, rows in enumerate((4, 4, 1)):  # an epoch's last one is short
         seen.delivered(2, (torch.zeros(rows, 1 << 17), torch.zeros(rows, 1 << 17)), step)
     assert seen.whole(2) == 2 * 4 * (1 << 19) and seen.whole(1) == 0
