@@ -83,7 +83,7 @@ class SparseProducts(Rule):
             f"Make what is multiplied {where(finding.site)} sparse once, where it is made: A = A.to_sparse_csr(). "
             "A @ x and torch.mm(A, x) then take it as it is, for an x of two dimensions (of three: with its samples "
             "side by side, as columns), and so does their backward, which turns the matrix around in each step: with "
-            "the transposed one at hand, in a torch.autograd.Function, it takes less still (advisor rules coo-product).",
+            "the transposed one at hand, in a torch.autograd.Function, it takes less (see advisor rules coo-product).",
             "what else reads the matrix, element by element or as a full one, only its author can tell",
         )
 
