@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from advisor.harness.layout import Recomputed, RunRecord
 
 _LEAST_GAIN = 1.10
+# Three forwards of less than that, one after another, may be one request's: what they have in common is the user who
+# asks, say, and not the run's.
+_SHORT_STEP_S = 1e-3
 _MOST_TOKENS = 0.9  # of a text: the first one's encoding stays
 _DECODER = re.compile(r"transformers[/\\]models[/\\]")  # whose encoder get_encoder() gives
 
@@ -50,6 +53,8 @@ class RecomputedConstants(Rule):
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         record = evidence.record
         if record is None or not record.recomputed or evidence.device_is_gpu or not evidence.step_s:
+            return
+        if record.step_kind == "forward" and evidence.step_s < _SHORT_STEP_S:
             return
         longest = _longest(record.recomputed)
         decodes = longest.given and _decodes(record, longest)

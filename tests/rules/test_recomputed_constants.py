@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from advisor.edit import Sources
 from advisor.evidence import Evidence
+from advisor.harness.layout import Recomputed, Site
 from advisor.launch import Command, measure
 from advisor.rule import Advice
 from advisor.run import Run
@@ -287,3 +289,15 @@ def test_a_model_that_gives_the_same_each_time_is_found_as_a_whole(
         assert "where a model is called" in finding.summary
         advice = RecomputedConstants().fix(finding, Sources())
         assert isinstance(advice, Advice) and "Call the model that is called at serve.py:12 once" in advice.text
+
+
+@pytest.mark.parametrize(
+    ("kind", "step_ms", "reported"), [("forward", 0.5, False), ("forward", 5.0, True), ("optimizer", 0.5, True)]
+)
+def test_what_short_forwards_have_in_common_may_be_one_request_s(
+    kind: str, step_ms: float, reported: bool, scene: Any, tmp_path: Path
+) -> None:
+    made = scene(step_ms=step_ms)
+    made.record.step_kind = kind
+    made.record.recomputed = [Recomputed(Site("ranker.py", 21), seconds=0.4e-3 * step_ms)]
+    assert bool(list(RecomputedConstants().check(made.evidence(tmp_path)))) == reported
