@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from advisor.evidence import Change
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, by_way_of, where
+from advisor.shared.other_products import saved_s
 
 if TYPE_CHECKING:
     from advisor.edit import Sources
@@ -19,7 +20,6 @@ _LEAST_GAIN = 1.10
 # a number and the logarithm of a frame's length, and its backward 0.27e-9 to 0.85e-9, mostly under 0.5e-9. Another
 # machine is taken to be faster or slower in all of it.
 _PRODUCT_S, _TRANSFORM_S, _BACKWARD_S, _CALL_S = 9.5e-12, 0.04e-9, 0.45e-9, 0.05e-3
-_MOST_PACE, _LEAST_PACE = 4.0, 0.5
 
 
 class FourierProducts(Rule):
@@ -97,8 +97,5 @@ class FourierProducts(Rule):
 
 def _saved_s(line: FourierProduct) -> float:
     """Seconds of a step that transforms would save of a line; negative where they take longer."""
-    full = _PRODUCT_S * line.multiplied
-    pace = min(_MOST_PACE, max(_LEAST_PACE, line.seconds / full)) if full else 1.0
     forward, backward = (each * line.transformed + _CALL_S * line.calls for each in (_TRANSFORM_S, _BACKWARD_S))
-    back = line.differentiated_s / line.seconds if line.seconds else 0.0
-    return line.seconds - pace * forward + back * (line.seconds - pace * backward)
+    return saved_s(line, _PRODUCT_S * line.multiplied, forward, backward)

@@ -41,7 +41,8 @@ class RecomputedConstants(Rule):
     Where that is what a function returns, all that the function does counts.
 
     When not: it changes later (with the epoch, with a shape that here was always the same), then it can be kept until
-    it does; it takes more memory than there is. On a GPU it is not reported: there calls take no time of their own.
+    it does; it takes more memory than there is. On a GPU it is not reported: there calls take no time of their own. Nor
+    of forwards of less than a millisecond: three of them may be one request's.
 
     Source: PyTorch docs, ``torch.nn.Module.register_buffer``. The gain is the time that these calls took, undisturbed.
     """

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from advisor.evidence import Change
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, by_way_of, where
+from advisor.shared.other_products import saved_s
 
 if TYPE_CHECKING:
     from advisor.edit import Sources
@@ -20,7 +21,6 @@ _LEAST_GAIN = 1.15
 # them, 20e-9 to 27e-9 of a number, and 0.2e-3 of a call. Another machine is taken to be faster or slower in all of it.
 _FULL_S, _SPARSE_S, _CALL_S = 9.2e-12, 0.05e-9, 0.03e-3
 _TURNED_S, _BACKWARD_CALL_S = 25e-9, 0.25e-3
-_MOST_PACE, _LEAST_PACE = 4.0, 0.5  # narrow products are slower than wide ones
 
 
 class SparseProducts(Rule):
@@ -104,9 +104,6 @@ def _filled(line: SparseProduct) -> float:
 
 def _saved_s(line: SparseProduct) -> float:
     """Seconds of a step that sparse products would save of a line; negative where they take longer."""
-    full = _FULL_S * line.multiplied
-    pace = min(_MOST_PACE, max(_LEAST_PACE, line.seconds / full)) if full else 1.0
     forward = _SPARSE_S * line.needed + _CALL_S * line.calls
     backward = _SPARSE_S * line.needed + _TURNED_S * line.turned + _BACKWARD_CALL_S * line.calls
-    back = line.differentiated_s / line.seconds if line.seconds else 0.0
-    return line.seconds - pace * forward + back * (line.seconds - pace * backward)
+    return saved_s(line, _FULL_S * line.multiplied, forward, backward)

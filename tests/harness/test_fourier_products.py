@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.overrides import TorchFunctionMode
 
 from advisor.harness.layout import FourierProduct
 from advisor.harness.watches.fourier_products import FourierProducts
+from tests.harness.watching import Watching
 
 LENGTH, BINS, FRAMES, STEPS = 512, 257, 40, 3
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -27,16 +27,8 @@ def waves(window: torch.Tensor | None = None, bins: int = BINS, length: int = LE
 def seen(compute: Callable[[int], Any]) -> list[FourierProduct]:
     """What three steps show, each call of which is said to take a second."""
     products = FourierProducts(torch)
-
-    class Watching(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = func(*args, **(kwargs or {}))
-            with torch._C.DisableTorchFunction():
-                products.called(getattr(func, "__name__", ""), (args, kwargs), result, 1.0)
-            return result
-
     for step in range(STEPS):
-        with Watching():
+        with Watching(lambda name, args, kwargs, result: products.called(name, (args, kwargs), result, 1.0)):
             compute(step)
         products.lines.step_ends()
     return products.lines.per_step(STEPS, 0.1)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.overrides import TorchFunctionMode
 
 from advisor.harness.layout import Gathered
 from advisor.harness.watches.gathered import Gathers
+from tests.harness.watching import Watching
 
 NODES, EDGES = torch.randn(10, 8), torch.randint(10, (40,))
 WEIGHT, WIDE = torch.randn(8, 8), torch.randn(8, 12)
@@ -20,13 +20,7 @@ WEIGHT, WIDE = torch.randn(8, 8), torch.randn(8, 12)
 def followed(compute: Callable[[], Any]) -> list[Gathered]:
     gathers = Gathers(torch)
 
-    class Watching(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = func(*args, **(kwargs or {}))
-            gathers.called(getattr(func, "__name__", ""), args, kwargs or {}, result, 1.0)
-            return result
-
-    with Watching():
+    with Watching(lambda name, args, kwargs, result: gathers.called(name, args, kwargs, result, 1.0)):
         compute()
     return list(gathers.lines.lines.values())
 

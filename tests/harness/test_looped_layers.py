@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from advisor.harness.layout import LoopedLayer
 from advisor.harness.watches.looped_layers import LoopedLayers
+from tests.harness.watching import Watching
 
 HEAD, SMALL = nn.Linear(64, 100), nn.Linear(8, 8)
 LAYERS = nn.ModuleList(nn.Linear(64, 64) for _ in range(6))
@@ -22,16 +22,8 @@ STEPS = 3
 def seen(compute: Callable[[], Any]) -> list[LoopedLayer]:
     """What three steps show, each call of which is said to take a second."""
     layers = LoopedLayers(torch)
-
-    class Watching(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = func(*args, **(kwargs or {}))
-            with torch._C.DisableTorchFunction():
-                layers.called(getattr(func, "__name__", ""), args, result, 1.0)
-            return result
-
     for _ in range(STEPS):
-        with Watching():
+        with Watching(lambda name, args, _, result: layers.called(name, args, result, 1.0)):
             compute()
         layers.lines.step_ends()
     return layers.per_step(STEPS, 0.1)

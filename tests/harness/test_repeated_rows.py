@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from advisor.harness.layout import RepeatedRow
 from advisor.harness.watches.repeated_rows import RepeatedRows
+from tests.harness.watching import Watching
 
 
 class Root(nn.Module):
@@ -25,16 +25,8 @@ class Root(nn.Module):
 
 def watched(watch: RepeatedRows, root: nn.Module, x: torch.Tensor) -> Any:
     """Call the root as a watched forward is, each of torch's functions taking a second."""
-
-    class Watching(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = func(*args, **(kwargs or {}))
-            if getattr(func, "__name__", "") == "linear":
-                watch.called(1.0)
-            return result
-
     watch.forward_begins(root, [x])
-    with Watching():
+    with Watching(lambda name, *_: watch.called(1.0) if name == "linear" else None):
         result = root(x)
     watch.forward_ends(result)
     return result

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch.overrides import TorchFunctionMode
 
 from advisor.harness.layout import SparseProduct
 from advisor.harness.watches.sparse_products import SparseProducts
+from tests.harness.watching import Watching
 
 NODES, STEPS = 600, 3
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -23,16 +23,8 @@ def graph(share: float = 0.01, seed: int = 0) -> torch.Tensor:
 def seen(compute: Callable[[int], Any]) -> list[SparseProduct]:
     """What three steps show, each call of which is said to take a second."""
     products = SparseProducts(torch)
-
-    class Watching(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = func(*args, **(kwargs or {}))
-            with torch._C.DisableTorchFunction():
-                products.called(getattr(func, "__name__", ""), args, result, 1.0)
-            return result
-
     for step in range(STEPS):
-        with Watching():
+        with Watching(lambda name, args, _, result: products.called(name, args, result, 1.0)):
             compute(step)
         products.step_ends()
     return products.per_step(STEPS, 0.1)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch.overrides import TorchFunctionMode
 
 from advisor.harness.layout import ZeroRow
 from advisor.harness.watches.zero_rows import ZeroRows
+from tests.harness.watching import Watching
 
 WEIGHT = torch.randn(4, 64, 32)
 
@@ -25,14 +25,7 @@ def buffer(filled: int = 40, capacity: int = 160, seed: int = 0) -> torch.Tensor
 def found(compute: Callable[[], Any]) -> tuple[list[ZeroRow], Any]:
     zeros = ZeroRows(torch)
 
-    class Watching(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = func(*args, **(kwargs or {}))
-            with torch._C.DisableTorchFunction():
-                zeros.called(getattr(func, "__name__", ""), args, result, 1.0)
-            return result
-
-    with Watching():
+    with Watching(lambda name, args, _, result: zeros.called(name, args, result, 1.0)):
         result = compute()
     return list(zeros.lines.lines.values()), result
 

@@ -48,7 +48,7 @@ class Net(nn.Module):
         h = self.embed.weight
         for _ in range(3):
             h = {product}
-        return h[rows]
+        return h[rows]{beside}
 
 
 model = Net()
@@ -68,8 +68,8 @@ INFERS = """\
 """
 
 
-def evidence_of(folder: Path, product: str, made: str = "", step: str = TRAINS) -> Evidence:
-    script = SCRIPT.format(product=product, made=made, step=step)
+def evidence_of(folder: Path, product: str, made: str = "", step: str = TRAINS, beside: str = "") -> Evidence:
+    script = SCRIPT.format(product=product, made=made, step=step, beside=beside)
     if step == INFERS:
         script = script.replace("optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)\n", "")
     (folder / "train.py").write_text(script)
@@ -89,6 +89,15 @@ def test_a_training_multiplies_forwards_and_backwards(tmp_path: Path, product: s
     assert finding.site is not None and finding.gain.likely > 1.5
     assert product in (tmp_path / "train.py").read_text().splitlines()[finding.site.line - 1]
     assert "ctx.At @ g" in RULE.fix(finding, Sources()).text
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_sparse_gradients_of_an_embedding_are_no_matrices(tmp_path: Path) -> None:
+    made = "extra = nn.Embedding(50, 32, sparse=True)"
+    updates = "    torch.optim.SparseAdam(extra.parameters()).step()\n    extra.weight.grad = None\n"
+    evidence = evidence_of(tmp_path, "adj @ h", made, TRAINS + updates, beside=" + extra(rows % 50)")
+    assert coo_products(evidence) is not None
 
 
 @pytest.mark.slow
@@ -116,6 +125,7 @@ def test_an_inference_needs_no_function(tmp_path: Path) -> None:
             id="made anew",
         ),
         pytest.param("adj.to_dense() @ h", "", id="a full one"),
+        pytest.param("torch.sparse.mm(entries, h)", "entries = adj.clone().requires_grad_()", id="one that is trained"),
     ],
 )
 def test_others_are_left_alone(tmp_path: Path, product: str, made: str) -> None:

@@ -25,8 +25,9 @@ _PRODUCT, _INDICES, _TURNS = "aten::addmm", "aten::_indices", "aten::transpose"
 # What makes such a matrix, or puts it in order: of one that each step makes anew nothing is known.
 _MAKES = (
     *("aten::sparse_coo_tensor", "aten::_sparse_coo_tensor_with_dims_and_tensors", "aten::_sparse_coo_tensor_unsafe"),
-    *("aten::to_sparse", "aten::_to_sparse", "aten::_coalesce", "aten::sparse_mask"),
+    *("aten::to_sparse", "aten::_to_sparse", "aten::_coalesce"),
 )
+_TRAINS = "aten::sparse_mask"  # keeps of a product's gradient what is for its entries
 
 
 @dataclass(frozen=True)
@@ -44,15 +45,17 @@ class CooProducts:
 
 
 def coo_products(evidence: Evidence) -> CooProducts | None:
-    """Those of the steps; None without any, and where a step makes such a matrix itself."""
+    """Those of the steps; None without any, and where a step makes such a matrix itself, or trains its entries."""
     trace, steps = evidence.trace, evidence.steps
     products, turns = _rows(trace, evidence.nesting, _PRODUCT), _rows(trace, evidence.nesting, _TURNS)
     inside = assign(steps, trace.operators.start) >= 0
     products, turns = products[inside[products]], turns[inside[turns]]
-    # Not those of the gradients of embeddings, and of the optimizer that takes them.
-    aside = evidence.host.backward.union(evidence.host.optimizer).contains(trace.operators.start)
+    # Gradients of embeddings are made in the backward, and the optimizer that takes them puts them in order.
+    updating = evidence.host.optimizer.contains(trace.operators.start)
+    aside = evidence.host.backward.contains(trace.operators.start) | updating
     makes = names_like(trace, trace.operators.name, _MAKES.__contains__) & inside & ~aside
-    if not len(products) or not len(steps) or makes.any():
+    trains = names_like(trace, trace.operators.name, _TRAINS.__eq__) & inside & ~updating
+    if not len(products) or not len(steps) or makes.any() or trains.any():
         return None
     took = (trace.operators.end - trace.operators.start) / 1e9 / len(steps)
     back = evidence.host.backward.contains(trace.operators.start[products])

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from advisor.trace.tables import Trace
 
 _EMBEDDING, _LINEAR = "aten::embedding", "aten::linear"
-_JOINS = {f"aten::{name}" for name in ("cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack", "einsum")}
+_TAKE_LISTS = {
+    f"aten::{name}" for name in ("cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack", "einsum")
+}
 _MOST_LISTED = 30  # tensors of a list whose shapes a profiler writes down: TENSOR_LIST_DISPLAY_LENGTH_LIMIT
 # The same numbers in another type or order: no use yet. Older versions of transformers hand scores on in float32.
 _HANDS_ON = {f"aten::{name}" for name in ("to", "contiguous", "view", "reshape", "detach", "alias", "is_pinned")}
@@ -66,7 +68,7 @@ def _takes(trace: Trace, row: int, name: str, shapes: list[Shape], scores: Shape
     """Whether an operator may be given the scores, in their shape or in another one, or a list of nobody knows what."""
     code = int(trace.operators.shapes[row])
     listed = list_shapes(trace.name(code)) if code >= 0 else []
-    if name in _JOINS and (not listed or len(listed) >= _MOST_LISTED):
+    if name in _TAKE_LISTS and (not listed or len(listed) >= _MOST_LISTED):
         return True
     # What is in a list may have been given another shape before.
     there = any(prod(each) == prod(scores) for each in listed)

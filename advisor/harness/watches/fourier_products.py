@@ -1,7 +1,8 @@
-"""What a step's forwards multiply frames of a signal with that is a matrix of sines and cosines: a Fourier transform.
+"""What a step multiplies frames of a signal with that is a matrix of sines and cosines: a Fourier transform.
 
 Told by what is in the matrix, or in the filters of a convolution, whoever made it: each row a wave of its own with a
-whole number of turns, all under one window.
+whole number of turns, all under one window. In losses as well, and in front of models: by :mod:`.unread_results`, which
+watches whole steps.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _SILENT = 1e-6  # of the loudest row's energy: the sine without a turn is zeros
 
 @dataclass
 class FourierProducts:
-    """Told of each function of torch's that a watched forward calls; one for each training."""
+    """Told of each function of torch's that a watched step calls, outside of backwards; one for each training."""
 
     torch: ModuleType
     lines: ByLine[FourierProduct] = field(default_factory=ByLine)
