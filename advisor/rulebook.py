@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -53,6 +54,12 @@ def load_rules() -> tuple[Rule, ...]:
                 USAGE,
             )
     return tuple(found)
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """What to say to someone who names a rule that there is not: the one whose name is like it, or where all are."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {close[0]}?" if close else "`advisor rules` lists them all."
 
 
 @cache

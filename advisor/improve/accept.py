@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from advisor.errors import AdvisorError
 from advisor.rule import Safety
+from advisor.rulebook import meant
 
 MODES = ("ask", "safe", "all", "none")
 
@@ -36,14 +37,11 @@ class Policy:
         if text in MODES:
             return cls(text)
         names = [name.strip() for name in text.split(",") if name.strip()]
-        known = sorted(known)
+        known = list(known)
         unknown = [name for name in names if name not in known]
         if unknown or not names:
-            what = f"there is no rule {unknown[0]}" if unknown else "it names no rule"
-            raise AdvisorError(
-                f"--accept {text}: {what}; say {', '.join(MODES)}, or names of rules with commas between: "
-                f"{', '.join(known)}."
-            )
+            what = f"there is no rule {unknown[0]}; {meant(unknown[0], known)}" if unknown else "it names no rule."
+            raise AdvisorError(f"--accept {text}: {what} Say {', '.join(MODES)}, or names of rules with commas between.")
         return cls("rules", frozenset(names))
 
     def decide(self, rule: str, safety: Safety, ask: Ask | None) -> tuple[Answer, Policy]:

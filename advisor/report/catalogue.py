@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 
@@ -15,6 +14,7 @@ from advisor.errors import AdvisorError
 from advisor.report import wording
 from advisor.report.lines import print_trimmed
 from advisor.rule import Rule
+from advisor.rulebook import meant
 
 _MARK = re.compile(r"\s*# <-.*$")  # where an example's finding is
 
@@ -45,9 +45,7 @@ def show(name: str, console: Console, rules: Iterable[Rule]) -> None:
     known = {rule.id: rule for rule in rules}
     rule = known.get(name)
     if rule is None:
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]}?" if close else "`advisor rules` lists them all."
-        raise AdvisorError(f"there is no rule called {name!r}: {hint}")
+        raise AdvisorError(f"there is no rule called {name!r}: {meant(name, known)}")
     console.print(Text.assemble((rule.title, "bold"), (f"  [{rule.id}]", "dim")))
     console.print(Text(f"{rule.safety.value}: {wording.SAFETY[rule.safety.value]}", style="dim"))
     console.print()

@@ -32,10 +32,20 @@ def test_rules_by_name_whatever_their_safety() -> None:
     assert decide("amp-autocast", "loader-workers", Safety.EXACT) is Answer.NO
 
 
-@pytest.mark.parametrize("accept", ["loader-worker", "", "yes", "safe,all"])
-def test_an_unknown_name_says_what_there_is(accept: str) -> None:
-    with pytest.raises(AdvisorError, match="loader-workers"):
+@pytest.mark.parametrize(
+    ("accept", "said"),
+    [
+        ("loader-worker", "did you mean loader-workers?"),
+        ("loader-workers,amp-autocats", "did you mean amp-autocast?"),
+        ("", "it names no rule"),
+        ("yes", "`advisor rules` lists them all"),
+        ("safe,all", "there is no rule safe; `advisor rules` lists them all"),
+    ],
+)
+def test_an_unknown_name_says_what_there_is(accept: str, said: str) -> None:
+    with pytest.raises(AdvisorError, match="Say ask, safe, all, none, or names of rules") as caught:
         Policy.parse(accept, RULES)
+    assert said in str(caught.value)
 
 
 def test_ask_asks_and_without_a_terminal_tries_nothing() -> None:
