@@ -149,9 +149,12 @@ def _no_step(record: RunRecord) -> str:
         return "no step was found: the script never imported torch; name the script that trains or predicts."
     if record.steps == 1:
         return f"only one step was found ({counts}): give the script more data or epochs to run through."
+    kinds = (("optimizer", "optimizer_steps"), ("loader", "batches"), ("forward", "forwards"))
+    ways = [f"--step {kind}" for kind, key in kinds if seen.get(key, 0) > 1]
+    choose = f"choose {' or '.join(ways)}, or " if ways else ""
     return (
-        f"no step was found (seen: {counts}): choose --step loader or --step forward, or call advisor.step() at the "
-        "end of each step."
+        f"no step was found (seen: {counts}): {choose}have the script `import advisor` and call `advisor.step()` at the "
+        "end of each step (while it is profiled, that needs no installation)."
     )
 
 

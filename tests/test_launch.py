@@ -81,7 +81,12 @@ def failed(kind: str, message: str) -> layout.RunRecord:
         (failed("no_room", "OSError: [Errno 28] No space left on device"), USAGE, "--output"),
         (failed("no_module", "there is no module to run: No module named x"), USAGE, "python -m"),
         (layout.RunRecord(), NO_STEP, "never imported torch"),
-        (layout.RunRecord(environment=layout.Environment(torch="2.6")), NO_STEP, "advisor.step()"),
+        (layout.RunRecord(environment=layout.Environment(torch="2.6")), NO_STEP, "0 forwards): have the script"),
+        (
+            layout.RunRecord(environment=layout.Environment(torch="2.6"), seen={"batches": 40, "forwards": 1}),
+            NO_STEP,
+            "1 forwards): choose --step loader, or have the script `import advisor` and call `advisor.step()`",
+        ),
         (layout.RunRecord(environment=layout.Environment(torch="2.6"), steps=1), NO_STEP, "only one step"),
     ],
 )
