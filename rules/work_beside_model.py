@@ -95,6 +95,14 @@ _CHEAPER = (
     ),
 )
 
+# What is drawn from, or asked for item by item, by name.
+_DRAWN_FROM = re.compile(r"\b(?:sample|choices?)\((?:self\.)?(\w+)\b|\b(?:self\.)?(\w+)\[\w+\] for \w+ in\b")
+_DEQUE = (
+    "A deque has no index: it walks from its nearer end to each item that random.sample, or an index, asks for. Keep the "
+    "items in a list, and overwrite the oldest when it is full (items[position % capacity] = item); or keep each field "
+    "in a tensor of capacity rows, of which a tensor of indices takes a whole batch at once."
+)
+
 # A function that several others ask, so many at least, and what reads a file or what stands in it, by what libraries
 # call it: what is always the same can be kept.
 _CALLERS = 2
@@ -166,7 +174,7 @@ class WorkBesideModel(Rule):
         if not found.calls and found.operators >= _MANY_OPERATORS and updates_weights(source_of(found, text_of)):
             return  # an optimizer that is written out: fused-optimizer tells of it
         cheaper = _cheaper(found.calls, source_of(found, text_of), called_source(found, text_of))
-        cheaper = _ARCHIVE if archive else cheaper
+        cheaper = _ARCHIVE if archive else cheaper or (_DEQUE if _walks_deque(found) else "")
         grows = _grows_at(found) if not found.calls and cheaper in ("", _GROWS) else 0
         if found.loops and not grows:
             return  # the lines of the loop that calls the model are many
@@ -354,6 +362,15 @@ def _cheaper(calls: str, source: str, called: str = "") -> str:
         if any(calls in ("", found["name"]) for found in re.finditer(written, source)):
             return text
     return _ALL_BOXES if _BOXES.search(f"{source}\n{called}") else ""
+
+
+def _walks_deque(found: Beside) -> bool:
+    """Whether the function asks a deque for its items, at random or by their indices, and so takes its time."""
+    if found.calls not in ("", "sample", "choice", "choices"):
+        return False
+    names = {name for each in _DRAWN_FROM.findall(source_of(found, text_of)) for name in each if name}
+    made = re.findall(r"\b(\w+)(?:: [^=\n]+)? = (?:\w+\.)?deque\(", ast.unparse(ast.parse(text_of(found.file))))
+    return not names.isdisjoint(made)
 
 
 def _asks_archive(found: Beside) -> bool:

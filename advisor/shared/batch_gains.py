@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from advisor.evidence import Change
+from advisor.evidence.coverage import Coverage
 from advisor.evidence.facts import OPTIMIZER, OTHER
 from advisor.evidence.spread import spread_s
 from advisor.rule import Gain, forward_sites
@@ -25,6 +26,8 @@ LEAST_GAIN = 1.10
 _LEAST_ON_CPU = 1.75
 # Copies of the parameters that stay whatever the batch: with gradients and Adam's two moments, or alone.
 _TRAINING_COPIES, _INFERENCE_COPIES = 4, 1
+# Of one sample's step: less is what Python takes to put a tensor together, and to look at what the model gave.
+_LEAST_APART_S = 5e-3
 
 
 def gains_by_scale(
@@ -77,7 +80,19 @@ def of_each_sample(evidence: Evidence) -> float:
         share = found.share
     if beside is not None and not beside.loops and (beside.calls or (beside.file, beside.name) not in around):
         share = max(share, beside.part * evidence.breakdown.share(OTHER))
-    return share
+    # What computes nothing with torch, wherever it stands: pictures are enlarged and their peaks looked for by NumPy, a
+    # text is taken apart. What calling the model takes is shorter.
+    apart = _apart(evidence)
+    return max(share, apart) if apart * (evidence.step_s or 0.0) >= _LEAST_APART_S else share
+
+
+def _apart(evidence: Evidence) -> float:
+    """The share of the traced steps in which neither a part of the step's own work runs nor an operator."""
+    host, steps, operators = evidence.host, evidence.steps, evidence.trace.operators
+    known = (host.forward, host.backward, host.optimizer, host.loader)
+    busy = Coverage.of(operators.start, operators.end).union(*known)
+    whole = float((steps.end - steps.start).sum())
+    return 1.0 - float(busy.within(steps.start, steps.end).sum()) / whole if whole else 0.0
 
 
 def where_part_stays(gain: Gain, share: float) -> Gain:

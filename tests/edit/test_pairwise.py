@@ -124,6 +124,45 @@ def test_what_leads_to_the_sum_goes_with_it_where_nothing_else_needs_it() -> Non
     assert not found_in("for d in x[:, None] - y:\n    near = (d ** 2).sum(-1)\n")
 
 
+AGAIN = "def kernel(x, y):\n{above}    x = x.unsqueeze(1)\n    y = y.unsqueeze(2)\n    out = (x * y).sum(-1).pow(2)\n{below}    return out\n"
+
+
+def test_names_that_are_bound_again_are_what_they_were() -> None:
+    text = AGAIN.format(above="    x, y = F.normalize(x), F.normalize(y)\n", below="")
+    (found,) = found_in(text)
+    draft = draft_of(text)
+    (found,) = pairings(draft)
+    code = without_pairs(draft, found, 4, 4)
+    assert code is not None and len(found.names) == 2
+    replace(draft, found, code)
+    before: dict[str, object] = {"F": F}
+    after: dict[str, object] = {"F": F, "torch": torch}
+    exec(text, before)
+    exec(draft.render(), after)
+    assert "unsqueeze" not in draft.render()
+    x, y = torch.randn(2, 3, 5), torch.randn(2, 4, 5)
+    torch.testing.assert_close(after["kernel"](x, y), before["kernel"](x, y))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("above", "below"),
+    [
+        ("", "    seen(y)\n"),
+        ("    def later():\n        return y\n", "    later()\n"),
+        ("", "    out = out + (lambda: y)()\n"),
+    ],
+)
+def test_names_that_are_asked_for_behind_stay(above: str, below: str) -> None:
+    (found,) = found_in(AGAIN.format(above=above, below=below)) or (None,)
+    assert found is None or not found.names
+
+
+def test_names_that_each_round_binds_again_stay() -> None:
+    loop = "def f(x, y):\n    for _ in range(2):\n        x = x[:, None]\n        near = (x * y[None]).sum(-1)\n"
+    (found,) = found_in(loop)
+    assert not found.names
+
+
 @pytest.mark.parametrize(
     "text",
     [

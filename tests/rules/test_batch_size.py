@@ -179,3 +179,45 @@ def test_what_is_done_with_each_sample_is_done_as_often(rounds: int, told: bool,
     gains = [each.gain.likely for each in RULE.check(evidence)]
     assert len(gains) == told
     assert all(min(6.0, 0.6 * limit) < each < 1.4 * limit for each in gains)  # two runs on a busy machine differ
+
+
+SCATTERED = """\
+import numpy as np
+import torch
+
+torch.set_num_threads(1)
+net = torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(40)]).eval()
+maps = np.random.default_rng(0).random({size}, np.float32)
+
+
+def enlarge(maps):
+    return np.repeat(np.sort(maps), 2)
+
+
+def smooth(maps):
+    return np.sort(maps)[::2]
+
+
+def thin(maps):
+    return np.sort(maps) > 0.5
+
+
+def gather(maps):
+    return np.unique(maps)
+
+
+with torch.inference_mode():
+    for picture in list(torch.randn(4000, 32)) * 100:
+        scores = net(picture[None])[0]
+        found = enlarge(maps), smooth(maps), thin(maps), gather(maps)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(("size", "told"), [(32, True), (400_000, False)])
+def test_what_several_functions_do_with_each_sample_is_done_as_often(size: int, told: bool, tmp_path: Path) -> None:
+    (tmp_path / "detect.py").write_text(SCATTERED.format(size=size))
+    command = Command(str(tmp_path / "detect.py"), python=PYTHON, cwd=str(tmp_path))
+    evidence = Evidence.from_run(measure(command, tmp_path / "run", QUICK, timeout=120))
+    assert bool(list(RULE.check(evidence))) is told

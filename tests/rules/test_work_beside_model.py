@@ -18,6 +18,9 @@ from rules.work_beside_model import WorkBesideModel, _cheaper
 from tests.conftest import PYTHON, QUICK
 
 SCRIPT = """\
+import random
+from collections import deque
+
 import numpy as np
 import torch
 from torch import nn
@@ -44,7 +47,7 @@ class Sampler:
 sampler = Sampler(BATCH)
 model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-history = []
+history, memory = [], deque(range(400_000))
 for step in range(600):
     {index}
     loss = nn.functional.mse_loss(model(data[index]), labels[index])
@@ -67,8 +70,17 @@ def told(folder: Path, index: str, after: str = "pass") -> list[FindingDocument]
 @pytest.mark.parametrize(
     ("index", "line", "name", "cheaper"),
     [
-        pytest.param("index = torch.randperm(SAMPLES)[:BATCH]", 29, "torch.randperm at", "an order of all", id="flat"),
-        pytest.param("index = sampler()", 17, "pick", "cumsum", id="function", marks=pytest.mark.sessions),
+        pytest.param("index = torch.randperm(SAMPLES)[:BATCH]", 32, "torch.randperm at", "an order of all", id="flat"),
+        pytest.param("index = sampler()", 20, "pick", "cumsum", id="function", marks=pytest.mark.sessions),
+        pytest.param("index = torch.tensor(random.sample(memory, BATCH))", 32, "sample", "A deque has no", id="deque"),
+        pytest.param(
+            "index = torch.tensor([memory[i] for i in rng.integers(0, 400_000, BATCH)])",
+            32,
+            "",
+            "A deque has no",
+            id="items of a deque",
+            marks=pytest.mark.sessions,
+        ),
     ],
 )
 def test_draws_that_take_most_of_a_step_are_found(

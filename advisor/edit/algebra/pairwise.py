@@ -266,16 +266,46 @@ def _value(draft: Draft, node: cst.BaseExpression, names: list[Statement]) -> cs
         return node  # others may ask for it, or it is asked for again and again
     if not names and any(isinstance(each, cst.BaseComp) for each in _up_to(draft, node, statement)):
         return node
-    bound = list(assignments(draft, node.value, scope))
-    uses = [each for each in draft.nodes(cst.Name, scope) if each.value == node.value]
-    if len(bound) != 1 or bound[0] is None or len(uses) != 2 or statement is None:
+    if statement is None:
         return node
     siblings = draft.siblings(statement)
     before = siblings[siblings.index(statement) - 1] if siblings.index(statement) else None
-    if before is None or draft.statement(bound[0]) is not before:
+    if before is None:
+        return node
+    bound = list(assignments(draft, node.value, scope))
+    uses = [each for each in draft.nodes(cst.Name, scope) if each.value == node.value]
+    if len(bound) == 1 and bound[0] is not None and len(uses) == 2:
+        value = bound[0] if draft.statement(bound[0]) is before else None
+    else:
+        value = _bound_again(draft, node, uses, before)
+    if value is None:
         return node
     names.append(before)
-    return bound[0]
+    return value
+
+
+def _bound_again(
+    draft: Draft, node: cst.Name, uses: Sequence[cst.Name], before: Statement
+) -> cst.BaseExpression | None:
+    """``x[:, None]`` of ``x = x[:, None]`` right before, in a function in which nothing behind it but `node` says x.
+
+    Without that statement x is what it was before.
+    """
+    scope, line = scope_of(draft, node), before
+    made = line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
+    if not isinstance(scope, cst.FunctionDef) or not isinstance(made, cst.Assign) or len(made.targets) != 1:
+        return None
+    target, value = made.targets[0].target, made.value
+    if not isinstance(target, cst.Name) or target.value != node.value or target not in uses:
+        return None
+    if any(isinstance(each, (cst.For, cst.While, cst.Try)) for each in _up_to(draft, before, scope)):
+        return None
+    named = [each for each in uses if not isinstance(draft.parent(each), cst.Param)]
+    if any(scope_of(draft, each) is not scope for each in named):
+        return None  # of a function within, which may be called later
+    within = [each for each in named if value in (each, *draft.ancestors(each))]
+    behind = named[named.index(target) + 1 :]
+    return value if within and [each for each in behind if each not in within] == [node] else None
 
 
 def _up_to(draft: Draft, node: cst.CSTNode, last: cst.CSTNode) -> Iterator[cst.CSTNode]:
