@@ -153,8 +153,8 @@ def _no_step(record: RunRecord) -> str:
     ways = [f"--step {kind}" for kind, key in kinds if seen.get(key, 0) > 1]
     choose = f"choose {' or '.join(ways)}, or " if ways else ""
     return (
-        f"no step was found (seen: {counts}): {choose}have the script `import advisor` and call `advisor.step()` at the "
-        "end of each step (while it is profiled, that needs no installation)."
+        f"no step was found (seen: {counts}): {choose}have the script `import advisor` and call `advisor.step()` at "
+        "the end of each step (while it is profiled, that needs no installation)."
     )
 
 

@@ -98,8 +98,8 @@ _CHEAPER = (
 # What is drawn from, or asked for item by item, by name.
 _DRAWN_FROM = re.compile(r"\b(?:sample|choices?)\((?:self\.)?(\w+)\b|\b(?:self\.)?(\w+)\[\w+\] for \w+ in\b")
 _DEQUE = (
-    "A deque has no index: it walks from its nearer end to each item that random.sample, or an index, asks for. Keep the "
-    "items in a list, and overwrite the oldest when it is full (items[position % capacity] = item); or keep each field "
+    "A deque has no index: it walks from its nearer end to each item that random.sample, or an index, asks for. Keep "
+    "the items in a list, and overwrite the oldest when it is full (items[position % capacity] = item); or each field "
     "in a tensor of capacity rows, of which a tensor of indices takes a whole batch at once."
 )
 

@@ -41,7 +41,8 @@ class Policy:
         unknown = [name for name in names if name not in known]
         if unknown or not names:
             what = f"there is no rule {unknown[0]}; {meant(unknown[0], known)}" if unknown else "it names no rule."
-            raise AdvisorError(f"--accept {text}: {what} Say {', '.join(MODES)}, or names of rules with commas between.")
+            modes = ", ".join(MODES)
+            raise AdvisorError(f"--accept {text}: {what} Say {modes}, or names of rules with commas between.")
         return cls("rules", frozenset(names))
 
     def decide(self, rule: str, safety: Safety, ask: Ask | None) -> tuple[Answer, Policy]:

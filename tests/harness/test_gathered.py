@@ -108,6 +108,18 @@ def test_what_is_moved_is_counted_once() -> None:
     assert line.seconds == pytest.approx(2 * 0.75 * 16 / 20)
 
 
+def test_what_one_line_is_given_by_several_lookups_adds_up() -> None:
+    """A layer of a graph network for each of its rounds, the last of which gives fewer columns."""
+
+    def rounds() -> None:
+        for width in (8, 8, 2):
+            F.linear(F.relu(F.linear(NODES[EDGES], torch.randn(5, 8))), torch.randn(width, 5))
+
+    (line,) = followed(rounds)
+    assert (line.calls, line.linear, line.looking_up_s) == (9, 6, 3.0)
+    assert (line.columns, line.looked_up, line.given, line.lookups) == (15, 24, 18, 1)
+
+
 def test_rows_repeated_alike_are_the_same_together() -> None:
     def twice() -> torch.Tensor:
         both = [each.unsqueeze(1).expand(10, 4, 8) for each in (NODES, NODES + 1.0)]

@@ -266,8 +266,6 @@ def _value(draft: Draft, node: cst.BaseExpression, names: list[Statement]) -> cs
         return node  # others may ask for it, or it is asked for again and again
     if not names and any(isinstance(each, cst.BaseComp) for each in _up_to(draft, node, statement)):
         return node
-    if statement is None:
-        return node
     siblings = draft.siblings(statement)
     before = siblings[siblings.index(statement) - 1] if siblings.index(statement) else None
     if before is None:

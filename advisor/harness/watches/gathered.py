@@ -43,6 +43,9 @@ class _Moved:
 
     looking_up_s: float = 0.0
     joining_s: float = 0.0
+    # The line whose layer was given them last, and what that counted: the rows' columns, those that were looked up, and
+    # the columns that it gave.
+    counted: tuple[Gathered, int, int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -172,13 +175,23 @@ class Gathers:
         line.linear += layer
         line.seconds += saved
         if layer:
-            line.columns, line.given, line.channels = columns, given, rows.channels
-            line.looked_up, line.lookups, line.parts = rows.width, rows.lookups, rows.parts
+            line.channels, line.lookups, line.parts = rows.channels, rows.lookups, rows.parts
+            last = rows.moved[0].counted
+            if last is not None and last[0] is line:  # what a chain of layers gives is what its last one does
+                _add(line, *(-each for each in last[1:]))
+            _add(line, columns, rows.width, given)
+            rows.moved[0].counted = line, columns, rows.width, given
         for each in rows.moved:
             line.looking_up_s += each.looking_up_s
             line.joining_s += each.joining_s
             each.looking_up_s = each.joining_s = 0.0
         when_differentiated([result], saved, line)
+
+
+def _add(line: Gathered, columns: int, looked_up: int, given: int) -> None:
+    line.columns += columns
+    line.looked_up += looked_up
+    line.given += given
 
 
 def _here() -> Site | None:
