@@ -163,7 +163,8 @@ def _as_watched(record: RunRecord, first: RunRecord) -> None:
     record.remade_weights, record.remade_share = first.remade_weights, first.remade_share
     record.repeated_rows, record.zero_rows = first.repeated_rows, first.zero_rows
     record.sparse_products, record.looped_layers = first.sparse_products, first.looped_layers
-    record.same_rows, record.fourier_products = first.same_rows, first.fourier_products
+    record.same_rows, record.copied_operands = first.same_rows, first.copied_operands
+    record.fourier_products = first.fourier_products
     record.unread, record.weighted, record.computed_s = first.unread, first.weighted, first.computed_s
     record.unread_gradients, record.asked_again = first.unread_gradients, first.asked_again
     for loader, before in zip(record.loaders, first.loaders, strict=False):

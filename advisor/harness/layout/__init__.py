@@ -18,6 +18,7 @@ from .script import Encoder, GraphBreak, Model, OptimizerInfo, Recompiled
 from .sites import CallSite, Site
 from .watched import (
     AskedAgain,
+    CopiedOperand,
     DiscardedGradients,
     FourierProduct,
     Frozen,
@@ -63,6 +64,7 @@ __all__ = [
     "TRACE_SUFFIX",
     "AskedAgain",
     "CallSite",
+    "CopiedOperand",
     "Device",
     "DiscardedGradients",
     "Encoder",
@@ -242,6 +244,7 @@ class RunRecord:
     repeated_rows: list[RepeatedRow] = field(default_factory=list)  # likewise
     zero_rows: list[ZeroRow] = field(default_factory=list)  # likewise
     sparse_products: list[SparseProduct] = field(default_factory=list)  # likewise
+    copied_operands: list[CopiedOperand] = field(default_factory=list)  # likewise
     fourier_products: list[FourierProduct] = field(default_factory=list)  # likewise
     looped_layers: list[LoopedLayer] = field(default_factory=list)  # likewise
     same_rows: list[SameRow] = field(default_factory=list)  # likewise

@@ -129,6 +129,18 @@ class Gathered:
 
 
 @dataclass
+class CopiedOperand:
+    """A line whose matrix products copied operands that an earlier product of the step had copied already."""
+
+    site: Site = field(default_factory=Site)
+    called_from: list[Site] = field(default_factory=list)  # the user's frames in which it runs, from the inside out
+    laid_out_at: Site = field(default_factory=Site)  # the line that put the first one's dimensions into their order
+    shape: list[int] = field(default_factory=list)  # of the first one
+    calls: float = 0.0  # in a step: copies that had been made before, and …
+    seconds: float = 0.0  # … what making them again takes, on the host
+
+
+@dataclass
 class RepeatedRow:
     """A line that calls a module with rows that it had computed already, in this call or in one of the step before."""
 

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from ..layout import (
+    CopiedOperand,
     FourierProduct,
     Gathered,
     LoopedLayer,
@@ -23,9 +24,20 @@ from ..layout import (
 )
 from ..places import FRAMES, site_of, user_frames
 
+# Of those that a backward goes through.
 AnyLine = Repeated | Gathered | OneHot | RepeatedRow | ZeroRow | SameRow | SparseProduct | FourierProduct | LoopedLayer
 Line = TypeVar(
-    "Line", Repeated, Gathered, OneHot, RepeatedRow, ZeroRow, SameRow, SparseProduct, FourierProduct, LoopedLayer
+    "Line",
+    Repeated,
+    Gathered,
+    OneHot,
+    RepeatedRow,
+    ZeroRow,
+    SameRow,
+    SparseProduct,
+    FourierProduct,
+    LoopedLayer,
+    CopiedOperand,
 )
 
 
@@ -93,7 +105,7 @@ def _of_a_step(total: dict[str, float], ends: list[dict[str, float]], steps: int
     }
 
 
-def _sums(line: AnyLine) -> dict[str, float]:
+def _sums(line: object) -> dict[str, float]:
     return {name: value for name, value in vars(line).items() if isinstance(value, float)}
 
 

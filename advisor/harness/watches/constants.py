@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from ..layout import (
+    CopiedOperand,
     Frozen,
     Gathered,
     LoopedLayer,
@@ -46,6 +47,7 @@ from ..places import FRAMES, site_of, user_frame, user_frames
 from ..profiling import Inert
 from ..timing import compiled_frames
 from .by_line import unwatched
+from .copied_operands import CopiedOperands
 from .frozen import FrozenParts
 from .frozen_methods import FrozenMethods
 from .gathered import Gathers
@@ -121,6 +123,7 @@ class Constants:
         self.sparse_products: list[SparseProduct] = []
         self.looped_layers: list[LoopedLayer] = []
         self.same_rows: list[SameRow] = []
+        self.copied_operands: list[CopiedOperand] = []
         self._fixed: list[Frozen] = []
         self._repeats = Repeats(self._torch, self._numbers, self._sameness.alike)
         self._gathers = Gathers(self._torch)
@@ -129,6 +132,7 @@ class Constants:
         self._sparse = SparseProducts(self._torch)
         self._looped = LoopedLayers(self._torch)
         self._same = SameRows(self._torch)
+        self._copied = CopiedOperands(self._torch)
         self._rows = RepeatedRows(self._torch, lambda: self._gathers.counted, self.watching)
         self.remade: dict[str, float] = {}
         self.remade_share = 0.0
@@ -157,7 +161,7 @@ class Constants:
         self._steps.clear()
 
     def _forget_step(self) -> None:
-        for each in (self._repeats, self._gathers, self._one_hots, self._rows):
+        for each in (self._repeats, self._gathers, self._one_hots, self._rows, self._copied):
             each.clear()
 
     def step_ended(self) -> None:
@@ -165,8 +169,9 @@ class Constants:
         self._forward_ends()
         self._frozen.step_ends()
         if self._steps:
-            by_line = self._repeats, self._gathers, self._one_hots, self._rows, self._zeros, self._same, self._looped
-            for each in by_line:
+            looks = self._repeats, self._gathers, self._one_hots, self._rows
+            more = self._zeros, self._same, self._looped, self._copied
+            for each in (*looks, *more):
                 each.lines.step_ends()
             self._sparse.step_ends()
         self._ended += 1
@@ -191,6 +196,7 @@ class Constants:
                     self.zero_rows = self._zeros.lines.per_step(_WATCHED, _LEAST_S)
                     self.sparse_products = self._sparse.per_step(_WATCHED, _LEAST_S)
                     self.looped_layers = self._looped.per_step(_WATCHED, _LEAST_S)
+                    self.copied_operands = self._copied.lines.per_step(_WATCHED, _LEAST_S)
                     watched = sum(each.seconds for step in self._steps for each in step.forwards)
                     self.remade_share = self._remade.total() / watched if watched else 0.0
                     self.remade = self._remade.per_step(_WATCHED, share)
@@ -421,6 +427,7 @@ class Constants:
                 self._zeros.called(name, given[0], result, seconds)
                 self._sparse.called(name, given[0], result, seconds)
                 self._looped.called(name, given[0], result, seconds)
+                self._copied.called(name, given[0], result)
                 if user_frame() is not self._caller:  # a library's model at work: nothing of that is the user's
                     self._same.called(given[0], name, result, seconds)
 

@@ -120,7 +120,7 @@ class Watches:
         record.remade_weights, record.remade_share = seen.remade, seen.remade_share
         record.repeated_rows, record.zero_rows = seen.repeated_rows, seen.zero_rows
         record.sparse_products, record.looped_layers = seen.sparse_products, seen.looped_layers
-        record.same_rows = seen.same_rows
+        record.same_rows, record.copied_operands = seen.same_rows, seen.copied_operands
         record.unread, record.weighted = unread.found, unread.weighted
         record.computed_s, record.unread_gradients = unread.computed_s, unread.gradients
         record.asked_again, record.fourier_products = unread.again, unread.fourier_products

@@ -1,0 +1,103 @@
+"""What several products of a step copy is told by its memory, and only where they do copy it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from advisor.harness.layout import CopiedOperand
+from advisor.harness.watches.copied_operands import CopiedOperands, is_folded
+from tests.harness.watching import Watching
+
+BATCH, LENGTH, HEADS, WIDTH, ROUNDS = 8, 40, 4, 32, 5
+QUERY = torch.randn(BATCH, HEADS, 1, WIDTH)
+
+
+def projected(length: int = LENGTH) -> torch.Tensor:
+    return torch.randn(BATCH, length, HEADS, WIDTH)
+
+
+def seen(compute: Callable[[], Any]) -> list[CopiedOperand]:
+    copied = CopiedOperands(torch)
+    with Watching(lambda name, args, _, result: copied.called(name, args, result)):
+        compute()
+    return list(copied.lines.lines.values())
+
+
+def attended(keys: torch.Tensor, between: Callable[[torch.Tensor], object] = lambda _: None) -> None:
+    for _ in range(ROUNDS):
+        torch.matmul(QUERY, keys.transpose(-2, -1))
+        between(keys)
+
+
+@pytest.mark.parametrize(
+    "lay_out",
+    [
+        pytest.param(lambda x: x.permute(0, 2, 1, 3), id="permute"),
+        pytest.param(lambda x: x.transpose(1, 2), id="transpose"),
+        pytest.param(lambda x: torch.movedim(x, 2, 1), id="movedim"),
+    ],
+)
+def test_keys_that_each_round_copies(lay_out: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    (line,) = seen(lambda: attended(lay_out(projected())))
+    assert (line.calls, line.shape) == (ROUNDS - 1, [BATCH, HEADS, WIDTH, LENGTH])
+    assert line.laid_out_at.line and line.seconds > 0
+
+
+def test_values_as_the_right_operand_and_by_the_operator() -> None:
+    def glimpses() -> None:
+        values, weights = projected().transpose(1, 2), torch.rand(BATCH, HEADS, 1, LENGTH)
+        for _ in range(ROUNDS):
+            weights @ values
+
+    (line,) = seen(glimpses)
+    assert line.calls == ROUNDS - 1
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        pytest.param(lambda: attended(projected().transpose(1, 2).contiguous()), id="copied once"),
+        pytest.param(lambda: [QUERY @ projected().permute(0, 2, 3, 1) for _ in range(ROUNDS)], id="others each time"),
+        pytest.param(lambda: attended(projected().transpose(1, 2), lambda keys: keys.add_(1.0)), id="written to"),
+        pytest.param(lambda: attended(projected(2).transpose(1, 2)), id="small"),
+        pytest.param(lambda: attended(projected()[:1].transpose(1, 2)), id="one batch's, repeated for all"),
+        pytest.param(lambda: attended(torch.randn(HEADS, BATCH, LENGTH, WIDTH)[:, 0]), id="of three dimensions"),
+    ],
+)
+def test_what_is_not_copied_again(compute: Callable[[], Any]) -> None:
+    assert not seen(compute)
+
+
+@pytest.mark.parametrize(("written", "calls"), [(False, ROUNDS - 1), (True, None)])
+def test_inference_mode_counts_no_writes(written: bool, calls: int | None) -> None:
+    def infer() -> None:
+        with torch.inference_mode():
+            attended(projected().transpose(1, 2), lambda keys: keys[:, :, 3].mul_(1.5) if written else None)
+
+    assert [each.calls for each in seen(infer)] == ([calls] if calls else [])
+
+
+def test_a_step_that_is_over_is_forgotten() -> None:
+    copied, keys = CopiedOperands(torch), projected().transpose(1, 2)
+    with Watching(lambda name, args, _, result: copied.called(name, args, result)):
+        for _ in range(ROUNDS):
+            QUERY @ keys.mT
+            copied.clear()
+    assert not copied.lines.lines
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (2, 0, 1, 3), (0, 1, 3, 2), (1, 0, 2, 3)])
+@pytest.mark.parametrize("sizes", [(8, 40, 4, 16), (8, 1, 4, 16), (1, 40, 4, 16)])
+def test_folded_is_what_matmul_does_not_copy(order: tuple[int, ...], sizes: tuple[int, ...]) -> None:
+    """As ``view`` has it, which never copies."""
+    tensor = torch.randn(sizes).permute(order)
+    try:
+        tensor.view(-1, *tensor.shape[-2:])
+        could = True
+    except RuntimeError:
+        could = False
+    assert is_folded(tensor) is could

@@ -1,0 +1,71 @@
+"""What every product of a step copies is copied once, where its dimensions are put in order, and computes the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from advisor.diagnose import diagnose
+from advisor.evidence import Evidence
+from advisor.findings import FindingDocument
+from advisor.launch import Command, measure
+from tests.conftest import PYTHON, QUICK
+
+SCRIPT = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+BATCH, LENGTH, HEADS, WIDTH = 32, 120, 8, 128
+
+
+class Pointer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(WIDTH, 2 * WIDTH)
+        self.out = nn.Linear(WIDTH, WIDTH)
+
+    def heads(self, x):
+        split = x.view(*x.shape[:2], HEADS, -1)
+        return split{order}
+
+    def forward(self, memory):
+        keys, values = map(self.heads, self.project(memory).chunk(2, -1))
+        state = memory.mean(1)
+        for _ in range({rounds}):
+            query = state.view(BATCH, HEADS, 1, -1)
+            scores = torch.matmul(query, keys.transpose(-2, -1))
+            state = self.out(torch.matmul(scores.softmax(-1), values).reshape(BATCH, -1))
+        return state
+
+
+model = Pointer().eval()
+with torch.inference_mode():
+    for step in range(400):
+        print(model(torch.randn(BATCH, LENGTH, WIDTH)).sum().item())
+"""
+
+
+def told(folder: Path, order: str, rounds: int) -> list[FindingDocument]:
+    script = folder / "route.py"
+    script.write_text(SCRIPT.format(order=order, rounds=rounds))
+    run = measure(Command(str(script), python=PYTHON, cwd=str(folder)), folder / "run", QUICK, timeout=120)
+    return [each for each in diagnose(Evidence.from_run(run)).document.findings if each.rule == "copied-operands"]
+
+
+@pytest.mark.slow
+def test_keys_and_values_of_a_pointer_network(tmp_path: Path) -> None:
+    (found,) = told(tmp_path, ".transpose(1, 2)", 12)
+    assert (found.file, found.line) in (("route.py", 24), ("route.py", 25))
+    assert found.evidence["copies_per_step"] == 2 * 11 and found.evidence["shape"].startswith("32x8x")
+    assert found.fix.kind == "edit" and "+        return split.transpose(1, 2).contiguous()\n" in found.fix.diff
+    assert found.predicted.speedup.likely > 1.1
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+@pytest.mark.parametrize(("order", "rounds"), [(".transpose(1, 2).contiguous()", 12), (".transpose(1, 2)", 1)])
+def test_silent_where_nothing_is_copied_again(order: str, rounds: int, tmp_path: Path) -> None:
+    assert not told(tmp_path, order, rounds)
