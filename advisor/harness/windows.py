@@ -414,7 +414,7 @@ class Windows:
             else:
                 self.models.hooks_on()
             self._caches.look()
-            self.watches.step_ended(by_optimizer=self.finder.kind == "optimizer")
+            self.watches.step_ended(self.finder.kind)
             if self._settled(now):
                 self.watches.stop()
                 self._begin_timing()

@@ -87,6 +87,10 @@ def test_a_model_that_is_trained_is_not_listened_to_and_nothing_is_where_nothing
     told.methods.on([coder, other], [])
     other.encode(x)
     assert len(told.begun) == 1
+    told.methods.on([coder, other], [], untrained=True)
+    other.encode(x)
+    assert len(told.begun) == 2
+    told.methods.off()
 
 
 def train(call: Any, coder: Coder) -> list[Frozen]:

@@ -66,6 +66,21 @@ def test_keys_and_values_of_a_pointer_network(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.sessions
+def test_in_a_method_of_a_model_that_a_loader_gives_batches(tmp_path: Path) -> None:
+    """``model.decode(batch)`` in an evaluation: nothing is trained, and the model itself is never called."""
+    text = SCRIPT.replace("def forward(self, memory)", "def decode(self, memory)").replace("{rounds}", "12")
+    text = text.replace("{order}", ".transpose(1, 2)").partition("    for step in")[0]
+    data = "torch.utils.data.TensorDataset(torch.randn(64 * BATCH, LENGTH, WIDTH))"
+    text += f"    loader = torch.utils.data.DataLoader({data}, batch_size=BATCH)\n"
+    text += "    for epoch in range(10):\n        for (batch,) in loader:\n            print(model.decode(batch))\n"
+    (tmp_path / "route.py").write_text(text)
+    run = measure(Command(str(tmp_path / "route.py"), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
+    assert run.record.step_kind == "loader"
+    assert "copied-operands" in [each.rule for each in diagnose(Evidence.from_run(run)).document.findings]
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
 @pytest.mark.parametrize(("order", "rounds"), [(".transpose(1, 2).contiguous()", 12), (".transpose(1, 2)", 1)])
 def test_silent_where_nothing_is_copied_again(order: str, rounds: int, tmp_path: Path) -> None:
     assert not told(tmp_path, order, rounds)

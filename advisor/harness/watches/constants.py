@@ -164,8 +164,8 @@ class Constants:
         for each in (self._repeats, self._gathers, self._one_hots, self._rows, self._copied):
             each.clear()
 
-    def step_ended(self) -> None:
-        """One of the steps that the timing window waits for is over."""
+    def step_ended(self, *, by_loader: bool = False) -> None:
+        """One of the steps that the timing window waits for is over, `by_loader` where each is a batch of a loader."""
         self._forward_ends()
         self._frozen.step_ends()
         if self._steps:
@@ -178,7 +178,7 @@ class Constants:
         self._methods_called = 0
         if self._ended == 1 and not self._given_up:
             with contextlib.suppress(Exception):
-                self._methods.on(self._models(), self._trained())
+                self._methods.on(self._models(), self._trained(), untrained=by_loader)
         if self._ended == _FIRST + _WATCHED:
             self._methods.off()
             with contextlib.suppress(Exception):

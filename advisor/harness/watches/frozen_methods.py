@@ -30,11 +30,16 @@ class FrozenMethods:
         self._models: set[int] = set()
         self._patches: list[Patch] = []
 
-    def on(self, models: Iterable[Any], trained: Iterable[Any]) -> None:
-        """Listen to those of `models` that have no parameter among `trained`; to none where nothing is trained."""
+    def on(self, models: Iterable[Any], trained: Iterable[Any], *, untrained: bool = False) -> None:
+        """Listen to those of `models` that have no parameter among `trained`.
+
+        Where nothing is trained to none, unless `untrained`: the forwards that such a method calls may be the steps.
+        """
         self.off()
         held = {id(each) for each in trained}
-        frozen = [model for model in models if held and held.isdisjoint(map(id, weights_of(model)))]
+        if not held and not untrained:
+            return
+        frozen = [model for model in models if held.isdisjoint(map(id, weights_of(model)))]
         self._models = {id(model) for model in frozen}
         self._patches = [
             Patch(owner, name, self._listening)
