@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from advisor.edit import Drafts
+from advisor.edit import Draft, Drafts
 from advisor.edit.locate import call_at
 from advisor.evidence import Change
 from advisor.fixes import edited
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _LEAST_GAIN = 1.05
 _NAMES = ("permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "rearrange")
-_ADVICE = "Copy once what the products at {places} are given: add .contiguous() where its dimensions are put in order"
+_TEXT = "Copy once what the products at {places} copy: .contiguous() where its dimensions are put into their order"
 
 
 class CopiedOperands(Rule):
@@ -31,8 +31,8 @@ class CopiedOperands(Rule):
     copied whole by each of them. ``.contiguous()`` where they are made copies them once; a transposed view of the last
     two dimensions needs none. Reported where a run has seen products copy what they had copied before.
 
-    When not: the memory of one more copy is not there. On a GPU it is not reported: there calls take no time of their
-    own.
+    When not: the memory of one more copy is not there; something is written later into what the tensor is a view of. On
+    a GPU it is not reported: how long the copies take there was not measured.
 
     Source: PyTorch docs, ``torch.Tensor.view`` (which dimensions can be folded without a copy), ``torch.matmul``. The
     time is that of one copy, measured in the run.
@@ -40,7 +40,7 @@ class CopiedOperands(Rule):
 
     id = "copied-operands"
     title = "Copy once what every product copies"
-    safety = Safety.EXACT
+    safety = Safety.NUMERIC  # a product of another layout may add up in another order
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         record, step_s = evidence.record, evidence.step_s
@@ -51,44 +51,43 @@ class CopiedOperands(Rule):
         gain = Gain.of(evidence.what_if(Change(remove_host_s=seconds)))
         if not lines or gain.likely < _LEAST_GAIN:
             return
-        longest = lines[0]
-        others = f" (and at {len(lines) - 1} more lines)" if len(lines) > 1 else ""
+        longest, copies = lines[0], sum(each.calls for each in lines)
+        others = " and ".join(sorted({at(each.site) for each in lines[1:]} - {at(longest.site)})[:2])
         shape = "x".join(map(str, longest.shape))
         yield Finding(
             rule=self.id,
             title=self.title,
-            summary=f"Products at {at(longest.site)}{by_way_of(longest.site, longest.called_from)}{others} copy what "
-            f"they are given {sum(each.calls for each in lines):.0f} times in a step, though an earlier one had copied "
-            f"the same: {shape} numbers whose heads do not lie one after another, {seconds * 1e3:.1f} ms.",
+            summary=f"Products at {at(longest.site)}{by_way_of(longest.site, longest.called_from)}"
+            + (f", and at {others}," if others else "")
+            + f" copy {shape} numbers, whose leading dimensions do not lie one after another, and others like them: "
+            f"{copies:.0f} copies a step of what an earlier product had copied already, {seconds * 1e3:.1f} ms.",
             gain=gain,
-            evidence={
-                "copies_per_step": sum(each.calls for each in lines),
-                "shape": shape,
-                "copying_s": seconds,
-                "step_s": step_s,
-            },
+            evidence={"copies_per_step": copies, "shape": shape, "copying_s": seconds, "step_s": step_s},
             site=longest.site,
             parameters={
                 "products": tuple(each.site for each in lines),
-                "laid_out": tuple({at(each.laid_out_at): each.laid_out_at for each in lines}.values()),
+                "laid_out": tuple(site for each in lines for site in each.laid_out),
+                "certain": all(each.certain for each in lines),
             },
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         products, laid_out = site_list(finding, "products"), site_list(finding, "laid_out")
-        places = ", ".join(dict.fromkeys(map(at, products or (finding.site,))))
-        text = _ADVICE.format(places=places)
-        drafts = Drafts(sources)
-        for site in laid_out:
+        text = _TEXT.format(places=", ".join(dict.fromkeys(map(at, products or (finding.site,)))))
+        drafts, found = Drafts(sources), []
+        for site in laid_out if finding.parameters.get("certain", True) else ():
             draft = drafts[site.file] if sources.has(site.file) else None
             call = call_at(draft, site, _NAMES) if draft is not None else None
-            if draft is None or call is None:
+            if draft is None or call is None or _is_written(draft, call):
                 break
-            draft.change(call, _copied)
+            found.append((draft, call))
         else:
-            if laid_out:
-                return edited(drafts, f"{text}, at {', '.join(map(at, laid_out))}.")
-        return Advice(f"{text}.", "which line puts its dimensions in that order cannot be told from the run")
+            for draft, call in dict.fromkeys(found):
+                draft.change(call, _copied)
+            if found:
+                return edited(drafts, f"{text}, at {', '.join(dict.fromkeys(map(at, laid_out)))}.")
+        why = "which line that is, and whether anybody relies on its being no copy, cannot be told from the run"
+        return Advice(f"{text}.", why)
 
     EXAMPLES = (
         Example(
@@ -130,14 +129,39 @@ scores = [q @ k.mT for q in queries]
 """,
         ),
         Example(
+            before="""
+def attend(queries, keys, values):
+    keys, values = keys.transpose(1, 2), values.transpose(1, 2)  # <- laid_out
+    return [q @ keys.mT @ values for q in queries]  # <- products
+""",
+            after="",
+            advice=".contiguous()",  # two calls, and no columns to tell which
+        ),
+        Example(
             before="scores = [q @ keys.mT for q in queries]  # <- products\n",
             after="",
             advice=".contiguous()",
         ),
     )
     LEAVES_ALONE = (
+        Example(
+            "k = memory.transpose(1, 2)  # <- laid_out\nscores = [q @ k.mT for q in queries]  # <- products\n",
+            "",
+            {"certain": False},
+        ),
+        Example("memory.transpose(1, 2).mul_(2)  # <- laid_out\nscores = q @ k.mT  # <- products\n", ""),
         Example("k = project(memory)  # <- laid_out\nscores = [q @ k.mT for q in queries]  # <- products\n", ""),
     )
+
+
+def _is_written(draft: Draft, call: cst.Call) -> bool:
+    """Whether something is done in place with what the call gives, right there."""
+    above = draft.parent(call)
+    if isinstance(above, cst.Arg):
+        return above.keyword is not None and above.keyword.value == "out"
+    if isinstance(above, cst.Attribute):
+        return above.attr.value.endswith("_")
+    return isinstance(above, (cst.Subscript, cst.AugAssign))
 
 
 def _copied(node: cst.CSTNode) -> cst.Call:

@@ -95,8 +95,9 @@ _CHEAPER = (
     ),
 )
 
-# What is drawn from, or asked for item by item, by name.
-_DRAWN_FROM = re.compile(r"\b(?:sample|choices?)\((?:self\.)?(\w+)\b|\b(?:self\.)?(\w+)\[\w+\] for \w+ in\b")
+# What draws items, by name, and from what.
+_DRAWS_ITEMS = ("sample", "choice", "choices")
+_DRAWN_FROM = re.compile(r"\b(?:sample|choices?)\((?:self\.)?(\w+)\b")
 _DEQUE = (
     "A deque has no index: it walks from its nearer end to each item that random.sample, or an index, asks for. Keep "
     "the items in a list, and overwrite the oldest when it is full (items[position % capacity] = item); or each field "
@@ -365,12 +366,15 @@ def _cheaper(calls: str, source: str, called: str = "") -> str:
 
 
 def _walks_deque(found: Beside) -> bool:
-    """Whether the function asks a deque for its items, at random or by their indices, and so takes its time."""
-    if found.calls not in ("", "sample", "choice", "choices"):
+    """Whether what takes the time draws items from a deque: one that the function's class, or its file, makes."""
+    source = source_of(found, text_of) if found.calls in _DRAWS_ITEMS else ""
+    if not source:
         return False
-    names = {name for each in _DRAWN_FROM.findall(source_of(found, text_of)) for name in each if name}
-    made = re.findall(r"\b(\w+)(?:: [^=\n]+)? = (?:\w+\.)?deque\(", ast.unparse(ast.parse(text_of(found.file))))
-    return not names.isdisjoint(made)
+    tree = ast.parse(text_of(found.file))
+    classes = [each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)]
+    around = [each for each in classes if each.lineno <= found.line <= (each.end_lineno or 0)]
+    made = re.findall(r"\b(\w+)(?:: [^=\n]+)? = (?:\w+\.)?deque\(", ast.unparse(around[-1] if around else tree))
+    return not set(made).isdisjoint(_DRAWN_FROM.findall(source))
 
 
 def _asks_archive(found: Beside) -> bool:

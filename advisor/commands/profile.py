@@ -68,7 +68,7 @@ MIN_GAIN = 0.02
 @rules_option
 @click.option(
     "--step",
-    type=click.Choice(["auto", "optimizer", "loader", "forward"]),
+    type=click.Choice(["auto", "optimizer", "loader", "forward", "loop"]),
     default="auto",
     show_default=True,
     help="What one step is, where the advisor does not find it out by itself.",

@@ -26,8 +26,9 @@ LEAST_GAIN = 1.10
 _LEAST_ON_CPU = 1.75
 # Copies of the parameters that stay whatever the batch: with gradients and Adam's two moments, or alone.
 _TRAINING_COPIES, _INFERENCE_COPIES = 4, 1
-# Of one sample's step: less is what Python takes to put a tensor together, and to look at what the model gave.
-_LEAST_APART_S = 5e-3
+# Of one sample's step, an assumption: less is what Python takes to put a tensor together, and to look at what the model
+# gave.
+_LEAST_APART_S = 1e-3
 
 
 def gains_by_scale(
@@ -82,7 +83,7 @@ def of_each_sample(evidence: Evidence) -> float:
         share = max(share, beside.part * evidence.breakdown.share(OTHER))
     # What computes nothing with torch, wherever it stands: pictures are enlarged and their peaks looked for by NumPy, a
     # text is taken apart. What calling the model takes is shorter.
-    apart = _apart(evidence)
+    apart = _apart(evidence) if not evidence.device_is_gpu else 0.0  # there much of it is waiting for the device
     return max(share, apart) if apart * (evidence.step_s or 0.0) >= _LEAST_APART_S else share
 
 

@@ -124,12 +124,14 @@ def test_what_leads_to_the_sum_goes_with_it_where_nothing_else_needs_it() -> Non
     assert not found_in("for d in x[:, None] - y:\n    near = (d ** 2).sum(-1)\n")
 
 
-AGAIN = "def kernel(x, y):\n{above}    x = x.unsqueeze(1)\n    y = y.unsqueeze(2)\n    out = (x * y).sum(-1).pow(2)\n{below}    return out\n"
+AGAIN = (
+    "def kernel(x, y):\n{above}    x = x.unsqueeze(1)\n    y = y.unsqueeze(2)\n"
+    "    out = (x * y).sum(-1).pow(2)\n{below}    return out\n"
+)
 
 
 def test_names_that_are_bound_again_are_what_they_were() -> None:
     text = AGAIN.format(above="    x, y = F.normalize(x), F.normalize(y)\n", below="")
-    (found,) = found_in(text)
     draft = draft_of(text)
     (found,) = pairings(draft)
     code = without_pairs(draft, found, 4, 4)
@@ -150,6 +152,8 @@ def test_names_that_are_bound_again_are_what_they_were() -> None:
         ("", "    seen(y)\n"),
         ("    def later():\n        return y\n", "    later()\n"),
         ("", "    out = out + (lambda: y)()\n"),
+        ("    global y\n", ""),
+        ("    rows = (y[i] for i in range(3))\n", "    out = [out, *rows]\n"),
     ],
 )
 def test_names_that_are_asked_for_behind_stay(above: str, below: str) -> None:

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from advisor.harness.layout import CopiedOperand
-from advisor.harness.watches.copied_operands import CopiedOperands, is_folded
+from advisor.harness.watches.copied_operands import CopiedOperands, can_be_folded, is_copied
 from tests.harness.watching import Watching
 
 BATCH, LENGTH, HEADS, WIDTH, ROUNDS = 8, 40, 4, 32, 5
 QUERY = torch.randn(BATCH, HEADS, 1, WIDTH)
 
 
-def projected(length: int = LENGTH) -> torch.Tensor:
-    return torch.randn(BATCH, length, HEADS, WIDTH)
+def projected(length: int = LENGTH, batch: int = BATCH) -> torch.Tensor:
+    return torch.randn(batch, length, HEADS, WIDTH)
 
 
 def seen(compute: Callable[[], Any]) -> list[CopiedOperand]:
@@ -44,7 +44,7 @@ def attended(keys: torch.Tensor, between: Callable[[torch.Tensor], object] = lam
 def test_keys_that_each_round_copies(lay_out: Callable[[torch.Tensor], torch.Tensor]) -> None:
     (line,) = seen(lambda: attended(lay_out(projected())))
     assert (line.calls, line.shape) == (ROUNDS - 1, [BATCH, HEADS, WIDTH, LENGTH])
-    assert line.laid_out_at.line and line.seconds > 0
+    assert line.certain and len(line.laid_out) == 1 and line.seconds > 0
 
 
 def test_values_as_the_right_operand_and_by_the_operator() -> None:
@@ -64,8 +64,9 @@ def test_values_as_the_right_operand_and_by_the_operator() -> None:
         pytest.param(lambda: [QUERY @ projected().permute(0, 2, 3, 1) for _ in range(ROUNDS)], id="others each time"),
         pytest.param(lambda: attended(projected().transpose(1, 2), lambda keys: keys.add_(1.0)), id="written to"),
         pytest.param(lambda: attended(projected(2).transpose(1, 2)), id="small"),
-        pytest.param(lambda: attended(projected()[:1].transpose(1, 2)), id="one batch's, repeated for all"),
-        pytest.param(lambda: attended(torch.randn(HEADS, BATCH, LENGTH, WIDTH)[:, 0]), id="of three dimensions"),
+        pytest.param(lambda: attended(projected(200, 1).transpose(1, 2)), id="one sample's, repeated for all"),
+        pytest.param(lambda: attended(projected(200, 1).transpose(1, 2).expand(BATCH, -1, -1, -1)), id="expanded"),
+        pytest.param(lambda: attended(torch.randn(LENGTH * 4, HEADS, WIDTH).transpose(0, 1)), id="of 3 dimensions"),
     ],
 )
 def test_what_is_not_copied_again(compute: Callable[[], Any]) -> None:
@@ -90,14 +91,58 @@ def test_a_step_that_is_over_is_forgotten() -> None:
     assert not copied.lines.lines
 
 
+@pytest.mark.parametrize(
+    ("compute", "certain"),
+    [
+        pytest.param(lambda keys: None, True, id="as it was"),
+        pytest.param(lambda keys: keys[:, :, 0].zero_(), False, id="written to"),
+        pytest.param(lambda keys: keys.transpose(1, 2).view(BATCH, LENGTH, -1), False, id="viewed as it had been"),
+    ],
+)
+@pytest.mark.parametrize("context", [torch.enable_grad, torch.inference_mode])
+def test_what_was_done_with_it_before_is_no_copy(
+    compute: Callable[[torch.Tensor], Any], certain: bool, context: Callable[[], Any]
+) -> None:
+    def done() -> None:
+        with context():
+            keys = projected().transpose(1, 2)
+            compute(keys)
+            attended(keys)
+
+    assert [each.certain for each in seen(done)] == [certain]
+
+
+def test_parts_of_what_was_permuted_are_laid_out_there() -> None:
+    def both() -> None:
+        keys, values = torch.randn(BATCH, LENGTH, 2, HEADS, WIDTH).permute(2, 0, 3, 1, 4)
+        attended(keys)
+        for _ in range(ROUNDS):
+            torch.rand(BATCH, HEADS, 1, LENGTH) @ values
+
+    lines = seen(both)
+    assert sum(each.calls for each in lines) == 2 * (ROUNDS - 1) and all(each.certain for each in lines)
+
+
+def test_autocast_makes_copies_of_its_own() -> None:
+    def cast() -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            attended(projected().transpose(1, 2))
+
+    assert not seen(cast)
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (2, 0, 1, 3), (0, 1, 3, 2), (1, 0, 2, 3)])
 @pytest.mark.parametrize("sizes", [(8, 40, 4, 16), (8, 1, 4, 16), (1, 40, 4, 16)])
 def test_folded_is_what_matmul_does_not_copy(order: tuple[int, ...], sizes: tuple[int, ...]) -> None:
-    """As ``view`` has it, which never copies."""
+    """As the profiler sees it, and as ``view`` has it, which never copies."""
     tensor = torch.randn(sizes).permute(order)
+    other = torch.randn(*tensor.shape[:-2], 1, tensor.shape[-2])
+    with torch.profiler.profile() as profiled:
+        torch.matmul(other, tensor)
+    copied = any(event.name == "aten::clone" for event in profiled.events() or ())
     try:
         tensor.view(-1, *tensor.shape[-2:])
         could = True
     except RuntimeError:
         could = False
-    assert is_folded(tensor) is could
+    assert can_be_folded(tensor) is could and is_copied(tensor) is copied is not could

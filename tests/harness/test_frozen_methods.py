@@ -37,6 +37,15 @@ class Coder(nn.Module):
     def parts(self, x: Tensor) -> Iterator[Tensor]:
         yield from self.encode(x)
 
+    def compare(self, model: Any) -> int:
+        return len([self, model])
+
+    def describe() -> str:  # type: ignore[misc]
+        return "coder"
+
+    def over(self, batches: Any) -> int:
+        return len([self.encode(x) for (x,) in batches])
+
     @staticmethod
     def scaled(x: Tensor) -> Tensor:
         return x / 255
@@ -87,9 +96,16 @@ def test_a_model_that_is_trained_is_not_listened_to_and_nothing_is_where_nothing
     told.methods.on([coder, other], [])
     other.encode(x)
     assert len(told.begun) == 1
-    told.methods.on([coder, other], [], untrained=True)
-    other.encode(x)
-    assert len(told.begun) == 2
+
+
+def test_where_nothing_is_trained_they_are_listened_to_if_that_is_asked_for() -> None:
+    told, coder, x = Told(), Coder(), torch.rand(2, 3, 8, 8)
+    told.methods.on([coder], [], untrained=True)
+    coder.encode(x)
+    assert len(told.begun) == 1
+    assert coder.compare(model=Coder()) == 2 and Coder.describe() == "coder"  # nothing given that a step is made of
+    assert coder.over([[x]]) == 1 and len(told.begun) == 3  # a list of batches has tensors
+    assert coder.over(iter([[x]])) == 1 and len(told.begun) == 4  # of what only iterates the call inside it is one
     told.methods.off()
 
 
@@ -129,6 +145,25 @@ def test_what_a_method_gives_of_each_sample_is_the_same_in_each_epoch(call: Any,
     assert bool(found) == seen
     if seen:
         assert found[0].whole and found[0].sample_bytes == 24 * 4 and found[0].called_from[0].function == "<lambda>"
+
+
+def test_forwards_are_watched_again_once_a_step_has_ended_within_a_method() -> None:
+    coder, constants = Coder(), Constants(torch, tuple, lambda: [coder])
+    watched: list[bool] = []
+
+    def step(module: nn.Module) -> None:
+        constants.forward_begins(module, [torch.rand(2, 3, 8, 8)])
+        watched.append(constants._mode is not None)
+        constants.forward_ends(torch.rand(2))
+        constants.step_ended(untrained=True)
+
+    step(coder)  # only timed, and the methods are listened to from here on
+    for _ in range(3):
+        constants._method_begins(coder, [torch.rand(2, 3, 8, 8)])
+        step(coder)  # one that ends within the method, whose forwards are none of their own
+    step(coder)
+    constants.stop()
+    assert watched[-1]
 
 
 def test_what_is_called_again_and_again_in_a_step_is_not_listened_to() -> None:

@@ -102,7 +102,7 @@ def test_what_is_moved_is_counted_once() -> None:
             F.linear(joined, torch.randn(6, 20))
 
     (line,) = followed(both)
-    assert (line.joined, line.linear, line.columns, line.given) == (True, 2, 20, 6)
+    assert (line.joined, line.linear, line.columns, line.given) == (True, 2, 20, 12)
     assert (line.looked_up, line.lookups, line.parts) == (8, 1, 2)
     assert (line.looking_up_s, line.joining_s) == (1.0, 1.0)
     assert line.seconds == pytest.approx(2 * 0.75 * 16 / 20)
@@ -117,7 +117,17 @@ def test_what_one_line_is_given_by_several_lookups_adds_up() -> None:
 
     (line,) = followed(rounds)
     assert (line.calls, line.linear, line.looking_up_s) == (9, 6, 3.0)
-    assert (line.columns, line.looked_up, line.given, line.lookups) == (15, 24, 18, 1)
+    assert (line.columns, line.looked_up, line.given, line.lookups) == (24, 24, 18, 1)
+
+
+def test_several_layers_on_the_same_rows_are_no_chain() -> None:
+    def heads() -> None:
+        rows = NODES[EDGES]
+        for width in (8, 4):
+            F.linear(rows, torch.randn(width, 8))
+
+    (line,) = followed(heads)
+    assert (line.linear, line.looked_up, line.given, line.looking_up_s) == (2, 8, 12, 1.0)
 
 
 def test_rows_repeated_alike_are_the_same_together() -> None:

@@ -18,7 +18,7 @@ from advisor.edit.calls import argument, has_starred
 from advisor.edit.draft import Draft, Statement
 from advisor.edit.models import made_once
 from advisor.edit.names import ensure_name, full_name
-from advisor.edit.scopes import assignments, is_parameter, scope_of
+from advisor.edit.scopes import assignments, is_bound_elsewhere, is_parameter, scope_of
 from advisor.edit.sums import elements
 
 PRODUCT, SQUARES, DISTANCE, MANHATTAN, COSINE = "product", "squares", "distance", "manhattan", "cosine"
@@ -285,7 +285,7 @@ def _value(draft: Draft, node: cst.BaseExpression, names: list[Statement]) -> cs
 def _bound_again(
     draft: Draft, node: cst.Name, uses: Sequence[cst.Name], before: Statement
 ) -> cst.BaseExpression | None:
-    """``x[:, None]`` of ``x = x[:, None]`` right before, in a function in which nothing behind it but `node` says x.
+    """``x[:, None]`` of ``x = x[:, None]`` right before, in a function in which `node` alone reads x after it.
 
     Without that statement x is what it was before.
     """
@@ -298,9 +298,13 @@ def _bound_again(
         return None
     if any(isinstance(each, (cst.For, cst.While, cst.Try)) for each in _up_to(draft, before, scope)):
         return None
+    if is_bound_elsewhere(draft, node.value):
+        return None  # it is another scope's
     named = [each for each in uses if not isinstance(draft.parent(each), cst.Param)]
     if any(scope_of(draft, each) is not scope for each in named):
         return None  # of a function within, which may be called later
+    if any(isinstance(above, cst.GeneratorExp) for each in named for above in _up_to(draft, each, scope)):
+        return None  # likewise
     within = [each for each in named if value in (each, *draft.ancestors(each))]
     behind = named[named.index(target) + 1 :]
     return value if within and [each for each in behind if each not in within] == [node] else None

@@ -144,7 +144,8 @@ class Options:
     module: bool = False
     argv: list[str] = field(default_factory=list)
     cwd: str = ""
-    step: str = "auto"  # auto | optimizer | loader | forward
+    step: str = "auto"  # auto | optimizer | loader | forward | loop
+    loops_watched_s: float = 1.0  # how long loops are watched before the rounds of one are taken for steps
     skip: int = 0  # boundaries ignored before anything is measured
     # Which training of the script is measured (RunRecord's `training`): another run's. None: the first that is long
     # enough, else the last.
@@ -197,7 +198,7 @@ class RunRecord:
     # several trainings.
     training: int = 0
     training_steps: list[int] = field(default_factory=list)  # of each training, the last one included
-    step_kind: str = ""  # optimizer | loader | forward | explicit
+    step_kind: str = ""  # optimizer | loader | forward | loop | explicit
     seen: dict[str, int] = field(default_factory=dict)  # optimizer_steps, batches, forwards
     environment: Environment = field(default_factory=Environment)
     device: Device = field(default_factory=Device)

@@ -119,10 +119,10 @@ class Gathered:
     joining_s: float = 0.0  # … putting their columns beside others
     rows: int = 0  # of its first call, and …
     distinct: int = 0  # … how many of them can differ
-    # In a step, of the last linear layer that was given them, of each lookup: columns of its rows, of which …
+    # Added up over a step: columns of the rows that its first linear layer is given, for each lookup, of which …
     columns: float = 0.0
     looked_up: float = 0.0  # … so many were looked up, not only repeated, and …
-    given: float = 0.0  # … columns that it gives
+    given: float = 0.0  # … columns that the last layer of each chain gives
     lookups: int = 0  # in how many lookups its rows were, of …
     parts: int = 0  # … so many parts, repeated ones too
     channels: bool = False  # a convolution of width 1: the columns are channels
@@ -134,7 +134,8 @@ class CopiedOperand:
 
     site: Site = field(default_factory=Site)
     called_from: list[Site] = field(default_factory=list)  # the user's frames in which it runs, from the inside out
-    laid_out_at: Site = field(default_factory=Site)  # the line that put the first one's dimensions into their order
+    laid_out: list[Site] = field(default_factory=list)  # the lines that put their dimensions into this order
+    certain: bool = True  # all of these lines are known, and nobody relies on what was laid out being no copy
     shape: list[int] = field(default_factory=list)  # of the first one
     calls: float = 0.0  # in a step: copies that had been made before, and …
     seconds: float = 0.0  # … what making them again takes, on the host

@@ -24,7 +24,7 @@ from ..layout import (
 )
 from ..places import FRAMES, site_of, user_frames
 
-# Of those that a backward goes through.
+# Lines whose results a backward may go through.
 AnyLine = Repeated | Gathered | OneHot | RepeatedRow | ZeroRow | SameRow | SparseProduct | FourierProduct | LoopedLayer
 Line = TypeVar(
     "Line",

@@ -164,21 +164,24 @@ class Constants:
         for each in (self._repeats, self._gathers, self._one_hots, self._rows, self._copied):
             each.clear()
 
-    def step_ended(self, *, by_loader: bool = False) -> None:
-        """One of the steps that the timing window waits for is over, `by_loader` where each is a batch of a loader."""
+    def step_ended(self, *, untrained: bool = False) -> None:
+        """One of the steps that the timing window waits for is over.
+
+        `untrained`: methods of models are listened to also where nothing is trained.
+        """
         self._forward_ends()
+        self._method = False  # one that goes through several steps, an evaluation, is none of theirs
         self._frozen.step_ends()
         if self._steps:
-            looks = self._repeats, self._gathers, self._one_hots, self._rows
-            more = self._zeros, self._same, self._looped, self._copied
-            for each in (*looks, *more):
+            by_line = self._repeats, self._gathers, self._one_hots, self._rows, self._zeros, self._same, self._looped
+            for each in (*by_line, self._copied):
                 each.lines.step_ends()
             self._sparse.step_ends()
         self._ended += 1
         self._methods_called = 0
         if self._ended == 1 and not self._given_up:
             with contextlib.suppress(Exception):
-                self._methods.on(self._models(), self._trained(), untrained=by_loader)
+                self._methods.on(self._models(), self._trained(), untrained=untrained)
         if self._ended == _FIRST + _WATCHED:
             self._methods.off()
             with contextlib.suppress(Exception):
@@ -427,9 +430,9 @@ class Constants:
                 self._zeros.called(name, given[0], result, seconds)
                 self._sparse.called(name, given[0], result, seconds)
                 self._looped.called(name, given[0], result, seconds)
-                self._copied.called(name, given[0], result)
                 if user_frame() is not self._caller:  # a library's model at work: nothing of that is the user's
                     self._same.called(given[0], name, result, seconds)
+                    self._copied.called(name, given[0], result)
 
     def begins(self, given: tuple[Any, Any]) -> None:
         """One of torch's functions is about to run in a watched forward."""

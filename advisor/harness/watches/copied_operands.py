@@ -8,32 +8,47 @@ many products of a step are given, keys and values that every step of a decoder 
 from __future__ import annotations
 
 import itertools
+import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 from ..layout import CopiedOperand, Site
-from ..looking import may_compute, times_written
+from ..looking import each_tensor, may_compute, times_written
 from ..places import site_of, user_frame
 from .by_line import ByLine
 
 _PRODUCTS = ("matmul", "__matmul__", "__rmatmul__")
 # What gives the same numbers in another order of dimensions.
 _PERMUTES = ("permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis")
-_LEAST_NUMBERS = 1 << 14  # of an operand: a smaller one is copied in less time than it takes to look at it
-_MOST_HELD = 1 << 28  # bytes of operands that are kept until a step ends, so that their memory is no other's meanwhile
+_PARTS = ("__getitem__", "select", "unbind", "chunk", "split")  # of what was permuted: keys and values of both
+_VIEWS = ("view", "view_as")  # which fail where a copy has another layout
 _OPERANDS = 2
-_MATRIX = 2  # dimensions that a product multiplies over; those before them are folded into one
+_MATRIX = 2  # the last dimensions, of rows and columns; those before them are folded into one
+_LEAST_NUMBERS = 1 << 14  # of an operand: a smaller one is copied in less time than it takes to look at it
+_MOST_HELD = 1 << 28  # bytes that are kept until a step ends, so that their memory is no other's meanwhile
 
 
 @dataclass
 class _Operand:
-    """The tensor itself, which holds its memory; what it takes to copy it once, in seconds, once that is known."""
+    """What holds the memory of one; what it takes to copy it once, in seconds, once that is known."""
 
     tensor: Any
     total: float  # of its numbers, where nobody counts how often it is written to
     seconds: float | None = None
+
+
+@dataclass
+class _LaidOut:
+    """A line that put dimensions in an order in which they cannot be folded."""
+
+    site: Site
+    tensor: Any
+    written: int  # how often the tensor had been written to by then
+    total: float
+    viewed: bool = False  # since then as something that a copy may not be seen as
 
 
 @dataclass
@@ -43,62 +58,109 @@ class CopiedOperands:
     torch: ModuleType
     lines: ByLine[CopiedOperand] = field(default_factory=ByLine)
     _operands: dict[tuple[Any, ...], _Operand] = field(default_factory=dict)
-    _laid_out: dict[int, Site] = field(default_factory=dict)  # by address: the line that put its dimensions in order
-    _held: int = 0
+    # By the memory that it begins at, and how the dimensions that are to be folded lie in it.
+    _laid_out: dict[tuple[Any, ...], _LaidOut] = field(default_factory=dict)
+    _held: dict[int, int] = field(default_factory=dict)  # bytes of each storage
 
     def clear(self) -> None:
         """Forget the tensors of a step."""
         self._operands.clear()
         self._laid_out.clear()
-        self._held = 0
+        self._held.clear()
 
     def called(self, name: str, args: tuple[Any, ...], result: Any) -> None:
         """A function of that name has run, and gave `result`."""
-        if name in _PERMUTES:
-            self._permuted(args, result)
+        if not args or not isinstance(args[0], self.torch.Tensor):
+            return
+        if name in _PERMUTES or name in _PARTS:
+            for each in self._of_many(result):
+                self._changed(args[0], each, permuted=name in _PERMUTES)
+        elif name in _VIEWS:
+            for each in self._laid_out.values():
+                each.viewed |= each.tensor.data_ptr() == args[0].data_ptr()
         elif name in _PRODUCTS and len(args) == _OPERANDS and isinstance(result, self.torch.Tensor):
-            for each in args:
-                if self._is_copied(each, result):
+            torch: Any = self.torch
+            for each in args if not torch.is_autocast_enabled("cpu") else ():  # which makes copies of its own
+                if self._is_large(each) and each.shape[:-_MATRIX] == result.shape[:-_MATRIX] and is_copied(each):
                     self._count(each)
 
-    def _permuted(self, args: tuple[Any, ...], result: Any) -> None:
-        if not args or not self._large(args[0]) or not self._large(result):
+    def _changed(self, before: Any, after: Any, *, permuted: bool) -> None:
+        """`after` is `before` with its dimensions in another order, or a part of it."""
+        if can_be_folded(after) or not self._is_large(before):
             return
-        if is_folded(args[0]) and not is_folded(result) and (frame := user_frame()) is not None:
-            self._laid_out[result.data_ptr()] = site_of(frame)
+        frame, known = user_frame() if permuted and can_be_folded(before) else None, self._laid_out.get(_place(before))
+        if frame is not None:
+            laid_out = _LaidOut(site_of(frame), after.detach(), times_written(after), self._total(after))
+        elif known is not None and not permuted:
+            laid_out = _LaidOut(known.site, after.detach(), times_written(after), self._total(after), known.viewed)
+        else:
+            return
+        if self._hold(after):
+            self._laid_out[_place(after)] = laid_out
 
-    def _large(self, tensor: Any) -> bool:
+    def _of_many(self, result: Any) -> Iterator[Any]:
+        """The tensors that a function gave, of those that are large enough to matter."""
+        return (each for each in each_tensor(result, self.torch.Tensor) if self._is_large(each))
+
+    def _is_large(self, tensor: Any) -> bool:
         torch: Any = self.torch
         plain = isinstance(tensor, torch.Tensor) and may_compute(torch, tensor) and tensor.device.type == "cpu"
-        return plain and tensor.dim() > _MATRIX + 1 and tensor.numel() >= _LEAST_NUMBERS
-
-    def _is_copied(self, operand: Any, result: Any) -> bool:
-        """Whether it has all dimensions of the result, so that it is not repeated for others, and cannot be folded."""
-        return self._large(operand) and operand.shape[:-_MATRIX] == result.shape[:-_MATRIX] and not is_folded(operand)
+        return plain and tensor.is_floating_point() and tensor.dim() > _MATRIX + 1 and tensor.numel() >= _LEAST_NUMBERS
 
     def _count(self, tensor: Any) -> None:
-        key = tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, times_written(tensor)
-        operand, total = self._operands.get(key), float(tensor.sum()) if key[-1] < 0 else 0.0
+        key = *_place(tensor), tuple(tensor.shape), tensor.stride(), tensor.dtype, times_written(tensor)
+        operand, total = self._operands.get(key), self._total(tensor)
         if operand is None or operand.total != total:
-            self._held += tensor.numel() * tensor.element_size()
-            if self._held <= _MOST_HELD:
+            if self._hold(tensor) and not math.isnan(total):
                 self._operands[key] = _Operand(tensor.detach(), total)
             return
         if operand.seconds is None:
             began = time.perf_counter()
             operand.tensor.contiguous()
             operand.seconds = time.perf_counter() - began
-        laid_out = self._laid_out.get(tensor.data_ptr(), Site())
-        line = self.lines.here(
-            lambda site, frames: CopiedOperand(site, frames, laid_out_at=laid_out, shape=list(tensor.shape))
-        )
-        if line is not None:
-            line.calls += 1
-            line.seconds += operand.seconds
+        line = self.lines.here(lambda site, frames: CopiedOperand(site, frames, shape=list(tensor.shape)))
+        if line is None:
+            return
+        line.calls += 1
+        line.seconds += operand.seconds
+        known = self._laid_out.get(_place(tensor))
+        if known is None or known.viewed or known.written != times_written(tensor) or not _alike(known.total, total):
+            line.certain = False  # somebody wrote to it since, through it or through what it is a view of
+        elif known.site not in line.laid_out:
+            line.laid_out.append(known.site)
+
+    def _hold(self, tensor: Any) -> bool:
+        """Whether its memory may be kept until the step ends."""
+        storage = tensor.untyped_storage()
+        self._held[storage.data_ptr()] = storage.nbytes()
+        return sum(self._held.values()) <= _MOST_HELD
+
+    def _total(self, tensor: Any) -> float:
+        """The sum of its numbers, where nobody counts how often it is written to; else 0."""
+        torch: Any = self.torch
+        return float(tensor.sum(dtype=torch.float64)) if times_written(tensor) < 0 else 0.0
 
 
-def is_folded(tensor: Any) -> bool:
+def _alike(one: float, other: float) -> bool:
+    """Whether two sums are of the same numbers, added up in another order."""
+    return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-6)
+
+
+def _place(tensor: Any) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tuple(tensor.shape[:-_MATRIX]), tensor.stride()[:-_MATRIX]
+
+
+def can_be_folded(tensor: Any) -> bool:
     """Whether the dimensions before the last two lie in memory one after another, as those of one dimension do."""
-    sizes, strides = tensor.shape[:-_MATRIX], tensor.stride()[:-_MATRIX]
-    there = [(size, stride) for size, stride in zip(sizes, strides, strict=True) if size > 1]
-    return all(outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(there))
+    return all(outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(_leading(tensor)))
+
+
+def is_copied(tensor: Any) -> bool:
+    """Whether a product copies it first, and would not if it were contiguous: nothing in it is there several times."""
+    return not can_be_folded(tensor) and all(stride for _, stride in _leading(tensor))
+
+
+def _leading(tensor: Any) -> list[tuple[int, int]]:
+    """Sizes and strides of the dimensions before the last two, but for those of size 1."""
+    leading = zip(tensor.shape[:-_MATRIX], tensor.stride()[:-_MATRIX], strict=True)
+    return [(size, stride) for size, stride in leading if size > 1]

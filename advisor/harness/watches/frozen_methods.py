@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
+from itertools import islice
 from types import ModuleType
 from typing import Any
 
 from ..classes import called_methods
-from ..loading.loaders import tensors_in
+from ..looking import each_tensor
 from ..patches import Patch
 from .gradient_watch import weights_of
 
@@ -28,17 +30,20 @@ class FrozenMethods:
         self._torch: Any = torch
         self._begins, self._ends = begins, ends
         self._models: set[int] = set()
+        self._least = 0  # tensors that a call is given
         self._patches: list[Patch] = []
 
     def on(self, models: Iterable[Any], trained: Iterable[Any], *, untrained: bool = False) -> None:
         """Listen to those of `models` that have no parameter among `trained`.
 
-        Where nothing is trained to none, unless `untrained`: the forwards that such a method calls may be the steps.
+        Where nothing is trained, only if `untrained`: otherwise the forwards within a method may be steps of their own.
+        Then to calls that are given a tensor: others, ``model.evaluate(loader)``, may hold many steps.
         """
         self.off()
         held = {id(each) for each in trained}
         if not held and not untrained:
             return
+        self._least = 0 if held else 1
         frozen = [model for model in models if held.isdisjoint(map(id, weights_of(model)))]
         self._models = {id(model) for model in frozen}
         self._patches = [
@@ -65,16 +70,23 @@ class FrozenMethods:
     def _listening(self, original: Any) -> Any:
         compiling = self._torch.compiler.is_compiling
 
-        def call(model: Any, *args: Any, **kwargs: Any) -> Any:
-            if compiling() or id(model) not in self._models:
-                return original(model, *args, **kwargs)
-            if not self._begins(model, list(tensors_in((args, kwargs), self._torch, limit=_MOST_TENSORS))):
-                return original(model, *args, **kwargs)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if compiling() or not args or id(args[0]) not in self._models:
+                return original(*args, **kwargs)
+            if not self._watched(args[0], (args[1:], kwargs)):
+                return original(*args, **kwargs)
             output = None
             try:
-                output = original(model, *args, **kwargs)
+                output = original(*args, **kwargs)
             finally:
                 self._ends(output)
             return output
 
         return call
+
+    def _watched(self, model: Any, given: Any) -> bool:
+        """Whether somebody watches this call, whose arguments are `given`."""
+        with contextlib.suppress(Exception):
+            tensors = list(islice(each_tensor(given, self._torch.Tensor), _MOST_TENSORS))
+            return len(tensors) >= self._least and self._begins(model, tensors)
+        return False

@@ -43,9 +43,7 @@ class _Moved:
 
     looking_up_s: float = 0.0
     joining_s: float = 0.0
-    # The line whose layer was given them last, and what that counted: the rows' columns, those that were looked up, and
-    # the columns that it gave.
-    counted: tuple[Gathered, int, int, int] | None = None
+    line: Gathered | None = None  # whose layer was given them last
 
 
 @dataclass(frozen=True)
@@ -62,6 +60,7 @@ class _Rows:
     parts: int  # … so many, repeated ones too
     moved: tuple[_Moved, ...]
     channels: bool = False  # the columns are the second dimension, of three and more
+    given: int = 0  # columns that the layer before gave, of a chain of several
 
 
 @dataclass
@@ -107,7 +106,7 @@ class Gathers:
             if not rows.joined or layer:
                 self._count(rows, _columns(args[0], rows.channels), result, seconds, layer)
             if not rows.joined:
-                self._keep(result, rows)
+                self._keep(result, replace(rows, given=_columns(result, rows.channels)) if layer else rows)
 
     def _joined(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, seconds: float) -> None:
         """Columns side by side, some of which were looked up."""
@@ -176,22 +175,17 @@ class Gathers:
         line.seconds += saved
         if layer:
             line.channels, line.lookups, line.parts = rows.channels, rows.lookups, rows.parts
-            last = rows.moved[0].counted
-            if last is not None and last[0] is line:  # what a chain of layers gives is what its last one does
-                _add(line, *(-each for each in last[1:]))
-            _add(line, columns, rows.width, given)
-            rows.moved[0].counted = line, columns, rows.width, given
+            again = rows.moved[0].line is line  # a layer behind another, or one more of the same rows
+            if not again:
+                line.columns += columns
+                line.looked_up += rows.width
+            line.given += given - rows.given * again  # what a chain of layers gives is what its last one does
+            rows.moved[0].line = line
         for each in rows.moved:
             line.looking_up_s += each.looking_up_s
             line.joining_s += each.joining_s
             each.looking_up_s = each.joining_s = 0.0
         when_differentiated([result], saved, line)
-
-
-def _add(line: Gathered, columns: int, looked_up: int, given: int) -> None:
-    line.columns += columns
-    line.looked_up += looked_up
-    line.given += given
 
 
 def _here() -> Site | None:

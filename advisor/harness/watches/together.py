@@ -56,13 +56,13 @@ class Watches:
         self._constants.hide()
 
     def step_ended(self, kind: str) -> None:
-        """One of the steps before the timing window is over; of what `kind` they are, "optimizer", "loader" …."""
+        """One of the steps before the timing window is over; their `kind` is "optimizer", "loader" or another."""
         by_optimizer = kind == "optimizer"
         if by_optimizer:  # gradients are looked at where they are all there
             self._unused.step_ended()
         if by_optimizer or not any(True for _ in self._optimizers.groups()):
             self._discarded.step_ended()
-        self._constants.step_ended(by_loader=kind == "loader")
+        self._constants.step_ended(untrained=kind == "loader")
         self._unread.step_ended()
 
     # What happens in the script.
