@@ -71,7 +71,8 @@ MIN_GAIN = 0.02
     type=click.Choice(["auto", "optimizer", "loader", "forward", "loop"]),
     default="auto",
     show_default=True,
-    help="What one step is, where the advisor does not find it out by itself.",
+    help="What one step is, where the advisor does not find it out by itself; loop: a round of the loop that the "
+    "script spends its time in.",
 )
 @click.option("--skip", type=click.IntRange(min=0), default=0, help="Ignore so many steps before measuring.")
 @click.option(

@@ -40,7 +40,9 @@ class Policy:
         known = list(known)
         unknown = [name for name in names if name not in known]
         if unknown or not names:
-            what = f"there is no rule {unknown[0]}; {meant(unknown[0], known)}" if unknown else "it names no rule; `advisor rules` lists them."
+            what = "it names no rule; `advisor rules` lists them."
+            if unknown:
+                what = f"there is no rule {unknown[0]}; {meant(unknown[0], known)}"
             modes = ", ".join(MODES)
             raise AdvisorError(f"--accept {text}: {what} Say {modes}, or names of rules with commas between.")
         return cls("rules", frozenset(names))
