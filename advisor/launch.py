@@ -129,7 +129,7 @@ def measure(
     deadline = time.monotonic() + timeout if timeout else None
     record = _once(command, run_dir, options, deadline, timeout, progress)
     notes: list[str] = []
-    while (again := next_try(record, options, children=(run_dir / layout.CHILD_TRAINS).exists())) is not None:
+    while (again := next_try(record, options)) is not None:
         note, options = again
         notes.append(note)
         first = record
@@ -172,11 +172,8 @@ def _as_watched(record: RunRecord, first: RunRecord) -> None:
             loader.unread, loader.unread_of = before.unread, before.unread_of
 
 
-def next_try(record: RunRecord, options: Options, *, children: bool = False) -> tuple[str, Options] | None:
-    """Whether another run would tell more, and with which options; None when this one is as good as it gets.
-
-    `children`: processes that the script started do optimizer steps.
-    """
+def next_try(record: RunRecord, options: Options) -> tuple[str, Options] | None:
+    """Whether another run would tell more, and with which options; None when this one is as good as it gets."""
     if record.complete:
         return None
     if options.total_steps:
@@ -208,12 +205,6 @@ def next_try(record: RunRecord, options: Options, *, children: bool = False) -> 
                     f"no optimizer step in the whole script, but {count} {noun}: these were taken as its steps",
                     replace(options, step=kind),
                 )
-        if record.environment.torch and not children:
-            return (
-                "no optimizer step, batch or forward in the whole script: it was run again to find the loop that it "
-                "spends its time in",
-                replace(options, step="loop", loops_watched_s=min(_MAKING * (record.wall_s or 0.0), _MOST_MAKING_S)),
-            )
     return None
 
 
@@ -237,9 +228,6 @@ def training_of(record: RunRecord) -> int | None:
 # Steps of a last training from which on it is the one to measure, though an earlier one may have more: the critic's
 # before a GAN's generator takes its first one, say.
 _FEW = 10
-
-# Of a script without another sign of steps, the part in which its loops may make the data, or read it; in seconds.
-_MAKING, _MOST_MAKING_S = 0.15, 20.0
 
 # Seconds after a script's last step, and how many times as long as its steps, that are worth a word.
 _LEAST_REST_S, _MOSTLY = 5.0, 3.0

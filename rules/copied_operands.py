@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 _LEAST_GAIN = 1.05
 _NAMES = ("permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "rearrange")
-_TEXT = "Copy once what the products at {places} copy: .contiguous() where its dimensions are put into their order"
+_TEXT = (
+    "Copy once what the products at {places} copy: .contiguous() where its dimensions are put into their order, in "
+    "front of the loop"
+)
 
 
 class CopiedOperands(Rule):
@@ -75,7 +78,7 @@ class CopiedOperands(Rule):
         products, laid_out = site_list(finding, "products"), site_list(finding, "laid_out")
         text = _TEXT.format(places=", ".join(dict.fromkeys(map(at, products or (finding.site,)))))
         drafts, found = Drafts(sources), []
-        for site in laid_out if finding.parameters.get("certain", True) else ():
+        for site in laid_out if finding.parameters.get("certain") else ():
             draft = drafts[site.file] if sources.has(site.file) else None
             call = call_at(draft, site, _NAMES) if draft is not None else None
             if draft is None or call is None or _is_written(draft, call):
@@ -109,6 +112,7 @@ for query in queries:
     scores = torch.matmul(heads(query), keys.transpose(-2, -1))
     glimpse = torch.matmul(scores.softmax(-1), values)
 """,
+            parameters={"certain": True},
         ),
         Example(
             before="""
@@ -127,6 +131,7 @@ k = (
 )
 scores = [q @ k.mT for q in queries]
 """,
+            parameters={"certain": True},
         ),
         Example(
             before="""
@@ -135,6 +140,7 @@ def attend(queries, keys, values):
     return [q @ keys.mT @ values for q in queries]  # <- products
 """,
             after="",
+            parameters={"certain": True},
             advice=".contiguous()",  # two calls, and no columns to tell which
         ),
         Example(
@@ -149,8 +155,20 @@ def attend(queries, keys, values):
             "",
             {"certain": False},
         ),
-        Example("memory.transpose(1, 2).mul_(2)  # <- laid_out\nscores = q @ k.mT  # <- products\n", ""),
-        Example("k = project(memory)  # <- laid_out\nscores = [q @ k.mT for q in queries]  # <- products\n", ""),
+        *(
+            Example(f"{written}  # <- laid_out\nscores = q @ k.mT  # <- products\n", "", {"certain": True})
+            for written in (
+                "memory.transpose(1, 2).mul_(2)",
+                "memory.transpose(1, 2)[:, 0] = 1",
+                "memory.transpose(1, 2)[:, 0] += 1",
+                "torch.add(x, y, out=memory.transpose(1, 2))",
+            )
+        ),
+        Example(
+            "k = project(memory)  # <- laid_out\nscores = [q @ k.mT for q in queries]  # <- products\n",
+            "",
+            {"certain": True},
+        ),
     )
 
 
@@ -161,7 +179,8 @@ def _is_written(draft: Draft, call: cst.Call) -> bool:
         return above.keyword is not None and above.keyword.value == "out"
     if isinstance(above, cst.Attribute):
         return above.attr.value.endswith("_")
-    return isinstance(above, (cst.Subscript, cst.AugAssign))
+    written = draft.parent(above) if isinstance(above, cst.Subscript) else None
+    return isinstance(written, cst.AssignTarget) or (isinstance(written, cst.AugAssign) and written.target is above)
 
 
 def _copied(node: cst.CSTNode) -> cst.Call:

@@ -372,8 +372,9 @@ def _walks_deque(found: Beside) -> bool:
         return False
     tree = ast.parse(text_of(found.file))
     classes = [each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)]
-    around = [each for each in classes if each.lineno <= found.line <= (each.end_lineno or 0)]
-    made = re.findall(r"\b(\w+)(?:: [^=\n]+)? = (?:\w+\.)?deque\(", ast.unparse(around[-1] if around else tree))
+    others = [each for each in classes if not each.lineno <= found.line <= (each.end_lineno or 0)]
+    texts = (ast.unparse(each) for each in tree.body if each not in others)
+    made = re.findall(r"\b(\w+)(?:: [^=\n]+)? = (?:\w+\.)?deque\(", "\n".join(texts))
     return not set(made).isdisjoint(_DRAWN_FROM.findall(source))
 
 

@@ -68,11 +68,10 @@ MIN_GAIN = 0.02
 @rules_option
 @click.option(
     "--step",
-    type=click.Choice(["auto", "optimizer", "loader", "forward", "loop"]),
+    type=click.Choice(["auto", "optimizer", "loader", "forward"]),
     default="auto",
     show_default=True,
-    help="What one step is, where the advisor does not find it out by itself; loop: a round of the loop that the "
-    "script spends its time in.",
+    help="What one step is, where the advisor does not find it out by itself.",
 )
 @click.option("--skip", type=click.IntRange(min=0), default=0, help="Ignore so many steps before measuring.")
 @click.option(

@@ -24,7 +24,6 @@ from typing import Any
 
 from .imports import PostImport
 from .layout import Failure, Options, RunRecord
-from .loop_rounds import LoopRounds
 from .observer import Observer
 from .options import home, read_options
 from .overlay import Overlay
@@ -33,7 +32,6 @@ from .settings_files import SettingsFiles
 from .stop import Stop, end_process, leave
 from .undo.journal import Journal, NoRoomError, cache_folders
 from .undo.savers import protect
-from .windows import Windows
 
 # How long a script may take to end once it was told to stop (`finally` blocks, atexit) before it is ended.
 _GRACE_SECONDS = 10.0
@@ -90,8 +88,6 @@ def main(options_path: str) -> None:
     if options.seed is not None:
         _seed(options.seed, imports)
     status = 1
-    if options.step == "loop":
-        _trace_loops(observer, options.loops_watched_s)
     try:
         _forget_hidden(options)
         _run(options)
@@ -200,28 +196,6 @@ def _seed(seed: int, imports: PostImport) -> None:
     """
     random.seed(seed)
     imports.when_imported("numpy.random", lambda module: module.seed(seed % 2**32))
-
-
-def _trace_loops(observer: Observer, watched_s: float) -> None:
-    """Have the rounds of one of the script's loops be its steps."""
-
-    def windows() -> Windows | None:
-        return observer.windows
-
-    def round_over(another: bool) -> None:
-        if (there := windows()) is not None:
-            there.loop_round(another)
-            if not settling():
-                observer.note(f"steps are the rounds of the loop at {rounds.place}")
-
-    def settling() -> bool:
-        return (there := windows()) is None or there.phase in ("waiting", "settle")
-
-    def torch() -> Any:
-        return sys.modules.get("torch") if windows() is not None else None
-
-    rounds = LoopRounds(torch, round_over, settling, watched_s)
-    rounds.on()
 
 
 def _offer_step(imports: PostImport, observer: Observer) -> None:

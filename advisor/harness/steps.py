@@ -134,10 +134,6 @@ class StepFinder:
             self._become("explicit")
         return self.kind == "explicit"
 
-    def loop_round(self) -> bool:
-        self.restarted = False
-        return self.kind == "loop"
-
     def optimizer_step(self, key: Hashable) -> bool:
         self.restarted = False
         self.seen["optimizer_steps"] += 1

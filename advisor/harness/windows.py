@@ -320,15 +320,6 @@ class Windows:
         if os.getpid() == self.pid and not is_capturing(self._torch) and self.finder.explicit():
             self._boundary()
 
-    def loop_round(self, another: bool) -> None:
-        """A round of the loop that the steps are is over; `another`: that loop is, too, and the next has begun."""
-        if os.getpid() != self.pid or is_capturing(self._torch):
-            return
-        if another:
-            self._restart("the loop was over")
-        elif self.finder.loop_round():
-            self._boundary()
-
     def compiles(self) -> None:
         """The script is about to have something compiled or traced."""
         self.sites.leave_makers()

@@ -123,6 +123,54 @@ def test_parts_of_what_was_permuted_are_laid_out_there() -> None:
     assert sum(each.calls for each in lines) == 2 * (ROUNDS - 1) and all(each.certain for each in lines)
 
 
+def again(keys: torch.Tensor) -> None:
+    """Its dimensions are put into their order for each product."""
+    for _ in range(ROUNDS):
+        torch.matmul(QUERY, keys.transpose(1, 2).transpose(-2, -1))
+
+
+def heads(keys: torch.Tensor) -> None:
+    """Half of the heads, which a contiguous tensor of all has not one after another either."""
+    for each in keys.transpose(1, 2).chunk(2, 1):
+        for _ in range(ROUNDS):
+            torch.matmul(QUERY[:, : HEADS // 2], each.mT)
+
+
+def later(change: Callable[[torch.Tensor], object]) -> Callable[[torch.Tensor], None]:
+    """Something is done after the last product, by what is no copy now."""
+
+    def products(keys: torch.Tensor) -> None:
+        attended(keys.transpose(1, 2))
+        change(keys)
+
+    return products
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        pytest.param(again, id="laid out anew"),
+        pytest.param(heads, id="a part of the heads"),
+        pytest.param(later(lambda keys: keys[:, 0].zero_()), id="written to later"),
+        pytest.param(later(lambda keys: keys[1:].view(-1, LENGTH * HEADS * WIDTH // 2)[0]), id="not of its order"),
+    ],
+)
+def test_what_a_copy_at_that_line_would_not_mend_is_uncertain(compute: Callable[[torch.Tensor], None]) -> None:
+    copied = CopiedOperands(torch)
+    with Watching(lambda name, args, _, result: copied.called(name, args, result)):
+        compute(projected(80))
+    copied.clear()
+    found = list(copied.lines.lines.values())
+    assert found and not any(each.certain for each in found)
+
+
+def test_no_more_is_kept_than_some_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("advisor.harness.watches.copied_operands._MOST_HELD", 3 * 8 * 40 * 4 * 32 * 4)
+    kept = [projected().transpose(1, 2) for _ in range(3)]
+    (line,) = seen(lambda: [attended(each) for each in (*kept, projected(4000).transpose(1, 2), kept[0])])
+    assert line.calls == 3 * (ROUNDS - 1) + ROUNDS
+
+
 def test_autocast_makes_copies_of_its_own() -> None:
     def cast() -> None:
         with torch.autocast("cpu", dtype=torch.bfloat16):

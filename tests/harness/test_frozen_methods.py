@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import UserDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,6 +43,9 @@ class Coder(nn.Module):
 
     def describe() -> str:  # type: ignore[misc]
         return "coder"
+
+    def keep(self, batch: Any) -> None:
+        self.kept = batch
 
     def over(self, batches: Any) -> int:
         return len([self.encode(x) for (x,) in batches])
@@ -104,8 +108,12 @@ def test_where_nothing_is_trained_they_are_listened_to_if_that_is_asked_for() ->
     coder.encode(x)
     assert len(told.begun) == 1
     assert coder.compare(model=Coder()) == 2 and Coder.describe() == "coder"  # nothing given that a step is made of
-    assert coder.over([[x]]) == 1 and len(told.begun) == 3  # a list of batches has tensors
-    assert coder.over(iter([[x]])) == 1 and len(told.begun) == 4  # of what only iterates the call inside it is one
+    assert coder.over([[x]]) == 1 and len(told.begun) == 2  # of what is given batches the call of each is one
+    assert coder.over(batches=iter([[x], [x]])) == 2 and len(told.begun) == 4
+    coder.keep({"pixels": x})
+    coder.keep(UserDict(pixels=x))
+    coder.keep([x])
+    assert len(told.begun) == 7
     told.methods.off()
 
 

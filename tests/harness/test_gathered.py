@@ -130,6 +130,17 @@ def test_several_layers_on_the_same_rows_are_no_chain() -> None:
     assert (line.linear, line.looked_up, line.given, line.looking_up_s) == (2, 8, 12, 1.0)
 
 
+def test_layers_on_what_a_layer_gave_replace_it_once() -> None:
+    def behind() -> None:
+        for weight in (torch.randn(6, 8), *torch.randn(2, 1, 6)):
+            rows = F.linear(NODES[EDGES] if weight.shape[1] == 8 else wide[0], weight)
+            wide.append(rows)
+
+    wide: list[torch.Tensor] = []
+    (line,) = followed(behind)
+    assert (line.linear, line.looked_up, line.given) == (3, 8, 2)
+
+
 def test_rows_repeated_alike_are_the_same_together() -> None:
     def twice() -> torch.Tensor:
         both = [each.unsqueeze(1).expand(10, 4, 8) for each in (NODES, NODES + 1.0)]

@@ -74,6 +74,7 @@ def test_keys_and_values_of_a_pointer_network(tmp_path: Path) -> None:
     assert found.predicted.speedup.likely > 1.1
     before = printed(tmp_path)
     subprocess.run(["git", "apply"], input=found.fix.diff, cwd=tmp_path, text=True, check=True)
+    assert ".contiguous()" in (tmp_path / "route.py").read_text()
     assert printed(tmp_path) == pytest.approx(before, rel=1e-3, abs=1e-2) and len(before) == 400
 
 

@@ -144,8 +144,7 @@ class Options:
     module: bool = False
     argv: list[str] = field(default_factory=list)
     cwd: str = ""
-    step: str = "auto"  # auto | optimizer | loader | forward | loop
-    loops_watched_s: float = 1.0  # how long loops are watched before the rounds of one are taken for steps
+    step: str = "auto"  # auto | optimizer | loader | forward
     skip: int = 0  # boundaries ignored before anything is measured
     # Which training of the script is measured (RunRecord's `training`): another run's. None: the first that is long
     # enough, else the last.
@@ -198,7 +197,7 @@ class RunRecord:
     # several trainings.
     training: int = 0
     training_steps: list[int] = field(default_factory=list)  # of each training, the last one included
-    step_kind: str = ""  # optimizer | loader | forward | loop | explicit
+    step_kind: str = ""  # optimizer | loader | forward | explicit
     seen: dict[str, int] = field(default_factory=dict)  # optimizer_steps, batches, forwards
     environment: Environment = field(default_factory=Environment)
     device: Device = field(default_factory=Device)

@@ -23,7 +23,7 @@ from .by_line import ByLine
 _PRODUCTS = ("matmul", "__matmul__", "__rmatmul__")
 # What gives the same numbers in another order of dimensions.
 _PERMUTES = ("permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis")
-_PARTS = ("__getitem__", "select", "unbind", "chunk", "split")  # of what was permuted: keys and values of both
+_PARTS = ("__getitem__", "select", "unbind")  # of what was permuted: keys and values of both
 _VIEWS = ("view", "view_as")  # which fail where a copy has another layout
 _OPERANDS = 2
 _MATRIX = 2  # the last dimensions, of rows and columns; those before them are folded into one
@@ -48,7 +48,6 @@ class _LaidOut:
     tensor: Any
     written: int  # how often the tensor had been written to by then
     total: float
-    viewed: bool = False  # since then as something that a copy may not be seen as
 
 
 @dataclass
@@ -61,9 +60,15 @@ class CopiedOperands:
     # By the memory that it begins at, and how the dimensions that are to be folded lie in it.
     _laid_out: dict[tuple[Any, ...], _LaidOut] = field(default_factory=dict)
     _held: dict[int, int] = field(default_factory=dict)  # bytes of each storage
+    # Lines whose tensors have to be no copies, in any step: they are written to later, seen as something else, or put
+    # into that order again for the next product.
+    _views_only: list[Site] = field(default_factory=list)
 
     def clear(self) -> None:
         """Forget the tensors of a step."""
+        for each in self._laid_out.values():
+            if each.written != times_written(each.tensor):
+                self._leave(each.site)
         self._operands.clear()
         self._laid_out.clear()
         self._held.clear()
@@ -76,11 +81,15 @@ class CopiedOperands:
             for each in self._of_many(result):
                 self._changed(args[0], each, permuted=name in _PERMUTES)
         elif name in _VIEWS:
-            for each in self._laid_out.values():
-                each.viewed |= each.tensor.data_ptr() == args[0].data_ptr()
+            storage = args[0].untyped_storage().data_ptr() if self._laid_out and self._is_large(args[0]) else None
+            for each in self._laid_out.values() if storage is not None else ():
+                if each.tensor.untyped_storage().data_ptr() == storage:
+                    self._leave(each.site)
         elif name in _PRODUCTS and len(args) == _OPERANDS and isinstance(result, self.torch.Tensor):
             torch: Any = self.torch
-            for each in args if not torch.is_autocast_enabled("cpu") else ():  # which makes copies of its own
+            if torch.is_autocast_enabled("cpu"):  # which makes copies of its own
+                return
+            for each in args:
                 if self._is_large(each) and each.shape[:-_MATRIX] == result.shape[:-_MATRIX] and is_copied(each):
                     self._count(each)
 
@@ -90,13 +99,16 @@ class CopiedOperands:
             return
         frame, known = user_frame() if permuted and can_be_folded(before) else None, self._laid_out.get(_place(before))
         if frame is not None:
-            laid_out = _LaidOut(site_of(frame), after.detach(), times_written(after), self._total(after))
-        elif known is not None and not permuted:
-            laid_out = _LaidOut(known.site, after.detach(), times_written(after), self._total(after), known.viewed)
+            site = site_of(frame)
+        elif known is not None and not permuted and after.shape == before.shape[1:]:  # of a copy it could be folded
+            site = known.site
         else:
             return
+        again = self._laid_out.get(_place(after))
+        if again is not None and again.site is site and again.written == times_written(after):
+            self._leave(site)
         if self._hold(after):
-            self._laid_out[_place(after)] = laid_out
+            self._laid_out[_place(after)] = _LaidOut(site, after.detach(), times_written(after), self._total(after))
 
     def _of_many(self, result: Any) -> Iterator[Any]:
         """The tensors that a function gave, of those that are large enough to matter."""
@@ -124,16 +136,27 @@ class CopiedOperands:
         line.calls += 1
         line.seconds += operand.seconds
         known = self._laid_out.get(_place(tensor))
-        if known is None or known.viewed or known.written != times_written(tensor) or not _alike(known.total, total):
+        if known is None or known.written != times_written(tensor) or not _alike(known.total, total):
             line.certain = False  # somebody wrote to it since, through it or through what it is a view of
         elif known.site not in line.laid_out:
             line.laid_out.append(known.site)
+        line.certain &= not any(site in self._views_only for site in line.laid_out)
+
+    def _leave(self, site: Site) -> None:
+        """What that line lays out has to stay a view."""
+        if site not in self._views_only:
+            self._views_only.append(site)
+        for line in self.lines.lines.values():
+            line.certain &= site not in line.laid_out
 
     def _hold(self, tensor: Any) -> bool:
         """Whether its memory may be kept until the step ends."""
         storage = tensor.untyped_storage()
-        self._held[storage.data_ptr()] = storage.nbytes()
-        return sum(self._held.values()) <= _MOST_HELD
+        if storage.data_ptr() not in self._held:
+            if sum(self._held.values()) + storage.nbytes() > _MOST_HELD:
+                return False
+            self._held[storage.data_ptr()] = storage.nbytes()
+        return True
 
     def _total(self, tensor: Any) -> float:
         """The sum of its numbers, where nobody counts how often it is written to; else 0."""

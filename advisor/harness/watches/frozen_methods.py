@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
 from ..classes import called_methods
-from ..looking import each_tensor
+from ..loading.loaders import tensors_in
 from ..patches import Patch
 from .gradient_watch import weights_of
 
@@ -30,7 +29,7 @@ class FrozenMethods:
         self._torch: Any = torch
         self._begins, self._ends = begins, ends
         self._models: set[int] = set()
-        self._least = 0  # tensors that a call is given
+        self._of_tensors = False  # only calls that are given tensors
         self._patches: list[Patch] = []
 
     def on(self, models: Iterable[Any], trained: Iterable[Any], *, untrained: bool = False) -> None:
@@ -43,7 +42,7 @@ class FrozenMethods:
         held = {id(each) for each in trained}
         if not held and not untrained:
             return
-        self._least = 0 if held else 1
+        self._of_tensors = not held
         frozen = [model for model in models if held.isdisjoint(map(id, weights_of(model)))]
         self._models = {id(model) for model in frozen}
         self._patches = [
@@ -87,6 +86,14 @@ class FrozenMethods:
     def _watched(self, model: Any, given: Any) -> bool:
         """Whether somebody watches this call, whose arguments are `given`."""
         with contextlib.suppress(Exception):
-            tensors = list(islice(each_tensor(given, self._torch.Tensor), _MOST_TENSORS))
-            return len(tensors) >= self._least and self._begins(model, tensors)
+            if self._of_tensors and not any(map(self._has_tensor, (*given[0], *given[1].values()))):
+                return False
+            return self._begins(model, list(tensors_in(given, self._torch, limit=_MOST_TENSORS)))
         return False
+
+    def _has_tensor(self, value: Any) -> bool:
+        """Whether an argument is a tensor, or holds one itself; a loader and a data set do not."""
+        if isinstance(value, Mapping):
+            value = list(value.values())
+        few = value[:1] if isinstance(value, (list, tuple)) else [value]
+        return any(isinstance(each, self._torch.Tensor) for each in few)

@@ -60,7 +60,8 @@ class _Rows:
     parts: int  # … so many, repeated ones too
     moved: tuple[_Moved, ...]
     channels: bool = False  # the columns are the second dimension, of three and more
-    given: int = 0  # columns that the layer before gave, of a chain of several
+    # Columns that the layer before gave, of a chain of several; none once a layer behind it has been counted.
+    given: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -106,7 +107,7 @@ class Gathers:
             if not rows.joined or layer:
                 self._count(rows, _columns(args[0], rows.channels), result, seconds, layer)
             if not rows.joined:
-                self._keep(result, replace(rows, given=_columns(result, rows.channels)) if layer else rows)
+                self._keep(result, replace(rows, given=[_columns(result, rows.channels)]) if layer else rows)
 
     def _joined(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, seconds: float) -> None:
         """Columns side by side, some of which were looked up."""
@@ -179,7 +180,9 @@ class Gathers:
             if not again:
                 line.columns += columns
                 line.looked_up += rows.width
-            line.given += given - rows.given * again  # what a chain of layers gives is what its last one does
+            line.given += given
+            if again and rows.given:  # what a chain of layers gives is what its last one does
+                line.given -= rows.given.pop()
             rows.moved[0].line = line
         for each in rows.moved:
             line.looking_up_s += each.looking_up_s
