@@ -47,12 +47,12 @@ class CopiedOperands(Rule):
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         record, step_s = evidence.record, evidence.step_s
-        if record is None or evidence.device_is_gpu or evidence.compiled or not step_s:
+        if record is None or not record.copied_operands or evidence.device_is_gpu or evidence.compiled or not step_s:
             return
         lines = record.copied_operands
         seconds = sum(each.seconds for each in lines)
         gain = Gain.of(evidence.what_if(Change(remove_host_s=seconds)))
-        if not lines or gain.likely < _LEAST_GAIN:
+        if gain.likely < _LEAST_GAIN:
             return
         longest, copies = lines[0], sum(each.calls for each in lines)
         others = " and ".join(sorted({at(each.site) for each in lines[1:]} - {at(longest.site)})[:2])

@@ -289,8 +289,8 @@ def _bound_again(
 
     Without that statement x is what it was before.
     """
-    scope, line = scope_of(draft, node), before
-    made = line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
+    scope = scope_of(draft, node)
+    made = before.body[0] if isinstance(before, cst.SimpleStatementLine) and len(before.body) == 1 else None
     if not isinstance(scope, cst.FunctionDef) or not isinstance(made, cst.Assign) or len(made.targets) != 1:
         return None
     target, value = made.targets[0].target, made.value
