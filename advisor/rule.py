@@ -310,6 +310,17 @@ def optimizer_files(evidence: Evidence, text_of: Callable[[str], str]) -> tuple[
     return tuple(path for path in evidence.record.modules if written.search(text_of(path)))
 
 
+def epoch_steps(evidence: Evidence) -> int | None:
+    """How many batches an epoch has, of the loader that the steps wait for most; None where that is not known."""
+    return next((each.batches for each in evidence.loaders if each.batches), None)
+
+
+def number_of(finding: Finding, name: str) -> int | None:
+    """The whole number that a finding carries under `name` in its parameters."""
+    value = finding.parameters.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def file_list(finding: Finding, name: str) -> tuple[str, ...]:
     """The files that a finding carries under `name` in its parameters; empty when it has none."""
     value = finding.parameters.get(name, ())

@@ -51,6 +51,10 @@ _LEAST_BYTES = 1024  # a conversion of less than a hundred values is no matrix
 # torch.linalg ("ill-conditioned"); the precision is then asked for.
 _SOLVES = re.compile(r"^aten::(linalg_|_linalg_|cholesky|triangular_solve|lu_solve|svd$|lstsq|_?eigh?$|inverse$)")
 _NORMS = re.compile(r"^aten::_?linalg_(vector_norm|norm|matrix_norm|cross|vecdot|multi_dot|matmul|diagonal)$")
+# What a loop of products is to come to: conjugate gradients, Sinkhorn, a power iteration. Of float32 the last digit is
+# 6e-8 of a number.
+_DIGITS = r"\d+(\.\d*)?e-(0*[7-9]|1\d)\b"
+_TOLERANCE = re.compile(rf"(?i)\b\w*(tol(erance)?|thresh(old)?)\b[^\n#=]*= *[^\n#=;]*\b{_DIGITS}|[<>]=? *{_DIGITS}")
 _LOSS_WEIGHTS = ("weight", "pos_weight")  # parameters of losses, which want the type of what they weigh
 _MAKERS = ("from_numpy", "tensor", "as_tensor")
 _FOLLOWS = m.Attribute(value=m.Name() | m.Attribute() | m.Subscript(), attr=m.Name("dtype"))
@@ -394,12 +398,15 @@ def _share_of_time(evidence: Evidence) -> float:
 
 
 def _needs_digits(evidence: Evidence, record: RunRecord) -> bool:
-    """Whether the steps solve equations, take line searches, or differentiate twice in a precision that was chosen.
+    """Whether the steps solve equations, take line searches, go on until a residual is as small as float32 cannot say,
+    or differentiate twice in a precision that was chosen.
 
     A physics-informed network does: each derivative loses digits, and who sets the default type by hand knows that.
     Not one who sets it for a solver, which leaves it behind.
     """
     if any(each.steps and each.cls == "LBFGS" for each in record.optimizers):
+        return True
+    if any(_TOLERANCE.search(text_of(path)) for path in model_files(evidence)):
         return True
     if _default(evidence) and any(differentiates_twice(text_of(path)) for path in model_files(evidence)):
         return not _left_by(_default(evidence))

@@ -10,8 +10,9 @@ from advisor.edit.algebra.batch_jacobians import OwnParts, batch_jacobians, of_t
 from advisor.edit.finding import found_in, only_line
 from advisor.evidence import Change
 from advisor.evidence.algebra.jacobians import LoopedJacobian, looped_jacobians
+from advisor.evidence.outside import function_around
 from advisor.fixes import edited
-from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
+from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, where
 
 if TYPE_CHECKING:
     from advisor.edit import Edit
@@ -31,9 +32,9 @@ class BatchJacobian(Rule):
     batch. The sum over the samples has those as its gradient: one backward gives them all, or one for each output of a
     sample. With ``create_graph=True`` the loss then goes back through one, too, not through all of them.
 
-    When not: the samples of a batch meet in the model (batch norm in training, attention between them): there the
-    other parts are not zero. Reported where the source shows that no other part is read; on a CPU only, where it was
-    measured.
+    When not: the samples of a batch meet in the model (batch norm in training, attention between them, the players of
+    a game): there the other parts are not zero. Reported where the run has looked at some, and all of these were, and
+    where the source shows that no other part is read; on a CPU only, where it was measured.
 
     Source: PyTorch docs, ``torch.autograd.functional.jacobian``, ``torch.autograd.grad`` (whose outputs are summed);
     PyTorch tutorial, "Jacobians, Hessians, hvp, vhp, and more", "Batch Jacobian and Batch Hessian". The gain is the
@@ -53,6 +54,8 @@ class BatchJacobian(Rule):
             return
         most = max(counts, key=lambda each: each.outputs)
         if any(each.shape[0] < _LEAST_SAMPLES for each in counts):
+            return
+        if not all(_is_of_each(evidence, *each.function) for each in counts):
             return
         left = min(1.0, _OF_PASSES * (1 + _of_a_sample(most)) / (1 + most.outputs))
         gone = share * evidence.step_s * (1.0 - left)
@@ -187,3 +190,13 @@ def _dimensions(found: LoopedJacobian) -> int | None:
 
 def _of_a_sample(found: LoopedJacobian) -> int:
     return found.outputs // found.shape[0]
+
+
+def _is_of_each(evidence: Evidence, file: str, line: int) -> bool:
+    """Whether the run has looked at Jacobians of that function, and no sample's outputs depend on another's inputs."""
+    seen = [
+        each
+        for each in call_sites(evidence, "jacobian", every_step=False)
+        if each.site.file == file and function_around(file, each.site.line) == line
+    ]
+    return bool(seen) and not any(each.details.get("meets") for each in seen)

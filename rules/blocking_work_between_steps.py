@@ -19,12 +19,26 @@ from advisor.evidence import Change
 from advisor.evidence.asleep import ASLEEP_AFTER_S, asleep_s
 from advisor.evidence.blocked import beside_the_waits_s
 from advisor.evidence.facts import OTHER
-from advisor.evidence.outside import LEAST_LOOKING_ON, looks_on, source_of, users_files
-from advisor.evidence.python_loops.reports import computed_for_reports, keeps_nothing
+from advisor.evidence.outside import LEAST_LOOKING_ON, looks_on, own_files, source_of, users_files
+from advisor.evidence.python_loops.reports import computed_for_reports, is_used, keeps_nothing
 from advisor.evidence.steps import step_windows
 from advisor.fixes import edited, given_fix
 from advisor.harness.layout import Site
-from advisor.rule import WIDEST, Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list
+from advisor.rule import (
+    WIDEST,
+    Advice,
+    Argument,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    at,
+    call_sites,
+    epoch_steps,
+    number_of,
+    site_list,
+)
 from advisor.shared.frameworks import configured, construction, told
 
 if TYPE_CHECKING:
@@ -49,6 +63,15 @@ _BETTER = re.compile(
 _SAVES = ("torch.save", "safetensors.torch.save_file")
 # As people call what trains or infers.
 _TAKES_STEP = re.compile(r"(?i)backward|step|train|fit$|optimi[sz]e|learn|model|forward|predict|infer|generat")
+
+
+# What an answer comes by: of a simulator, a solver, a device; of one that only sleeps by what it is asked.
+_ANSWERS = ("os.system", "subprocess.", "http.client.", "socket.")
+_ASKS = re.compile(r"\.(step|reset|act|ask|query|request|recv|receive|poll|read|observe)\w*\(")
+# What works beside the steps, in a thread or a process of the script's own, and what the steps take of it: that may be
+# what they wait for.
+_TAKES = re.compile(r"\.(latest|read|get|grab|poll|recv|receive|sample|take|pop|retrieve|snapshot|current)\w*\(")
+_WORKS_BESIDE = re.compile(r"\b(Thread|Timer|Process|\w*PoolExecutor|InputStream|VideoCapture)\b|\.submit\(")
 
 
 # Sleeps that wait for something that others do: without them the loop would only go round faster.
@@ -122,8 +145,10 @@ class BlockingWorkBetweenSteps(Rule):
                 continue  # often at the beginning only
             waits = _by_place(place)
             sleeps = _only_sleeps_here(place, waits)
-            if sleeps and _polls_at(place.site):
+            if sleeps and (_polls_at(place.site) or _paced(evidence, place.site)):
                 continue  # for what the step cannot go on without
+            if not sleeps and _answers(place.site, waits):
+                continue  # likewise
             works = 0.0 if sleeps else _works_s(evidence, place, waits)
             saved = (place.seconds_per_step + works) * (1.0 if sleeps else 1.0 - 1.0 / _EVERY)
             gain = _gain(evidence, place.seconds_per_step, saved)
@@ -152,6 +177,7 @@ class BlockingWorkBetweenSteps(Rule):
                 parameters={
                     "sleeps": sleeps,
                     "kept": kept,
+                    "epoch": epoch_steps(evidence),
                     "waits": named,
                     "saves": all(each.startswith(_SAVES) and each.endswith(f" at {at(place.site)}") for each in waits),
                     **construction(evidence),
@@ -217,7 +243,7 @@ class BlockingWorkBetweenSteps(Rule):
                 finding, sources, "transformers", {"save_steps": str(steps)}, text, "it is not the Trainer's"
             )
         if not finding.parameters.get("sleeps"):
-            seldom = done_every(drafts := Drafts(sources), finding.site, _EVERY)
+            seldom = done_every(drafts := Drafts(sources), finding.site, _EVERY, epoch=number_of(finding, "epoch"))
             if seldom is not None:
                 text = f"Do what {at(finding.site)} does every {_EVERY} steps only."
                 return given_fix(drafts, drafts[finding.site.file], seldom, str(_EVERY), text, text)
@@ -449,6 +475,27 @@ def _polls_at(site: Site) -> bool:
         return False
     call = call_at(draft, site, ("sleep",))
     return call is not None and _polls(draft, call)
+
+
+def _paced(evidence: Evidence, site: Site) -> bool:
+    """Whether the script has others work beside its steps, and takes something from them where it sleeps."""
+    files = own_files(evidence.record) if evidence.record is not None else ()
+    if not any(_WORKS_BESIDE.search(text_of(each)) for each in files):
+        return False
+    try:
+        loops = [each for each in ast.walk(ast.parse(text_of(site.file))) if isinstance(each, (ast.For, ast.While))]
+    except (SyntaxError, ValueError):
+        return False
+    around = (each for each in loops if each.lineno <= site.line <= (each.end_lineno or each.lineno))
+    return any(_TAKES.search(ast.unparse(each)) for each in around)
+
+
+def _answers(site: Site, waits: Collection[str]) -> bool:
+    """Whether the line waits for an answer that the step goes on with: of a simulator in another process, say."""
+    text = text_of(site.file)
+    line = text.splitlines()[site.line - 1] if 0 < site.line <= text.count("\n") + 1 and text else ""
+    asks = any(each.startswith(_ANSWERS) for each in waits) or _ASKS.search(line) is not None
+    return asks and any(each.startswith((*_ANSWERS, _SLEEP)) for each in waits) and is_used(text, site.line)
 
 
 def _polls(draft: Draft, call: cst.Call) -> bool:

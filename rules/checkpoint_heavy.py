@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from advisor.edit import Drafts
 from advisor.edit.every import done_every
-from advisor.evidence.set_aside import pauses_of
+from advisor.edit.sources import text_of
+from advisor.evidence.bindings import last_name
+from advisor.evidence.set_aside import FEWER, pauses_of
 from advisor.fixes import given_fix
-from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, where
+from advisor.rule import (
+    Advice,
+    Argument,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    at,
+    call_sites,
+    epoch_steps,
+    number_of,
+    where,
+)
 from advisor.shared.frameworks import told_every
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
     from advisor.evidence import Evidence
+    from advisor.harness.layout import Site
 
 _HEAVY = 0.1  # of the time
 _ENOUGH = 0.02  # of the time: what saving is brought down to
@@ -30,7 +47,8 @@ class CheckpointHeavy(Rule):
     checkpoints come regularly, their seconds and the steps between them give their share of the run.
 
     When not: each of them is kept to be looked at; the machine may be taken away at any moment. What has to be saved
-    that often can be copied in the step and written by a thread beside the next ones.
+    that often can be copied in the step and written by a thread beside the next ones. Where nothing is saved behind the
+    loop, the last checkpoint would be one of more steps before the end: that is said, and not counted as the same.
 
     Source: PyTorch docs, ``torch.distributed.checkpoint.async_save``; Hugging Face Transformers,
     ``TrainingArguments.save_steps``; Young 1974, "A first order approximation to the optimum checkpoint interval".
@@ -47,9 +65,12 @@ class CheckpointHeavy(Rule):
         pauses = pauses_of(record.timing, "checkpoint", record.timing.checkpoint_every, told_every(evidence, "save"))
         if pauses is None or pauses.share < _HEAVY:
             return
-        times = pauses.fewer(_ENOUGH)
+        times = pauses.fewer(_ENOUGH, record.total_steps)
+        if times < FEWER:
+            return  # of the few that the script makes none is to go
         places = sorted(call_sites(evidence, "checkpoint", every_step=False), key=lambda place: -place.calls)
         site = places[0].site if places else None
+        last, epoch = site is not None and _is_saved_behind(site), epoch_steps(evidence)
         yield Finding(
             rule=self.id,
             title=self.title,
@@ -63,17 +84,20 @@ class CheckpointHeavy(Rule):
                 "step_s": evidence.step_s,
             },
             site=site,
-            parameters={"every": round(pauses.every * times), "now": round(pauses.every)},
+            safety=None if last else Safety.BEHAVIOUR,
+            parameters={"every": round(pauses.every * times), "now": round(pauses.every), "last": last, "epoch": epoch},
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         every, now, site = finding.parameters.get("every"), finding.parameters.get("now"), finding.site
         text = f"Save a checkpoint every {every} steps {where(site)}"
+        text += "" if finding.parameters.get("last") else ", and once more behind the loop"
         drafts = Drafts(sources)
         if site is not None and isinstance(every, int) and isinstance(now, int):
-            seldom = done_every(drafts, site, every, now)
+            seldom = done_every(drafts, site, every, now, number_of(finding, "epoch"))
             if seldom is not None:
-                return given_fix(drafts, drafts[site.file], seldom, str(every), f"{text}.", f"{text}.")
+                whole = f"{text}." if finding.parameters.get("last") else f"{text}, which this leaves to you."
+                return given_fix(drafts, drafts[site.file], seldom, str(every), whole, whole)
         return Advice(
             f"{text}, or copy the weights there and have a thread write them, as "
             "torch.distributed.checkpoint.async_save does.",
@@ -132,11 +156,14 @@ for epoch in range(10):
     )
     LEAVES_ALONE = (
         Example("for x in batches:\n    torch.save(net.state_dict(), 'net.pt')  # <-\n", "", {"every": 40, "now": 1}),
-        Example(  # there would be none
-            "import torch\n\nfor step in range(50):\n    train(net)\n    if (step + 1) % 5 == 0:\n"
-            "        torch.save(net.state_dict(), 'net.pt')  # <-\n",
-            "",
-            {"every": 100, "now": 5},
+        *(
+            Example(  # there would be none
+                f"import torch\n\nN = 50\nfor step in {rounds}:\n    train(net)\n    if (step + 1) % 5 == 0:\n"
+                "        torch.save(net.state_dict(), 'net.pt')  # <-\n",
+                "",
+                {"every": 100, "now": 5},
+            )
+            for rounds in ("range(50)", "range(1, 51)", "range(1, N + 1)")
         ),
         Example(  # what was saved is read again
             "import torch\n\nfor step, x in enumerate(batches):\n    if step % 5 == 0:\n"
@@ -145,3 +172,31 @@ for epoch in range(10):
             {"every": 100, "now": 5},
         ),
     )
+
+
+def _is_saved_behind(site: Site) -> bool:
+    """Whether what is saved at `site`, in each of a loop's rounds, is saved behind the loop as well.
+
+    By what is called at the line, or the name of the function that the line stands in.
+    """
+    try:
+        tree = ast.parse(text_of(site.file))
+    except (SyntaxError, ValueError):
+        return False
+    nodes: list[Any] = list(ast.walk(tree))
+    calls = [each for each in nodes if isinstance(each, ast.Call)]
+    around = [each for each in nodes if isinstance(each, ast.FunctionDef) and _holds(each, site.line)]
+    own = {ast.unparse(each.func) for each in calls if each.lineno == site.line}
+    holder = around[-1].name if around else ""
+    saves = [each.lineno for each in calls if ast.unparse(each.func) in own or last_name(each.func) == holder]
+    for body in (each.body for each in nodes if isinstance(getattr(each, "body", None), list)):
+        for number, statement in enumerate(body):
+            loops = isinstance(statement, (ast.For, ast.While)) and any(_holds(statement, line) for line in saves)
+            behind = body[number + 1 :] if loops else []
+            if any(_holds(each, line) for each in behind for line in saves):
+                return True
+    return False
+
+
+def _holds(statement: ast.stmt, line: int) -> bool:
+    return statement.lineno <= line <= (statement.end_lineno or statement.lineno)

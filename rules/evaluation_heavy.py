@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.edit.sources import text_of
 from advisor.evidence.coverage import Coverage
-from advisor.evidence.set_aside import pauses_of
+from advisor.evidence.python_loops.reports import makes_data
+from advisor.evidence.set_aside import FEWER, pauses_of
 from advisor.rule import (
     Advice,
     Argument,
@@ -83,11 +84,13 @@ class EvaluationHeavy(Rule):
         # A rollout in an environment makes what is trained on, in eval() and without gradients as well.
         if any(_COLLECTS.search(text_of(path)) for path in model_files(evidence)):
             return
-        times = _so_many_fewer(pauses.fewer(_ENOUGH), pauses.every, record.total_steps)
-        if times < 1.5:
+        times = pauses.fewer(_ENOUGH, record.total_steps)
+        if times < FEWER:
             return  # of the few that the script makes none is to go
         places = sorted(call_sites(evidence, "evaluation", every_step=False), key=lambda place: -place.calls)
         site = places[0].site if places else None
+        if site is not None and makes_data(text_of(site.file), site.line):
+            return  # hard negatives, labels of its own
         told = _told_how_often(evidence, site)
         yield Finding(
             rule=self.id,
@@ -161,11 +164,6 @@ def _gathers(record: RunRecord) -> str:
             if each.name in named and re.search(r"\bargmax\(", ast.unparse(each)):
                 return f"{each.name}()"
     return ""
-
-
-def _so_many_fewer(times: float, every: float, total_steps: int | None) -> float:
-    """How many times fewer evaluations are advised: so that the script still makes two, where its length is known."""
-    return times if not total_steps else min(times, total_steps / every / 2.0)
 
 
 def _told_how_often(evidence: Evidence, site: Site | None) -> dict[str, Any]:

@@ -569,4 +569,9 @@ def _unmet(evidence: Evidence, chosen: list[OptimizerInfo]) -> tuple[str, ...]:
     found = []
     if any(each.foreach for each in chosen):
         found.append("foreach=True is given, which excludes fused.")
+    if sliced := sum(each.sliced for each in chosen):
+        found.append(
+            f"{sliced} of the parameters are parts of larger tensors, over which fused kernels go number by number: "
+            "they would change others. Give the model copies of its own, nn.Parameter(part.clone())."
+        )
     return tuple(found)

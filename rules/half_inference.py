@@ -57,6 +57,8 @@ _UNITS = ("amx_bf16", "avx512_bf16")
 # Products below this size lose: four layers of 512 on 4 rows (2.1 MFLOP each) took 1.42 times as long.
 _LEAST_FLOP = 8e6
 _LEAST_GAIN = 1.10  # the measured ratios spread too far to promise less
+# Numbers of rows, say: ids among the features. bfloat16 has 8 bits for them, and 999 becomes 1000.
+_WHOLE = re.compile(r"\.(long|int)\(\)|\.to\((dtype=)?torch\.(long|int|int64|int32)\)|\b(one_hot|bucketize)\(")
 _MATRIX = re.compile(r"aten::(addmm|mm|bmm|baddbmm|mkldnn_convolution|_scaled_dot_product\w*)$")
 
 
@@ -129,7 +131,11 @@ class HalfInference(Rule):
         made = site_list(finding, "made")
         cls = str(finding.parameters.get("class", ""))
         for path in dict.fromkeys((*file_list(finding, "own"), *(site.file for site in made))):
-            if path and sources.editable(path) and (why := _mixes(drafts, drafts[path], dtype, cls)):
+            if not path or not sources.editable(path):
+                continue
+            if why := _mixes(drafts, drafts[path], dtype, cls):
+                return Advice(text, why)
+            if finding.parameters.get("floats") and (why := _counts(drafts[path], dtype)):
                 return Advice(text, why)
         bound = next((each for site in made if (each := made_at(drafts, site))), None)
         if bound is None and forwards:
@@ -303,6 +309,21 @@ class Service:
             "",
             {"floats": True, "output": "tensor"},
         ),
+        Example(  # numbers of rows among the features
+            """
+import torch
+
+class Table(torch.nn.Module):
+    def forward(self, rows):
+        return self.out(self.users(rows[:, 0].long()) + self.given(rows[:, 1:]))
+
+model = Table()  # <- made=Table()
+for x in batches:
+    y = model(x)  # <- forward
+""",
+            "",
+            {"floats": True, "output": "tensor"},
+        ),
         Example(  # two models take turns
             """
 import torch
@@ -441,6 +462,12 @@ _MAKERS = (
     "from_numpy",
     "float",
 )
+
+
+def _counts(draft: Draft, dtype: str) -> str:
+    """Why the modules of a file cannot be given floats in `dtype`: they make whole numbers of some."""
+    found = any(_WHOLE.search(draft.code(each)) for each in module_code(draft))
+    return f"whole numbers are made of floats, of which {dtype} has few above 256, or 2048" if found else ""
 
 
 def _mixes(drafts: Drafts, draft: Draft, dtype: str, model: str) -> str:

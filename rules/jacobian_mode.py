@@ -6,12 +6,25 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Drafts, Sources
-from advisor.edit.algebra.jacobians import forward, reverse_calls
+from advisor.edit.algebra.jacobians import forward, has_functions, reverse_calls
 from advisor.edit.finding import only_line
 from advisor.evidence.algebra.jacobians import Jacobian, reverse_jacobians
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.fixes import edited
-from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, site_list, where
+from advisor.rule import (
+    Advice,
+    Argument,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    at,
+    file_list,
+    model_files,
+    site_list,
+    where,
+)
 
 if TYPE_CHECKING:
     from advisor.edit import Edit
@@ -31,8 +44,8 @@ class JacobianMode(Rule):
     numbers. The derivative in time of a state of five quantities is one input and five outputs; with autograd above it,
     as for a residual that is trained on, each of the five backwards is differentiated again.
 
-    When not: an operator without a forward derivative is used, or one that draws random numbers (PyTorch says so), or
-    there are as many inputs as outputs. Sums are rounded differently.
+    When not: an operator without a forward derivative is used (PyTorch says so), or one that draws random numbers, for
+    which nothing is changed, or there are as many inputs as outputs. Sums are rounded differently.
 
     Source: PyTorch, ``torch.func``, Jacobians, Hessians, hvp, vhp, and more: jacfwd for more outputs than inputs,
     jacrev for more inputs. The gain is what the run spent on it, less an estimate of the forward.
@@ -70,13 +83,18 @@ class JacobianMode(Rule):
                 "step_s": evidence.step_s,
             },
             site=site,
-            parameters={"jacobians": (site,)},
+            parameters={"jacobians": (site,), "files": model_files(evidence)},
+            unmet=("It draws random numbers, which jacfwd refuses.",) if any(each.draws for each in counts) else (),
         )
 
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         (site,) = site_list(finding, "jacobians") or (None,)
         text = f"Take the Jacobian {where(site)} with torch.func.jacfwd instead of jacrev."
         drafts = Drafts(sources)
+        if finding.unmet:
+            return Advice(text, " ".join(finding.unmet))
+        if any(has_functions(drafts[path]) for path in file_list(finding, "files") if sources.has(path)):
+            return Advice(text, "an autograd Function of the script's own has no forward derivative")
         if site is None or not forward(drafts[site.file]):
             return Advice(text, "which of the calls of jacrev it is cannot be told from the source")
         return edited(drafts, text)

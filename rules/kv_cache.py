@@ -16,6 +16,7 @@ from advisor.edit.origins.displays import displays_of
 from advisor.edit.origins.settings import Entry, SettingsDraft
 from advisor.edit.origins.values import give
 from advisor.edit.scopes import assignments, scope_of
+from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.facts import FORWARD
 from advisor.fixes import edited, given_fix
@@ -47,6 +48,11 @@ _LEAST_CALLS = 8
 _LEAST_GAIN = 1.2
 _LAYERS = ("Embedding",)  # what makes whole numbers token ids
 _ATTENTION, _SOFTMAX = "scaled_dot_product", "aten::_softmax"
+# How a model's text says that no token looks at later ones; what reads one after the other does so anyway.
+_CAUSAL = re.compile(r"(?i)causal|\btri[ul]|subsequent|autoregress")
+_RECURRENT = re.compile(r"\b(LSTM|GRU|RNN)(Cell)?\(")
+_TWO_DIRECTIONS = re.compile(r"bidirectional\s*=\s*True")
+_BOTH_WAYS = re.compile(r"(?i)(bert|electra|mpnet|longformer|bigbird)\w*(?<!LMHeadModel)(?<!CausalLM)$")
 _OF_SCORES = re.compile(r"\[\[\d+,\d+,\d+")  # shapes of three dimensions and more
 # What is left of the time of generating, worst, likely, best. GPT-2s through transformers' generate(), float32, two
 # cores, use_cache=True over False: 2 layers of width 64, 16 texts of 24 tokens 0.63; 3 of 128, 12 of 40 0.32; 6 of 384,
@@ -86,8 +92,9 @@ class KVCache(Rule):
     Under ``generate()`` of transformers the cache is there, unless something says ``use_cache=False``: that is what is
     changed then. A training that generates in each step (reinforcement learning) is looked at on a CPU only.
 
-    When not: attention is not causal; the window slides over learned absolute positions, so that every token's input
-    changes; memory is short, for the cache takes two numbers per layer, head dimension and token.
+    When not: attention is not causal (not reported where nothing in the model's text says that it is); the window
+    slides over learned absolute positions, so that every token's input changes; memory is short, for the cache takes
+    two numbers per layer, head dimension and token.
 
     Source: Pope et al. 2022, "Efficiently Scaling Transformer Inference"; Hugging Face transformers, "Caching". The
     gain is a prior: the step with as much less work as there are columns.
@@ -105,7 +112,7 @@ class KVCache(Rule):
             if model.calls < _LEAST_CALLS or model.grown < _LEAST_GROWN * model.calls:
                 continue
             width = model.grown_to
-            if width < 2 or not any(layer in model.layers for layer in _LAYERS):
+            if width < 2 or not any(layer in model.layers for layer in _LAYERS) or not _is_causal(evidence, model):
                 continue
             if evidence.trains:
                 gain = _beside_training(evidence, model.grown / model.calls)
@@ -363,6 +370,18 @@ def kept_columns(model: Model) -> float:
     calls = model.calls / texts if texts > 1 else model.grown_to - model.grown_from + 1.0  # of a text
     begun = min(model.grown_from, model.grown_to) or max(1.0, model.grown_to - calls + 1)
     return min(1.0, (begun + calls - 1) / (calls * (begun + model.grown_to) / 2))
+
+
+def _is_causal(evidence: Evidence, model: Model) -> bool:
+    """Whether later tokens change nothing of what came before, as far as the model's text or its library's name says.
+
+    A text that is read while it is typed grows, too, and an encoder that looks both ways has nothing to keep.
+    """
+    if not model.own:
+        return not _BOTH_WAYS.search(model.cls)
+    text = "\n".join(map(text_of, dict.fromkeys(model.own.values())))
+    says = _CAUSAL if _attends(evidence) else _RECURRENT
+    return not text.strip() or (says.search(text) is not None and not _TWO_DIRECTIONS.search(text))
 
 
 def _attends(evidence: Evidence) -> bool:

@@ -601,6 +601,19 @@ if __name__ == "__main__":
             "",
             {"workers": 2, "imports_again": True},
         ),
+        Example(  # each worker would go on from its own place
+            """
+class Calls(Dataset):
+    def __getitem__(self, index):
+        species = index % len(self.at)
+        self.at[species] = (self.at[species] + 1) % len(self.calls[species])
+        return self.calls[species][self.at[species]]
+
+loader = DataLoader(Calls(calls))  # <-
+""",
+            "",
+            {"workers": 2, "source": "__main__.Calls"},
+        ),
         Example(  # each worker would fill a memory of its own
             """
 class Photos(Dataset):

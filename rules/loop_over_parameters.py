@@ -170,7 +170,7 @@ class LoopOverParameters(Rule):
         drafts, line = Drafts(sources), finding.site.line
         draft = drafts[finding.site.file]
         there = [each for each in loops_over_parameters(draft) if each.line == line]
-        if len(there) != 1 or not averaged(draft, there[0]):
+        if len(there) != 1 or not averaged(draft, there[0], bool(finding.parameters.get("whole"))):
             return Advice(text, why)
         return edited(drafts, text, f"Average all weights in one call at {at(finding.site)}, by torch._foreach_lerp_.")
 
@@ -193,7 +193,7 @@ def update(average, model, decay):
     # the teacher follows slowly
     torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - decay)
 """,
-            parameters={"kind": AVERAGE, "alike": True},
+            parameters={"kind": AVERAGE, "alike": True, "whole": True},
         ),
         Example(
             before="""
@@ -216,7 +216,7 @@ class Trainer:
 [new.data for new in self.net.parameters()], 0.01)
         self.steps += 1
 """,
-            parameters={"kind": AVERAGE, "alike": True},
+            parameters={"kind": AVERAGE, "alike": True, "whole": True},
         ),
         Example(
             before="""
@@ -319,6 +319,7 @@ def _finding(evidence: Evidence, loops: list[tuple[ParameterLoop, Loop]]) -> Ite
     taken = sum(found.seconds + found.backward_s for found, _ in loops)
     calls = sum(found.rounds * len(found.operators) for found, _ in loops)
     more = f" and at {', '.join(map(at, sites[1:]))}" if len(sites) > 1 else ""
+    optimizers = evidence.record.optimizers if evidence.record is not None else []
     yield Finding(
         rule=LoopOverParameters.id,
         title=LoopOverParameters.title,
@@ -334,5 +335,10 @@ def _finding(evidence: Evidence, loops: list[tuple[ParameterLoop, Loop]]) -> Ite
             "step_s": evidence.step_s,
         },
         site=Site(longest.function[0], loop.line),
-        parameters={"kind": "squares" if loop.squares else loop.kind, "alike": longest.alike},
+        parameters={
+            "kind": "squares" if loop.squares else loop.kind,
+            "alike": longest.alike,
+            # As many as one of the two models is known to have: the loop then ends with neither before the other.
+            "whole": any(each.parameters == round(longest.rounds) for each in optimizers),
+        },
     )

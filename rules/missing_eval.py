@@ -221,7 +221,8 @@ model.eval()
 
 
 def _layers(model: Model, kind: str) -> int:
-    return sum(count for name, count in model.layers.items() if kind in name)
+    """How many layers of a kind there are that evaluation mode changes."""
+    return sum(count - model.unswitched.get(name, 0) for name, count in model.layers.items() if kind in name)
 
 
 def _forgotten(model: Model) -> bool:

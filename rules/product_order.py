@@ -122,6 +122,21 @@ def attend(q, k, v):
 """,
             parameters={"function": 3, "orders": ((3, (0, (1, 2))),)},
         ),
+        Example(  # bmm takes no matrix of two dimensions
+            before="""
+import torch
+
+def scores(q, w, k):
+    return torch.bmm(q @ w, k.transpose(1, 2)).softmax(-1)  # <- products
+""",
+            after="""
+import torch
+
+def scores(q, w, k):
+    return (q @ (w @ k.transpose(1, 2))).softmax(-1)
+""",
+            parameters={"function": 3, "orders": ((3, (0, (1, 2))),)},
+        ),
         Example(
             before="def solve(a, b, x):\n    return -(a @ b @ x + 1)  # <- products\n",
             after="def solve(a, b, x):\n    return -(a @ (b @ x) + 1)\n",

@@ -198,6 +198,11 @@ for x, y in loader:
     )
     LEAVES_ALONE = (
         Example("for y in model(x):  # <- cached\n    use(y)\n", ""),
+        Example(  # both graphs would go back through one weight
+            "from torch import nn\n\nfor x, y in loader:\n    a = model(x)  # <- cached=model(x)\n"
+            "    b = model(y)  # <- cached=model(y)\n    a.mean().backward()\n    b.mean().backward()\n",
+            "",
+        ),
         Example("k = self.k(memory)  # <-\n", ""),
     )
 

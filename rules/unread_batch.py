@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from advisor.edit.sources import text_of
 from advisor.evidence.loading.fetching import longest_statement, share, without
+from advisor.evidence.loading.read_fields import is_read
+from advisor.evidence.outside import own_files
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, where
 
 if TYPE_CHECKING:
@@ -28,7 +31,8 @@ class UnreadBatch(Rule):
     flag of the dataset, another one for the training. Reported where the run has seen several steps in a row whose
     batches held tensors that no function was given and nobody kept.
 
-    When not: other steps than those that were watched read it, every hundredth, say, for a picture.
+    When not: other steps than those that were watched read it, every hundredth, say, for a picture: not reported where
+    the loop says so.
 
     Source: PyTorch docs, ``torch.utils.data``, ``default_collate``: each field of the samples is stacked. What the
     dataset does for it is a prior.
@@ -43,7 +47,9 @@ class UnreadBatch(Rule):
             loader, step_s = facts.record, evidence.step_s
             if loader is None or not loader.unread or not loader.trains or not facts.fetch_s or not step_s:
                 continue
-            unread, whole = sum(loader.unread.values()), loader.unread_of
+            texts = [text_of(path) for path in sorted(own_files(evidence.record))] if evidence.record else []
+            sizes = {name: size for name, size in loader.unread.items() if not is_read(texts, name)}
+            unread, whole = sum(sizes.values()), loader.unread_of
             part = min(1.0, unread / whole) if whole else 0.0
             if part < _LEAST_SHARE:
                 continue
@@ -54,7 +60,7 @@ class UnreadBatch(Rule):
             yield Finding(
                 rule=self.id,
                 title=self.title,
-                summary=f"{part:.0%} of each batch was not read in the steps that were watched: {_listed(loader)}, "
+                summary=f"{part:.0%} of each batch was not read in the steps that were watched: {_listed(sizes)}, "
                 f"{unread / 1e6:,.0f} MB. The step waits {facts.wait_s * 1e3:.1f} ms ({facts.wait_share:.0%}) for the "
                 "next batch.",
                 gain=gain,
@@ -66,7 +72,7 @@ class UnreadBatch(Rule):
                     "step_s": step_s,
                 },
                 site=(line.site if line is not None else None) or loader.source_site or loader.site,
-                parameters={"what": _listed(loader)},
+                parameters={"what": _listed(sizes)},
             )
 
     def fix(self, finding: Finding, sources: Sources) -> Advice:
@@ -88,8 +94,8 @@ class UnreadBatch(Rule):
     LEAVES_ALONE = (Example("for batch in loader:  # <-\n    train(batch['patch'])\n", ""),)
 
 
-def _listed(loader: Loader) -> str:
-    return ", ".join(sorted(loader.unread, key=lambda name: -loader.unread[name])[:3])
+def _listed(sizes: dict[str, int]) -> str:
+    return ", ".join(sorted(sizes, key=lambda name: -sizes[name])[:3])
 
 
 def _made_for_it(loader: Loader) -> float:

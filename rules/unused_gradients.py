@@ -106,6 +106,7 @@ class UnusedGradients(Rule):
                 "models": len(models),
                 "trained": next((tuple(each.trained) for each in models if each.trained), ()),
                 "files": model_files(evidence),
+                "frozen": any(each.frozen for each in models),
                 "resting": resting,
                 "inputs": record.input_gradients > 0,
             },
@@ -200,6 +201,13 @@ class Trainer:
         )
 """,
             parameters={"models": 1, "trained": ("neck", "out.head")},
+        ),
+        Example(  # pretrained vectors in it that stay as they are
+            before="model.fc = Tagger(nn.Embedding.from_pretrained(vectors))\n"
+            "optimizer = torch.optim.SGD(model.fc.parameters(), lr=0.1)  # <- optimizers\n",
+            after="",
+            parameters={"models": 1, "trained": ("fc",), "frozen": True},
+            advice="requires_grad_(True)",
         ),
         Example(  # a model of its own, none of which is trained
             before="""
@@ -341,6 +349,8 @@ def _makes_another(drafts: Drafts, files: Sequence[str], draft: Draft, call: cst
 def _freeze(finding: Finding, drafts: Drafts) -> str:
     """Freeze what is not trained; why not, as a clause."""
     trained, made = file_list(finding, "trained"), site_list(finding, "made")
+    if finding.parameters.get("frozen"):
+        return "what is trained has weights that are frozen, and are to stay so"
     if len(made) + bool(trained) != finding.parameters.get("models"):
         return "where the script makes these models is not known"
     for site in made:

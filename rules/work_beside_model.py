@@ -24,11 +24,24 @@ from advisor.evidence.beside import (
     source_of,
 )
 from advisor.evidence.facts import FORWARD, OTHER
+from advisor.evidence.in_the_loss import is_between
 from advisor.evidence.outside import updates_weights
 from advisor.evidence.python_loops.rounds import scope_at
 from advisor.fixes import edited, given_fix
 from advisor.harness.layout import Site
-from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at
+from advisor.rule import (
+    Advice,
+    Argument,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    at,
+    epoch_steps,
+    forward_sites,
+    number_of,
+)
 
 if TYPE_CHECKING:
     from advisor.edit import Edit, Sources
@@ -143,7 +156,8 @@ class WorkBesideModel(Rule):
     looks on. Reported only where no other rule explains it.
 
     When not: it is what the step is for, and there is no cheaper way; even then it may run in other processes, or for
-    many at once. A simulator that a library has, and the policy needs an answer of, is not reported.
+    many at once. A simulator that a library has, and the policy needs an answer of, is not reported, nor is what is
+    made of the model's output for the loss of the same step, a matching, say.
 
     Source: PyTorch docs, ``torch.utils.data``, "Single- and Multi-process Data Loading"; NumPy docs,
     ``random.Generator.choice``.
@@ -182,6 +196,8 @@ class WorkBesideModel(Rule):
         cheaper = _GROWS if grows else cheaper
         if not cheaper and found.calls in _SIMULATES:
             return  # nothing here makes a library's simulator faster
+        if not cheaper and _is_between(evidence, found):
+            return  # of what the model says in this step, for its loss
         share = share_of_step(evidence, found, cheaper == _GROWS)
         left = _LEFT_EDITED if cheaper == _GROWS else _LEFT_KNOWN if cheaper else _LEFT
         saved = share * evidence.step_s * (1.0 - left)
@@ -201,6 +217,7 @@ class WorkBesideModel(Rule):
                 "name": found.calls or f"{found.name}()",
                 "cheaper": cheaper,
                 "within": lines_of(found, text_of) if not found.calls and found.line else range(0),
+                "epoch": epoch_steps(evidence),
             },
         )
 
@@ -245,8 +262,8 @@ class WorkBesideModel(Rule):
     def fix(self, finding: Finding, sources: Sources) -> Edit | Argument | Advice:
         name, cheaper = (str(finding.parameters.get(key) or "") for key in ("name", "cheaper"))
         site, drafts = finding.site, Drafts(sources)
-        asked = bool(finding.parameters.get("asked"))
-        seldom = done_every(drafts, site, _EVERY) if site is not None and not asked else None
+        asked, epoch = bool(finding.parameters.get("asked")), number_of(finding, "epoch")
+        seldom = done_every(drafts, site, _EVERY, epoch=epoch) if site is not None and not asked else None
         if site is not None and seldom is not None:
             text = f"Call {name or 'this'} at {at(site)} every {_EVERY} steps only."
             return given_fix(drafts, drafts[site.file], seldom, str(_EVERY), text, text)
@@ -390,6 +407,15 @@ def _item_at(found: Beside) -> int:
     items = (each for each in nodes if isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Load))
     named = (each.lineno for each in items if isinstance(each.value, (ast.Name, ast.Attribute)))
     return min((line for line in named if line in within), default=0)
+
+
+def _is_between(evidence: Evidence, found: Beside) -> bool:
+    """Whether what takes the time is made of a forward's output, and goes into the loss of the same step."""
+    forwards = [each.site for each in forward_sites(evidence)]
+    files = {found.file, *(each.file for each in forwards)}
+    called = {found.name, found.calls} - {""}
+    lines = {file: {each.line for each in forwards if each.file == file} for file in sorted(files)}
+    return any(is_between(text_of(file), called, lines[file]) for file in lines)
 
 
 def _is_vague(evidence: Evidence) -> bool:

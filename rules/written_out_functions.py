@@ -16,7 +16,20 @@ from advisor.evidence.shapes import Shape
 from advisor.evidence.worked import of_tensors, spent_s, without
 from advisor.fixes import edited
 from advisor.harness.layout import Site
-from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, model_files, site_list, where
+from advisor.rule import (
+    Advice,
+    Argument,
+    Example,
+    Finding,
+    Gain,
+    Rule,
+    Safety,
+    at,
+    file_list,
+    model_files,
+    site_list,
+    where,
+)
 
 if TYPE_CHECKING:
     from advisor.edit import Edit
@@ -87,6 +100,7 @@ class WrittenOutFunctions(Rule):
                 "functions": tuple(Site(*each.function) for each in counts),
                 "shapes": tuple(_text(each.uses) for each in counts),
                 "name": _NAMES[most.kind],
+                "files": tuple(sorted(files)),
             },
         )
 
@@ -98,9 +112,10 @@ class WrittenOutFunctions(Rule):
         given = {(site.file, site.line): str(each) for site, each in zip(functions, shapes, strict=False)}
         text += f", and the like in {len(given) - 1} more" if len(given) > 1 else ""
         drafts = Drafts(sources)
+        others = [drafts[path] for path in file_list(finding, "files") if path not in {file for file, _ in given}]
         for (file, line), each in given.items():
             for found in written_out(drafts[file], line, _shapes(each)):
-                if why := call_instead(drafts[file], found):
+                if why := call_instead(drafts[file], found, others):
                     return Advice(f"{text}.", why)
         return edited(drafts, f"{text}.")
 

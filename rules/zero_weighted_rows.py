@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
 
 _LEAST_GAIN = 1.10
+_ALL = 0.99  # of the rows: a mask that is still to let some through (FixMatch's, at first), or a loss of weight 0
 _LEAST_PART = 0.1  # of the longest: places below are not named
 # Of what the rows take that come to nothing: for picking the others, and, where rows of many columns are multiplied,
 # for putting them back; and how many times as long as its forward the backward of such work takes, at least, which is
@@ -33,9 +34,9 @@ class ZeroWeightedRows(Rule):
     the work that counts. Reported where a run has seen it, of rows that linear layers, convolutions, activations and
     losses compute each by itself, where nothing else reads them, and where the weights do not depend on them.
 
-    When not: the rows are few, or the weights are rarely zero later in the training (a gate that sharpens). A batch
-    norm would see fewer rows, and is not looked behind. On a GPU it is not reported: there calls take no time of their
-    own.
+    When not: the rows are few, or the weights are rarely zero later in the training (a gate that sharpens; where all of
+    them are zero, as a mask of confident labels is at first, nothing is reported). A batch norm would see fewer rows,
+    and is not looked behind. On a GPU it is not reported: there calls take no time of their own.
 
     Source: the time that these calls took in the run, by the share of their rows. Shazeer et al. 2017, "Outrageously
     Large Neural Networks", section 2: "wherever G(x)_i = 0, we need not compute E_i(x)".
@@ -51,16 +52,19 @@ class ZeroWeightedRows(Rule):
             return
         if not record.computed_s:
             return
+        weighted = [each for each in record.weighted if each.zero < _ALL]
+        if not weighted:
+            return
         # While they were watched other programs may have held the steps up: then all of it took too long.
         scale = min(1.0, step_s / record.computed_s)
         backward = max(_BACKWARD, backward_over_forward(evidence)) if evidence.trains else 0.0
-        seconds = sum((each.seconds + backward * each.differentiated_s) * each.zero for each in record.weighted) * scale
-        left = _PUTTING_BACK if any(each.columns > 1 for each in record.weighted) else _PICKING
+        seconds = sum((each.seconds + backward * each.differentiated_s) * each.zero for each in weighted) * scale
+        left = _PUTTING_BACK if any(each.columns > 1 for each in weighted) else _PICKING
         gain = Gain.prior(evidence.what_if(Change(remove_host_s=seconds * (1.0 - left))), _BASIS)
         if gain.likely < _LEAST_GAIN:
             return
-        longest = record.weighted[0]
-        named = [each for each in record.weighted if each.seconds >= _LEAST_PART * longest.seconds]
+        longest = weighted[0]
+        named = [each for each in weighted if each.seconds >= _LEAST_PART * longest.seconds]
         places = ", ".join(dict.fromkeys(at(each.site) for each in named))
         way = by_way_of(longest.site, [longest.site, *longest.called_from])
         yield Finding(

@@ -49,12 +49,13 @@ class _Guard:
     done: tuple[cst.CSTNode, ...]
 
 
-def done_every(drafts: Drafts, site: Site, steps: int, now: int = 1) -> str | None:
+def done_every(drafts: Drafts, site: Site, steps: int, now: int = 1, epoch: int | None = None) -> str | None:
     """Have what is done at `site`, every `now` steps, be done every so many `steps`, where a number decides that.
 
     The number is looked for around the line, around the one call of its function, and in the function that begins at
     the line or that it calls. It has to be `now`, and to decide about nothing else; what it decides about may only
-    report: names that it binds are read nowhere else, no attribute is set, nothing is trained, drawn, or chosen.
+    report: names that it binds are read nowhere else, no attribute is set, nothing is trained, drawn, or chosen. An
+    `epoch` has so many steps, if that is known.
 
     Returns EDITED, the option of the command line, or None where no such number is known, as
     :func:`~advisor.edit.origins.values.give` does.
@@ -64,7 +65,7 @@ def done_every(drafts: Drafts, site: Site, steps: int, now: int = 1) -> str | No
         node = _at(draft, site)
         guard = _around(drafts, draft, node, _DEPTH) if node is not None else None
         guard = guard or (_inside(drafts, draft, node) if node is not None else None)
-        if guard is not None and _ends_before(drafts, guard, steps):
+        if guard is not None and _ends_before(drafts, guard, steps, epoch):
             return None  # it would be done never
         if guard is None or not _only_reports(drafts, guard) or not _is_alone(drafts, guard, now):
             return None
@@ -219,21 +220,41 @@ def _binds(draft: Draft, name: cst.Name) -> bool:
     return is_target(draft, name) or isinstance(above, (cst.ImportAlias, cst.FunctionDef, cst.ClassDef))
 
 
-def _ends_before(drafts: Drafts, guard: _Guard, steps: int) -> bool:
-    """Whether the loop that counts, ``for step in range(50)``, is over before so many steps.
+def _ends_before(drafts: Drafts, guard: _Guard, steps: int, epoch: int | None) -> bool:
+    """Whether the loop that counts, ``for step in range(50)`` or ``range(1, 51)``, is over before so many steps.
 
-    A number of batches goes on through the epochs around it, and an option has another value than its default.
+    A number of batches goes on through the epochs around it, unless each of them counts anew, and an option has another
+    value than its default.
     """
     draft, remainder = guard.draft, guard.draft.parent(guard.every)
     left = draft.nodes(cst.Name, remainder.left) if isinstance(remainder, cst.BinaryOperation) else []
     counted = {each.value for each in left}
     around = [each for each in draft.ancestors(guard.every) if isinstance(each, (cst.For, cst.FunctionDef))]
+    later = isinstance(remainder, cst.BinaryOperation) and m.matches(remainder.left, _PLUS_ONE)
+    for place, each in enumerate(around):
+        numbered = _numbered(draft, each)
+        if numbered is not None and numbered[0] in counted:
+            again = any(isinstance(outer, cst.For) for outer in around[place + 1 :])
+            # Each epoch begins with a zero, if nothing is added to it.
+            return again and (later or numbered[1]) and (epoch is None or epoch < steps)
     loop = next((each for each in around if isinstance(each, cst.For) and draft.code(each.target) in counted), None)
-    if loop is None or not m.matches(loop.iter, m.Call(m.Name("range"), [m.Arg()])):
+    if loop is None or not m.matches(loop.iter, m.Call(m.Name("range"), [m.Arg(), m.AtMostN(m.Arg(), n=1)])):
         return False
-    number = origin_of(drafts, draft, cst.ensure_type(loop.iter, cst.Call).args[0].value)
+    end = cst.ensure_type(loop.iter, cst.Call).args[-1].value
+    if isinstance(end, cst.BinaryOperation) and m.matches(end, m.BinaryOperation(operator=m.Add(), right=m.Integer())):
+        end = end.left
+    number = origin_of(drafts, draft, end)
     last = parse_number(number.node) if number is not None and not number.option else None
     return last is not None and last < steps
+
+
+def _numbered(draft: Draft, loop: cst.CSTNode) -> tuple[str, bool] | None:
+    """``i`` of ``for i, x in enumerate(xs):``, and whether it begins with another number than zero, maybe."""
+    if not isinstance(loop, cst.For) or not isinstance(loop.target, cst.Tuple):
+        return None
+    if not isinstance(loop.iter, cst.Call) or not m.matches(loop.iter.func, m.Name("enumerate")):
+        return None
+    return draft.code(loop.target.elements[0].value), len(loop.iter.args) > 1
 
 
 # The number.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from advisor.evidence.coverage import Coverage
 from advisor.evidence.host import Host
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.outside import users_functions
-from advisor.evidence.shapes import Shape, input_shapes
+from advisor.evidence.shapes import Shape, given_values, input_shapes, input_types
 from advisor.evidence.steps import assign, step_windows
 from advisor.evidence.worked import NODE, added_up, self_shares
 
@@ -87,16 +86,14 @@ class Calls:
         code = int(self.trace.operators.shapes[row])
         return input_shapes(self.trace.name(code)) if code >= 0 else []
 
+    def dtype(self, row: int) -> str:
+        """Of its first input, as C++ calls it: "float", "long int"; "" where it is not known."""
+        code = int(self.trace.operators.dtypes[row])
+        return input_types(self.trace.name(code))[0] if code >= 0 else ""
+
     def values(self, row: int) -> list[str]:
         """Its inputs that are no tensors, as text, in their places; empty where they are not known."""
-        values = self.trace.operators.values
-        if values is None or values[row] < 0:
-            return []
-        try:
-            given = json.loads(self.trace.name(int(values[row])))
-        except (ValueError, RecursionError):
-            return []
-        return [str(each) for each in given] if isinstance(given, list) else []
+        return given_values(self.trace, row)
 
     def lasted_ns(self, row: int) -> int:
         """How long a call took, with all that it calls."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from advisor.harness.layout import Timing
 
+FEWER = 1.5  # times as many: of less than that none is to go
 _LEAST_SEEN = 3  # in the timing window: two do not say how regularly they come
 
 
@@ -26,9 +27,13 @@ class Pauses:
         """Of the time."""
         return self.each_s / self.period_s
 
-    def fewer(self, enough: float) -> int:
-        """How many times as seldom they take the share `enough` of the time: a whole multiple, so that they are."""
-        return max(2, round(self.each_s * (1 - enough) / (enough * self.steps_s)))
+    def fewer(self, enough: float, total_steps: int | None = None) -> float:
+        """How many times as seldom they take the share `enough` of the time: a whole multiple, so that they are.
+
+        So that the script still has two of them, where its length is known.
+        """
+        times = max(2, round(self.each_s * (1 - enough) / (enough * self.steps_s)))
+        return times if not total_steps else min(times, total_steps / self.every / 2.0)
 
 
 def pauses_of(timing: Timing, cause: str, every: float | None, told: int | None = None) -> Pauses | None:

@@ -22,10 +22,22 @@ def list_shapes(written: str) -> list[Shape]:
     return list(_read_lists(written))
 
 
+def input_types(written: str) -> list[str]:
+    """Of ``["float", "long int", ""]``; at least one, "" for what is no tensor and where they are not known."""
+    return [each if isinstance(each, str) else "" for each in _decoded(written)] or [""]
+
+
 def shapes_at(trace: Trace, row: int) -> list[Shape]:
     """Those of the operator in a row of ``Trace.operators``; none where the window did not record them."""
     code = int(trace.operators.shapes[row])
     return input_shapes(trace.name(code)) if code >= 0 else []
+
+
+def given_values(trace: Trace, row: int) -> list[str]:
+    """The inputs of an operator that are no tensors, as text, in their places; empty where they are not known."""
+    values = trace.operators.values
+    known = values is not None and values[row] >= 0
+    return [str(each) for each in _decoded(trace.name(int(values[row])))] if known and values is not None else []
 
 
 @functools.lru_cache(maxsize=4096)  # a trace says the same again and again

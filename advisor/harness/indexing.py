@@ -15,9 +15,10 @@ import weakref
 from types import ModuleType
 from typing import Any
 
+from .fast_paths import FastPaths
 from .ignored_labels import KIND as LOSS
 from .ignored_labels import IgnoredLabels
-from .looking import function_modes, has_fast_path, is_replaced, may_compute
+from .looking import function_modes, is_replaced, may_compute
 from .patches import Patch
 from .places import is_users, user_site
 from .sites import CallSites
@@ -46,6 +47,7 @@ class Indexing:
         self.labels = IgnoredLabels(sites)
         self._iterates = Patch(self._torch.Tensor, "__iter__", self._iterated)
         self._mode: Any = None
+        self._fast_paths = FastPaths(torch)
         self._on = self._given_up = False
         self.seen = 0  # indices, since it was last begun to count
         self._written: dict[int, weakref.ref[Any]] = {}  # what a line has written last
@@ -70,15 +72,9 @@ class Indexing:
         self._given_up = True
         self._end()
 
-    def forward_begins(self, module: Any) -> None:
-        """A model is called; one that would compute in another way while it is watched is not."""
+    def forward_begins(self) -> None:
+        """A model is called."""
         self.seen = 0
-        if self._mode is not None and has_fast_path(self._torch, module):
-            self._end()
-
-    def forward_ends(self) -> None:
-        if self._on:
-            self._begin()
 
     def _begin(self) -> None:
         if self._mode is not None or self._given_up or compiled_frames() or not self._in_its_thread():
@@ -91,12 +87,14 @@ class Indexing:
             mode = _taking(self)
             mode.__enter__()
             self._mode = mode
+            self._fast_paths.on()
 
     def _end(self) -> None:
         modes = function_modes(self._torch) if self._mode is not None and self._in_its_thread() else ()
         if modes and modes[-1] is self._mode:
             self._mode.__exit__(None, None, None)
             self._mode = None
+            self._fast_paths.off()
 
     def _in_its_thread(self) -> bool:
         return threading.get_ident() == self._thread
@@ -194,6 +192,8 @@ def _taking(indexing: Indexing) -> Any:
     from torch.overrides import TorchFunctionMode
 
     class Taking(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
+        takes_encoders = "whole"
+
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             try:
                 name = func.__name__

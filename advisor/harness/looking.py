@@ -64,14 +64,6 @@ def stored_at(torch: Any, tensor: Any) -> Any:
     return tensor.detach().col_indices() if tensor.layout is torch.sparse_csr else tensor.detach().row_indices()
 
 
-def has_fast_path(torch: Any, module: Any) -> bool:
-    """Whether a part of `module` computes in another way while a mode is on: torch's encoders, in evaluation."""
-    nn = torch.nn
-    kinds = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
-    parts = module.modules() if isinstance(module, nn.Module) else ()
-    return any(isinstance(each, kinds) and not each.training for each in parts)
-
-
 def is_replaced(torch: Any) -> bool:
     """Whether functions of somebody else's stand for methods of tensors: while a mode is on, each is called twice.
 

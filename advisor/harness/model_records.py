@@ -15,7 +15,7 @@ from .filling import features, filled, lengthwise
 from .layout import Model, Site, TensorInfo
 from .places import source_of
 from .sites import read_scalars
-from .tokens import columns, grown, padding, token_ids, unevenness
+from .tokens import columns, grown, is_filled_in, padding, token_ids, unevenness
 
 _LEAST_WIDTHS = 3  # queries and passages have two, or training and evaluation
 _PADDED_CALLS = 16  # how many of a model's first calls are asked for their padding
@@ -29,6 +29,8 @@ class _Padding:
     calls: int = 0  # with token ids and without
     in_all: list[Any] = field(default_factory=list)  # of each call with ids the share that is padding in all rows, …
     in_each: list[Any] = field(default_factory=list)  # … and what else is padding in some; on their device
+    filled_in: list[Any] = field(default_factory=list)  # of each whether it is the call before, with more of it written
+    ids: Any = None  # a copy of the latest call's
     widths: set[int] = field(default_factory=set)
     pads: bool = False  # it is told what is padding: by a mask, or by the number of it
     features: tuple[int, ...] = ()  # the shape of the latest call's
@@ -139,6 +141,8 @@ class ModelRecords:
             in_all = padding(self._torch, ids)
             known.in_all.append(in_all)
             known.in_each.append(unevenness(self._torch, ids) - in_all)
+            known.filled_in.append(is_filled_in(self._torch, known.ids, ids[0]))
+            known.ids = ids[0].detach().clone()
             record.width = ids[0].shape[1]
             known.widths.add(record.width)
             known.pads = known.pads or _knows_padding(self._torch, module, ids[0], tensors)
@@ -188,6 +192,8 @@ class ModelRecords:
                 record.fuses_attention = bool(fuses) and not capped and record.fuses_attention is not False
             if next(child.children(), None) is None:
                 record.layers[name] = record.layers.get(name, 0) + 1
+                if not _is_switched(torch, child):
+                    record.unswitched[name] = record.unswitched.get(name, 0) + 1
             elif child is not inner and not isinstance(child, containers):
                 record.blocks[name] = record.blocks.get(name, 0) + 1
         record.own = own_classes(inner.modules())
@@ -202,6 +208,9 @@ class ModelRecords:
     def read_padding(self) -> None:
         """Have the records say how much padding their models were given; late, because reading waits for the device."""
         for known in self._padding.values():
+            written = read_scalars([each.float() for each in known.filled_in])
+            if 2 * sum(written) >= len(written) > 0:
+                continue  # an answer that is to come
             if values := read_scalars(known.in_all):
                 known.record.padded = sum(values) / len(values)
             if values := read_scalars(known.in_each):
@@ -233,6 +242,19 @@ def _wraps_library_calls(torch: Any) -> bool:
             return b"_should_wrap_module_call_impl" in file.read()
     except OSError:
         return True
+
+
+def _is_switched(torch: Any, layer: Any) -> bool:
+    """Whether ``eval()`` has a norm use statistics that it has learned, or a dropout of torch's drop nothing.
+
+    Of a dropout that somebody else has written nobody knows: there are such as drop in any mode.
+    """
+    if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm):
+        return layer.running_mean is not None
+    if "Dropout" not in type(layer).__name__:
+        return True
+    own = getattr(type(layer).forward, "__module__", "").startswith("torch.nn.")
+    return own and isinstance(layer, torch.nn.modules.dropout._DropoutNd) and layer.p > 0
 
 
 def _has_lazy(torch: Any, module: Any) -> bool:

@@ -141,8 +141,21 @@ def _describe(info: OptimizerInfo, optimizer: Any) -> None:
         momentum = group.get("momentum")
         info.momentum = float(momentum) if isinstance(momentum, (int, float)) else None
         info.parameters = sum(1 for _ in parameters_of(optimizer))
+        info.sliced = sum(not _is_dense(each) for each in parameters_of(optimizer))
         shapes = {tuple(each.shape) for each in parameters_of(optimizer) if each.dim() == 2}
         info.matrices = sorted(map(list, shapes), key=lambda shape: -shape[0] * shape[1])[:MOST_MATRICES]
+
+
+def _is_dense(parameter: Any) -> bool:
+    """Whether a tensor's numbers lie side by side, in whatever order of its dimensions; true of what is not strided."""
+    if str(parameter.layout) != "torch.strided":
+        return True
+    expected = 1
+    for stride, size in sorted(zip(parameter.stride(), parameter.shape, strict=True)):
+        if size > 1 and stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 def zero_filled(parameters: Iterable[Any]) -> int:

@@ -84,6 +84,19 @@ def padding(torch: Any, ids: list[Any]) -> Any:
         return torch.where((most == width) | (most == 1), 0, most) / width  # all begin with the same token
 
 
+def is_filled_in(torch: Any, before: Any, now: Any) -> Any:
+    """Whether token ids are those of the call before, with some of the numbers that its last column holds replaced.
+
+    As a masked diffusion model writes its answer: what is not written yet is no padding. A tensor on their device;
+    False of ids of another shape.
+    """
+    if before is None or before.shape != now.shape or before.device != now.device:
+        return torch.zeros((), dtype=torch.bool, device=now.device)
+    with torch.inference_mode():
+        kept = (now == before) | (before == before[:, -1:])
+        return kept.all() & (now != before).any()
+
+
 def unevenness(torch: Any, ids: list[Any]) -> Any:
     """The share of token ids that fill the rows up to one length, at their ends or at their beginnings.
 

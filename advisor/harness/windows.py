@@ -220,11 +220,10 @@ class Windows:
     def forward_begins(self, module: Any, given: list[Any]) -> None:
         """A model is called with these tensors, and whatever else."""
         self.watches.forward_begins(module, given, in_step=self.in_step())
-        self.indexing.forward_begins(module)
+        self.indexing.forward_begins()
 
     def forward_ends(self, output: Any = None) -> None:
         self.watches.forward_ends(output)
-        self.indexing.forward_ends()
 
     def array_made(self, name: str, result: Any, began: float, seconds: float) -> None:
         """`result` was made of an array, or of numbers, by a function of that name."""

@@ -14,6 +14,7 @@ from advisor.edit.loading.datasets import (
     fills,
     is_asked,
     kept_for_script,
+    moves_on,
     opened_at_first,
     opened_outside,
     opened_when_made,
@@ -54,6 +55,8 @@ def would_share(finding: Finding, drafts: Drafts, draft: Draft, call: cst.Call) 
             return anew, why
         if none_yet and (counted := kept_for_script(written, name, draft, call)):
             return "", f"the script reads {counted}, which would be changed in the workers only"
+        if moved := moves_on(written, name):
+            return "", f"each worker would go on from its own copy of {moved}, and give what the others give"
         if none_yet and (kept := fills(written, name)):
             why = f"the dataset keeps what it has made in {kept}, of which each worker would fill its own"
             return "", f"{why}: a later epoch may not wait at all"

@@ -8,6 +8,7 @@ import pytest
 from advisor.edit import Draft, Source
 from advisor.edit.loading.datasets import (
     collates_on_gpu,
+    moves_on,
     opened_at_first,
     opened_outside,
     opened_when_made,
@@ -210,3 +211,30 @@ def test_what_the_dataset_reads_of_the_module_is_told_it(told: str) -> None:
 def test_what_the_dataset_does_not_read_is_no_matter(other: str) -> None:
     draft = draft_of(f"{READS}{other}\n")
     assert told_in_loop(draft, loader_in(draft)) == ""
+
+
+@pytest.mark.parametrize(
+    ("lines", "moved"),
+    [
+        (["self.at[i] = (self.at[i] + 1) % 9", "return self.rows[self.at[i]]"], "self.at"),
+        (["self.at = self.at + 1", "return self.rows[self.at]"], "self.at"),
+        (["self.at += 1", "return self.rows[self.at % 9]"], "self.at"),
+        (["return next(self.stream)"], "self.stream"),
+        (["return self.take()"], "self.queue"),
+        (["self.calls += 1", "return self.rows[i]"], ""),
+        (["self.seen[i] += 1", "return self.rows[i]"], ""),
+        (["self.file = self.file or h5py.File(p)", "return self.file[i]"], ""),
+        (["self.file = h5py.File(p) if self.file is None else self.file", "return self.file[i]"], ""),
+        (["self.cache[i] = self.load(i)", "self.cache.pop(i - 9)", "return self.cache[i]"], ""),
+        (["row = self.rows[i]", "return row.pop()"], ""),
+        (["count = next(x for x in self.rows if x)", "return count"], ""),
+    ],
+)
+def test_where_one_sample_leaves_off_the_next_goes_on(lines: list[str], moved: str) -> None:
+    body = "".join(f"        {line}\n" for line in lines)
+    draft = draft_of(
+        f"class D(Dataset):\n    def __getitem__(self, i):\n{body}\n"
+        "    def take(self):\n        return self.queue.popleft()\n\n"
+        "    def reset(self):\n        self.at = self.at + 9\n"
+    )
+    assert moves_on(draft, "D") == moved

@@ -197,12 +197,12 @@ KEPT = {
 }
 
 
-def attempt(text: str) -> tuple[str | None, str]:
+def attempt(text: str, epoch: int | None = None) -> tuple[str | None, str]:
     """What `done_every` answers, and the text afterwards."""
     text = textwrap.dedent(text)
     line = next(number for number, each in enumerate(text.splitlines(), 1) if "# <-" in each)
     drafts = Drafts(Sources({"/nowhere/train.py": text}, modules={"/nowhere/train.py": "__main__"}))
-    answer = done_every(drafts, Site("/nowhere/train.py", line), 50)
+    answer = done_every(drafts, Site("/nowhere/train.py", line), 50, epoch=epoch)
     edit = drafts.edit("")
     return answer, next(iter(edit.texts.values())) if edit is not None else text
 
@@ -216,6 +216,26 @@ def test_what_reports_is_done_seldom(text: str) -> None:
 @pytest.mark.parametrize("text", KEPT.values(), ids=KEPT.keys())
 def test_what_something_depends_on_stays(text: str) -> None:
     assert attempt(text) == (None, textwrap.dedent(text))
+
+
+@pytest.mark.parametrize(
+    ("loop", "condition", "epoch", "done"),
+    [
+        ("enumerate(xs)", "(i + 1) % 1 == 0", None, False),
+        ("enumerate(xs)", "(i + 1) % 1 == 0", 40, False),
+        ("enumerate(xs)", "(i + 1) % 1 == 0", 50, True),
+        ("enumerate(xs)", "i % 1 == 0", 40, True),
+        ("enumerate(xs, 1)", "i % 1 == 0", 40, False),
+        ("enumerate(xs, start=1)", "not i % 1", None, False),
+    ],
+)
+def test_an_epoch_that_counts_anew_may_be_over_before(
+    loop: str, condition: str, epoch: int | None, done: bool
+) -> None:
+    for around in (True, False):
+        text = f"    for i, x in {loop}:\n        f(x)\n        if {condition}:\n            log.add(x)  # <-\n"
+        text = f"for epoch in range(9):\n{text}" if around else textwrap.dedent(text)
+        assert (attempt(text, epoch)[0] == EDITED) is (done or not around)
 
 
 def test_an_option_is_named() -> None:

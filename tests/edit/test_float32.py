@@ -77,7 +77,6 @@ CONVERTED = (
     "return self.attention(q, k, v).type_as(v) @ v",
     "return self.norm(self.fc(x * self.steps))",
     "return self.embedding(torch.arange(8))",
-    "return self.embedding((x.to(torch.float32) * 8).long())",
     "return self.fc(x[x.to(torch.float32) > 1])",
     "return self.fc(x).softmax(-1, dtype=torch.float32)",  # converted outside in any case
 )
@@ -105,6 +104,12 @@ def test_float32_does_not_meet_other_weights(code: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("code", CONVERTED)
 def test_what_is_converted_back_goes_on(code: str, tmp_path: Path) -> None:
     assert isinstance(_fix(code, tmp_path), Edit)
+
+
+@pytest.mark.parametrize("code", ["x[:, 0].long()", "(x.to(torch.float32) * 8).long()", "F.one_hot(x)"])
+def test_numbers_of_rows_among_floats_stay_what_they_are(code: str, tmp_path: Path) -> None:
+    fix = _fix(f"return self.embedding({code})", tmp_path)
+    assert isinstance(fix, Advice) and fix.why.startswith("whole numbers are made of floats")
 
 
 def test_what_the_script_makes_in_float32_is_converted_at_the_call(tmp_path: Path) -> None:

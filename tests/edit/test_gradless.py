@@ -113,6 +113,53 @@ def test_what_asks_for_gradients(tmp_path: Path, code: str, asks: bool) -> None:
     assert differentiates(draft, draft.nodes(cst.FunctionDef)[0]) is asks
 
 
+_STATES = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        self.states, self.seen, self.mean = {{}}, [], torch.zeros(3)
+    def forward(self, x):
+        self.states["h"] = self.cell(x, self.states["h"])
+        return self.out(self.remember(x))
+    def remember(self, x):
+        self.cache[:, self.place] = x
+        self.seen.append(x)
+        return self.cache
+    def reset(self):
+        {reset}
+"""
+_FOLLOW = """
+@torch.no_grad()
+def follow(net, x):
+    return net(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("reset", "refused"),
+    [
+        ("for state in self.states.values():\n            state.zero_()", True),
+        ("for name, state in self.states.items():\n            state[0] = 0", True),
+        ('self.states["h"].zero_()', True),
+        ("for each in self.seen:\n            each.mul_(0.5)", True),
+        ("self.cache.zero_()", True),
+        ("self.states.clear()", False),
+        ("self.mean.zero_()", False),
+        ("self.states = {}", False),
+        ("for name in self.states:\n            print(name)", False),
+    ],
+)
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_states_of_a_list_or_a_dict_are_reset_as_well(
+    tmp_path: Path, reset: str, refused: bool, elsewhere: bool
+) -> None:
+    model = _STATES.format(reset=reset)
+    (tmp_path / "model.py").write_text(model)
+    script = "import torch\nfrom model import Net\n" if elsewhere else model
+    (tmp_path / "script.py").write_text(script + _FOLLOW)
+    assert _refuses(tmp_path / "script.py", {}) is refused
+
+
 _STATE = """
 import torch
 class Net(torch.nn.Module):

@@ -199,6 +199,17 @@ def test_what_is_no_sum_over_pairs_is_left(text: str, first: int, second: int) -
     assert rewritten(text, first, second) is None
 
 
+@pytest.mark.parametrize(
+    ("rest", "whole"),
+    [("", True), ("d.fill_diagonal_(1e9)\n", False), ("d /= 2\n", False), ("d = d / 2\n", True), ("d[0] = 0\n", False)],
+)
+def test_cdist_keeps_what_it_gives_for_the_backward(rest: str, whole: bool) -> None:
+    for text, kept in (("(x[:, None] - y).abs().sum(-1)", whole), ("((x[:, None] - y) ** 2).sum(-1)", True)):
+        draft = draft_of(f"import torch\nd = {text}\n{rest}")
+        (found,) = pairings(draft)
+        assert (without_pairs(draft, found, 3, 2) is not None) is kept
+
+
 def test_names_are_letters_of_the_alphabet() -> None:
     """Einsum takes no others; more dimensions than there are letters are left alone."""
     draft = draft_of("import torch\ny = (x[:, None] * y[None]).sum(-1)\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -140,6 +142,28 @@ def test_averages_come_out_the_same(body: str) -> None:
     assert not torch.equal(before[0][0], run(text.replace("0.9", "0.5").replace("0.1", "0.5"))[0][0])
     torch.testing.assert_close(after[0], before[0])
     torch.testing.assert_close(after[1], before[1], rtol=0, atol=0)  # and nothing else has changed
+
+
+@pytest.mark.parametrize("data", ["", ".data"])
+def test_the_shorter_of_two_models_ends_it(data: str) -> None:
+    """BYOL's online network has a predictor more than its average."""
+    text = (
+        "import torch\n\n@torch.no_grad()\ndef follow(average, model):\n"
+        "    for slow, fast in zip(average.parameters(), model.parameters()):\n"
+        f"        slow{data}.mul_(0.9).add_(fast{data}, alpha=0.1)\n"
+    )
+    draft = draft_of(text)
+    (loop,) = loops_over_parameters(draft)
+    assert averaged(draft, loop, whole=False) and "_foreach_lerp_(" in draft.render()
+    results = []
+    for code in (text, draft.render()):
+        torch.manual_seed(0)
+        average, model = (torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(n))) for n in (2, 3))
+        space: dict[str, Any] = {}
+        exec(code, space)
+        space["follow"](average, model)
+        results.append([each.detach() for each in average.parameters()])
+    torch.testing.assert_close(*results)
 
 
 def test_gradients_meet_the_same_versions() -> None:

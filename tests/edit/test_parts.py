@@ -424,6 +424,31 @@ class Memory:
     assert not why and "kept_parts = self.kept.unbind(1)" in alone
 
 
+@pytest.mark.parametrize(
+    ("first", "alone"),
+    [
+        ("nn.ReLU(inplace=True), nn.Linear(3, 3)", False),
+        ("nn.ReLU(True), nn.Linear(3, 3)", False),
+        ("nn.Linear(3, 3), nn.ReLU(inplace=True)", True),
+        ("nn.ReLU(), nn.Linear(3, 3)", True),
+    ],
+)
+def test_a_module_that_writes_to_what_it_is_given_gets_no_view_of_several(first: str, alone: bool) -> None:
+    text = f"""\
+class Reader(nn.Module):
+    def __init__(self):
+        self.block = nn.Sequential({first})
+
+    def forward(self, x, n):
+        total = 0.0
+        for t in range(n):
+            total = total + self.block(x[:, t])  # <-
+        return total
+"""
+    after, why = changed(text, False)
+    assert (not why) is alone and (after == text) is not alone
+
+
 def test_an_index_that_the_run_saw_otherwise_is_left_alone() -> None:
     text = written("""
         h = torch.zeros(3)

@@ -6,7 +6,13 @@ import ast
 
 import pytest
 
-from advisor.evidence.python_loops.reports import computed_for_reports, keeps_nothing, without_reports
+from advisor.evidence.python_loops.reports import (
+    computed_for_reports,
+    is_used,
+    keeps_nothing,
+    makes_data,
+    without_reports,
+)
 
 LOOP = """
 def main():
@@ -48,6 +54,56 @@ def quality(window):
 )
 def test_what_is_computed_in_every_round_for_a_report(text: str, found: tuple[int, int] | None) -> None:
     assert computed_for_reports(text, "quality") == found
+
+
+ASKED = """
+def main():
+    while running:
+        reply, extra = ask(
+            x)
+        reply.raise_for_status()
+        if not reply.ok:
+            raise IOError(reply.reason)
+        if step % 50 == 0:
+            print(reply, extra)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "used"),
+    [
+        (ASKED, False),
+        (ASKED + "        writer.add_scalar('wait', extra)\n", False),
+        (ASKED + "        train(reply.text)\n", True),
+        (ASKED + "        x = extra\n", True),
+        (ASKED + "        if reply.ok:\n            train(x)\n", True),
+        (ASKED.replace("reply, extra =", "self.reply ="), True),
+        (ASKED.replace("reply, extra =", "        "), False),
+        ("def f(:\n", False),
+    ],
+)
+def test_what_is_read_of_an_answer(text: str, used: bool) -> None:
+    assert is_used(text, 4) is is_used(text, 5) is used
+
+
+@pytest.mark.parametrize(
+    ("made", "read", "data"),
+    [
+        ("negatives", "y = tower(x[negatives[rows]])", True),
+        ("hard", "batch = x[hard]", True),
+        ("labels", "loader = DataLoader(Labelled(x, labels))", True),
+        ("rows", "set = TensorDataset(x, rows)", True),
+        ("accuracy", "best = max(best, accuracy)", False),
+        ("metrics", "print(metrics['f1'])", False),
+        ("loss, accuracy", "scheduler.step(loss)", False),
+        ("losses", "history.append(losses[0])", False),
+        ("self.accuracy", "print(x[rows])", False),
+    ],
+)
+def test_what_a_training_is_given_is_no_measure(made: str, read: str, data: bool) -> None:
+    text = f"for step in range(9):\n    if step % 3 == 0:\n        {made} = ask(model)\n    {read}\n"
+    assert makes_data(text, 3) is data
+    assert not makes_data(text, 4) and not makes_data("def f(:", 1)
 
 
 @pytest.mark.parametrize(

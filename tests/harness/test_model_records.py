@@ -53,3 +53,33 @@ def test_a_model_of_transformers_that_says_it_cannot() -> None:
     }
     net = Gemma2Model(Gemma2Config(vocab_size=9, num_hidden_layers=1, **sizes))
     assert ModelRecords(torch).describe(net).fuses_attention is False
+
+
+class MCDropout(nn.Dropout):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(x, self.p, True)
+
+
+class Quiet(nn.Dropout):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("layer", "switched"),
+    [
+        (nn.BatchNorm1d(3), True),
+        (nn.BatchNorm1d(3, affine=False), True),
+        (nn.BatchNorm1d(3, track_running_stats=False), False),
+        (nn.LazyBatchNorm1d(), True),
+        (nn.Dropout(0.1), True),
+        (nn.Dropout2d(0.1), True),
+        (nn.Dropout(0.0), False),
+        (Quiet(0.1), True),
+        (MCDropout(0.1), False),
+        (nn.LayerNorm(3), True),
+    ],
+)
+def test_what_evaluation_mode_does_not_change(layer: nn.Module, switched: bool) -> None:
+    record = ModelRecords(torch).describe(nn.Sequential(layer, nn.Linear(3, 3)))
+    name = type(layer).__name__
+    assert record.layers[name] == 1 and record.unswitched == ({} if switched else {name: 1})

@@ -71,6 +71,15 @@ def test_a_body_that_only_its_head_is_trained_of() -> None:
     assert (found.gradients, found.needed) == (6, 2)
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_is_frozen_in_a_part_that_is_trained_is_told(frozen: bool) -> None:
+    net = Net()
+    net.head = nn.Sequential(nn.Linear(4, 4).requires_grad_(not frozen), net.head)
+    optimizer = torch.optim.SGD(net.head.parameters(), lr=0.1)
+    (record,) = looked([net], [optimizer], lambda: net(torch.rand(3, 4)).sum().backward()).found
+    assert (record.trained, record.frozen) == (["head"], frozen)
+
+
 @pytest.mark.parametrize("to_none", [True, False])
 def test_gradients_that_the_script_clears_are_computed_anew_all_the_same(to_none: bool) -> None:
     net = Net()

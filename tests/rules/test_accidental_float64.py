@@ -90,6 +90,11 @@ def test_solves_and_line_searches_want_their_digits(
         ("(slope,) = torch.autograd.grad(u.sum(), x, create_graph=True)", True, False),
         ("loss.backward(create_graph=True)", False, True),
         ("loss.backward()", True, True),
+        ("while residual.norm() > 1e-9:\n    residual = residual - matrix @ x", True, False),
+        ("rounds, tol = 200, 1e-8", False, False),
+        ("def solve(matrix, atol: float = 1e-10): ...", False, False),
+        ("threshold = 0.5; optimizer = Adam(weights, eps=1e-8)", True, True),
+        ("tolerance = 1e-4", True, True),
     ],
 )
 def test_derivatives_of_derivatives_in_a_chosen_type_want_their_digits(

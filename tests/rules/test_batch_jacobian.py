@@ -71,6 +71,7 @@ def test_backwards_for_each_sample_are_found_and_become_one_for_each_output(tmp_
     ("layer", "read"),
     [
         pytest.param("nn.BatchNorm1d(48)", "return jac.diagonal(dim1=0, dim2=2)", id="samples meet in a batch norm"),
+        pytest.param("nn.Softmax(0)", "return jac.diagonal(dim1=0, dim2=2)", id="samples meet in a softmax"),
         pytest.param("nn.Identity()", "return jac.sum((0, 1))", id="other parts are read, too"),
     ],
 )

@@ -95,6 +95,41 @@ def test_a_sleep_that_waits_for_something_is_not_reported(
     assert all(isinstance(RULE.fix(each, Sources()), Edit) for each in findings)
 
 
+@pytest.mark.parametrize("beside", ["Thread(target=sensor).start()", "pool.submit(read)", "class Actor(Process):"])
+def test_a_sleep_that_leaves_others_time_is_not_reported(beside: str, scene: Any, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    known = ((beside, "sensor.latest()", False), (beside, "xs[step]", True), ("threads = 4", "sensor.latest()", True))
+    for before, taken, reported in known:
+        text = f"{before}\nfor step in xs:\n    loss({taken}).backward()\n    time.sleep(0.03)\n"
+        script.write_text(text.replace(":\nfor", ":\n    pass\nfor"))
+        line = script.read_text().splitlines().index("    time.sleep(0.03)") + 1
+        made = waiting(scene(50.0), 30.0, f"time.sleep at train.py:{line}")
+        made.record.call_sites[-1].site, made.record.script = Site(str(script), line), str(script)
+        assert bool(list(RULE.check(made.evidence(tmp_path)))) is reported
+
+
+@pytest.mark.parametrize(
+    ("line", "wait", "reported"),
+    [
+        ("state, reward = env.step(action)", "socket.socket.recv at env.py:8", False),
+        ("state, reward = env.step(action)", "time.sleep at env.py:8", False),
+        ("state, reward = env.step(action)", "os.fsync at env.py:8", True),
+        ("state, reward = collect(action)", "subprocess.Popen.wait at env.py:8", False),
+        ("state, reward = collect(action)", "time.sleep at env.py:8", True),
+        ("reply = tracker.post(loss)", "http.client.HTTPConnection.getresponse at tracker.py:8", True),
+        ("tracker.post(state)", "http.client.HTTPConnection.getresponse at tracker.py:8", True),
+    ],
+)
+def test_an_answer_that_the_step_needs_is_not_reported(
+    line: str, wait: str, reported: bool, scene: Any, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"for x in xs:\n    {line}\n    reply.raise_for_status()\n    train(state, reward)\n")
+    made = waiting(scene(50.0), 30.0, wait)
+    made.record.call_sites[-1].site = Site(str(script), 2)
+    assert bool(list(RULE.check(made.evidence(tmp_path)))) is reported
+
+
 def test_wait_hidden_behind_the_gpu_is_not_reported(scene: Any, tmp_path: Path) -> None:
     made = scene(50.0, A100)
     made.operator("aten::empty", 0.0, 0.005)

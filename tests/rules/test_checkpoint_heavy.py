@@ -9,7 +9,7 @@ import pytest
 
 from advisor.edit import Edit, Sources
 from advisor.harness.timing import Interval, summarize
-from advisor.rule import Finding
+from advisor.rule import Finding, Safety
 from rules.checkpoint_heavy import CheckpointHeavy
 
 RULE = CheckpointHeavy()
@@ -64,6 +64,45 @@ def test_the_number_that_decides_becomes_another(scene: Any, tmp_path: Path) -> 
     assert isinstance(fix, Edit)
     (after,) = fix.after.values()
     assert "SAVE_EVERY = 145\n" in after.text
+
+
+LOOP = "for step, x in enumerate(batches):\n    train(net, x)\n    if step % 5 == 0:\n        {save}\n"
+OWN = "def keep(step):\n    torch.save(net.state_dict(), f'{step}.pt')  # <-\n\n"
+SAVE = "torch.save(net, 'last.pt')"
+
+
+@pytest.mark.parametrize(
+    ("text", "safety"),
+    [
+        (LOOP.format(save=SAVE + "  # <-"), Safety.BEHAVIOUR),
+        (LOOP.format(save=SAVE + "  # <-") + SAVE, None),
+        (LOOP.format(save=SAVE + "  # <-") + "numpy.save('losses', losses)", Safety.BEHAVIOUR),
+        (SAVE + "\n" + LOOP.format(save=SAVE + "  # <-"), Safety.BEHAVIOUR),
+        (OWN + LOOP.format(save="keep(step)"), Safety.BEHAVIOUR),
+        (OWN + LOOP.format(save="keep(step)") + "print(step)\nkeep(step)", None),
+        (OWN + LOOP.format(save="keep(step)") + "if True:\n    keep(step)", None),
+        ("def f(:  # <-", Safety.BEHAVIOUR),
+    ],
+)
+def test_the_last_one_is_to_be_saved_as_well(text: str, safety: Safety | None, scene: Any, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    line = next(number for number, each in enumerate(text.splitlines(), 1) if "# <-" in each)
+    made = saving(scene, 20.0, 60.0, every=5)
+    made.record.call_sites[-1].site.file, made.record.call_sites[-1].site.line = str(script), line
+    (finding,) = found(made, tmp_path)
+    assert finding.safety is safety
+    fix = RULE.fix(finding, Sources())
+    told = fix.summary if isinstance(fix, Edit) else str(getattr(fix, "text", ""))
+    assert ("behind the loop" in told) is (safety is not None)
+
+
+def test_a_script_that_is_short_keeps_two(scene: Any, tmp_path: Path) -> None:
+    made = saving(scene, 20.0, 60.0, every=5)
+    made.record.total_steps = 40
+    assert [each.parameters["every"] for each in found(made, tmp_path)] == [20]
+    made.record.total_steps = 14
+    assert not found(made, tmp_path)
 
 
 @pytest.mark.parametrize(("strategy", "reported"), [("steps", True), ("epoch", False)])

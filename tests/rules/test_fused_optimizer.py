@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from advisor.rules.fused_optimizer import FusedOptimizer
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
 from advisor.harness import layout
 from advisor.harness.layout import Site
+from advisor.harness.optimizers import Optimizers
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Finding, Gain
 from tests.conftest import PYTHON, QUICK
@@ -45,6 +47,36 @@ def test_half_a_step_in_adam_is_found(scene: Any, tmp_path: Path) -> None:
     assert finding is not None and finding.site == Site("/nowhere/train.py", 5)
     assert 1.5 < finding.gain.likely < 1.75  # a quarter of the optimizer's time is left: 1 / (0.5 + 0.12)
     assert finding.evidence["optimizer_step_share"] == pytest.approx(0.5, abs=0.01)
+
+
+def test_parts_of_larger_weights_are_none_for_a_fused_kernel(scene: Any, tmp_path: Path) -> None:
+    finding = found(stepping(scene, 0.5, sliced=2), tmp_path)
+    assert finding is not None
+    fix = RULE.fix(finding, Sources())
+    assert isinstance(fix, Advice) and "2 of the parameters are parts of larger tensors" in fix.why
+
+
+@pytest.mark.parametrize(
+    ("tensor", "dense"),
+    [
+        (torch.rand(6, 8), True),
+        (torch.rand(6, 8).T, True),
+        (torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last), True),
+        (torch.rand(6, 1, 8)[:4], True),
+        (torch.rand(6, 8)[:, :7], False),
+        (torch.rand(6, 8)[::2], False),
+        (torch.rand(8).expand(6, 8), False),
+        (torch.rand(()), True),
+        (torch.rand(6, 8).to_sparse(), True),
+    ],
+)
+def test_whose_numbers_lie_side_by_side(tensor: torch.Tensor, dense: bool) -> None:
+    optimizers, parameter = Optimizers(), torch.nn.Parameter(tensor, requires_grad=False)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.rand(3)), parameter], lr=0.1)
+    optimizers.made(optimizer, None, "")
+    optimizers.stepped(optimizer)
+    (info,) = optimizers.records(None)
+    assert (info.parameters, info.sliced) == (2, int(not dense))
 
 
 def test_an_optimizer_that_costs_nothing_is_left_alone(scene: Any, tmp_path: Path) -> None:

@@ -90,6 +90,30 @@ def test_generation_without_a_cache_is_told(scene: Any, tmp_path: Path) -> None:
     assert isinstance(fix, Advice) and "past_key_values" not in fix.text
 
 
+@pytest.mark.parametrize(
+    ("text", "attends", "told"),
+    [
+        ("mask = torch.triu(torch.full((n, n), -inf), 1)", True, True),
+        ("F.scaled_dot_product_attention(q, k, v, is_causal=True)", True, True),
+        ("nn.TransformerEncoder(layer, 2)(x)", True, False),
+        ("self.cell = nn.GRU(8, 8)", False, True),
+        ("self.cell = nn.GRU(8, 8, bidirectional=True)", False, False),
+        ("self.cell = nn.GRU(8, 8)", True, False),
+    ],
+)
+def test_what_looks_both_ways_has_nothing_to_keep(
+    text: str, attends: bool, told: bool, scene: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "net.py").write_text(text)
+    made = generating(scene, attends=attends, own={"Net": str(tmp_path / "net.py")})
+    assert bool(list(KVCache().check(made.evidence(tmp_path)))) is told
+
+
+@pytest.mark.parametrize(("cls", "told"), [("BertModel", False), ("GPT2LMHeadModel", True), ("BertLMHeadModel", True)])
+def test_a_library_says_so_by_its_name(cls: str, told: bool, scene: Any, tmp_path: Path) -> None:
+    assert bool(list(KVCache().check(generating(scene, cls=cls).evidence(tmp_path)))) is told
+
+
 def with_shapes(made: Any, folder: Path) -> Evidence:
     evidence = made.evidence(folder)
     return Evidence(trace=evidence.trace, record=evidence.record, detail=evidence.trace)

@@ -122,6 +122,12 @@ def test_operations_that_are_not_needed_are_found(rule: Rule, body: str, line: i
             id="more of the order is read",
         ),
         pytest.param(
+            SortForTopk(),
+            "seen = (h @ h.T > 0).long().repeat(1, 40)\norder = seen.argsort(dim=1, descending=True)\n"
+            "return (h @ h.T).repeat(1, 40).gather(1, order[:, :5])",
+            id="whole numbers, of which many are equal",
+        ),
+        pytest.param(
             InverseProduct(),
             "k = h @ h.T + 300 * self.wide\nreturn torch.inverse(k) @ self.wide",
             id="of a wide matrix",

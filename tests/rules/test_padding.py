@@ -15,7 +15,8 @@ from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
 from advisor.harness import layout
 from advisor.harness.layout import Model, Site
-from advisor.harness.tokens import padding, token_ids
+from advisor.harness.model_records import ModelRecords
+from advisor.harness.tokens import is_filled_in, padding, token_ids
 from advisor.launch import Command, measure
 from advisor.rule import Advice, Argument, Finding
 from advisor.shared.fewer_columns import columns_spared
@@ -228,3 +229,31 @@ def test_of_a_question_and_a_document_the_document_counts() -> None:
     for given in ([question, document], [document, question]):
         (ids,) = token_ids(torch, given)
         assert ids is document and float(padding(torch, [ids])) == pytest.approx(0.1)
+
+
+def test_an_answer_that_is_written_into_is_no_padding() -> None:
+    mask = 99
+    before = torch.tensor([[5, 6, 7, mask, mask, mask], [8, 9, 1, mask, mask, mask]])
+    more = before.clone()
+    more[0, 3], more[1, 4] = 4, 2
+    assert bool(is_filled_in(torch, before, more))
+    assert not bool(is_filled_in(torch, None, before)) and not bool(is_filled_in(torch, before, before))
+    assert not bool(is_filled_in(torch, before, more[:, :5])) and not bool(is_filled_in(torch, more, before))
+    others = torch.tensor([[5, 1, 7, 2, mask, mask], [8, 3, 1, mask, mask, mask]])  # texts of another batch
+    assert not bool(is_filled_in(torch, before, others))
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_model_that_writes_an_answer_is_given_no_padding(written: bool) -> None:
+    records, model = ModelRecords(torch), torch.nn.Embedding(100, 4)
+    ids = torch.full((3, 32), 99)
+    ids[:, :8] = torch.randint(50, (3, 8))
+    records.observe(model, [], True)
+    for place in range(8, 20):
+        if not written:
+            ids = torch.cat([torch.randint(50, (3, place)), torch.full((3, 32 - place), 99)], 1)
+        records.ask_padding(model, [ids])
+        ids[:, place] = place
+    records.read_padding()
+    (record,) = records.called()
+    assert (record.padded is None) is written

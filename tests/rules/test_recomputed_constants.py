@@ -88,6 +88,27 @@ def gate(x):
 
 @pytest.mark.slow
 @pytest.mark.sessions
+def test_beside_an_encoder_on_its_fast_path_it_is_found(tmp_path: Path) -> None:
+    """A mode would switch that off: the encoder is told of from outside."""
+    script = SCRIPT.format(
+        **{
+            **PARTS,
+            "before": "layer = nn.TransformerEncoderLayer(200, 4, 64, batch_first=True)\n"
+            "model = nn.Sequential(model, nn.Unflatten(0, (8, 4)), nn.TransformerEncoder(layer, 1)).eval()\n"
+            "torch.set_grad_enabled(False)",
+        }
+    )
+    (tmp_path / "train.py").write_text(script.partition("    optimizer.zero_grad")[0])
+    run = measure(Command(str(tmp_path / "train.py"), python=PYTHON, cwd=str(tmp_path)), tmp_path / "run", QUICK)
+    assert {each.site.function for each in run.record.recomputed} == {"modes"}
+    finding, *_ = RecomputedConstants().check(Evidence.from_run(run))
+    assert finding.site is not None and finding.site.line == 9
+    trace = Evidence.from_run(run).trace
+    assert "aten::_transformer_encoder_layer_fwd" in map(trace.name, set(trace.operators.name.tolist()))
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
 @pytest.mark.parametrize("drawn", [True, False])
 def test_beside_a_function_of_torchscript_it_is_found_where_the_batches_differ(tmp_path: Path, drawn: bool) -> None:
     parts = {**PARTS, "forward": "return self.out(gate(x) @ gate(modes(self.adjacency)))"}
@@ -196,10 +217,6 @@ def test_products_of_a_sparse_matrix_that_a_model_keeps_are_found(tmp_path: Path
             "forward": "return self.out(x)",
             "before": "for _ in range(3):\n    modes(model.adjacency)",
         },
-        {  # a mode would switch the encoder's fast path off, so nothing is watched
-            "before": "layer = nn.TransformerEncoderLayer(200, 4, 64, batch_first=True)\n"
-            "model = nn.Sequential(model, nn.TransformerEncoder(layer, 1).eval())",
-        },
         {  # three steps of as many forwards would take long
             "forward": "return self.out(x @ modes(self.adjacency) if torch.is_grad_enabled() else x)",
             "drawn": "batch = torch.randn(32, 200)\n    with torch.no_grad():\n"
@@ -215,7 +232,6 @@ def test_products_of_a_sparse_matrix_that_a_model_keeps_are_found(tmp_path: Path
         "weights",
         "compiled",
         "before",
-        "fast-path",
         "many-forwards",
     ],
 )

@@ -295,6 +295,8 @@ def test_an_epsilon_that_is_given_may_be_another(call: str, known: bool) -> None
         ("x += g(f(x))", False),
         ("y = f(x)\n    y *= mask", False),
         ("y = f(x)\n    y[mask] = 0", False),
+        ("return f(x).mul_(mask)", False),
+        ("return f(x).mul(mask)", True),
         ("n = 0\n    n += 1\n    return f(x)", True),
     ],
 )
@@ -305,6 +307,35 @@ def test_what_is_kept_for_the_backward_stays_as_it_is(rest: str, known: bool) ->
     assert changed(part, sizes(2)) != part
     after = part.replace("return h", "h *= mask\n    return h")
     assert changed(after, sizes(2)) == after
+
+
+LAYER = (
+    f"{HEAD}class Norm(nn.Module):\n    def f(self, x):\n        {BOTH}\n"
+    "        return (x - m) / (v + EPS).sqrt()\n\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "known"),
+    [
+        ("for block, other in self.blocks:\n            x += block(x)", False),
+        ("for block in self.blocks:\n            x = x + block(x)", True),
+        ("h = self.block(x)\n        x += h", False),
+        ("block = self.blocks[0]\n        h = block(x)\n        h *= 2", False),
+        ("block = self.blocks[0]\n        h = block(x)\n        h *= x", False),
+        ("steps = 0\n        steps += 1\n        log = self.log\n        log(steps)", True),
+        ("return self.block(x).relu_()", False),
+        ("x += torch.relu(x)", True),
+    ],
+)
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_module_may_be_called_by_any_name(body: str, known: bool, elsewhere: bool) -> None:
+    model = f"class Model(nn.Module):\n    def forward(self, x):\n        {body}\n        return x\n"
+    code, other = (LAYER, f"import torch\n{model}") if elsewhere else (LAYER + model, "")
+    drafts = Drafts(Sources({"/nowhere/train.py": code, "/nowhere/model.py": other}))
+    draft = drafts["/nowhere/train.py"]
+    (found,) = written_out(draft, LINE + 1, [tuple(sizes(3)[::-1])])
+    assert (call_instead(draft, found, [drafts["/nowhere/model.py"]]) == "") is known
 
 
 def test_names_of_the_module_may_be_those_of_arguments() -> None:

@@ -9,6 +9,7 @@ from advisor.edit.names import full_name
 from advisor.edit.scopes import variables
 
 REVERSE, FORWARD = "jacrev", "jacfwd"
+_FUNCTIONS = ("torch.autograd.Function", "torch.autograd.function.Function")
 _MODULES = ("torch.func", "functorch")
 
 
@@ -17,6 +18,16 @@ def reverse_calls(draft: Draft) -> list[cst.Call]:
     names = [f"{module}.{REVERSE}" for module in _MODULES]
     calls = [each for each in draft.nodes(cst.Call) if isinstance(each.func, (cst.Name, cst.Attribute))]
     return [each for each in calls if full_name(draft, each.func) in names]
+
+
+def has_functions(draft: Draft) -> bool:
+    """Whether a file has an autograd Function that says nothing of its forward derivative (``jvp``)."""
+    own = [
+        each
+        for each in draft.nodes(cst.ClassDef)
+        if any(full_name(draft, base.value) in _FUNCTIONS for base in each.bases)
+    ]
+    return any(all(method.name.value != "jvp" for method in draft.nodes(cst.FunctionDef, each)) for each in own)
 
 
 def forward(draft: Draft) -> bool:

@@ -16,8 +16,9 @@ from libcst.helpers import get_full_name_for_node
 
 from advisor.edit.calls import argument, has_starred
 from advisor.edit.draft import Draft, Statement
+from advisor.edit.in_place import is_in_place, written_in_place
 from advisor.edit.models import made_once
-from advisor.edit.names import ensure_name, full_name
+from advisor.edit.names import ensure_name, full_name, plain_name
 from advisor.edit.scopes import assignments, is_bound_elsewhere, is_parameter, scope_of
 from advisor.edit.sums import elements
 
@@ -431,13 +432,23 @@ def _distance(
     draft: Draft, found: Pairing, values: tuple[str, str], sides: tuple[str, str], summed: str, result: str
 ) -> str | None:
     ordered = _rows(sides, summed, result)
-    if ordered is None:
-        return None
+    if ordered is None or (found.kind == MANHATTAN and _is_written(draft, found.whole)):
+        return None  # cdist keeps what it gives for the backward
     cdist = _name_there(draft, found.whole, "torch.cdist")
     if cdist is None:
         return None
     given = ", ".join((values[ordered[0]], values[ordered[1]], "p=1" if found.kind == MANHATTAN else _EXACT))
     return f"{cdist}({given})" + (".square()" if found.kind == SQUARES else "")
+
+
+def _is_written(draft: Draft, node: cst.BaseExpression) -> bool:
+    """Whether what an expression gives is written to in place: ``d = …; d.fill_diagonal_(0)``."""
+    above = draft.parent(node)
+    if isinstance(above, cst.Attribute) and is_in_place(above.attr.value):
+        return True
+    targets = [plain_name(each.target) for each in above.targets] if isinstance(above, cst.Assign) else []
+    function = draft.function(node)
+    return any(plain_name(each) in targets for each in written_in_place(draft, function))
 
 
 def _name_there(draft: Draft, node: cst.CSTNode, dotted: str) -> str | None:

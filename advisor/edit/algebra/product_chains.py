@@ -12,6 +12,7 @@ from advisor.edit.names import full_name
 from advisor.edit.scopes import held_once, variables
 
 _PRODUCTS = ("torch.matmul", "torch.mm", "torch.bmm")
+_NARROW = ("torch.mm", "torch.bmm")
 
 
 Order: TypeAlias = "int | tuple[Order, Order]"
@@ -44,7 +45,11 @@ def product_chains(draft: Draft, line: int, operands: int) -> list[ProductChain]
 
 def reorder(draft: Draft, found: ProductChain, order: Order) -> None:
     """Have the products be multiplied in that order: nested pairs of operand numbers."""
+    functions = _functions(draft, found.whole)
     function = full_name(draft, found.whole.func) if isinstance(found.whole, cst.Call) else ""
+    # mm and bmm take no other dimensions than theirs, as what another product is of may have.
+    narrow = function in _NARROW and len(functions) > 1
+    function = "" if narrow else function
 
     def written(part: Order, alone: bool) -> str:
         if isinstance(part, int):
@@ -57,7 +62,7 @@ def reorder(draft: Draft, found: ProductChain, order: Order) -> None:
         return code if alone else f"({code})"
 
     code = written(order, True)
-    parentheses = not function and bool(found.whole.lpar)
+    parentheses = narrow or (not function and bool(found.whole.lpar))
     draft.replace(found.whole, f"({code})" if parentheses else code)
     for each in found.held:
         draft.remove(each)
@@ -83,6 +88,16 @@ def _flat(draft: Draft, node: cst.BaseExpression) -> tuple[list[cst.BaseExpressi
         return parts, [held[1], *more]
     left, held_left = _flat(draft, factors[0])
     return [*left, factors[1]], held_left
+
+
+def _functions(draft: Draft, node: cst.BaseExpression) -> set[str]:
+    """The functions that a chain's products are written with; "" for ``@``."""
+    factors = _factors(draft, node)
+    if factors is None:
+        held = held_once(draft, node) if isinstance(node, cst.Name) else None
+        return _functions(draft, held[0]) if held is not None and _factors(draft, held[0]) is not None else set()
+    own = full_name(draft, node.func) if isinstance(node, cst.Call) else ""
+    return {own} | _functions(draft, factors[0])
 
 
 def _goes_on(draft: Draft, node: cst.BaseExpression) -> bool:

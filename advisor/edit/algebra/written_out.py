@@ -25,7 +25,7 @@ from advisor.edit.algebra.formulas import (
 )
 from advisor.edit.calls import argument, has_starred, unpacked
 from advisor.edit.draft import Draft, Statement
-from advisor.edit.in_place import written_in_place
+from advisor.edit.in_place import is_in_place, written_in_place
 from advisor.edit.names import (
     add_import,
     full_name,
@@ -85,9 +85,12 @@ def written_out(draft: Draft, line: int, uses: Uses) -> list[WrittenOut]:
     return [whole] if whole is not None else _parts(draft, function)
 
 
-def call_instead(draft: Draft, found: WrittenOut) -> str:
-    """Have torch's function be called; why not, if not: then nothing is to be done with the draft."""
-    if not found.operators and _writes_behind(draft, found):
+def call_instead(draft: Draft, found: WrittenOut, others: Iterable[Draft] = ()) -> str:
+    """Have torch's function be called; why not, if not: then nothing is to be done with the draft.
+
+    `others` are files whose functions may call it.
+    """
+    if not found.operators and any(_writes_behind(draft, found, each) for each in (draft, *others)):
         return "what it is given, or gives, may be written to in place, and torch's own keeps that"
     dotted = next(each for each in ("torch.softmax", FUNCTIONAL) if found.code.startswith(each))
     names = [each for each in (name_for(draft, dotted), dotted) if each is not None and not _hidden(draft, found, each)]
@@ -119,28 +122,45 @@ def _is_special(function: cst.FunctionDef) -> bool:
     return not plain or "ctx" in named
 
 
-def _writes_behind(draft: Draft, found: WrittenOut) -> bool:
+def _writes_behind(draft: Draft, found: WrittenOut, calling: Draft) -> bool:
     """Whether some function writes in place to what it has given to this one, ``x += f(x)``, or had, ``y *= mask``.
 
     torch's own functions keep what they are given, or what they gave, for the backward. A method is called as part of a
-    module: whatever is called of ``self``.
+    module, which another method may have by any name, and may be part of others in turn: whatever such a one calls that
+    is neither torch's nor of the file.
     """
     called = draft.function(found.node)
     method, name = draft.enclosing_class(found.node) is not None, called.name.value if called is not None else ""
-    for function in draft.nodes(cst.FunctionDef):
-        written = _written(draft, function)
-        for call in draft.nodes(cst.Call, function.body) if written else ():
-            own = bool(own_attribute(call.func)) if method else last_part(call.func) == name
-            above = draft.parent(call)
+    for function in calling.nodes(cst.FunctionDef):
+        written = _written(calling, function)
+        for call in calling.nodes(cst.Call, function.body):
+            own = _may_be_module(calling, function, call) if method else last_part(call.func) == name
+            above = calling.parent(call)
+            if own and isinstance(above, cst.Attribute) and is_in_place(above.attr.value):
+                return True
             targets = [each.target for each in above.targets] if isinstance(above, cst.Assign) else []
             if own and not written.isdisjoint(map(last_part, (*targets, *(each.value for each in call.args)))):
                 return True
     return False
 
 
+def _may_be_module(draft: Draft, function: cst.FunctionDef, call: cst.Call) -> bool:
+    """Whether a call of a function's may be one of a module: of something that ``self`` has, or a method's own name."""
+    if own_attribute(call.func):
+        return True
+    in_class = draft.enclosing_class(function) is not None and isinstance(call.func, cst.Name)
+    return in_class and bool(list(assignments(draft, last_part(call.func), function)))
+
+
 def _written(draft: Draft, function: cst.FunctionDef) -> set[str]:
-    """The names of tensors, or of numbers, that a function writes to in place."""
-    return {each.value for each in written_in_place(draft, function.body) if isinstance(each, cst.Name)}
+    """The names of tensors, or of numbers, that a function writes to in place; but for what counts: ``n += 1``."""
+    counts = {
+        each.target
+        for each in draft.nodes(cst.AugAssign, function.body)
+        if isinstance(each.operator, cst.AddAssign) and isinstance(each.value, cst.Integer)
+    }
+    written = (each for each in written_in_place(draft, function.body) if each not in counts)
+    return {each.value for each in written if isinstance(each, cst.Name)}
 
 
 # All that a function does ---------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from advisor.edit.draft import Draft, Drafts
 from advisor.edit.in_place import is_in_place, places_written
 from advisor.edit.locate import last_name
 from advisor.edit.models import model_name
-from advisor.edit.modules import TooManyFilesError, with_word
+from advisor.edit.modules import TooManyFilesError, with_neighbours, with_word
 from advisor.edit.names import full_name, last_part
 from advisor.edit.scopes import is_literal
 from advisor.edit.sources import text_of
@@ -125,7 +125,7 @@ def refuses_inference_mode(drafts: Drafts, draft: Draft, region: cst.CSTNode) ->
     views = _Views(draft, region)
     if any(views.carries(each) and not views.inside(each) for each in _meets_weights(draft)):
         return True
-    if _changes(views) or _resets(views):
+    if _changes(views) or _resets(drafts, views):
         return True
     function = region if isinstance(region, cst.FunctionDef) else draft.function(region)
     return function is not None and _changed_elsewhere(drafts, draft, function)
@@ -140,22 +140,61 @@ def _changes(views: _Views) -> bool:
     return False
 
 
-def _resets(views: _Views) -> bool:
-    """Whether a state that a forward gives to an attribute is changed in place outside: ``self.h.zero_()``."""
-    draft = views.draft
-    forwards = [each for each in draft.nodes(cst.FunctionDef) if each.name.value in ("forward", "__call__")]
-    kept = {
-        target.attr.value
-        for forward in forwards
-        for assign in draft.nodes(cst.Assign, forward)
-        for target in (part for each in assign.targets for part in elements(each.target))
-        if isinstance(target, cst.Attribute) and not is_literal(assign.value)
-    }
-    outside = [
-        each for each in places_written(draft) if not views.inside(each) and draft.function(each) not in forwards
-    ]
-    stored = [each.value if isinstance(each, cst.Subscript) else each for each in outside]
-    return any(isinstance(each, cst.Attribute) and each.attr.value in kept for each in stored)
+def _resets(drafts: Drafts, views: _Views) -> bool:
+    """Whether a state that a model computes is changed in place outside of its forward: ``self.h.zero_()``.
+
+    In this file and those that it imports from: the model may be in one of these.
+    """
+    files = list(with_neighbours(drafts, views.draft))
+    forwards = [(draft, each) for draft in files for each in _run_by_forward(files, draft)]
+    kept = {name for draft, each in forwards for name in _kept(draft, each)}
+    for draft in files if kept else ():
+        own = [each for of, each in forwards if of is draft]
+        outside = [each for each in places_written(draft) if draft.function(each) not in own]
+        outside = [each for each in outside if draft is not views.draft or not views.inside(each)]
+        named = {
+            name.value
+            for loop in draft.nodes(cst.For)
+            for read in draft.nodes(cst.Attribute, loop.iter)
+            if read.attr.value in kept  # for state in self.states.values()
+            for name in draft.nodes(cst.Name, loop.target)
+        }
+        for stored in map(_holder, outside):
+            if isinstance(stored, cst.Attribute) and stored.attr.value in kept:
+                return True
+            if isinstance(stored, cst.Name) and stored.value in named:
+                return True
+    return False
+
+
+def _run_by_forward(files: Sequence[Draft], draft: Draft) -> list[cst.FunctionDef]:
+    """The functions of a file that models' forwards are, or call, by their names."""
+    named, before = {"forward", "__call__"}, 0
+    while len(named) > before:
+        before = len(named)
+        running = [(of, each) for of in files for each in of.nodes(cst.FunctionDef) if each.name.value in named]
+        named |= {last_part(call.func) for of, each in running for call in of.nodes(cst.Call, each.body)}
+    return [each for each in draft.nodes(cst.FunctionDef) if each.name.value in named - {"__init__"}]
+
+
+def _kept(draft: Draft, function: cst.FunctionDef) -> Iterator[str]:
+    """The attributes that a function gives what it computes, or puts it into."""
+    for assign in draft.nodes(cst.Assign, function):
+        for target in (part for each in assign.targets for part in elements(each.target)):
+            stored = _holder(target)
+            if isinstance(stored, cst.Attribute) and not is_literal(assign.value):
+                yield stored.attr.value
+    for call in draft.nodes(cst.Call, function):
+        of = call.func.value if isinstance(call.func, cst.Attribute) else None
+        if isinstance(of, cst.Attribute) and last_part(call.func) in TAKES_IN:
+            yield of.attr.value
+
+
+def _holder(node: cst.BaseExpression) -> cst.BaseExpression:
+    """``self.states`` of ``self.states[i][0]``."""
+    while isinstance(node, cst.Subscript):
+        node = node.value
+    return node
 
 
 def _changed_elsewhere(drafts: Drafts, draft: Draft, function: cst.FunctionDef) -> bool:

@@ -13,6 +13,7 @@ from advisor.edit.regions import suspends
 from advisor.harness.layout import Site
 
 _TURNS = ("backward", "manual_backward", "step", "zero_grad", "load_state_dict")
+_GOES_BACK = ("backward", "manual_backward", "grad")
 CACHED = "torch.nn.utils.parametrize.cached"
 
 
@@ -32,11 +33,20 @@ def cache_weights(drafts: Drafts, forwards: Sequence[Site]) -> str:
         return "where the model is called is not known"
     if len(found) > 1 and (together := _together(list(found.values()))) is not None:
         draft, first, last = together
+        if _backwards_behind(draft, last) > 1:
+            return "the losses behind them go back one by one, and all would through the same weights"
         draft.wrap(first, last, f"with {ensure_name(draft, CACHED)}()")
         return ""
     for draft, statement in found.values():
         draft.wrap(statement, statement, f"with {ensure_name(draft, CACHED)}()")
     return ""
+
+
+def _backwards_behind(draft: Draft, statement: Statement) -> int:
+    """How many backwards the rest of a block takes: the first one frees what it has gone through."""
+    block = draft.siblings(statement)
+    rest = block[next(number for number, each in enumerate(block) if each is statement) + 1 :]
+    return sum(last_part(call.func) in _GOES_BACK for each in rest for call in draft.nodes(cst.Call, each))
 
 
 def _together(found: Sequence[tuple[Draft, cst.SimpleStatementLine]]) -> tuple[Draft, Statement, Statement] | None:

@@ -41,6 +41,7 @@ _READS_THROUGH = ("iter", "csv.reader", "csv.DictReader", "dict", "io.TextIOWrap
 _HANDS_OUT = ("begin", "cursor", "enter_context", "get", "sel", "isel")
 _VIEWS = ("variables", "root")
 _FETCHES = ("__getitem__", "__getitems__", "__iter__", "__next__")
+_TAKES_OUT = ("pop", "popleft")
 _AT_ONCE = ("__init__", "__post_init__", "__len__")  # a sampler asks for the length before there are workers
 _STEPS = 20  # assignments that are followed from a loader's dataset to what it is made of
 
@@ -339,6 +340,45 @@ def fills(written: Draft, cls: str) -> str:
                 if any(f"self.{name}" in written.code(each) for each in tests):
                     return f"self.{name}"
     return ""
+
+
+def moves_on(written: Draft, cls: str) -> str:
+    """An attribute of `cls` by which one sample leaves off where the next one goes on; "" for none.
+
+    ``self.at = (self.at + 1) % n``, ``next(self.stream)``, ``self.queue.pop()``, or a count that something else is read
+    by. Each worker would go on from its own copy, and give what the others give.
+    """
+    methods = _reached(written, cls, ("__getitem__", "__getitems__"))
+    kept = {name for each in methods for name in _stored_items(written, each)}
+    for function in methods:
+        for assign in written.nodes(cst.Assign, function):
+            made_once = isinstance(assign.value, (cst.BooleanOperation, cst.IfExp))  # self.file = self.file or open()
+            read = set[str]() if made_once else _own_read(written, [assign.value])
+            if moved := [name for each in assign.targets if (name := own_attribute(each.target, items=True)) in read]:
+                return f"self.{moved[0]}"
+        for call in written.nodes(cst.Call, function):
+            of = call.func.value if isinstance(call.func, cst.Attribute) else None
+            taken = own_attribute(of) if of is not None and last_part(call.func) in _TAKES_OUT else ""
+            if m.matches(call, m.Call(func=m.Name("next"), args=[m.Arg(), m.ZeroOrMore()])):
+                taken = own_attribute(call.args[0].value)
+            if taken and taken not in kept:  # of a cache the oldest goes
+                return f"self.{taken}"
+    counts = [each.target for one in methods for each in written.nodes(cst.AugAssign, one)]
+    found = {own_attribute(each, items=True) for each in counts} & _own_read(written, methods, beside=counts)
+    return f"self.{min(found)}" if found else ""
+
+
+def _stored_items(draft: Draft, function: cst.CSTNode) -> Iterator[str]:
+    for each in draft.nodes(cst.AssignTarget, function):
+        if isinstance(each.target, cst.Subscript):
+            yield own_attribute(each.target, items=True)
+
+
+def _own_read(draft: Draft, within: Iterable[cst.CSTNode], beside: Iterable[cst.CSTNode] = ()) -> set[str]:
+    """The attributes of ``self`` whose values are read there, but for those in what is `beside`."""
+    left_out = {each for node in beside for each in draft.nodes(cst.Attribute, node)}
+    reads = (each for node in within for each in draft.nodes(cst.Attribute, node) if each not in left_out)
+    return {name for each in reads if not is_target(draft, each) and (name := own_attribute(each))}
 
 
 def _reached(draft: Draft, cls: str, names: Iterable[str]) -> list[cst.FunctionDef]:

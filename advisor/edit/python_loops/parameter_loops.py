@@ -94,11 +94,11 @@ def _written_as(operator: str) -> tuple[str, ...]:
     return name, *_SIGNS.get(name, ())
 
 
-def averaged(draft: Draft, loop: Loop) -> bool:
+def averaged(draft: Draft, loop: Loop, whole: bool = True) -> bool:
     """Have the average of weights be of all at once, by ``torch._foreach_lerp_``; whether that could be done.
 
-    For ``for p, q in zip(a, b): q.mul_(d).add_(p, alpha=1 - d)`` and the like: both are gone through to their ends, one
-    by one, and nothing else happens meanwhile.
+    For ``for p, q in zip(a, b): q.mul_(d).add_(p, alpha=1 - d)`` and the like, where nothing else happens meanwhile.
+    `whole`: both are known to be gone through to their ends; one may else have more, as BYOL's online network has.
     """
     node = loop.node
     bare = node.with_changes(leading_lines=()) if isinstance(node, cst.For) else node  # what is above it stays
@@ -114,6 +114,9 @@ def averaged(draft: Draft, loop: Loop) -> bool:
         name = _root(tensor)
         if name not in pairs or not m.matches(tensor, m.Name() | m.Attribute(m.Name(), m.Name("data")) | _DETACHED):
             return False
+        if not whole:
+            lists.append(f"[{draft.code(tensor)} for {draft.code(node.target)} in {draft.code(node.iter)}]")
+            continue
         plain = isinstance(tensor, cst.Name)
         lists.append(f"list({pairs[name]})" if plain else f"[{draft.code(tensor)} for {name} in {pairs[name]}]")
     if _root(kept) == _root(new) or _names(weight) & {*pairs} or _read_later(draft, node, {*pairs}):

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import libcst as cst
 import libcst.matchers as m
 
+from advisor.edit.calls import argument
 from advisor.edit.dataflow import targets_of
 from advisor.edit.draft import Draft, Statement
 from advisor.edit.in_place import written_in_place
 from advisor.edit.locate import by_extent, last_name
-from advisor.edit.names import ensure_name, fresh_name, plain_name
+from advisor.edit.names import ensure_name, fresh_name, last_part, own_attribute, plain_name
 from advisor.edit.scopes import assignments, attribute_assignment, is_bound_elsewhere, scope_of, variables
 from advisor.edit.sums import elements
 from advisor.harness.layout import Site
@@ -28,6 +29,7 @@ _TRAINS = ("backward", "zero_grad")  # the tensor may be a weight, which is anot
 _STEPS = re.compile(r"opt|sched|scaler", re.IGNORECASE)
 _SWITCHES = re.compile(r"grad|inference")  # no_grad(), enable_grad(): what is taken has its graph by these
 _SAME = ("hasattr", "getattr", "callable", "isinstance", "len")  # of what is the same in all rounds they say the same
+_ACTIVATIONS = ("ReLU", "ReLU6", "SiLU", "Hardswish", "Hardsigmoid", "Mish", "SELU")  # nn.ReLU(True)
 _MOVES = ("to", "cuda", "float", "half", "type", "type_as")
 _MAKES = (
     "zeros", "ones", "empty", "full", "zeros_like", "ones_like", "empty_like", "full_like",
@@ -281,7 +283,8 @@ def _is_changed(draft: Draft, node: cst.Subscript, function: cst.CSTNode) -> boo
     if isinstance(above, cst.Arg):
         call = draft.parent(above)
         said = [arg.keyword.value for arg in cst.ensure_type(call, cst.Call).args if arg.keyword] if call else []
-        return "inplace" in said or "out" in said
+        module = call is not None and bool(own_attribute(cst.ensure_type(call, cst.Call).func))
+        return "inplace" in said or "out" in said or (module and _may_begin_in_place(draft))
     if isinstance(above, cst.Element):  # a, b = x[i], y[i]
         above = draft.parent(draft.parent(above) or above)
     if not isinstance(above, (cst.Assign, cst.AnnAssign, cst.NamedExpr)):
@@ -289,6 +292,17 @@ def _is_changed(draft: Draft, node: cst.Subscript, function: cst.CSTNode) -> boo
     targets = [each.target for each in above.targets] if isinstance(above, cst.Assign) else [above.target]
     given = {plain_name(each) for target in targets for each in elements(target)}
     return bool(given & {plain_name(each) for each in written_in_place(draft, function)})
+
+
+def _may_begin_in_place(draft: Draft) -> bool:
+    """Whether some module of the file begins with one that writes to what it is given: ``nn.ReLU(inplace=True)``."""
+    for call in draft.nodes(cst.Call):
+        told = argument(call, "inplace", ("inplace",) if last_part(call.func) in _ACTIVATIONS else ())
+        if told is not None and m.matches(told.value, m.Name("True")):
+            above = draft.parent(draft.parent(call) or call)
+            if isinstance(above, cst.Call) and above.args[0].value is call:
+                return True
+    return False
 
 
 # Written into what nobody reads meanwhile -----------------------------------------------------------------------------

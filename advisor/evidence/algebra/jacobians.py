@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
@@ -28,8 +29,7 @@ _WHOLE = "wrapper_fn"
 _BACKWARDS = ("compute_jacobian_stacked", "compute_jacobian_preallocate_and_copy")
 # Those of torch.autograd.functional.jacobian, which takes one row after another.
 _LOOPED_FILE, _LOOPED, _A_ROW = "torch/autograd/functional.py", "jacobian", "_autograd_grad"
-# What mixes the samples of a batch: then each sample's outputs depend on the inputs of all.
-_MIXES = frozenset(("aten::batch_norm", "aten::native_batch_norm", "aten::cumsum", "aten::roll"))
+_RANDOM = re.compile(r"dropout|bernoulli|^aten::(rand|normal|uniform|multinomial|exponential|rrelu)")
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Jacobian:
     outputs: int
     inputs: int
     function: tuple[str, int]
+    draws: bool = False  # random numbers, in what is differentiated
 
 
 def reverse_jacobians(evidence: Evidence) -> tuple[dict[Jacobian, float], dict[str, float]]:
@@ -54,6 +55,7 @@ def reverse_jacobians(evidence: Evidence) -> tuple[dict[Jacobian, float], dict[s
     outer = np.flatnonzero((step >= 0) & (nesting.parent < 0))
     counts: dict[Jacobian, float] = {}
     over = np.zeros(len(operators), np.bool_)
+    draws = names_like(trace, operators.name, _draws)
     begun = np.where(nesting.parent < 0, -1, operators.start[nesting.parent])  # the operator around each
     for lane in np.unique(operators.lane[outer]).tolist():
         stacks = Stacks.of(trace, lane)
@@ -66,7 +68,7 @@ def reverse_jacobians(evidence: Evidence) -> tuple[dict[Jacobian, float], dict[s
             if not outputs or not inputs or not rows:
                 continue
             for place in users_functions(trace, np.array([basis]), record).values():
-                each = Jacobian(outputs, inputs, place)
+                each = Jacobian(outputs, inputs, place, bool(draws[inside].any()))
                 counts[each] = counts.get(each, 0.0) + 1 / len(steps)
             over |= worked(trace, rows)
     return counts, self_shares(trace, nesting, over, step >= 0)
@@ -88,15 +90,13 @@ class LoopedJacobian:
 def looped_jacobians(evidence: Evidence) -> tuple[dict[LoopedJacobian, float], float]:
     """What ``torch.autograd.functional.jacobian`` is called for: times per step; and the share of the steps it takes.
 
-    With the backward for it, and all that is between its operators: Python asks for each row anew. Not where an
-    operator in it mixes the samples of a batch.
+    With the backward for it, and all that is between its operators: Python asks for each row anew.
     """
     trace, record = evidence.detail, evidence.record
     if trace is None or record is None or not len(trace.operators):
         return {}, 0.0
     operators, nesting, steps = trace.operators, Nesting(trace), step_windows(trace)
     outer = (assign(steps, operators.start) >= 0) & (nesting.parent < 0)
-    mixes = names_like(trace, operators.name, _MIXES.__contains__)
     reshapes = names_like(trace, operators.name, "aten::reshape".__eq__)
     counts: dict[LoopedJacobian, float] = {}
     spent = 0.0
@@ -109,7 +109,7 @@ def looped_jacobians(evidence: Evidence) -> tuple[dict[LoopedJacobian, float], f
             rows, backwards = np.flatnonzero(inside & outer), _asked(stacks, call)
             shapes = {input_shapes(trace.name(int(operators.shapes[row])))[0]: row for row in rows[reshapes[rows]]}
             fits = [(shape, int(row)) for shape, row in shapes.items() if shape and prod(shape) == backwards]
-            if len(fits) != 1 or mixes[inside].any():
+            if len(fits) != 1:
                 continue
             ((shape, basis),) = fits
             for place in users_functions(trace, np.array([basis]), record).values():
@@ -125,6 +125,10 @@ def _asked(stacks: Stacks, call: int) -> int:
         row for row, each in enumerate(stacks.functions) if each.name == _A_ROW and each.path.endswith(_LOOPED_FILE)
     )
     return sum(call in stacks.up(row) for row in rows)
+
+
+def _draws(name: str) -> bool:
+    return _RANDOM.search(name) is not None
 
 
 def _calls(stacks: Stacks) -> list[tuple[int, int]]:

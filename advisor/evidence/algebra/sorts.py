@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
 
 _SORTS = ("aten::sort", "aten::argsort")
+_WHOLE = ("bool", "unsigned char", "signed char", "short int", "int", "long int", "long long")  # as traces call types
 _AFTER = 8  # operators between a sort and the slice of it
 _MOST = 0.25  # of what is sorted: of more there is little to gain
 # What topk leaves of a sort of 1,000 and more numbers a row (1 to 4,096 rows), torch 2.14, two cores with AVX-512: 0.03
@@ -51,6 +52,8 @@ def partly_read(evidence: Evidence) -> tuple[dict[Sorted, float], dict[str, floa
 def _read(calls: Calls, call: Called) -> tuple[int, int, int] | None:
     """(numbers that are sorted, those that are read of them, dimensions), where a slice of as much follows."""
     shape = call.shapes[0] if call.shapes else ()
+    if calls.dtype(call.row) in _WHOLE:
+        return None  # of these many are equal, which a sort leaves in their order, and topk gives in any
     values = calls.values(call.row)
     # sort(x, dim, descending), sort.stable(x, stable, dim, descending), argsort likewise.
     numbers = [each for each in values if each.lstrip("-").isdigit()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
@@ -13,6 +14,12 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _CHANGES = frozenset(
     ("append", "appendleft", "extend", "insert", "pop", "popleft", "remove", "clear", "update", "add", "setdefault")
 )
+# What is called to tell somebody who looks on, or of a server's answer.
+_TELLS = re.compile(
+    r"print|write\w*|log\w*|info|debug|warning|error|track|raise_for_status|close|set_(postfix|description)\w*"
+    r"|add_(scalar|text|image|histogram)s?"
+)
+_DATA = re.compile(r"(?i)data(set|loader)|sampler|subset")
 _TRAINS = frozenset(("backward", "step", "zero_grad", "train", "eval"))
 
 
@@ -68,6 +75,64 @@ def computed_for_reports(text: str, name: str) -> tuple[int, int] | None:
     calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and last_name(each.func) == name]
     found = list(_for_reports(tree, name))
     return found[0] if len(found) == 1 and len(calls) == 1 else None
+
+
+def is_used(text: str, line: int) -> bool:
+    """Whether what the statement at `line` of a file makes is read again, by anything but what tells of the loop.
+
+    False for a statement that gives no name a value: what it calls has done what it is for.
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return False
+    at = [each for each in ast.walk(tree) if isinstance(each, ast.Assign) and _is_at(each, line)]
+    if not at:
+        return False
+    made = {name for target in at[0].targets for name in _stored(target)}
+    if not made:
+        return True  # an attribute, an item
+    scope = _scope(tree, at[0])
+    within = {id(node) for each in ast.walk(scope) if _only_tells(each) for node in ast.walk(each)}
+    return any(id(each) not in within for each in _reads(scope, made))
+
+
+def makes_data(text: str, line: int) -> bool:
+    """Whether what the statement at `line` of a file makes tells a loop what to train with, and is no measure.
+
+    Rows are taken by it, ``x[negatives[rows]]``, or a data set is made of it.
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return False
+    made = {
+        name
+        for each in ast.walk(tree)
+        if isinstance(each, ast.Assign) and _is_at(each, line)
+        for target in each.targets
+        for name in _stored(target)
+    }
+    for node in ast.walk(tree) if made else ():
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            by_name = isinstance(node.value, ast.Name) and node.value.id in made
+            if made & names_in(node.slice) or (by_name and names_in(node.slice)):
+                return True
+        if isinstance(node, ast.Call) and _DATA.search(last_name(node.func)) and made & names_in(node):
+            return True
+    return False
+
+
+def _is_at(statement: ast.stmt, line: int) -> bool:
+    return statement.lineno <= line <= (statement.end_lineno or statement.lineno)
+
+
+def _only_tells(node: ast.AST) -> bool:
+    """Whether a statement prints or logs, or raises an error, or does so every so many rounds."""
+    if isinstance(node, ast.If):
+        return is_periodic(node) or all(isinstance(each, ast.Raise) for each in node.body)
+    called = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(called, ast.Call) and _TELLS.fullmatch(last_name(called.func)) is not None
 
 
 def _for_reports(tree: ast.AST, name: str) -> Iterator[tuple[int, int]]:

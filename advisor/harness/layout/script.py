@@ -22,6 +22,7 @@ class Model:
     training: bool | None = None
     compiled: bool = False
     layers: dict[str, int] = field(default_factory=dict)  # class name → how many, leaves only
+    unswitched: dict[str, int] = field(default_factory=dict)  # of these norms and dropouts that eval() does not change
     blocks: dict[str, int] = field(default_factory=dict)  # class name → how many: modules that have children
     own: dict[str, str] = field(default_factory=dict)  # the user's own classes among its modules: name → source file
     inputs: list[TensorInfo] = field(default_factory=list)
@@ -113,5 +114,6 @@ class OptimizerInfo:
     foreach: bool | None = None
     momentum: float | None = None  # SGD's and RMSprop's
     parameters: int = 0
+    sliced: int = 0  # of these such as are parts of larger tensors: their numbers do not lie side by side
     matrices: list[list[int]] = field(default_factory=list)  # the largest shapes of its parameters with two dimensions
     zero_filled: int = 0  # parameters whose gradient was a zero-filled tensor after zero_grad

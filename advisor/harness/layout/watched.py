@@ -28,6 +28,7 @@ class UnusedGradients:
     # The outermost modules in it all of whose parameters optimizers hold, by their dotted names; "" among them where
     # optimizers hold some of a module's own parameters and not the others. Empty: nothing of it is trained.
     trained: list[str] = field(default_factory=list)
+    frozen: bool = False  # some parameters of those modules need no gradients
     resting: bool = False  # an optimizer holds some of these parameters, at a rate of zero
 
 

@@ -32,10 +32,10 @@ from ..layout import (
     SparseProduct,
     ZeroRow,
 )
+from ..fast_paths import HELD, FastPaths
 from ..loading.loaders import tensors_in
 from ..looking import (
     function_modes,
-    has_fast_path,
     is_replaced,
     is_taken_down,
     is_transformed,
@@ -99,6 +99,7 @@ class Constants:
         self._methods_called = 0  # of those, in this step
         self._sameness = Sameness(torch)
         self._mode: Any = None  # on, while a watched forward runs
+        self._fast_paths = FastPaths(torch)
         self._caller: Any = None  # the user's frame that calls it
         self._given_up = False
         self._hidden = False
@@ -272,8 +273,6 @@ class Constants:
         if is_taken_down(self._torch) or is_transformed(self._torch) or compiled_frames() or is_replaced(self._torch):
             return
         with contextlib.suppress(Exception):
-            if has_fast_path(self._torch, module):
-                return
             tensors = list(given)
             with Inert.ours():
                 batch = {id(each) for each in tensors if not self._is_graph(each, tensors)}
@@ -292,6 +291,7 @@ class Constants:
                     self._same.forward_begins(tensors)
                 mode.__enter__()
                 self._mode = mode
+                self._fast_paths.on()
                 self._last = time.perf_counter()
 
     def forward_ends(self, output: Any = None) -> None:
@@ -311,6 +311,7 @@ class Constants:
         if modes and modes[-1] is self._mode:
             self._mode.__exit__(None, None, None)
             self._mode = self._caller = None
+            self._fast_paths.off()
             with Inert.ours():
                 with contextlib.suppress(Exception):
                     self._frozen.forward_ends(output)
@@ -507,6 +508,8 @@ def _watching(constants: Constants) -> Any:
     from torch.overrides import TorchFunctionMode
 
     class Watching(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
+        takes_encoders = "with weights"
+
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             called = time.perf_counter()
             name, key = getattr(func, "__name__", ""), None
@@ -527,7 +530,9 @@ def _watching(constants: Constants) -> Any:
                     constants.made(name, (args, kwargs), result, seconds)
                 with contextlib.suppress(Exception):
                     more = constants.in_python(result, called) if name in _OF_NUMBERS else 0.0
-                    constants.called(name, (args, kwargs), result, seconds + more)
+                    # What an encoder's weights are is seen by what they make of the same.
+                    own = {each: value for each, value in (kwargs or {}).items() if each != HELD}
+                    constants.called(name, (args, own), result, seconds + more)
                 with contextlib.suppress(Exception):
                     constants.watching(time.perf_counter() - called - seconds)
             return result

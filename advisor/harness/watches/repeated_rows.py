@@ -143,6 +143,8 @@ class RepeatedRows:
         if self._of_data:
             return
         tensors = list(given)
+        if any(each.is_nested for each in tensors):  # an encoder's layers, that it gives what is not padding
+            return
         dim = _rows_in(self.torch, module)
         rows = tensors[0].shape[dim] if tensors and tensors[0].dim() > dim else 0
         if not _LEAST_ROWS <= rows <= _MOST_ROWS or not self._is_looked_at(module):

@@ -18,11 +18,11 @@ from itertools import islice
 from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar
 
+from ..fast_paths import FastPaths
 from ..layout import AskedAgain, FourierProduct, Site, Unread, UnreadGradient, Weighted
 from ..looking import (
     each_tensor,
     function_modes,
-    has_fast_path,
     is_replaced,
     is_taken_down,
     is_transformed,
@@ -111,6 +111,7 @@ class UnreadResults:
         self._models, self._workers = models, workers
         self._given_up = False
         self._mode: Any = None
+        self._fast_paths = FastPaths(torch)
         self._thread = 0
         # What a custom Function saves; to ask its node for it later might compute checkpointed layers again.
         saves = Patch(self._torch.autograd.function.FunctionCtx, "save_for_backward", self._saves)
@@ -190,14 +191,11 @@ class UnreadResults:
             self.lose()
 
     def forward_begins(self, module: Any) -> None:
-        """A model is called: one that would compute in another way while it is watched ends the watch.
-
-        So does TorchScript's, which reads what it is given unseen.
-        """
+        """A model is called: TorchScript's, which reads what it is given unseen, ends the watch."""
         if self._mode is None or not self.listens:
             return
         try:
-            lost = has_fast_path(self._torch, module) or has_script(self._torch, module)
+            lost = has_script(self._torch, module)
         except Exception:
             lost = True
         if lost:
@@ -231,7 +229,7 @@ class UnreadResults:
         if is_taken_down(torch) or is_transformed(torch) or is_replaced(torch) or is_distributed(torch):
             return
         try:
-            if any(has_fast_path(torch, each) or has_script(torch, each) for each in self._models()):
+            if any(has_script(torch, each) for each in self._models()):
                 return
         except Exception:
             return
@@ -244,6 +242,7 @@ class UnreadResults:
             mode = _listening(self)
             mode.__enter__()
             self._mode = mode
+            self._fast_paths.on()
             for each in self._patches:
                 each.on()
 
@@ -256,6 +255,7 @@ class UnreadResults:
         if modes and modes[-1] is self._mode:
             self._mode.__exit__(None, None, None)
             self._mode = None
+            self._fast_paths.off()
         else:
             self._lost = True  # one of the script's is in the way: ours stays, and listens to nothing
 
@@ -516,6 +516,8 @@ def _listening(unread: UnreadResults) -> Any:
     from torch.overrides import TorchFunctionMode
 
     class Listening(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
+        takes_encoders = "with weights"
+
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if not unread.listens:
                 return func(*args, **(kwargs or {}))

@@ -135,13 +135,16 @@ class Unused(GradientWatch):
         for root in self._roots():
             if tensors := [each for each in weights_of(root) if id(each) in idle]:
                 inner = getattr(root, "_orig_mod", root)
+                trained = list(islice(whole_parts(inner, moved), MOST_PARTS))
+                weights = (each for part in trained for each in weights_of(inner.get_submodule(part)))
                 self.found.append(
                     UnusedGradients(
                         cls=type(inner).__name__,
                         made=self._made(inner),
                         tensors=len(tensors),
                         bytes=sum(each.numel() * each.element_size() for each in tensors),
-                        trained=list(islice(whole_parts(inner, moved), MOST_PARTS)),
+                        trained=trained,
+                        frozen=not all(each.requires_grad for each in weights),
                         resting=any(id(each) in held for each in tensors),
                     )
                 )
