@@ -199,4 +199,4 @@ def _is_of_each(evidence: Evidence, file: str, line: int) -> bool:
         for each in call_sites(evidence, "jacobian", every_step=False)
         if each.site.file == file and function_around(file, each.site.line) == line
     ]
-    return bool(seen) and not any(each.details.get("meets") for each in seen)
+    return bool(seen) and not any(each.details.get("meets", True) for each in seen)

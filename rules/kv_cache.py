@@ -379,7 +379,7 @@ def _is_causal(evidence: Evidence, model: Model) -> bool:
     """
     if not model.own:
         return not _BOTH_WAYS.search(model.cls)
-    text = "\n".join(map(text_of, dict.fromkeys(model.own.values())))
+    text = re.sub(r"#.*", "", "\n".join(map(text_of, dict.fromkeys(model.own.values()))))
     says = _CAUSAL if _attends(evidence) else _RECURRENT
     return not text.strip() or (says.search(text) is not None and not _TWO_DIRECTIONS.search(text))
 

@@ -65,6 +65,8 @@ _SELDOM_DRAWN = (
     "render_mode=None)."
 )
 _OF_TRAINING = ("clip_grad_norm_", "clip_grad_value_")  # between backward and optimizer, and part of the step
+# To wait is no work; where the step could go on meanwhile blocking-work-between-steps tells of it.
+_WAITS = ("sleep", "recv", "recv_into", "getresponse", "communicate", "wait", "acquire", "select", "poll", "join")
 _EVERY = 50  # steps: how often what is already done every so many steps, and now in each, is done by the fix
 _BASIS = (
     "what it takes, undisturbed; prior: a fiftieth of it is left where an edit takes it away, a twentieth where a "
@@ -181,7 +183,7 @@ class WorkBesideModel(Rule):
 
     def _of_one_place(self, evidence: Evidence) -> Iterator[Finding]:
         found = evidence.beside
-        if found is None or not evidence.step_s or found.calls in _OF_TRAINING:
+        if found is None or not evidence.step_s or found.calls in (*_OF_TRAINING, *_WAITS):
             return
         archive = _asks_archive(found)
         if evidence.breakdown.share(OTHER) * found.part < (_LEAST_WASTED if archive else _LEAST):

@@ -358,11 +358,11 @@ class CallSites:
             result = original(*args, **kwargs)
             if self._jacobians < _FIRST_JACOBIANS and not compiling():
                 self._jacobians += 1
-                with contextlib.suppress(Exception):
-                    inputs = args[1] if len(args) > 1 else kwargs["inputs"]
-                    entry = self.add("jacobian", user_site(), {})
-                    if entry is not None:
-                        entry.details["meets"] = entry.details.get("meets", False) or self._meets(result, inputs)
+                entry, meets = self.add("jacobian", user_site()), True
+                with contextlib.suppress(Exception):  # of several inputs or outputs, say: who knows
+                    meets = self._meets(result, args[1] if len(args) > 1 else kwargs["inputs"])
+                if entry is not None:
+                    entry.details["meets"] = meets or entry.details.get("meets", False)
             return result
 
         return jacobian
@@ -374,7 +374,8 @@ class CallSites:
             by = jacobian.dim() - inputs.dim()
             if not may_compute(torch, jacobian) or jacobian.shape[0] != jacobian.shape[by]:
                 return True  # of no batch, or who knows
-            parts = (jacobian.detach().movedim(by, 1) != 0).flatten(2).any(2)
+            samples = jacobian.shape[0]
+            parts = (jacobian.detach().movedim(by, 1) != 0).reshape(samples, samples, -1).any(2)
             return bool(parts.fill_diagonal_(False).any())
 
     def _saw(self, loss: Any) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
 from advisor.evidence.algebra.jacobians import looped_jacobians
+from advisor.harness.sites import CallSites
 from advisor.launch import Command, measure
 from advisor.rule import Finding
 from advisor.run import Run
@@ -78,3 +84,26 @@ def test_backwards_for_each_sample_are_found_and_become_one_for_each_output(tmp_
 def test_what_samples_have_of_one_another_is_left_alone(layer: str, read: str, tmp_path: Path) -> None:
     _, found = findings(tmp_path, layer, read)
     assert not found
+
+
+@pytest.mark.parametrize(
+    ("function", "meets"),
+    [
+        (lambda x: x.square(), False),
+        (lambda x: torch.stack((x.sin().sum(1), x.prod(1)), 1), False),
+        (lambda x: x.softmax(0), True),
+        (lambda x: (x - x.mean(0)).sum(1), True),
+        (lambda x: x.sum(0), True),  # of no batch
+        (lambda x: (x, x), True),  # who knows
+    ],
+)
+def test_whether_samples_meet_is_looked_at(function: Callable[[Tensor], Any], meets: bool) -> None:
+    sites = CallSites(torch, 0, SimpleNamespace(gradients_asked=lambda: None))
+    sites.on()
+    try:
+        for _ in range(5):
+            torch.autograd.functional.jacobian(function, torch.rand(4, 3))
+    finally:
+        sites.off()
+    (entry,) = [each for each in sites.records() if each.kind == "jacobian"]
+    assert entry.details == {"meets": meets} and entry.calls == 3
