@@ -318,6 +318,18 @@ for x in loader:
 """,
             "",
         ),
+        *(
+            Example(  # by whatever way
+                "import contextlib\nimport torch\n\ntorch.autograd.set_detect_anomaly(True)  # <- anomaly\n\n"
+                "def back(x):\n    model(x).backward()\n\ndef step(x):\n    back(x)\n    optimizer.step()\n\n"
+                f"for x in loader:\n    {passes}",
+                "",
+            )
+            for passes in (
+                "with contextlib.suppress(RuntimeError):\n        step(x)\n",
+                "try:\n        step(x)\n    except Exception:\n        skipped += 1\n",
+            )
+        ),
         Example('os.environ.update({"CUDA_LAUNCH_BLOCKING": "1"})\n', "", {"blocking": True}),
         Example("torch.autograd.set_detect_anomaly(args.debug)  # <- anomaly\n", ""),
         Example("ok = gradcheck(op, x)  # <- gradcheck\nprint(ok)\n", ""),

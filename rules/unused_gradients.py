@@ -118,7 +118,7 @@ class UnusedGradients(Rule):
             text = "Call requires_grad_(False) on what is trained at a rate of zero, before the optimizer is made "
             return Advice(f"{text}{where(finding.site)}.", "whether the rate stays zero only its author can tell")
         text = "Call requires_grad_(False) on what no optimizer trains"
-        if file_list(finding, "trained"):
+        if file_list(finding, "trained") and not finding.parameters.get("frozen"):
             text = "Call requires_grad_(False) on the model, and requires_grad_(True) on the part that is trained"
         text += f", before the optimizer is made {where(finding.site)}."
         if finding.parameters.get("inputs"):
@@ -207,7 +207,7 @@ class Trainer:
             "optimizer = torch.optim.SGD(model.fc.parameters(), lr=0.1)  # <- optimizers\n",
             after="",
             parameters={"models": 1, "trained": ("fc",), "frozen": True},
-            advice="requires_grad_(True)",
+            advice="on what no optimizer trains",
         ),
         Example(  # a model of its own, none of which is trained
             before="""

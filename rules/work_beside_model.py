@@ -23,6 +23,7 @@ from advisor.evidence.beside import (
     share_of_step,
     source_of,
 )
+from advisor.evidence.bindings import last_name
 from advisor.evidence.facts import FORWARD, OTHER
 from advisor.evidence.in_the_loss import is_between
 from advisor.evidence.outside import updates_weights
@@ -105,6 +106,11 @@ _CHEAPER = (
         "for a property, functools.lru_cache for a function, or an attribute that __init__ sets).",
     ),
     (
+        r"\[[^\]]*:[^\]]*\]\.(?P<name>copy)\(\)",
+        "That copies all that there is, for each batch: take the rows that are drawn by their numbers, which copies "
+        "these alone.",
+    ),
+    (
         r"\b(?P<name>deepcopy)\(",
         "copy.deepcopy copies all there is, object by object: keep the tensors that are needed, and copy_() into them.",
     ),
@@ -126,6 +132,12 @@ _READS = ("safe_load", "full_load", "unsafe_load", "load", "loads", "loadtxt", "
 _READ_ONCE = (
     "It is given nothing, and reads the same each time, if nothing writes it meanwhile: read it once, as "
     "functools.lru_cache(maxsize=1) around the function does."
+)
+
+_READS_FILES = re.compile(r"open|imread|read|load|loadtxt|genfromtxt|memmap|loadmat|(read|load)_(wav|audio|image|file)")
+_READ_AGAIN = (
+    "It reads a file and makes the same of it each time: keep what it makes by its path, as functools.lru_cache around "
+    "the function does, or make the files so once, before the loop."
 )
 
 _NPZ = re.compile(r"numpy.*npyio")  # the module of its open archives
@@ -154,8 +166,8 @@ class WorkBesideModel(Rule):
     batches on one way that costs too much, a metric over all history, a simulator: while it runs the model waits. The
     stacks of a few steps are followed from the loop inwards, for as long as one call takes most of what is beside the
     steps' own work, and the time is that share of the undisturbed step. So is a function without torch in it that
-    several others ask, that the model's forward asks for (graphs put together in Python), or that draws while nobody
-    looks on. Reported only where no other rule explains it.
+    several others ask, that the model's forward asks for (graphs put together in Python, files that are read again), or
+    that draws while nobody looks on. Reported only where no other rule explains it.
 
     When not: it is what the step is for, and there is no cheaper way; even then it may run in other processes, or for
     many at once. A simulator that a library has, and the policy needs an answer of, is not reported, nor is what is
@@ -237,14 +249,16 @@ class WorkBesideModel(Rule):
         share = min(found.share, most)
         if share < _LEAST or found.share > _LONGER_THAN_A_STEP:
             return
-        if found.in_forward and found.callers < _CALLERS and found.library:
+        again = found.in_forward and _reads_file(Site(found.file, found.line))
+        if found.in_forward and found.callers < _CALLERS and found.library and not again:
             return  # a library of compiled code that torch knows nothing of is part of the model
         draws = _DRAWS.match(found.name) is not None
         if any(name in _SIMULATES for name in found.around) and not draws:
             return
         site = Site(found.file, found.line)
         reads = found.library in _READS and not _takes_anything(site)
-        cheaper = _READ_ONCE if reads else _SELDOM_DRAWN if draws else ""
+        cheaper = _READ_ONCE if reads else _SELDOM_DRAWN if draws else _READ_AGAIN if again else ""
+        cheaper = cheaper or (_DEQUE if _indexes_deque(site) else "")
         saved = share * step_s * (1.0 - (_LEFT_KNOWN if cheaper else _LEFT))
         way = f" by way of {found.around[0]}()" if len(found.around) > 1 else ""
         asked = f"asked by {found.callers} functions"
@@ -387,14 +401,26 @@ def _cheaper(calls: str, source: str, called: str = "") -> str:
 def _walks_deque(found: Beside) -> bool:
     """Whether what takes the time draws items from a deque: one that the function's class, or its file, makes."""
     source = source_of(found, text_of) if found.calls in _DRAWS_ITEMS else ""
-    if not source:
+    return bool(source) and not _deques(found.file, found.line).isdisjoint(_DRAWN_FROM.findall(source))
+
+
+def _indexes_deque(site: Site) -> bool:
+    """Whether the function that begins at `site` takes items of a deque by their numbers, ``self.rows[i + k]``."""
+    function = scope_at(text_of(site.file), site.line)
+    if function is None:
         return False
-    tree = ast.parse(text_of(found.file))
+    items = (each for each in ast.walk(function) if isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Load))
+    taken = {last_name(each.value) for each in items if not isinstance(each.slice, ast.Constant)}  # [0] is its end
+    return not taken.isdisjoint(_deques(site.file, site.line))
+
+
+def _deques(file: str, line: int) -> set[str]:
+    """The names that the class around a line of a file, or the file outside of classes, gives a deque."""
+    tree = ast.parse(text_of(file))
     classes = [each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)]
-    others = [each for each in classes if not each.lineno <= found.line <= (each.end_lineno or 0)]
+    others = [each for each in classes if not each.lineno <= line <= (each.end_lineno or 0)]
     texts = (ast.unparse(each) for each in tree.body if each not in others)
-    made = re.findall(r"\b(\w+)(?:: [^=\n]+)? = (?:\w+\.)?deque\(", "\n".join(texts))
-    return not set(made).isdisjoint(_DRAWN_FROM.findall(source))
+    return set(re.findall(r"\b(\w+)(?:: [^=\n]+)? = (?:\w+\.)?deque\(", "\n".join(texts)))
 
 
 def _asks_archive(found: Beside) -> bool:
@@ -423,6 +449,13 @@ def _is_between(evidence: Evidence, found: Beside) -> bool:
 def _is_vague(evidence: Evidence) -> bool:
     """Whether what takes most is a function by itself, and none that it calls does."""
     return evidence.beside is not None and not evidence.beside.calls
+
+
+def _reads_file(site: Site) -> bool:
+    """Whether the function that begins at `site` reads a file, by the names of what it calls."""
+    function = scope_at(text_of(site.file), site.line)
+    calls = (each.func for each in ast.walk(function) if isinstance(each, ast.Call)) if function is not None else ()
+    return any(_READS_FILES.fullmatch(last_name(each)) for each in calls)
 
 
 def _takes_anything(site: Site) -> bool:

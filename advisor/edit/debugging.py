@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
 
 import libcst as cst
 import libcst.matchers as m
@@ -20,6 +21,7 @@ SwitchOff = Callable[[Drafts, Draft, cst.Call | None], str]
 # read later.
 _OF_PROFILERS = ("step", "key_averages", "table", "total_average", "events")
 _WRITES = ("on_trace_ready", "execution_trace_observer")
+_FAILS = re.compile(r"\b(RuntimeError|Exception)\b")  # what anomaly detection raises, and what catches it
 _LOGGERS = ("log", "logger", "logging", "_log", "_logger", "LOG", "LOGGER")
 _LEVELS = ("debug", "info", "warning")
 
@@ -71,25 +73,35 @@ def _told_by_name(drafts: Drafts, draft: Draft) -> bool:
 
 def skips_what_fails(draft: Draft) -> bool:
     """Whether the file goes on where a backward raises, as anomaly detection has it do at a NaN (RuntimeError)."""
-    functions = {each.name.value for each in draft.nodes(cst.FunctionDef) if _goes_back(draft, each)}
+    functions, before = {"backward"}, 0
+    while len(functions) > before:
+        before = len(functions)
+        functions |= {each.name.value for each in draft.nodes(cst.FunctionDef) if _calls(draft, each) & functions}
     repeated = {last_name(draft, each) for each in draft.nodes(cst.Call) if draft.loop(each) is not None}
-    for block in draft.nodes(cst.Try):
+    blocks: list[cst.Try | cst.With] = [*draft.nodes(cst.Try), *draft.nodes(cst.With)]
+    for block in blocks:
         function = draft.function(block)
         if draft.loop(block) is None and (function is None or function.name.value not in repeated):
             continue  # around all the steps: the first that fails ends them
-        called = {last_name(draft, each) for each in draft.nodes(cst.Call, block.body)}
-        if not (_goes_back(draft, block.body) or called & functions):
-            continue
-        for handler in block.handlers:
-            kinds = draft.code(handler.type) if handler.type is not None else "Exception"
-            goes_on = not draft.nodes(cst.Raise, handler)
-            if goes_on and any(kind in kinds for kind in ("RuntimeError", "Exception")):
-                return True
+        if _calls(draft, block.body) & functions and any(_FAILS.search(each) for each in _passed_over(draft, block)):
+            return True
     return False
 
 
-def _goes_back(draft: Draft, node: cst.CSTNode) -> bool:
-    return any(each.attr.value == "backward" for each in draft.nodes(cst.Attribute, node))
+def _passed_over(draft: Draft, block: cst.Try | cst.With) -> Iterator[str]:
+    """The errors, as code, behind which a script goes on."""
+    if isinstance(block, cst.With):
+        for item in block.items:
+            if isinstance(item.item, cst.Call) and full_name(draft, item.item.func) == "contextlib.suppress":
+                yield draft.code(item.item)
+        return
+    for handler in block.handlers:
+        if not draft.nodes(cst.Raise, handler):
+            yield draft.code(handler.type) if handler.type is not None else "Exception"
+
+
+def _calls(draft: Draft, node: cst.CSTNode) -> set[str]:
+    return {last_name(draft, each) for each in draft.nodes(cst.Call, node)}
 
 
 def without_statement(drafts: Drafts, draft: Draft, call: cst.Call | None) -> str:

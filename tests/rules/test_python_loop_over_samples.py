@@ -234,6 +234,34 @@ def test_parts_taken_by_functions_and_loaders_belong_to_no_loop_of_their_own(
     assert (None if found is None else found.line) == line
 
 
+OBJECTS = """class Net(nn.Module):
+    def messages(self, nodes, edges):
+        source, target = edges
+        return nodes[source] + nodes[target]
+
+    def forward(self, window):
+        found = []
+        for j in range(window.size(2)):
+            h = self.convolve(window[:, j])
+            found.append({last})
+        return found
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "line"), [("h[-1]", 8), ("h[found[-1]]", None), ("h[j]", 8), ("self.last(found[j - 1])", None)]
+)
+def test_what_is_unpacked_or_taken_by_a_constant_hides_no_loop(last: str, line: int | None) -> None:
+    text = OBJECTS.format(last=last)
+    taken = [
+        CallSite("Tensor.index", Site("train.py", 3), 456, 114.0, details={"iterates": True, "rows": 2}),
+        CallSite("Tensor.index", Site("train.py", 9), 228, 57.0, details={"iterates": False}),
+        CallSite("Tensor.index", Site("train.py", 10), 228, 57.0, details={"iterates": False}),
+    ]
+    found = busiest_loop(taken, lambda path: text)
+    assert (None if found is None else found.line) == line
+
+
 def test_what_a_loader_takes_does_not_hide_the_loop_of_a_step() -> None:
     text = "for x, y in loader:\n    for c in range(n):\n        mask = y == c\n        loss = loss + f(x[mask])\n"
     taken = [

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from advisor.diagnose import diagnose
-from advisor.edit import Edit
+from advisor.edit import Edit, Sources
 from advisor.evidence import Evidence
+from advisor.evidence.beside import Beside
 from advisor.evidence.scattered import Scattered
 from advisor.findings import FindingDocument
 from advisor.launch import Command, measure
+from advisor.rule import Advice
 from rules.work_beside_model import WorkBesideModel, _cheaper
 from tests.conftest import PYTHON, QUICK
 
@@ -118,6 +120,8 @@ def test_silent_where_nothing_takes_most_or_another_rule_tells_of_it(index: str,
         ("", "def f(a, b):\n    return inter / (area_a + area_b - inter)", "batched_nms"),
         ("box_iou_loop", "keep = box_iou_loop(rows, kept)", "batched_nms"),
         ("", "share = interest / (debt + rest)", ""),
+        ("copy", "rows[key] = self.buffers[key][:self.size].copy()", "by their numbers"),
+        ("copy", "settings = config.copy()", ""),
     ],
 )
 def test_a_cheaper_way_is_told_of_what_is_called(calls: str, source: str, part: str) -> None:
@@ -131,6 +135,88 @@ def test_what_takes_longer_than_a_step_is_not_in_each(share: float, told: bool, 
     made.operator("aten::conv2d", 3, 85)
     evidence = made.evidence(tmp_path)
     vars(evidence)["scattered"] = Scattered("audio.py", 44, "record", share, 1.0, 1, "", ("record",))
+    assert bool(list(WorkBesideModel().check(evidence))) is told
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("rate, ir = wavfile.read(path)\n    return resample_poly(ir, 160, 441)", True),
+        ("return resample_poly(load_wav(path), 160, 441)", True),
+        ("return resample_poly(path, 160, 441)", False),  # compiled code that the model is made of
+        ("return resample_poly(path.spread(), 160, 441)", False),
+    ],
+)
+def test_a_file_that_the_forward_reads_again(body: str, told: bool, scene: Any, tmp_path: Path) -> None:
+    script = tmp_path / "audio.py"
+    script.write_text(f"def read_ir(path):\n    {body}\n")
+    made = scene(step_ms=100)
+    made.operator("aten::conv2d", 3, 85)
+    evidence = made.evidence(tmp_path)
+    vars(evidence)["scattered"] = Scattered(
+        str(script), 1, "read_ir", 0.6, 24.0, 1, "resample_poly", ("read_ir",), in_forward=True
+    )
+    found = list(WorkBesideModel().check(evidence))
+    assert bool(found) is told
+    for each in found:
+        fix = WorkBesideModel().fix(each, Sources())
+        assert isinstance(fix, Advice) and "functools.lru_cache" in fix.text
+
+
+@pytest.mark.parametrize(
+    ("made", "taken", "told"),
+    [
+        ("collections.deque(maxlen=9)", "self.rows[i + k]", True),
+        ("deque()", "[self.rows[i] for i in start]", True),
+        ("deque()", "self.rows[0]", False),  # its end
+        ("[]", "self.rows[i]", False),
+        ("deque()", "self.others[i]", False),
+    ],
+)
+def test_items_of_a_deque_by_their_numbers(made: str, taken: str, told: bool, scene: Any, tmp_path: Path) -> None:
+    script = tmp_path / "memory.py"
+    script.write_text(
+        f"class Memory:\n    def __init__(self):\n        self.rows = {made}\n\n"
+        f"    def sample(self, start):\n        return {taken}\n"
+    )
+    made_run = scene(step_ms=100)
+    made_run.operator("aten::conv2d", 3, 40)
+    evidence = made_run.evidence(tmp_path)
+    vars(evidence)["scattered"] = Scattered(str(script), 5, "sample", 0.5, 2.0, 1, "", ("sample",))
+    (found,) = WorkBesideModel().check(evidence)
+    fix = WorkBesideModel().fix(found, Sources())
+    assert isinstance(fix, Advice) and ("A deque has no index" in fix.text) is told
+
+
+@pytest.mark.parametrize(("name", "told"), [("recv", False), ("sleep", False), ("histogram", True)])
+def test_to_wait_is_no_work(name: str, told: bool, scene: Any, tmp_path: Path) -> None:
+    made = scene(step_ms=100)
+    made.operator("aten::conv2d", 3, 40)
+    evidence = made.evidence(tmp_path)
+    vars(evidence)["beside"] = Beside("/nowhere/train.py", 4, "step", name, 0.9, function=0.9)
+    assert bool(list(WorkBesideModel().check(evidence))) is told
+
+
+MATCHED = """\
+def train(model, x, events):
+    places = model(x)
+    chosen = match(places, events)
+    loss = (places[chosen] - events).square().mean()
+    loss.backward()
+"""
+
+
+@pytest.mark.parametrize(("called", "told"), [("match", False), ("look", True)])
+def test_a_matching_for_the_loss_is_part_of_the_step(called: str, told: bool, scene: Any, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(MATCHED)
+    made = scene(step_ms=100)
+    made.operator("aten::conv2d", 3, 40)
+    made.record.call_sites = [each for each in made.record.call_sites if each.kind != "Module.call"]
+    made.call("Module.call", 2, module="Net", grad=True)
+    made.record.call_sites[-1].site.file = str(script)
+    evidence = made.evidence(tmp_path)
+    vars(evidence)["beside"] = Beside(str(script), 3, called, "linear_sum_assignment", 0.9, function=0.9)
     assert bool(list(WorkBesideModel().check(evidence))) is told
 
 

@@ -62,7 +62,8 @@ def reorder(draft: Draft, found: ProductChain, order: Order) -> None:
         return code if alone else f"({code})"
 
     code = written(order, True)
-    parentheses = narrow or (not function and bool(found.whole.lpar))
+    alone = isinstance(draft.parent(found.whole), (cst.Assign, cst.AnnAssign, cst.Arg, cst.Return))
+    parentheses = not alone if narrow else not function and bool(found.whole.lpar)
     draft.replace(found.whole, f"({code})" if parentheses else code)
     for each in found.held:
         draft.remove(each)

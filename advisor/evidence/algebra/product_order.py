@@ -19,7 +19,7 @@ from advisor.evidence.worked import added_up
 if TYPE_CHECKING:
     from advisor.evidence import Evidence
 
-_PRODUCTS = ("aten::matmul", "aten::mm", "aten::bmm")
+PRODUCTS = ("aten::matmul", "aten::mm", "aten::bmm")
 _MULTIPLY = ("aten::mm", "aten::bmm", "aten::addmm", "aten::mv", "aten::dot")
 _VIEWS = ("aten::t", "aten::transpose", "aten::numpy_T", "aten::mT", "aten::permute", "aten::unsqueeze", "aten::view")
 _LONGEST = 6  # operands: nobody writes more in one line
@@ -81,13 +81,13 @@ def costly_chains(evidence: Evidence) -> Chains:
         if function is None or inside:
             continue
         written = _left_to_right(len(operands))
-        now, (best, order) = _cost(operands, written), cheapest(operands)
+        now, (best, order) = cost(operands, written), cheapest(operands)
         chain = Chain(function, order if now >= LEAST * best else written, len(operands))
         if calls.step(rows[0]) == 0:
             found.in_order.setdefault(function, []).append((chain.operands, chain.order))
         if now >= LEAST * best:
             costly.append(chain)
-            found.largest[chain] = max((_gives(calls, row) for row in rows), key=prod)
+            found.largest[chain] = max((gives(calls, row) for row in rows), key=prod)
             by_left.setdefault(best / now, []).extend(rows)
     found.counts = calls.per_step(costly)
     found.shares = added_up(calls.shares(rows, left) for left, rows in by_left.items())
@@ -97,7 +97,7 @@ def costly_chains(evidence: Evidence) -> Chains:
 @lru_cache(maxsize=1024)
 def cheapest(operands: tuple[Operand, ...]) -> tuple[float, Order]:
     """(cost, order) of the order that costs least: every way to put the parentheses is tried."""
-    ways = [(_cost(operands, order), order) for order in _orders(0, len(operands))]
+    ways = [(cost(operands, order), order) for order in _orders(0, len(operands))]
     return min(ways, key=lambda way: way[0])
 
 
@@ -116,7 +116,7 @@ def _left_to_right(operands: int) -> Order:
     return order
 
 
-def _cost(operands: tuple[Operand, ...], order: Order) -> float:
+def cost(operands: tuple[Operand, ...], order: Order) -> float:
     """Operations of all products in that order, with their backward's, and what reading and writing is worth."""
     total = 0.0
 
@@ -142,8 +142,8 @@ def _chains(calls: Calls) -> Iterator[list[int]]:
         chain: list[int] = []
         for row in rows:
             name = calls.name(row)
-            if name in _PRODUCTS and len(calls.shapes(row)) > 1:
-                if chain and calls.shapes(row)[0] == _gives(calls, chain[-1]) != ():
+            if name in PRODUCTS and len(calls.shapes(row)) > 1:
+                if chain and calls.shapes(row)[0] == gives(calls, chain[-1]) != ():
                     chain.append(row)
                     continue
                 yield from _long(chain)
@@ -159,7 +159,7 @@ def _long(chain: list[int]) -> Iterator[list[int]]:
         yield chain
 
 
-def _gives(calls: Calls, row: int) -> Shape:
+def gives(calls: Calls, row: int) -> Shape:
     """The shape of a product; () where one of its operands is a vector, or it is none."""
     given: list[Shape] = [*calls.shapes(row), (), ()]
     left, right = given[:2]

@@ -53,8 +53,10 @@ def busiest_loop(taken: Sequence[CallSite], text_of: Callable[[str], str]) -> Si
     batches, which takes none.
     """
     texts = {each.site.file: text_of(each.site.file) for each in taken}
-    # What a loader takes to make its batches may be more than what the loops of a step take.
-    taken = [each for each in taken if not _by_iterator(texts[each.site.file], each)]
+    # What a loader takes to make its batches may be more than what the loops of a step take; and no loop's own is what
+    # each round gives names, ``source, target = edges``, or takes by the same number, ``h[-1]``.
+    for others in (_by_iterator, _unpacks, _by_constants):
+        taken = [each for each in taken if not others(texts[each.site.file], each)]
     most = max(map(_parts, taken), default=0)
     busiest = sorted((each for each in taken if 2 * _parts(each) >= most), key=lambda each: -_parts(each))
     places = [
@@ -81,6 +83,32 @@ def _by_iterator(text: str, taken: CallSite) -> bool:
     if taken.details.get("iterates") is not False or not isinstance(loop, ast.For) or loop.lineno != taken.site.line:
         return False
     return not any(isinstance(node, ast.Subscript) for node in ast.walk(loop.iter))
+
+
+def _unpacks(text: str, taken: CallSite) -> bool:
+    """Whether a tensor is taken apart by as many names as it has parts, and by no loop."""
+    scope = around(text, taken.site.line) if taken.details.get("iterates") else None
+    return scope is not None and any(
+        isinstance(node, ast.Assign)
+        and node.lineno == taken.site.line
+        and isinstance(node.targets[0], ast.Tuple)
+        and len(node.targets[0].elts) == taken.details.get("rows")
+        and isinstance(node.value, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
+        for node in ast.walk(scope)
+    )
+
+
+def _by_constants(text: str, taken: CallSite) -> bool:
+    """Whether all that is taken on the line is taken by numbers that are written there."""
+    if taken.details.get("iterates") is not False:
+        return False
+    scope = around(text, taken.site.line)
+    indices = [
+        node.slice
+        for node in (ast.walk(scope) if scope is not None else ())
+        if isinstance(node, ast.Subscript) and node.lineno <= taken.site.line <= (node.end_lineno or node.lineno)
+    ]
+    return bool(indices) and not any(names_in(each) for each in indices)
 
 
 def _parts(taken: CallSite) -> int:
