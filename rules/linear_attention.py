@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
+from advisor.edit import Draft
+from advisor.edit.finding import only_line
+from advisor.edit.names import last_part
 from advisor.evidence.algebra.linear_attention import linear_attention
 from advisor.evidence.worked import of_tensors, spent_s, without
-from advisor.harness.layout import Site
 from advisor.rule import Advice, Example, Finding, Gain, Rule, Safety, at, where
 
 if TYPE_CHECKING:
     from advisor.edit import Sources
     from advisor.evidence import Evidence
+
+_PRODUCTS = ("matmul", "bmm", "einsum")
 
 
 class LinearAttention(Rule):
@@ -48,7 +54,7 @@ class LinearAttention(Rule):
             return
         saved = spent_s(evidence, shares) / (evidence.trace_step_s or 1.0)
         most = max(counts, key=lambda each: (counts[each] * each.queries * each.keys, each.function))
-        site = Site(*most.function)
+        site = only_line(most.function, lambda draft: _with_values(draft, most.function[1]))
         yield Finding(
             rule=self.id,
             title=self.title,
@@ -85,3 +91,13 @@ def attend(q, k, v):  # <-
         ),
     )
     LEAVES_ALONE = (Example("def attend(q, k, v):  # <-\n    return (q @ k.mT).softmax(-1) @ v\n", ""),)
+
+
+def _with_values(draft: Draft, function: int) -> list[int]:
+    """The line of the second of the two products that a function makes; none where it makes others."""
+    products = [
+        *(each for each in draft.nodes(cst.BinaryOperation) if isinstance(each.operator, cst.MatrixMultiply)),
+        *(each for each in draft.nodes(cst.Call) if last_part(each.func) in _PRODUCTS),
+    ]
+    lines = sorted(draft.line(each) for each in products if draft.function_line(each) == function)
+    return lines[1:] if len(lines) == 2 else []

@@ -67,7 +67,7 @@ def findings(folder: Path, body: str, queries: int = 320) -> list[Finding]:
 )
 def test_scores_that_are_only_divided_are_found(body: str, tmp_path: Path) -> None:
     (finding,) = findings(tmp_path, body)
-    assert finding.site is not None and finding.site.line == 15 and finding.gain.likely > 1.5
+    assert finding.site is not None and finding.site.line == 18 and finding.gain.likely > 1.5
     assert (finding.evidence["queries"], finding.evidence["width"]) == (320, 16)
     fix = LinearAttention().fix(finding, Sources())
     assert isinstance(fix, Advice) and "q @ (k.mT @ v)" in fix.text
