@@ -18,6 +18,7 @@ from itertools import islice
 from types import ModuleType
 from typing import Any
 
+from ..fast_paths import HELD, FastPaths
 from ..layout import (
     CopiedOperand,
     Frozen,
@@ -32,7 +33,6 @@ from ..layout import (
     SparseProduct,
     ZeroRow,
 )
-from ..fast_paths import HELD, FastPaths
 from ..loading.loaders import tensors_in
 from ..looking import (
     function_modes,
