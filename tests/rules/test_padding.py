@@ -54,7 +54,7 @@ class Tagger(nn.Module):
 model, tok = Tagger(), Tokenizer()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(200):
-    texts = ["x" * (1 + step % 7) + " bc def gh" * (10 + (step + row) % 30) for row in range(16)]
+    texts = ["x" * (8 + step % 7) + " bc def gh" * (10 + (step + row) % 30) for row in range(16)]
     ids = tok(texts, padding=PADDING, max_length=512, return_tensors="pt")
     loss = model(ids, ids > 0)
     optimizer.zero_grad()
