@@ -54,7 +54,10 @@ _NORMS = re.compile(r"^aten::_?linalg_(vector_norm|norm|matrix_norm|cross|vecdot
 # What a loop of products is to come to: conjugate gradients, Sinkhorn, a power iteration. Of float32 the last digit is
 # 6e-8 of a number.
 _DIGITS = r"\d+(\.\d*)?e-(0*[7-9]|1\d)\b"
-_TOLERANCE = re.compile(rf"(?i)\b\w*(tol(erance)?|thresh(old)?)\b[^\n#=]*= *[^\n#=;]*\b{_DIGITS}|[<>]=? *{_DIGITS}")
+_TOLERANCE = re.compile(
+    rf"(?im)^(?!.*(close|assert)).*\b\w*(tol(erance)?|thresh(old)?)\b[^\n#=]*= *[^\n#=;]*\b{_DIGITS}"
+    rf"|\bwhile\b[^\n#]*[<>]=? *{_DIGITS}|\bif\b[^\n#]*[<>]=? *{_DIGITS}[^\n#]*:\s*(break|return)\b"
+)
 _LOSS_WEIGHTS = ("weight", "pos_weight")  # parameters of losses, which want the type of what they weigh
 _MAKERS = ("from_numpy", "tensor", "as_tensor")
 _FOLLOWS = m.Attribute(value=m.Name() | m.Attribute() | m.Subscript(), attr=m.Name("dtype"))

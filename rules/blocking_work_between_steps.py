@@ -70,8 +70,11 @@ _ANSWERS = ("os.system", "subprocess.", "http.client.", "socket.")
 _ASKS = re.compile(r"\.(step|reset|act|ask|query|request|recv|receive|poll|read|observe)\w*\(")
 # What works beside the steps, in a thread or a process of the script's own, and what the steps take of it: that may be
 # what they wait for.
-_TAKES = re.compile(r"\.(latest|read|get|grab|poll|recv|receive|sample|take|pop|retrieve|snapshot|current)\w*\(")
-_WORKS_BESIDE = re.compile(r"\b(Thread|Timer|Process|\w*PoolExecutor|InputStream|VideoCapture)\b|\.submit\(")
+_TAKES = re.compile(r"\.(latest|read|get|grab|poll|recv|receive|retrieve|snapshot|current)\w*\(\)")
+_WORKS_BESIDE = re.compile(
+    r"\b(threading\.Timer|Thread|Process|\w+PoolExecutor|InputStream|VideoCapture)\(|\.submit\("
+    r"|\(([\w.]+\.)?(Thread|Process)\):"
+)
 
 
 # Sleeps that wait for something that others do: without them the loop would only go round faster.
@@ -486,14 +489,15 @@ def _paced(evidence: Evidence, site: Site) -> bool:
         loops = [each for each in ast.walk(ast.parse(text_of(site.file))) if isinstance(each, (ast.For, ast.While))]
     except (SyntaxError, ValueError):
         return False
-    around = (each for each in loops if each.lineno <= site.line <= (each.end_lineno or each.lineno))
-    return any(_TAKES.search(ast.unparse(each)) for each in around)
+    around = [each for each in loops if each.lineno <= site.line <= (each.end_lineno or each.lineno)]
+    innermost = max(around, key=lambda each: each.lineno, default=None)
+    return innermost is not None and _TAKES.search(ast.unparse(innermost)) is not None
 
 
 def _answers(site: Site, waits: Collection[str]) -> bool:
     """Whether the line waits for an answer that the step goes on with: of a simulator in another process, say."""
     text = text_of(site.file)
-    line = text.splitlines()[site.line - 1] if 0 < site.line <= text.count("\n") + 1 and text else ""
+    line = "".join(text.splitlines()[site.line - 1 : site.line]) if site.line > 0 else ""
     asks = any(each.startswith(_ANSWERS) for each in waits) or _ASKS.search(line) is not None
     return asks and any(each.startswith((*_ANSWERS, _SLEEP)) for each in waits) and is_used(text, site.line)
 

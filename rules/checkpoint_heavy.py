@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from advisor.edit import Drafts
@@ -70,7 +70,7 @@ class CheckpointHeavy(Rule):
             return  # of the few that the script makes none is to go
         places = sorted(call_sites(evidence, "checkpoint", every_step=False), key=lambda place: -place.calls)
         site = places[0].site if places else None
-        last, epoch = site is not None and _is_saved_behind(site), epoch_steps(evidence)
+        last, epoch = site is not None and _is_saved_behind(site, record.modules), epoch_steps(evidence)
         yield Finding(
             rule=self.id,
             title=self.title,
@@ -174,25 +174,44 @@ for epoch in range(10):
     )
 
 
-def _is_saved_behind(site: Site) -> bool:
+def _is_saved_behind(site: Site, modules: Iterable[str]) -> bool:
     """Whether what is saved at `site`, in each of a loop's rounds, is saved behind the loop as well.
 
-    By what is called at the line, or the name of the function that the line stands in.
+    By what is called at the line, or by the name of the function that the line stands in, which the script may call in
+    another one of its `modules`.
     """
+    paths = dict.fromkeys((site.file, *modules))
+    trees = {path: tree for path in paths if (tree := _parsed(text_of(path))) is not None}
+    nodes = list(ast.walk(trees[site.file])) if site.file in trees else []
+    calls = sorted(
+        (each for each in nodes if isinstance(each, ast.Call) and each.lineno == site.line),
+        key=lambda each: each.col_offset,
+    )
+    own = ast.unparse(calls[0].func) if calls else ""
+    around = [each for each in nodes if isinstance(each, ast.FunctionDef) and _holds(each, site.line)]
+    holder = around[-1].name if around else ""
+    return any(_again_behind(tree, own if path == site.file else "", holder) for path, tree in trees.items())
+
+
+def _parsed(text: str) -> ast.Module | None:
     try:
-        tree = ast.parse(text_of(site.file))
+        return ast.parse(text)
     except (SyntaxError, ValueError):
-        return False
+        return None
+
+
+def _again_behind(tree: ast.Module, own: str, holder: str) -> bool:
+    """Whether a call of `own`, or of a function by the name `holder`, is in a loop, and another one behind that."""
     nodes: list[Any] = list(ast.walk(tree))
     calls = [each for each in nodes if isinstance(each, ast.Call)]
-    around = [each for each in nodes if isinstance(each, ast.FunctionDef) and _holds(each, site.line)]
-    own = {ast.unparse(each.func) for each in calls if each.lineno == site.line}
-    holder = around[-1].name if around else ""
-    saves = [each.lineno for each in calls if ast.unparse(each.func) in own or last_name(each.func) == holder]
-    for body in (each.body for each in nodes if isinstance(getattr(each, "body", None), list)):
+    saves = [each.lineno for each in calls if ast.unparse(each.func) == own or last_name(each.func) == holder != ""]
+    blocks = [getattr(each, name, None) for each in nodes for name in ("body", "finalbody")]
+    for body in (each for each in blocks if isinstance(each, list)):
         for number, statement in enumerate(body):
-            loops = isinstance(statement, (ast.For, ast.While)) and any(_holds(statement, line) for line in saves)
-            behind = body[number + 1 :] if loops else []
+            loops = (each for each in ast.walk(statement) if isinstance(each, (ast.For, ast.While)))
+            if not any(_holds(loop, line) for loop in loops for line in saves):
+                continue
+            behind = [*body[number + 1 :], *getattr(statement, "finalbody", ())]
             if any(_holds(each, line) for each in behind for line in saves):
                 return True
     return False

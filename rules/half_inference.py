@@ -58,7 +58,7 @@ _UNITS = ("amx_bf16", "avx512_bf16")
 _LEAST_FLOP = 8e6
 _LEAST_GAIN = 1.10  # the measured ratios spread too far to promise less
 # Numbers of rows, say: ids among the features. bfloat16 has 8 bits for them, and 999 becomes 1000.
-_WHOLE = re.compile(r"\.(long|int)\(\)|\.to\((dtype=)?torch\.(long|int|int64|int32)\)|\b(one_hot|bucketize)\(")
+_WHOLE = re.compile(r"\](\.(long|int)\(\)|\.to\((dtype=)?torch\.(long|int|int64|int32)\))|\b(one_hot|bucketize)\(")
 _MATRIX = re.compile(r"aten::(addmm|mm|bmm|baddbmm|mkldnn_convolution|_scaled_dot_product\w*)$")
 
 

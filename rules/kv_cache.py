@@ -32,6 +32,7 @@ from advisor.rule import (
     at,
     call_sites,
     forward_sites,
+    model_files,
     site_list,
     sites,
 )
@@ -49,7 +50,7 @@ _LEAST_GAIN = 1.2
 _LAYERS = ("Embedding",)  # what makes whole numbers token ids
 _ATTENTION, _SOFTMAX = "scaled_dot_product", "aten::_softmax"
 # How a model's text says that no token looks at later ones; what reads one after the other does so anyway.
-_CAUSAL = re.compile(r"(?i)causal|\btri[ul]|subsequent|autoregress")
+_CAUSAL = re.compile(r"(?i)causal|\btri[ul]|subsequent|autoregress|GPT|LMHead|Llama|Qwen|Mistral")
 _RECURRENT = re.compile(r"\b(LSTM|GRU|RNN)(Cell)?\(")
 _TWO_DIRECTIONS = re.compile(r"bidirectional\s*=\s*True")
 _BOTH_WAYS = re.compile(r"(?i)(bert|electra|mpnet|longformer|bigbird)\w*(?<!LMHeadModel)(?<!CausalLM)$")
@@ -379,9 +380,12 @@ def _is_causal(evidence: Evidence, model: Model) -> bool:
     """
     if not model.own:
         return not _BOTH_WAYS.search(model.cls)
-    text = re.sub(r"#.*", "", "\n".join(map(text_of, dict.fromkeys(model.own.values()))))
-    says = _CAUSAL if _attends(evidence) else _RECURRENT
-    return not text.strip() or (says.search(text) is not None and not _TWO_DIRECTIONS.search(text))
+    text = re.sub(r"#.*", "", "\n".join(map(text_of, dict.fromkeys((*model_files(evidence), *model.own.values())))))
+    if not text.strip():
+        return True
+    if _attends(evidence):
+        return _CAUSAL.search(text) is not None
+    return _RECURRENT.search(text) is not None and not _TWO_DIRECTIONS.search(text)
 
 
 def _attends(evidence: Evidence) -> bool:

@@ -23,7 +23,7 @@ from advisor.evidence.beside import (
     share_of_step,
     source_of,
 )
-from advisor.evidence.bindings import last_name
+from advisor.evidence.bindings import last_name, names_in
 from advisor.evidence.facts import FORWARD, OTHER
 from advisor.evidence.in_the_loss import is_between
 from advisor.evidence.outside import updates_weights
@@ -67,7 +67,7 @@ _SELDOM_DRAWN = (
 )
 _OF_TRAINING = ("clip_grad_norm_", "clip_grad_value_")  # between backward and optimizer, and part of the step
 # To wait is no work; where the step could go on meanwhile blocking-work-between-steps tells of it.
-_WAITS = ("sleep", "recv", "recv_into", "getresponse", "communicate", "wait", "acquire", "select", "poll", "join")
+_WAITS = ("sleep", "recv", "recv_into", "getresponse", "communicate", "wait", "acquire")
 _EVERY = 50  # steps: how often what is already done every so many steps, and now in each, is done by the fix
 _BASIS = (
     "what it takes, undisturbed; prior: a fiftieth of it is left where an edit takes it away, a twentieth where a "
@@ -106,7 +106,7 @@ _CHEAPER = (
         "for a property, functools.lru_cache for a function, or an attribute that __init__ sets).",
     ),
     (
-        r"\[[^\]]*:[^\]]*\]\.(?P<name>copy)\(\)",
+        r"\[:[\w.]*\]\.(?P<name>copy)\(\)",
         "That copies all that there is, for each batch: take the rows that are drawn by their numbers, which copies "
         "these alone.",
     ),
@@ -119,6 +119,7 @@ _CHEAPER = (
 # What draws items, by name, and from what.
 _DRAWS_ITEMS = ("sample", "choice", "choices")
 _DRAWN_FROM = re.compile(r"\b(?:sample|choices?)\((?:self\.)?(\w+)\b")
+_LONG_DEQUE = 1000  # items: of fewer none is far from an end
 _DEQUE = (
     "A deque has no index: it walks from its nearer end to each item that random.sample, or an index, asks for. Keep "
     "the items in a list, and overwrite the oldest when it is full (items[position % capacity] = item); or each field "
@@ -136,8 +137,8 @@ _READ_ONCE = (
 
 _READS_FILES = re.compile(r"open|imread|read|load|loadtxt|genfromtxt|memmap|loadmat|(read|load)_(wav|audio|image|file)")
 _READ_AGAIN = (
-    "It reads a file and makes the same of it each time: keep what it makes by its path, as functools.lru_cache around "
-    "the function does, or make the files so once, before the loop."
+    "It reads files: where the same come again, keep what it makes of each, by its path, as functools.lru_cache around "
+    "the function does, or make the files so once, before the training."
 )
 
 _NPZ = re.compile(r"numpy.*npyio")  # the module of its open archives
@@ -249,7 +250,7 @@ class WorkBesideModel(Rule):
         share = min(found.share, most)
         if share < _LEAST or found.share > _LONGER_THAN_A_STEP:
             return
-        again = found.in_forward and _reads_file(Site(found.file, found.line))
+        again = found.in_forward and evidence.trains and _reads_file(Site(found.file, found.line))
         if found.in_forward and found.callers < _CALLERS and found.library and not again:
             return  # a library of compiled code that torch knows nothing of is part of the model
         draws = _DRAWS.match(found.name) is not None
@@ -259,7 +260,7 @@ class WorkBesideModel(Rule):
         reads = found.library in _READS and not _takes_anything(site)
         cheaper = _READ_ONCE if reads else _SELDOM_DRAWN if draws else _READ_AGAIN if again else ""
         cheaper = cheaper or (_DEQUE if _indexes_deque(site) else "")
-        saved = share * step_s * (1.0 - (_LEFT_KNOWN if cheaper else _LEFT))
+        saved = share * step_s * (1.0 - (_LEFT_KNOWN if cheaper and not again else _LEFT))
         way = f" by way of {found.around[0]}()" if len(found.around) > 1 else ""
         asked = f"asked by {found.callers} functions"
         if found.callers < _CALLERS:
@@ -410,7 +411,7 @@ def _indexes_deque(site: Site) -> bool:
     if function is None:
         return False
     items = (each for each in ast.walk(function) if isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Load))
-    taken = {last_name(each.value) for each in items if not isinstance(each.slice, ast.Constant)}  # [0] is its end
+    taken = {last_name(each.value) for each in items if names_in(each.slice)}  # [0] and [-1] are its ends
     return not taken.isdisjoint(_deques(site.file, site.line))
 
 
@@ -420,7 +421,9 @@ def _deques(file: str, line: int) -> set[str]:
     classes = [each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)]
     others = [each for each in classes if not each.lineno <= line <= (each.end_lineno or 0)]
     texts = (ast.unparse(each) for each in tree.body if each not in others)
-    return set(re.findall(r"\b(\w+)(?:: [^=\n]+)? = (?:\w+\.)?deque\(", "\n".join(texts)))
+    made = re.findall(r"\b(\w+)(?:: [^=\n]+)? = (?:\w+\.)?deque\((.*)", "\n".join(texts))
+    sizes = {name: re.search(r"maxlen=(\d+)\b", given) for name, given in made}
+    return {name for name, size in sizes.items() if size is None or int(size[1]) >= _LONG_DEQUE}
 
 
 def _asks_archive(found: Beside) -> bool:
@@ -454,7 +457,9 @@ def _is_vague(evidence: Evidence) -> bool:
 def _reads_file(site: Site) -> bool:
     """Whether the function that begins at `site` reads a file, by the names of what it calls."""
     function = scope_at(text_of(site.file), site.line)
-    calls = (each.func for each in ast.walk(function) if isinstance(each, ast.Call)) if function is not None else ()
+    if function is None or re.search(r"cache|memo", ast.unparse(function)):
+        return False
+    calls = (each.func for each in ast.walk(function) if isinstance(each, ast.Call))
     return any(_READS_FILES.fullmatch(last_name(each)) for each in calls)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from advisor.evidence import Evidence
 
 _LEAST_GAIN = 1.10
-_ALL = 0.99  # of the rows: a mask that is still to let some through (FixMatch's, at first), or a loss of weight 0
+_ALL = 1.0  # of the rows: a mask that is still to let some through (FixMatch's, at first), or a loss of weight 0
 _LEAST_PART = 0.1  # of the longest: places below are not named
 # Of what the rows take that come to nothing: for picking the others, and, where rows of many columns are multiplied,
 # for putting them back; and how many times as long as its forward the backward of such work takes, at least, which is

@@ -229,23 +229,24 @@ def _ends_before(drafts: Drafts, guard: _Guard, steps: int, epoch: int | None) -
     draft, remainder = guard.draft, guard.draft.parent(guard.every)
     left = draft.nodes(cst.Name, remainder.left) if isinstance(remainder, cst.BinaryOperation) else []
     counted = {each.value for each in left}
-    around = [each for each in draft.ancestors(guard.every) if isinstance(each, (cst.For, cst.FunctionDef))]
+    around = [each for each in draft.ancestors(guard.every) if isinstance(each, (cst.For, cst.While, cst.FunctionDef))]
     later = isinstance(remainder, cst.BinaryOperation) and m.matches(remainder.left, _PLUS_ONE)
     for place, each in enumerate(around):
         numbered = _numbered(draft, each)
         if numbered is not None and numbered[0] in counted:
-            again = any(isinstance(outer, cst.For) for outer in around[place + 1 :])
-            # Each epoch begins with a zero, if nothing is added to it.
-            return again and (later or numbered[1]) and (epoch is None or epoch < steps)
+            again = any(isinstance(outer, (cst.For, cst.While)) for outer in around[place + 1 :])
+            # Each epoch begins with a zero, if nothing is added to it; a function may be called for each.
+            return (later or numbered[1]) and (epoch < steps if epoch is not None else again)
     loop = next((each for each in around if isinstance(each, cst.For) and draft.code(each.target) in counted), None)
     if loop is None or not m.matches(loop.iter, m.Call(m.Name("range"), [m.Arg(), m.AtMostN(m.Arg(), n=1)])):
         return False
-    end = cst.ensure_type(loop.iter, cst.Call).args[-1].value
+    bounds = cst.ensure_type(loop.iter, cst.Call).args
+    end, over = bounds[-1].value, len(bounds) > 1 and not later  # the last number is one less
     if isinstance(end, cst.BinaryOperation) and m.matches(end, m.BinaryOperation(operator=m.Add(), right=m.Integer())):
-        end = end.left
+        end, over = end.left, False
     number = origin_of(drafts, draft, end)
     last = parse_number(number.node) if number is not None and not number.option else None
-    return last is not None and last < steps
+    return last is not None and last - over < steps
 
 
 def _numbered(draft: Draft, loop: cst.CSTNode) -> tuple[str, bool] | None:

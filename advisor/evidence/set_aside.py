@@ -27,13 +27,13 @@ class Pauses:
         """Of the time."""
         return self.each_s / self.period_s
 
-    def fewer(self, enough: float, total_steps: int | None = None) -> float:
+    def fewer(self, enough: float, total_steps: int | None = None) -> int:
         """How many times as seldom they take the share `enough` of the time: a whole multiple, so that they are.
 
         So that the script still has two of them, where its length is known.
         """
         times = max(2, round(self.each_s * (1 - enough) / (enough * self.steps_s)))
-        return times if not total_steps else min(times, total_steps / self.every / 2.0)
+        return times if not total_steps else min(times, int(total_steps / self.every / 2.0))
 
 
 def pauses_of(timing: Timing, cause: str, every: float | None, told: int | None = None) -> Pauses | None:

@@ -7,13 +7,14 @@ So our modes are told of each such call from outside, as if it were one of torch
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from .looking import each_tensor, function_modes
 from .patches import Patch
 
 HELD = "held"  # by which a mode is given the tensors that the module has, and …
-HOOKED = "hooked"  # … one of its parts that hooks of the script's hang on, which may read anything
+HOOKED = "hooked"  # … one of its parts that is the script's own, or has hooks of the script's: they may read anything
 
 
 class FastPaths:
@@ -40,12 +41,11 @@ class FastPaths:
         torch, compiling = self._torch, self._torch.compiler.is_compiling
 
         def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if compiling():
+            more: dict[str, Any] | None = None
+            with contextlib.suppress(Exception):  # what fails here does not fail in the script
+                more = None if compiling() else _told(torch, module)
+            if more is None:
                 return original(module, *args, **kwargs)
-            takes = getattr(next(reversed(function_modes(torch)), None), "takes_encoders", "")
-            if not takes or not _may_be_fused(torch, module):
-                return original(module, *args, **kwargs)
-            more = _held(torch, module) if takes == "with weights" else {}
 
             def encoder(*given: Any, **named: Any) -> Any:
                 """Without the mode that was told: there may be another one of ours below it."""
@@ -56,16 +56,33 @@ class FastPaths:
         return forward
 
 
-def _may_be_fused(torch: Any, module: Any) -> bool:
-    """Whether a call may take the fast path, as far as its module tells: nothing is trained."""
-    if module.training:
-        return False
-    return not (torch.is_grad_enabled() and any(each.requires_grad for each in module.parameters()))
+def _told(torch: Any, module: Any) -> dict[str, Any] | None:
+    """What the mode that would see the call is told besides its arguments; None where it is to see what is in it.
+
+    That is no mode of ours, or it is off; or the layer takes no fast path anyway, for it is trained.
+    """
+    takes = getattr(next(reversed(function_modes(torch)), None), "takes_encoders", "")
+    if not takes or not torch.overrides._is_torch_function_mode_enabled():
+        return None
+    if module.training or (torch.is_grad_enabled() and _is_trained(module)):
+        return None
+    return _held(torch, module) if takes == "with weights" else {}
+
+
+def _is_trained(module: Any) -> bool:
+    """Whether one of the weights needs gradients that torch asks for before it takes the fast path."""
+    layer = next(iter(getattr(module, "layers", ())), module)
+    attention = getattr(layer, "self_attn", layer)
+    parts = [attention, getattr(attention, "out_proj", None)]
+    parts += [getattr(layer, name, None) for name in ("linear1", "linear2", "norm1", "norm2")]
+    names = ("in_proj_weight", "in_proj_bias", "weight", "bias")
+    return any(getattr(getattr(part, name, None), "requires_grad", False) for part in parts for name in names)
 
 
 def _held(torch: Any, module: Any) -> dict[str, Any]:
     """What a call reads besides its arguments."""
     parts = list(module.modules())
     hooked = [each for each in parts if each is not module and (each._forward_hooks or each._forward_pre_hooks)]
+    hooked += [each for each in parts if not type(each).__module__.startswith("torch.nn.")]
     held = [tensor for each in parts for tensor in each_tensor(vars(each), torch.Tensor)]
     return {HELD: held} | ({HOOKED: hooked[0]} if hooked else {})

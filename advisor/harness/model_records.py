@@ -208,7 +208,7 @@ class ModelRecords:
     def read_padding(self) -> None:
         """Have the records say how much padding their models were given; late, because reading waits for the device."""
         for known in self._padding.values():
-            written = read_scalars([each.float() for each in known.filled_in])
+            written = read_scalars(known.filled_in)
             if 2 * sum(written) >= len(written) > 0:
                 continue  # an answer that is to come
             if values := read_scalars(known.in_all):

@@ -28,7 +28,7 @@ _TENSORS_OWN = ("torch._tensor", "torch._tensor_str")
 _READS = frozenset(("Tensor.item", "Tensor.tolist", "Tensor.numpy"))  # a value: of a tensor on the CPU, without waiting
 # Values of tensors on the CPU, whose places matter little: so many reads are seen, for a loop makes thousands a step.
 _MOST_CPU_READS = 2000
-_FIRST_JACOBIANS = 3  # that are looked at
+_FIRST_JACOBIANS, _MOST_JACOBIANS = 3, 100  # that are looked at, of each line and of all
 _LATER_LOSSES = 5  # how many of the last losses are kept, to know whether they became NaN
 
 Details = Callable[[tuple[Any, ...], dict[str, Any], Any], dict[str, Any]]
@@ -356,12 +356,13 @@ class CallSites:
 
         def jacobian(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            if self._jacobians < _FIRST_JACOBIANS and not compiling():
+            if self._jacobians < _MOST_JACOBIANS and not compiling():
                 self._jacobians += 1
                 entry, meets = self.add("jacobian", user_site()), True
                 with contextlib.suppress(Exception):  # of several inputs or outputs, say: who knows
-                    meets = self._meets(result, args[1] if len(args) > 1 else kwargs["inputs"])
-                if entry is not None:
+                    if entry is None or entry.calls <= _FIRST_JACOBIANS:
+                        meets = self._meets(result, args[1] if len(args) > 1 else kwargs["inputs"])
+                if entry is not None and entry.calls <= _FIRST_JACOBIANS:
                     entry.details["meets"] = meets or entry.details.get("meets", False)
             return result
 
@@ -376,7 +377,8 @@ class CallSites:
                 return True  # of no batch, or who knows
             samples = jacobian.shape[0]
             parts = (jacobian.detach().movedim(by, 1) != 0).reshape(samples, samples, -1).any(2)
-            return bool(parts.fill_diagonal_(False).any())
+            # Of nothing but zeros, as before a layer that begins with them, nothing is known.
+            return not bool(parts.any()) or bool(parts.fill_diagonal_(False).any())
 
     def _saw(self, loss: Any) -> None:
         """A backward begins: keep its loss. Nothing waits for the device here, and no kernel of ours is profiled."""

@@ -77,6 +77,7 @@ CONVERTED = (
     "return self.attention(q, k, v).type_as(v) @ v",
     "return self.norm(self.fc(x * self.steps))",
     "return self.embedding(torch.arange(8))",
+    "return self.embedding((x.to(torch.float32) * 8).long())",
     "return self.fc(x[x.to(torch.float32) > 1])",
     "return self.fc(x).softmax(-1, dtype=torch.float32)",  # converted outside in any case
 )
@@ -106,7 +107,7 @@ def test_what_is_converted_back_goes_on(code: str, tmp_path: Path) -> None:
     assert isinstance(_fix(code, tmp_path), Edit)
 
 
-@pytest.mark.parametrize("code", ["x[:, 0].long()", "(x.to(torch.float32) * 8).long()", "F.one_hot(x)"])
+@pytest.mark.parametrize("code", ["x[:, 0].long()", "x[:, 0].to(torch.int64)", "F.one_hot(x)"])
 def test_numbers_of_rows_among_floats_stay_what_they_are(code: str, tmp_path: Path) -> None:
     fix = _fix(f"return self.embedding({code})", tmp_path)
     assert isinstance(fix, Advice) and fix.why.startswith("whole numbers are made of floats")

@@ -77,6 +77,7 @@ def main():
         (ASKED + "        train(reply.text)\n", True),
         (ASKED + "        x = extra\n", True),
         (ASKED + "        if reply.ok:\n            train(x)\n", True),
+        (ASKED + "        if extra:\n            print('slow')\n", False),
         (ASKED.replace("reply, extra =", "self.reply ="), True),
         (ASKED.replace("reply, extra =", "        "), False),
         ("def f(:\n", False),
@@ -101,9 +102,11 @@ def test_what_is_read_of_an_answer(text: str, used: bool) -> None:
     ],
 )
 def test_what_a_training_is_given_is_no_measure(made: str, read: str, data: bool) -> None:
-    text = f"for step in range(9):\n    if step % 3 == 0:\n        {made} = ask(model)\n    {read}\n"
+    text = f"for step in xs:\n    if step % 3 == 0:\n        {made} = ask(model)\n    {read}\n    loss.backward()\n"
     assert makes_data(text, 3) is data
     assert not makes_data(text, 4) and not makes_data("def f(:", 1)
+    beside = f"def train():\n    {made} = ask(model)\n    for name in {made}:\n        print(x[name])\n"
+    assert not makes_data(beside, 2)
 
 
 @pytest.mark.parametrize(

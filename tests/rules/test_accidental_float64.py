@@ -95,6 +95,10 @@ def test_solves_and_line_searches_want_their_digits(
         ("def solve(matrix, atol: float = 1e-10): ...", False, False),
         ("threshold = 0.5; optimizer = Adam(weights, eps=1e-8)", True, True),
         ("tolerance = 1e-4", True, True),
+        ("for _ in range(99):\n    if residual.norm() < 1e-9:\n        break", True, False),
+        ("std[std < 1e-8] = 1.0", True, True),
+        ("if norm > 1e-8:\n    x = x / norm", True, True),
+        ("assert torch.allclose(x, y, atol=1e-8)", True, True),
     ],
 )
 def test_derivatives_of_derivatives_in_a_chosen_type_want_their_digits(

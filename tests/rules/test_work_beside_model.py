@@ -122,6 +122,7 @@ def test_silent_where_nothing_takes_most_or_another_rule_tells_of_it(index: str,
         ("", "share = interest / (debt + rest)", ""),
         ("copy", "rows[key] = self.buffers[key][:self.size].copy()", "by their numbers"),
         ("copy", "settings = config.copy()", ""),
+        ("copy", "part = frame[y0:y1, x0:x1].copy()", ""),
     ],
 )
 def test_a_cheaper_way_is_told_of_what_is_called(calls: str, source: str, part: str) -> None:
@@ -152,6 +153,7 @@ def test_a_file_that_the_forward_reads_again(body: str, told: bool, scene: Any, 
     script.write_text(f"def read_ir(path):\n    {body}\n")
     made = scene(step_ms=100)
     made.operator("aten::conv2d", 3, 85)
+    made.operator("autograd::engine::evaluate_function: AddBackward0", 90, 95)
     evidence = made.evidence(tmp_path)
     vars(evidence)["scattered"] = Scattered(
         str(script), 1, "read_ir", 0.6, 24.0, 1, "resample_poly", ("read_ir",), in_forward=True
@@ -166,7 +168,10 @@ def test_a_file_that_the_forward_reads_again(body: str, told: bool, scene: Any, 
 @pytest.mark.parametrize(
     ("made", "taken", "told"),
     [
-        ("collections.deque(maxlen=9)", "self.rows[i + k]", True),
+        ("collections.deque(maxlen=capacity)", "self.rows[i + k]", True),
+        ("collections.deque(maxlen=9)", "self.rows[i + k]", False),  # short
+        ("collections.deque(maxlen=90_000)", "self.rows[i]", True),
+        ("deque()", "self.rows[-1]", False),
         ("deque()", "[self.rows[i] for i in start]", True),
         ("deque()", "self.rows[0]", False),  # its end
         ("[]", "self.rows[i]", False),

@@ -29,7 +29,7 @@ _WHOLE = "wrapper_fn"
 _BACKWARDS = ("compute_jacobian_stacked", "compute_jacobian_preallocate_and_copy")
 # Those of torch.autograd.functional.jacobian, which takes one row after another.
 _LOOPED_FILE, _LOOPED, _A_ROW = "torch/autograd/functional.py", "jacobian", "_autograd_grad"
-_RANDOM = re.compile(r"dropout|bernoulli|^aten::(rand|normal|uniform|multinomial|exponential|rrelu)")
+_RANDOM = re.compile(r"native_dropout|bernoulli|^aten::(rand|normal|uniform|multinomial|exponential|rrelu_with)")
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,12 @@ def backward_seconds(evidence: Evidence, forward_s: Mapping[str, float]) -> floa
     (:func:`backward_over_forward`), but for those whose backward is known to be longer.
     """
     ratios, others = _ratios(evidence), backward_over_forward(evidence)
-    seconds = sum(taken * ratios.get(_operator(name), others) for name, taken in forward_s.items())
-    most = {name: _MOST_DOUBLED if _operator(name) in _DOUBLED else MOST_BACKWARD for name in forward_s}
-    return min(seconds, sum(most[name] * taken for name, taken in forward_s.items()))
+    total = 0.0
+    for most, doubled in ((MOST_BACKWARD, False), (_MOST_DOUBLED, True)):
+        those = {name: taken for name, taken in forward_s.items() if (_operator(name) in _DOUBLED) is doubled}
+        seconds = sum(taken * ratios.get(_operator(name), others) for name, taken in those.items())
+        total += min(seconds, most * sum(those.values()))
+    return total
 
 
 def _operator(name: str) -> str:

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 
+Loop = ast.For | ast.AsyncFor | ast.While
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _TAKES = ("get", "pop")
 _FIELD = re.compile(r"\['(?P<key>[^']+)'\]|\[(?P<number>\d+)\]")
@@ -20,47 +21,61 @@ def is_read(texts: Iterable[str], field: str) -> bool:
     if known is None:
         return False
     key: str | int = known["key"] or int(known["number"])
-    return any(_reads(loop, key) for text in texts for loop in _training_loops(text))
+    return any(_reads(loop, key) for text in texts for loop in training_loops(text))
 
 
-def _training_loops(text: str) -> Iterator[ast.For | ast.AsyncFor | ast.While]:
+def training_loops(text: str) -> Iterator[Loop]:
+    """The loops of a file that go back, and have no loop in them that does: over batches, not those over epochs."""
     try:
         nodes = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError):
         return
-    for loop in nodes:
-        if isinstance(loop, _LOOPS) and any(
-            isinstance(each, ast.Attribute) and each.attr.endswith("backward") for each in ast.walk(loop)
-        ):
+    loops = [each for each in nodes if isinstance(each, _LOOPS) and _goes_back(each)]
+    for loop in loops:
+        if not any(each is not loop and each in loops for each in ast.walk(loop)):
             yield loop
 
 
-def _reads(loop: ast.For | ast.AsyncFor | ast.While, key: str | int) -> bool:
+def _goes_back(loop: ast.AST) -> bool:
+    return any(isinstance(each, ast.Attribute) and each.attr.endswith("backward") for each in ast.walk(loop))
+
+
+def _reads(loop: Loop, key: str | int) -> bool:
     names = {each.id for each in ast.walk(loop) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)}
     statements = [each for each in ast.walk(loop) if isinstance(each, ast.Assign)]
+    given = _batch(loop)
+    batches = {given.id} if isinstance(given, ast.Name) else set()
     unused = {id(each.value) for each in statements if not any(_stored(target) & names for target in each.targets)}
-    if any(_takes(each, key) and id(each) not in unused for each in ast.walk(loop)):
+    if any(_takes(each, key, batches) and id(each) not in unused for each in ast.walk(loop)):
         return True
-    targets = [target for each in statements for target in each.targets]
-    targets += [each.target for each in ast.walk(loop) if isinstance(each, (ast.For, ast.AsyncFor))]
-    return isinstance(key, int) and any(_stored(each) & names for target in targets for each in _at(target, key))
+    unpacked = [given] if given is not None else []
+    for each in statements:  # x, y, scan = batch
+        if isinstance(each.value, ast.Name) and each.value.id in batches:
+            unpacked += each.targets
+    parts = (each.elts for each in unpacked if isinstance(each, (ast.Tuple, ast.List)))
+    return isinstance(key, int) and any(len(each) > key and bool(_stored(each[key]) & names) for each in parts)
 
 
-def _takes(node: ast.AST, key: str | int) -> bool:
-    """``batch["scan"]``, ``batch.get("scan")``."""
+def _batch(loop: Loop) -> ast.expr | None:
+    """What a loop calls its batches: ``batch`` of ``for step, batch in enumerate(loader):``."""
+    if isinstance(loop, ast.While):
+        return None
+    call = loop.iter
+    counted = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "enumerate"
+    if counted and isinstance(loop.target, ast.Tuple):
+        return loop.target.elts[-1]
+    return loop.target
+
+
+def _takes(node: ast.AST, key: str | int, batches: set[str]) -> bool:
+    """``batch["scan"]``, ``batch.get("scan")``; by a number only of what the loop calls a batch."""
     if isinstance(node, ast.Subscript):
-        return isinstance(node.ctx, ast.Load) and isinstance(node.slice, ast.Constant) and node.slice.value == key
+        there = isinstance(node.ctx, ast.Load) and isinstance(node.slice, ast.Constant) and node.slice.value == key
+        return there and (isinstance(key, str) or (isinstance(node.value, ast.Name) and node.value.id in batches))
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in _TAKES:
         return False
     first = node.args[0] if node.args else None
-    return isinstance(first, ast.Constant) and first.value == key
-
-
-def _at(target: ast.expr, number: int) -> Iterator[ast.expr]:
-    """The element of that number of an unpacking, or of one within it: ``for step, (x, y, scan) in enumerate(…)``."""
-    for each in ast.walk(target):
-        if isinstance(each, (ast.Tuple, ast.List)) and len(each.elts) > number:
-            yield each.elts[number]
+    return isinstance(key, str) and isinstance(first, ast.Constant) and first.value == key
 
 
 def _stored(target: ast.expr) -> set[str]:

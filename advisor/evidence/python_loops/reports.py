@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from advisor.evidence.bindings import last_name, names_in
+from advisor.evidence.loading.read_fields import training_loops
 
 _LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.NamedExpr)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -16,7 +17,7 @@ _CHANGES = frozenset(
 )
 # What is called to tell somebody who looks on, or of a server's answer.
 _TELLS = re.compile(
-    r"print|write\w*|log\w*|info|debug|warning|error|track|raise_for_status|close|set_(postfix|description)\w*"
+    r"print|write\w*|log\w*|info|debug|warn\w*|error|track|raise_for_status|close|set_(postfix|description)\w*"
     r"|add_(scalar|text|image|histogram)s?"
 )
 _DATA = re.compile(r"(?i)data(set|loader)|sampler|subset")
@@ -106,21 +107,20 @@ def makes_data(text: str, line: int) -> bool:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return False
-    made = {
-        name
-        for each in ast.walk(tree)
-        if isinstance(each, ast.Assign) and _is_at(each, line)
-        for target in each.targets
-        for name in _stored(target)
-    }
-    for node in ast.walk(tree) if made else ():
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-            by_name = isinstance(node.value, ast.Name) and node.value.id in made
-            if made & names_in(node.slice) or (by_name and names_in(node.slice)):
-                return True
-        if isinstance(node, ast.Call) and _DATA.search(last_name(node.func)) and made & names_in(node):
-            return True
-    return False
+    at = [each for each in ast.walk(tree) if isinstance(each, ast.Assign) and _is_at(each, line)]
+    made = {name for each in at for target in each.targets for name in _stored(target)}
+    if not made:
+        return False
+    calls = (each for each in ast.walk(_scope(tree, at[0])) if isinstance(each, ast.Call))
+    if any(_DATA.search(last_name(each.func)) and made & names_in(each) for each in calls):
+        return True
+    items = (each for loop in training_loops(text) for each in ast.walk(loop) if isinstance(each, ast.Subscript))
+    return any(
+        bool(made & names_in(each.slice))
+        or (isinstance(each.value, ast.Name) and each.value.id in made and bool(names_in(each.slice)))
+        for each in items
+        if isinstance(each.ctx, ast.Load)
+    )
 
 
 def _is_at(statement: ast.stmt, line: int) -> bool:
@@ -130,7 +130,7 @@ def _is_at(statement: ast.stmt, line: int) -> bool:
 def _only_tells(node: ast.AST) -> bool:
     """Whether a statement prints or logs, or raises an error, or does so every so many rounds."""
     if isinstance(node, ast.If):
-        return is_periodic(node) or all(isinstance(each, ast.Raise) for each in node.body)
+        return is_periodic(node) or all(isinstance(each, ast.Raise) or _only_tells(each) for each in node.body)
     called = node.value if isinstance(node, ast.Expr) else None
     return isinstance(called, ast.Call) and _TELLS.fullmatch(last_name(called.func)) is not None
 

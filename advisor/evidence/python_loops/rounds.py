@@ -55,8 +55,9 @@ def busiest_loop(taken: Sequence[CallSite], text_of: Callable[[str], str]) -> Si
     texts = {each.site.file: text_of(each.site.file) for each in taken}
     # What a loader takes to make its batches may be more than what the loops of a step take; and no loop's own is what
     # each round gives names, ``source, target = edges``, or takes by the same number, ``h[-1]``.
-    for others in (_by_iterator, _unpacks, _by_constants):
+    for others in (_by_iterator, _unpacks):
         taken = [each for each in taken if not others(texts[each.site.file], each)]
+    taken = [each for each in taken if not _by_constants(texts[each.site.file], each, taken)]
     most = max(map(_parts, taken), default=0)
     busiest = sorted((each for each in taken if 2 * _parts(each) >= most), key=lambda each: -_parts(each))
     places = [
@@ -98,9 +99,12 @@ def _unpacks(text: str, taken: CallSite) -> bool:
     )
 
 
-def _by_constants(text: str, taken: CallSite) -> bool:
-    """Whether all that is taken on the line is taken by numbers that are written there."""
-    if taken.details.get("iterates") is not False:
+def _by_constants(text: str, taken: CallSite, others: Sequence[CallSite]) -> bool:
+    """Whether all that is taken on the line is taken by numbers that are written there, in a loop that takes more."""
+    loop = around(text, taken.site.line)
+    there = range(loop.lineno, (loop.end_lineno or 0) + 1) if isinstance(loop, ast.For) else range(0)
+    lines = (each.site.line for each in others if each.site.file == taken.site.file and each is not taken)
+    if taken.details.get("iterates") is not False or not any(line in there for line in lines):
         return False
     scope = around(text, taken.site.line)
     indices = [
