@@ -12,6 +12,7 @@ from advisor.evidence import Change
 from advisor.evidence.algebra.jacobians import LoopedJacobian, looped_jacobians
 from advisor.evidence.outside import function_around
 from advisor.fixes import edited
+from advisor.harness.jacobians import KIND
 from advisor.rule import Advice, Argument, Example, Finding, Gain, Rule, Safety, at, call_sites, site_list, where
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def _is_of_each(evidence: Evidence, file: str, line: int) -> bool:
     """Whether the run has looked at Jacobians of that function, and no sample's outputs depend on another's inputs."""
     seen = [
         each
-        for each in call_sites(evidence, "jacobian", every_step=False)
+        for each in call_sites(evidence, KIND, every_step=False)
         if each.site.file == file and function_around(file, each.site.line) == line
     ]
     return bool(seen) and not any(each.details.get("meets", True) for each in seen)

@@ -17,6 +17,7 @@ from advisor.edit.sources import text_of
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
 from advisor.evidence.asleep import ASLEEP_AFTER_S, asleep_s
+from advisor.evidence.bindings import on_line
 from advisor.evidence.blocked import beside_the_waits_s
 from advisor.evidence.facts import OTHER
 from advisor.evidence.outside import LEAST_LOOKING_ON, looks_on, own_files, source_of, users_files
@@ -489,7 +490,7 @@ def _paced(evidence: Evidence, site: Site) -> bool:
         loops = [each for each in ast.walk(ast.parse(text_of(site.file))) if isinstance(each, (ast.For, ast.While))]
     except (SyntaxError, ValueError):
         return False
-    around = [each for each in loops if each.lineno <= site.line <= (each.end_lineno or each.lineno)]
+    around = [each for each in loops if on_line(each, site.line)]
     innermost = max(around, key=lambda each: each.lineno, default=None)
     return innermost is not None and _TAKES.search(ast.unparse(innermost)) is not None
 

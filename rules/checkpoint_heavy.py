@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.edit import Drafts
 from advisor.edit.every import done_every
-from advisor.edit.sources import text_of
-from advisor.evidence.bindings import last_name
+from advisor.evidence.bindings import last_name, on_line
+from advisor.evidence.loading.fetching import parsed
 from advisor.evidence.set_aside import FEWER, pauses_of
 from advisor.fixes import given_fix
 from advisor.rule import (
@@ -181,23 +181,16 @@ def _is_saved_behind(site: Site, modules: Iterable[str]) -> bool:
     another one of its `modules`.
     """
     paths = dict.fromkeys((site.file, *modules))
-    trees = {path: tree for path in paths if (tree := _parsed(text_of(path))) is not None}
+    trees = {path: tree for path in paths if (tree := parsed(path)) is not None}
     nodes = list(ast.walk(trees[site.file])) if site.file in trees else []
     calls = sorted(
         (each for each in nodes if isinstance(each, ast.Call) and each.lineno == site.line),
         key=lambda each: each.col_offset,
     )
     own = ast.unparse(calls[0].func) if calls else ""
-    around = [each for each in nodes if isinstance(each, ast.FunctionDef) and _holds(each, site.line)]
+    around = [each for each in nodes if isinstance(each, ast.FunctionDef) and on_line(each, site.line)]
     holder = around[-1].name if around else ""
     return any(_again_behind(tree, own if path == site.file else "", holder) for path, tree in trees.items())
-
-
-def _parsed(text: str) -> ast.Module | None:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError):
-        return None
 
 
 def _again_behind(tree: ast.Module, own: str, holder: str) -> bool:
@@ -209,13 +202,9 @@ def _again_behind(tree: ast.Module, own: str, holder: str) -> bool:
     for body in (each for each in blocks if isinstance(each, list)):
         for number, statement in enumerate(body):
             loops = (each for each in ast.walk(statement) if isinstance(each, (ast.For, ast.While)))
-            if not any(_holds(loop, line) for loop in loops for line in saves):
+            if not any(on_line(loop, line) for loop in loops for line in saves):
                 continue
             behind = [*body[number + 1 :], *getattr(statement, "finalbody", ())]
-            if any(_holds(each, line) for each in behind for line in saves):
+            if any(on_line(each, line) for each in behind for line in saves):
                 return True
     return False
-
-
-def _holds(statement: ast.stmt, line: int) -> bool:
-    return statement.lineno <= line <= (statement.end_lineno or statement.lineno)

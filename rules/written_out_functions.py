@@ -112,10 +112,10 @@ class WrittenOutFunctions(Rule):
         given = {(site.file, site.line): str(each) for site, each in zip(functions, shapes, strict=False)}
         text += f", and the like in {len(given) - 1} more" if len(given) > 1 else ""
         drafts = Drafts(sources)
-        files = {path: drafts[path] for path in (*file_list(finding, "files"), *(file for file, _ in given))}
+        files = dict.fromkeys((*filter(sources.has, file_list(finding, "files")), *(file for file, _ in given)))
         for (file, line), each in given.items():
             for found in written_out(drafts[file], line, _shapes(each)):
-                if why := call_instead(drafts[file], found, [files[path] for path in files if path != file]):
+                if why := call_instead(drafts[file], found, [drafts[path] for path in files if path != file]):
                     return Advice(f"{text}.", why)
         return edited(drafts, f"{text}.")
 

@@ -8,12 +8,13 @@ import math
 import os
 import statistics
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from advisor.evidence.bindings import run_there
 from advisor.evidence.coverage import Coverage
 from advisor.evidence.facts import OTHER, Steps
 from advisor.evidence.host import Host
@@ -204,7 +205,7 @@ def line_of(found: Beside, text_of: Callable[[str], str]) -> Site:
     scope = _scope(found, text_of(found.file))
     lines = [
         each.lineno
-        for each in (_run_there(scope) if scope is not None else ())
+        for each in (run_there(scope) if scope is not None else ())
         if isinstance(each, ast.Call) and ast.unparse(each.func).rpartition(".")[2] == found.calls
     ]
     return Site(found.file, min(lines, default=found.line or 1))
@@ -219,7 +220,7 @@ def lines_of(found: Beside, text_of: Callable[[str], str]) -> range:
 def nodes_of(found: Beside, text_of: Callable[[str], str]) -> list[ast.AST]:
     """What runs in the function itself, as the source has it."""
     scope = _scope(found, text_of(found.file))
-    return list(_run_there(scope)) if scope is not None else []
+    return list(run_there(scope)) if scope is not None else []
 
 
 def is_alone(nodes: list[ast.AST], node: ast.AST, loops: bool) -> bool:
@@ -229,7 +230,7 @@ def is_alone(nodes: list[ast.AST], node: ast.AST, loops: bool) -> bool:
     a function that loops over the steps the other loops are not looked at: they are other phases of the script.
     """
     around = [each for each in nodes if isinstance(each, (ast.For, ast.While)) and _has(each, node)]
-    near = list(_run_there(max(around, key=lambda each: each.lineno))) if around else nodes
+    near = list(run_there(max(around, key=lambda each: each.lineno))) if around else nodes
     if any(isinstance(each, _LOOPS) and not _has(each, node) for each in (near if loops else nodes)):
         return False
     inside = {id(each) for each in ast.walk(node)}
@@ -264,14 +265,6 @@ def called_source(found: Beside, text_of: Callable[[str], str]) -> str:
         for each in ast.walk(ast.parse(text))
         if isinstance(each, ast.FunctionDef) and each.name in called
     )
-
-
-def _run_there(scope: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a function or, of a file, those outside of all functions."""
-    for child in ast.iter_child_nodes(scope):
-        yield child
-        if not isinstance(child, _FUNCTIONS):
-            yield from _run_there(child)
 
 
 def _scope(found: Beside, text: str) -> ast.AST | None:

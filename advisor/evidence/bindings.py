@@ -1,4 +1,4 @@
-"""Which names of Python a piece of source gives values, and what becomes of a value by name."""
+"""Which names of Python a piece of source gives values, what becomes of a value by name, and where nodes stand."""
 
 from __future__ import annotations
 
@@ -16,6 +16,19 @@ def last_name(node: ast.AST) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def on_line(node: ast.stmt | ast.expr, line: int) -> bool:
+    """Whether a statement, or an expression, has a part on that line."""
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def run_there(scope: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function or, of a file, those outside of all functions."""
+    for child in ast.iter_child_nodes(scope):
+        yield child
+        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield from run_there(child)
 
 
 def bound(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.expr, ast.expr]]:

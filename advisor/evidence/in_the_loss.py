@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
-from advisor.evidence.bindings import bound, last_name, made_of, names_in
+from advisor.evidence.bindings import bound, last_name, made_of, names_in, on_line, run_there
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -21,7 +21,7 @@ def is_between(text: str, called: Collection[str], forwards: Collection[int]) ->
     except (SyntaxError, ValueError):
         return False
     scopes = [tree, *(each for each in ast.walk(tree) if isinstance(each, _FUNCTIONS))]
-    return any(_is_between(list(_own(scope)), called, forwards) for scope in scopes)
+    return any(_is_between(list(run_there(scope)), called, forwards) for scope in scopes)
 
 
 def _is_between(nodes: list[ast.AST], called: Collection[str], forwards: Collection[int]) -> bool:
@@ -35,7 +35,7 @@ def _is_between(nodes: list[ast.AST], called: Collection[str], forwards: Collect
         return False
     pairs = list(bound(nodes))
     lines = [(names_in(target), value) for target, value in pairs]
-    said = {name for names, value in lines if any(_holds(value, line) for line in forwards) for name in names}
+    said = {name for names, value in lines if any(on_line(value, line) for line in forwards) for name in names}
     outputs = made_of(said, pairs)
     for names, value in lines:
         calls = [each for each in ast.walk(value) if isinstance(each, ast.Call) and last_name(each.func) in called]
@@ -43,15 +43,3 @@ def _is_between(nodes: list[ast.AST], called: Collection[str], forwards: Collect
         if given & outputs and made_of(names, pairs) & losses:
             return True
     return False
-
-
-def _own(scope: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a function, or of a file outside of all."""
-    for child in ast.iter_child_nodes(scope):
-        yield child
-        if not isinstance(child, _FUNCTIONS):
-            yield from _own(child)
-
-
-def _holds(node: ast.expr, line: int) -> bool:
-    return node.lineno <= line <= (node.end_lineno or node.lineno)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from advisor.harness.layout import Timing
 
-FEWER = 1.5  # times as many: of less than that none is to go
+FEWER = 2  # times as seldom, at least: else none is to go
+_KEPT = 2  # of them, at least, in a script whose length is known
 _LEAST_SEEN = 3  # in the timing window: two do not say how regularly they come
 
 
@@ -30,10 +31,10 @@ class Pauses:
     def fewer(self, enough: float, total_steps: int | None = None) -> int:
         """How many times as seldom they take the share `enough` of the time: a whole multiple, so that they are.
 
-        So that the script still has two of them, where its length is known.
+        Fewer than FEWER where the script, whose length is known, would then not have two of them.
         """
-        times = max(2, round(self.each_s * (1 - enough) / (enough * self.steps_s)))
-        return times if not total_steps else min(times, int(total_steps / self.every / 2.0))
+        times = max(FEWER, round(self.each_s * (1 - enough) / (enough * self.steps_s)))
+        return times if not total_steps else min(times, int(total_steps / self.every / _KEPT))
 
 
 def pauses_of(timing: Timing, cause: str, every: float | None, told: int | None = None) -> Pauses | None:

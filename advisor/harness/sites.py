@@ -17,6 +17,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from .from_lists import FromLists
+from .jacobians import Jacobians
 from .layout import BACKWARD_RANGE, CallSite, Site
 from .looking import is_capturing, may_compute
 from .patches import Patch
@@ -28,7 +29,6 @@ _TENSORS_OWN = ("torch._tensor", "torch._tensor_str")
 _READS = frozenset(("Tensor.item", "Tensor.tolist", "Tensor.numpy"))  # a value: of a tensor on the CPU, without waiting
 # Values of tensors on the CPU, whose places matter little: so many reads are seen, for a loop makes thousands a step.
 _MOST_CPU_READS = 2000
-_FIRST_JACOBIANS, _MOST_JACOBIANS = 3, 100  # that are looked at, of each line and of all
 _LATER_LOSSES = 5  # how many of the last losses are kept, to know whether they became NaN
 
 Details = Callable[[tuple[Any, ...], dict[str, Any], Any], dict[str, Any]]
@@ -54,7 +54,6 @@ class CallSites:
         self.count = False
         self._counts: dict[int, int] = {}
         self._cpu_reads = 0  # of values, since a training began
-        self._jacobians = 0
         self._read_steps = 0  # of the counted ones those in which reads of values were seen, where that is not all
         self._seconds: dict[int, float] = {}
         self._patches = self._make_patches()
@@ -219,7 +218,7 @@ class CallSites:
             Patch(tensor, "backward", self._backward),
             Patch(torch.autograd, "backward", self._backward_of),
             Patch(torch.autograd, "grad", self._gradients_of),
-            Patch(torch.autograd.functional, "jacobian", self._jacobian),
+            Patch(torch.autograd.functional, "jacobian", Jacobians(torch, self).wrapped),
             Patch(module, "to", self._wrap("Module.to", _moved)),
             Patch(module, "cuda", self._wrap("Module.cuda", _moved)),
             Patch(module, "half", self._wrap("Module.half", _moved)),
@@ -349,36 +348,6 @@ class CallSites:
                 nested.on = False
 
         return grad
-
-    def _jacobian(self, original: Any) -> Any:
-        """Of note is whether the first ones have parts of one sample by another's: the script may keep the wrapper."""
-        compiling = self._torch.compiler.is_compiling
-
-        def jacobian(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            if self._jacobians < _MOST_JACOBIANS and not compiling():
-                self._jacobians += 1
-                entry, meets = self.add("jacobian", user_site()), True
-                with contextlib.suppress(Exception):  # of several inputs or outputs, say: who knows
-                    if entry is None or entry.calls <= _FIRST_JACOBIANS:
-                        meets = self._meets(result, args[1] if len(args) > 1 else kwargs["inputs"])
-                if entry is not None and entry.calls <= _FIRST_JACOBIANS:
-                    entry.details["meets"] = meets or entry.details.get("meets", False)
-            return result
-
-        return jacobian
-
-    def _meets(self, jacobian: Any, inputs: Any) -> bool:
-        """Whether some part of a Jacobian of a batch by itself says how a sample's outputs depend on another sample."""
-        torch: Any = self._torch
-        with torch.no_grad(), torch._C.DisableTorchFunction(), Inert.ours():
-            by = jacobian.dim() - inputs.dim()
-            if not may_compute(torch, jacobian) or jacobian.shape[0] != jacobian.shape[by]:
-                return True  # of no batch, or who knows
-            samples = jacobian.shape[0]
-            parts = (jacobian.detach().movedim(by, 1) != 0).reshape(samples, samples, -1).any(2)
-            # Of nothing but zeros, as before a layer that begins with them, nothing is known.
-            return not bool(parts.any()) or bool(parts.fill_diagonal_(False).any())
 
     def _saw(self, loss: Any) -> None:
         """A backward begins: keep its loss. Nothing waits for the device here, and no kernel of ours is profiled."""

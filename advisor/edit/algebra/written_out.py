@@ -126,8 +126,7 @@ def _writes_behind(draft: Draft, found: WrittenOut, calling: Draft) -> bool:
     """Whether some function writes in place to what it has given to this one, ``x += f(x)``, or had, ``y *= mask``.
 
     torch's own functions keep what they are given, or what they gave, for the backward. A method is called as part of a
-    module, which another method may have by any name, and may be part of others in turn: whatever such a one calls that
-    is neither torch's nor of the file.
+    module, which may be part of others in turn: whatever is called of ``self``, or by a name that a method binds.
     """
     called = draft.function(found.node)
     method, name = draft.enclosing_class(found.node) is not None, called.name.value if called is not None else ""

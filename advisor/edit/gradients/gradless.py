@@ -22,7 +22,7 @@ from advisor.edit.modules import TooManyFilesError, with_neighbours, with_word
 from advisor.edit.names import full_name, last_part
 from advisor.edit.scopes import is_literal
 from advisor.edit.sources import text_of
-from advisor.edit.sums import TAKES_IN, elements
+from advisor.edit.sums import TAKES_IN, elements, root
 
 _DIFFERENTIATES = ("backward", "grad", "requires_grad", "requires_grad_", "zero_grad")
 _TRANSFORMS = ("jacrev", "jacfwd", "vjp", "jvp", "hessian", "jacobian", "grad_and_value")  # torch.func
@@ -146,7 +146,7 @@ def _resets(drafts: Drafts, views: _Views) -> bool:
     In this file and those that it imports from: the model may be in one of these.
     """
     files = list(with_neighbours(drafts, views.draft))
-    forwards = [(draft, each) for draft in files for each in _run_by_forward(files, draft)]
+    forwards = _run_by_forward(files)
     kept = {name for draft, each in forwards for name in _kept(draft, each)}
     for draft in files if kept else ():
         own = [each for of, each in forwards if of is draft]
@@ -159,7 +159,7 @@ def _resets(drafts: Drafts, views: _Views) -> bool:
             if read.attr.value in kept  # for state in self.states.values()
             for name in draft.nodes(cst.Name, loop.target)
         }
-        for stored in map(_holder, outside):
+        for stored in map(root, outside):
             if isinstance(stored, cst.Attribute) and stored.attr.value in kept:
                 return True
             if isinstance(stored, cst.Name) and stored.value in named:
@@ -167,34 +167,28 @@ def _resets(drafts: Drafts, views: _Views) -> bool:
     return False
 
 
-def _run_by_forward(files: Sequence[Draft], draft: Draft) -> list[cst.FunctionDef]:
-    """The functions of a file that models' forwards are, or call, by their names."""
+def _run_by_forward(files: Sequence[Draft]) -> list[tuple[Draft, cst.FunctionDef]]:
+    """The functions that models' forwards are, or call, by their names; each with its file."""
     named, before = {"forward", "__call__"}, 0
+    running: list[tuple[Draft, cst.FunctionDef]] = []
     while len(named) > before:
         before = len(named)
         running = [(of, each) for of in files for each in of.nodes(cst.FunctionDef) if each.name.value in named]
         named |= {last_part(call.func) for of, each in running for call in of.nodes(cst.Call, each.body)}
-    return [each for each in draft.nodes(cst.FunctionDef) if each.name.value in named - {"__init__"}]
+    return [(of, each) for of, each in running if each.name.value != "__init__"]
 
 
 def _kept(draft: Draft, function: cst.FunctionDef) -> Iterator[str]:
     """The attributes that a function gives what it computes, or puts it into."""
     for assign in draft.nodes(cst.Assign, function):
         for target in (part for each in assign.targets for part in elements(each.target)):
-            stored = _holder(target)
+            stored = root(target)
             if isinstance(stored, cst.Attribute) and not is_literal(assign.value):
                 yield stored.attr.value
     for call in draft.nodes(cst.Call, function):
         of = call.func.value if isinstance(call.func, cst.Attribute) else None
         if isinstance(of, cst.Attribute) and last_part(call.func) in TAKES_IN:
             yield of.attr.value
-
-
-def _holder(node: cst.BaseExpression) -> cst.BaseExpression:
-    """``self.states`` of ``self.states[i][0]``."""
-    while isinstance(node, cst.Subscript):
-        node = node.value
-    return node
 
 
 def _changed_elsewhere(drafts: Drafts, draft: Draft, function: cst.FunctionDef) -> bool:

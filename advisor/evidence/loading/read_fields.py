@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-Loop = ast.For | ast.AsyncFor | ast.While
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+from advisor.evidence.python_loops.training_loops import BatchLoop, training_loops
+
 _TAKES = ("get", "pop")
 _FIELD = re.compile(r"\['(?P<key>[^']+)'\]|\[(?P<number>\d+)\]")
 
@@ -24,23 +24,7 @@ def is_read(texts: Iterable[str], field: str) -> bool:
     return any(_reads(loop, key) for text in texts for loop in training_loops(text))
 
 
-def training_loops(text: str) -> Iterator[Loop]:
-    """The loops of a file that go back, and have no loop in them that does: over batches, not those over epochs."""
-    try:
-        nodes = list(ast.walk(ast.parse(text)))
-    except (SyntaxError, ValueError):
-        return
-    loops = [each for each in nodes if isinstance(each, _LOOPS) and _goes_back(each)]
-    for loop in loops:
-        if not any(each is not loop and each in loops for each in ast.walk(loop)):
-            yield loop
-
-
-def _goes_back(loop: ast.AST) -> bool:
-    return any(isinstance(each, ast.Attribute) and each.attr.endswith("backward") for each in ast.walk(loop))
-
-
-def _reads(loop: Loop, key: str | int) -> bool:
+def _reads(loop: BatchLoop, key: str | int) -> bool:
     names = {each.id for each in ast.walk(loop) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)}
     statements = [each for each in ast.walk(loop) if isinstance(each, ast.Assign)]
     given = _batch(loop)
@@ -56,7 +40,7 @@ def _reads(loop: Loop, key: str | int) -> bool:
     return isinstance(key, int) and any(len(each) > key and bool(_stored(each[key]) & names) for each in parts)
 
 
-def _batch(loop: Loop) -> ast.expr | None:
+def _batch(loop: BatchLoop) -> ast.expr | None:
     """What a loop calls its batches: ``batch`` of ``for step, batch in enumerate(loader):``."""
     if isinstance(loop, ast.While):
         return None

@@ -7,8 +7,8 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from advisor.evidence.bindings import last_name, names_in
-from advisor.evidence.loading.read_fields import training_loops
+from advisor.evidence.bindings import last_name, names_in, on_line
+from advisor.evidence.python_loops.training_loops import training_loops
 
 _LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.NamedExpr)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -87,7 +87,7 @@ def is_used(text: str, line: int) -> bool:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return False
-    at = [each for each in ast.walk(tree) if isinstance(each, ast.Assign) and _is_at(each, line)]
+    at = [each for each in ast.walk(tree) if isinstance(each, ast.Assign) and on_line(each, line)]
     if not at:
         return False
     made = {name for target in at[0].targets for name in _stored(target)}
@@ -107,7 +107,7 @@ def makes_data(text: str, line: int) -> bool:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return False
-    at = [each for each in ast.walk(tree) if isinstance(each, ast.Assign) and _is_at(each, line)]
+    at = [each for each in ast.walk(tree) if isinstance(each, ast.Assign) and on_line(each, line)]
     made = {name for each in at for target in each.targets for name in _stored(target)}
     if not made:
         return False
@@ -121,10 +121,6 @@ def makes_data(text: str, line: int) -> bool:
         for each in items
         if isinstance(each.ctx, ast.Load)
     )
-
-
-def _is_at(statement: ast.stmt, line: int) -> bool:
-    return statement.lineno <= line <= (statement.end_lineno or statement.lineno)
 
 
 def _only_tells(node: ast.AST) -> bool:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from advisor.evidence.bindings import bound, last_name, made_of, names_in
+from advisor.evidence.bindings import bound, last_name, made_of, names_in, on_line
 from advisor.evidence.python_loops.reports import without_reports
 from advisor.harness.layout import CallSite, Site
 
@@ -102,16 +102,13 @@ def _unpacks(text: str, taken: CallSite) -> bool:
 def _by_constants(text: str, taken: CallSite, others: Sequence[CallSite]) -> bool:
     """Whether all that is taken on the line is taken by numbers that are written there, in a loop that takes more."""
     loop = around(text, taken.site.line)
-    there = range(loop.lineno, (loop.end_lineno or 0) + 1) if isinstance(loop, ast.For) else range(0)
-    lines = (each.site.line for each in others if each.site.file == taken.site.file and each is not taken)
-    if taken.details.get("iterates") is not False or not any(line in there for line in lines):
+    if taken.details.get("iterates") is not False or not isinstance(loop, ast.For):
         return False
-    scope = around(text, taken.site.line)
-    indices = [
-        node.slice
-        for node in (ast.walk(scope) if scope is not None else ())
-        if isinstance(node, ast.Subscript) and node.lineno <= taken.site.line <= (node.end_lineno or node.lineno)
-    ]
+    beside = (each.site for each in others if each is not taken)
+    if not any(each.file == taken.site.file and on_line(loop, each.line) for each in beside):
+        return False
+    there = (each for each in ast.walk(loop) if isinstance(each, ast.Subscript) and on_line(each, taken.site.line))
+    indices = [each.slice for each in there]
     return bool(indices) and not any(names_in(each) for each in indices)
 
 
