@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 from filelock import FileLock
@@ -45,6 +46,8 @@ EARLIER_FILES = (
     "head.pt",
     "lightning_logs/version_0/metrics.csv",
 )
+
+OURS = tuple(f"{REPO / room}{os.sep}" for room in ("advisor", "tests"))
 
 Tree = dict[str, tuple[int, str, int]]
 
@@ -119,6 +122,29 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
         yield
+
+
+@pytest.fixture(autouse=True)
+def torch_as_it_was() -> Iterator[None]:
+    """A test that leaves wrappers of ours in torch would change what the next one sees."""
+    yield
+    left = _ours_in_torch()
+    assert not left, f"left in torch: {left}"
+
+
+def _ours_in_torch() -> list[str]:
+    """The functions of torch's in whose place one of ours stands, and our modes; none before a test imports torch."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "overrides"):
+        return []
+    owners = (torch, torch.Tensor, torch.nn.Module, torch.nn.functional, torch.autograd, torch.optim.Optimizer)
+    found = [
+        f"{owner.__name__}.{name}"
+        for owner in owners
+        for name, each in vars(owner).items()
+        if isinstance(each, FunctionType) and each.__code__.co_filename.startswith(OURS)
+    ]
+    return found + [str(each) for each in torch.overrides._get_current_function_mode_stack()]
 
 
 @pytest.fixture(scope="session")

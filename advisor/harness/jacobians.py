@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from .looking import may_compute
+from .looking import may_compute, unseen
 from .places import user_site
 from .profiling import Inert
 
@@ -53,7 +53,7 @@ class Jacobians:
     def _meets(self, jacobian: Any, inputs: Any) -> bool:
         """Whether some part says how a sample's outputs depend on another sample, or nobody knows."""
         torch = self._torch
-        with torch.no_grad(), torch._C.DisableTorchFunction(), Inert.ours():
+        with torch.no_grad(), unseen(torch), Inert.ours():
             by = jacobian.dim() - inputs.dim()
             if not may_compute(torch, jacobian) or jacobian.shape[0] != jacobian.shape[by]:
                 return True  # of no batch

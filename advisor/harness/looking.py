@@ -32,6 +32,14 @@ def is_transformed(torch: Any) -> bool:
     return _asked(getattr(torch._C, "_functorch", None), "peek_interpreter_stack") is not None
 
 
+def unseen(torch: Any) -> contextlib.AbstractContextManager[None]:
+    """In which no mode and no user's own kind of tensor (``__torch_function__``) is told of what we do: what a script
+    has put around torch's functions would count ours.
+    """
+    disabled: contextlib.AbstractContextManager[None] = torch._C.DisableTorchFunction()
+    return disabled
+
+
 def may_compute(torch: Any, tensor: Any) -> bool:
     """Whether `tensor` has values of its own that can be computed with, unseen: a plain one, in no transform of
     ``torch.func`` (which wraps what is computed, and forbids to keep it), in no tracer, in no CUDA graph.

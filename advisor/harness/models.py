@@ -21,7 +21,7 @@ from typing import Any
 from .classes import called_methods
 from .layout import FORWARD_RANGE, Model, Site
 from .loading.loaders import tensor_info, tensors_in
-from .looking import is_taken_down, is_transformed, may_compute
+from .looking import is_taken_down, is_transformed, may_compute, unseen
 from .model_records import ModelRecords
 from .patches import Patch
 from .places import maker_site, user_site
@@ -113,8 +113,6 @@ class Models:
         self._counted: list[weakref.ref[Any]] = []  # what they are rows of
         self.forwards = 0
         self.level = 0
-        # Without what a script has put around torch's functions: it would count ours.
-        self._unseen = getattr(torch._C, "DisableTorchFunction", contextlib.nullcontext)
         self._lock = threading.RLock()  # hooks are put on by the thread that watches, too
         self._quiet = False  # let the calls of compiled functions pass unseen: in the timing window
         nn: Any = torch.nn
@@ -561,7 +559,7 @@ class Models:
     def _looking(self, what: str) -> Iterator[None]:
         """What cannot be looked at (a kind of tensor that lacks a method) must not cost the script its run."""
         try:
-            with self._unseen():
+            with unseen(self._torch):
                 yield
         except Exception as error:
             self._listener.note(f"what a model is {what} could not be looked at: {type(error).__name__}")

@@ -19,7 +19,7 @@ from typing import Any
 from .from_lists import FromLists
 from .jacobians import Jacobians
 from .layout import BACKWARD_RANGE, CallSite, Site
-from .looking import is_capturing, may_compute
+from .looking import is_capturing, may_compute, unseen
 from .patches import Patch
 from .places import is_ours, is_users, user_site
 from .profiling import Inert
@@ -170,7 +170,7 @@ class CallSites:
             def call(*args: Any, **kwargs: Any) -> Any:
                 if compiling() or getattr(nested, "on", False) or Inert.depth or is_capturing(torch):
                     return original(*args, **kwargs)  # our own profiler synchronizes
-                if reads and args[0].is_cpu:
+                if reads and self._is_on_cpu(args[0]):
                     self._cpu_reads += 1
                     if self._cpu_reads > _MOST_CPU_READS or listener.fetching():
                         return original(*args, **kwargs)  # what makes batches may do so for every number
@@ -184,7 +184,7 @@ class CallSites:
                     nested.on = False
                 told = None
                 if details and site:
-                    with contextlib.suppress(Exception):  # of a kind of tensor that lacks something
+                    with contextlib.suppress(Exception), unseen(torch):  # of a kind of tensor that lacks something
                         told = details(args, kwargs, result)
                 entry = self.add(kind, site, told)
                 if entry is not None:
@@ -195,6 +195,10 @@ class CallSites:
             return call
 
         return make
+
+    def _is_on_cpu(self, tensor: Any) -> bool:
+        with unseen(self._torch):
+            return bool(tensor.is_cpu)
 
     def _make_patches(self) -> list[Patch]:
         torch = self._torch
@@ -351,21 +355,22 @@ class CallSites:
 
     def _saw(self, loss: Any) -> None:
         """A backward begins: keep its loss. Nothing waits for the device here, and no kernel of ours is profiled."""
-        self._listener.backward(loss)
-        if isinstance(loss, (list, tuple)):
-            loss = loss[0]
-        self._listener.made_graph(loss, loss=True)
-        if loss.numel() != 1 or not may_compute(self._torch, loss):
-            return
-        first = not self._gap and len(self._losses) < self._keep_losses
-        if not first and self._listener.recording():
-            return
-        scaled, own = self._scaled.pop(id(loss), (None, None))
-        value = (own if scaled is not None and scaled() is loss else loss.detach()).clone()
-        if first:
-            self._losses.append(value)
-        else:
-            self._later_losses = [*self._later_losses[1 - _LATER_LOSSES :], value]
+        with unseen(self._torch):
+            self._listener.backward(loss)
+            if isinstance(loss, (list, tuple)):
+                loss = loss[0]
+            self._listener.made_graph(loss, loss=True)
+            if loss.numel() != 1 or not may_compute(self._torch, loss):
+                return
+            first = not self._gap and len(self._losses) < self._keep_losses
+            if not first and self._listener.recording():
+                return
+            scaled, own = self._scaled.pop(id(loss), (None, None))
+            value = (own if scaled is not None and scaled() is loss else loss.detach()).clone()
+            if first:
+                self._losses.append(value)
+            else:
+                self._later_losses = [*self._later_losses[1 - _LATER_LOSSES :], value]
 
 
 def leave_to_python(torch: Any, code: CodeType) -> None:

@@ -179,15 +179,18 @@ def test_memory_that_graphs_keep_is_the_scripts_own_devices() -> None:
     assert graphs.end(10) == ([], None, 10)
 
 
-def windows_of(tmp_path: Path) -> Windows:
-    return Windows(torch, Options(run_dir=str(tmp_path)), RunRecord(), StatusFile(str(tmp_path)), OpenBlas())
+@pytest.fixture
+def windows(tmp_path: Path, unwatched: None) -> Iterator[Windows]:
+    """The harness's, of a script; what is patched in torch is put back."""
+    made = Windows(torch, Options(run_dir=str(tmp_path)), RunRecord(), StatusFile(str(tmp_path)), OpenBlas())
+    yield made
+    made.forget()
 
 
 @pytest.mark.parametrize(("device", "index"), [("cuda:1", 1), ("cuda:0", 0), ("cuda", 0), ("cpu", None), ("mps", None)])
 def test_the_device_is_the_one_of_the_parameters(
-    device: str, index: int | None, tmp_path: Path, unwatched: None, monkeypatch: pytest.MonkeyPatch
+    device: str, index: int | None, windows: Windows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    windows = windows_of(tmp_path)
     monkeypatch.setattr(windows, "device", lambda: device)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
@@ -197,7 +200,7 @@ def test_the_device_is_the_one_of_the_parameters(
 
 
 def test_a_replay_of_a_captured_step_ends_a_step(
-    tmp_path: Path, unwatched: None, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """No GPU here: a graph of which only Python's part is there, around real steps on the CPU."""
     replayed = list[int]()
@@ -209,7 +212,8 @@ def test_a_replay_of_a_captured_step_ends_a_step(
             replayed.append(1)
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    windows, capturing = windows_of(tmp_path), False
+    windows: Windows = request.getfixturevalue("windows")
+    capturing = False
     monkeypatch.setattr("advisor.harness.windows.is_capturing", lambda _: capturing)
     windows.replays.install()
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
@@ -233,10 +237,7 @@ def test_a_replay_of_a_captured_step_ends_a_step(
     assert not windows.record.notes
 
 
-def test_replays_do_not_end_steps_that_the_script_names_itself(
-    tmp_path: Path, unwatched: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    windows = windows_of(tmp_path)
+def test_replays_do_not_end_steps_that_the_script_names_itself(windows: Windows) -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
     for _ in range(3):
         windows.explicit_step()
@@ -244,9 +245,8 @@ def test_replays_do_not_end_steps_that_the_script_names_itself(
     assert windows.boundaries == 3 and windows.finder.kind == "explicit"
 
 
-def test_compiling_is_none_of_the_time_in_which_steps_are_to_settle(tmp_path: Path, unwatched: None) -> None:
+def test_compiling_is_none_of_the_time_in_which_steps_are_to_settle(windows: Windows) -> None:
     """An H200: each new length was compiled anew, 12 s a step, and 30 s were over before Dynamo gave up."""
-    windows = windows_of(tmp_path)
     compiling, plain = frozenset(["compilation"]), frozenset[str]()
     windows._intervals = [Interval(12.0, compiling, 0.0, 8) for _ in range(8)]
     assert not windows._settled(0.0)
@@ -456,10 +456,8 @@ def test_padding_is_not_read_in_a_graph(capturing: None, monkeypatch: pytest.Mon
     assert encoders.records()[0].padding == 0.0
 
 
-def test_gradients_are_not_read_in_a_graph(
-    tmp_path: Path, unwatched: None, capturing: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    windows, looks = windows_of(tmp_path), list[int]()
+def test_gradients_are_not_read_in_a_graph(windows: Windows, capturing: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = list[int]()
     monkeypatch.setattr(windows.optimizers, "look_for_zeros", lambda: looks.append(1))
     windows.phase, windows.boundaries = "settle", 5
     windows.backward(torch.zeros(()))

@@ -397,3 +397,34 @@ def test_methods_of_tensors_that_others_have_replaced(
     exec(compile("def relu(tensor): pass", str(path), "exec"), made)
     monkeypatch.setattr(torch.Tensor, "relu", made["relu"])
     assert is_replaced(torch) is replaced
+
+
+def test_a_kind_of_tensor_of_the_script_s_is_told_of_the_script_s_own_calls(tmp_path: Path) -> None:
+    run(
+        tmp_path,
+        """
+import torch
+from torch import nn
+
+told = []
+
+class Told(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        told.append(func.__name__)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+model = nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+x = torch.randn(256, 64).as_subclass(Told)
+for _ in range(2000):
+    told.clear()
+    loss = model(x.to("cpu")).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    loss.item(), repr(loss)
+    if told != ["to", "linear", "square", "mean", "backward", "item", "__repr__"]:
+        raise SystemExit(f"told of {told}")
+""",
+    )

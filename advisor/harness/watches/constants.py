@@ -42,6 +42,7 @@ from ..looking import (
     may_compute,
     stored_at,
     stored_values,
+    unseen,
 )
 from ..places import FRAMES, site_of, user_frame, user_frames
 from ..profiling import Inert
@@ -103,8 +104,6 @@ class Constants:
         self._caller: Any = None  # the user's frame that calls it
         self._given_up = False
         self._hidden = False
-        # Without what a script has put around torch's functions: it would count ours.
-        self._unseen = getattr(self._torch._C, "DisableTorchFunction", contextlib.nullcontext)
         self._sites: dict[int, tuple[Site, list[Site]]] = {}
         self.start()
 
@@ -224,7 +223,7 @@ class Constants:
             with contextlib.suppress(Exception):
                 delivered = list(tensors)
                 self._frozen.batch(loader, delivered)
-                with self._unseen(), self._torch.no_grad():
+                with unseen(self._torch), self._torch.no_grad():
                     self._rows.batch(delivered)
 
     def frozen(self) -> list[Frozen]:
@@ -274,7 +273,7 @@ class Constants:
             return
         with contextlib.suppress(Exception):
             tensors = list(given)
-            with Inert.ours():
+            with unseen(self._torch), Inert.ours():
                 batch = {id(each) for each in tensors if not self._is_graph(each, tensors)}
                 forward = Forward([self._numbers(each) for each in tensors], {id(each) for each in tensors}, batch)
             self._steps[-1].forwards.append(forward)
@@ -283,11 +282,11 @@ class Constants:
             elif not tensors or any(each is not None for each in forward.given):
                 mode, self._caller = _watching(self), user_frame()
                 forward.called_from = [site_of(each) for each in islice(user_frames(), FRAMES)]
-                with contextlib.suppress(Exception), self._unseen(), self._torch.no_grad(), Inert.ours():
+                with contextlib.suppress(Exception), unseen(self._torch), self._torch.no_grad(), Inert.ours():
                     self._frozen.forward_begins(tensors, self._caller)
-                with contextlib.suppress(Exception), self._unseen(), self._torch.no_grad(), Inert.ours():
+                with contextlib.suppress(Exception), unseen(self._torch), self._torch.no_grad(), Inert.ours():
                     self._rows.forward_begins(module, tensors)
-                with contextlib.suppress(Exception), self._unseen(), Inert.ours():
+                with contextlib.suppress(Exception), unseen(self._torch), Inert.ours():
                     self._same.forward_begins(tensors)
                 mode.__enter__()
                 self._mode = mode
@@ -315,7 +314,7 @@ class Constants:
             with Inert.ours():
                 with contextlib.suppress(Exception):
                     self._frozen.forward_ends(output)
-                with contextlib.suppress(Exception), self._unseen(), self._torch.no_grad():
+                with contextlib.suppress(Exception), unseen(self._torch), self._torch.no_grad():
                     self._rows.forward_ends(output)
                 with contextlib.suppress(Exception):
                     self._forward_over()
@@ -394,7 +393,7 @@ class Constants:
         """``torch.from_numpy``, of which no mode is told, has made `result` of an array."""
         if self._mode is None or not self._steps or not _in_main_thread():
             return
-        with contextlib.suppress(Exception), self._unseen():
+        with contextlib.suppress(Exception), unseen(self._torch):
             self.called(_FROM_ARRAY, ((), {}), result, seconds + self.in_python(result, began))
             self._last = time.perf_counter()
 
@@ -402,12 +401,12 @@ class Constants:
         """What a call is, by which :class:`Repeats` knows it again; None for one that does not matter."""
         if not self._steps:
             return None
-        with self._unseen():
+        with unseen(self._torch):
             return self._repeats.key(name, given)
 
     def _by_place(self, tensor: Any) -> Any:
         """The sum of its numbers by where they are: a matrix whose rows change places keeps all others."""
-        with self._unseen(), self._torch.no_grad():
+        with unseen(self._torch), self._torch.no_grad():
             flat = tensor.detach().reshape(-1)
             flat = self._torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
             places = self._torch.arange(1, flat.numel() + 1, device="cpu", dtype=self._torch.float64)
@@ -416,7 +415,7 @@ class Constants:
     def called_again(self, key: Any, result: Any, seconds: float) -> None:
         """The call with this key has run, perhaps not for the first time in the step."""
         if key is not None and self._steps:
-            with self._unseen():
+            with unseen(self._torch):
                 own = user_frame() is self._caller  # a library's model at work, with nothing of the user's in between
                 self._repeats.called(key, result, seconds, len(self._steps[-1].forwards), own)
 
@@ -425,7 +424,7 @@ class Constants:
         if self._steps:
             self._remade.called(seconds)
             self._rows.called(seconds)
-            with self._unseen():
+            with unseen(self._torch):
                 self._gathers.called(name, given[0], given[1] or {}, result, seconds)
                 self._one_hots.called(name, given[0], result, seconds)
                 self._zeros.called(name, given[0], result, seconds)
@@ -438,13 +437,13 @@ class Constants:
     def begins(self, given: tuple[Any, Any]) -> None:
         """One of torch's functions is about to run in a watched forward."""
         if self._steps:
-            with self._unseen():
+            with unseen(self._torch):
                 self._frozen.begins(*given)
 
     def made(self, name: str, given: tuple[Any, Any], result: Any, seconds: float) -> None:
         """It has run."""
         if self._steps:
-            with self._unseen(), self._torch.no_grad():
+            with unseen(self._torch), self._torch.no_grad():
                 self._frozen.called(name, given[0], given[1] or {}, result, seconds)
 
     def _numbers(self, tensor: Any) -> Any:
@@ -452,7 +451,7 @@ class Constants:
 
         Of a sparse matrix its shape, what stands in it, and where.
         """
-        with self._unseen(), self._torch.no_grad():
+        with unseen(self._torch), self._torch.no_grad():
             stored = stored_values(self._torch, tensor)
             if not may_compute(self._torch, stored) or stored.device.type != "cpu":
                 return None
@@ -488,7 +487,7 @@ class Constants:
             return False
         if tensor.layout is not self._torch.strided:
             return True
-        with self._unseen(), self._torch.no_grad():
+        with unseen(self._torch), self._torch.no_grad():
             return bool((tensor == 0).sum() * 2 > tensor.numel()) or bool(self._torch.equal(tensor, tensor.T))
 
     def _places(self, tensor: Any) -> tuple[Any, ...]:

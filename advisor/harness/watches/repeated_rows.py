@@ -18,7 +18,7 @@ from typing import Any
 
 from ..layout import RepeatedRow
 from ..loading.loaders import tensors_in
-from ..looking import each_tensor, may_compute
+from ..looking import each_tensor, may_compute, unseen
 from .by_line import ByLine, when_differentiated
 
 _LEAST_COPIES = 1.5  # of a row, on average, where it is repeated in one call; of those of several: of which a tenth …
@@ -295,7 +295,7 @@ class RepeatedRows:
             return
         began = time.perf_counter()
         try:
-            with torch._C.DisableTorchFunction(), torch.no_grad():
+            with unseen(torch), torch.no_grad():
                 told()
         except Exception:  # what fails here does not fail in the script
             self.off()

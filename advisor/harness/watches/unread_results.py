@@ -27,6 +27,7 @@ from ..looking import (
     is_taken_down,
     is_transformed,
     storage_key,
+    unseen,
     weak_storage,
 )
 from ..patches import Patch
@@ -185,7 +186,7 @@ class UnreadResults:
         if self._mode is None or not self.listens or threading.get_ident() != self._thread:
             return
         try:
-            with self._torch._C.DisableTorchFunction():
+            with unseen(self._torch):
                 self._delivered.delivered(loader, batch, self._step)
         except Exception:
             self.lose()
@@ -211,7 +212,7 @@ class UnreadResults:
         if self._mode is None or not self.listens or threading.get_ident() != self._thread:
             return
         try:
-            with self._torch._C.DisableTorchFunction():
+            with unseen(self._torch):
                 tensors = _tensors(given, self._torch)
                 self._root(self._reads(tensors))
                 self._is_read(tensors)
@@ -277,10 +278,6 @@ class UnreadResults:
     @property
     def listens(self) -> bool:
         return not self._lost and self._ended < STEPS.stop
-
-    def unseen(self) -> Any:
-        """In which a user's own kind of tensor is not told that we look at it."""
-        return self._torch._C.DisableTorchFunctionSubclass()
 
     def lose(self) -> None:
         """Something could not be followed: nothing is said of these steps."""
@@ -409,11 +406,10 @@ class UnreadResults:
         gradients = self._unread_gradients()
         self.again = self._again.found(_JUDGED)
         self.fourier_products = self._fourier.lines.per_step(_JUDGED, _LEAST_S)
-        if found or weighted or batches or gradients:
-            unseen = has_extensions() or have_threads(self._workers()) or is_any_scripted(self._torch)
-            if not unseen:
-                self.found, self.weighted, self.batches, self.gradients = found, weighted, batches, gradients
-                self.whole = {loader: self._delivered.whole(loader) for loader, _ in batches}
+        any_found = found or weighted or batches or gradients
+        if any_found and not (has_extensions() or have_threads(self._workers()) or is_any_scripted(self._torch)):
+            self.found, self.weighted, self.batches, self.gradients = found, weighted, batches, gradients
+            self.whole = {loader: self._delivered.whole(loader) for loader, _ in batches}
 
     def _unread_gradients(self) -> list[UnreadGradient]:
         """Places that ask for gradients of which some are read, and others never."""
@@ -513,6 +509,7 @@ def _is_librarys(frame: FrameType) -> bool:
 
 def _listening(unread: UnreadResults) -> Any:
     """A mode that times torch's functions, and changes none of them."""
+    import torch
     from torch.overrides import TorchFunctionMode
 
     class Listening(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
@@ -528,7 +525,7 @@ def _listening(unread: UnreadResults) -> Any:
             result = func(*args, **(kwargs or {}))
             seconds = time.perf_counter() - began
             try:
-                with unread.unseen():
+                with unseen(torch):
                     unread.called(name, args, kwargs, result, seconds)
             except Exception:
                 unread.lose()
