@@ -91,6 +91,8 @@ _CAST_WEIGHT_S, _CAST_S = 1.2e-9, 10e-6
 # Float32 over autocast, by the mean size of the matrix operators: 8 MFLOP (64x256x256) 0.89, 10 MFLOP (a contrastive
 # encoder) 1.00, 17 MFLOP (32x512x512) 1.05, 24 MFLOP (a vision transformer of width 64) 0.50; gains from 180 MFLOP on.
 _LEAST_FLOP = 4e7
+# Of the products' FLOP: with fewer in float32 it is not they that the step takes its time for.
+_LEAST_SINGLE = 0.5
 # Seconds of one whose size was not seen, for the run ended before: so many FLOP take two cores half a millisecond.
 _LEAST_S = 2e-3
 # nn.TransformerEncoder in inference: with autocast it leaves this path, or fails in it where a padding mask is given.
@@ -690,6 +692,8 @@ def _on_cpu(evidence: Evidence) -> tuple[Change, dict[str, float | str | None], 
     flops = evidence.flops
     if flops.per_step and flops.uncounted < 0.25 * calls and flops.per_step < _LEAST_FLOP * calls:
         return None
+    if flops.per_step and flops.by_dtype.get("float32", 0.0) < _LEAST_SINGLE * flops.per_step:
+        return None  # autocast leaves float64 as it is
     share = sum(row.share for row in rows)
     weights = sum(model.parameters for model in evidence.record.models) if evidence.record is not None else 0
     wide = _CPU_SCALE[unit]

@@ -31,18 +31,18 @@ _LEAST_GAIN = 1.1  # where nobody knows how much cheaper it can be
 class SlowTransform(Rule):
     """One transform or line of the dataset takes most of the time in which a batch is made, and the step waits for it.
 
-    Thirteen things make it slow. A file of text (JSON, CSV) is read anew for each sample. What is the same for all
+    Fourteen things make it slow. A file of text (JSON, CSV) is read anew for each sample. What is the same for all
     samples is read each time: a member of an ``.npz``, say, is decompressed whenever it is asked for; or it is made
     each time: a bank of filters, or data that a property scales whenever it is read. A cache of the script's own is
-    filled under another key than it is asked for, and never has anything. Rows of a sparse matrix of SciPy's are
-    taken out one by one. The files of few samples, which would all fit into memory, are decoded in each epoch, and no
-    core is left for workers. Pictures that one of torchvision's datasets has in memory go through the same transforms
-    in each epoch, and rows of one of Hugging Face's become tensors anew. A transform works on a large picture of which
-    a later ``Resize`` or crop leaves a small part: a change of colours costs as much per pixel, so it is as many times
-    cheaper after it. A loop in Python works on pieces of a tensor, and each piece pays for several calls. Or a
-    transform simply computes much, for one sample after another, where a cheaper version, one on tensors, or one for
-    whole batches on the device would do. A few fetches before the measurement are timed by line and by transform, in
-    whatever process makes them.
+    filled under another key than it is asked for, and never has anything. Rows of a sparse matrix of SciPy's are taken
+    out one by one. The files of few samples, which would all fit into memory, are decoded in each epoch, and no core is
+    left for workers. Pictures that one of torchvision's datasets has in memory go through the same transforms in each
+    epoch, and rows of one of Hugging Face's become tensors anew. A transform works on a large picture of which a later
+    ``Resize`` or crop leaves a small part: a change of colours costs as much per pixel, so it is as many times cheaper
+    after it. A loop in Python works on pieces of a tensor, and each piece pays for several calls. A wide Gaussian blur
+    of torchvision's multiplies the whole square around each pixel. Or a transform simply computes much, for one sample
+    after another, where a cheaper version, one on tensors, or one for whole batches on the device would do. A few
+    fetches before the measurement are timed by line and by transform, in whatever process makes them.
 
     When not: the loader's workers hide it, and have cores of their own (then nothing is reported); a smaller picture
     gives the transform another meaning (a blur or noise of a fixed size, the corners that a rotation leaves black:
@@ -241,6 +241,12 @@ class Sounds:
             advice="unfold",
         ),
         Example(
+            before="class Flat(Module):\n    def forward(self, x):  # <-\n        return x - gaussian_blur(x, 49)\n",
+            after="",
+            parameters={"kind": "blur", "what": "Flat"},
+            advice="and then by columns, in Flat",
+        ),
+        Example(
             before="class Sites:\n    def __getitem__(self, i):\n        rows = json.load(self.open(i))  # <-\n",
             after="",
             parameters={"kind": "parse", "what": "json.load"},
@@ -330,9 +336,10 @@ _TITLES = {
     "compute": "Compute once what is the same in every epoch",
     "pictures": "Transform the pictures once, not in every epoch",
     "formatted": "Make tensors of the columns once, not of their rows in every epoch",
+    "blur": "Blur by rows, and then by columns",
     "convolve": "Convolve with long kernels through Fourier transforms",
 }
-_SAFETY = {"convolve": Safety.NUMERIC}
+_SAFETY = {"convolve": Safety.NUMERIC, "blur": Safety.NUMERIC}
 # What is done once for each sample has its gain in the epochs that follow.
 _IN_LATER_EPOCHS = ("tokenize", "parse", "decode", "compute", "pictures", "formatted")
 _ADVICE = {
@@ -414,6 +421,12 @@ _ADVICE = {
         "at once, reshape() and a sum over a dimension all bands, and one operator then takes the place of many. Where "
         "each piece needs the one before it, go through the pieces once for all samples of a batch, in collate_fn.",
         "what the loop computes only its author can say in other words",
+    ),
+    "blur": (
+        "Blur by rows, and then by columns, in {what} at {at}: two depthwise conv2d, with the Gaussian's k weights as "
+        "a kernel of (1, k) and of (k, 1), pad x once by k // 2 with mode='reflect'. The result is the same but for "
+        "rounding, for 2k multiplications a pixel and not k * k.",
+        "how large its kernel is, and which pictures it gets, only its author can tell",
     ),
     "heavy": (
         "Make {what} at {at} cheaper: do once, before the training, what is the same in every epoch; use a version on "

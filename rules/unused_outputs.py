@@ -6,11 +6,19 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from advisor.edit import Draft, Drafts, Sources
-from advisor.edit.algebra.positions import keep_last, take_before, takings
+from advisor.edit.algebra.positions import columns_taken, keep_last, take_before, takings
 from advisor.edit.locate import call_at
 from advisor.errors import AdvisorError
 from advisor.evidence import Change
-from advisor.evidence.algebra.unused_outputs import BY_LABEL, BY_MASK, BY_PLACE, PartlyUsed, loss_sites, unused_outputs
+from advisor.evidence.algebra.unused_outputs import (
+    BY_COLUMN,
+    BY_LABEL,
+    BY_MASK,
+    BY_PLACE,
+    PartlyUsed,
+    loss_sites,
+    unused_outputs,
+)
 from advisor.evidence.worked import spent_s
 from advisor.fixes import edited
 from advisor.harness.layout import Site
@@ -57,7 +65,8 @@ class UnusedOutputs(Rule):
     away; in training their backward, which is nearly all zeros, is computed as well. Taken before the layer,
     ``self.head(states[:, -1])``, there is one row per sequence to compute; a library's model is told so
     (``logits_to_keep=1``). So it is with a mask, ``scores[is_answer]``, of the positions that have a loss, with
-    ``scores[rows, lengths - 1]``, and with ``cross_entropy``, where it ignores most labels (-100, or what
+    ``scores[rows, lengths - 1]``, with a whole catalogue's scores, of which a ``gather`` takes those of some candidates
+    (whose rows of the weight are enough), and with ``cross_entropy``, where it ignores most labels (-100, or what
     ``ignore_index`` says). The same holds for activations, norms and dropouts around it, which treat each position by
     itself. Reported where the run's operators follow each other like that, and nothing else takes an output of that
     shape.
@@ -98,6 +107,9 @@ class UnusedOutputs(Rule):
             sites = loss_sites(evidence.record, most.shape[1]) if evidence.record is not None else []
             site = sites[0].site if len(sites) == 1 else _first(most)
             takes = f"{at(site)} ignores {1.0 - most.used:.0%}: they have no label."
+        elif most.dim == BY_COLUMN:
+            site = _named_at(most)
+            takes = f"{at(site)} takes {most.used:.2%} by name and nothing the rest."
         else:
             there = _taken_at(most)
             known = there is not None and there[1]
@@ -128,6 +140,13 @@ class UnusedOutputs(Rule):
                 f"Give the linear layer only the positions that have a label, {where(site)}: has = labels != -100; "
                 "loss = cross_entropy(layer(x[has]), labels[has]), where x are the states before the layer.",
                 "the layer, its loss and the labels may be in different places",
+            )
+        if finding.parameters.get("dim") == BY_COLUMN:
+            return Advice(
+                f"Compute the outputs that are taken {where(site)} alone, by rows of the layer's weight: for x of (n, "
+                'd) and names of (n, k) torch.einsum("nd,nkd->nk", x, weight[names]) + bias[names]; where all rows '
+                "take the same ones, F.linear(x, weight[names], bias[names]).",
+                "the layer and what takes of its outputs may be in different places",
             )
         dim = finding.parameters.get("dim")
         taken = "mask" if dim == BY_MASK else "rows, last" if dim == BY_PLACE else ":, -1"
@@ -301,6 +320,7 @@ for _ in range(n):
         ),
     )
     LEAVES_ALONE = (
+        Example("scores = fc(x).gather(1, names)  # <- takes\n", "", {"dim": BY_COLUMN}),
         Example(  # another position is read, too
             "out = model(ids)  # <- forward\nlast = out.logits[:, -1]  # <- takes\nfirst = out.logits[:, 0]\n",
             "",
@@ -343,6 +363,15 @@ def _keeps(evidence: Evidence) -> str:
 def _first(found: PartlyUsed) -> Site:
     """Where the function begins that takes of the outputs."""
     return Site(found.taken_in[0], max(1, found.taken_in[1]))
+
+
+def _named_at(found: PartlyUsed) -> Site:
+    """Where outputs are taken by name, if that is one line; else where its function begins."""
+    try:
+        lines = columns_taken(Draft(Sources().source(found.taken_in[0])), found.taken_in[1])
+    except AdvisorError:
+        lines = []
+    return Site(found.taken_in[0], lines[0]) if len(lines) == 1 else _first(found)
 
 
 def _taken_at(found: PartlyUsed) -> tuple[Draft, list[cst.Subscript]] | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,9 @@ from numpy.typing import NDArray
 from advisor.evidence.coded import names_like
 from advisor.evidence.gpu.device import DeviceWork
 from advisor.evidence.gpu.matrix import MATRIX_KINDS, kind_of
+
+if TYPE_CHECKING:
+    from advisor.harness.layout import Model
 
 # Of every kernel this much is start and end, whatever its size (empty kernels take 1.5-2.5 µs in the reference traces).
 KERNEL_FIXED_NS = 2_000
@@ -48,6 +52,15 @@ FETCH_FIXED_S = 25e-6
 def flop_per_s(flags: Collection[str]) -> float:
     """FLOP per second and thread of a processor with such instructions."""
     return next((rate for flag, rate in FLOP_PER_S.items() if flag in flags), LEAST_FLOP_PER_S)
+
+
+def weights_s(models: Sequence[Model], trains: bool) -> float:
+    """Seconds per step on a CPU for the weights of these, however many samples there are; `trains`: with a backward.
+
+    Of frozen ones nobody writes a gradient.
+    """
+    frozen = sum(model.frozen if trains else model.parameters for model in models)
+    return (sum(model.parameters for model in models) - frozen) * WEIGHT_TRAINED_S + frozen * WEIGHT_READ_S
 
 
 def larger_fetch_s(seconds: float, factor: float) -> float:

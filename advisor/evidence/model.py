@@ -496,14 +496,13 @@ class StepModel:
             return 0.0
         per_sample = (breakdown.share(facts.FORWARD) + breakdown.share(facts.BACKWARD)) * evidence.trace_step_s
         per_sample = min(per_sample, self.operators_s)  # Python between the operators does not grow
-        record = evidence.record
-        weights = sum(model.parameters for model in record.models) if record is not None else 0
-        each = batch.WEIGHT_TRAINED_S if breakdown.share(facts.BACKWARD) > 0 else batch.WEIGHT_READ_S
+        models = evidence.record.models if evidence.record is not None else []
         # Never all of it: a layer that is only weights still multiplies them by every sample.
         least = (1.0 - _MOST_CONSTANT) * per_sample
         if self._multiplying_s < per_sample:  # else the processor is a faster one than its instructions say
             least = max(least, self._multiplying_s)
-        constant = min(max(0.0, per_sample - least), self.calling_s + weights * each)
+        weights_s = batch.weights_s(models, breakdown.share(facts.BACKWARD) > 0)
+        constant = min(max(0.0, per_sample - least), self.calling_s + weights_s)
         grows = per_sample - constant + self._beside_s
         return min(_MOST_FIXED, max(0.0, 1.0 - grows / (computing * evidence.trace_step_s)))
 

@@ -26,7 +26,7 @@ _SETTINGS = {
         "dataloader_persistent_workers", "dataloader_pin_memory", "dataloader_multiprocessing_context", "bf16", "fp16",
         "tf32", "torch_compile", "optim", "use_cpu", "accelerator_config", "save_strategy", "save_steps",
         "load_best_model_at_end", "gradient_checkpointing", "gradient_checkpointing_kwargs", "group_by_length",
-        "train_sampling_strategy", "eval_strategy", "evaluation_strategy", "eval_steps",
+        "train_sampling_strategy", "eval_strategy", "evaluation_strategy", "eval_steps", "logging_steps",
     ),
     "Trainer": (
         "precision", "accelerator", "benchmark", "detect_anomaly", "plugins", "gradient_clip_val",

@@ -179,6 +179,7 @@ class ModelRecords:
         parameters = [each for each in torch.nn.Module.parameters(module) if not torch.nn.parameter.is_lazy(each)]
         record.parameters = sum(parameter.numel() for parameter in parameters)
         record.parameter_bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+        record.frozen = sum(parameter.numel() for parameter in parameters if not parameter.requires_grad)
         record.dtypes = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters})
         record.devices = sorted({str(parameter.device) for parameter in parameters})
         containers = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)

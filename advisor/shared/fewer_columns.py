@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from advisor.evidence import Change
-from advisor.evidence.batch import OPERATOR_FIXED_S, WEIGHT_READ_S, WEIGHT_TRAINED_S
+from advisor.evidence.batch import OPERATOR_FIXED_S, weights_s
 from advisor.evidence.facts import BACKWARD, FORWARD, OTHER
 from advisor.evidence.model import spanning
 from advisor.evidence.nesting import Nesting
@@ -86,11 +86,10 @@ def columns_spared(evidence: Evidence, padded: float, basis: str, attention: flo
     breakdown, record = evidence.breakdown, evidence.record
     within_s = (breakdown.share(FORWARD) + breakdown.share(BACKWARD)) * traced_s
     within_s += min(_MOST_MAKING * within_s, breakdown.share(OTHER) * traced_s)
-    weights = sum(model.parameters for model in record.models) if record is not None else 0
     start = evidence.trace.operators.start
     called = (assign(evidence.steps, start) >= 0) & ~evidence.host.loader.contains(start)  # of a sample others are
     stays_s = int(called.sum()) / max(1, len(evidence.steps)) * OPERATOR_FIXED_S
-    stays_s += weights * (WEIGHT_TRAINED_S if evidence.trains else WEIGHT_READ_S)
+    stays_s += weights_s(record.models if record is not None else [], evidence.trains)
     square_s = sum(row.self_s for row in attends)
     estimates = []
     for whole_s in (evidence.step_model.operators_s, within_s):

@@ -75,6 +75,8 @@ def told_every(evidence: Evidence, what: str) -> int | None:
         return None
     strategies = [values.get(f"{name}_strategy") for name in (("eval", "evaluation") if what == "eval" else (what,))]
     every = values.get(f"{what}_steps")
+    if what == "eval" and not every:
+        every = values.get("logging_steps")  # by which it then goes
     # As a share of the steps it is a float.
     return every if "steps" in strategies and type(every) is int and every > 0 else None
 

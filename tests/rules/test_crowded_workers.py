@@ -76,6 +76,19 @@ def test_what_only_computes_much_is_not_told_of_where_nothing_waits(scene: Any, 
     assert finding is not None and finding.parameters["kind"] == "heavy"
 
 
+@pytest.mark.parametrize(("blur", "told_of"), [("gaussian_blur(x, [49, 49])", True), ("brightened(x)", False)])
+def test_a_wide_blur_has_a_cheaper_form(blur: str, told_of: bool, scene: Any, tmp_path: Path) -> None:
+    made = scene(100.0)
+    path = crowded(made, tmp_path, kind="transform")
+    Path(path).write_text(ROOMS + f"\nclass Flat:\n    def forward(self, x):\n        return x - {blur}\n")
+    made.record.loaders[0].parts[1] = FetchPart("transform", "Flat", Site(path, 11), 0.14, 0, 25600, 25600)
+    finding = told(made, tmp_path)
+    assert (finding is not None) is told_of
+    if finding is not None:
+        assert finding.parameters["kind"] == "blur" and finding.site == Site(path, 11)
+        assert "of 2 the workers take 0.9 from the step" in finding.summary and finding.gain.likely > 1.2
+
+
 def test_a_collate_function_in_crowded_workers(scene: Any, tmp_path: Path) -> None:
     made = scene(100.0)
     path = crowded(made, tmp_path)

@@ -120,6 +120,7 @@ TRAINS = "trainer = Trainer(model, args, compute_metrics=metrics{more})\ntrainer
     [
         ({"eval_strategy": "steps", "eval_steps": 10}, True),
         ({"evaluation_strategy": "steps", "eval_steps": 10}, True),
+        ({"eval_strategy": "steps", "eval_steps": None, "logging_steps": 10}, True),
         ({"eval_strategy": "epoch", "eval_steps": 10}, False),
         ({"eval_strategy": "steps", "eval_steps": 0.1}, False),
         ({"eval_strategy": "steps"}, False),

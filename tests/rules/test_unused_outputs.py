@@ -113,6 +113,25 @@ def test_scores_of_which_the_last_of_each_is_named_are_found(tmp_path: Path) -> 
     assert found(tmp_path / "rows", head="return self.head(states)", taken=rows) is None
 
 
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_scores_of_which_candidates_are_taken_by_name_are_found(tmp_path: Path) -> None:
+    head, loss = "return self.head(states)", "F.softplus(bad - good).mean()"
+    several = "good, bad = scores.gather(2, ids[..., None]), scores.gather(2, torch.randint(2500, (16, 24, 20)))"
+    finding = found(tmp_path, head=head, taken=f"{several}; loss = {loss}")
+    assert finding is not None and finding.evidence["outputs_shape"] == "16x24x2500" and finding.gain.likely > 1.25
+    fix = RULE.fix(finding, Sources())
+    assert isinstance(fix, Advice) and "weight[names]" in fix.text
+    for name, taken in {
+        "whole": f"{several}; loss = {loss} + scores.logsumexp(2).mean()",
+        "normed": "loss = -scores.log_softmax(2).gather(2, ids[..., None]).mean()",
+        "most": "loss = scores.gather(2, torch.randint(2500, (16, 24, 2000))).square().mean()",
+        "positions": "loss = scores.gather(1, torch.randint(24, (16, 4, 2500))).square().mean()",
+    }.items():
+        (tmp_path / name).mkdir()
+        assert found(tmp_path / name, head=head, taken=taken) is None, name
+
+
 LABELS = "words = torch.randint(2500, (16, 24)); words[torch.rand(16, 24) < {share}] = -100"
 
 

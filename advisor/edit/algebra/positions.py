@@ -10,10 +10,11 @@ import libcst.matchers as m
 from advisor.edit.calls import add_argument, argument
 from advisor.edit.draft import Draft
 from advisor.edit.models import made_once
-from advisor.edit.names import full_name
+from advisor.edit.names import full_name, last_part
 from advisor.edit.scopes import assigned_once, is_bound_elsewhere, is_parameter, scope_of
 
 _OTHERS = ("past_key_values", "hidden_states", "attentions")  # what a model returns beside the scores
+_BY_NAME = ("gather", "index_select", "take_along_dim")
 _PLAIN = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
 
 
@@ -26,6 +27,12 @@ def takings(draft: Draft, line: int, dim: int, index: int | None) -> Iterator[cs
     for node in draft.nodes(cst.Subscript):
         if draft.function_line(node) == line and _takes(draft, node, dim, index):
             yield node
+
+
+def columns_taken(draft: Draft, line: int) -> list[int]:
+    """The lines in the function that begins at `line` (0: outside of all) on which numbers are taken by their names."""
+    calls = (node for node in draft.nodes(cst.Call) if draft.function_line(node) == line)
+    return [draft.line(node) for node in calls if last_part(node.func) in _BY_NAME]
 
 
 def take_before(draft: Draft, node: cst.Subscript) -> bool:

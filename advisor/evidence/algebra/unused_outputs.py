@@ -1,9 +1,10 @@
 """Linear layers that compute outputs for all positions of a sequence of which the script then takes a few.
 
 ``self.head(states)[:, -1]``, or ``[mask]``, or a loss that ignores the labels of most: the products, what follows them
-position by position, and the whole of their backward are done for each position, and all but those thrown away. Told
-by the shapes of the operators that follow each other, in the window that records them; the backward's by the numbers
-that autograd gives to what it records.
+position by position, and the whole of their backward are done for each position, and all but those thrown away. So it
+is with scores of a whole catalogue, ``scores.gather(1, candidates)``, of which each row's few candidates are taken.
+Told by the shapes of the operators that follow each other, in the window that records them; the backward's by the
+numbers that autograd gives to what it records.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from advisor.evidence.host import Host
 from advisor.evidence.nesting import Nesting
 from advisor.evidence.outside import users_functions
-from advisor.evidence.shapes import Shape, input_shapes, shapes_at
+from advisor.evidence.shapes import Shape, given_values, input_shapes, shapes_at
 from advisor.evidence.steps import assign, step_windows
 from advisor.evidence.worked import self_shares, worked
 
@@ -39,11 +40,22 @@ _POSITIONWISE = {
         *("dropout", "feature_dropout", "layer_norm", "rms_norm", "softmax", "log_softmax", "to", "contiguous"),
     )
 }
+# Number by number: what is taken of their outputs could have been taken before.
+_ELEMENTWISE = {
+    f"aten::{name}"
+    for name in (
+        *("relu", "gelu", "silu", "tanh", "sigmoid", "elu", "softplus", "logsigmoid", "dropout", "to", "contiguous"),
+        *("add", "add_", "sub", "mul", "mul_", "div", "div_"),  # of a number, or one for each column
+    )
+}
 _SELECT, _SLICE, _INDEX, _NONZERO = "aten::select", "aten::slice", "aten::index", "aten::nonzero"
 _STRIDED = "aten::as_strided"
 BY_MASK = -1  # in the place of the dimension: the positions of several, where a mask is True
 BY_LABEL = -2  # likewise: those whose label a cross-entropy does not ignore
 BY_PLACE = -3  # likewise: those that whole numbers name, x[rows, lengths - 1]
+BY_COLUMN = -4  # likewise: of each position's outputs those that are named, x.gather(1, candidates)
+_GATHERS = ("aten::gather", "aten::index_select")
+_LEAST_COLUMNS, _MOST_TAKEN = 512, 0.5  # the outputs of a layer, and the share of them that is taken
 LEAST_IGNORED = 0.5  # of the labels: a loss over padded sequences wastes less, and is no reason to look on
 _CROSS_ENTROPY = "aten::cross_entropy_loss"
 # The same numbers in another order, type or extent, between a linear layer and a loss.
@@ -74,10 +86,10 @@ class PartlyUsed:
     """Per step, ``used`` of the ``shape``'s positions are taken, in the function of the user's at ``taken_in``.
 
     ``computed_in`` is the function that calls the last linear layer; both are (file, first line), 0 outside of all.
-    ``weights`` are the numbers in the weights of the ``layers`` linear layers. ``index`` is the position, where it is
-    one; ``dim`` the dimension that it is of, :data:`BY_MASK`, :data:`BY_PLACE` or
-    :data:`BY_LABEL`. ``plain``: there is one layer, and
-    nothing comes between it and what takes of it.
+    ``weights`` are the numbers in the weights of the ``layers`` linear layers, as far as they are read in any case.
+    ``index`` is the position, where it is one; ``dim`` the dimension that it is of, :data:`BY_MASK`, :data:`BY_PLACE`,
+    :data:`BY_LABEL` or :data:`BY_COLUMN`. ``plain``: there is one layer, and nothing comes between it and what takes of
+    it.
     """
 
     shape: Shape
@@ -114,7 +126,7 @@ def unused_outputs(evidence: Evidence) -> tuple[dict[PartlyUsed, float], dict[st
     found: list[_Chain] = []
     for lane in np.unique(operators.lane[outer]).tolist():
         rows = outer[operators.lane[outer] == lane].tolist()
-        labelled = list(_labelled(trace, rows, ignored)) if ignored else []
+        labelled = [*(_labelled(trace, rows, ignored) if ignored else ()), *_by_columns(trace, rows)]
         for_loss = {row for chain in labelled for row in chain.rows}
         taken = (chain for chain in _chains(trace, rows) if chain.taking not in for_loss)
         chains = [*labelled, *(chain for chain in taken if _layers(trace, chain))]
@@ -142,7 +154,7 @@ def unused_outputs(evidence: Evidence) -> tuple[dict[PartlyUsed, float], dict[st
             dim=chain.dim,
             index=chain.index,
             layers=len(layers),
-            weights=sum(prod(input_shapes(trace.name(int(operators.shapes[row])))[1]) for row in layers),
+            weights=_weights(trace, chain, layers, record),
             plain=layers == chain.rows[-1:] and trace.name(int(operators.name[layers[-1]])) == _LINEAR,
             taken_in=places[chain.taking],
             computed_in=places.get(layers[-1], ("", 0)),
@@ -150,6 +162,19 @@ def unused_outputs(evidence: Evidence) -> tuple[dict[PartlyUsed, float], dict[st
         counts[each] = counts.get(each, 0.0) + 1 / len(steps)
         over |= worked(trace, [*chain.rows, chain.taking])
     return counts, self_shares(trace, nesting, over, step >= 0)
+
+
+def _weights(trace: Trace, chain: _Chain, layers: list[int], record: RunRecord) -> int:
+    """The numbers in the weights of the layers that are read, or written, whatever is taken.
+
+    Of columns by their names one row for each, copied and then read; in training all have a gradient, zero or not, but
+    are not read for it.
+    """
+    whole = sum(prod(shapes_at(trace, row)[1]) for row in layers)
+    if chain.dim != BY_COLUMN:
+        return whole
+    named = 3 * _named(trace, chain.taking) * shapes_at(trace, layers[0])[0][-1]
+    return named + (whole // 3 if any(each.steps for each in record.optimizers) else 0)
 
 
 def loss_sites(record: RunRecord, classes: int) -> list[CallSite]:
@@ -208,16 +233,52 @@ def _before(trace: Trace, rows: list[int], shape: Shape) -> list[int]:
     return found
 
 
+def _by_columns(trace: Trace, rows: list[int]) -> Iterator[_Chain]:
+    """Linear layers, and what is number by number after them, of whose outputs each row's few are taken by name."""
+    names = [trace.name(int(code)) for code in trace.operators.name[rows]]
+    for at, (row, name) in enumerate(zip(rows, names, strict=True)):
+        scores = _first(trace, row)
+        taken = _named_share(trace, row, scores) if name in _GATHERS else None
+        if taken is None or scores[-1] < _LEAST_COLUMNS or taken > _MOST_TAKEN:
+            continue
+        between: list[int] = []
+        for earlier in range(at - 1, -1, -1):
+            shapes = shapes_at(trace, rows[earlier])
+            is_layer = _is_layer(trace, rows[earlier], names[earlier], flat=True)
+            if is_layer and _after(trace, rows[earlier], names[earlier], shapes[0]) == scores:
+                yield _Chain([rows[earlier], *between], row, taken, BY_COLUMN, None)
+                break
+            if scores in shapes and names[earlier] not in (*_OTHERS, *_GATHERS):
+                if names[earlier] not in _ELEMENTWISE or shapes[0] != scores or shapes[1:2] == [scores]:
+                    break
+                between.insert(0, rows[earlier])
+
+
+def _named(trace: Trace, row: int) -> int:
+    """How many numbers an operator of :data:`_GATHERS` is given."""
+    shapes = shapes_at(trace, row)
+    return prod(shapes[2]) if len(shapes) > 2 and shapes[2] else 0
+
+
+def _named_share(trace: Trace, row: int, scores: Shape) -> float | None:
+    """The share of `scores` that such an operator takes of their last dimension; None where it is of another one."""
+    named, given = _named(trace, row), given_values(trace, row)
+    if len(scores) < 2 or not named or given[1:2] not in (["-1"], [str(len(scores) - 1)]):
+        return None
+    return named / (scores[-1] if trace.name(int(trace.operators.name[row])) == "aten::index_select" else prod(scores))
+
+
 def _layers(trace: Trace, chain: _Chain) -> list[int]:
-    return [row for row in chain.rows if _is_layer(trace, row, trace.name(int(trace.operators.name[row])))]
+    flat = chain.dim == BY_COLUMN
+    return [row for row in chain.rows if _is_layer(trace, row, trace.name(int(trace.operators.name[row])), flat)]
 
 
-def _is_layer(trace: Trace, row: int, name: str) -> bool:
-    """Whether an operator multiplies each position of sequences by the same matrix."""
+def _is_layer(trace: Trace, row: int, name: str, flat: bool = False) -> bool:
+    """Whether an operator multiplies each position of sequences by the same matrix; `flat`: or each row of a matrix."""
     if name != _PRODUCT:
         return name == _LINEAR
     shapes = shapes_at(trace, row)
-    return len(shapes) == 2 and len(shapes[0]) >= _DIMENSIONS and len(shapes[1]) == 2
+    return len(shapes) == 2 and len(shapes[0]) >= (2 if flat else _DIMENSIONS) and len(shapes[1]) == 2
 
 
 def _chains(trace: Trace, rows: list[int]) -> Iterator[_Chain]:
@@ -319,7 +380,10 @@ def _alone(trace: Trace, rows: list[int], chain: _Chain, step: Ints) -> list[int
         if row <= chain.rows[-1] or row == chain.taking or step[row] != step[chain.taking]:
             continue
         if trace.operators.shapes[row] >= 0:
-            taken = _taken(trace, row, trace.name(int(trace.operators.name[row])), _first(trace, row))
+            name, first = trace.name(int(trace.operators.name[row])), _first(trace, row)
+            taken = _taken(trace, row, name, first)
+            if chain.dim == BY_COLUMN and name in _GATHERS and first == _first(trace, chain.taking):
+                continue  # the positives, and the negatives
             if taken is None or taken[0] < 1.0:  # a slice of all of them is no use yet
                 later.update(input_shapes(trace.name(int(trace.operators.shapes[row]))))
     alone: list[int] = []

@@ -17,6 +17,7 @@ class Model:
     line: int = 0
     parameters: int = 0
     parameter_bytes: int = 0
+    frozen: int = 0  # of these parameters such as need no gradients
     dtypes: list[str] = field(default_factory=list)
     devices: list[str] = field(default_factory=list)
     training: bool | None = None
