@@ -35,8 +35,9 @@ class GatheredRows(Rule):
     layer. Reported where a run has seen it: functions of torch that were given such rows, or what such functions made
     of them.
 
-    When not: dropout or a batch norm between the lookup and the layer is meant to see each copy; the rows are a few of
-    very many. On a GPU it is not reported: there calls take no time of their own.
+    When not: the same line is given other rows as well, in the blocks behind the first one, say (not reported); dropout
+    or a batch norm between the lookup and the layer is meant to see each copy; the rows are a few of very many. On a
+    GPU it is not reported: there calls take no time of their own.
 
     Source: the time that these calls took, undisturbed; of their backward a prior, by the step's own. DGL user guide,
     "Writing efficient message passing code", which splits a layer on joined features in this way.
@@ -50,10 +51,12 @@ class GatheredRows(Rule):
         record = evidence.record
         if record is None or evidence.device_is_gpu or not evidence.step_s:
             return
-        lines = [each for each in record.gathered if each.linear]
+        # A line of all blocks, of which only the first is given rows of an embedding, cannot go before the lookup.
+        gathered = [each for each in record.gathered if each.joined or not each.others]
+        lines = [each for each in gathered if each.linear]
         if not lines:
             return
-        seconds = _layers_s(evidence, record.gathered) + _moving_s(evidence, record.gathered)
+        seconds = _layers_s(evidence, gathered) + _moving_s(evidence, gathered)
         gain = Gain.of(evidence.what_if(Change(remove_host_s=seconds)))
         if gain.likely < _LEAST_GAIN:
             return
@@ -69,7 +72,7 @@ class GatheredRows(Rule):
             evidence={
                 "rows": longest.rows,
                 "different_rows": longest.distinct,
-                "gathered_forward_s": sum(each.seconds for each in record.gathered),
+                "gathered_forward_s": sum(each.seconds for each in gathered),
                 "seconds_saved": seconds,
                 "step_s": evidence.step_s,
             },

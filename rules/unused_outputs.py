@@ -366,12 +366,12 @@ def _first(found: PartlyUsed) -> Site:
 
 
 def _named_at(found: PartlyUsed) -> Site:
-    """Where outputs are taken by name, if that is one line; else where its function begins."""
+    """Where outputs are taken by name first; where no line is known to, the function begins."""
     try:
         lines = columns_taken(Draft(Sources().source(found.taken_in[0])), found.taken_in[1])
     except AdvisorError:
         lines = []
-    return Site(found.taken_in[0], lines[0]) if len(lines) == 1 else _first(found)
+    return Site(found.taken_in[0], min(lines)) if lines else _first(found)
 
 
 def _taken_at(found: PartlyUsed) -> tuple[Draft, list[cst.Subscript]] | None:

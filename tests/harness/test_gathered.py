@@ -49,6 +49,16 @@ def test_a_layer_on_rows_that_were_looked_up(look_up: Callable[[], Any]) -> None
     assert line.distinct == 10 and line.seconds == pytest.approx(0.75)
 
 
+def test_a_line_that_is_given_other_rows_as_well() -> None:
+    def blocks() -> None:
+        x = F.embedding(EDGES, NODES)
+        for _ in range(3):
+            x = F.linear(x, WEIGHT) * torch.randn(40, 8)
+
+    (line,) = followed(blocks)
+    assert (line.linear, line.others) == (1, 2)
+
+
 @pytest.mark.parametrize(
     "repeat",
     [

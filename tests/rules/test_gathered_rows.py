@@ -83,3 +83,14 @@ def test_a_layer_on_joined_columns_is_found(tmp_path: Path) -> None:
 def test_a_message_per_node_is_fine(tmp_path: Path) -> None:
     run = run_of(tmp_path, "message = self.phi(h)[source]")
     assert not run.record.gathered and not list(RULE.check(Evidence.from_run(run)))
+
+
+@pytest.mark.slow
+@pytest.mark.sessions
+def test_a_layer_of_all_blocks_cannot_go_before_the_lookup(tmp_path: Path) -> None:
+    """Bytes of a text, of which there are 256: the first block's projection is given rows of the embedding."""
+    blocks = "message = h[source]\n        for _ in range(3):\n            message = self.phi(message) * edge[:, :1]"
+    run = run_of(tmp_path, blocks)
+    (line,) = run.record.gathered
+    assert (line.site.line, line.linear, line.others) == (18, 2, 4)
+    assert not list(RULE.check(Evidence.from_run(run)))

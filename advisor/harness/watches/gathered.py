@@ -99,9 +99,13 @@ class Gathers:
                 self._keep(result, rows)
         elif _of_rows(name, args, kwargs):
             rows = self._known(args[0], written=result is args[0] and name in _OF_ROWS)
+            layer = name == _LINEAR or name in _CONVOLUTIONS
+            if rows is None and layer and self.lines.lines and (site := _here()) is not None:
+                line = self.lines.lines.get(id(site))
+                if line is not None:
+                    line.others += 1
             if rows is None or (rows.channels and name in _NORMS):
                 return
-            layer = name == _LINEAR or name in _CONVOLUTIONS
             if layer and rows.channels != (name in _CONVOLUTIONS):
                 return
             if not rows.joined or layer:
