@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from advisor.edit.sources import text_of
 from advisor.evidence import Change
 from advisor.evidence.bindings import on_line
+from advisor.evidence.python_loops.handmade import loop_place
 from advisor.evidence.python_loops.read_values import ReadValues, read_values
 from advisor.evidence.python_loops.rounds import loops_at
 from advisor.evidence.python_loops.taken_loops import taken_loop
@@ -84,12 +85,13 @@ class ValuesOneByOne(Rule):
 
 def _in_loop_over_samples(evidence: Evidence, found: ReadValues) -> bool:
     """Whether they are read in a loop whose rounds one operator does, of which python-loop-over-samples tells."""
-    loop = taken_loop(evidence, text_of)
-    if loop is None:
-        return False
-    file, line = loop[1].file, loop[1].line
+    taken, alike = taken_loop(evidence, text_of), evidence.sample_loop
+    places = [taken[1] if taken is not None else None]
+    places.append(loop_place(evidence, alike, text_of) if alike is not None else None)
     return any(
-        site.file == file and on_line(each, site.line)
-        for each in loops_at(text_of(file), line)
-        for site in (one.site for one in found.sites)
+        one.site.file == place.file and on_line(loop, one.site.line)
+        for place in places
+        if place is not None
+        for loop in loops_at(text_of(place.file), place.line)
+        for one in found.sites
     )
