@@ -56,6 +56,7 @@ BY_PLACE = -3  # likewise: those that whole numbers name, x[rows, lengths - 1]
 BY_COLUMN = -4  # likewise: of each position's outputs those that are named, x.gather(1, candidates)
 _GATHERS = ("aten::gather", "aten::index_select")
 _LEAST_COLUMNS, _MOST_TAKEN = 512, 0.5  # the outputs of a layer, and the share of them that is taken
+_MOST_BETWEEN = 200  # operators from the layer to what takes of it: how candidates are drawn, say
 LEAST_IGNORED = 0.5  # of the labels: a loss over padded sequences wastes less, and is no reason to look on
 _CROSS_ENTROPY = "aten::cross_entropy_loss"
 # The same numbers in another order, type or extent, between a linear layer and a loss.
@@ -242,7 +243,7 @@ def _by_columns(trace: Trace, rows: list[int]) -> Iterator[_Chain]:
         if taken is None or scores[-1] < _LEAST_COLUMNS or taken > _MOST_TAKEN:
             continue
         between: list[int] = []
-        for earlier in range(at - 1, -1, -1):
+        for earlier in range(at - 1, max(-1, at - _MOST_BETWEEN), -1):
             shapes = shapes_at(trace, rows[earlier])
             is_layer = _is_layer(trace, rows[earlier], names[earlier], flat=True)
             if is_layer and _after(trace, rows[earlier], names[earlier], shapes[0]) == scores:
